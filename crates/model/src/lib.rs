@@ -1,0 +1,9 @@
+//! What exists: quantities as integers, machines with their NUMA nodes and caches, GPUs and their
+//! slices, pods and what they ask for.
+//!
+//! This crate owns plain data and the arithmetic that follows from it alone. It must not know what
+//! a kubelet or a scheduler does with any of it, and it does no I/O: parsing here means parsing one
+//! value from a string, never reading a file.
+
+pub mod mig;
+pub mod quantity;
