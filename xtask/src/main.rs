@@ -1,2 +1,74 @@
-//! x
-fn main() {}
+//! Chores of the workspace: conformance runs, benches and tidy checks.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to people")]
+
+mod bench;
+mod conformance;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the Berth workspace")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Hold a model against recorded verdicts of the real thing
+    Conformance {
+        #[command(subcommand)]
+        of: Conformance,
+    },
+    /// Measure speed on a release build
+    Bench {
+        #[command(subcommand)]
+        of: Bench,
+    },
+    /// Check dependency direction, purity, file length and the like
+    Tidy,
+}
+
+#[derive(Subcommand)]
+enum Conformance {
+    /// The kubelet's admission
+    Kubelet {
+        /// JSON Lines, plain or .gz
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Explain the case with this id instead of counting
+        #[arg(long, value_name = "ID")]
+        show: Option<String>,
+    },
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// `would_admit` and `admit` on 1, 2, 4 and 8 NUMA nodes
+    Kubelet,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let good = match Arguments::parse().task {
+        Task::Conformance { of: Conformance::Kubelet { files, show: Some(id) } } => {
+            conformance::show(&files, &id)?
+        }
+        Task::Conformance { of: Conformance::Kubelet { files, show: None } } => {
+            conformance::kubelet(&files)?
+        }
+        Task::Bench { of: Bench::Kubelet } => {
+            bench::kubelet()?;
+            true
+        }
+        Task::Tidy => {
+            let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
+            problems.iter().for_each(|problem| println!("{problem}"));
+            problems.is_empty()
+        }
+    };
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -5,5 +5,11 @@
 //! a kubelet or a scheduler does with any of it, and it does no I/O: parsing here means parsing one
 //! value from a string, never reading a file.
 
+pub mod device;
+pub mod idset;
+pub mod machine;
 pub mod mig;
+pub mod numa;
+pub mod pod;
 pub mod quantity;
+pub mod resource;

@@ -1,1 +1,6 @@
-//! x
+//! What tests, `xtask` and the fuzz targets share: recorded verdicts and how to replay them.
+//!
+//! Never a dependency of a product crate. Reading files is left to the callers, so that everything
+//! here can also run on text that a test spells out.
+
+pub mod kubelet;

@@ -1,0 +1,265 @@
+//! The CPU manager: who runs on which CPUs.
+//!
+//! Owns the static policy: what is reserved, what its hints say, and what it hands out given the
+//! merged hint. The choice of CPUs itself is in [`take`] (packed) and [`distribute`] (spread over
+//! NUMA nodes). Must not know about memory or devices.
+
+mod distribute;
+mod take;
+
+use berth_model::idset::CpuSet;
+use berth_model::machine::Machine;
+use berth_model::numa::NumaMask;
+use smallvec::SmallVec;
+
+use crate::config::{ConfigError, CpuOption, CpuOptions, KubeletVersion, ReservedCpus};
+use crate::hint::{Hints, Voice};
+use crate::outcome::Failure;
+
+/// The static policy on one machine.
+#[derive(Clone, Debug)]
+pub(crate) struct StaticCpus {
+    options: CpuOptions,
+    version: KubeletVersion,
+    reserved: CpuSet,
+    /// The reserved CPUs and all threads of their cores.
+    reserved_cores: CpuSet,
+    domain: NumaMask,
+    /// `most[k]`: the most CPUs that `k` NUMA nodes have.
+    most: SmallVec<[usize; 9]>,
+    threads_per_core: usize,
+    cpus_per_socket: usize,
+    cpus_per_uncore: usize,
+    /// NUMA nodes that a socket has on average.
+    numa_per_socket: usize,
+    /// NUMA nodes contain sockets, rather than the other way round.
+    numa_outermost: bool,
+    /// All sockets and all cores have as many CPUs as their average.
+    even: bool,
+}
+
+/// What a container may be given CPUs from.
+#[derive(Clone, Copy)]
+pub(crate) struct CpuPool {
+    /// The shared pool.
+    pub(crate) shared: CpuSet,
+    /// What the pod's init containers leave to the containers after them.
+    pub(crate) reusable: CpuSet,
+}
+
+impl StaticCpus {
+    pub(crate) fn new(
+        machine: &Machine,
+        version: KubeletVersion,
+        options: CpuOptions,
+        reserved: &ReservedCpus,
+    ) -> Result<Self, ConfigError> {
+        let domain = machine.cpu_numa();
+        let cpus = machine.cpus().len();
+        let mut sizes: Vec<usize> =
+            domain.iter().map(|node| machine.numa()[node].cpus.len()).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let running_sum = |sum: &mut usize, size: &usize| {
+            *sum += size;
+            Some(*sum)
+        };
+        let most = std::iter::once(0).chain(sizes.iter().scan(0, running_sum)).collect();
+        let mut policy = Self {
+            options,
+            version,
+            reserved: CpuSet::EMPTY,
+            reserved_cores: CpuSet::EMPTY,
+            domain,
+            most,
+            threads_per_core: cpus / machine.cores().len(),
+            cpus_per_socket: cpus / machine.socket_count(),
+            cpus_per_uncore: cpus / machine.uncores().len(),
+            numa_per_socket: domain.count() / machine.socket_count(),
+            numa_outermost: machine.socket_count() >= domain.count(),
+            even: false,
+        };
+        policy.even = policy.is_even(machine);
+        policy.reserved = match reserved {
+            ReservedCpus::Explicit(cpus) => *cpus,
+            ReservedCpus::Millis(millis) => policy.choose_reserved(machine, *millis)?,
+        };
+        policy.reserved_cores = machine
+            .cores()
+            .iter()
+            .filter(|core| core.threads().any(|cpu| policy.reserved.contains(cpu)))
+            .flat_map(|core| core.threads())
+            .collect();
+        Ok(policy)
+    }
+
+    fn choose_reserved(&self, machine: &Machine, millis: u64) -> Result<CpuSet, ConfigError> {
+        let wanted = millis.div_ceil(1000) as usize;
+        let chosen = self.take(machine, machine.cpus(), wanted as i64).unwrap_or_default();
+        if chosen.len() != wanted {
+            let problem = format!(
+                "the kubelet cannot reserve {wanted} CPUs with these options and does not start; \
+                 reserve explicit CPUs instead"
+            );
+            return Err(ConfigError::new("cpu_manager.reserved_quantity", problem));
+        }
+        Ok(chosen)
+    }
+
+    /// The CPUs kept for the system.
+    pub(crate) fn reserved(&self) -> CpuSet {
+        self.reserved
+    }
+
+    /// The shared pool while nothing is assigned.
+    pub(crate) fn initial_pool(&self, machine: &Machine) -> CpuSet {
+        match self.has(CpuOption::StrictCpuReservation) {
+            true => machine.cpus() - self.reserved,
+            false => machine.cpus(),
+        }
+    }
+
+    fn has(&self, option: CpuOption) -> bool {
+        self.options.has(option)
+    }
+
+    /// What a request for `need` whole CPUs says about NUMA nodes.
+    pub(crate) fn voice<'a>(&'a self, machine: &'a Machine, pool: CpuPool, need: usize) -> Voice<'a> {
+        if need == 0 {
+            return Voice::Indifferent;
+        }
+        let available = pool.shared - self.reserved;
+        let mut free = [0; NumaMask::CAPACITY];
+        let mut reusable_numa = NumaMask::EMPTY;
+        for position in self.domain.iter() {
+            let cpus = &machine.numa()[position].cpus;
+            free[position] = cpus.count_in(&available) as u16;
+            if pool.reusable.intersects(cpus) {
+                reusable_numa = reusable_numa | NumaMask::single(position);
+            }
+        }
+        let most = self.most.iter().position(|most| *most >= need);
+        let voice = CpuVoice {
+            policy: self,
+            machine,
+            free,
+            reusable_numa,
+            reusable: pool.reusable.len(),
+            need,
+            narrowest: most.unwrap_or(self.domain.count()),
+        };
+        match voice.feasible(self.domain) {
+            true => Voice::Cpu(voice),
+            false => Voice::Impossible,
+        }
+    }
+
+    /// Whether a container can have `need` exclusive CPUs at all.
+    pub(crate) fn check(&self, pool: CpuPool, need: usize) -> Result<(), Failure> {
+        if !self.has(CpuOption::FullPcpusOnly) {
+            return Ok(());
+        }
+        let threads = self.threads_per_core;
+        if !need.is_multiple_of(threads) {
+            return Err(Failure::SmtMultiple { requested: need, threads });
+        }
+        let available = (pool.shared - self.reserved_cores).len();
+        if need > available {
+            return Err(Failure::SmtShortage { available, requested: need, threads });
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::allocate`] will succeed, where that is plain without choosing CPUs: as many
+    /// CPUs as are asked for are found wherever there are so many, unless distribution loses count
+    /// or the machine is so uneven that CPUs are handed out twice.
+    pub(crate) fn surely_allocates(&self, pool: CpuPool, need: usize) -> bool {
+        !self.has(CpuOption::DistributeCpusAcrossNuma)
+            && self.even
+            && ((pool.shared - self.reserved) | pool.reusable).len() >= need
+    }
+
+    fn is_even(&self, machine: &Machine) -> bool {
+        machine.sockets().iter().all(|socket| socket.cpus.len() == self.cpus_per_socket)
+            && machine.cores().len() * self.threads_per_core == machine.cpus().len()
+            && machine.cores().iter().all(|core| core.threads().count() == self.threads_per_core)
+    }
+
+    /// The CPUs a container is given, from the hint's NUMA nodes first.
+    pub(crate) fn allocate(
+        &self,
+        machine: &Machine,
+        pool: CpuPool,
+        need: usize,
+        affinity: Option<NumaMask>,
+    ) -> Result<CpuSet, Failure> {
+        let allocatable = (pool.shared - self.reserved) | pool.reusable;
+        let mut given = CpuSet::EMPTY;
+        if let Some(mask) = affinity {
+            let aligned = allocatable & self.aligned_cpus(machine, mask);
+            given = self.take(machine, aligned, need.min(aligned.len()) as i64)?;
+        }
+        let missing = need as i64 - given.len() as i64;
+        Ok(given | self.take(machine, allocatable - given, missing)?)
+    }
+
+    fn aligned_cpus(&self, machine: &Machine, mask: NumaMask) -> CpuSet {
+        let union = |cpus: CpuSet, more: CpuSet| cpus | more;
+        if self.has(CpuOption::AlignBySocket) {
+            let sockets = machine.sockets().iter().filter(|socket| socket.numa.intersects(mask));
+            return sockets.map(|socket| socket.cpus).fold(CpuSet::EMPTY, union);
+        }
+        mask.iter().map(|position| machine.numa()[position].cpus).fold(CpuSet::EMPTY, union)
+    }
+
+    /// Chooses `need` of the `free` CPUs.
+    fn take(&self, machine: &Machine, free: CpuSet, need: i64) -> Result<CpuSet, Failure> {
+        match self.has(CpuOption::DistributeCpusAcrossNuma) {
+            true => self.take_distributed(machine, free, need),
+            false => {
+                let by_uncore = self.has(CpuOption::PreferAlignCpusByUncoreCache);
+                self.take_packed(machine, free, need, by_uncore)
+            }
+        }
+    }
+}
+
+/// What a request for CPUs says about NUMA nodes.
+pub(crate) struct CpuVoice<'a> {
+    policy: &'a StaticCpus,
+    machine: &'a Machine,
+    free: [u16; NumaMask::CAPACITY],
+    reusable_numa: NumaMask,
+    reusable: usize,
+    need: usize,
+    narrowest: usize,
+}
+
+impl Hints for CpuVoice<'_> {
+    fn domain(&self) -> NumaMask {
+        self.policy.domain
+    }
+
+    fn narrowest(&self) -> usize {
+        self.narrowest
+    }
+
+    fn feasible(&self, mask: NumaMask) -> bool {
+        let free: usize = mask.iter().map(|position| usize::from(self.free[position])).sum();
+        self.reusable_numa.is_subset(mask) && self.reusable + free >= self.need
+    }
+
+    fn preferred(&self, mask: NumaMask) -> bool {
+        if mask.count() == self.narrowest {
+            return true;
+        }
+        let sockets = || {
+            let sockets = self.machine.sockets().iter();
+            sockets.filter(|socket| socket.numa.intersects(mask)).count()
+        };
+        self.prefers_wider() && sockets() == self.narrowest.div_ceil(self.policy.numa_per_socket)
+    }
+
+    fn prefers_wider(&self) -> bool {
+        self.policy.has(CpuOption::AlignBySocket) && self.policy.numa_per_socket > 0
+    }
+}

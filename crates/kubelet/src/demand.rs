@@ -1,0 +1,145 @@
+//! What a kubelet sees of a pod: whole CPUs, bytes and device counts, per container and in all.
+//!
+//! Owns the lowering from quantities to what the managers count, done once per kind of pod and then
+//! asked about on many nodes. Must not know any node.
+
+use berth_model::pod::{ContainerKind, Pod, PodError, QosClass};
+use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
+use smallvec::SmallVec;
+
+use crate::config::KubeletVersion;
+
+/// A pod as the managers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodDemand {
+    containers: Vec<ContainerDemand>,
+    total: ContainerDemand,
+}
+
+/// What one container asks of the managers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerDemand {
+    /// Its name.
+    pub name: String,
+    /// When it runs.
+    pub kind: ContainerKind,
+    /// CPUs it may have for itself; 0: it runs in the shared pool.
+    pub cpus: usize,
+    pub(crate) memory: MemoryDemand,
+    pub(crate) devices: SmallVec<[(ResourceName, u64); 2]>,
+}
+
+/// Memory to be pinned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryDemand {
+    /// None: the pod is not of a class whose memory is pinned.
+    Unpinned,
+    /// A fraction of a byte, at which the memory manager gives up.
+    NotWhole,
+    /// Bytes by kind, ordered by kind.
+    Bytes(SmallVec<[(MemoryKind, u64); 2]>),
+}
+
+impl PodDemand {
+    /// What a kubelet of this version sees of `pod`, whose requests have been defaulted.
+    pub fn new(pod: &Pod, version: KubeletVersion) -> Result<Self, PodError> {
+        pod.check_quantities()?;
+        let pod_level = version.pod_level_resources();
+        // Pods with pod-level resources are left alone by the CPU and memory managers.
+        let pinned = pod.qos(pod_level) == QosClass::Guaranteed
+            && !(pod_level.counts(true) && pod.has_pod_level_resources());
+        let containers: Vec<ContainerDemand> = pod
+            .containers
+            .iter()
+            .map(|container| ContainerDemand {
+                name: container.name.clone(),
+                kind: container.kind,
+                cpus: if pinned { whole_cpus(&container.resources.requests) } else { 0 },
+                memory: match pinned {
+                    true => memory_demand(&container.resources.requests),
+                    false => MemoryDemand::Unpinned,
+                },
+                devices: device_counts(&container.resources.limits),
+            })
+            .collect();
+        let total = ContainerDemand {
+            name: pod.name.clone(),
+            kind: ContainerKind::App,
+            cpus: peak(&containers, |container| container.cpus as u64) as usize,
+            memory: if pinned { total_memory(&containers) } else { MemoryDemand::Unpinned },
+            devices: device_counts(&pod.peak_limits()),
+        };
+        Ok(Self { containers, total })
+    }
+
+    /// The containers in the order in which they are admitted.
+    pub fn containers(&self) -> &[ContainerDemand] {
+        &self.containers
+    }
+
+    /// The pod as a whole: the most that is needed at any time.
+    pub fn total(&self) -> &ContainerDemand {
+        &self.total
+    }
+}
+
+fn whole_cpus(requests: &ResourceList) -> usize {
+    let millis = requests.get("cpu").map_or(0, |quantity| quantity.milli_value());
+    if millis % 1000 == 0 { usize::try_from(millis / 1000).unwrap_or(0) } else { 0 }
+}
+
+fn memory_demand(requests: &ResourceList) -> MemoryDemand {
+    let mut bytes = SmallVec::new();
+    for (name, quantity) in requests {
+        // The names were checked with the pod.
+        let Ok(Some(kind)) = MemoryKind::of(name) else { continue };
+        match quantity.as_i64() {
+            Some(amount) => bytes.push((kind, amount.unsigned_abs())),
+            None => return MemoryDemand::NotWhole,
+        }
+    }
+    bytes.sort_unstable();
+    MemoryDemand::Bytes(bytes)
+}
+
+fn device_counts(limits: &ResourceList) -> SmallVec<[(ResourceName, u64); 2]> {
+    let extended = limits.iter().filter(|(name, _)| name.is_extended());
+    extended.map(|(name, count)| (name.clone(), count.value().unsigned_abs())).collect()
+}
+
+/// The larger of: apps and sidecars together; any init container and the sidecars before it.
+fn peak(containers: &[ContainerDemand], amount: impl Fn(&ContainerDemand) -> u64) -> u64 {
+    let mut running = 0u64;
+    let mut peak = 0;
+    for container in containers {
+        match container.kind {
+            ContainerKind::Init => peak = peak.max(running.saturating_add(amount(container))),
+            _ => running = running.saturating_add(amount(container)),
+        }
+    }
+    peak.max(running)
+}
+
+/// Only kinds that some app container asks for count for the pod as a whole.
+fn total_memory(containers: &[ContainerDemand]) -> MemoryDemand {
+    let mut kinds = SmallVec::<[MemoryKind; 4]>::new();
+    for container in containers {
+        match &container.memory {
+            MemoryDemand::NotWhole => return MemoryDemand::NotWhole,
+            MemoryDemand::Bytes(bytes) if container.kind == ContainerKind::App => {
+                kinds.extend(bytes.iter().map(|(kind, _)| *kind));
+            }
+            _ => {}
+        }
+    }
+    kinds.sort_unstable();
+    kinds.dedup();
+    let amount = |container: &ContainerDemand, wanted: MemoryKind| match &container.memory {
+        MemoryDemand::Bytes(bytes) => {
+            bytes.iter().find(|(kind, _)| *kind == wanted).map_or(0, |(_, bytes)| *bytes)
+        }
+        _ => 0,
+    };
+    let totals = kinds.iter().map(|kind| (*kind, peak(containers, |one| amount(one, *kind))));
+    MemoryDemand::Bytes(totals.collect())
+}

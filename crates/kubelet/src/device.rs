@@ -1,0 +1,365 @@
+//! The device manager: who holds which devices.
+//!
+//! Owns the pools, what their hints say and which devices are handed out. Devices attached to the
+//! same NUMA nodes form a class and are counted together. Where the kubelet takes "any" device, one
+//! is picked here by a fixed rule and the outcome says how much of it is certain. Must not know
+//! about CPUs or memory.
+
+use berth_model::device::{DevicePool, PreferredAllocation};
+use berth_model::idset::DeviceSet;
+use berth_model::machine::Machine;
+use berth_model::numa::NumaMask;
+use smallvec::SmallVec;
+
+use crate::config::{ConfigError, KubeletVersion, check_hint_nodes};
+use crate::hint::{Hints, Voice};
+use crate::outcome::{Certainty, ShortageKind};
+
+/// One resource's devices on a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    /// As described, with the devices in order of id.
+    pub(crate) inventory: DevicePool,
+    classes: SmallVec<[Class; 8]>,
+    domain: NumaMask,
+    has_topology: bool,
+    /// `most[k]`: the most devices that `k` NUMA nodes have attached.
+    most: SmallVec<[usize; 9]>,
+}
+
+/// Devices attached to the same NUMA nodes.
+#[derive(Clone, Debug)]
+struct Class {
+    /// None if they have no topology.
+    numa: NumaMask,
+    members: DeviceSet,
+}
+
+/// Who holds what of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolLedger {
+    pub(crate) held: DeviceSet,
+    pub(crate) healthy: DeviceSet,
+    /// How much of `held` is known.
+    pub(crate) certainty: Certainty,
+}
+
+/// Which device "any" is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnyDevice {
+    /// The one with the lowest id.
+    #[default]
+    Lowest,
+    /// The one with the highest id.
+    Highest,
+}
+
+/// Devices picked for a container.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pick {
+    pub(crate) devices: DeviceSet,
+    /// Given in every outcome.
+    pub(crate) certain: DeviceSet,
+    /// The rest is drawn from these.
+    pub(crate) candidates: DeviceSet,
+    pub(crate) certainty: Certainty,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        mut inventory: DevicePool,
+        machine: &Machine,
+        version: KubeletVersion,
+        hints_needed: bool,
+    ) -> Result<Self, ConfigError> {
+        let field = format!("devices[{}]", inventory.resource);
+        if !inventory.resource.is_extended() {
+            let problem = "is not a resource that device plugins serve; name an extended resource";
+            return Err(ConfigError::new(field, problem));
+        }
+        if inventory.devices.len() > DeviceSet::CAPACITY {
+            let problem = format!("has {} devices; 1,024 are supported", inventory.devices.len());
+            return Err(ConfigError::new(field, problem));
+        }
+        inventory.devices.sort_by(|one, other| one.id.cmp(&other.id));
+        for pair in inventory.devices.windows(2) {
+            if pair[0].id == pair[1].id {
+                let problem = format!("device {:?} is listed twice; ids are unique", pair[0].id);
+                return Err(ConfigError::new(field, problem));
+            }
+        }
+        let mut classes = SmallVec::<[Class; 8]>::new();
+        for (index, device) in inventory.devices.iter().enumerate() {
+            if !device.numa.is_subset(machine.all_numa()) {
+                let problem = format!("device {:?} is on an unknown NUMA node", device.id);
+                return Err(ConfigError::new(field, problem));
+            }
+            match classes.iter_mut().find(|class| class.numa == device.numa) {
+                Some(class) => class.members.insert(index),
+                None => {
+                    let members = std::iter::once(index).collect();
+                    classes.push(Class { numa: device.numa, members });
+                }
+            }
+        }
+        let attached = classes.iter().fold(NumaMask::EMPTY, |all, class| all | class.numa);
+        let domain = match version.device_hints_skip_empty_nodes() {
+            true => attached,
+            false => machine.all_numa(),
+        };
+        let mut pool = Self {
+            inventory,
+            classes,
+            domain,
+            has_topology: !attached.is_empty(),
+            most: SmallVec::new(),
+        };
+        if hints_needed && pool.has_topology {
+            check_hint_nodes(&field, "NUMA nodes to choose from", domain)?;
+            let most = (0..=domain.count()).map(|size| pool.most_attached(size)).collect();
+            pool.most = most;
+        }
+        Ok(pool)
+    }
+
+    fn most_attached(&self, size: usize) -> usize {
+        let attached = |mask: NumaMask| -> usize {
+            let touching = self.classes.iter().filter(|class| class.numa.intersects(mask));
+            touching.map(|class| class.members.len()).sum()
+        };
+        self.domain.subsets(size).map(attached).max().unwrap_or(0)
+    }
+
+    pub(crate) fn empty_ledger(&self) -> PoolLedger {
+        let devices = self.inventory.devices.iter().enumerate();
+        PoolLedger {
+            held: DeviceSet::EMPTY,
+            healthy: devices.filter(|(_, device)| device.healthy).map(|(index, _)| index).collect(),
+            certainty: Certainty::Exact,
+        }
+    }
+
+    /// What a request for `need` devices says about NUMA nodes. The pod as a whole has nothing to
+    /// reuse.
+    pub(crate) fn voice(&self, ledger: &PoolLedger, reusable: DeviceSet, need: u64) -> Voice<'_> {
+        if !self.has_topology {
+            return Voice::Indifferent;
+        }
+        let available = ledger.healthy - ledger.held;
+        if ((available | reusable).len() as u64) < need {
+            return Voice::Impossible;
+        }
+        let most = self.most.iter().skip(1).position(|most| *most as u64 >= need);
+        let voice = DeviceVoice {
+            pool: self,
+            counts: self
+                .classes
+                .iter()
+                .map(|class| ClassCount {
+                    free: class.members.count_in(&available) as u32,
+                    reusable: class.members.count_in(&reusable) as u32,
+                })
+                .collect(),
+            need,
+            narrowest: most.map_or(self.domain.count(), |at| at + 1),
+        };
+        match voice.feasible(self.domain) {
+            true => Voice::Device(voice),
+            false => Voice::Impossible,
+        }
+    }
+
+    /// Whether [`Self::pick`] finds `need` devices.
+    pub(crate) fn check(
+        &self,
+        ledger: &PoolLedger,
+        reusable: DeviceSet,
+        need: u64,
+    ) -> Result<(), ShortageKind> {
+        if ledger.healthy.is_empty() {
+            return Err(ShortageKind::NoneHealthy);
+        }
+        let missing = need.saturating_sub(reusable.len() as u64);
+        let available = (ledger.healthy - ledger.held).len();
+        match missing <= available as u64 {
+            true => Ok(()),
+            false => Err(ShortageKind::Unavailable { requested: missing, available }),
+        }
+    }
+
+    /// The devices a container is given: what the pod's init containers left first, then those on
+    /// the hint's NUMA nodes, then the others, then those without topology.
+    pub(crate) fn pick(
+        &self,
+        ledger: &PoolLedger,
+        reusable: DeviceSet,
+        need: u64,
+        affinity: Option<NumaMask>,
+        any: AnyDevice,
+    ) -> Result<Pick, ShortageKind> {
+        self.check(ledger, reusable, need)?;
+        let mut picking = Picking::new(self, ledger, need as usize, any);
+        picking.draw(reusable);
+        let available = ledger.healthy - ledger.held;
+        let (mut aligned, mut elsewhere, mut without) =
+            (DeviceSet::EMPTY, DeviceSet::EMPTY, available);
+        if let Some(mask) = affinity.filter(|_| self.has_topology) {
+            let of = |wanted: &dyn Fn(NumaMask) -> bool| {
+                let classes = self.classes.iter().filter(|class| wanted(class.numa));
+                classes.fold(DeviceSet::EMPTY, |all, class| all | (class.members & available))
+            };
+            aligned = of(&|numa| numa.intersects(mask));
+            elsewhere = of(&|numa| !numa.is_empty() && !numa.intersects(mask));
+            without = of(&|numa| numa.is_empty());
+        }
+        if picking.missing < aligned.len() {
+            picking.prefer(aligned);
+        } else {
+            picking.draw(aligned);
+            match self.inventory.preferred {
+                PreferredAllocation::NotImplemented => {
+                    picking.draw(elsewhere);
+                    picking.draw(without);
+                }
+                _ => picking.prefer(elsewhere | without),
+            }
+        }
+        Ok(picking.finish())
+    }
+
+    /// Whether all of `devices` are attached to the same NUMA nodes.
+    fn alike(&self, devices: DeviceSet) -> bool {
+        self.classes.iter().filter(|class| class.members.intersects(&devices)).count() <= 1
+    }
+
+    /// All healthy devices attached like one of `devices`.
+    fn like(&self, devices: DeviceSet, ledger: &PoolLedger) -> DeviceSet {
+        let classes = self.classes.iter().filter(|class| class.members.intersects(&devices));
+        classes.fold(DeviceSet::EMPTY, |all, class| all | (class.members & ledger.healthy))
+    }
+
+    /// How many of `devices` are attached to which NUMA nodes, for every class of the pool.
+    pub(crate) fn by_numa(&self, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
+        self.classes
+            .iter()
+            .map(|class| (class.numa, class.members.count_in(&devices)))
+            .collect()
+    }
+}
+
+/// Devices being picked.
+struct Picking<'a> {
+    pool: &'a Pool,
+    ledger: &'a PoolLedger,
+    any: AnyDevice,
+    missing: usize,
+    pick: Pick,
+}
+
+impl<'a> Picking<'a> {
+    fn new(pool: &'a Pool, ledger: &'a PoolLedger, need: usize, any: AnyDevice) -> Self {
+        let pick = Pick {
+            devices: DeviceSet::EMPTY,
+            certain: DeviceSet::EMPTY,
+            candidates: DeviceSet::EMPTY,
+            certainty: Certainty::Exact,
+        };
+        Self { pool, ledger, any, missing: need, pick }
+    }
+
+    /// Takes any of `devices`, all of them if so many are missing.
+    fn draw(&mut self, devices: DeviceSet) {
+        if self.missing >= devices.len() {
+            self.pick.devices |= devices;
+            self.pick.certain |= devices;
+            self.missing -= devices.len();
+        } else if self.missing > 0 {
+            self.pick.candidates |= devices;
+            self.uncertain(devices);
+            self.take(devices, self.any == AnyDevice::Lowest);
+        }
+    }
+
+    /// Takes those of `devices` that the plugin prefers.
+    fn prefer(&mut self, devices: DeviceSet) {
+        let lowest = match self.pool.inventory.preferred {
+            PreferredAllocation::NotImplemented => return self.draw(devices),
+            preferred => preferred == PreferredAllocation::LowestId,
+        };
+        if self.missing == 0 {
+            return;
+        }
+        if self.missing < devices.len() && self.ledger.certainty != Certainty::Exact {
+            // The plugin's choice depends on which ids are free, which is not known.
+            self.uncertain(devices);
+        }
+        let before = self.pick.devices;
+        self.take(devices, lowest);
+        self.pick.certain |= self.pick.devices - before;
+    }
+
+    fn uncertain(&mut self, devices: DeviceSet) {
+        let known = match self.pool.alike(devices) {
+            true => Certainty::PerNuma,
+            false => Certainty::CountOnly,
+        };
+        self.pick.certainty = self.pick.certainty.max(known);
+    }
+
+    fn take(&mut self, devices: DeviceSet, lowest: bool) {
+        let skipped = if lowest { 0 } else { devices.len().saturating_sub(self.missing) };
+        let chosen: DeviceSet = devices.iter().skip(skipped).take(self.missing).collect();
+        self.pick.devices |= chosen;
+        self.missing -= chosen.len();
+    }
+
+    /// What was already uncertain before makes this pick uncertain too.
+    fn finish(mut self) -> Pick {
+        let inherited = self.ledger.certainty;
+        self.pick.certainty = self.pick.certainty.max(inherited);
+        if inherited != Certainty::Exact {
+            self.pick.certain = DeviceSet::EMPTY;
+            self.pick.candidates = match self.pick.certainty {
+                Certainty::CountOnly => self.ledger.healthy,
+                _ => self.pool.like(self.pick.devices, self.ledger),
+            };
+        }
+        self.pick
+    }
+}
+
+/// What a request for devices says about NUMA nodes.
+pub(crate) struct DeviceVoice<'a> {
+    pool: &'a Pool,
+    counts: SmallVec<[ClassCount; 8]>,
+    need: u64,
+    narrowest: usize,
+}
+
+#[derive(Clone, Copy)]
+struct ClassCount {
+    free: u32,
+    reusable: u32,
+}
+
+impl Hints for DeviceVoice<'_> {
+    fn domain(&self) -> NumaMask {
+        self.pool.domain
+    }
+
+    fn narrowest(&self) -> usize {
+        self.narrowest
+    }
+
+    fn feasible(&self, mask: NumaMask) -> bool {
+        let mut found = 0;
+        for (class, count) in self.pool.classes.iter().zip(&self.counts) {
+            if class.numa.intersects(mask) {
+                found += count.free + count.reusable;
+            } else if count.reusable > 0 && !class.numa.is_empty() {
+                return false;
+            }
+        }
+        u64::from(found) >= self.need
+    }
+}

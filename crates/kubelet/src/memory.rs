@@ -1,0 +1,426 @@
+//! The memory manager: whose memory lies on which NUMA nodes.
+//!
+//! Owns the static policy. NUMA nodes that serve one container together form a group; a node is
+//! either in one group or serves alone, and free bytes move between the nodes of a group as the
+//! kubelet moves them: taken from and given back to the lowest node first. Must not know about CPUs
+//! or devices.
+
+use berth_model::machine::Machine;
+use berth_model::numa::NumaMask;
+use berth_model::pod::ContainerKind;
+use berth_model::resource::MemoryKind;
+use smallvec::SmallVec;
+
+use crate::config::{ConfigError, KubeletVersion};
+use crate::demand::MemoryDemand;
+use crate::hint::{Hint, Hints, Voice};
+use crate::outcome::{Failure, MemoryBlock};
+
+const UNLISTED: &str = "the kubelet would crash: a NUMA node does not list the requested page size";
+
+const WITHOUT_ORDINARY: &str =
+    "the kubelet would crash: a container of a Guaranteed pod requests hugepages but no memory";
+
+/// The static policy on one machine.
+#[derive(Clone, Debug)]
+pub(crate) struct StaticMemory {
+    kinds: Vec<MemoryKind>,
+    nodes: usize,
+    /// By node, then kind: bytes that pods may have; `None` if the node does not list the kind.
+    allocatable: Vec<Option<u64>>,
+    /// By kind, then number of NUMA nodes: the most bytes so many nodes have.
+    most: Vec<Vec<u64>>,
+    /// Containers without memory requests are left alone.
+    skips_empty: bool,
+}
+
+/// Who uses what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryLedger {
+    groups: SmallVec<[Group; 8]>,
+    /// By node, then kind.
+    cells: SmallVec<[Cell; 16]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    /// Blocks that lie on this node.
+    blocks: u32,
+    /// The nodes it serves together with; itself alone if none.
+    members: NumaMask,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    free: u64,
+    taken: u64,
+}
+
+/// What a pod's init containers leave to the containers after them, by exact group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReusableMemory(SmallVec<[MemoryBlock; 2]>);
+
+type Request = SmallVec<[(usize, u64); 2]>;
+
+impl StaticMemory {
+    pub(crate) fn new(
+        machine: &Machine,
+        version: KubeletVersion,
+        reserved: &[(u32, MemoryKind, u64)],
+    ) -> Result<Self, ConfigError> {
+        for (node, kind, _) in reserved {
+            let field = format!("memory_manager.reserved[{node}][{kind}]");
+            let Some(position) = machine.numa_position(*node) else {
+                return Err(ConfigError::new(field, "there is no such NUMA node; correct the id"));
+            };
+            if total_bytes(machine, position, *kind).is_none() {
+                let problem = "the NUMA node does not list this kind of memory; remove the entry";
+                return Err(ConfigError::new(field, problem));
+            }
+        }
+        let ordinary = reserved.iter().filter(|(_, kind, _)| *kind == MemoryKind::Ordinary);
+        if ordinary.map(|(_, _, bytes)| *bytes).max().unwrap_or(0) == 0 {
+            let problem = "is empty; the Static policy needs some memory reserved for the system";
+            return Err(ConfigError::new("memory_manager.reserved", problem));
+        }
+        let kinds = machine.memory_kinds().to_vec();
+        let mut allocatable: Vec<Option<u64>> = Vec::new();
+        for position in 0..machine.numa().len() {
+            for kind in &kinds {
+                allocatable.push(allocatable_bytes(machine, position, *kind, reserved)?);
+            }
+        }
+        let nodes = machine.numa().len();
+        let most = (0..kinds.len())
+            .map(|kind| {
+                let of_node = |node: usize| allocatable[node * kinds.len() + kind].unwrap_or(0);
+                let mut bytes: Vec<u64> = (0..nodes).map(of_node).collect();
+                bytes.sort_unstable_by(|a, b| b.cmp(a));
+                bytes.insert(0, 0);
+                (1..bytes.len()).for_each(|k| bytes[k] = bytes[k].saturating_add(bytes[k - 1]));
+                bytes
+            })
+            .collect();
+        Ok(Self {
+            kinds,
+            nodes,
+            allocatable,
+            most,
+            skips_empty: version.skips_containers_without_memory(),
+        })
+    }
+
+    pub(crate) fn empty_ledger(&self) -> MemoryLedger {
+        MemoryLedger {
+            groups: (0..self.nodes)
+                .map(|node| Group { blocks: 0, members: NumaMask::single(node) })
+                .collect(),
+            cells: self
+                .allocatable
+                .iter()
+                .map(|bytes| Cell { free: bytes.unwrap_or(0), taken: 0 })
+                .collect(),
+        }
+    }
+
+    /// Kinds of memory, in the order in which [`Self::free_bytes`] lists them.
+    pub(crate) fn kinds(&self) -> &[MemoryKind] {
+        &self.kinds
+    }
+
+    /// Free bytes by kind, then node; `None` where a node does not list the kind.
+    pub(crate) fn free_bytes(&self, ledger: &MemoryLedger, kind: usize) -> Vec<Option<u64>> {
+        let at = |node: usize| node * self.kinds.len() + kind;
+        (0..self.nodes)
+            .map(|node| self.allocatable[at(node)].map(|_| ledger.cells[at(node)].free))
+            .collect()
+    }
+
+    /// Amounts by index of kind. A kind that some NUMA node does not list crashes the kubelet.
+    fn request(&self, bytes: &[(MemoryKind, u64)]) -> Result<Request, Failure> {
+        let index = |(kind, bytes): &(MemoryKind, u64)| {
+            let at = self.kinds.iter().position(|known| known == kind)?;
+            let mut everywhere = (0..self.nodes).map(|node| node * self.kinds.len() + at);
+            everywhere.all(|cell| self.allocatable[cell].is_some()).then_some((at, *bytes))
+        };
+        bytes.iter().map(index).collect::<Option<_>>().ok_or(Failure::Fault(UNLISTED))
+    }
+
+    /// What a request says about NUMA nodes.
+    pub(crate) fn voice<'a>(
+        &'a self,
+        ledger: &'a MemoryLedger,
+        reusable: &'a ReusableMemory,
+        demand: &MemoryDemand,
+    ) -> Result<Voice<'a>, Failure> {
+        let MemoryDemand::Bytes(bytes) = demand else { return Ok(Voice::Indifferent) };
+        let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
+        // Nothing feasible reads as no preference: the failure comes later, when allocating.
+        Ok(match !voice.request.is_empty() && voice.best(NumaMask::EMPTY).is_some() {
+            true => Voice::Memory(voice),
+            false => Voice::Indifferent,
+        })
+    }
+
+    fn voice_for<'a>(
+        &'a self,
+        ledger: &'a MemoryLedger,
+        reusable: &'a ReusableMemory,
+        request: Request,
+    ) -> MemoryVoice<'a> {
+        let narrowest = self.narrowest(&request);
+        MemoryVoice { policy: self, ledger, reusable, request, narrowest }
+    }
+
+    /// Size of the narrowest masks that have enough of every kind on an empty machine.
+    fn narrowest(&self, request: &Request) -> usize {
+        let least = |(kind, bytes): &(usize, u64)| {
+            self.most[*kind].iter().position(|most| most >= bytes).unwrap_or(self.nodes)
+        };
+        let least = request.iter().map(least).max().unwrap_or(0).max(1);
+        let all = NumaMask::first(self.nodes);
+        let enough = |size: &usize| all.subsets(*size).any(|mask| self.could_hold(mask, request));
+        (least..self.nodes).find(enough).unwrap_or(self.nodes)
+    }
+
+    fn could_hold(&self, mask: NumaMask, request: &Request) -> bool {
+        request.iter().all(|(kind, bytes)| {
+            let of_node = |node: usize| self.allocatable[node * self.kinds.len() + kind];
+            let held = mask.iter().filter_map(of_node).fold(0u64, u64::saturating_add);
+            held >= *bytes
+        })
+    }
+
+    /// The group of NUMA nodes that will hold a container's memory.
+    pub(crate) fn choose(
+        &self,
+        ledger: &MemoryLedger,
+        reusable: &ReusableMemory,
+        demand: &MemoryDemand,
+        hint: Hint,
+    ) -> Result<Option<NumaMask>, Failure> {
+        let bytes = match demand {
+            MemoryDemand::Unpinned => return Ok(None),
+            MemoryDemand::NotWhole => return Err(Failure::MemoryNotWhole),
+            MemoryDemand::Bytes(bytes) if bytes.is_empty() && self.skips_empty => return Ok(None),
+            MemoryDemand::Bytes(bytes) => bytes,
+        };
+        let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
+        // The kubelet looks only at the hints for ordinary memory, which are missing without it.
+        let ordinary = bytes.first().is_some_and(|(kind, _)| *kind == MemoryKind::Ordinary);
+        let best = |within| voice.best(within).filter(|_| ordinary);
+        let (mut mask, preferred) = match hint.numa {
+            Some(mask) => (mask, hint.preferred),
+            None if !ordinary && voice.best(NumaMask::EMPTY).is_some() && !bytes.is_empty() => {
+                return Err(Failure::Fault(WITHOUT_ORDINARY));
+            }
+            None => {
+                let best = best(NumaMask::EMPTY).ok_or(Failure::MemoryNoDefault)?;
+                if hint.preferred && !voice.preferred(best) {
+                    return Err(Failure::MemoryDefaultNotPreferred);
+                }
+                (best, voice.preferred(best))
+            }
+        };
+        if !voice.has_free(mask) {
+            let wider = best(mask).ok_or(Failure::MemoryNoExtension)?;
+            if preferred && !voice.preferred(wider) {
+                return Err(Failure::MemoryExtensionNotPreferred);
+            }
+            mask = wider;
+        }
+        match mask.count() > 1 && ledger.conflicts(mask) {
+            true => Err(Failure::MemoryGroupConflict),
+            false => Ok(Some(mask)),
+        }
+    }
+
+    /// Sets the memory of a container aside on the group `mask`.
+    pub(crate) fn take(
+        &self,
+        ledger: &mut MemoryLedger,
+        reusable: &mut ReusableMemory,
+        demand: &MemoryDemand,
+        mask: NumaMask,
+        container: ContainerKind,
+    ) -> SmallVec<[MemoryBlock; 2]> {
+        let MemoryDemand::Bytes(bytes) = demand else { return SmallVec::new() };
+        let mut blocks = SmallVec::new();
+        for (kind, bytes) in bytes {
+            let block = MemoryBlock { kind: *kind, numa: mask, bytes: *bytes };
+            let fresh = bytes.saturating_sub(reusable.bytes(*kind, mask));
+            self.claim(ledger, MemoryBlock { bytes: fresh, ..block });
+            blocks.push(block);
+        }
+        for block in &blocks {
+            reusable.update(*block, container);
+        }
+        blocks
+    }
+
+    fn claim(&self, ledger: &mut MemoryLedger, block: MemoryBlock) {
+        let mut missing = block.bytes;
+        for node in block.numa.iter() {
+            let group = &mut ledger.groups[node];
+            group.blocks += 1;
+            group.members = block.numa;
+            if let Some(cell) = self.cell(ledger, node, block.kind) {
+                let part = missing.min(cell.free);
+                cell.free -= part;
+                cell.taken += part;
+                missing -= part;
+            }
+        }
+    }
+
+    /// Gives a block back, to the lowest node of its group first.
+    pub(crate) fn release(&self, ledger: &mut MemoryLedger, block: MemoryBlock) {
+        let mut returned = block.bytes;
+        for node in block.numa.iter() {
+            let group = &mut ledger.groups[node];
+            group.blocks = group.blocks.saturating_sub(1);
+            if group.blocks == 0 {
+                group.members = NumaMask::single(node);
+            }
+            if let Some(cell) = self.cell(ledger, node, block.kind) {
+                let part = returned.min(cell.taken);
+                cell.free += part;
+                cell.taken -= part;
+                returned -= part;
+            }
+        }
+    }
+
+    fn cell<'l>(
+        &self,
+        ledger: &'l mut MemoryLedger,
+        node: usize,
+        kind: MemoryKind,
+    ) -> Option<&'l mut Cell> {
+        let at = self.kinds.iter().position(|known| *known == kind)?;
+        ledger.cells.get_mut(node * self.kinds.len() + at)
+    }
+}
+
+fn total_bytes(machine: &Machine, position: usize, kind: MemoryKind) -> Option<u64> {
+    let node = machine.numa().get(position)?;
+    match kind {
+        MemoryKind::Ordinary => Some(node.memory_bytes),
+        MemoryKind::Hugepages { page_bytes } => {
+            node.hugepages.get(&page_bytes).map(|pages| page_bytes.saturating_mul(*pages))
+        }
+    }
+}
+
+/// What is left of a kind after what the system and, for ordinary memory, hugepages take.
+fn allocatable_bytes(
+    machine: &Machine,
+    position: usize,
+    kind: MemoryKind,
+    reserved: &[(u32, MemoryKind, u64)],
+) -> Result<Option<u64>, ConfigError> {
+    let Some(total) = total_bytes(machine, position, kind) else { return Ok(None) };
+    let node = &machine.numa()[position];
+    let for_system = reserved
+        .iter()
+        .filter(|(id, of_kind, _)| *id == node.id && *of_kind == kind)
+        .fold(0u64, |sum, (_, _, bytes)| sum.saturating_add(*bytes));
+    let in_hugepages = match kind {
+        MemoryKind::Ordinary => node.hugepages.iter().map(|(size, pages)| size * pages).sum(),
+        MemoryKind::Hugepages { .. } => 0u64,
+    };
+    let left = total.checked_sub(in_hugepages).and_then(|rest| rest.checked_sub(for_system));
+    left.map(Some).ok_or_else(|| {
+        let field = format!("memory_manager.reserved[{}][{kind}]", node.id);
+        let problem = format!(
+            "{for_system} bytes exceed the {} bytes the NUMA node has; reserve less",
+            total - in_hugepages
+        );
+        ConfigError::new(field, problem)
+    })
+}
+
+impl MemoryLedger {
+    /// Whether some node of `mask` serves alone or in another group.
+    fn conflicts(&self, mask: NumaMask) -> bool {
+        mask.iter().map(|node| self.groups[node]).any(|group| {
+            group.blocks > 0 && (group.members.count() == 1 || group.members != mask)
+        })
+    }
+}
+
+impl ReusableMemory {
+    fn bytes(&self, kind: MemoryKind, mask: NumaMask) -> u64 {
+        let same = |block: &&MemoryBlock| block.kind == kind && block.numa == mask;
+        self.0.iter().find(same).map_or(0, |block| block.bytes)
+    }
+
+    /// An init container leaves its memory to those after it, who use it up.
+    fn update(&mut self, used: MemoryBlock, by: ContainerKind) {
+        let entry = self.0.iter_mut().find(|left| left.kind == used.kind && left.numa == used.numa);
+        match (entry, by) {
+            (Some(left), ContainerKind::Init) => left.bytes = left.bytes.max(used.bytes),
+            (None, ContainerKind::Init) => self.0.push(used),
+            (Some(left), _) => left.bytes = left.bytes.saturating_sub(used.bytes),
+            (None, _) => {}
+        }
+    }
+}
+
+/// What a request for memory says about NUMA nodes.
+pub(crate) struct MemoryVoice<'a> {
+    policy: &'a StaticMemory,
+    ledger: &'a MemoryLedger,
+    reusable: &'a ReusableMemory,
+    request: Request,
+    narrowest: usize,
+}
+
+impl MemoryVoice<'_> {
+    fn free(&self, mask: NumaMask, kind: usize) -> u64 {
+        let kinds = self.policy.kinds.len();
+        let cells = mask.iter().map(|node| self.ledger.cells[node * kinds + kind].free);
+        cells.fold(0, u64::saturating_add)
+    }
+
+    /// Whether `mask` has the bytes, leaving aside what could be taken over from init containers.
+    fn has_free(&self, mask: NumaMask) -> bool {
+        self.request.iter().all(|(kind, bytes)| self.free(mask, *kind) >= *bytes)
+    }
+
+    /// The narrowest feasible mask that contains `within`; the preferred ones are the narrowest.
+    fn best(&self, within: NumaMask) -> Option<NumaMask> {
+        let domain = self.domain();
+        let least = self.narrowest.max(within.count());
+        (least..=domain.count()).find_map(|size| {
+            let mut masks = domain.subsets(size);
+            masks.find(|mask| within.is_subset(*mask) && self.feasible(*mask))
+        })
+    }
+}
+
+impl Hints for MemoryVoice<'_> {
+    fn domain(&self) -> NumaMask {
+        NumaMask::first(self.policy.nodes)
+    }
+
+    fn narrowest(&self) -> usize {
+        self.narrowest
+    }
+
+    fn feasible(&self, mask: NumaMask) -> bool {
+        let apart = match mask.count() {
+            1 => mask.iter().all(|node| self.ledger.groups[node].members.count() == 1),
+            _ => !self.ledger.conflicts(mask),
+        };
+        let enough = |(kind, bytes): &(usize, u64)| {
+            let reusable = self.reusable.bytes(self.policy.kinds[*kind], mask);
+            self.free(mask, *kind).saturating_add(reusable) >= *bytes
+        };
+        apart && self.policy.could_hold(mask, &self.request) && self.request.iter().all(enough)
+    }
+
+    fn resources(&self) -> usize {
+        self.request.len()
+    }
+}

@@ -1,0 +1,547 @@
+//! One node's kubelet: its configuration, what it has handed out, and the way of a pod through it.
+//!
+//! Owns the order of things: hints, merge, then allocation of devices, CPUs and memory, container by
+//! container; what a rejected pod leaves behind; what a removed pod gives back. The managers own
+//! the rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_model::device::DevicePool;
+use berth_model::idset::{CpuSet, DeviceSet};
+use berth_model::machine::Machine;
+use berth_model::numa::NumaMask;
+use berth_model::pod::ContainerKind;
+use berth_model::resource::MemoryKind;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::config::{
+    ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy, TopologyScope,
+};
+use crate::cpu::{CpuPool, StaticCpus};
+use crate::demand::{ContainerDemand, PodDemand};
+use crate::device::{AnyDevice, Pool, PoolLedger};
+use crate::hint::{Hint, Voice};
+use crate::memory::{MemoryLedger, ReusableMemory, StaticMemory};
+use crate::merge::Merge;
+use crate::outcome::{
+    Admission, Certainty, ContainerAssignment, DeviceAssignment, DeviceShortage, Failure,
+    MemoryBlock, Rejection, Verdict,
+};
+
+/// A node's kubelet with what its pods hold.
+#[derive(Clone, Debug)]
+pub struct Kubelet {
+    setup: Arc<Setup>,
+    ledger: Ledger,
+    pods: BTreeMap<String, Vec<Holding>>,
+    any_device: AnyDevice,
+}
+
+/// What does not change while the kubelet runs.
+#[derive(Debug)]
+struct Setup {
+    machine: Arc<Machine>,
+    config: KubeletConfig,
+    cpus: Option<StaticCpus>,
+    memory: Option<StaticMemory>,
+    pools: Vec<Pool>,
+}
+
+/// Who has what. Small enough to try things on a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ledger {
+    shared_cpus: CpuSet,
+    memory: Option<MemoryLedger>,
+    pools: SmallVec<[PoolLedger; 4]>,
+    memory_certain: bool,
+}
+
+/// What one container holds.
+#[derive(Clone, Debug)]
+struct Holding {
+    container: String,
+    kind: ContainerKind,
+    affinity: Option<Hint>,
+    cpus: Option<CpuSet>,
+    memory: SmallVec<[MemoryBlock; 2]>,
+    devices: Vec<DeviceAssignment>,
+}
+
+/// Free bytes of one kind of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeMemory {
+    /// The kind.
+    pub kind: MemoryKind,
+    /// Bytes per NUMA node; `None` where a node does not list the kind.
+    pub bytes: Vec<Option<u64>>,
+}
+
+/// The pod is not there, or is there already.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PodKeyError {
+    /// No such pod.
+    #[error("pod {0:?} is not on the node; it was never admitted or is already removed")]
+    NotFound(String),
+    /// Admitted before.
+    #[error("pod {0:?} is already on the node; remove it first or use another name")]
+    AlreadyAdmitted(String),
+}
+
+impl Kubelet {
+    /// A kubelet that starts on `machine` with no pods.
+    pub fn new(
+        machine: impl Into<Arc<Machine>>,
+        config: KubeletConfig,
+        devices: Vec<DevicePool>,
+    ) -> Result<Self, ConfigError> {
+        let machine = machine.into();
+        config.check(&machine)?;
+        let cpus = match &config.cpu_manager {
+            CpuManagerPolicy::None => None,
+            CpuManagerPolicy::Static { options, reserved } => {
+                Some(StaticCpus::new(&machine, config.version, *options, reserved)?)
+            }
+        };
+        let memory = match &config.memory_manager {
+            MemoryManagerPolicy::None => None,
+            MemoryManagerPolicy::Static { reserved } => {
+                Some(StaticMemory::new(&machine, config.version, reserved)?)
+            }
+        };
+        let hints_needed = config.topology_policy != TopologyPolicy::None;
+        let mut pools = devices
+            .into_iter()
+            .map(|pool| Pool::new(pool, &machine, config.version, hints_needed))
+            .collect::<Result<Vec<_>, _>>()?;
+        pools.sort_by(|one, other| one.inventory.resource.cmp(&other.inventory.resource));
+        for pair in pools.windows(2) {
+            if pair[0].inventory.resource == pair[1].inventory.resource {
+                let field = format!("devices[{}]", pair[0].inventory.resource);
+                return Err(ConfigError::new(field, "is listed twice; list each resource once"));
+            }
+        }
+        let ledger = Ledger {
+            shared_cpus: match &cpus {
+                Some(policy) => policy.initial_pool(&machine),
+                None => machine.cpus(),
+            },
+            memory: memory.as_ref().map(StaticMemory::empty_ledger),
+            pools: pools.iter().map(Pool::empty_ledger).collect(),
+            memory_certain: true,
+        };
+        let setup = Arc::new(Setup { machine, config, cpus, memory, pools });
+        Ok(Self { setup, ledger, pods: BTreeMap::new(), any_device: AnyDevice::default() })
+    }
+
+    /// Sets which device stands for "any" where the kubelet takes one at random. What an outcome
+    /// calls certain does not depend on it.
+    pub fn set_any_device(&mut self, any: AnyDevice) {
+        self.any_device = any;
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.setup.machine
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &KubeletConfig {
+        &self.setup.config
+    }
+
+    /// The device pools in order of resource name, each with its devices in order of id.
+    pub fn pools(&self) -> impl Iterator<Item = &DevicePool> {
+        self.setup.pools.iter().map(|pool| &pool.inventory)
+    }
+
+    /// CPUs kept for the system; `None` unless the CPU manager's policy is static.
+    pub fn reserved_cpus(&self) -> Option<CpuSet> {
+        self.setup.cpus.as_ref().map(StaticCpus::reserved)
+    }
+
+    /// CPUs that no container has for itself; `None` unless the CPU manager's policy is static.
+    pub fn shared_cpus(&self) -> Option<CpuSet> {
+        self.setup.cpus.as_ref().map(|_| self.ledger.shared_cpus)
+    }
+
+    /// Free memory by kind; empty unless the memory manager's policy is Static.
+    pub fn free_memory(&self) -> Vec<FreeMemory> {
+        let (Some(policy), Some(ledger)) = (&self.setup.memory, &self.ledger.memory) else {
+            return Vec::new();
+        };
+        let kinds = policy.kinds().iter().enumerate();
+        kinds
+            .map(|(at, kind)| FreeMemory { kind: *kind, bytes: policy.free_bytes(ledger, at) })
+            .collect()
+    }
+
+    /// Healthy devices of the pool at `pool` that nobody holds.
+    pub fn free_devices(&self, pool: usize) -> DeviceSet {
+        self.ledger.pools.get(pool).map_or(DeviceSet::EMPTY, |use_| use_.healthy - use_.held)
+    }
+
+    /// How many of `devices` of the pool at `pool` are attached to which NUMA nodes.
+    pub fn devices_by_numa(&self, pool: usize, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
+        self.setup.pools.get(pool).map_or_else(Vec::new, |pool| pool.by_numa(devices))
+    }
+
+    /// How well it is known which devices of the pool at `pool` are held.
+    pub fn device_certainty(&self, pool: usize) -> Certainty {
+        self.ledger.pools.get(pool).map_or(Certainty::Exact, |use_| use_.certainty)
+    }
+
+    /// Whether it is known how free memory is divided among the NUMA nodes of a group. A pod whose
+    /// containers lie on overlapping groups gives memory back in an order the kubelet leaves open.
+    pub fn memory_is_certain(&self) -> bool {
+        self.ledger.memory_certain
+    }
+
+    /// A device plugin reports a device of the pool at `pool` as healthy or not.
+    pub fn set_device_health(&mut self, pool: usize, device: usize, healthy: bool) {
+        if let Some(use_) = self.ledger.pools.get_mut(pool) {
+            match healthy {
+                true => use_.healthy.insert(device),
+                false => use_.healthy.remove(device),
+            }
+        }
+    }
+
+    /// Names of the pods on the node.
+    pub fn pods(&self) -> impl Iterator<Item = &str> {
+        self.pods.keys().map(String::as_str)
+    }
+
+    /// What the pod `name` holds.
+    pub fn assignment(&self, name: &str) -> Option<Admission> {
+        self.pods.get(name).map(|holdings| admission(holdings))
+    }
+
+    /// The pod arrives. If it is rejected, it leaves again with whatever its first containers had
+    /// been given; memory can have moved within a group all the same.
+    pub fn admit(
+        &mut self,
+        name: &str,
+        demand: &PodDemand,
+    ) -> Result<Result<Admission, Rejection>, PodKeyError> {
+        if self.pods.contains_key(name) {
+            return Err(PodKeyError::AlreadyAdmitted(name.to_owned()));
+        }
+        let mut holdings = Vec::with_capacity(demand.containers().len());
+        let mut arrival = Arrival::new(&self.setup, self.ledger.clone(), self.any_device);
+        let outcome = arrival.run(demand, Some(&mut holdings));
+        self.ledger = arrival.ledger;
+        Ok(match outcome {
+            Ok(_) => {
+                let admission = admission(&holdings);
+                self.pods.insert(name.to_owned(), holdings);
+                Ok(admission)
+            }
+            Err((failure, container)) => {
+                self.give_back(&holdings);
+                let container = container.and_then(|at| demand.containers().get(at));
+                Err(failure.rejection(container.map(|container| container.name.clone())))
+            }
+        })
+    }
+
+    /// Whether the pod would be admitted, without admitting it.
+    pub fn would_admit(&self, demand: &PodDemand) -> Verdict {
+        let mut arrival = Arrival::new(&self.setup, self.ledger.clone(), self.any_device);
+        match arrival.run(demand, None) {
+            Ok(Hint { numa, preferred }) => Verdict::Admit { numa, preferred },
+            Err((failure, _)) => Verdict::Reject(failure.reason()),
+        }
+    }
+
+    /// The pod has terminated and gives back what it held.
+    pub fn remove(&mut self, name: &str) -> Result<(), PodKeyError> {
+        let holdings =
+            self.pods.remove(name).ok_or_else(|| PodKeyError::NotFound(name.to_owned()))?;
+        self.give_back(&holdings);
+        Ok(())
+    }
+
+    fn give_back(&mut self, holdings: &[Holding]) {
+        for holding in holdings {
+            self.ledger.shared_cpus |= holding.cpus.unwrap_or_default();
+            if let (Some(policy), Some(ledger)) = (&self.setup.memory, &mut self.ledger.memory) {
+                holding.memory.iter().for_each(|block| policy.release(ledger, *block));
+            }
+        }
+        self.ledger.memory_certain &= !overlapping_groups(holdings);
+        for (at, use_) in self.ledger.pools.iter_mut().enumerate() {
+            let of_pool = |holdings: &[Holding]| {
+                let devices = holdings.iter().flat_map(|holding| &holding.devices);
+                let of_pool = devices.filter(|given| given.pool == at);
+                of_pool.fold((DeviceSet::EMPTY, Certainty::Exact), |(held, certainty), given| {
+                    (held | given.devices, certainty.max(given.certainty))
+                })
+            };
+            let (returned, _) = of_pool(holdings);
+            use_.held -= returned;
+            // What is still held is as certain as its least certain holder.
+            let holders = self.pods.values().map(|holdings| of_pool(holdings).1);
+            use_.certainty = holders.max().unwrap_or_default();
+        }
+        if self.pods.is_empty() {
+            self.ledger.memory_certain = true;
+        }
+    }
+}
+
+/// Whether blocks of one kind lie on different groups that share a NUMA node.
+fn overlapping_groups(holdings: &[Holding]) -> bool {
+    let blocks = || holdings.iter().flat_map(|holding| &holding.memory);
+    blocks().any(|one| {
+        blocks().any(|other| {
+            one.kind == other.kind && one.numa != other.numa && one.numa.intersects(other.numa)
+        })
+    })
+}
+
+fn admission(holdings: &[Holding]) -> Admission {
+    let containers = holdings
+        .iter()
+        .map(|holding| ContainerAssignment {
+            name: holding.container.clone(),
+            affinity: holding.affinity,
+            cpus: holding.cpus,
+            memory: holding.memory.to_vec(),
+            devices: holding.devices.clone(),
+        })
+        .collect();
+    Admission { containers }
+}
+
+/// A pod on its way in.
+struct Arrival<'k> {
+    setup: &'k Setup,
+    ledger: Ledger,
+    any_device: AnyDevice,
+    reusable_cpus: CpuSet,
+    reusable_memory: ReusableMemory,
+    /// By pool; empty until an init container leaves something.
+    reusable_devices: SmallVec<[DeviceSet; 4]>,
+}
+
+/// A failure, and the container at which it happened.
+type Refusal = (Failure, Option<usize>);
+
+impl<'k> Arrival<'k> {
+    fn new(setup: &'k Setup, ledger: Ledger, any_device: AnyDevice) -> Self {
+        Self {
+            setup,
+            ledger,
+            any_device,
+            reusable_cpus: CpuSet::EMPTY,
+            reusable_memory: ReusableMemory::default(),
+            reusable_devices: SmallVec::new(),
+        }
+    }
+
+    /// Admits the containers one after the other; gives the hint of all of them together. Without
+    /// `holdings` only the verdict matters, so the last container need not be given anything.
+    fn run(
+        &mut self,
+        demand: &PodDemand,
+        mut holdings: Option<&mut Vec<Holding>>,
+    ) -> Result<Hint, Refusal> {
+        let config = &self.setup.config;
+        let of_pod = match (config.topology_policy, config.topology_scope) {
+            (TopologyPolicy::None, _) => Some(Hint::NO_POLICY),
+            (_, TopologyScope::Container) => None,
+            (_, TopologyScope::Pod) => Some(self.merge(demand.total()).map_err(|f| (f, None))?),
+        };
+        let mut together: Option<Hint> = None;
+        let last = demand.containers().len().saturating_sub(1);
+        for (at, container) in demand.containers().iter().enumerate() {
+            let refused = |failure| (failure, Some(at));
+            let hint = match of_pod {
+                Some(hint) => hint,
+                None => self.merge(container).map_err(refused)?,
+            };
+            together = Some(match together {
+                None => hint,
+                Some(before) => Hint {
+                    numa: [before.numa, hint.numa].into_iter().flatten().reduce(|a, b| a | b),
+                    preferred: before.preferred && hint.preferred,
+                },
+            });
+            match &mut holdings {
+                None if at == last => self.could_give(container, hint),
+                record => self.give(container, hint, record.as_deref_mut()),
+            }
+            .map_err(refused)?;
+        }
+        Ok(together.unwrap_or(Hint::NO_POLICY))
+    }
+
+    fn cpu_pool(&self) -> CpuPool {
+        CpuPool { shared: self.ledger.shared_cpus, reusable: self.reusable_cpus }
+    }
+
+    fn reusable_devices(&self, pool: usize) -> DeviceSet {
+        self.reusable_devices.get(pool).copied().unwrap_or_default()
+    }
+
+    /// Pools the container asks for, with how many devices.
+    fn requested_pools<'d>(
+        &self,
+        demand: &'d ContainerDemand,
+    ) -> impl Iterator<Item = (usize, &'k Pool, u64)> + use<'k, 'd> {
+        let pools = &self.setup.pools;
+        demand.devices.iter().filter_map(move |(resource, count)| {
+            let at = pools.iter().position(|pool| pool.inventory.resource == *resource)?;
+            Some((at, &pools[at], *count))
+        })
+    }
+
+    fn merge(&self, demand: &ContainerDemand) -> Result<Hint, Failure> {
+        let setup = self.setup;
+        let mut voices = SmallVec::<[Voice<'_>; 4]>::new();
+        for (at, pool, count) in self.requested_pools(demand) {
+            voices.push(pool.voice(&self.ledger.pools[at], self.reusable_devices(at), count));
+        }
+        if let Some(policy) = &setup.cpus {
+            voices.push(policy.voice(&setup.machine, self.cpu_pool(), demand.cpus));
+        }
+        if let (Some(policy), Some(ledger)) = (&setup.memory, &self.ledger.memory) {
+            voices.push(policy.voice(ledger, &self.reusable_memory, &demand.memory)?);
+        }
+        let merge = Merge {
+            machine: &setup.machine,
+            policy: setup.config.topology_policy,
+            prefer_closest: setup.config.prefer_closest_numa_nodes,
+        };
+        merge.best(&voices).ok_or(Failure::Topology)
+    }
+
+    /// Whether [`Self::give`] would succeed.
+    fn could_give(&self, demand: &ContainerDemand, hint: Hint) -> Result<(), Failure> {
+        self.check_devices(demand)?;
+        if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
+            let pool = self.cpu_pool();
+            policy.check(pool, demand.cpus)?;
+            if !policy.surely_allocates(pool, demand.cpus) {
+                policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
+            }
+        }
+        if let (Some(policy), Some(ledger)) = (&self.setup.memory, &self.ledger.memory) {
+            policy.choose(ledger, &self.reusable_memory, &demand.memory, hint)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a container its devices, CPUs and memory. What was given before a failure stays in
+    /// `holdings`.
+    fn give(
+        &mut self,
+        demand: &ContainerDemand,
+        hint: Hint,
+        mut holdings: Option<&mut Vec<Holding>>,
+    ) -> Result<(), Failure> {
+        if let Some(holdings) = &mut holdings {
+            let none = self.setup.config.topology_policy == TopologyPolicy::None;
+            holdings.push(Holding {
+                container: demand.name.clone(),
+                kind: demand.kind,
+                affinity: (!none).then_some(hint),
+                cpus: None,
+                memory: SmallVec::new(),
+                devices: Vec::new(),
+            });
+        }
+        let mut record = holdings.and_then(|holdings| holdings.split_last_mut());
+        self.check_devices(demand)?;
+        self.give_devices(demand, hint, record.as_mut().map(|(holding, _)| &mut holding.devices));
+        if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
+            let pool = self.cpu_pool();
+            policy.check(pool, demand.cpus)?;
+            let cpus = policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
+            self.ledger.shared_cpus -= cpus;
+            match demand.kind {
+                ContainerKind::Init => self.reusable_cpus |= cpus,
+                _ => self.reusable_cpus -= cpus,
+            }
+            if let Some((holding, _)) = &mut record {
+                holding.cpus = Some(cpus);
+            }
+        }
+        if let (Some(policy), Some(ledger)) = (&self.setup.memory, &mut self.ledger.memory) {
+            let reusable = &mut self.reusable_memory;
+            if let Some(mask) = policy.choose(ledger, reusable, &demand.memory, hint)? {
+                let blocks = policy.take(ledger, reusable, &demand.memory, mask, demand.kind);
+                if let Some((holding, earlier)) = record {
+                    hand_over(earlier, &blocks);
+                    holding.memory = blocks;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All device resources that are short; the kubelet stops at one of them, whichever comes first.
+    fn check_devices(&self, demand: &ContainerDemand) -> Result<(), Failure> {
+        let mut shortages = Vec::new();
+        for (at, pool, count) in self.requested_pools(demand) {
+            let reusable = self.reusable_devices(at);
+            if let Err(kind) = pool.check(&self.ledger.pools[at], reusable, count) {
+                let resource = pool.inventory.resource.clone();
+                shortages.push(DeviceShortage { resource, kind });
+            }
+        }
+        if shortages.is_empty() { Ok(()) } else { Err(Failure::Devices(shortages)) }
+    }
+
+    fn give_devices(
+        &mut self,
+        demand: &ContainerDemand,
+        hint: Hint,
+        mut record: Option<&mut Vec<DeviceAssignment>>,
+    ) {
+        for (at, pool, count) in self.requested_pools(demand) {
+            let ledger = &mut self.ledger.pools[at];
+            let reusable = self.reusable_devices.get(at).copied().unwrap_or_default();
+            let Ok(pick) = pool.pick(ledger, reusable, count, hint.numa, self.any_device) else {
+                continue; // checked before
+            };
+            if pick.devices.is_empty() {
+                continue;
+            }
+            ledger.held |= pick.devices;
+            ledger.certainty = ledger.certainty.max(pick.certainty);
+            self.reusable_devices.resize(self.setup.pools.len(), DeviceSet::EMPTY);
+            match demand.kind {
+                ContainerKind::Init => self.reusable_devices[at] |= pick.devices,
+                _ => self.reusable_devices[at] -= pick.devices,
+            }
+            if let Some(record) = &mut record {
+                record.push(DeviceAssignment {
+                    resource: pool.inventory.resource.clone(),
+                    pool: at,
+                    devices: pick.devices,
+                    certain: pick.certain,
+                    candidates: pick.candidates,
+                    certainty: pick.certainty,
+                });
+            }
+        }
+    }
+}
+
+/// Memory that a container took over is no longer counted for the init containers that had it.
+fn hand_over(earlier: &mut [Holding], blocks: &[MemoryBlock]) {
+    for block in blocks {
+        let mut bytes = block.bytes;
+        let init = earlier.iter_mut().filter(|holding| holding.kind == ContainerKind::Init);
+        for left in init.flat_map(|holding| &mut holding.memory) {
+            if left.kind == block.kind && left.numa == block.numa {
+                let part = left.bytes.min(bytes);
+                left.bytes -= part;
+                bytes -= part;
+            }
+        }
+    }
+}

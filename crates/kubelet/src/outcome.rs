@@ -1,0 +1,265 @@
+//! What comes of an admission: the assignment, or the rejection in the kubelet's own words.
+//!
+//! Owns the vocabulary only. Must not know how any of it is arrived at.
+
+use berth_model::idset::{CpuSet, DeviceSet};
+use berth_model::numa::NumaMask;
+use berth_model::resource::{MemoryKind, ResourceName};
+
+use crate::hint::Hint;
+
+/// How much of an outcome the kubelet's code determines. It takes devices from unordered sets, so
+/// not always everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Certainty {
+    /// Everything, down to device ids.
+    #[default]
+    Exact,
+    /// How many devices come from which NUMA nodes, but not their ids.
+    PerNuma,
+    /// How many devices, but not where they are attached.
+    CountOnly,
+}
+
+/// What a pod was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Per container, in the order of the pod.
+    pub containers: Vec<ContainerAssignment>,
+}
+
+/// What one container was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerAssignment {
+    /// Name of the container.
+    pub name: String,
+    /// The topology manager's merged hint; `None` under policy none.
+    pub affinity: Option<Hint>,
+    /// Exclusive CPUs; `None` if it runs in the shared pool.
+    pub cpus: Option<CpuSet>,
+    /// Memory set aside, ordered by kind. Blocks of init containers are net of what later
+    /// containers took over from them.
+    pub memory: Vec<MemoryBlock>,
+    /// Devices, ordered by resource name.
+    pub devices: Vec<DeviceAssignment>,
+}
+
+/// Memory of one kind on a group of NUMA nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// Kind of memory.
+    pub kind: MemoryKind,
+    /// The group.
+    pub numa: NumaMask,
+    /// Size.
+    pub bytes: u64,
+}
+
+/// Devices of one resource given to a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAssignment {
+    /// The resource.
+    pub resource: ResourceName,
+    /// Position of the pool among the node's pools.
+    pub pool: usize,
+    /// One outcome the kubelet may arrive at; the only one if `certainty` is exact.
+    pub devices: DeviceSet,
+    /// The devices that are given in every outcome.
+    pub certain: DeviceSet,
+    /// The devices from which the rest is drawn.
+    pub candidates: DeviceSet,
+    /// How much of `devices` can be relied on.
+    pub certainty: Certainty,
+}
+
+/// Why the kubelet rejects a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The topology policy is not satisfied.
+    TopologyAffinityError,
+    /// Not whole cores, under full-pcpus-only.
+    SmtAlignmentError,
+    /// A manager could not allocate.
+    UnexpectedAdmissionError,
+    /// The kubelet does not answer: a defect makes it crash or loop for ever on this pod in this
+    /// state. Not a reason the kubelet knows.
+    KubeletFault,
+}
+
+impl Reason {
+    /// The reason as the pod's status shows it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TopologyAffinityError => "TopologyAffinityError",
+            Self::SmtAlignmentError => "SMTAlignmentError",
+            Self::UnexpectedAdmissionError => "UnexpectedAdmissionError",
+            Self::KubeletFault => "KubeletFault",
+        }
+    }
+}
+
+/// A rejection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Why.
+    pub reason: Reason,
+    /// In the kubelet's words.
+    pub message: String,
+    /// The container at which it happened; `None` if the pod as a whole was judged.
+    pub container: Option<String>,
+    /// Other messages the kubelet may give instead, where it picks the first shortage at random.
+    pub other_messages: Vec<String>,
+}
+
+/// The answer of [`Kubelet::would_admit`](crate::Kubelet::would_admit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It would be admitted.
+    Admit {
+        /// NUMA nodes the containers' hints name together; `None` if no hint names any.
+        numa: Option<NumaMask>,
+        /// Whether every hint is a preferred one. Under policy none nobody asks: `false`.
+        preferred: bool,
+    },
+    /// It would be rejected.
+    Reject(Reason),
+}
+
+impl Verdict {
+    /// Whether the pod would run.
+    pub fn admits(&self) -> bool {
+        matches!(self, Self::Admit { .. })
+    }
+}
+
+/// What a manager answers when it cannot allocate; turned into words only when somebody asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The topology policy is not satisfied.
+    Topology,
+    /// A request for so many CPUs does not fill cores of so many threads.
+    SmtMultiple { requested: usize, threads: usize },
+    /// Not enough whole cores.
+    SmtShortage { available: usize, requested: usize, threads: usize },
+    /// Not enough CPUs.
+    CpuShortage { requested: usize, available: usize },
+    /// The CPU manager stopped short without a reason.
+    CpuIncomplete,
+    /// Distribution over NUMA nodes ended with so many CPUs missing, or too many if negative.
+    CpuAccounting { missing: i64 },
+    /// No group of NUMA nodes has the memory.
+    MemoryNoDefault,
+    /// The only groups that have the memory are not preferred though the hint was.
+    MemoryDefaultNotPreferred,
+    /// No group that contains the hint has the memory.
+    MemoryNoExtension,
+    /// The only such groups are not preferred though the hint was.
+    MemoryExtensionNotPreferred,
+    /// The group overlaps with another.
+    MemoryGroupConflict,
+    /// Memory of a fraction of a byte.
+    MemoryNotWhole,
+    /// Devices.
+    Devices(Vec<DeviceShortage>),
+    /// The kubelet crashes or hangs.
+    Fault(&'static str),
+}
+
+/// Which devices are short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceShortage {
+    pub(crate) resource: ResourceName,
+    pub(crate) kind: ShortageKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShortageKind {
+    NoneHealthy,
+    Unavailable { requested: u64, available: usize },
+}
+
+impl Failure {
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Topology => Reason::TopologyAffinityError,
+            Self::SmtMultiple { .. } | Self::SmtShortage { .. } => Reason::SmtAlignmentError,
+            Self::Fault(_) => Reason::KubeletFault,
+            _ => Reason::UnexpectedAdmissionError,
+        }
+    }
+
+    pub(crate) fn rejection(&self, container: Option<String>) -> Rejection {
+        let mut messages = self.messages();
+        let message = messages.remove(0);
+        Rejection { reason: self.reason(), message, container, other_messages: messages }
+    }
+
+    /// All the messages the kubelet may give; never empty.
+    fn messages(&self) -> Vec<String> {
+        let plain = match self {
+            Self::Topology => "Resources cannot be allocated with Topology locality".to_owned(),
+            Self::SmtMultiple { requested, threads } => format!(
+                "SMT Alignment Error: requested {requested} cpus not multiple cpus per core = \
+                 {threads}"
+            ),
+            Self::SmtShortage { available, requested, threads } => format!(
+                "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = \
+                 {available}, requested CPUs = {requested}, CPUs per core = {threads}"
+            ),
+            Self::Fault(what) => (*what).to_owned(),
+            Self::Devices(shortages) if !shortages.is_empty() => {
+                return shortages.iter().map(|shortage| unexpected(&shortage.cause())).collect();
+            }
+            _ => unexpected(&self.cause()),
+        };
+        vec![plain]
+    }
+
+    fn cause(&self) -> String {
+        let memory = |what: &str| format!("[memorymanager] {what}");
+        match self {
+            Self::CpuShortage { requested, available } => format!(
+                "not enough cpus available to satisfy request: requested={requested}, \
+                 available={available}"
+            ),
+            Self::CpuIncomplete => "failed to allocate cpus".to_owned(),
+            Self::CpuAccounting { missing } => format!(
+                "accounting error, {} CPUs allocated, remaining: {missing}",
+                if *missing > 0 { "not enough" } else { "too many" }
+            ),
+            Self::MemoryNoDefault => memory(
+                "failed to get the default NUMA affinity, no NUMA nodes with enough memory is \
+                 available",
+            ),
+            Self::MemoryDefaultNotPreferred => memory("failed to find the default preferred hint"),
+            Self::MemoryNoExtension => {
+                memory("failed to find NUMA nodes to extend the current topology hint")
+            }
+            Self::MemoryExtensionNotPreferred => {
+                memory("failed to find the extended preferred hint")
+            }
+            Self::MemoryGroupConflict => memory("preferred hint violates NUMA node allocation"),
+            Self::MemoryNotWhole => memory("failed to represent quantity as int64"),
+            _ => String::new(),
+        }
+    }
+}
+
+impl DeviceShortage {
+    fn cause(&self) -> String {
+        let resource = &self.resource;
+        match self.kind {
+            ShortageKind::NoneHealthy => {
+                format!("no healthy devices present; cannot allocate unhealthy devices {resource}")
+            }
+            ShortageKind::Unavailable { requested, available } => format!(
+                "requested number of devices unavailable for {resource}. Requested: {requested}, \
+                 Available: {available}"
+            ),
+        }
+    }
+}
+
+fn unexpected(cause: &str) -> String {
+    format!("Allocate failed due to {cause}, which is unexpected")
+}

@@ -1,0 +1,400 @@
+//! Boards and their profiles: the types, their provenance, and finding a profile on a board.
+//!
+//! Owns what is known about a board and how well it is known. It must not know layouts: nothing
+//! here depends on what a GPU currently holds.
+
+use core::fmt;
+
+use super::geometry::{Geometry, Shape, Starts};
+use super::name::{Attribute, NameError, ProfileName};
+use super::table::BOARDS;
+
+/// How a board's placements are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Confidence {
+    /// `nvidia-smi mig -lgipp` output was seen for this product.
+    Seen,
+    /// NVIDIA's go-nvml mock table; its A30 and A100 tables agree with NVIDIA's published output.
+    Mock,
+    /// NVIDIA's k8s-test-infra mock table, transcribed from the guide's diagrams.
+    TestInfra,
+    /// Same die and fractions as a product whose output was seen.
+    Inferred,
+    /// Not known: nothing can be placed on this board.
+    Unknown,
+}
+
+/// How a profile's memory is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemorySource {
+    /// What a driver printed for this product.
+    Driver,
+    /// NVIDIA's go-nvml mock table.
+    Mock,
+    /// The number in the name times 1024: the real size is up to a sixth smaller.
+    Nominal,
+}
+
+/// Where a board's entry comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// NVIDIA MIG User Guide, "Supported MIG Profiles".
+    Guide,
+    /// NVIDIA go-nvml mock tables.
+    GoNvml,
+    /// NVIDIA k8s-test-infra mock tables.
+    TestInfra,
+    /// NVIDIA mig-parted default configuration.
+    MigPartedConfig,
+    /// An `nvidia-smi mig` listing in an NVIDIA issue or pull request.
+    MigPartedListing,
+    /// An `nvidia-smi mig` listing published elsewhere.
+    PublicListing,
+    /// An `nvidia-smi mig` listing read on a real card for this project.
+    OwnListing,
+}
+
+impl Source {
+    /// Where to look it up.
+    #[must_use]
+    pub const fn reference(self) -> &'static str {
+        match self {
+            Self::Guide => {
+                "docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html"
+            }
+            Self::GoNvml => "github.com/NVIDIA/go-nvml@2f9e261 pkg/nvml/mock/gpus",
+            Self::TestInfra => {
+                "github.com/NVIDIA/k8s-test-infra@790eaa3 pkg/gpu/mocknvml/configs (H100: @c0148fc)"
+            }
+            Self::MigPartedConfig => {
+                "github.com/NVIDIA/mig-parted@bd7160f deployments/systemd/config-default.yaml"
+            }
+            Self::MigPartedListing => {
+                "github.com/NVIDIA/mig-parted #101 #139 #166 #187 #227, gpu-operator #1303"
+            }
+            Self::PublicListing => "public nvidia-smi listing",
+            Self::OwnListing => "one H200, driver 580.159.04, read on 2026-11-15",
+        }
+    }
+}
+
+/// A kind of GPU instance that one board can be divided into.
+///
+/// Profiles exist only inside their board's table; two are equal when they are the same entry.
+#[derive(Debug)]
+pub struct Profile {
+    pub(super) index: u8,
+    pub(super) name: ProfileName,
+    /// The same profile under names other drivers print, as gigabytes.
+    pub(super) also_gb: &'static [u16],
+    pub(super) driver_id: Option<u8>,
+    /// Index into the grid's shapes; meaningless where the board has no grid.
+    pub(super) shape: u8,
+    pub(super) units: Option<u8>,
+    pub(super) starts: Option<Starts>,
+    pub(super) max_instances: u8,
+    pub(super) memory_mib: u32,
+    pub(super) memory_source: MemorySource,
+    pub(super) multiprocessors: Option<u16>,
+}
+
+impl Profile {
+    /// The name, as in `3g.40gb+me`.
+    #[must_use]
+    pub const fn name(&self) -> ProfileName {
+        self.name
+    }
+
+    /// The suffix of the name.
+    #[must_use]
+    pub const fn attribute(&self) -> Attribute {
+        self.name.attribute
+    }
+
+    /// The id `nvidia-smi mig -lgip` prints, where seen.
+    #[must_use]
+    pub const fn driver_id(&self) -> Option<u8> {
+        self.driver_id
+    }
+
+    /// Compute slices it takes.
+    #[must_use]
+    pub const fn compute_slices(&self) -> u8 {
+        self.name.compute
+    }
+
+    /// Units of the memory grid it takes; `None` where placements are unknown.
+    #[must_use]
+    pub const fn memory_units(&self) -> Option<u8> {
+        self.units
+    }
+
+    /// Where an instance may start; `None` where placements are unknown.
+    #[must_use]
+    pub const fn starts(&self) -> Option<Starts> {
+        self.starts
+    }
+
+    /// Most instances of this very profile on one GPU.
+    #[must_use]
+    pub const fn max_instances(&self) -> u8 {
+        self.max_instances
+    }
+
+    /// Memory in MiB. Prefer a node's own label `nvidia.com/mig-<profile>.memory`: drivers differ.
+    #[must_use]
+    pub const fn memory_mib(&self) -> u32 {
+        self.memory_mib
+    }
+
+    /// Memory in bytes.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> u64 {
+        (self.memory_mib as u64) << 20
+    }
+
+    /// How the memory is known.
+    #[must_use]
+    pub const fn memory_source(&self) -> MemorySource {
+        self.memory_source
+    }
+
+    /// Whether the memory is only the number in the name.
+    #[must_use]
+    pub const fn memory_is_nominal(&self) -> bool {
+        matches!(self.memory_source, MemorySource::Nominal)
+    }
+
+    /// Streaming multiprocessors, where seen.
+    #[must_use]
+    pub const fn multiprocessors(&self) -> Option<u16> {
+        self.multiprocessors
+    }
+}
+
+impl PartialEq for Profile {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Profile {}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// A GPU product that can be divided, as far as MIG is concerned.
+#[derive(Debug)]
+pub struct Board {
+    pub(super) id: &'static str,
+    pub(super) product: &'static str,
+    /// PCI device ids; the vendor is always NVIDIA.
+    pub(super) pci: &'static [u16],
+    /// Words of a product name that mean this board: see `product.rs`.
+    pub(super) words: &'static [&'static [&'static str]],
+    /// Memory as sold.
+    pub(super) gb: u16,
+    pub(super) geometry: Option<&'static Geometry>,
+    pub(super) compute_slices: u8,
+    pub(super) max_instances: u8,
+    pub(super) profiles: &'static [Profile],
+    pub(super) placement: Confidence,
+    pub(super) sources: &'static [Source],
+    pub(super) note: &'static str,
+}
+
+/// How well a profile name matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NameMatch {
+    /// The name in the table.
+    Exact,
+    /// A name another driver is known to print for the same profile.
+    Alias,
+    /// The only profile with these slices and suffix whose gigabytes are within a tenth.
+    Near,
+}
+
+/// A profile that a board does not have, or a text that names none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// The text is not a profile name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A well-formed name that the board does not have.
+    #[error("board {board} has no MIG profile {name}")]
+    NotOnBoard {
+        /// The name asked for.
+        name: ProfileName,
+        /// The board's id.
+        board: &'static str,
+    },
+}
+
+impl Board {
+    /// All boards known.
+    #[must_use]
+    pub fn all() -> &'static [Board] {
+        &BOARDS
+    }
+
+    /// The board with this id, such as `h100-80gb`.
+    #[must_use]
+    pub fn by_id(id: &str) -> Option<&'static Board> {
+        BOARDS.iter().find(|b| b.id == id)
+    }
+
+    /// The board with this PCI device id, such as `0x2330`.
+    #[must_use]
+    pub fn by_pci_device(device: u16) -> Option<&'static Board> {
+        BOARDS.iter().find(|b| b.pci.contains(&device))
+    }
+
+    /// The board with this PCI id as tools print it: `0x233010DE`, `10de:2330`, `0x2330`, `2330`.
+    #[must_use]
+    pub fn by_pci_text(text: &str) -> Option<&'static Board> {
+        let text = text.trim().to_ascii_lowercase();
+        let device = match text.split_once(':') {
+            Some(("10de", device)) => device,
+            Some(_) => return None,
+            None => {
+                let digits = text.strip_prefix("0x").unwrap_or(&text);
+                if digits.len() == 8 { digits.strip_suffix("10de")? } else { digits }
+            }
+        };
+        if device.len() != 4 || !device.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        u16::from_str_radix(device, 16).ok().and_then(Board::by_pci_device)
+    }
+
+    /// The id, such as `h100-80gb`.
+    #[must_use]
+    pub const fn id(&self) -> &'static str {
+        self.id
+    }
+
+    /// What it is, in words.
+    #[must_use]
+    pub const fn product(&self) -> &'static str {
+        self.product
+    }
+
+    /// Memory as sold, in GB: a label, not a size.
+    #[must_use]
+    pub const fn gb(&self) -> u16 {
+        self.gb
+    }
+
+    /// Units of the memory grid; `None` where placements are unknown.
+    #[must_use]
+    pub fn memory_units(&self) -> Option<u8> {
+        self.geometry.map(|g| g.units)
+    }
+
+    /// Compute slices in all.
+    #[must_use]
+    pub const fn compute_slices(&self) -> u8 {
+        self.compute_slices
+    }
+
+    /// Most GPU instances of any kind at once.
+    #[must_use]
+    pub const fn max_instances(&self) -> u8 {
+        self.max_instances
+    }
+
+    /// The profiles, as the table lists them.
+    #[must_use]
+    pub const fn profiles(&self) -> &'static [Profile] {
+        self.profiles
+    }
+
+    /// How the placements are known.
+    #[must_use]
+    pub const fn placement_confidence(&self) -> Confidence {
+        self.placement
+    }
+
+    /// Where the entry comes from.
+    #[must_use]
+    pub const fn sources(&self) -> &'static [Source] {
+        self.sources
+    }
+
+    /// What else to know about the entry; may be empty.
+    #[must_use]
+    pub const fn note(&self) -> &'static str {
+        self.note
+    }
+
+    /// The profile with this name and how the name matched.
+    ///
+    /// Drivers print different gigabytes for one profile (the same GB200 has shown both `1g.23gb`
+    /// and `1g.24gb`), so a name that is neither in the table nor a known alias still finds the
+    /// only profile with the same slices and suffix whose gigabytes are within a tenth.
+    #[must_use]
+    pub fn find(&self, name: ProfileName) -> Option<(&'static Profile, NameMatch)> {
+        let alike = |p: &&'static Profile| {
+            p.name.compute == name.compute && p.name.attribute == name.attribute
+        };
+        if let Some(p) = self.profiles.iter().find(|p| p.name == name) {
+            return Some((p, NameMatch::Exact));
+        }
+        let mut same = self.profiles.iter().filter(alike);
+        if let Some(p) = same.clone().find(|p| p.also_gb.contains(&name.gb)) {
+            return Some((p, NameMatch::Alias));
+        }
+        let near = |gb: u16| u32::from(gb.abs_diff(name.gb)) * 10 <= u32::from(gb);
+        let first = same.find(|p| near(p.name.gb))?;
+        if same.any(|p| near(p.name.gb)) {
+            return None;
+        }
+        Some((first, NameMatch::Near))
+    }
+
+    /// The profile `nvidia-smi` calls this, such as `3g.40gb` or `1g.10gb+me`.
+    ///
+    /// # Errors
+    /// When the text is not a profile name, or no profile of this board matches it.
+    pub fn profile(&self, text: &str) -> Result<&'static Profile, ProfileError> {
+        self.expect(text.parse()?)
+    }
+
+    /// The profile Kubernetes offers as this resource, such as `nvidia.com/mig-1g.10gb.me`.
+    ///
+    /// # Errors
+    /// When the text is not a MIG resource, or no profile of this board matches it.
+    pub fn profile_by_resource(&self, text: &str) -> Result<&'static Profile, ProfileError> {
+        self.expect(ProfileName::from_resource(text)?)
+    }
+
+    fn expect(&self, name: ProfileName) -> Result<&'static Profile, ProfileError> {
+        match self.find(name) {
+            Some((profile, _)) => Ok(profile),
+            None => Err(ProfileError::NotOnBoard { name, board: self.id }),
+        }
+    }
+
+    /// Whether `profile` is one of this board's.
+    pub(super) fn owns(&self, profile: &Profile) -> bool {
+        self.profiles.get(usize::from(profile.index)).is_some_and(|p| p == profile)
+    }
+
+    /// The grid and this profile's shape in it; `None` for a profile of another board, and where
+    /// placements are unknown.
+    pub(super) fn shape(&self, profile: &Profile) -> Option<(&'static Geometry, &'static Shape)> {
+        let geometry = self.geometry.filter(|_| self.owns(profile))?;
+        geometry.shapes.get(usize::from(profile.shape)).map(|s| (geometry, s))
+    }
+}
+
+impl PartialEq for Board {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Board {}

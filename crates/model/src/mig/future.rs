@@ -1,0 +1,174 @@
+//! Futures: what a layout leaves room for, and which start leaves the most.
+//!
+//! Owns the measure of "the most future" and the enumeration of full layouts. It must not know
+//! demand: it does not ask which profiles anybody wants, so it never closes a large shape for the
+//! sake of a small one.
+//!
+//! The measure is [`Future`]: for each shape of the board, from the largest to the smallest, how
+//! many instances could still be created if nothing else were; compared lexicographically. The
+//! large shapes come first because they have the fewest starts and are lost first: any hole holds
+//! a `1g`, only one place holds a `4g`. Counting the combinations of instances that remain instead
+//! would put the first `1g` of an empty GPU at 4, because 45 combinations remain against 40 with
+//! the `1g` at 6, and so give up the third `2g`.
+//!
+//! On every grid in the table the measure has a stronger property, which a test checks for all
+//! occupancies: whenever one start keeps every combination of instances that any other start
+//! keeps, the measure chooses such a start.
+//!
+//! Variants of one size share a shape, and the limits on media engines never close a whole shape
+//! (a test checks this too), so counting shapes counts what can really be created.
+
+use super::board::{Board, Profile};
+use super::geometry::{Future, Starts};
+use super::layout::{Layout, LayoutError, MAX_INSTANCES};
+
+/// What can still be created of one profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The profile.
+    pub profile: &'static Profile,
+    /// The most instances of it that could be created, if nothing else were.
+    pub count: u8,
+    /// Where the next one could start.
+    pub starts: Starts,
+}
+
+impl Layout {
+    /// The most instances of `profile` that could still be created, if nothing else were.
+    ///
+    /// Zero for a profile of another board.
+    #[must_use]
+    pub fn remaining(&self, profile: &'static Profile) -> u8 {
+        if !self.board().owns(profile) {
+            return 0;
+        }
+        self.future().count(profile.shape).min(self.cap(profile))
+    }
+
+    /// Where an instance of `profile` could start now; none for a profile of another board.
+    #[must_use]
+    pub fn open_starts(&self, profile: &'static Profile) -> Starts {
+        match self.board().shape(profile) {
+            Some((_, shape)) if self.cap(profile) > 0 => Starts::new(shape.open(self.occupied())),
+            _ => Starts::NONE,
+        }
+    }
+
+    /// For every profile of the board, what can still be created of it.
+    pub fn room(&self) -> impl Iterator<Item = Room> + use<'_> {
+        self.board().profiles().iter().map(|profile| Room {
+            profile,
+            count: self.remaining(profile),
+            starts: self.open_starts(profile),
+        })
+    }
+
+    /// What this layout leaves room for, as a value to compare.
+    #[must_use]
+    pub fn future(&self) -> Future {
+        self.geometry().future(self.occupied())
+    }
+
+    /// What would be left after an instance of `profile` at `start`; `None` when it does not fit.
+    #[must_use]
+    pub fn future_with(&self, profile: &'static Profile, start: u8) -> Option<Future> {
+        let (geometry, shape) = self.board().shape(profile)?;
+        if !self.open_starts(profile).contains(start) {
+            return None;
+        }
+        Some(geometry.future(self.occupied() | shape.bits(start)))
+    }
+
+    /// The start at which an instance of `profile` leaves the greatest [`Future`]; of several, the
+    /// lowest. `None` when there is no room for it.
+    #[must_use]
+    pub fn best_start(&self, profile: &'static Profile) -> Option<u8> {
+        let (geometry, shape) = self.board().shape(profile)?;
+        let mut best: Option<(Future, u8)> = None;
+        for start in self.open_starts(profile).iter() {
+            let future = geometry.future(self.occupied() | shape.bits(start));
+            if best.is_none_or(|(most, _)| future > most) {
+                best = Some((future, start));
+            }
+        }
+        best.map(|(_, start)| start)
+    }
+
+    /// Whether no instance of any profile can be added.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.board().profiles().iter().all(|p| self.open_starts(p).is_empty())
+    }
+
+    /// This layout with one more instance of each profile in `wanted`, wherever they fit: of all
+    /// ways to place them the one that leaves the greatest [`Future`], and of several the first in
+    /// order. `None` when there is no way.
+    #[must_use]
+    pub fn with_all(&self, wanted: &[&'static Profile]) -> Option<Layout> {
+        if self.len() + wanted.len() > MAX_INSTANCES {
+            return None;
+        }
+        let mut order = wanted.to_vec();
+        order.sort_by_key(|p| (p.shape, p.index));
+        let mut best = None;
+        place(*self, &order, 0, &mut best);
+        best
+    }
+}
+
+/// Places the first of `wanted` at every open start from `from` on, and the rest after it. Equal
+/// profiles follow each other and take ascending starts, so no layout is reached twice.
+fn place(layout: Layout, wanted: &[&'static Profile], from: u8, best: &mut Option<Layout>) {
+    let Some((first, rest)) = wanted.split_first() else {
+        let better = |b: &Layout| match layout.future().cmp(&b.future()) {
+            core::cmp::Ordering::Equal => layout < *b,
+            order => order.is_gt(),
+        };
+        if best.as_ref().is_none_or(better) {
+            *best = Some(layout);
+        }
+        return;
+    };
+    for start in layout.open_starts(first).iter().filter(|s| *s >= from) {
+        if let Ok(next) = layout.with(first, start) {
+            let same = rest.first().is_some_and(|p| p == first);
+            place(next, rest, if same { start + 1 } else { 0 }, best);
+        }
+    }
+}
+
+impl Board {
+    /// All layouts of the profiles that `allow` admits to which no further instance of an admitted
+    /// profile can be added, in order.
+    ///
+    /// # Errors
+    /// When the placements of the board are not known.
+    pub fn full_layouts(
+        &'static self,
+        allow: impl Fn(&Profile) -> bool,
+    ) -> Result<Vec<Layout>, LayoutError> {
+        let admitted: Vec<&'static Profile> = self.profiles().iter().filter(|p| allow(p)).collect();
+        let mut found = Vec::new();
+        extend(Layout::empty(self)?, &admitted, 0, &mut found);
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// Adds every layout that continues this one with starts from `from` on; each is reached once.
+fn extend(layout: Layout, admitted: &[&'static Profile], from: u8, found: &mut Vec<Layout>) {
+    let mut full = true;
+    for profile in admitted {
+        for start in layout.open_starts(profile).iter() {
+            full = false;
+            if start >= from
+                && let Ok(next) = layout.with(profile, start)
+            {
+                extend(next, admitted, start + 1, found);
+            }
+        }
+    }
+    if full {
+        found.push(layout);
+    }
+}

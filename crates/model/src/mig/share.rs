@@ -1,0 +1,125 @@
+//! Shares: what part of a GPU each slice is, for cost.
+//!
+//! Owns the division of one GPU among its slices. It must not know money, time or pods.
+//!
+//! The share of a slice is the mean of its share of the memory grid and its share of the compute
+//! slices: (m/M + c/C) / 2. It is kept as an integer number of parts of 2·M·C, so nothing is
+//! rounded: 112 parts on a board with 8 memory units and 7 compute slices.
+//!
+//! - It adds up: memory units and compute slices are both used at most once, so the slices of any
+//!   layout add up to at most 1, and the rest is stated rather than spread.
+//! - It is the slice's own: what a tenant pays does not change when a neighbour comes or goes.
+//!   Charging max(m/M, c/C) adds up to between 0.89 and 1.11 over the full layouts of such a
+//!   board, and has to be scaled per GPU, so a slice's price would depend on its neighbours.
+//! - It is fair between profiles: the whole GPU is 1; a slice with double memory costs more than
+//!   the plain one and less than two; 4g costs more than 3g with the same memory.
+//!
+//! What is not in a slice is idle as far as further instances could use it, by the best of all
+//! continuations, and stranded otherwise: seven `1g` leave one memory unit nobody can reach, which
+//! is 7 parts in 112.
+
+use core::fmt;
+
+use super::board::{Board, Profile};
+use super::layout::{Instance, Layout};
+
+/// A part of one GPU; printing it gives `15/112`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// How many parts.
+    pub parts: u16,
+    /// How many parts make the GPU; the same for all shares of a board.
+    pub of: u16,
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.parts, self.of)
+    }
+}
+
+/// One GPU divided: what its slices are, and the rest.
+#[derive(Debug, Clone, Copy)]
+pub struct Shares {
+    layout: Layout,
+    /// What no slice has, but further instances could.
+    pub idle: Share,
+    /// What no slice has, and no further instance could have.
+    pub stranded: Share,
+}
+
+/// An amount divided as a GPU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Apportioned {
+    /// Each slice's amount, ascending by start.
+    pub slices: Vec<(Instance, u64)>,
+    /// The idle part's amount.
+    pub idle: u64,
+    /// The stranded part's amount.
+    pub stranded: u64,
+}
+
+impl Board {
+    /// The share of a GPU that an instance of `profile` is; `None` for a profile of another board
+    /// and where placements are unknown.
+    #[must_use]
+    pub fn share(&self, profile: &Profile) -> Option<Share> {
+        let (geometry, shape) = self.shape(profile)?;
+        let parts = shape.weight(geometry.units, geometry.compute);
+        Some(Share { parts, of: geometry.whole() })
+    }
+}
+
+impl Layout {
+    /// How this GPU divides among its slices.
+    #[must_use]
+    pub fn shares(&self) -> Shares {
+        let of = self.geometry().whole();
+        let used: u16 = self.instances().map(|i| self.part(i)).sum();
+        let idle = self.geometry().reach(self.occupied());
+        let stranded = of.saturating_sub(used).saturating_sub(idle);
+        Shares {
+            layout: *self,
+            idle: Share { parts: idle, of },
+            stranded: Share { parts: stranded, of },
+        }
+    }
+
+    fn part(&self, instance: Instance) -> u16 {
+        self.board().share(instance.profile).map_or(0, |s| s.parts)
+    }
+}
+
+impl Shares {
+    /// Each slice and its share, ascending by start. With `idle` and `stranded` they add up to
+    /// exactly 1.
+    pub fn slices(&self) -> impl Iterator<Item = (Instance, Share)> + use<> {
+        let layout = self.layout;
+        let of = layout.geometry().whole();
+        layout.instances().map(move |i| (i, Share { parts: layout.part(i), of }))
+    }
+
+    /// Divides `total`, such as a GPU's cost in millionths, into whole amounts that add up to
+    /// exactly `total`.
+    ///
+    /// Each amount is within one of the exact one: the running total is rounded down after each
+    /// slice, so that what rounding takes from one is not lost but goes to the next.
+    #[must_use]
+    pub fn apportion(&self, total: u64) -> Apportioned {
+        let of = u128::from(self.idle.of);
+        let mut parts = 0_u128;
+        let mut given = 0_u64;
+        let mut next = |share: Share| {
+            parts += u128::from(share.parts);
+            let until = (u128::from(total) * parts).checked_div(of).unwrap_or(0);
+            let until = u64::try_from(until).unwrap_or(total);
+            let amount = until.saturating_sub(given);
+            given = until;
+            amount
+        };
+        let slices = self.slices().map(|(i, share)| (i, next(share))).collect();
+        let idle = next(self.idle);
+        let stranded = next(self.stranded);
+        Apportioned { slices, idle, stranded }
+    }
+}

@@ -1,0 +1,478 @@
+//! Pods: containers, sidecars, what they ask for, and what follows from it.
+//!
+//! Owns Kubernetes' arithmetic over a pod's own fields: defaulting of requests, QoS class, totals
+//! with init containers, sidecars, overhead and pod-level resources. Must not know about nodes.
+
+use thiserror::Error;
+
+use crate::quantity::Quantity;
+use crate::resource::{MemoryKind, MemoryKindError, ResourceList, ResourceName};
+
+/// Requests and limits, as written under `resources`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// What is set aside.
+    pub requests: ResourceList,
+    /// What may be used at most.
+    pub limits: ResourceList,
+}
+
+/// When a container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ContainerKind {
+    /// To its end before the containers listed after it start.
+    Init,
+    /// From its turn among the init containers until the pod ends (`restartPolicy: Always`).
+    Sidecar,
+    /// For the life of the pod.
+    App,
+}
+
+/// One container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Name, unique in the pod.
+    pub name: String,
+    /// When it runs.
+    pub kind: ContainerKind,
+    /// What it asks for.
+    pub resources: Resources,
+}
+
+/// QoS class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QosClass {
+    /// Every container has limits for CPU and memory, and requests equal to them.
+    Guaranteed,
+    /// Something is requested, but not everything is guaranteed.
+    Burstable,
+    /// Neither CPU nor memory is requested or limited.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The class as Kubernetes spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// Whether `spec.resources` of a pod counts (feature gate `PodLevelResources`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PodLevelResources {
+    /// It counts; the default since Kubernetes 1.37.
+    Honoured,
+    /// It counts, and if it is written but empty, the pod is taken for one without any requests.
+    /// The default of Kubernetes 1.34 to 1.36.
+    HonouredIfEmptyToo,
+    /// It is as if it were not written.
+    Ignored,
+}
+
+impl PodLevelResources {
+    /// Whether pod-level resources count that say something, or are empty.
+    pub fn counts(self, say_something: bool) -> bool {
+        match self {
+            Self::Honoured => say_something,
+            Self::HonouredIfEmptyToo => true,
+            Self::Ignored => false,
+        }
+    }
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Name, for messages.
+    pub name: String,
+    /// Init containers and sidecars in order, then app containers in order.
+    pub containers: Vec<Container>,
+    /// Pod-level resources (`spec.resources`), if written.
+    pub resources: Option<Resources>,
+    /// What the runtime itself needs (`spec.overhead`).
+    pub overhead: ResourceList,
+}
+
+/// Why a pod cannot be what the API server would have accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PodError {
+    /// No app container.
+    #[error("pod {pod:?}: spec.containers: is empty; a pod has at least one container")]
+    NoContainers {
+        /// The pod.
+        pod: String,
+    },
+    /// Two containers share a name.
+    #[error("pod {pod:?}: container {container:?} is listed twice; names are unique in a pod")]
+    DuplicateContainer {
+        /// The pod.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// An app container stands before an init container.
+    #[error(
+        "pod {pod:?}: init container {container:?} stands after an app container; list it first"
+    )]
+    InitAfterApp {
+        /// The pod.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// A quantity is below zero.
+    #[error("pod {pod:?}: {field}: {value} is negative; write 0 or more")]
+    Negative {
+        /// The pod.
+        pod: String,
+        /// The field.
+        field: String,
+        /// The value.
+        value: Quantity,
+    },
+    /// A request exceeds its limit.
+    #[error("pod {pod:?}: {field}: request {request} is above the limit {limit}; lower it")]
+    RequestAboveLimit {
+        /// The pod.
+        pod: String,
+        /// The field.
+        field: String,
+        /// The request.
+        request: Quantity,
+        /// The limit.
+        limit: Quantity,
+    },
+    /// An extended resource is not a whole number, or requested and limited differently.
+    #[error("pod {pod:?}: {field}: {value} {problem}")]
+    Extended {
+        /// The pod.
+        pod: String,
+        /// The field.
+        field: String,
+        /// The value.
+        value: Quantity,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A hugepages resource that no node can list.
+    #[error("pod {pod:?}: {field}: {cause}")]
+    Hugepages {
+        /// The pod.
+        pod: String,
+        /// The field.
+        field: String,
+        /// What is wrong.
+        cause: MemoryKindError,
+    },
+}
+
+impl Resources {
+    /// Requests that are absent default to the limit, as the API server does it.
+    pub fn default_requests(&mut self) {
+        for (name, limit) in &self.limits {
+            self.requests.entry(name.clone()).or_insert(*limit);
+        }
+    }
+}
+
+impl Pod {
+    /// Defaults requests, and checks what the API server checks before it accepts a pod.
+    pub fn checked(mut self) -> Result<Self, PodError> {
+        let pod = || self.name.clone();
+        if !self.containers.iter().any(|container| container.kind == ContainerKind::App) {
+            return Err(PodError::NoContainers { pod: pod() });
+        }
+        for (index, container) in self.containers.iter().enumerate() {
+            let before = &self.containers[..index];
+            let container_name = || container.name.clone();
+            if before.iter().any(|other| other.name == container.name) {
+                return Err(PodError::DuplicateContainer {
+                    pod: pod(),
+                    container: container_name(),
+                });
+            }
+            let init = container.kind != ContainerKind::App;
+            if init && before.iter().any(|other| other.kind == ContainerKind::App) {
+                return Err(PodError::InitAfterApp { pod: pod(), container: container_name() });
+            }
+        }
+        for container in &mut self.containers {
+            container.resources.default_requests();
+        }
+        self.check_quantities()?;
+        for container in &self.containers {
+            let field = format!("containers[{}].resources", container.name);
+            self.check_limits(&field, &container.resources)?;
+        }
+        if let Some(resources) = &self.resources {
+            self.check_limits("resources", resources)?;
+        }
+        Ok(self)
+    }
+
+    /// Checks that every quantity is one that can be counted, whoever wrote it.
+    pub fn check_quantities(&self) -> Result<(), PodError> {
+        for container in &self.containers {
+            let Resources { requests, limits } = &container.resources;
+            self.check_list(&format!("containers[{}].resources.limits", container.name), limits)?;
+            self.check_list(&format!("containers[{}].resources.requests", container.name), requests)?;
+        }
+        if let Some(Resources { requests, limits }) = &self.resources {
+            self.check_list("resources.limits", limits)?;
+            self.check_list("resources.requests", requests)?;
+        }
+        self.check_list("overhead", &self.overhead)
+    }
+
+    fn check_limits(&self, field: &str, resources: &Resources) -> Result<(), PodError> {
+        for (name, request) in &resources.requests {
+            let at = || format!("{field}.requests[{name}]");
+            let extended = |problem| PodError::Extended {
+                pod: self.name.clone(),
+                field: at(),
+                value: *request,
+                problem,
+            };
+            match resources.limits.get(name) {
+                Some(limit) if request > limit => {
+                    return Err(PodError::RequestAboveLimit {
+                        pod: self.name.clone(),
+                        field: at(),
+                        request: *request,
+                        limit: *limit,
+                    });
+                }
+                Some(limit) if name.is_extended() && request != limit => {
+                    return Err(extended(
+                        "differs from the limit; extended resources need both equal",
+                    ));
+                }
+                None if name.is_extended() => {
+                    return Err(extended("has no limit; extended resources need both equal"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_list(&self, field: &str, list: &ResourceList) -> Result<(), PodError> {
+        for (name, value) in list {
+            let at = || format!("{field}[{name}]");
+            if value.sign() < 0 {
+                return Err(PodError::Negative {
+                    pod: self.name.clone(),
+                    field: at(),
+                    value: *value,
+                });
+            }
+            if name.is_extended() && value.as_i64().is_none() {
+                return Err(PodError::Extended {
+                    pod: self.name.clone(),
+                    field: at(),
+                    value: *value,
+                    problem: "is not a whole number; extended resources are counted",
+                });
+            }
+            MemoryKind::of(name).map_err(|cause| PodError::Hugepages {
+                pod: self.name.clone(),
+                field: at(),
+                cause,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether `spec.resources` says anything that is counted for the pod as a whole.
+    pub fn has_pod_level_resources(&self) -> bool {
+        self.resources.as_ref().is_some_and(|resources| {
+            let counted = |name: &ResourceName| is_qos_resource(name) || name.is_hugepages();
+            resources.requests.keys().chain(resources.limits.keys()).any(counted)
+        })
+    }
+
+    /// The QoS class.
+    pub fn qos(&self, pod_level: PodLevelResources) -> QosClass {
+        let empty = Resources::default();
+        match &self.resources {
+            Some(resources) if pod_level.counts(*resources != empty) => {
+                let limited =
+                    resources.limits.is_empty() || limits_cpu_and_memory(&resources.limits);
+                qos_class(std::iter::once(resources), limited)
+            }
+            _ => {
+                let all = || self.containers.iter().map(|container| &container.resources);
+                qos_class(all(), all().all(|resources| limits_cpu_and_memory(&resources.limits)))
+            }
+        }
+    }
+
+    /// What the scheduler sets aside: the most the containers need at any time, with pod-level
+    /// requests in their place where written, plus overhead.
+    pub fn total_requests(&self, pod_level: PodLevelResources) -> ResourceList {
+        let mut total = self.peak(|resources| &resources.requests);
+        if let Some(resources) = self.resources.as_ref().filter(|_| pod_level.counts(true)) {
+            for (name, quantity) in &resources.requests {
+                if is_qos_resource(name) || name.is_hugepages() {
+                    total.insert(name.clone(), *quantity);
+                }
+            }
+        }
+        add(&mut total, &self.overhead);
+        total
+    }
+
+    /// The most that the containers' limits allow at any time, without overhead.
+    pub fn peak_limits(&self) -> ResourceList {
+        self.peak(|resources| &resources.limits)
+    }
+
+    /// The larger of: apps and sidecars together; any init container and the sidecars before it.
+    fn peak(&self, list: impl Fn(&Resources) -> &ResourceList) -> ResourceList {
+        let mut running = ResourceList::new();
+        let mut peak = ResourceList::new();
+        for container in &self.containers {
+            let asked = list(&container.resources);
+            if container.kind == ContainerKind::Init {
+                let mut stage = running.clone();
+                add(&mut stage, asked);
+                raise(&mut peak, &stage);
+            } else {
+                add(&mut running, asked);
+            }
+        }
+        raise(&mut peak, &running);
+        peak
+    }
+}
+
+fn add(total: &mut ResourceList, more: &ResourceList) {
+    for (name, quantity) in more {
+        let sum = total.get(name).map_or(*quantity, |have| have.saturating_add(*quantity));
+        total.insert(name.clone(), sum);
+    }
+}
+
+fn raise(peak: &mut ResourceList, stage: &ResourceList) {
+    for (name, quantity) in stage {
+        let highest = peak.get(name).map_or(*quantity, |have| (*have).max(*quantity));
+        peak.insert(name.clone(), highest);
+    }
+}
+
+fn is_qos_resource(name: &ResourceName) -> bool {
+    matches!(name.as_str(), "cpu" | "memory")
+}
+
+fn limits_cpu_and_memory(limits: &ResourceList) -> bool {
+    ["cpu", "memory"].iter().all(|name| limits.get(*name).is_some_and(|limit| limit.sign() > 0))
+}
+
+fn qos_class<'a>(resources: impl Iterator<Item = &'a Resources>, limited: bool) -> QosClass {
+    let mut requests = ResourceList::new();
+    let mut limits = ResourceList::new();
+    let positive = |list: &ResourceList| -> ResourceList {
+        list.iter()
+            .filter(|(name, quantity)| is_qos_resource(name) && quantity.sign() > 0)
+            .map(|(name, quantity)| (name.clone(), *quantity))
+            .collect()
+    };
+    for one in resources {
+        add(&mut requests, &positive(&one.requests));
+        add(&mut limits, &positive(&one.limits));
+    }
+    if requests.is_empty() && limits.is_empty() {
+        QosClass::BestEffort
+    } else if limited && requests == limits {
+        QosClass::Guaranteed
+    } else {
+        QosClass::Burstable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ContainerKind::{App, Init, Sidecar};
+
+    fn list(pairs: &[(&str, &str)]) -> ResourceList {
+        pairs.iter().map(|(name, text)| ((*name).into(), Quantity::parse(text).unwrap())).collect()
+    }
+
+    fn container(name: &str, kind: ContainerKind, limits: &[(&str, &str)]) -> Container {
+        let resources = Resources { limits: list(limits), ..Resources::default() };
+        Container { name: name.into(), kind, resources }
+    }
+
+    fn pod(containers: Vec<Container>) -> Pod {
+        Pod { name: "p".into(), containers, ..Pod::default() }
+    }
+
+    #[test]
+    fn limits_alone_make_a_guaranteed_pod() {
+        let pod = pod(vec![container("c", App, &[("cpu", "2"), ("memory", "1Gi")])]);
+        let pod = pod.checked().unwrap();
+        assert_eq!(pod.qos(PodLevelResources::Honoured), QosClass::Guaranteed);
+    }
+
+    #[test]
+    fn totals_are_the_peak_over_time() {
+        let pod = pod(vec![
+            container("side", Sidecar, &[("cpu", "1")]),
+            container("init", Init, &[("cpu", "6"), ("nvidia.com/gpu", "1")]),
+            container("app", App, &[("cpu", "4")]),
+        ]);
+        let mut pod = pod.checked().unwrap();
+        pod.overhead = list(&[("cpu", "250m")]);
+        let total = pod.total_requests(PodLevelResources::Honoured);
+        assert_eq!(total, list(&[("cpu", "7250m"), ("nvidia.com/gpu", "1")]));
+        assert_eq!(pod.peak_limits()["cpu"], Quantity::parse("7").unwrap());
+    }
+
+    #[test]
+    fn pod_level_resources_decide_the_class_and_the_total_where_honoured() {
+        let mut pod = pod(vec![container("c", App, &[("nvidia.com/gpu", "1")])]);
+        let both = list(&[("cpu", "4"), ("memory", "8Gi")]);
+        pod.resources = Some(Resources { requests: both.clone(), limits: both });
+        let pod = pod.checked().unwrap();
+        assert_eq!(pod.qos(PodLevelResources::Honoured), QosClass::Guaranteed);
+        assert_eq!(pod.qos(PodLevelResources::Ignored), QosClass::BestEffort);
+        let total = pod.total_requests(PodLevelResources::Honoured);
+        assert_eq!(total, list(&[("cpu", "4"), ("memory", "8Gi"), ("nvidia.com/gpu", "1")]));
+    }
+
+    #[test]
+    fn errors_name_the_pod_and_the_field() {
+        let cases = [
+            (vec![], "pod \"p\": spec.containers: is empty"),
+            (
+                vec![container("a", App, &[]), container("a", App, &[])],
+                "pod \"p\": container \"a\" is listed twice",
+            ),
+            (
+                vec![container("a", App, &[]), container("i", Init, &[])],
+                "pod \"p\": init container \"i\" stands after an app container",
+            ),
+            (
+                vec![container("a", App, &[("cpu", "-1")])],
+                "pod \"p\": containers[a].resources.limits[cpu]: -1 is negative",
+            ),
+            (
+                vec![container("a", App, &[("nvidia.com/gpu", "500m")])],
+                "pod \"p\": containers[a].resources.limits[nvidia.com/gpu]: 500m is not a whole",
+            ),
+            (
+                vec![container("a", App, &[("hugepages-2048Ki", "2Mi")])],
+                "pod \"p\": containers[a].resources.limits[hugepages-2048Ki]: resource",
+            ),
+        ];
+        for (containers, want) in cases {
+            let got = pod(containers).checked().unwrap_err().to_string();
+            assert!(got.starts_with(want), "{got:?} should start with {want:?}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Runs a case and compares everything the vectors assert.
+//!
+//! Beyond that it holds the model to its own word: `would_admit` must agree with `admit`, and what
+//! the model calls certain must be what the recording found to be the same in every run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_kubelet::{Admission, Certainty, DeviceAssignment, Kubelet, Rejection, Verdict};
+use berth_model::idset::DeviceSet;
+use berth_model::numa::NumaMask;
+
+use super::case::{Case, Operation};
+use super::schema::{AffinityJson, BlockJson, GivenDevicesJson, GivenJson, OutcomeJson, StateJson};
+
+/// One difference between what was recorded and what the model does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The operation, or `None` for the state before the first.
+    pub operation: Option<usize>,
+    /// What differs.
+    pub what: String,
+    /// As recorded.
+    pub expected: String,
+    /// As modelled.
+    pub got: String,
+}
+
+/// Collects differences.
+struct Comparison {
+    operation: Option<usize>,
+    mismatches: Vec<Mismatch>,
+}
+
+impl Comparison {
+    fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, expected: &T, got: &T) {
+        if expected != got {
+            self.mismatches.push(Mismatch {
+                operation: self.operation,
+                what: what.to_owned(),
+                expected: format!("{expected:?}"),
+                got: format!("{got:?}"),
+            });
+        }
+    }
+}
+
+/// Runs `case` and gives all differences; `observe` sees the node after each operation.
+pub fn replay(case: &Case, mut observe: impl FnMut(usize, &Kubelet, &str)) -> Vec<Mismatch> {
+    let mut kubelet = case.kubelet.clone();
+    let mut comparison = Comparison { operation: None, mismatches: Vec::new() };
+    if let Some(expected) = case.expected_reserved {
+        comparison.same("reserved_cpus", &Some(expected), &kubelet.reserved_cpus());
+    }
+    compare_state(&mut comparison, &case.initial, &kubelet);
+    let mut before = case.initial.clone();
+    let mut unstable_resources = BTreeSet::new();
+    for (index, operation) in case.operations.iter().enumerate() {
+        comparison.operation = Some(index);
+        let text = match &operation.admit {
+            Some(_) => admit(&mut comparison, &mut kubelet, operation, &mut unstable_resources),
+            None => match kubelet.remove(&operation.pod) {
+                Ok(()) => format!("{} removed", operation.pod),
+                Err(error) => {
+                    comparison.same("remove", &"pod to be there".to_owned(), &error.to_string());
+                    error.to_string()
+                }
+            },
+        };
+        let after = operation.after.as_ref().unwrap_or(&before);
+        compare_state(&mut comparison, after, &kubelet);
+        before = after.clone();
+        observe(index, &kubelet, &text);
+    }
+    comparison.mismatches
+}
+
+fn admit(
+    comparison: &mut Comparison,
+    kubelet: &mut Kubelet,
+    operation: &Operation,
+    unstable_resources: &mut BTreeSet<String>,
+) -> String {
+    let (Some((pod, demand)), Some(outcome)) = (&operation.admit, &operation.outcome) else {
+        return String::new();
+    };
+    if let Some(expected) = &operation.expected_qos {
+        let qos = pod.qos(kubelet.config().version.pod_level_resources());
+        comparison.same("qos", &expected.as_str(), &qos.as_str());
+    }
+    let verdict = kubelet.would_admit(demand);
+    let admitted = match kubelet.admit(&operation.pod, demand) {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            comparison.same("admit", &"a new pod".to_owned(), &error.to_string());
+            return error.to_string();
+        }
+    };
+    let text = describe(kubelet, &operation.pod, &admitted);
+    comparison.same("admitted", &outcome.admitted, &admitted.is_ok());
+    match &admitted {
+        Ok(admission) => {
+            comparison.same("would_admit", &true, &verdict.admits());
+            if outcome.admitted {
+                compare_verdict(comparison, verdict, admission);
+                compare_admission(comparison, kubelet, outcome, admission, unstable_resources);
+            }
+        }
+        Err(rejection) => {
+            comparison.same("would_admit", &Verdict::Reject(rejection.reason), &verdict);
+            if !outcome.admitted {
+                compare_rejection(comparison, outcome, rejection, &operation.unstable);
+            }
+        }
+    }
+    text
+}
+
+fn compare_verdict(comparison: &mut Comparison, verdict: Verdict, admission: &Admission) {
+    let hints = || admission.containers.iter().filter_map(|container| container.affinity);
+    let numa = hints().filter_map(|hint| hint.numa).reduce(|one, other| one | other);
+    let preferred = hints().count() > 0 && hints().all(|hint| hint.preferred);
+    comparison.same("would_admit", &Verdict::Admit { numa, preferred }, &verdict);
+}
+
+fn compare_rejection(
+    comparison: &mut Comparison,
+    outcome: &OutcomeJson,
+    rejection: &Rejection,
+    unstable: &[String],
+) {
+    let reason = rejection.reason.as_str().to_owned();
+    comparison.same("reason", &outcome.reason, &Some(reason));
+    if !unstable.iter().any(|what| what == "message") {
+        comparison.same("message", &outcome.message, &Some(rejection.message.clone()));
+        comparison.same("other messages", &Vec::new(), &rejection.other_messages);
+    }
+}
+
+fn compare_admission(
+    comparison: &mut Comparison,
+    kubelet: &Kubelet,
+    outcome: &OutcomeJson,
+    admission: &Admission,
+    unstable_resources: &mut BTreeSet<String>,
+) {
+    let names: BTreeSet<&str> =
+        admission.containers.iter().map(|container| container.name.as_str()).collect();
+    let expected: BTreeSet<&str> = outcome.containers.keys().map(String::as_str).collect();
+    comparison.same("containers", &expected, &names);
+    for container in &admission.containers {
+        let Some(given) = outcome.containers.get(&container.name) else { continue };
+        let what = |field: &str| format!("{}.{field}", container.name);
+        let GivenJson { affinity, cpus, memory, devices } = given;
+        let expected_affinity = affinity
+            .as_ref()
+            .map(|AffinityJson { numa, preferred }| (numa.clone(), *preferred));
+        let affinity = container.affinity.map(|hint| {
+            (hint.numa.map(|mask| kubelet.machine().numa_ids(mask)), hint.preferred)
+        });
+        comparison.same(&what("affinity"), &expected_affinity, &affinity);
+        comparison.same(&what("cpus"), cpus, &container.cpus.map(|cpus| cpus.to_string()));
+        let mut expected_memory = memory.clone();
+        expected_memory.sort();
+        let mut blocks: Vec<BlockJson> = container
+            .memory
+            .iter()
+            .map(|block| BlockJson {
+                kind: block.kind.to_string(),
+                numa: kubelet.machine().numa_ids(block.numa),
+                bytes: block.bytes,
+            })
+            .collect();
+        blocks.sort();
+        comparison.same(&what("memory"), &expected_memory, &blocks);
+        let got: BTreeMap<&str, &DeviceAssignment> =
+            container.devices.iter().map(|given| (given.resource.as_str(), given)).collect();
+        let resources: BTreeSet<&str> = devices.keys().map(String::as_str).collect();
+        comparison.same(&what("devices"), &resources, &got.keys().copied().collect());
+        for (resource, expected) in devices {
+            if let Some(given) = got.get(resource.as_str()) {
+                compare_devices(comparison, &what(resource), kubelet, expected, given);
+            }
+        }
+    }
+    compare_claims(comparison, outcome, admission, unstable_resources);
+}
+
+/// Ids that differed between recordings must not be called certain. The recording leaves them out
+/// for the whole pod, and for that resource ever after.
+fn compare_claims(
+    comparison: &mut Comparison,
+    outcome: &OutcomeJson,
+    admission: &Admission,
+    unstable_resources: &mut BTreeSet<String>,
+) {
+    let without_ids = outcome.containers.values().flat_map(|given| &given.devices);
+    for (resource, _) in without_ids.filter(|(_, given)| given.ids.is_none()) {
+        let given = admission.containers.iter().flat_map(|container| &container.devices);
+        let mut given = given.filter(|given| given.resource.as_str() == resource);
+        let certain = given.all(|given| given.certainty == Certainty::Exact);
+        let overclaimed = unstable_resources.insert(resource.clone()) && certain;
+        comparison.same(&format!("{resource} ids claimed to be certain"), &false, &overclaimed);
+    }
+}
+
+fn compare_devices(
+    comparison: &mut Comparison,
+    what: &str,
+    kubelet: &Kubelet,
+    expected: &GivenDevicesJson,
+    given: &DeviceAssignment,
+) {
+    let pool = kubelet.pools().nth(given.pool);
+    let ids: Option<Vec<String>> =
+        pool.map(|pool| pool.ids(given.devices).into_iter().map(str::to_owned).collect());
+    if expected.ids.is_some() {
+        comparison.same(&format!("{what}.ids"), &expected.ids, &ids);
+        comparison.same(&format!("{what}.certainty"), &Certainty::Exact, &given.certainty);
+    }
+    if let Some(count) = expected.count {
+        comparison.same(&format!("{what}.count"), &count, &given.devices.len());
+    }
+    if let Some(by_numa) = &expected.by_numa {
+        let mut got = by_numa_json(kubelet, given.pool, given.devices);
+        got.retain(|_, count| *count > 0);
+        let mut by_numa = by_numa.clone();
+        by_numa.retain(|_, count| *count > 0);
+        comparison.same(&format!("{what}.by_numa"), &by_numa, &got);
+        let underclaimed = given.certainty == Certainty::CountOnly;
+        comparison.same(&format!("{what}.by_numa said to be uncertain"), &false, &underclaimed);
+    }
+}
+
+fn compare_state(comparison: &mut Comparison, expected: &StateJson, kubelet: &Kubelet) {
+    let shared = kubelet.shared_cpus().map(|cpus| cpus.to_string());
+    comparison.same("shared_cpus", &expected.shared_cpus, &shared);
+    let free: BTreeMap<String, Vec<u64>> = kubelet
+        .free_memory()
+        .into_iter()
+        .map(|free| {
+            let bytes = free.bytes.into_iter().map(Option::unwrap_or_default).collect();
+            (free.kind.to_string(), bytes)
+        })
+        .collect();
+    comparison.same("free_memory", &expected.free_memory, &free);
+    for (at, pool) in kubelet.pools().enumerate() {
+        if let Some(expected) = expected.free_devices.get(pool.resource.as_str()) {
+            let free = by_numa_json(kubelet, at, kubelet.free_devices(at));
+            comparison.same(&format!("free_devices[{}]", pool.resource), expected, &free);
+        }
+    }
+}
+
+fn by_numa_json(kubelet: &Kubelet, pool: usize, devices: DeviceSet) -> BTreeMap<String, usize> {
+    let key = |mask: NumaMask| {
+        let ids: Vec<String> =
+            kubelet.machine().numa_ids(mask).iter().map(|id| id.to_string()).collect();
+        if ids.is_empty() { "none".to_owned() } else { ids.join("+") }
+    };
+    let counts = kubelet.devices_by_numa(pool, devices).into_iter();
+    counts.map(|(mask, count)| (key(mask), count)).collect()
+}
+
+/// What the model did with a pod, in one line per container.
+fn describe(kubelet: &Kubelet, pod: &str, admitted: &Result<Admission, Rejection>) -> String {
+    let admission = match admitted {
+        Ok(admission) => admission,
+        Err(rejection) => {
+            let place = rejection.container.as_ref().map_or("the pod as a whole", String::as_str);
+            let reason = rejection.reason.as_str();
+            return format!("{pod} rejected at {place}: {reason}: {}", rejection.message);
+        }
+    };
+    let mut text = format!("{pod} admitted");
+    for container in &admission.containers {
+        text += &format!("\n  {}:", container.name);
+        if let Some(hint) = container.affinity {
+            let numa = hint.numa.map_or("any".to_owned(), |mask| {
+                format!("{:?}", kubelet.machine().numa_ids(mask))
+            });
+            let preferred = if hint.preferred { "preferred" } else { "not preferred" };
+            text += &format!(" numa {numa} {preferred}");
+        }
+        if let Some(cpus) = container.cpus {
+            text += &format!(", cpus {cpus}");
+        }
+        for block in &container.memory {
+            let numa = kubelet.machine().numa_ids(block.numa);
+            text += &format!(", {} {} on {numa:?}", block.kind, block.bytes);
+        }
+        for given in &container.devices {
+            let ids = kubelet.pools().nth(given.pool).map(|pool| pool.ids(given.devices));
+            let certainty = match given.certainty {
+                Certainty::Exact => "",
+                Certainty::PerNuma => " (ids uncertain)",
+                Certainty::CountOnly => " (only the count is certain)",
+            };
+            text += &format!(", {} {:?}{certainty}", given.resource, ids.unwrap_or_default());
+        }
+    }
+    text
+}
