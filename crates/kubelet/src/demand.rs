@@ -34,7 +34,7 @@ pub struct ContainerDemand {
 pub(crate) enum MemoryDemand {
     /// None: the pod is not of a class whose memory is pinned.
     Unpinned,
-    /// A fraction of a byte, at which the memory manager gives up.
+    /// A fraction of a byte or too many of them, at which the memory manager gives up.
     NotWhole,
     /// Bytes by kind, ordered by kind.
     Bytes(SmallVec<[(MemoryKind, u64); 2]>),
@@ -93,7 +93,7 @@ fn memory_demand(requests: &ResourceList) -> MemoryDemand {
     for (name, quantity) in requests {
         // The names were checked with the pod.
         let Ok(Some(kind)) = MemoryKind::of(name) else { continue };
-        match quantity.as_i64() {
+        match quantity.as_stored_i64() {
             Some(amount) => bytes.push((kind, amount.unsigned_abs())),
             None => return MemoryDemand::NotWhole,
         }

@@ -55,7 +55,10 @@ struct Ledger {
     shared_cpus: CpuSet,
     memory: Option<MemoryLedger>,
     pools: SmallVec<[PoolLedger; 4]>,
+    /// Memory was given back in the only order there is.
     memory_certain: bool,
+    /// Every hint so far followed from what is certain.
+    hints_certain: bool,
 }
 
 /// What one container holds.
@@ -67,6 +70,7 @@ struct Holding {
     cpus: Option<CpuSet>,
     memory: SmallVec<[MemoryBlock; 2]>,
     devices: Vec<DeviceAssignment>,
+    certain: bool,
 }
 
 /// Free bytes of one kind of memory.
@@ -130,6 +134,7 @@ impl Kubelet {
             memory: memory.as_ref().map(StaticMemory::empty_ledger),
             pools: pools.iter().map(Pool::empty_ledger).collect(),
             memory_certain: true,
+            hints_certain: true,
         };
         let setup = Arc::new(Setup { machine, config, cpus, memory, pools });
         Ok(Self { setup, ledger, pods: BTreeMap::new(), any_device: AnyDevice::default() })
@@ -192,10 +197,13 @@ impl Kubelet {
         self.ledger.pools.get(pool).map_or(Certainty::Exact, |use_| use_.certainty)
     }
 
-    /// Whether it is known how free memory is divided among the NUMA nodes of a group. A pod whose
-    /// containers lie on overlapping groups gives memory back in an order the kubelet leaves open.
-    pub fn memory_is_certain(&self) -> bool {
-        self.ledger.memory_certain
+    /// Whether what is assigned and free follows from the kubelet's code alone, device ids aside.
+    /// It does not after a hint depended on where devices taken at random are attached, until the
+    /// node is empty again; nor after a pod whose containers lay on overlapping groups of NUMA nodes
+    /// gave its memory back, in an order the kubelet leaves open and in some of which part of it is
+    /// lost until the kubelet restarts.
+    pub fn is_certain(&self) -> bool {
+        self.ledger.is_certain()
     }
 
     /// A device plugin reports a device of the pool at `pool` as healthy or not.
@@ -239,9 +247,10 @@ impl Kubelet {
                 Ok(admission)
             }
             Err((failure, container)) => {
+                let certain = self.ledger.is_certain();
                 self.give_back(&holdings);
                 let container = container.and_then(|at| demand.containers().get(at));
-                Err(failure.rejection(container.map(|container| container.name.clone())))
+                Err(failure.rejection(container.map(|container| container.name.clone()), certain))
             }
         })
     }
@@ -285,9 +294,13 @@ impl Kubelet {
             let holders = self.pods.values().map(|holdings| of_pool(holdings).1);
             use_.certainty = holders.max().unwrap_or_default();
         }
-        if self.pods.is_empty() {
-            self.ledger.memory_certain = true;
-        }
+        self.ledger.hints_certain |= self.pods.is_empty();
+    }
+}
+
+impl Ledger {
+    fn is_certain(&self) -> bool {
+        self.memory_certain && self.hints_certain
     }
 }
 
@@ -310,6 +323,7 @@ fn admission(holdings: &[Holding]) -> Admission {
             cpus: holding.cpus,
             memory: holding.memory.to_vec(),
             devices: holding.devices.clone(),
+            certain: holding.certain,
         })
         .collect();
     Admission { containers }
@@ -398,10 +412,11 @@ impl<'k> Arrival<'k> {
         })
     }
 
-    fn merge(&self, demand: &ContainerDemand) -> Result<Hint, Failure> {
+    fn merge(&mut self, demand: &ContainerDemand) -> Result<Hint, Failure> {
         let setup = self.setup;
         let mut voices = SmallVec::<[Voice<'_>; 4]>::new();
         for (at, pool, count) in self.requested_pools(demand) {
+            self.ledger.hints_certain &= self.ledger.pools[at].certainty != Certainty::CountOnly;
             voices.push(pool.voice(&self.ledger.pools[at], self.reusable_devices(at), count));
         }
         if let Some(policy) = &setup.cpus {
@@ -451,6 +466,7 @@ impl<'k> Arrival<'k> {
                 cpus: None,
                 memory: SmallVec::new(),
                 devices: Vec::new(),
+                certain: self.ledger.is_certain(),
             });
         }
         let mut record = holdings.and_then(|holdings| holdings.split_last_mut());

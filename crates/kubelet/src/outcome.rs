@@ -42,6 +42,9 @@ pub struct ContainerAssignment {
     pub memory: Vec<MemoryBlock>,
     /// Devices, ordered by resource name.
     pub devices: Vec<DeviceAssignment>,
+    /// Whether affinity, CPUs and memory follow from the kubelet's code alone. They do not where the
+    /// hint depends on where devices taken at random are attached; this is then one possible outcome.
+    pub certain: bool,
 }
 
 /// Memory of one kind on a group of NUMA nodes.
@@ -109,6 +112,9 @@ pub struct Rejection {
     pub container: Option<String>,
     /// Other messages the kubelet may give instead, where it picks the first shortage at random.
     pub other_messages: Vec<String>,
+    /// Whether the rejection follows from the kubelet's code alone; see
+    /// [`ContainerAssignment::certain`].
+    pub certain: bool,
 }
 
 /// The answer of [`Kubelet::would_admit`](crate::Kubelet::would_admit).
@@ -188,10 +194,10 @@ impl Failure {
         }
     }
 
-    pub(crate) fn rejection(&self, container: Option<String>) -> Rejection {
+    pub(crate) fn rejection(&self, container: Option<String>, certain: bool) -> Rejection {
         let mut messages = self.messages();
         let message = messages.remove(0);
-        Rejection { reason: self.reason(), message, container, other_messages: messages }
+        Rejection { reason: self.reason(), message, container, other_messages: messages, certain }
     }
 
     /// All the messages the kubelet may give; never empty.

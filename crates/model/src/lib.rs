@@ -6,6 +6,7 @@
 //! value from a string, never reading a file.
 
 pub mod device;
+pub mod gpu;
 pub mod idset;
 pub mod machine;
 pub mod mig;

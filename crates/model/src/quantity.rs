@@ -47,8 +47,6 @@ const MAX_MAGNITUDE: u128 = i128::MAX.unsigned_abs();
 const MAX_MAGNITUDE_DIGITS: i64 = 39;
 /// The largest magnitude text with a binary suffix may have, in nano-units.
 const BINARY_CAP: u128 = i64::MAX.unsigned_abs() as u128 * NANOS_PER_UNIT.unsigned_abs();
-/// No whole number of more digits than this lies under [`BINARY_CAP`].
-const BINARY_CAP_UNIT_DIGITS: usize = 19;
 /// Below this many units a binary quantity prints without a binary suffix.
 const SMALLEST_BINARY_UNIT: u128 = 1024;
 /// An error quotes at most this many characters of the text it is about.
@@ -247,15 +245,32 @@ impl Quantity {
     }
 
     /// The amount in units if it is a whole number that fits, however it was written: `1000m` is 1.
-    ///
-    /// Kubernetes' `AsInt64` answers the same for the text the API server stores, but gives up on
-    /// some amounts from 1e14 upwards (`100Ti`, `1Pi`) that this answers.
     #[must_use]
     pub fn as_i64(self) -> Option<i64> {
         if self.nanos % NANOS_PER_UNIT != 0 {
             return None;
         }
         i64::try_from(self.nanos / NANOS_PER_UNIT).ok()
+    }
+
+    /// What Kubernetes' `AsInt64` answers for the text the API server stores: as [`Self::as_i64`],
+    /// except that it gives up on some amounts from 1e14 upwards, such as `100Ti` and `1Pi`.
+    #[must_use]
+    pub fn as_stored_i64(self) -> Option<i64> {
+        let step: u64 = if self.format == Format::BinarySi { 1024 } else { 1000 };
+        let whole = self.as_i64()?;
+        let mut mantissa = whole.unsigned_abs();
+        let mut steps = 0;
+        while mantissa != 0 && mantissa.is_multiple_of(step) {
+            mantissa /= step;
+            steps += 1;
+        }
+        let digits = mantissa.checked_ilog10().unwrap_or(0) + 1;
+        let most_digits = match self.format {
+            Format::BinarySi if steps > 0 => 14_u32.saturating_sub(3 * steps),
+            _ => 18,
+        };
+        (digits <= most_digits).then_some(whole)
     }
 
     /// -1 when the amount is negative, 0 when it is zero, 1 when it is positive.
@@ -535,9 +550,6 @@ impl<'a> Parts<'a> {
     /// The magnitude of the number times 2^exponent in nano-units, rounded up, at most
     /// [`BINARY_CAP`].
     fn times_two_to(&self, exponent: u32) -> u128 {
-        if self.whole.len() > BINARY_CAP_UNIT_DIGITS {
-            return BINARY_CAP;
-        }
         // Under 2^90, so ten times it leaves room to spare below.
         let unit = NANOS_PER_UNIT.unsigned_abs() << exponent;
         // Long multiplication from the last digit of the fraction: what one place carries to the

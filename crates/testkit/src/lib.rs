@@ -1,6 +1,10 @@
-//! What tests, `xtask` and the fuzz targets share: recorded verdicts and how to replay them.
+//! What tests, `xtask` and the fuzz targets share: recorded verdicts and how to replay them, builders,
+//! arbitrary nodes, and the laws that hold on all of them.
 //!
 //! Never a dependency of a product crate. Reading files is left to the callers, so that everything
 //! here can also run on text that a test spells out.
 
+pub mod invariants;
 pub mod kubelet;
+pub mod node;
+pub mod scenario;

@@ -1,0 +1,185 @@
+//! GPUs of a node: product, memory, where each is attached, and how it is divided.
+//!
+//! Owns the way from GPUs to the devices a plugin lists for them: whole GPUs, MIG slices, shared
+//! replicas, with the resource names and ids that NVIDIA's device plugin uses. Must not know who
+//! holds which.
+
+use crate::device::{Device, DevicePool, PreferredAllocation};
+use crate::mig::{Instance, Layout};
+use crate::numa::NumaMask;
+use crate::resource::ResourceName;
+
+/// The resource that whole GPUs are requested as.
+pub const WHOLE_GPU: &str = "nvidia.com/gpu";
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its UUID.
+    pub id: String,
+    /// Product name, as the driver gives it.
+    pub product: String,
+    /// All its memory.
+    pub memory_bytes: u64,
+    /// NUMA nodes it is attached to, by position; empty if the machine does not say.
+    pub numa: NumaMask,
+    /// Whether it works.
+    pub health: Health,
+    /// How it is divided.
+    pub division: Division,
+}
+
+/// Whether a GPU works.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// It does.
+    Healthy,
+    /// It does not.
+    Unhealthy {
+        /// What is known about it, such as an XID.
+        cause: String,
+    },
+}
+
+/// How a GPU is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Division {
+    /// Not at all.
+    Whole,
+    /// Into hardware slices. A MIG GPU without slices offers nothing.
+    Mig(Layout),
+    /// Into replicas that share it, by time-slicing or MPS. How many pods, not how much each gets.
+    Shared {
+        /// How many.
+        replicas: u32,
+    },
+}
+
+/// Under which names a plugin offers what it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Naming {
+    /// MIG slices are offered as whole GPUs (`single`), rather than each profile under its own name
+    /// (`mixed`).
+    pub slices_as_gpus: bool,
+    /// Shared replicas are offered under a name of their own, ending in `.shared`.
+    pub shared_suffix: bool,
+}
+
+impl Gpu {
+    /// Whether it can be handed out.
+    pub fn is_healthy(&self) -> bool {
+        self.health == Health::Healthy
+    }
+
+    /// The id a plugin gives to a slice. Real plugins use the slice's own UUID, which is not known
+    /// before the slice exists; its place on the GPU names it as well.
+    pub fn slice_id(&self, slice: &Instance) -> String {
+        format!("{}/{slice}", self.id)
+    }
+
+    /// The resource and ids of everything this GPU offers.
+    fn offers(&self, naming: Naming) -> Vec<(ResourceName, String)> {
+        let whole = || ResourceName::new(WHOLE_GPU);
+        match &self.division {
+            Division::Whole => vec![(whole(), self.id.clone())],
+            Division::Mig(layout) => layout
+                .instances()
+                .map(|slice| {
+                    let resource = match naming.slices_as_gpus {
+                        true => whole(),
+                        false => ResourceName::new(slice.profile.name().resource().to_string()),
+                    };
+                    (resource, self.slice_id(&slice))
+                })
+                .collect(),
+            Division::Shared { replicas } => {
+                let suffix = if naming.shared_suffix { ".shared" } else { "" };
+                let resource = ResourceName::new(format!("{WHOLE_GPU}{suffix}"));
+                let replica = |index| (resource.clone(), format!("{}::{index}", self.id));
+                (0..*replicas).map(replica).collect()
+            }
+        }
+    }
+}
+
+/// The device pools a plugin lists for `gpus`, in order of resource name.
+pub fn device_pools(
+    gpus: &[Gpu],
+    naming: Naming,
+    preferred: PreferredAllocation,
+) -> Vec<DevicePool> {
+    let mut pools: Vec<DevicePool> = Vec::new();
+    for gpu in gpus {
+        for (resource, id) in gpu.offers(naming) {
+            let at = pools.partition_point(|pool| pool.resource < resource);
+            if pools.get(at).is_none_or(|pool| pool.resource != resource) {
+                pools.insert(at, DevicePool { resource, preferred, devices: Vec::new() });
+            }
+            if let Some(pool) = pools.get_mut(at) {
+                pool.devices.push(Device { id, numa: gpu.numa, healthy: gpu.is_healthy() });
+            }
+        }
+    }
+    pools
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::Board;
+
+    fn gpu(id: &str, division: Division) -> Gpu {
+        Gpu {
+            id: id.to_owned(),
+            product: "NVIDIA H100 80GB HBM3".to_owned(),
+            memory_bytes: 80 << 30,
+            numa: NumaMask::single(0),
+            health: Health::Healthy,
+            division,
+        }
+    }
+
+    fn offered(gpus: &[Gpu], naming: Naming) -> Vec<(String, Vec<String>)> {
+        device_pools(gpus, naming, PreferredAllocation::LowestId)
+            .into_iter()
+            .map(|pool| {
+                let ids = pool.devices.into_iter().map(|device| device.id).collect();
+                (pool.resource.to_string(), ids)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn slices_are_offered_by_profile_or_as_gpus() {
+        let board = Board::by_id("h100-80gb").unwrap();
+        let layout = Layout::parse(board, "3g.40gb@0 + 1g.10gb+me@4").unwrap();
+        let gpus = [gpu("a", Division::Whole), gpu("b", Division::Mig(layout))];
+        let mixed = offered(&gpus, Naming::default());
+        let names: Vec<&str> = mixed.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb"]
+        );
+        assert_eq!(mixed[2].1, ["b/3g.40gb@0"]);
+        let single = offered(&gpus, Naming { slices_as_gpus: true, ..Naming::default() });
+        assert_eq!(single.len(), 1);
+        assert_eq!(single[0].1.len(), 3);
+    }
+
+    #[test]
+    fn replicas_are_offered_under_either_name() {
+        let gpus = [gpu("a", Division::Shared { replicas: 3 })];
+        let plain = offered(&gpus, Naming::default());
+        assert_eq!(plain, [("nvidia.com/gpu".to_owned(), ["a::0", "a::1", "a::2"].map(String::from).into())]);
+        let renamed = offered(&gpus, Naming { shared_suffix: true, ..Naming::default() });
+        assert_eq!(renamed[0].0, "nvidia.com/gpu.shared");
+    }
+
+    #[test]
+    fn unhealthy_gpus_are_listed_as_such() {
+        let mut broken = gpu("a", Division::Whole);
+        broken.health = Health::Unhealthy { cause: "XID 79".to_owned() };
+        let pools = device_pools(&[broken], Naming::default(), PreferredAllocation::LowestId);
+        assert!(!pools[0].devices[0].healthy);
+    }
+}
