@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use berth_kubelet::{
-    CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand,
-    ReservedCpus, TopologyPolicy, TopologyScope,
+    CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy,
+    PodDemand, ReservedCpus, TopologyPolicy, TopologyScope,
 };
 use berth_model::idset::CpuSet;
 use berth_model::resource::MemoryKind;
@@ -165,6 +165,7 @@ fn sample(mut call: impl FnMut()) -> Vec<u64> {
 
 fn percentiles(mut samples: Vec<u64>) -> (u64, u64) {
     samples.sort_unstable();
-    let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied().unwrap_or(0);
+    let at =
+        |share: f64| samples.get((samples.len() as f64 * share) as usize).copied().unwrap_or(0);
     (at(0.5), at(0.99))
 }

@@ -44,7 +44,9 @@ pub(crate) fn kubelet(files: &[PathBuf]) -> Result<bool> {
     })?;
     for (stratum, count) in &strata {
         let Count { cases, operations, mismatches } = count;
-        println!("{mismatches:>4} mismatches {cases:>5} cases {operations:>6} operations  {stratum}");
+        println!(
+            "{mismatches:>4} mismatches {cases:>5} cases {operations:>6} operations  {stratum}"
+        );
     }
     if !failed_cases.is_empty() {
         failed_cases.truncate(SHOWN_MISMATCHES);
@@ -74,10 +76,7 @@ pub(crate) fn show(files: &[PathBuf], id: &str) -> Result<bool> {
 }
 
 /// Gives every line that is not blank, with where it stands.
-fn for_each_line(
-    files: &[PathBuf],
-    mut visit: impl FnMut(&str, &str) -> Result<()>,
-) -> Result<()> {
+fn for_each_line(files: &[PathBuf], mut visit: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
     for path in files {
         let name = path.display();
         let mut reader = BufReader::with_capacity(1 << 20, open(path)?);

@@ -1,5 +1,9 @@
 //! Chores of the workspace: conformance runs, benches and tidy checks.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to people")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool talks to people"
+)]
 
 mod bench;
 mod conformance;

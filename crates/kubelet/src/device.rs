@@ -240,10 +240,7 @@ impl Pool {
 
     /// How many of `devices` are attached to which NUMA nodes, for every class of the pool.
     pub(crate) fn by_numa(&self, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
-        self.classes
-            .iter()
-            .map(|class| (class.numa, class.members.count_in(&devices)))
-            .collect()
+        self.classes.iter().map(|class| (class.numa, class.members.count_in(&devices))).collect()
     }
 }
 

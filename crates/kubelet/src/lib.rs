@@ -24,8 +24,8 @@ pub use config::{
     MemoryManagerPolicy, ReservedCpus, TopologyPolicy, TopologyScope,
 };
 pub use demand::{ContainerDemand, PodDemand};
-pub use hint::Hint;
 pub use device::AnyDevice;
+pub use hint::Hint;
 pub use node::{FreeMemory, Kubelet, PodKeyError};
 pub use outcome::{
     Admission, Certainty, ContainerAssignment, DeviceAssignment, MemoryBlock, Reason, Rejection,

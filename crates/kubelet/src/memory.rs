@@ -343,9 +343,9 @@ fn allocatable_bytes(
 impl MemoryLedger {
     /// Whether some node of `mask` serves alone or in another group.
     fn conflicts(&self, mask: NumaMask) -> bool {
-        mask.iter().map(|node| self.groups[node]).any(|group| {
-            group.blocks > 0 && (group.members.count() == 1 || group.members != mask)
-        })
+        mask.iter()
+            .map(|node| self.groups[node])
+            .any(|group| group.blocks > 0 && (group.members.count() == 1 || group.members != mask))
     }
 }
 

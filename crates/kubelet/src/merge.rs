@@ -66,8 +66,9 @@ impl Merge<'_> {
                 self.preferred_of_size(wants, domain, size)
             }
             Some(_) => None,
-            None => (1..=domain.count())
-                .find_map(|size| self.preferred_of_size(wants, domain, size)),
+            None => {
+                (1..=domain.count()).find_map(|size| self.preferred_of_size(wants, domain, size))
+            }
         }
     }
 

@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::config::{
-    ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy, TopologyScope,
+    ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy,
+    TopologyScope,
 };
 use crate::cpu::{CpuPool, StaticCpus};
 use crate::demand::{ContainerDemand, PodDemand};
@@ -500,7 +501,7 @@ impl<'k> Arrival<'k> {
 
     /// All device resources that are short; the kubelet stops at one of them, whichever comes first.
     fn check_devices(&self, demand: &ContainerDemand) -> Result<(), Failure> {
-        let mut shortages = Vec::new();
+        let mut shortages = SmallVec::new();
         for (at, pool, count) in self.requested_pools(demand) {
             let reusable = self.reusable_devices(at);
             if let Err(kind) = pool.check(&self.ledger.pools[at], reusable, count) {

@@ -5,6 +5,7 @@
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::numa::NumaMask;
 use berth_model::resource::{MemoryKind, ResourceName};
+use smallvec::SmallVec;
 
 use crate::hint::Hint;
 
@@ -166,7 +167,7 @@ pub(crate) enum Failure {
     /// Memory of a fraction of a byte.
     MemoryNotWhole,
     /// Devices.
-    Devices(Vec<DeviceShortage>),
+    Devices(SmallVec<[DeviceShortage; 2]>),
     /// The kubelet crashes or hangs.
     Fault(&'static str),
 }

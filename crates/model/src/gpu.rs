@@ -170,7 +170,10 @@ mod tests {
     fn replicas_are_offered_under_either_name() {
         let gpus = [gpu("a", Division::Shared { replicas: 3 })];
         let plain = offered(&gpus, Naming::default());
-        assert_eq!(plain, [("nvidia.com/gpu".to_owned(), ["a::0", "a::1", "a::2"].map(String::from).into())]);
+        assert_eq!(
+            plain,
+            [("nvidia.com/gpu".to_owned(), ["a::0", "a::1", "a::2"].map(String::from).into())]
+        );
         let renamed = offered(&gpus, Naming { shared_suffix: true, ..Naming::default() });
         assert_eq!(renamed[0].0, "nvidia.com/gpu.shared");
     }

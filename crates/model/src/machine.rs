@@ -112,89 +112,28 @@ pub struct Machine {
     memory_kinds: Vec<MemoryKind>,
 }
 
-/// Why a [`MachineSpec`] does not describe a machine. Every message names the field.
+/// Why a [`MachineSpec`] does not describe a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum MachineError {
-    /// The list is empty.
-    #[error("{field}: is empty; a machine has at least one")]
-    Empty {
-        /// Which list.
-        field: &'static str,
-    },
-    /// An id or a list is larger than supported.
-    #[error("{field}: {value} is out of range; at most {limit} is supported")]
-    OutOfRange {
-        /// Which field.
-        field: String,
-        /// Its value.
-        value: u64,
-        /// The greatest value supported.
-        limit: u64,
-    },
-    /// Two entries have the same id.
-    #[error("{field}: {id} is listed twice; give each one its own id")]
-    Duplicate {
-        /// Which list.
-        field: &'static str,
-        /// The id.
-        id: u32,
-    },
-    /// A CPU belongs to two cores.
-    #[error("{field}: CPU {cpu} already belongs to another core; every CPU belongs to exactly one")]
-    OverlappingCpu {
-        /// Which core.
-        field: String,
-        /// The CPU.
-        cpu: usize,
-    },
-    /// A core names a NUMA node that is not listed.
-    #[error("{field}: there is no NUMA node {id}; list it under numa")]
-    UnknownNumaNode {
-        /// Which core.
-        field: String,
-        /// The id.
-        id: u32,
-    },
-    /// The distances do not name every node once.
-    #[error("{field}: has {got} entries but the machine has {expected} NUMA nodes; give one each")]
-    DistanceCount {
-        /// Which NUMA node.
-        field: String,
-        /// How many there are.
-        got: usize,
-        /// How many there should be.
-        expected: usize,
-    },
-    /// Fewer sockets than the cores name.
-    #[error("sockets: is {got} but the cores name {named}; it cannot be less")]
-    SocketCount {
-        /// What was given.
-        got: usize,
-        /// How many the cores name.
-        named: usize,
-    },
-    /// More hugepages than memory.
-    #[error(
-        "{field}: hugepages take {hugepages_bytes} bytes of {memory_bytes}; lower their number"
-    )]
-    HugepagesExceedMemory {
-        /// Which NUMA node.
-        field: String,
-        /// Bytes in hugepages.
-        hugepages_bytes: u64,
-        /// Bytes in all.
-        memory_bytes: u64,
-    },
+#[error("{field}: {problem}")]
+pub struct MachineError {
+    /// The field that is wrong.
+    pub field: String,
+    /// What is wrong with it, and what to do.
+    pub problem: String,
+}
+
+fn error<T>(field: impl Into<String>, problem: impl Into<String>) -> Result<T, MachineError> {
+    Err(MachineError { field: field.into(), problem: problem.into() })
 }
 
 impl Machine {
     /// Checks `spec` and indexes it.
     pub fn new(spec: MachineSpec) -> Result<Self, MachineError> {
         if spec.numa.is_empty() {
-            return Err(MachineError::Empty { field: "numa" });
+            return error("numa", "is empty; a machine has at least one NUMA node");
         }
         if spec.cores.is_empty() {
-            return Err(MachineError::Empty { field: "cores" });
+            return error("cores", "is empty; a machine has at least one core");
         }
         let mut numa = checked_nodes(spec.numa)?;
         let sockets = groups(spec.cores.iter().map(|core| core.socket));
@@ -210,10 +149,12 @@ impl Machine {
             numa: Vec::new(),
         };
         if machine.socket_count < machine.sockets.len() {
-            return Err(MachineError::SocketCount {
-                got: machine.socket_count,
-                named: machine.sockets.len(),
-            });
+            let named = machine.sockets.len();
+            let problem = format!(
+                "is {} but the cores name {named}; it cannot be less",
+                machine.socket_count
+            );
+            return error("sockets", problem);
         }
         for (index, core) in spec.cores.iter().enumerate() {
             machine.add_core(index, core, &mut numa)?;
@@ -230,29 +171,28 @@ impl Machine {
         numa: &mut [NumaNode],
     ) -> Result<(), MachineError> {
         let field = |name: &str| format!("cores[{index}].{name}");
-        let unknown = || MachineError::UnknownNumaNode { field: field("numa"), id: spec.numa };
-        let node = numa.binary_search_by_key(&spec.numa, |node| node.id).map_err(|_| unknown())?;
-        if spec.threads.is_empty() {
-            return Err(MachineError::Empty { field: "cores[].threads" });
-        }
-        if spec.threads.len() > MAX_THREADS_PER_CORE {
-            return Err(MachineError::OutOfRange {
-                field: field("threads"),
-                value: spec.threads.len() as u64,
-                limit: MAX_THREADS_PER_CORE as u64,
-            });
+        let Ok(node) = numa.binary_search_by_key(&spec.numa, |node| node.id) else {
+            let problem = format!("there is no NUMA node {}; list it under numa", spec.numa);
+            return error(field("numa"), problem);
+        };
+        if spec.threads.is_empty() || spec.threads.len() > MAX_THREADS_PER_CORE {
+            let problem = format!(
+                "has {} CPUs; a core has between 1 and {MAX_THREADS_PER_CORE}",
+                spec.threads.len()
+            );
+            return error(field("threads"), problem);
         }
         let mut threads = [u16::MAX; MAX_THREADS_PER_CORE];
         for (slot, cpu) in threads.iter_mut().zip(&spec.threads) {
             if *cpu >= IdSet::CAPACITY {
-                return Err(MachineError::OutOfRange {
-                    field: field("threads"),
-                    value: *cpu as u64,
-                    limit: IdSet::CAPACITY as u64 - 1,
-                });
+                let limit = IdSet::CAPACITY;
+                let problem = format!("CPU {cpu} is out of range; ids below {limit} are supported");
+                return error(field("threads"), problem);
             }
             if self.cpus.contains(*cpu) {
-                return Err(MachineError::OverlappingCpu { field: field("threads"), cpu: *cpu });
+                let problem =
+                    format!("CPU {cpu} already belongs to another core; every CPU belongs to one");
+                return error(field("threads"), problem);
             }
             self.cpus.insert(*cpu);
             *slot = *cpu as u16;
@@ -338,32 +278,25 @@ fn checked_nodes(mut specs: Vec<NumaSpec>) -> Result<Vec<NumaNode>, MachineError
     for spec in specs {
         let field = |name: &str| format!("numa[{}].{name}", spec.id);
         if nodes.last().is_some_and(|last| last.id == spec.id) {
-            return Err(MachineError::Duplicate { field: "numa", id: spec.id });
+            return error(field("id"), "is listed twice; give each NUMA node its own id");
         }
         if spec.id as usize >= NumaMask::CAPACITY {
-            return Err(MachineError::OutOfRange {
-                field: field("id"),
-                value: u64::from(spec.id),
-                limit: NumaMask::CAPACITY as u64 - 1,
-            });
+            let limit = NumaMask::CAPACITY;
+            return error(field("id"), format!("is out of range; ids below {limit} are supported"));
         }
         if !spec.distances.is_empty() && spec.distances.len() != count {
-            return Err(MachineError::DistanceCount {
-                field: field("distances"),
-                got: spec.distances.len(),
-                expected: count,
-            });
+            let got = spec.distances.len();
+            let problem = format!("has {got} entries for {count} NUMA nodes; give one for each");
+            return error(field("distances"), problem);
         }
-        let hugepages_bytes = spec
+        let in_hugepages = spec
             .hugepages
             .iter()
             .fold(0u64, |sum, (size, pages)| sum.saturating_add(size.saturating_mul(*pages)));
-        if hugepages_bytes > spec.memory_bytes {
-            return Err(MachineError::HugepagesExceedMemory {
-                field: field("hugepages"),
-                hugepages_bytes,
-                memory_bytes: spec.memory_bytes,
-            });
+        if in_hugepages > spec.memory_bytes {
+            let total = spec.memory_bytes;
+            let problem = format!("take {in_hugepages} bytes of {total}; lower their number");
+            return error(field("hugepages"), problem);
         }
         nodes.push(NumaNode {
             id: spec.id,
@@ -439,15 +372,18 @@ mod tests {
         let cases = [
             (broken(|m| m.cores[1].threads = vec![1, 4]), "cores[1].threads: CPU 4 already"),
             (broken(|m| m.cores[3].numa = 1), "cores[3].numa: there is no NUMA node 1"),
-            (broken(|m| m.numa[1].id = 0), "numa: 0 is listed twice"),
-            (broken(|m| m.numa[1].id = 64), "numa[64].id: 64 is out of range"),
+            (broken(|m| m.numa[1].id = 0), "numa[0].id: is listed twice"),
+            (broken(|m| m.numa[1].id = 64), "numa[64].id: is out of range"),
             (broken(|m| m.numa[1].distances = vec![10]), "numa[2].distances: has 1 entries"),
             (broken(|m| m.sockets = Some(1)), "sockets: is 1 but the cores name 2"),
-            (broken(|m| m.cores[0].threads = vec![2000]), "cores[0].threads: 2000 is out of range"),
+            (
+                broken(|m| m.cores[0].threads = vec![2000]),
+                "cores[0].threads: CPU 2000 is out of range",
+            ),
             (broken(|m| m.cores.clear()), "cores: is empty"),
             (
                 broken(|m| m.numa[0].hugepages = [(1 << 30, 2)].into()),
-                "numa[0].hugepages: hugepages take 2147483648 bytes of 1073741824",
+                "numa[0].hugepages: take 2147483648 bytes of 1073741824",
             ),
         ];
         for (got, want) in cases {

@@ -5,8 +5,7 @@
 
 use thiserror::Error;
 
-use crate::quantity::Quantity;
-use crate::resource::{MemoryKind, MemoryKindError, ResourceList, ResourceName};
+use crate::resource::{MemoryKind, ResourceList, ResourceName};
 
 /// Requests and limits, as written under `resources`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,77 +96,16 @@ pub struct Pod {
     pub overhead: ResourceList,
 }
 
-/// Why a pod cannot be what the API server would have accepted.
+/// Why a pod cannot be counted, or would not have been accepted by the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PodError {
-    /// No app container.
-    #[error("pod {pod:?}: spec.containers: is empty; a pod has at least one container")]
-    NoContainers {
-        /// The pod.
-        pod: String,
-    },
-    /// Two containers share a name.
-    #[error("pod {pod:?}: container {container:?} is listed twice; names are unique in a pod")]
-    DuplicateContainer {
-        /// The pod.
-        pod: String,
-        /// The container.
-        container: String,
-    },
-    /// An app container stands before an init container.
-    #[error(
-        "pod {pod:?}: init container {container:?} stands after an app container; list it first"
-    )]
-    InitAfterApp {
-        /// The pod.
-        pod: String,
-        /// The container.
-        container: String,
-    },
-    /// A quantity is below zero.
-    #[error("pod {pod:?}: {field}: {value} is negative; write 0 or more")]
-    Negative {
-        /// The pod.
-        pod: String,
-        /// The field.
-        field: String,
-        /// The value.
-        value: Quantity,
-    },
-    /// A request exceeds its limit.
-    #[error("pod {pod:?}: {field}: request {request} is above the limit {limit}; lower it")]
-    RequestAboveLimit {
-        /// The pod.
-        pod: String,
-        /// The field.
-        field: String,
-        /// The request.
-        request: Quantity,
-        /// The limit.
-        limit: Quantity,
-    },
-    /// An extended resource is not a whole number, or requested and limited differently.
-    #[error("pod {pod:?}: {field}: {value} {problem}")]
-    Extended {
-        /// The pod.
-        pod: String,
-        /// The field.
-        field: String,
-        /// The value.
-        value: Quantity,
-        /// What is wrong.
-        problem: &'static str,
-    },
-    /// A hugepages resource that no node can list.
-    #[error("pod {pod:?}: {field}: {cause}")]
-    Hugepages {
-        /// The pod.
-        pod: String,
-        /// The field.
-        field: String,
-        /// What is wrong.
-        cause: MemoryKindError,
-    },
+#[error("pod {pod:?}: {field}: {problem}")]
+pub struct PodError {
+    /// The pod.
+    pub pod: String,
+    /// The field that is wrong.
+    pub field: String,
+    /// What is wrong with it, and what to do.
+    pub problem: String,
 }
 
 impl Resources {
@@ -182,109 +120,86 @@ impl Resources {
 impl Pod {
     /// Defaults requests, and checks what the API server checks before it accepts a pod.
     pub fn checked(mut self) -> Result<Self, PodError> {
-        let pod = || self.name.clone();
         if !self.containers.iter().any(|container| container.kind == ContainerKind::App) {
-            return Err(PodError::NoContainers { pod: pod() });
+            return Err(self.error("containers", "is empty; a pod has at least one container"));
         }
         for (index, container) in self.containers.iter().enumerate() {
             let before = &self.containers[..index];
-            let container_name = || container.name.clone();
+            let field = || format!("containers[{}]", container.name);
             if before.iter().any(|other| other.name == container.name) {
-                return Err(PodError::DuplicateContainer {
-                    pod: pod(),
-                    container: container_name(),
-                });
+                return Err(self.error(field(), "is listed twice; names are unique in a pod"));
             }
             let init = container.kind != ContainerKind::App;
             if init && before.iter().any(|other| other.kind == ContainerKind::App) {
-                return Err(PodError::InitAfterApp { pod: pod(), container: container_name() });
+                let problem = "is an init container after an app container; list it first";
+                return Err(self.error(field(), problem));
             }
         }
         for container in &mut self.containers {
             container.resources.default_requests();
         }
         self.check_quantities()?;
-        for container in &self.containers {
-            let field = format!("containers[{}].resources", container.name);
-            self.check_limits(&field, &container.resources)?;
-        }
-        if let Some(resources) = &self.resources {
-            self.check_limits("resources", resources)?;
+        for (field, resources) in self.all_resources() {
+            self.check_limits(&field, resources)?;
         }
         Ok(self)
     }
 
     /// Checks that every quantity is one that can be counted, whoever wrote it.
     pub fn check_quantities(&self) -> Result<(), PodError> {
-        for container in &self.containers {
-            let Resources { requests, limits } = &container.resources;
-            self.check_list(&format!("containers[{}].resources.limits", container.name), limits)?;
-            self.check_list(&format!("containers[{}].resources.requests", container.name), requests)?;
-        }
-        if let Some(Resources { requests, limits }) = &self.resources {
-            self.check_list("resources.limits", limits)?;
-            self.check_list("resources.requests", requests)?;
+        for (field, Resources { requests, limits }) in self.all_resources() {
+            self.check_list(&format!("{field}.limits"), limits)?;
+            self.check_list(&format!("{field}.requests"), requests)?;
         }
         self.check_list("overhead", &self.overhead)
     }
 
+    /// The resources of every container, and of the pod as a whole, with their fields.
+    fn all_resources(&self) -> impl Iterator<Item = (String, &Resources)> {
+        let of_containers = self.containers.iter().map(|container| {
+            (format!("containers[{}].resources", container.name), &container.resources)
+        });
+        of_containers.chain(self.resources.iter().map(|of_pod| ("resources".to_owned(), of_pod)))
+    }
+
     fn check_limits(&self, field: &str, resources: &Resources) -> Result<(), PodError> {
         for (name, request) in &resources.requests {
-            let at = || format!("{field}.requests[{name}]");
-            let extended = |problem| PodError::Extended {
-                pod: self.name.clone(),
-                field: at(),
-                value: *request,
-                problem,
-            };
-            match resources.limits.get(name) {
+            let problem = match resources.limits.get(name) {
                 Some(limit) if request > limit => {
-                    return Err(PodError::RequestAboveLimit {
-                        pod: self.name.clone(),
-                        field: at(),
-                        request: *request,
-                        limit: *limit,
-                    });
+                    format!("{request} is above the limit {limit}; lower it")
                 }
                 Some(limit) if name.is_extended() && request != limit => {
-                    return Err(extended(
-                        "differs from the limit; extended resources need both equal",
-                    ));
+                    format!(
+                        "{request} differs from the limit {limit}; extended resources need both equal"
+                    )
                 }
                 None if name.is_extended() => {
-                    return Err(extended("has no limit; extended resources need both equal"));
+                    format!("{request} has no limit; extended resources need both equal")
                 }
-                _ => {}
-            }
+                _ => continue,
+            };
+            return Err(self.error(format!("{field}.requests[{name}]"), problem));
         }
         Ok(())
     }
 
     fn check_list(&self, field: &str, list: &ResourceList) -> Result<(), PodError> {
         for (name, value) in list {
-            let at = || format!("{field}[{name}]");
-            if value.sign() < 0 {
-                return Err(PodError::Negative {
-                    pod: self.name.clone(),
-                    field: at(),
-                    value: *value,
-                });
-            }
-            if name.is_extended() && value.as_i64().is_none() {
-                return Err(PodError::Extended {
-                    pod: self.name.clone(),
-                    field: at(),
-                    value: *value,
-                    problem: "is not a whole number; extended resources are counted",
-                });
-            }
-            MemoryKind::of(name).map_err(|cause| PodError::Hugepages {
-                pod: self.name.clone(),
-                field: at(),
-                cause,
-            })?;
+            let problem = match MemoryKind::of(name) {
+                _ if value.sign() < 0 => format!("{value} is negative; write 0 or more"),
+                _ if name.is_extended() && value.as_i64().is_none() => {
+                    format!("{value} is not a whole number; extended resources are counted")
+                }
+                Err(cause) => cause.to_string(),
+                Ok(_) => continue,
+            };
+            return Err(self.error(format!("{field}[{name}]"), problem));
         }
         Ok(())
+    }
+
+    fn error(&self, field: impl Into<String>, problem: impl Into<String>) -> PodError {
+        PodError { pod: self.name.clone(), field: field.into(), problem: problem.into() }
     }
 
     /// Whether `spec.resources` says anything that is counted for the pod as a whole.
@@ -397,6 +312,7 @@ fn qos_class<'a>(resources: impl Iterator<Item = &'a Resources>, limited: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quantity::Quantity;
     use ContainerKind::{App, Init, Sidecar};
 
     fn list(pairs: &[(&str, &str)]) -> ResourceList {
@@ -448,14 +364,14 @@ mod tests {
     #[test]
     fn errors_name_the_pod_and_the_field() {
         let cases = [
-            (vec![], "pod \"p\": spec.containers: is empty"),
+            (vec![], "pod \"p\": containers: is empty"),
             (
                 vec![container("a", App, &[]), container("a", App, &[])],
-                "pod \"p\": container \"a\" is listed twice",
+                "pod \"p\": containers[a]: is listed twice",
             ),
             (
                 vec![container("a", App, &[]), container("i", Init, &[])],
-                "pod \"p\": init container \"i\" stands after an app container",
+                "pod \"p\": containers[i]: is an init container after an app container",
             ),
             (
                 vec![container("a", App, &[("cpu", "-1")])],

@@ -65,7 +65,8 @@ pub fn scenario(bytes: &mut Unstructured<'_>) -> Result<Option<Scenario>> {
 
 fn machine(bytes: &mut Unstructured<'_>) -> Result<(MachineSpec, bool)> {
     let sockets = bytes.int_in_range(1..=4usize)?;
-    let numa_per_socket = if sockets > 2 { bytes.int_in_range(0..=2)? } else { bytes.int_in_range(0..=4)? };
+    let numa_per_socket =
+        if sockets > 2 { bytes.int_in_range(0..=2)? } else { bytes.int_in_range(0..=4)? };
     let threads = bytes.int_in_range(1..=4usize)?;
     let cores_per_numa = bytes.int_in_range(1..=8usize)?;
     let cores_per_uncore = bytes.int_in_range(0..=4usize)?;
@@ -97,7 +98,8 @@ fn machine(bytes: &mut Unstructured<'_>) -> Result<(MachineSpec, bool)> {
             let core = group * cores_per_numa + index;
             let short = uneven && bytes.ratio(1, 4)?;
             let online = if short { threads.div_ceil(2) } else { threads };
-            let cpu = |thread| if adjacent { core * threads + thread } else { thread * total + core };
+            let cpu =
+                |thread| if adjacent { core * threads + thread } else { thread * total + core };
             spec.cores.push(CoreSpec {
                 numa: id(group * cpu_nodes / groups),
                 socket: (group * sockets / groups) as u32,
@@ -190,9 +192,8 @@ fn pod(
         (ResourceName::cpu(), Quantity::from_units(4, Format::DecimalSi)),
         (ResourceName::memory(), Quantity::from_bytes(1 << 30)),
     ]);
-    let resources = bytes
-        .ratio(1, 16)?
-        .then(|| Resources { requests: pod_level.clone(), limits: pod_level });
+    let resources =
+        bytes.ratio(1, 16)?.then(|| Resources { requests: pod_level.clone(), limits: pod_level });
     Ok(Pod { name: format!("pod-{index}"), containers, resources, overhead: BTreeMap::new() })
 }
 
@@ -207,7 +208,9 @@ fn container(
     let most = machine.cpus().len() as i64;
     let cpus = match bytes.ratio(1, 8)? {
         true => Quantity::from_milli(bytes.int_in_range(1..=4000)?),
-        false => Quantity::from_units(bytes.int_in_range(1..=(most / 2).max(1))?, Format::DecimalSi),
+        false => {
+            Quantity::from_units(bytes.int_in_range(1..=(most / 2).max(1))?, Format::DecimalSi)
+        }
     };
     limits.insert(ResourceName::cpu(), cpus);
     let memory = bytes.int_in_range(1..=6000)? * MIB as i64;

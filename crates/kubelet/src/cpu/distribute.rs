@@ -244,7 +244,8 @@ impl Search<'_> {
         if self.policy.version.distributes_within_sockets() {
             share = self.capped(share, &best.nodes);
         }
-        let node_cpus = |node: &u8| self.machine.numa()[usize::from(self.nodes[usize::from(*node)])].cpus;
+        let node_cpus =
+            |node: &u8| self.machine.numa()[usize::from(self.nodes[usize::from(*node)])].cpus;
         for node in &best.nodes {
             let free = cpus.free & node_cpus(node);
             // A node that has less than its share gives nothing; the sum is checked at the end.
@@ -396,7 +397,14 @@ mod tests {
             target.borrow_mut()[len] = item;
             (target, cap)
         }
-        fn walk(w: &mut Walk<'_>, left: usize, start: usize, b: &Buffer, len: usize, cap: usize) -> bool {
+        fn walk(
+            w: &mut Walk<'_>,
+            left: usize,
+            start: usize,
+            b: &Buffer,
+            len: usize,
+            cap: usize,
+        ) -> bool {
             if left == 0 {
                 if w.seen == w.stop_after {
                     return true;

@@ -123,7 +123,12 @@ impl StaticCpus {
     }
 
     /// What a request for `need` whole CPUs says about NUMA nodes.
-    pub(crate) fn voice<'a>(&'a self, machine: &'a Machine, pool: CpuPool, need: usize) -> Voice<'a> {
+    pub(crate) fn voice<'a>(
+        &'a self,
+        machine: &'a Machine,
+        pool: CpuPool,
+        need: usize,
+    ) -> Voice<'a> {
         if need == 0 {
             return Voice::Indifferent;
         }

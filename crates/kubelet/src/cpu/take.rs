@@ -140,7 +140,8 @@ impl<'m> Gathering<'m> {
     fn take_part_of_uncore_cache(&mut self, at: u16) {
         let threads = self.policy.threads_per_core as i64;
         let odd_parts = self.policy.version.takes_odd_parts_of_uncore();
-        let cores = if odd_parts { (self.missing + threads - 1) / threads } else { self.missing / threads };
+        let cores =
+            if odd_parts { (self.missing + threads - 1) / threads } else { self.missing / threads };
         let mut part: CpuSet = self
             .machine
             .cores()
@@ -186,11 +187,8 @@ impl<'m> Gathering<'m> {
             return;
         }
         self.visit_core_groups(|cpus, group| {
-            let most = group
-                .cores(cpus.machine)
-                .map(|core| count_threads(core, &free))
-                .max()
-                .unwrap_or(0);
+            let most =
+                group.cores(cpus.machine).map(|core| count_threads(core, &free)).max().unwrap_or(0);
             for threads in 1..=most {
                 for core in group.cores(cpus.machine) {
                     if count_threads(core, &free) == threads {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use berth_kubelet::{
-    CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand,
-    ReservedCpus,
+    CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy,
+    PodDemand, ReservedCpus,
 };
 use berth_model::device::{Device, DevicePool, PreferredAllocation};
 use berth_model::idset::CpuSet;
@@ -17,8 +17,8 @@ use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
 use thiserror::Error;
 
 use super::schema::{
-    CaseJson, ContainerJson, CpuJson, KubeletJson, MachineJson, MemoryJson, OutcomeJson, PodJson,
-    PoolJson, ResourcesJson, StateJson,
+    CaseJson, ContainerJson, CpuJson, IdJson, KubeletJson, MachineJson, MemoryJson, OutcomeJson,
+    PodJson, PoolJson, ResourcesJson, StateJson,
 };
 
 /// A case ready to be run.
@@ -75,13 +75,12 @@ impl Case {
     /// Reads a case from one line of JSON.
     pub fn parse(line: &str) -> Result<Self, CaseError> {
         let mut reader = serde_json::Deserializer::from_str(line);
-        let json: CaseJson = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            CaseError {
-                id: guess_id(line).to_owned(),
+        let json: CaseJson =
+            serde_path_to_error::deserialize(&mut reader).map_err(|error| CaseError {
+                id: id_of(line),
                 field: error.path().to_string(),
                 problem: error.inner().to_string(),
-            }
-        })?;
+            })?;
         let id = json.id.clone();
         Self::lower(json).map_err(|(field, problem)| CaseError { id, field, problem })
     }
@@ -104,8 +103,9 @@ impl Case {
                 (Some(pod), None) => {
                     let qos = pod.qos.clone();
                     let pod = self::pod(&format!("{field}.admit"), pod)?;
-                    let demand =
-                        PodDemand::new(&pod, version).map_err(at(format!("{field}.admit")))?;
+                    let demand = PodDemand::new(&pod, version).map_err(|error| {
+                        (format!("{field}.admit.{}", error.field), error.problem)
+                    })?;
                     (pod.name.clone(), Some((pod, demand)), qos)
                 }
                 (None, Some(name)) => (name, None, None),
@@ -132,15 +132,15 @@ impl Case {
             kubelet,
             operations,
             initial: json.initial,
-            expected_reserved: expected_reserved.map_err(at("kubelet.cpu_manager.reserved_cpus"))?,
+            expected_reserved: expected_reserved
+                .map_err(at("kubelet.cpu_manager.reserved_cpus"))?,
         })
     }
 }
 
 /// The id in a line that is no case, to say which it was.
-fn guess_id(line: &str) -> &str {
-    let after = line.split_once("\"id\"").map_or("", |(_, after)| after);
-    after.split('"').nth(1).unwrap_or("?")
+fn id_of(line: &str) -> String {
+    serde_json::from_str(line).map_or("?".to_owned(), |IdJson { id }| id)
 }
 
 fn machine(json: &MachineJson) -> FieldResult<Machine> {
@@ -172,7 +172,10 @@ fn machine(json: &MachineJson) -> FieldResult<Machine> {
             .map_err(at(field.clone()))?;
         let cores = lists.first().map_or(0, Vec::len);
         if lists.iter().any(|list| list.len() != cores) {
-            return Err((field, "the lists differ in length; the k-th CPUs form a core".to_owned()));
+            return Err((
+                field,
+                "the lists differ in length; the k-th CPUs form a core".to_owned(),
+            ));
         }
         for core in 0..cores {
             spec.cores.push(CoreSpec {
@@ -183,7 +186,8 @@ fn machine(json: &MachineJson) -> FieldResult<Machine> {
             });
         }
     }
-    let machine = Machine::new(spec).map_err(at("machine"))?;
+    let machine =
+        Machine::new(spec).map_err(|error| (format!("machine.{}", error.field), error.problem))?;
     for (index, numa) in json.numa.iter().enumerate() {
         let field = format!("machine.numa[{index}].cpus");
         let listed: CpuSet = numa.cpus.parse().map_err(at(field.clone()))?;
@@ -357,7 +361,5 @@ fn resource_list(field: &str, json: &BTreeMap<String, String>) -> FieldResult<Re
 }
 
 fn quantity(field: &str, text: &str) -> FieldResult<Quantity> {
-    Quantity::parse(text)
-        .and_then(Quantity::non_negative)
-        .map_err(at(field))
+    Quantity::parse(text).and_then(Quantity::non_negative).map_err(at(field))
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use berth_kubelet::{CpuManagerPolicy, Kubelet, KubeletConfig, MemoryManagerPolicy, TopologyPolicy};
+use berth_kubelet::{
+    CpuManagerPolicy, Kubelet, KubeletConfig, MemoryManagerPolicy, TopologyPolicy,
+};
 use berth_model::machine::Machine;
 use berth_model::pod::{ContainerKind, Pod};
 use berth_model::resource::ResourceList;
@@ -39,7 +41,8 @@ pub fn explain(case: &Case) -> String {
 }
 
 fn configuration(config: &KubeletConfig) -> String {
-    let mut text = format!("kubelet {}, topology manager {}", config.version, config.topology_policy);
+    let mut text =
+        format!("kubelet {}, topology manager {}", config.version, config.topology_policy);
     if config.topology_policy != TopologyPolicy::None {
         let _ = write!(text, " by {}", config.topology_scope);
     }
@@ -126,7 +129,8 @@ fn asked(operation: &Operation) -> String {
     let Some((pod, _)) = &operation.admit else { return format!("remove {}", operation.pod) };
     let mut text = format!("admit {}", pod.name);
     let list = |list: &ResourceList| {
-        let pairs: Vec<String> = list.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let pairs: Vec<String> =
+            list.iter().map(|(name, value)| format!("{name}={value}")).collect();
         pairs.join(" ")
     };
     for container in &pod.containers {

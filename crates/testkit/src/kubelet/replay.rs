@@ -151,12 +151,11 @@ fn compare_admission(
         let Some(given) = outcome.containers.get(&container.name) else { continue };
         let what = |field: &str| format!("{}.{field}", container.name);
         let GivenJson { affinity, cpus, memory, devices } = given;
-        let expected_affinity = affinity
-            .as_ref()
-            .map(|AffinityJson { numa, preferred }| (numa.clone(), *preferred));
-        let affinity = container.affinity.map(|hint| {
-            (hint.numa.map(|mask| kubelet.machine().numa_ids(mask)), hint.preferred)
-        });
+        let expected_affinity =
+            affinity.as_ref().map(|AffinityJson { numa, preferred }| (numa.clone(), *preferred));
+        let affinity = container
+            .affinity
+            .map(|hint| (hint.numa.map(|mask| kubelet.machine().numa_ids(mask)), hint.preferred));
         comparison.same(&what("affinity"), &expected_affinity, &affinity);
         comparison.same(&what("cpus"), cpus, &container.cpus.map(|cpus| cpus.to_string()));
         let mut expected_memory = memory.clone();
@@ -273,9 +272,9 @@ fn describe(kubelet: &Kubelet, pod: &str, admitted: &Result<Admission, Rejection
     for container in &admission.containers {
         text += &format!("\n  {}:", container.name);
         if let Some(hint) = container.affinity {
-            let numa = hint.numa.map_or("any".to_owned(), |mask| {
-                format!("{:?}", kubelet.machine().numa_ids(mask))
-            });
+            let numa = hint
+                .numa
+                .map_or("any".to_owned(), |mask| format!("{:?}", kubelet.machine().numa_ids(mask)));
             let preferred = if hint.preferred { "preferred" } else { "not preferred" };
             text += &format!(" numa {numa} {preferred}");
         }

@@ -20,6 +20,11 @@ pub(super) struct CaseJson {
 }
 
 #[derive(Debug, Deserialize)]
+pub(super) struct IdJson {
+    pub(super) id: String,
+}
+
+#[derive(Debug, Deserialize)]
 pub(super) struct MachineJson {
     #[serde(default)]
     pub(super) shape: String,
