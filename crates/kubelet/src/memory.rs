@@ -40,6 +40,8 @@ pub(crate) struct MemoryLedger {
     groups: SmallVec<[Group; 8]>,
     /// By node, then kind.
     cells: SmallVec<[Cell; 16]>,
+    /// A NUMA node has served in two different groups at once.
+    pub(crate) groups_overlapped: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +122,7 @@ impl StaticMemory {
                 .iter()
                 .map(|bytes| Cell { free: bytes.unwrap_or(0), taken: 0 })
                 .collect(),
+            groups_overlapped: false,
         }
     }
 
@@ -262,6 +265,7 @@ impl StaticMemory {
         let mut missing = block.bytes;
         for node in block.numa.iter() {
             let group = &mut ledger.groups[node];
+            ledger.groups_overlapped |= group.blocks > 0 && group.members != block.numa;
             group.blocks += 1;
             group.members = block.numa;
             if let Some(cell) = self.cell(ledger, node, block.kind) {

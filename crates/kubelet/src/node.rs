@@ -207,6 +207,13 @@ impl Kubelet {
         self.ledger.is_certain()
     }
 
+    /// Whether a NUMA node has served in different groups at once, as best-effort hints can make it.
+    /// The kubelet then loses track of which node holds whose bytes: what pods give back may be less
+    /// than what they took, until it restarts.
+    pub fn may_lose_memory(&self) -> bool {
+        self.ledger.memory.as_ref().is_some_and(|ledger| ledger.groups_overlapped)
+    }
+
     /// A device plugin reports a device of the pool at `pool` as healthy or not.
     pub fn set_device_health(&mut self, pool: usize, device: usize, healthy: bool) {
         if let Some(use_) = self.ledger.pools.get_mut(pool) {
@@ -491,7 +498,7 @@ impl<'k> Arrival<'k> {
             if let Some(mask) = policy.choose(ledger, reusable, &demand.memory, hint)? {
                 let blocks = policy.take(ledger, reusable, &demand.memory, mask, demand.kind);
                 if let Some((holding, earlier)) = record {
-                    hand_over(earlier, &blocks);
+                    hand_over(earlier, &blocks, holding.certain);
                     holding.memory = blocks;
                 }
             }
@@ -548,12 +555,16 @@ impl<'k> Arrival<'k> {
     }
 }
 
-/// Memory that a container took over is no longer counted for the init containers that had it.
-fn hand_over(earlier: &mut [Holding], blocks: &[MemoryBlock]) {
+/// Memory that a container took over is no longer counted for the init containers that had it. If
+/// it is not certain what it took, neither is what they keep.
+fn hand_over(earlier: &mut [Holding], blocks: &[MemoryBlock], certain: bool) {
+    fn init(earlier: &mut [Holding]) -> impl Iterator<Item = &mut Holding> {
+        earlier.iter_mut().filter(|holding| holding.kind == ContainerKind::Init)
+    }
+    init(earlier).for_each(|holding| holding.certain &= certain);
     for block in blocks {
         let mut bytes = block.bytes;
-        let init = earlier.iter_mut().filter(|holding| holding.kind == ContainerKind::Init);
-        for left in init.flat_map(|holding| &mut holding.memory) {
+        for left in init(earlier).flat_map(|holding| &mut holding.memory) {
             if left.kind == block.kind && left.numa == block.numa {
                 let part = left.bytes.min(bytes);
                 left.bytes -= part;

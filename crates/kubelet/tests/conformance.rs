@@ -41,7 +41,7 @@ fn kubelet_1_36_is_matched_on_odd_machines() {
 
 #[test]
 fn other_versions_are_matched() {
-    for version in ["1.35", "1.37"] {
+    for version in ["1.33", "1.34", "1.35", "1.37"] {
         assert_as_recorded(&format!("recorded-{version}.jsonl.gz"), 60);
     }
 }

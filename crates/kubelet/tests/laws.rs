@@ -5,7 +5,11 @@ use berth_testkit::{invariants, scenario};
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 3_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn arbitrary_nodes_keep_the_laws(bytes in proptest::collection::vec(any::<u8>(), 0..1_500)) {

@@ -209,11 +209,11 @@ fn container(
     let cpus = match bytes.ratio(1, 8)? {
         true => Quantity::from_milli(bytes.int_in_range(1..=4000)?),
         false => {
-            Quantity::from_units(bytes.int_in_range(1..=(most / 2).max(1))?, Format::DecimalSi)
+            Quantity::from_units(bytes.int_in_range(1..=(most / 4).max(1))?, Format::DecimalSi)
         }
     };
     limits.insert(ResourceName::cpu(), cpus);
-    let memory = bytes.int_in_range(1..=6000)? * MIB as i64;
+    let memory = bytes.int_in_range(1..=3000)? * MIB as i64;
     limits.insert(ResourceName::memory(), Quantity::from_bytes(memory));
     if hugepages && bytes.ratio(1, 3)? {
         let pages = bytes.int_in_range(0..=300)?;
