@@ -45,11 +45,11 @@ const QUESTIONS: [Question; 6] = [
     Question {
         name: "all GPUs, spanning",
         policy: TopologyPolicy::Restricted,
-        limits: [("cpu", "32"), ("memory", "64Gi"), (GPU, "8"), (NIC, "1")],
+        limits: [("cpu", "120"), ("memory", "500Gi"), (GPU, "8"), (NIC, "8")],
         filled: false,
     },
     Question {
-        name: "4 GPUs, rejected",
+        name: "6 GPUs, rejected",
         policy: TopologyPolicy::SingleNumaNode,
         limits: [("cpu", "8"), ("memory", "32Gi"), (GPU, "6"), (NIC, "1")],
         filled: true,

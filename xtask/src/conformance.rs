@@ -24,8 +24,16 @@ pub(crate) fn kubelet(files: &[PathBuf]) -> Result<bool> {
     let mut strata: BTreeMap<String, Count> = BTreeMap::new();
     let mut total = Count::default();
     let mut failed_cases = Vec::new();
+    let mut unreadable = 0;
     for_each_line(files, |place, line| {
-        let case = Case::parse(line).with_context(|| place.to_owned())?;
+        let case = match Case::parse(line) {
+            Ok(case) => case,
+            Err(error) => {
+                println!("{place}: {error}");
+                unreadable += 1;
+                return Ok(());
+            }
+        };
         let mismatches = replay(&case, |_, _, _| {});
         for mismatch in mismatches.iter().take(SHOWN_MISMATCHES.saturating_sub(total.mismatches)) {
             let operation = mismatch.operation.map_or("initial".to_owned(), |at| at.to_string());
@@ -52,7 +60,11 @@ pub(crate) fn kubelet(files: &[PathBuf]) -> Result<bool> {
         failed_cases.truncate(SHOWN_MISMATCHES);
         println!("first cases that differ, for --show: {}", failed_cases.join(" "));
     }
+    if unreadable > 0 {
+        println!("{unreadable} lines could not be read; each counts as a mismatch");
+    }
     let Count { cases, operations, mismatches } = total;
+    let mismatches = mismatches + unreadable;
     println!("kubelet: {cases} cases, {operations} operations, {mismatches} mismatches");
     Ok(mismatches == 0)
 }

@@ -56,23 +56,31 @@ enum Bench {
     Kubelet,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let good = match Arguments::parse().task {
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all was well.
+fn run(task: Task) -> anyhow::Result<bool> {
+    match task {
         Task::Conformance { of: Conformance::Kubelet { files, show: Some(id) } } => {
-            conformance::show(&files, &id)?
+            conformance::show(&files, &id)
         }
         Task::Conformance { of: Conformance::Kubelet { files, show: None } } => {
-            conformance::kubelet(&files)?
+            conformance::kubelet(&files)
         }
-        Task::Bench { of: Bench::Kubelet } => {
-            bench::kubelet()?;
-            true
-        }
+        Task::Bench { of: Bench::Kubelet } => bench::kubelet().map(|()| true),
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));
-            problems.is_empty()
+            Ok(problems.is_empty())
         }
-    };
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
 }

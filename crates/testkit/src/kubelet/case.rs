@@ -11,6 +11,7 @@ use berth_kubelet::{
 use berth_model::device::{Device, DevicePool, PreferredAllocation};
 use berth_model::idset::CpuSet;
 use berth_model::machine::{CoreSpec, Machine, MachineSpec, NumaSpec};
+use berth_model::numa::NumaMask;
 use berth_model::pod::{Container, ContainerKind, Pod, Resources};
 use berth_model::quantity::Quantity;
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
@@ -87,8 +88,10 @@ impl Case {
 
     fn lower(json: CaseJson) -> FieldResult<Self> {
         let machine = machine(&json.machine)?;
-        let config = config(&json.kubelet, json.kubelet_version.as_deref())?;
+        let mut config = config(&json.kubelet, json.kubelet_version.as_deref())?;
         let version = config.version;
+        // Only options that are switches are recorded, and the recorded kubelet did start.
+        config.max_allowable_numa_nodes = Some(NumaMask::CAPACITY);
         let pools = json
             .devices
             .iter()
@@ -221,7 +224,6 @@ fn config(json: &KubeletJson, version: Option<&str>) -> FieldResult<KubeletConfi
             }
         }
     }
-    config.max_allowable_numa_nodes = topology.max_allowable_numa_nodes;
     config.cpu_manager = cpu_manager(&json.cpu_manager)?;
     config.memory_manager = memory_manager(&json.memory_manager)?;
     Ok(config)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct CaseJson {
     pub(super) id: String,
     #[serde(default)]
@@ -20,11 +21,13 @@ pub(super) struct CaseJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct IdJson {
     pub(super) id: String,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct MachineJson {
     #[serde(default)]
     pub(super) shape: String,
@@ -34,6 +37,7 @@ pub(super) struct MachineJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct NumaJson {
     pub(super) id: u32,
     pub(super) cpus: String,
@@ -45,6 +49,7 @@ pub(super) struct NumaJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct CoreGroupJson {
     pub(super) numa: u32,
     pub(super) socket: u32,
@@ -53,6 +58,7 @@ pub(super) struct CoreGroupJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct KubeletJson {
     pub(super) topology_manager: TopologyJson,
     pub(super) cpu_manager: CpuJson,
@@ -60,17 +66,17 @@ pub(super) struct KubeletJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct TopologyJson {
     pub(super) policy: String,
     #[serde(default)]
     pub(super) scope: Option<String>,
     #[serde(default)]
     pub(super) options: Vec<String>,
-    #[serde(default)]
-    pub(super) max_allowable_numa_nodes: Option<usize>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct CpuJson {
     pub(super) policy: String,
     #[serde(default)]
@@ -84,6 +90,7 @@ pub(super) struct CpuJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct MemoryJson {
     pub(super) policy: String,
     #[serde(default)]
@@ -91,6 +98,7 @@ pub(super) struct MemoryJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct PoolJson {
     #[serde(default)]
     pub(super) preferred_allocation: Option<String>,
@@ -98,6 +106,7 @@ pub(super) struct PoolJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct DeviceJson {
     pub(super) id: String,
     #[serde(default)]
@@ -107,6 +116,7 @@ pub(super) struct DeviceJson {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct StateJson {
     #[serde(default)]
     pub(super) shared_cpus: Option<String>,
@@ -117,6 +127,7 @@ pub(super) struct StateJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct OpJson {
     pub(super) admit: Option<PodJson>,
     pub(super) remove: Option<String>,
@@ -127,6 +138,7 @@ pub(super) struct OpJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct PodJson {
     pub(super) name: String,
     #[serde(default)]
@@ -141,6 +153,7 @@ pub(super) struct PodJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct ContainerJson {
     pub(super) name: String,
     pub(super) restart_policy: Option<String>,
@@ -149,6 +162,7 @@ pub(super) struct ContainerJson {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct ResourcesJson {
     #[serde(default)]
     pub(super) limits: BTreeMap<String, String>,
@@ -156,6 +170,7 @@ pub(super) struct ResourcesJson {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct OutcomeJson {
     pub(super) admitted: bool,
     pub(super) reason: Option<String>,
@@ -165,6 +180,7 @@ pub(super) struct OutcomeJson {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct GivenJson {
     pub(super) affinity: Option<AffinityJson>,
     pub(super) cpus: Option<String>,
@@ -175,12 +191,14 @@ pub(super) struct GivenJson {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct AffinityJson {
     pub(super) numa: Option<Vec<u32>>,
     pub(super) preferred: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct BlockJson {
     #[serde(rename = "type")]
     pub(super) kind: String,
@@ -189,6 +207,7 @@ pub(super) struct BlockJson {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(expecting = "an object")]
 pub(super) struct GivenDevicesJson {
     pub(super) ids: Option<Vec<String>>,
     pub(super) count: Option<usize>,
