@@ -26,7 +26,7 @@ pub use config::{
 pub use demand::{ContainerDemand, PodDemand};
 pub use device::AnyDevice;
 pub use hint::Hint;
-pub use node::{FreeMemory, Kubelet, PodKeyError};
+pub use node::{FreeMemory, Kubelet};
 pub use outcome::{
     Admission, Certainty, ContainerAssignment, DeviceAssignment, MemoryBlock, Reason, Rejection,
     Verdict,

@@ -14,7 +14,6 @@ use berth_model::numa::NumaMask;
 use berth_model::pod::ContainerKind;
 use berth_model::resource::MemoryKind;
 use smallvec::SmallVec;
-use thiserror::Error;
 
 use crate::config::{
     ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy,
@@ -81,17 +80,6 @@ pub struct FreeMemory {
     pub kind: MemoryKind,
     /// Bytes per NUMA node; `None` where a node does not list the kind.
     pub bytes: Vec<Option<u64>>,
-}
-
-/// The pod is not there, or is there already.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PodKeyError {
-    /// No such pod.
-    #[error("pod {0:?} is not on the node; it was never admitted or is already removed")]
-    NotFound(String),
-    /// Admitted before.
-    #[error("pod {0:?} is already on the node; remove it first or use another name")]
-    AlreadyAdmitted(String),
 }
 
 impl Kubelet {
@@ -235,20 +223,17 @@ impl Kubelet {
     }
 
     /// The pod arrives. If it is rejected, it leaves again with whatever its first containers had
-    /// been given; memory can have moved within a group all the same.
-    pub fn admit(
-        &mut self,
-        name: &str,
-        demand: &PodDemand,
-    ) -> Result<Result<Admission, Rejection>, PodKeyError> {
-        if self.pods.contains_key(name) {
-            return Err(PodKeyError::AlreadyAdmitted(name.to_owned()));
+    /// been given; memory can have moved within a group all the same. A pod that is on the node
+    /// already keeps what it has.
+    pub fn admit(&mut self, name: &str, demand: &PodDemand) -> Result<Admission, Rejection> {
+        if let Some(holdings) = self.pods.get(name) {
+            return Ok(admission(holdings));
         }
         let mut holdings = Vec::with_capacity(demand.containers().len());
         let mut arrival = Arrival::new(&self.setup, self.ledger.clone(), self.any_device);
         let outcome = arrival.run(demand, Some(&mut holdings));
         self.ledger = arrival.ledger;
-        Ok(match outcome {
+        match outcome {
             Ok(_) => {
                 let admission = admission(&holdings);
                 self.pods.insert(name.to_owned(), holdings);
@@ -260,7 +245,7 @@ impl Kubelet {
                 let container = container.and_then(|at| demand.containers().get(at));
                 Err(failure.rejection(container.map(|container| container.name.clone()), certain))
             }
-        })
+        }
     }
 
     /// Whether the pod would be admitted, without admitting it.
@@ -272,12 +257,11 @@ impl Kubelet {
         }
     }
 
-    /// The pod has terminated and gives back what it held.
-    pub fn remove(&mut self, name: &str) -> Result<(), PodKeyError> {
-        let holdings =
-            self.pods.remove(name).ok_or_else(|| PodKeyError::NotFound(name.to_owned()))?;
-        self.give_back(&holdings);
-        Ok(())
+    /// The pod has terminated and gives back what it held. Whether it was there.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let holdings = self.pods.remove(name);
+        self.give_back(holdings.as_deref().unwrap_or_default());
+        holdings.is_some()
     }
 
     fn give_back(&mut self, holdings: &[Holding]) {

@@ -70,7 +70,7 @@ fn would_admit_does_not_touch_the_heap() {
                     });
                     let place = format!("{numa_per_socket} {policy} {scope} round {round}");
                     assert_eq!(allocations.count_total, 0, "{place}");
-                    let _ = kubelet.admit(&format!("pod-{round}"), &demand).unwrap();
+                    let _ = kubelet.admit(&format!("pod-{round}"), &demand);
                 }
             }
         }

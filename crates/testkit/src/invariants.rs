@@ -61,7 +61,7 @@ impl Checked {
         let demand = PodDemand::new(pod, self.kubelet.config().version).expect("a pod that counts");
         let verdict = self.kubelet.would_admit(&demand);
         let before = self.kubelet.clone();
-        let outcome = self.kubelet.admit(&pod.name, &demand).expect("a new name");
+        let outcome = self.kubelet.admit(&pod.name, &demand);
         match (&outcome, verdict) {
             (Ok(admission), Verdict::Admit { numa, preferred }) => {
                 let hints = || admission.containers.iter().filter_map(|given| given.affinity);
@@ -80,16 +80,16 @@ impl Checked {
         }
         self.pods.insert(pod.name.clone(), pod.clone());
         let mut removed = self.kubelet.clone();
-        removed.remove(&pod.name).expect("it was admitted");
+        assert!(removed.remove(&pod.name), "it was admitted");
         let after = std::mem::replace(&mut self.kubelet, removed);
         self.check_restored(&before);
         self.kubelet = after;
     }
 
     fn remove(&mut self, name: &str) {
-        self.kubelet.remove(name).expect("it is there");
+        assert!(self.kubelet.remove(name), "it is there");
         if let Some(twin) = &mut self.twin {
-            twin.remove(name).expect("it is there too");
+            assert!(twin.remove(name), "it is there too");
         }
         self.pods.remove(name);
     }
@@ -101,7 +101,7 @@ impl Checked {
         outcome: &Result<Admission, Rejection>,
     ) {
         let Some(twin) = &mut self.twin else { return };
-        let other = twin.admit(name, demand).expect("a new name");
+        let other = twin.admit(name, demand);
         match (outcome, &other) {
             (Ok(mine), Ok(theirs)) => {
                 for (mine, theirs) in mine.containers.iter().zip(&theirs.containers) {

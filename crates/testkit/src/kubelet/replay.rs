@@ -58,13 +58,10 @@ pub fn replay(case: &Case, mut observe: impl FnMut(usize, &Kubelet, &str)) -> Ve
         comparison.operation = Some(index);
         let text = match &operation.admit {
             Some(_) => admit(&mut comparison, &mut kubelet, operation, &mut unstable_resources),
-            None => match kubelet.remove(&operation.pod) {
-                Ok(()) => format!("{} removed", operation.pod),
-                Err(error) => {
-                    comparison.same("remove", &"pod to be there".to_owned(), &error.to_string());
-                    error.to_string()
-                }
-            },
+            None => {
+                comparison.same("pod is there", &true, &kubelet.remove(&operation.pod));
+                format!("{} removed", operation.pod)
+            }
         };
         let after = operation.after.as_ref().unwrap_or(&before);
         compare_state(&mut comparison, after, &kubelet);
@@ -88,13 +85,9 @@ fn admit(
         comparison.same("qos", &expected.as_str(), &qos.as_str());
     }
     let verdict = kubelet.would_admit(demand);
-    let admitted = match kubelet.admit(&operation.pod, demand) {
-        Ok(admitted) => admitted,
-        Err(error) => {
-            comparison.same("admit", &"a new pod".to_owned(), &error.to_string());
-            return error.to_string();
-        }
-    };
+    let is_new = kubelet.assignment(&operation.pod).is_none();
+    comparison.same("pod is new", &true, &is_new);
+    let admitted = kubelet.admit(&operation.pod, demand);
     let text = describe(kubelet, &operation.pod, &admitted);
     comparison.same("admitted", &outcome.admitted, &admitted.is_ok());
     match &admitted {
