@@ -30,8 +30,9 @@ pub(crate) struct Pool {
 /// Devices attached to the same NUMA nodes.
 #[derive(Clone, Debug)]
 struct Class {
-    /// None if they have no topology.
     numa: NumaMask,
+    /// The plugin says where they are, even if the machine does not have all those NUMA nodes.
+    has_topology: bool,
     members: DeviceSet,
 }
 
@@ -94,24 +95,27 @@ impl Pool {
                 let problem = format!("device {:?} is on an unknown NUMA node", device.id);
                 return Err(ConfigError::new(field, problem));
             }
-            match classes.iter_mut().find(|class| class.numa == device.numa) {
+            let (numa, has_topology) = (device.numa, device.misplaced || !device.numa.is_empty());
+            let alike =
+                |class: &&mut Class| (class.numa, class.has_topology) == (numa, has_topology);
+            match classes.iter_mut().find(alike) {
                 Some(class) => class.members.insert(index),
                 None => {
                     let members = std::iter::once(index).collect();
-                    classes.push(Class { numa: device.numa, members });
+                    classes.push(Class { numa, has_topology, members });
                 }
             }
         }
         let attached = classes.iter().fold(NumaMask::EMPTY, |all, class| all | class.numa);
-        let domain = match version.device_hints_skip_empty_nodes() {
+        let domain = match version.device_hints_skip_empty_nodes() && !attached.is_empty() {
             true => attached,
             false => machine.all_numa(),
         };
         let mut pool = Self {
             inventory,
-            classes,
             domain,
-            has_topology: !attached.is_empty(),
+            has_topology: classes.iter().any(|class| class.has_topology),
+            classes,
             most: SmallVec::new(),
         };
         if hints_needed && pool.has_topology {
@@ -204,13 +208,13 @@ impl Pool {
         let (mut aligned, mut elsewhere, mut without) =
             (DeviceSet::EMPTY, DeviceSet::EMPTY, available);
         if let Some(mask) = affinity.filter(|_| self.has_topology) {
-            let of = |wanted: &dyn Fn(NumaMask) -> bool| {
-                let classes = self.classes.iter().filter(|class| wanted(class.numa));
+            let of = |wanted: &dyn Fn(&Class) -> bool| {
+                let classes = self.classes.iter().filter(|class| wanted(class));
                 classes.fold(DeviceSet::EMPTY, |all, class| all | (class.members & available))
             };
-            aligned = of(&|numa| numa.intersects(mask));
-            elsewhere = of(&|numa| !numa.is_empty() && !numa.intersects(mask));
-            without = of(&|numa| numa.is_empty());
+            aligned = of(&|class| class.numa.intersects(mask));
+            elsewhere = of(&|class| class.has_topology && !class.numa.intersects(mask));
+            without = of(&|class| !class.has_topology);
         }
         if picking.missing < aligned.len() {
             picking.prefer(aligned);
@@ -353,7 +357,7 @@ impl Hints for DeviceVoice<'_> {
         for (class, count) in self.pool.classes.iter().zip(&self.counts) {
             if class.numa.intersects(mask) {
                 found += count.free + count.reusable;
-            } else if count.reusable > 0 && !class.numa.is_empty() {
+            } else if count.reusable > 0 && class.has_topology {
                 return false;
             }
         }

@@ -89,13 +89,12 @@ impl Merge<'_> {
 
     /// The best mask that some combination of hints ANDs to, when none is preferred.
     fn compromise(&self, wants: &Wants<'_>) -> NumaMask {
-        let domain = wants.iter().fold(NumaMask::EMPTY, |union, want| union | want.domain());
+        // What is outside of any domain is never in the result, so the rest of the hints suffices.
+        let domain = common_domain(wants) & self.machine.all_numa();
         let mut reached: Option<PerMask> = None;
         let mut widest_need = 0;
         for want in wants {
-            let hints = hint_table(*want, domain);
-            let narrowest = (1..hints.len()).filter(|index| hints[*index] != 0);
-            let narrowest = narrowest.map(|index| index.count_ones() as usize).min().unwrap_or(0);
+            let (hints, narrowest) = hint_table(*want, domain);
             widest_need = widest_need.max(narrowest);
             for _ in 0..want.resources() {
                 reached = Some(match reached {
@@ -144,14 +143,21 @@ fn common_domain(wants: &Wants<'_>) -> NumaMask {
     wants.iter().fold(all, |common, want| common & want.domain())
 }
 
-/// 1 for every mask that is a hint.
-fn hint_table(want: &dyn Hints, domain: NumaMask) -> PerMask {
-    let mut table = PerMask::from_elem(0, 1 << domain.count());
-    for (index, entry) in table.iter_mut().enumerate().skip(1) {
-        let mask = domain.spread(index as u64);
-        *entry = u64::from(mask.is_subset(want.domain()) && want.feasible(mask));
+/// 1 for every subset of `common` that is the part of a hint in it, and the size of the narrowest
+/// hint.
+fn hint_table(want: &dyn Hints, common: NumaMask) -> (PerMask, usize) {
+    let mut table = PerMask::from_elem(0, 1 << common.count());
+    let domain = want.domain();
+    let mut narrowest = usize::MAX;
+    for index in 1..1 << domain.count() {
+        let mask = domain.spread(index);
+        if want.feasible(mask) {
+            narrowest = narrowest.min(mask.count());
+            let part = if domain == common { index } else { common.gather(mask) };
+            table[part as usize] = 1;
+        }
     }
-    table
+    (table, if narrowest == usize::MAX { 0 } else { narrowest })
 }
 
 /// 1 for every mask that is the intersection of one mask of each table.

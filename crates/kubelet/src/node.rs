@@ -431,8 +431,9 @@ impl<'k> Arrival<'k> {
         if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
             let pool = self.cpu_pool();
             policy.check(pool, demand.cpus)?;
-            if !policy.surely_allocates(pool, demand.cpus) {
-                policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
+            let machine = &self.setup.machine;
+            if !policy.surely_allocates(machine, pool, demand.cpus, hint.numa) {
+                policy.allocate(machine, pool, demand.cpus, hint.numa)?;
             }
         }
         if let (Some(policy), Some(ledger)) = (&self.setup.memory, &self.ledger.memory) {

@@ -85,7 +85,7 @@ fn errors_name_the_field() {
         ("/machine/numa/1/cpus", json!("4-8"), "machine.numa[1].cpus"),
         ("/machine/numa/1/memory_bytes", json!(-1), "machine.numa[1].memory_bytes"),
         ("/machine/sockets", json!("two"), "machine.sockets"),
-        ("/devices/nvidia.com~1gpu/devices/1/numa", json!([7]), "devices[nvidia.com/gpu]"),
+        ("/devices/nvidia.com~1gpu/devices/1/numa", json!([-1]), "numa[0]"),
         ("/devices/nvidia.com~1gpu/devices/1/id", json!("gpu-0"), "devices[nvidia.com/gpu]"),
         (limits, json!({"cpu": "-2"}), "ops[0].admit.containers[c].limits[cpu]"),
         (limits, json!({"cpu": "2 cores"}), "ops[0].admit.containers[c].limits[cpu]"),

@@ -14,6 +14,9 @@ pub struct Device {
     pub id: String,
     /// NUMA nodes it is attached to; empty if the plugin reports no topology for it.
     pub numa: NumaMask,
+    /// The plugin names NUMA nodes that the machine does not have. With `numa` empty, the device
+    /// has a topology all the same, but is near to nothing.
+    pub misplaced: bool,
     /// Whether the plugin reports it as usable.
     pub healthy: bool,
 }

@@ -1,7 +1,6 @@
 //! GPUs of a node: product, memory, where each is attached, and how it is divided.
 //!
-//! Owns the way from GPUs to the devices a plugin lists for them: whole GPUs, MIG slices, shared
-//! replicas, with the resource names and ids that NVIDIA's device plugin uses. Must not know who
+//! Owns the way from GPUs to the devices a plugin lists for them: whole GPUs, MIG slices, replicas, with the resource names and ids that NVIDIA's device plugin uses. Must not know who
 //! holds which.
 
 use crate::device::{Device, DevicePool, PreferredAllocation};
@@ -25,8 +24,11 @@ pub struct Gpu {
     pub numa: NumaMask,
     /// Whether it works.
     pub health: Health,
-    /// How it is divided.
-    pub division: Division,
+    /// Its MIG slices; `None` if MIG is off. A MIG GPU without slices offers nothing.
+    pub mig: Option<Layout>,
+    /// How many pods share it, or each of its slices, by time-slicing or MPS; `None`: it is not
+    /// shared. How many, not how much each gets.
+    pub replicas: Option<u16>,
 }
 
 /// Whether a GPU works.
@@ -38,20 +40,6 @@ pub enum Health {
     Unhealthy {
         /// What is known about it, such as an XID.
         cause: String,
-    },
-}
-
-/// How a GPU is divided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Division {
-    /// Not at all.
-    Whole,
-    /// Into hardware slices. A MIG GPU without slices offers nothing.
-    Mig(Layout),
-    /// Into replicas that share it, by time-slicing or MPS. How many pods, not how much each gets.
-    Shared {
-        /// How many.
-        replicas: u32,
     },
 }
 
@@ -79,26 +67,29 @@ impl Gpu {
 
     /// The resource and ids of everything this GPU offers.
     fn offers(&self, naming: Naming) -> Vec<(ResourceName, String)> {
-        let whole = || ResourceName::new(WHOLE_GPU);
-        match &self.division {
-            Division::Whole => vec![(whole(), self.id.clone())],
-            Division::Mig(layout) => layout
+        let whole = || WHOLE_GPU.to_owned();
+        let parts: Vec<(String, String)> = match &self.mig {
+            None => vec![(whole(), self.id.clone())],
+            Some(layout) => layout
                 .instances()
                 .map(|slice| {
                     let resource = match naming.slices_as_gpus {
                         true => whole(),
-                        false => ResourceName::new(slice.profile.name().resource().to_string()),
+                        false => slice.profile.name().resource().to_string(),
                     };
                     (resource, self.slice_id(&slice))
                 })
                 .collect(),
-            Division::Shared { replicas } => {
-                let suffix = if naming.shared_suffix { ".shared" } else { "" };
-                let resource = ResourceName::new(format!("{WHOLE_GPU}{suffix}"));
-                let replica = |index| (resource.clone(), format!("{}::{index}", self.id));
-                (0..*replicas).map(replica).collect()
+        };
+        let suffix = if naming.shared_suffix { ".shared" } else { "" };
+        let offer = |(resource, id): (String, String)| match self.replicas {
+            None => vec![(ResourceName::new(resource), id)],
+            Some(replicas) => {
+                let resource = ResourceName::new(format!("{resource}{suffix}"));
+                (0..replicas).map(|index| (resource.clone(), format!("{id}::{index}"))).collect()
             }
-        }
+        };
+        parts.into_iter().flat_map(offer).collect()
     }
 }
 
@@ -116,7 +107,12 @@ pub fn device_pools(
                 pools.insert(at, DevicePool { resource, preferred, devices: Vec::new() });
             }
             if let Some(pool) = pools.get_mut(at) {
-                pool.devices.push(Device { id, numa: gpu.numa, healthy: gpu.is_healthy() });
+                pool.devices.push(Device {
+                    id,
+                    numa: gpu.numa,
+                    misplaced: false,
+                    healthy: gpu.is_healthy(),
+                });
             }
         }
     }
@@ -128,14 +124,15 @@ mod tests {
     use super::*;
     use crate::mig::Board;
 
-    fn gpu(id: &str, division: Division) -> Gpu {
+    fn gpu(id: &str, mig: Option<Layout>, replicas: Option<u16>) -> Gpu {
         Gpu {
             id: id.to_owned(),
             product: "NVIDIA H100 80GB HBM3".to_owned(),
             memory_bytes: 80 << 30,
             numa: NumaMask::single(0),
             health: Health::Healthy,
-            division,
+            mig,
+            replicas,
         }
     }
 
@@ -153,7 +150,7 @@ mod tests {
     fn slices_are_offered_by_profile_or_as_gpus() {
         let board = Board::by_id("h100-80gb").unwrap();
         let layout = Layout::parse(board, "3g.40gb@0 + 1g.10gb+me@4").unwrap();
-        let gpus = [gpu("a", Division::Whole), gpu("b", Division::Mig(layout))];
+        let gpus = [gpu("a", None, None), gpu("b", Some(layout), None)];
         let mixed = offered(&gpus, Naming::default());
         let names: Vec<&str> = mixed.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(
@@ -168,7 +165,7 @@ mod tests {
 
     #[test]
     fn replicas_are_offered_under_either_name() {
-        let gpus = [gpu("a", Division::Shared { replicas: 3 })];
+        let gpus = [gpu("a", None, Some(3))];
         let plain = offered(&gpus, Naming::default());
         assert_eq!(
             plain,
@@ -179,8 +176,18 @@ mod tests {
     }
 
     #[test]
+    fn slices_can_be_shared_too() {
+        let board = Board::by_id("h100-80gb").unwrap();
+        let layout = Layout::parse(board, "3g.40gb@0").unwrap();
+        let naming = Naming { shared_suffix: true, ..Naming::default() };
+        let shared = offered(&[gpu("a", Some(layout), Some(2))], naming);
+        let ids = ["a/3g.40gb@0::0", "a/3g.40gb@0::1"].map(String::from);
+        assert_eq!(shared, [("nvidia.com/mig-3g.40gb.shared".to_owned(), ids.into())]);
+    }
+
+    #[test]
     fn unhealthy_gpus_are_listed_as_such() {
-        let mut broken = gpu("a", Division::Whole);
+        let mut broken = gpu("a", None, None);
         broken.health = Health::Unhealthy { cause: "XID 79".to_owned() };
         let pools = device_pools(&[broken], Naming::default(), PreferredAllocation::LowestId);
         assert!(!pools[0].devices[0].healthy);

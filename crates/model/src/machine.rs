@@ -289,13 +289,12 @@ fn checked_nodes(mut specs: Vec<NumaSpec>) -> Result<Vec<NumaNode>, MachineError
             let problem = format!("has {got} entries for {count} NUMA nodes; give one for each");
             return error(field("distances"), problem);
         }
-        let in_hugepages = spec
-            .hugepages
-            .iter()
-            .fold(0u64, |sum, (size, pages)| sum.saturating_add(size.saturating_mul(*pages)));
-        if in_hugepages > spec.memory_bytes {
+        let mut in_hugepages = spec.hugepages.iter().map(|(size, pages)| size.checked_mul(*pages));
+        let in_hugepages = in_hugepages.try_fold(0u64, |sum, bytes| sum.checked_add(bytes?));
+        if in_hugepages.is_none_or(|bytes| bytes > spec.memory_bytes) {
             let total = spec.memory_bytes;
-            let problem = format!("take {in_hugepages} bytes of {total}; lower their number");
+            let problem =
+                format!("take more than the {total} bytes of the node; lower their number");
             return error(field("hugepages"), problem);
         }
         nodes.push(NumaNode {
@@ -383,7 +382,7 @@ mod tests {
             (broken(|m| m.cores.clear()), "cores: is empty"),
             (
                 broken(|m| m.numa[0].hugepages = [(1 << 30, 2)].into()),
-                "numa[0].hugepages: take 2147483648 bytes of 1073741824",
+                "numa[0].hugepages: take more than the 1073741824 bytes",
             ),
         ];
         for (got, want) in cases {

@@ -85,6 +85,16 @@ impl NumaMask {
         })
     }
 
+    /// Bit `k` of the result is set if the `k`-th node of this mask is in `other`: undoes
+    /// [`Self::spread`].
+    pub fn gather(self, other: Self) -> u64 {
+        if self.0 & self.0.wrapping_add(1) == 0 {
+            return self.0 & other.0;
+        }
+        let positions = self.iter().enumerate();
+        positions.fold(0, |bits, (at, node)| bits | u64::from(other.contains(node)) << at)
+    }
+
     /// Puts bit `k` of `pattern` on the `k`-th node of the mask.
     pub fn spread(self, mut pattern: u64) -> Self {
         if self.0 & self.0.wrapping_add(1) == 0 {
@@ -142,6 +152,10 @@ mod tests {
                     .filter(|m| m & !mask.0 == 0 && m.count_ones() as usize == size)
                     .collect();
                 assert_eq!(got, want, "{mask:?} {size}");
+                for (index, subset) in got.iter().enumerate() {
+                    let bits = mask.gather(NumaMask(*subset));
+                    assert_eq!(mask.spread(bits).0, *subset, "{mask:?} {index}");
+                }
             }
         }
         assert_eq!(NumaMask(u64::MAX).subsets(64).count(), 1);

@@ -60,6 +60,7 @@ pub fn spread_devices(resource: &str, count: usize, machine: &Machine) -> Device
     let device = |index: usize| Device {
         id: format!("{}-{index}", resource.rsplit('/').next().unwrap_or(resource)),
         numa: NumaMask::single(index * nodes / count),
+        misplaced: false,
         healthy: true,
     };
     DevicePool {

@@ -71,6 +71,7 @@ fn machine(bytes: &mut Unstructured<'_>) -> Result<(MachineSpec, bool)> {
     let cores_per_numa = bytes.int_in_range(1..=8usize)?;
     let cores_per_uncore = bytes.int_in_range(0..=4usize)?;
     let uneven = bytes.ratio(1, 5)?;
+    let spanning = bytes.ratio(1, 8)?;
     let gaps = bytes.ratio(1, 6)?;
     let adjacent = bytes.arbitrary::<bool>()?;
     let hugepages = bytes.ratio(1, 3)?;
@@ -100,15 +101,18 @@ fn machine(bytes: &mut Unstructured<'_>) -> Result<(MachineSpec, bool)> {
             let online = if short { threads.div_ceil(2) } else { threads };
             let cpu =
                 |thread| if adjacent { core * threads + thread } else { thread * total + core };
+            // Now and then a core sits on the next socket: NUMA nodes that span sockets.
+            let astray = spanning && bytes.ratio(1, 3)?;
+            let socket = group * sockets / groups + usize::from(astray);
             spec.cores.push(CoreSpec {
                 numa: id(group * cpu_nodes / groups),
-                socket: (group * sockets / groups) as u32,
+                socket: socket.min(sockets - 1) as u32,
                 uncore: core.checked_div(cores_per_uncore).map(|cache| cache as u32),
                 threads: (0..online).map(cpu).collect(),
             });
         }
     }
-    Ok((spec, !uneven))
+    Ok((spec, !uneven && !spanning))
 }
 
 fn config(bytes: &mut Unstructured<'_>, machine: &Machine) -> Result<KubeletConfig> {
@@ -166,6 +170,7 @@ fn pool(bytes: &mut Unstructured<'_>, resource: &str, machine: &Machine) -> Resu
             Ok(Device {
                 id: format!("dev-{index}"),
                 numa: (0..count).map(|_| bytes.choose_index(nodes)).collect::<Result<_>>()?,
+                misplaced: bytes.ratio(1, 20)?,
                 healthy: !bytes.ratio(1, 10)?,
             })
         })
@@ -213,7 +218,7 @@ fn container(
         }
     };
     limits.insert(ResourceName::cpu(), cpus);
-    let memory = bytes.int_in_range(1..=3000)? * MIB as i64;
+    let memory = bytes.int_in_range(1..=6000)? * MIB as i64;
     limits.insert(ResourceName::memory(), Quantity::from_bytes(memory));
     if hugepages && bytes.ratio(1, 3)? {
         let pages = bytes.int_in_range(0..=300)?;

@@ -19,20 +19,23 @@ use crate::outcome::Failure;
 
 const ENDLESS: &str = "the kubelet would loop for ever distributing CPUs across NUMA nodes";
 
-/// Free CPUs of each NUMA node, in the order in which nodes are visited.
-type PerNode = SmallVec<[i64; 32]>;
+/// A number of CPUs for each of [`Search::nodes`].
+type PerNode = SmallVec<[i64; 16]>;
 
-/// Indexes into the visiting order.
+/// Indexes into [`Search::nodes`].
 type Combination = SmallVec<[u8; 16]>;
 
 /// The search for one allocation.
 struct Search<'a> {
     machine: &'a Machine,
     policy: &'a StaticCpus,
-    /// NUMA nodes with free CPUs, in visiting order.
+    /// Positions of the NUMA nodes with free CPUs, each once.
     nodes: Order,
     /// Their free CPUs.
     free: PerNode,
+    /// The nodes in the order in which they are visited: a node that spans sockets may come up once
+    /// for each of them, and is then counted as often.
+    visits: Combination,
     /// CPUs wanted.
     need: i64,
     /// CPUs are handed out in groups of this size.
@@ -59,16 +62,12 @@ impl StaticCpus {
             true => self.threads_per_core as i64,
             false => 1,
         };
-        let available = free.len();
         if need < 1 {
             return Ok(CpuSet::EMPTY);
         }
-        if need % group == 0 && need <= available as i64 {
+        if need % group == 0 && need <= free.len() as i64 {
             let cpus = Gathering::new(machine, self, free, need);
-            let nodes = cpus.numa_in_order();
-            let free_cpus = |at: &u16| free.count_in(&machine.numa()[usize::from(*at)].cpus) as i64;
-            let per_node = nodes.iter().map(free_cpus).collect();
-            let search = Search { machine, policy: self, nodes, free: per_node, need, group };
+            let search = Search::new(&cpus, need, group);
             if let Some(best) = search.best()? {
                 return search.hand_out(cpus, &best);
             }
@@ -78,26 +77,36 @@ impl StaticCpus {
 
     /// The fewest and the most NUMA nodes that it makes sense to spread `need` CPUs over.
     fn nodes_needed(&self, machine: &Machine, search: &Search<'_>) -> (usize, usize) {
-        let groups = (machine.cpus().len() as i64).div_ceil_(search.group);
-        let groups_per_node = groups.div_ceil_(self.domain.count() as i64);
-        let groups_needed = search.need.div_ceil_(search.group);
-        let fewest = groups_needed.div_ceil_(groups_per_node) as usize;
+        let groups = divide_up(machine.cpus().len() as i64, search.group);
+        let groups_per_node = divide_up(groups, self.domain.count() as i64);
+        let groups_needed = divide_up(search.need, search.group);
+        let fewest = divide_up(groups_needed, groups_per_node) as usize;
         (fewest, (groups_needed as usize).min(search.nodes.len()))
     }
 }
 
 /// Division of positive numbers, rounded up.
-trait DivCeil {
-    fn div_ceil_(self, by: Self) -> Self;
+fn divide_up(number: i64, by: i64) -> i64 {
+    (number - 1) / by + 1
 }
 
-impl DivCeil for i64 {
-    fn div_ceil_(self, by: Self) -> Self {
-        (self - 1) / by + 1
+impl<'a> Search<'a> {
+    fn new(cpus: &Gathering<'a>, need: i64, group: i64) -> Self {
+        let (machine, policy) = (cpus.machine, cpus.policy);
+        let mut nodes = Order::new();
+        let mut visits = Combination::new();
+        for at in cpus.numa_in_order() {
+            let known = nodes.iter().position(|node| *node == at);
+            visits.push(known.unwrap_or(nodes.len()) as u8);
+            if known.is_none() {
+                nodes.push(at);
+            }
+        }
+        let free_cpus = |at: &u16| cpus.free.count_in(&machine.numa()[usize::from(*at)].cpus);
+        let free = nodes.iter().map(|at| free_cpus(at) as i64).collect();
+        Self { machine, policy, nodes, free, visits, need, group }
     }
-}
 
-impl Search<'_> {
     fn best(&self) -> Result<Option<Best>, Failure> {
         let by_socket = self.policy.has(CpuOption::AlignBySocket)
             && self.policy.version.distributes_within_sockets();
@@ -110,21 +119,13 @@ impl Search<'_> {
                 in_one_socket: false,
             };
             let mut found = false;
-            let mut fault = None;
-            let all: Combination = (0..self.nodes.len() as u8).collect();
-            let mut combinations = Combinations::new(&all, size);
+            let mut combinations = Combinations::new(&self.visits, size);
             while let Some(nodes) = combinations.next() {
                 if best.balance == Some(0) && (!by_socket || best.in_one_socket) {
                     break;
                 }
                 let Some(share) = self.even_share(nodes, by_socket) else { continue };
-                let (balance, remainder_nodes) = match self.balance(nodes, share) {
-                    Ok(judged) => judged,
-                    Err(failure) => {
-                        fault = Some(failure);
-                        break;
-                    }
-                };
+                let (balance, remainder_nodes) = self.balance(nodes, share)?;
                 let in_one_socket = by_socket && self.in_one_socket(nodes);
                 let better = match in_one_socket == best.in_one_socket {
                     true => is_less(balance, best.balance),
@@ -138,9 +139,6 @@ impl Search<'_> {
                     combinations.retain();
                 }
             }
-            if let Some(failure) = fault {
-                return Err(failure);
-            }
             if found {
                 best.nodes = combinations.retained();
                 return Ok(Some(best));
@@ -152,6 +150,12 @@ impl Search<'_> {
     /// CPUs that each of `nodes` can give alike, in whole groups; `None` if they cannot serve.
     fn even_share(&self, nodes: &[u8], by_socket: bool) -> Option<i64> {
         let free = || nodes.iter().map(|node| self.free[usize::from(*node)]);
+        let distinct = nodes.iter().fold(0u64, |seen, node| seen | 1 << node);
+        let together: i64 =
+            (0..self.free.len()).filter(|at| distinct >> at & 1 == 1).map(|at| self.free[at]).sum();
+        if together < self.need {
+            return None;
+        }
         let whole_groups: i64 = free().map(|free| free / self.group).sum();
         if whole_groups * self.group < self.need {
             return None;
@@ -301,8 +305,10 @@ struct Combinations<'a> {
     current: SmallVec<[u8; 16]>,
     size: usize,
     started: bool,
+    /// The current combination, and how many buffers there have been.
     buffer: Combination,
-    /// The retained buffer, and how many of its leading elements tell it from other buffers.
+    buffers: usize,
+    /// The retained buffer as it reads now, and which one it is.
     kept: Option<(Combination, usize)>,
 }
 
@@ -314,6 +320,7 @@ impl<'a> Combinations<'a> {
             size,
             started: false,
             buffer: Combination::new(),
+            buffers: 0,
             kept: None,
         }
     }
@@ -325,21 +332,20 @@ impl<'a> Combinations<'a> {
         let changed_from = if self.started { self.advance()? } else { 0 };
         self.started = true;
         self.buffer = self.current.iter().map(|index| self.items[usize::from(*index)]).collect();
-        let own = self.own_elements();
-        if let Some((kept, kept_own)) = &mut self.kept {
-            debug_assert_eq!(*kept_own, own);
-            // The walk writes the elements from where it changed. They land in the retained buffer
-            // if the elements that buffer owns did not change.
-            if changed_from >= own && kept[..own] == self.buffer[..own] {
-                kept[changed_from..].copy_from_slice(&self.buffer[changed_from..]);
-            }
+        if changed_from < self.own_elements() {
+            self.buffers += 1;
+        } else if let Some((kept, buffer)) = &mut self.kept
+            && *buffer == self.buffers
+        {
+            // The walk writes the elements from where it changed, into the retained buffer too.
+            kept[changed_from..].copy_from_slice(&self.buffer[changed_from..]);
         }
         Some(&self.buffer)
     }
 
     /// Remembers the current combination.
     fn retain(&mut self) {
-        self.kept = Some((self.buffer.clone(), self.own_elements()));
+        self.kept = Some((self.buffer.clone(), self.buffers));
     }
 
     /// The remembered combination, as it reads now.
@@ -431,7 +437,8 @@ mod tests {
     #[test]
     fn retained_combinations_change_as_go_slices_do() {
         for count in 1..=9u8 {
-            let items: Vec<u8> = (0..count).map(|item| item * 3).collect();
+            // Some items come twice.
+            let items: Vec<u8> = (0..count).map(|item| item / 3 * 2).collect();
             for size in 1..=usize::from(count) {
                 let total = {
                     let mut all = Combinations::new(&items, size);

@@ -175,12 +175,24 @@ impl StaticCpus {
     }
 
     /// Whether [`Self::allocate`] will succeed, where that is plain without choosing CPUs: as many
-    /// CPUs as are asked for are found wherever there are so many, unless distribution loses count
-    /// or the machine is so uneven that CPUs are handed out twice.
-    pub(crate) fn surely_allocates(&self, pool: CpuPool, need: usize) -> bool {
-        !self.has(CpuOption::DistributeCpusAcrossNuma)
-            && self.even
-            && ((pool.shared - self.reserved) | pool.reusable).len() >= need
+    /// CPUs as are asked for are found wherever there are so many, unless distribution over several
+    /// NUMA nodes loses count or the machine is so uneven that CPUs are handed out twice.
+    pub(crate) fn surely_allocates(
+        &self,
+        machine: &Machine,
+        pool: CpuPool,
+        need: usize,
+        affinity: Option<NumaMask>,
+    ) -> bool {
+        let allocatable = (pool.shared - self.reserved) | pool.reusable;
+        if !self.has(CpuOption::DistributeCpusAcrossNuma) {
+            return self.even && allocatable.len() >= need;
+        }
+        let on_one_node = affinity.filter(|mask| mask.count() == 1).is_some_and(|mask| {
+            !self.has(CpuOption::AlignBySocket)
+                && self.aligned_cpus(machine, mask).count_in(&allocatable) >= need
+        });
+        self.even && on_one_node
     }
 
     fn is_even(&self, machine: &Machine) -> bool {

@@ -19,8 +19,8 @@ pub(super) type Order = SmallVec<[u16; 32]>;
 
 /// CPUs being gathered.
 pub(super) struct Gathering<'m> {
-    machine: &'m Machine,
-    policy: &'m StaticCpus,
+    pub(super) machine: &'m Machine,
+    pub(super) policy: &'m StaticCpus,
     pub(super) free: CpuSet,
     pub(super) taken: CpuSet,
     /// How many are still missing; negative once more were taken than asked for.

@@ -373,8 +373,8 @@ impl Board {
 
     fn expect(&self, name: ProfileName) -> Result<&'static Profile, ProfileError> {
         match self.find(name) {
-            Some((profile, _)) => Ok(profile),
-            None => Err(ProfileError::NotOnBoard { name, board: self.id }),
+            Some((profile, NameMatch::Exact | NameMatch::Alias)) => Ok(profile),
+            _ => Err(ProfileError::NotOnBoard { name, board: self.id }),
         }
     }
 

@@ -43,7 +43,7 @@ pub use diff::{BoardMismatch, Repartition};
 pub use future::Room;
 pub use geometry::{Future, Starts};
 pub use layout::{Instance, Layout, LayoutError};
-pub use name::{Attribute, NameError, ProfileName, RESOURCE_PREFIX, ResourceName};
+pub use name::{Attribute, MigResource, NameError, ProfileName, RESOURCE_PREFIX};
 pub use need::Need;
 pub use product::ProductError;
 pub use share::{Apportioned, Share, Shares};

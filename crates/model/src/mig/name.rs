@@ -114,8 +114,8 @@ impl ProfileName {
 
     /// The Kubernetes resource this profile is offered as.
     #[must_use]
-    pub const fn resource(self) -> ResourceName {
-        ResourceName(self)
+    pub const fn resource(self) -> MigResource {
+        MigResource(self)
     }
 
     fn read(text: &str, suffix: fn(Attribute) -> &'static str) -> Result<Self, NameError> {
@@ -159,9 +159,9 @@ impl fmt::Display for ProfileName {
 
 /// A profile as a Kubernetes resource; printing it gives `nvidia.com/mig-1g.10gb.me`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ResourceName(ProfileName);
+pub struct MigResource(ProfileName);
 
-impl fmt::Display for ResourceName {
+impl fmt::Display for MigResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0;
         let suffix = name.attribute.resource_suffix();

@@ -298,20 +298,19 @@ fn device_pool(resource: &str, json: &PoolJson, machine: &Machine) -> FieldResul
             return Err((format!("{field}.preferred_allocation"), problem));
         }
     };
-    let mut devices = Vec::with_capacity(json.devices.len());
-    for device in &json.devices {
-        let position = |id: &u32| {
-            machine.numa_position(*id).ok_or_else(|| {
-                let field = format!("{field}.devices[{}].numa", device.id);
-                (field, format!("there is no NUMA node {id}; list it under machine.numa"))
-            })
-        };
-        devices.push(Device {
-            id: device.id.clone(),
-            numa: device.numa.iter().map(position).collect::<Result<_, _>>()?,
-            healthy: !device.unhealthy,
-        });
-    }
+    let devices = json
+        .devices
+        .iter()
+        .map(|device| {
+            let position = |id: &u32| machine.numa_position(*id);
+            Device {
+                id: device.id.clone(),
+                numa: device.numa.iter().filter_map(position).collect(),
+                misplaced: device.numa.iter().any(|id| position(id).is_none()),
+                healthy: !device.unhealthy,
+            }
+        })
+        .collect();
     Ok(DevicePool { resource: resource.into(), preferred, devices })
 }
 
