@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy,
-    PodDemand, ReservedCpus, TopologyPolicy, TopologyScope,
+    PodDemand, ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
 };
 use berth_model::idset::CpuSet;
 use berth_model::resource::MemoryKind;
@@ -131,7 +131,7 @@ fn scene(nodes: usize, sockets: usize, question: &Question) -> Result<(Kubelet, 
             reserved: ReservedCpus::Explicit(CpuSet::from_iter([0, 64])),
         },
         memory_manager: MemoryManagerPolicy::Static {
-            reserved: vec![(0, MemoryKind::Ordinary, 1 << 30)],
+            reserved: vec![ReservedMemory { numa: 0, kind: MemoryKind::Ordinary, bytes: 1 << 30 }],
         },
         ..KubeletConfig::default()
     };

@@ -203,9 +203,20 @@ pub enum MemoryManagerPolicy {
     None,
     /// Memory of Guaranteed pods is pinned to NUMA nodes.
     Static {
-        /// Bytes kept for the system: NUMA node id, kind of memory, bytes.
-        reserved: Vec<(u32, MemoryKind, u64)>,
+        /// Memory kept for the system.
+        reserved: Vec<ReservedMemory>,
     },
+}
+
+/// Memory of one kind kept for the system on one NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedMemory {
+    /// Id of the NUMA node.
+    pub numa: u32,
+    /// Kind of memory.
+    pub kind: MemoryKind,
+    /// How much.
+    pub bytes: u64,
 }
 
 /// A kubelet's configuration. Names are those of its configuration file.
@@ -273,7 +284,8 @@ impl KubeletConfig {
             );
             return Err(ConfigError::new(field, problem));
         }
-        if self.prefer_closest_numa_nodes {
+        let single = self.topology_policy == TopologyPolicy::SingleNumaNode;
+        if self.prefer_closest_numa_nodes && !single {
             let field = "topology_manager.options[prefer-closest-numa-nodes]";
             if machine.numa().iter().any(|node| node.distances.is_empty()) {
                 let problem = "needs the distances of every NUMA node; give numa[].distances";
@@ -304,7 +316,10 @@ impl KubeletConfig {
                 return error("align-by-socket needs at least one NUMA node per socket".to_owned());
             }
         }
-        check_hint_nodes("cpu_manager.policy", "NUMA nodes with CPUs", machine.cpu_numa())
+        match self.topology_policy {
+            TopologyPolicy::None => Ok(()),
+            _ => check_hint_nodes("cpu_manager.policy", "NUMA nodes with CPUs", machine.cpu_numa()),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a kubelet sees of a pod: whole CPUs, bytes and device counts, per container and in all.
 //!
 //! Owns the lowering from quantities to what the managers count, done once per kind of pod and then
-//! asked about on many nodes. Must not know any node.
+//! asked about on many nodes. Quantities are taken as the API server stores them: `1.5Gi` is `1536Mi`
+//! by the time a kubelet sees it. Must not know any node.
 
 use berth_model::pod::{ContainerKind, Pod, PodError, QosClass};
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
@@ -12,6 +13,7 @@ use crate::config::KubeletVersion;
 /// A pod as the managers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDemand {
+    version: KubeletVersion,
     containers: Vec<ContainerDemand>,
     total: ContainerDemand,
 }
@@ -41,7 +43,8 @@ pub(crate) enum MemoryDemand {
 }
 
 impl PodDemand {
-    /// What a kubelet of this version sees of `pod`, whose requests have been defaulted.
+    /// What a kubelet of this version sees of `pod`, whose requests have been defaulted. Ask only
+    /// kubelets of this version about it.
     pub fn new(pod: &Pod, version: KubeletVersion) -> Result<Self, PodError> {
         pod.check_quantities()?;
         let pod_level = version.pod_level_resources();
@@ -69,7 +72,12 @@ impl PodDemand {
             memory: if pinned { total_memory(&containers) } else { MemoryDemand::Unpinned },
             devices: device_counts(&pod.peak_limits()),
         };
-        Ok(Self { containers, total })
+        Ok(Self { version, containers, total })
+    }
+
+    /// The version of the kubelets it is meant for.
+    pub fn version(&self) -> KubeletVersion {
+        self.version
     }
 
     /// The containers in the order in which they are admitted.
@@ -84,8 +92,11 @@ impl PodDemand {
 }
 
 fn whole_cpus(requests: &ResourceList) -> usize {
-    let millis = requests.get("cpu").map_or(0, |quantity| quantity.milli_value());
-    if millis % 1000 == 0 { usize::try_from(millis / 1000).unwrap_or(0) } else { 0 }
+    let Some(quantity) = requests.get("cpu") else { return 0 };
+    let millis = quantity.milli_value();
+    // So many CPUs that their thousandths do not fit are whole CPUs too.
+    let whole = millis % 1000 == 0 || quantity.as_i64().is_some();
+    if whole { usize::try_from(quantity.value()).unwrap_or(0) } else { 0 }
 }
 
 fn memory_demand(requests: &ResourceList) -> MemoryDemand {

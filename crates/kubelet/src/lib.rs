@@ -21,7 +21,7 @@ mod outcome;
 
 pub use config::{
     ConfigError, CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion,
-    MemoryManagerPolicy, ReservedCpus, TopologyPolicy, TopologyScope,
+    MemoryManagerPolicy, ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
 };
 pub use demand::{ContainerDemand, PodDemand};
 pub use device::AnyDevice;

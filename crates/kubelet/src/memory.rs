@@ -11,7 +11,7 @@ use berth_model::pod::ContainerKind;
 use berth_model::resource::MemoryKind;
 use smallvec::SmallVec;
 
-use crate::config::{ConfigError, KubeletVersion};
+use crate::config::{ConfigError, KubeletVersion, ReservedMemory};
 use crate::demand::MemoryDemand;
 use crate::hint::{Hint, Hints, Voice};
 use crate::outcome::{Failure, MemoryBlock};
@@ -39,7 +39,7 @@ pub(crate) struct StaticMemory {
 pub(crate) struct MemoryLedger {
     groups: SmallVec<[Group; 8]>,
     /// By node, then kind.
-    cells: SmallVec<[Cell; 16]>,
+    cells: SmallVec<[Cell; 24]>,
     /// A NUMA node has served in two different groups at once.
     pub(crate) groups_overlapped: bool,
 }
@@ -68,11 +68,11 @@ impl StaticMemory {
     pub(crate) fn new(
         machine: &Machine,
         version: KubeletVersion,
-        reserved: &[(u32, MemoryKind, u64)],
+        reserved: &[ReservedMemory],
     ) -> Result<Self, ConfigError> {
-        for (node, kind, _) in reserved {
-            let field = format!("memory_manager.reserved[{node}][{kind}]");
-            let Some(position) = machine.numa_position(*node) else {
+        for ReservedMemory { numa, kind, .. } in reserved {
+            let field = format!("memory_manager.reserved[{numa}][{kind}]");
+            let Some(position) = machine.numa_position(*numa) else {
                 return Err(ConfigError::new(field, "there is no such NUMA node; correct the id"));
             };
             if total_bytes(machine, position, *kind).is_none() {
@@ -80,8 +80,8 @@ impl StaticMemory {
                 return Err(ConfigError::new(field, problem));
             }
         }
-        let ordinary = reserved.iter().filter(|(_, kind, _)| *kind == MemoryKind::Ordinary);
-        if ordinary.map(|(_, _, bytes)| *bytes).max().unwrap_or(0) == 0 {
+        let ordinary = reserved.iter().filter(|amount| amount.kind == MemoryKind::Ordinary);
+        if ordinary.map(|amount| amount.bytes).max().unwrap_or(0) == 0 {
             let problem = "is empty; the Static policy needs some memory reserved for the system";
             return Err(ConfigError::new("memory_manager.reserved", problem));
         }
@@ -139,14 +139,20 @@ impl StaticMemory {
             .collect()
     }
 
-    /// Amounts by index of kind. A kind that some NUMA node does not list crashes the kubelet.
+    /// Amounts by index of kind.
     fn request(&self, bytes: &[(MemoryKind, u64)]) -> Result<Request, Failure> {
         let index = |(kind, bytes): &(MemoryKind, u64)| {
-            let at = self.kinds.iter().position(|known| known == kind)?;
-            let mut everywhere = (0..self.nodes).map(|node| node * self.kinds.len() + at);
-            everywhere.all(|cell| self.allocatable[cell].is_some()).then_some((at, *bytes))
+            self.kinds.iter().position(|known| known == kind).map(|at| (at, *bytes))
         };
         bytes.iter().map(index).collect::<Option<_>>().ok_or(Failure::Fault(UNLISTED))
+    }
+
+    /// The kubelet crashes when it looks for a kind on a NUMA node that does not list it.
+    fn look_up(&self, request: &Request, nodes: NumaMask) -> Result<(), Failure> {
+        let listed = |(kind, _): &(usize, u64)| {
+            nodes.iter().all(|node| self.allocatable[node * self.kinds.len() + kind].is_some())
+        };
+        if request.iter().all(listed) { Ok(()) } else { Err(Failure::Fault(UNLISTED)) }
     }
 
     /// What a request says about NUMA nodes.
@@ -158,6 +164,7 @@ impl StaticMemory {
     ) -> Result<Voice<'a>, Failure> {
         let MemoryDemand::Bytes(bytes) = demand else { return Ok(Voice::Indifferent) };
         let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
+        self.look_up(&voice.request, voice.domain())?;
         // Nothing feasible reads as no preference: the failure comes later, when allocating.
         Ok(match !voice.request.is_empty() && voice.best(NumaMask::EMPTY).is_some() {
             true => Voice::Memory(voice),
@@ -209,24 +216,34 @@ impl StaticMemory {
             MemoryDemand::Bytes(bytes) => bytes,
         };
         let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
+        let best = |within: NumaMask, none: Failure| {
+            self.look_up(&voice.request, voice.domain())?;
+            voice.best(within).ok_or(none)
+        };
         // The kubelet looks only at the hints for ordinary memory, which are missing without it.
         let ordinary = bytes.first().is_some_and(|(kind, _)| *kind == MemoryKind::Ordinary);
-        let best = |within| voice.best(within).filter(|_| ordinary);
         let (mut mask, preferred) = match hint.numa {
             Some(mask) => (mask, hint.preferred),
-            None if !ordinary && voice.best(NumaMask::EMPTY).is_some() && !bytes.is_empty() => {
-                return Err(Failure::Fault(WITHOUT_ORDINARY));
-            }
             None => {
-                let best = best(NumaMask::EMPTY).ok_or(Failure::MemoryNoDefault)?;
+                if bytes.is_empty() {
+                    return Err(Failure::MemoryNoDefault);
+                }
+                let best = best(NumaMask::EMPTY, Failure::MemoryNoDefault)?;
+                if !ordinary {
+                    return Err(Failure::Fault(WITHOUT_ORDINARY));
+                }
                 if hint.preferred && !voice.preferred(best) {
                     return Err(Failure::MemoryDefaultNotPreferred);
                 }
                 (best, voice.preferred(best))
             }
         };
+        self.look_up(&voice.request, mask)?;
         if !voice.has_free(mask) {
-            let wider = best(mask).ok_or(Failure::MemoryNoExtension)?;
+            let wider = best(mask, Failure::MemoryNoExtension)?;
+            if !ordinary {
+                return Err(Failure::MemoryNoExtension);
+            }
             if preferred && !voice.preferred(wider) {
                 return Err(Failure::MemoryExtensionNotPreferred);
             }
@@ -321,15 +338,16 @@ fn allocatable_bytes(
     machine: &Machine,
     position: usize,
     kind: MemoryKind,
-    reserved: &[(u32, MemoryKind, u64)],
+    reserved: &[ReservedMemory],
 ) -> Result<Option<u64>, ConfigError> {
     let Some(total) = total_bytes(machine, position, kind) else { return Ok(None) };
     let node = &machine.numa()[position];
     let for_system = reserved
         .iter()
-        .filter(|(id, of_kind, _)| *id == node.id && *of_kind == kind)
-        .fold(0u64, |sum, (_, _, bytes)| sum.saturating_add(*bytes));
+        .filter(|amount| amount.numa == node.id && amount.kind == kind)
+        .fold(0u64, |sum, amount| sum.saturating_add(amount.bytes));
     let in_hugepages = match kind {
+        // That these fit was checked with the machine.
         MemoryKind::Ordinary => node.hugepages.iter().map(|(size, pages)| size * pages).sum(),
         MemoryKind::Hugepages { .. } => 0u64,
     };

@@ -11,7 +11,7 @@ use berth_model::device::DevicePool;
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::machine::Machine;
 use berth_model::numa::NumaMask;
-use berth_model::pod::ContainerKind;
+use berth_model::pod::{ContainerKind, Pod, PodError};
 use berth_model::resource::MemoryKind;
 use smallvec::SmallVec;
 
@@ -54,9 +54,7 @@ struct Setup {
 struct Ledger {
     shared_cpus: CpuSet,
     memory: Option<MemoryLedger>,
-    pools: SmallVec<[PoolLedger; 4]>,
-    /// Memory was given back in the only order there is.
-    memory_certain: bool,
+    pools: SmallVec<[PoolLedger; 8]>,
     /// Every hint so far followed from what is certain.
     hints_certain: bool,
 }
@@ -122,7 +120,6 @@ impl Kubelet {
             },
             memory: memory.as_ref().map(StaticMemory::empty_ledger),
             pools: pools.iter().map(Pool::empty_ledger).collect(),
-            memory_certain: true,
             hints_certain: true,
         };
         let setup = Arc::new(Setup { machine, config, cpus, memory, pools });
@@ -188,9 +185,8 @@ impl Kubelet {
 
     /// Whether what is assigned and free follows from the kubelet's code alone, device ids aside.
     /// It does not after a hint depended on where devices taken at random are attached, until the
-    /// node is empty again; nor after a pod whose containers lay on overlapping groups of NUMA nodes
-    /// gave its memory back, in an order the kubelet leaves open and in some of which part of it is
-    /// lost until the kubelet restarts.
+    /// node is empty again; nor once the kubelet [may lose memory](Self::may_lose_memory), because
+    /// then it matters in which order terminated pods and containers give theirs back.
     pub fn is_certain(&self) -> bool {
         self.ledger.is_certain()
     }
@@ -199,17 +195,21 @@ impl Kubelet {
     /// The kubelet then loses track of which node holds whose bytes: what pods give back may be less
     /// than what they took, until it restarts.
     pub fn may_lose_memory(&self) -> bool {
-        self.ledger.memory.as_ref().is_some_and(|ledger| ledger.groups_overlapped)
+        self.ledger.may_lose_memory()
     }
 
-    /// A device plugin reports a device of the pool at `pool` as healthy or not.
-    pub fn set_device_health(&mut self, pool: usize, device: usize, healthy: bool) {
-        if let Some(use_) = self.ledger.pools.get_mut(pool) {
-            match healthy {
-                true => use_.healthy.insert(device),
-                false => use_.healthy.remove(device),
-            }
+    /// A device plugin reports a device of the pool at `pool` as healthy or not. Whether there is
+    /// such a device.
+    pub fn set_device_health(&mut self, pool: usize, device: usize, healthy: bool) -> bool {
+        let devices = self.setup.pools.get(pool).map_or(0, |pool| pool.inventory.devices.len());
+        let Some(use_) = self.ledger.pools.get_mut(pool).filter(|_| device < devices) else {
+            return false;
+        };
+        match healthy {
+            true => use_.healthy.insert(device),
+            false => use_.healthy.remove(device),
         }
+        true
     }
 
     /// Names of the pods on the node.
@@ -248,12 +248,19 @@ impl Kubelet {
         }
     }
 
+    /// What this kubelet sees of `pod`.
+    pub fn demand(&self, pod: &Pod) -> Result<PodDemand, PodError> {
+        PodDemand::new(pod, self.setup.config.version)
+    }
+
     /// Whether the pod would be admitted, without admitting it.
     pub fn would_admit(&self, demand: &PodDemand) -> Verdict {
         let mut arrival = Arrival::new(&self.setup, self.ledger.clone(), self.any_device);
-        match arrival.run(demand, None) {
-            Ok(Hint { numa, preferred }) => Verdict::Admit { numa, preferred },
-            Err((failure, _)) => Verdict::Reject(failure.reason()),
+        let outcome = arrival.run(demand, None);
+        let certain = arrival.ledger.is_certain();
+        match outcome {
+            Ok(Hint { numa, preferred }) => Verdict::Admit { numa, preferred, certain },
+            Err((failure, _)) => Verdict::Reject { reason: failure.reason(), certain },
         }
     }
 
@@ -271,7 +278,6 @@ impl Kubelet {
                 holding.memory.iter().for_each(|block| policy.release(ledger, *block));
             }
         }
-        self.ledger.memory_certain &= !overlapping_groups(holdings);
         for (at, use_) in self.ledger.pools.iter_mut().enumerate() {
             let of_pool = |holdings: &[Holding]| {
                 let devices = holdings.iter().flat_map(|holding| &holding.devices);
@@ -291,19 +297,13 @@ impl Kubelet {
 }
 
 impl Ledger {
-    fn is_certain(&self) -> bool {
-        self.memory_certain && self.hints_certain
+    fn may_lose_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|ledger| ledger.groups_overlapped)
     }
-}
 
-/// Whether blocks of one kind lie on different groups that share a NUMA node.
-fn overlapping_groups(holdings: &[Holding]) -> bool {
-    let blocks = || holdings.iter().flat_map(|holding| &holding.memory);
-    blocks().any(|one| {
-        blocks().any(|other| {
-            one.kind == other.kind && one.numa != other.numa && one.numa.intersects(other.numa)
-        })
-    })
+    fn is_certain(&self) -> bool {
+        self.hints_certain && !self.may_lose_memory()
+    }
 }
 
 fn admission(holdings: &[Holding]) -> Admission {
@@ -329,7 +329,7 @@ struct Arrival<'k> {
     reusable_cpus: CpuSet,
     reusable_memory: ReusableMemory,
     /// By pool; empty until an init container leaves something.
-    reusable_devices: SmallVec<[DeviceSet; 4]>,
+    reusable_devices: SmallVec<[DeviceSet; 8]>,
 }
 
 /// A failure, and the container at which it happened.
@@ -355,6 +355,7 @@ impl<'k> Arrival<'k> {
         mut holdings: Option<&mut Vec<Holding>>,
     ) -> Result<Hint, Refusal> {
         let config = &self.setup.config;
+        debug_assert_eq!(demand.version(), config.version, "lowered for another kubelet");
         let of_pod = match (config.topology_policy, config.topology_scope) {
             (TopologyPolicy::None, _) => Some(Hint::NO_POLICY),
             (_, TopologyScope::Container) => None,
@@ -406,7 +407,7 @@ impl<'k> Arrival<'k> {
 
     fn merge(&mut self, demand: &ContainerDemand) -> Result<Hint, Failure> {
         let setup = self.setup;
-        let mut voices = SmallVec::<[Voice<'_>; 4]>::new();
+        let mut voices = SmallVec::<[Voice<'_>; 8]>::new();
         for (at, pool, count) in self.requested_pools(demand) {
             self.ledger.hints_certain &= self.ledger.pools[at].certainty != Certainty::CountOnly;
             voices.push(pool.voice(&self.ledger.pools[at], self.reusable_devices(at), count));

@@ -91,7 +91,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason as the pod's status shows it.
+    /// The reason as the pod's status shows it, or `KubeletFault`, which no status shows.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TopologyAffinityError => "TopologyAffinityError",
@@ -127,9 +127,17 @@ pub enum Verdict {
         numa: Option<NumaMask>,
         /// Whether every hint is a preferred one. Under policy none nobody asks: `false`.
         preferred: bool,
+        /// Whether that follows from the kubelet's code alone; see
+        /// [`ContainerAssignment::certain`].
+        certain: bool,
     },
     /// It would be rejected.
-    Reject(Reason),
+    Reject {
+        /// Why.
+        reason: Reason,
+        /// As above.
+        certain: bool,
+    },
 }
 
 impl Verdict {
@@ -217,6 +225,7 @@ impl Failure {
             Self::Devices(shortages) if !shortages.is_empty() => {
                 return shortages.iter().map(|shortage| unexpected(&shortage.cause())).collect();
             }
+            Self::Devices(_) => unexpected("no devices"),
             _ => unexpected(&self.cause()),
         };
         vec![plain]

@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use allocation_counter::measure;
 use berth_kubelet::{
     CpuManagerPolicy, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand,
-    ReservedCpus, TopologyPolicy, TopologyScope,
+    ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
 };
 use berth_model::idset::CpuSet;
 use berth_model::pod::{ContainerKind, Pod};
@@ -32,7 +32,7 @@ fn node(numa_per_socket: usize, policy: TopologyPolicy, scope: TopologyScope) ->
             reserved: ReservedCpus::Explicit(CpuSet::from_iter([0])),
         },
         memory_manager: MemoryManagerPolicy::Static {
-            reserved: vec![(0, MemoryKind::Ordinary, 1 << 30)],
+            reserved: vec![ReservedMemory { numa: 0, kind: MemoryKind::Ordinary, bytes: 1 << 30 }],
         },
         ..KubeletConfig::default()
     };

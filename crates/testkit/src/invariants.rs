@@ -63,13 +63,15 @@ impl Checked {
         let before = self.kubelet.clone();
         let outcome = self.kubelet.admit(&pod.name, &demand);
         match (&outcome, verdict) {
-            (Ok(admission), Verdict::Admit { numa, preferred }) => {
+            (Ok(admission), Verdict::Admit { numa, preferred, certain }) => {
+                assert_eq!(certain, admission.containers.iter().all(|given| given.certain));
                 let hints = || admission.containers.iter().filter_map(|given| given.affinity);
                 assert_eq!(numa, hints().filter_map(|hint| hint.numa).reduce(|a, b| a | b));
                 assert_eq!(preferred, hints().next().is_some() && hints().all(|h| h.preferred));
             }
             (Err(rejection), verdict) => {
-                assert_eq!(verdict, Verdict::Reject(rejection.reason), "{rejection:?}");
+                let (reason, certain) = (rejection.reason, rejection.certain);
+                assert_eq!(verdict, Verdict::Reject { reason, certain }, "{rejection:?}");
             }
             (outcome, verdict) => panic!("would_admit said {verdict:?}, admit {outcome:?}"),
         }

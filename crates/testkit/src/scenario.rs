@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use arbitrary::{Result, Unstructured};
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, KubeletVersion,
-    MemoryManagerPolicy, ReservedCpus, TopologyPolicy, TopologyScope,
+    MemoryManagerPolicy, ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
 };
 use berth_model::device::{Device, DevicePool, PreferredAllocation};
 use berth_model::idset::CpuSet;
@@ -149,7 +149,8 @@ fn config(bytes: &mut Unstructured<'_>, machine: &Machine) -> Result<KubeletConf
     }
     if bytes.ratio(2, 3)? {
         let node = &machine.numa()[bytes.choose_index(machine.numa().len())?];
-        let reserved = vec![(node.id, MemoryKind::Ordinary, 256 * MIB)];
+        let (numa, kind) = (node.id, MemoryKind::Ordinary);
+        let reserved = vec![ReservedMemory { numa, kind, bytes: 256 * MIB }];
         config.memory_manager = MemoryManagerPolicy::Static { reserved };
     }
     Ok(config)

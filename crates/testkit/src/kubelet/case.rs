@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, Kubelet, KubeletConfig, MemoryManagerPolicy,
-    PodDemand, ReservedCpus,
+    PodDemand, ReservedCpus, ReservedMemory,
 };
 use berth_model::device::{Device, DevicePool, PreferredAllocation};
 use berth_model::idset::CpuSet;
@@ -281,7 +281,7 @@ fn memory_manager(json: &MemoryJson) -> FieldResult<MemoryManagerPolicy> {
             let field = format!("{field}[{name}]");
             let kind = MemoryKind::of(&name.as_str().into()).map_err(at(field.clone()))?;
             let kind = kind.ok_or((field, "is no kind of memory".to_owned()))?;
-            reserved.push((id, kind, *bytes));
+            reserved.push(ReservedMemory { numa: id, kind, bytes: *bytes });
         }
     }
     Ok(MemoryManagerPolicy::Static { reserved })

@@ -62,8 +62,8 @@ fn configuration(config: &KubeletConfig) -> String {
         MemoryManagerPolicy::None => text += ", memory manager None",
         MemoryManagerPolicy::Static { reserved } => {
             text += ", memory manager Static, reserved";
-            reserved.iter().for_each(|(node, kind, bytes)| {
-                let _ = write!(text, " {node}:{kind}={bytes}");
+            reserved.iter().for_each(|amount| {
+                let _ = write!(text, " {}:{}={}", amount.numa, amount.kind, amount.bytes);
             });
         }
     }

@@ -99,7 +99,8 @@ fn admit(
             }
         }
         Err(rejection) => {
-            comparison.same("would_admit", &Verdict::Reject(rejection.reason), &verdict);
+            let (reason, certain) = (rejection.reason, rejection.certain);
+            comparison.same("would_admit", &Verdict::Reject { reason, certain }, &verdict);
             if !outcome.admitted {
                 compare_rejection(comparison, outcome, rejection, &operation.unstable);
             }
@@ -112,7 +113,8 @@ fn compare_verdict(comparison: &mut Comparison, verdict: Verdict, admission: &Ad
     let hints = || admission.containers.iter().filter_map(|container| container.affinity);
     let numa = hints().filter_map(|hint| hint.numa).reduce(|one, other| one | other);
     let preferred = hints().count() > 0 && hints().all(|hint| hint.preferred);
-    comparison.same("would_admit", &Verdict::Admit { numa, preferred }, &verdict);
+    let certain = admission.containers.iter().all(|container| container.certain);
+    comparison.same("would_admit", &Verdict::Admit { numa, preferred, certain }, &verdict);
 }
 
 fn compare_rejection(
@@ -186,12 +188,17 @@ fn compare_claims(
     unstable_resources: &mut BTreeSet<String>,
 ) {
     let without_ids = outcome.containers.values().flat_map(|given| &given.devices);
-    for (resource, _) in without_ids.filter(|(_, given)| given.ids.is_none()) {
+    for (resource, expected) in without_ids.filter(|(_, given)| given.ids.is_none()) {
         let given = admission.containers.iter().flat_map(|container| &container.devices);
-        let mut given = given.filter(|given| given.resource.as_str() == resource);
-        let certain = given.all(|given| given.certainty == Certainty::Exact);
-        let overclaimed = unstable_resources.insert(resource.clone()) && certain;
+        let given = given.filter(|given| given.resource.as_str() == resource);
+        let certainty = given.map(|given| given.certainty).max();
+        let overclaimed =
+            unstable_resources.insert(resource.clone()) && certainty == Some(Certainty::Exact);
         comparison.same(&format!("{resource} ids claimed to be certain"), &false, &overclaimed);
+        if expected.by_numa.is_none() {
+            let what = format!("{resource} certainty");
+            comparison.same(&what, &Some(Certainty::CountOnly), &certainty);
+        }
     }
 }
 
