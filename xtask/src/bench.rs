@@ -22,6 +22,7 @@ const AIMS: [(usize, u64); 2] = [(2, 1_000), (8, 20_000)];
 struct Question {
     name: &'static str,
     policy: TopologyPolicy,
+    option: CpuOption,
     limits: [(&'static str, &'static str); 4],
     filled: bool,
 }
@@ -29,42 +30,62 @@ struct Question {
 const GPU: &str = "nvidia.com/gpu";
 const NIC: &str = "rdma/hca";
 
-const QUESTIONS: [Question; 6] = [
+const QUESTIONS: [Question; 8] = [
     Question {
         name: "1 GPU, aligned",
+        option: CpuOption::FullPcpusOnly,
         policy: TopologyPolicy::SingleNumaNode,
         limits: [("cpu", "4"), ("memory", "16Gi"), (GPU, "1"), (NIC, "1")],
         filled: false,
     },
     Question {
         name: "1 GPU, node half full",
+        option: CpuOption::FullPcpusOnly,
         policy: TopologyPolicy::Restricted,
         limits: [("cpu", "4"), ("memory", "16Gi"), (GPU, "1"), (NIC, "1")],
         filled: true,
     },
     Question {
         name: "all GPUs, spanning",
+        option: CpuOption::FullPcpusOnly,
         policy: TopologyPolicy::Restricted,
         limits: [("cpu", "120"), ("memory", "500Gi"), (GPU, "8"), (NIC, "8")],
         filled: false,
     },
     Question {
         name: "6 GPUs, rejected",
+        option: CpuOption::FullPcpusOnly,
         policy: TopologyPolicy::SingleNumaNode,
         limits: [("cpu", "8"), ("memory", "32Gi"), (GPU, "6"), (NIC, "1")],
         filled: true,
     },
     Question {
         name: "best effort, aligned",
+        option: CpuOption::FullPcpusOnly,
         policy: TopologyPolicy::BestEffort,
         limits: [("cpu", "4"), ("memory", "16Gi"), (GPU, "1"), (NIC, "1")],
         filled: false,
     },
     Question {
         name: "best effort, misaligned",
+        option: CpuOption::FullPcpusOnly,
         policy: TopologyPolicy::BestEffort,
         limits: [("cpu", "20"), ("memory", "64Gi"), (GPU, "3"), (NIC, "3")],
         filled: true,
+    },
+    Question {
+        name: "distributed, one node",
+        option: CpuOption::DistributeCpusAcrossNuma,
+        policy: TopologyPolicy::Restricted,
+        limits: [("cpu", "4"), ("memory", "16Gi"), (GPU, "1"), (NIC, "1")],
+        filled: false,
+    },
+    Question {
+        name: "distributed, all nodes",
+        option: CpuOption::DistributeCpusAcrossNuma,
+        policy: TopologyPolicy::Restricted,
+        limits: [("cpu", "120"), ("memory", "500Gi"), (GPU, "8"), (NIC, "8")],
+        filled: false,
     },
 ];
 
@@ -127,7 +148,7 @@ fn scene(nodes: usize, sockets: usize, question: &Question) -> Result<(Kubelet, 
         topology_policy: question.policy,
         topology_scope: TopologyScope::Container,
         cpu_manager: CpuManagerPolicy::Static {
-            options: CpuOptions::from_iter([CpuOption::FullPcpusOnly]),
+            options: CpuOptions::from_iter([question.option]),
             reserved: ReservedCpus::Explicit(CpuSet::from_iter([0, 64])),
         },
         memory_manager: MemoryManagerPolicy::Static {

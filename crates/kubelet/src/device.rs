@@ -173,7 +173,7 @@ impl Pool {
         }
     }
 
-    /// Whether [`Self::pick`] finds `need` devices.
+    /// Whether there are `need` devices to be had.
     pub(crate) fn check(
         &self,
         ledger: &PoolLedger,
@@ -192,7 +192,8 @@ impl Pool {
     }
 
     /// The devices a container is given: what the pod's init containers left first, then those on
-    /// the hint's NUMA nodes, then the others, then those without topology.
+    /// the hint's NUMA nodes, then the others, then those without topology. That there are enough
+    /// is for [`Self::check`] to say.
     pub(crate) fn pick(
         &self,
         ledger: &PoolLedger,
@@ -200,8 +201,7 @@ impl Pool {
         need: u64,
         affinity: Option<NumaMask>,
         any: AnyDevice,
-    ) -> Result<Pick, ShortageKind> {
-        self.check(ledger, reusable, need)?;
+    ) -> Pick {
         let mut picking = Picking::new(self, ledger, need as usize, any);
         picking.draw(reusable);
         let available = ledger.healthy - ledger.held;
@@ -228,7 +228,7 @@ impl Pool {
                 _ => picking.prefer(elsewhere | without),
             }
         }
-        Ok(picking.finish())
+        picking.finish()
     }
 
     /// Whether all of `devices` are attached to the same NUMA nodes.

@@ -9,6 +9,7 @@
 //! taints, sysctls, eviction), container starts, any clock, file or randomness. Where the kubelet
 //! itself picks at random, [`Certainty`] says how much of the outcome is certain.
 
+mod arrival;
 mod config;
 mod cpu;
 mod demand;

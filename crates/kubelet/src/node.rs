@@ -1,8 +1,7 @@
-//! One node's kubelet: its configuration, what it has handed out, and the way of a pod through it.
+//! One node's kubelet: its configuration, what it has handed out and to whom.
 //!
-//! Owns the order of things: hints, merge, then allocation of devices, CPUs and memory, container by
-//! container; what a rejected pod leaves behind; what a removed pod gives back. The managers own
-//! the rest.
+//! Owns the books: what is held and free, what a rejected pod leaves behind, what a removed pod gives
+//! back. How a pod gets in is in [`arrival`](crate::arrival).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +14,17 @@ use berth_model::pod::{ContainerKind, Pod, PodError};
 use berth_model::resource::MemoryKind;
 use smallvec::SmallVec;
 
+use crate::arrival::Arrival;
 use crate::config::{
     ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy,
-    TopologyScope,
 };
-use crate::cpu::{CpuPool, StaticCpus};
-use crate::demand::{ContainerDemand, PodDemand};
+use crate::cpu::StaticCpus;
+use crate::demand::PodDemand;
 use crate::device::{AnyDevice, Pool, PoolLedger};
-use crate::hint::{Hint, Voice};
-use crate::memory::{MemoryLedger, ReusableMemory, StaticMemory};
-use crate::merge::Merge;
+use crate::hint::Hint;
+use crate::memory::{MemoryLedger, StaticMemory};
 use crate::outcome::{
-    Admission, Certainty, ContainerAssignment, DeviceAssignment, DeviceShortage, Failure,
-    MemoryBlock, Rejection, Verdict,
+    Admission, Certainty, ContainerAssignment, DeviceAssignment, MemoryBlock, Rejection, Verdict,
 };
 
 /// A node's kubelet with what its pods hold.
@@ -41,34 +38,34 @@ pub struct Kubelet {
 
 /// What does not change while the kubelet runs.
 #[derive(Debug)]
-struct Setup {
-    machine: Arc<Machine>,
-    config: KubeletConfig,
-    cpus: Option<StaticCpus>,
-    memory: Option<StaticMemory>,
-    pools: Vec<Pool>,
+pub(crate) struct Setup {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) config: KubeletConfig,
+    pub(crate) cpus: Option<StaticCpus>,
+    pub(crate) memory: Option<StaticMemory>,
+    pub(crate) pools: Vec<Pool>,
 }
 
 /// Who has what. Small enough to try things on a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ledger {
-    shared_cpus: CpuSet,
-    memory: Option<MemoryLedger>,
-    pools: SmallVec<[PoolLedger; 8]>,
+pub(crate) struct Ledger {
+    pub(crate) shared_cpus: CpuSet,
+    pub(crate) memory: Option<MemoryLedger>,
+    pub(crate) pools: SmallVec<[PoolLedger; 8]>,
     /// Every hint so far followed from what is certain.
-    hints_certain: bool,
+    pub(crate) hints_certain: bool,
 }
 
 /// What one container holds.
 #[derive(Clone, Debug)]
-struct Holding {
-    container: String,
-    kind: ContainerKind,
-    affinity: Option<Hint>,
-    cpus: Option<CpuSet>,
-    memory: SmallVec<[MemoryBlock; 2]>,
-    devices: Vec<DeviceAssignment>,
-    certain: bool,
+pub(crate) struct Holding {
+    pub(crate) container: String,
+    pub(crate) kind: ContainerKind,
+    pub(crate) affinity: Option<Hint>,
+    pub(crate) cpus: Option<CpuSet>,
+    pub(crate) memory: SmallVec<[MemoryBlock; 2]>,
+    pub(crate) devices: Vec<DeviceAssignment>,
+    pub(crate) certain: bool,
 }
 
 /// Free bytes of one kind of memory.
@@ -301,7 +298,7 @@ impl Ledger {
         self.memory.as_ref().is_some_and(|ledger| ledger.groups_overlapped)
     }
 
-    fn is_certain(&self) -> bool {
+    pub(crate) fn is_certain(&self) -> bool {
         self.hints_certain && !self.may_lose_memory()
     }
 }
@@ -319,243 +316,4 @@ fn admission(holdings: &[Holding]) -> Admission {
         })
         .collect();
     Admission { containers }
-}
-
-/// A pod on its way in.
-struct Arrival<'k> {
-    setup: &'k Setup,
-    ledger: Ledger,
-    any_device: AnyDevice,
-    reusable_cpus: CpuSet,
-    reusable_memory: ReusableMemory,
-    /// By pool; empty until an init container leaves something.
-    reusable_devices: SmallVec<[DeviceSet; 8]>,
-}
-
-/// A failure, and the container at which it happened.
-type Refusal = (Failure, Option<usize>);
-
-impl<'k> Arrival<'k> {
-    fn new(setup: &'k Setup, ledger: Ledger, any_device: AnyDevice) -> Self {
-        Self {
-            setup,
-            ledger,
-            any_device,
-            reusable_cpus: CpuSet::EMPTY,
-            reusable_memory: ReusableMemory::default(),
-            reusable_devices: SmallVec::new(),
-        }
-    }
-
-    /// Admits the containers one after the other; gives the hint of all of them together. Without
-    /// `holdings` only the verdict matters, so the last container need not be given anything.
-    fn run(
-        &mut self,
-        demand: &PodDemand,
-        mut holdings: Option<&mut Vec<Holding>>,
-    ) -> Result<Hint, Refusal> {
-        let config = &self.setup.config;
-        debug_assert_eq!(demand.version(), config.version, "lowered for another kubelet");
-        let of_pod = match (config.topology_policy, config.topology_scope) {
-            (TopologyPolicy::None, _) => Some(Hint::NO_POLICY),
-            (_, TopologyScope::Container) => None,
-            (_, TopologyScope::Pod) => Some(self.merge(demand.total()).map_err(|f| (f, None))?),
-        };
-        let mut together: Option<Hint> = None;
-        let last = demand.containers().len().saturating_sub(1);
-        for (at, container) in demand.containers().iter().enumerate() {
-            let refused = |failure| (failure, Some(at));
-            let hint = match of_pod {
-                Some(hint) => hint,
-                None => self.merge(container).map_err(refused)?,
-            };
-            together = Some(match together {
-                None => hint,
-                Some(before) => Hint {
-                    numa: [before.numa, hint.numa].into_iter().flatten().reduce(|a, b| a | b),
-                    preferred: before.preferred && hint.preferred,
-                },
-            });
-            match &mut holdings {
-                None if at == last => self.could_give(container, hint),
-                record => self.give(container, hint, record.as_deref_mut()),
-            }
-            .map_err(refused)?;
-        }
-        Ok(together.unwrap_or(Hint::NO_POLICY))
-    }
-
-    fn cpu_pool(&self) -> CpuPool {
-        CpuPool { shared: self.ledger.shared_cpus, reusable: self.reusable_cpus }
-    }
-
-    fn reusable_devices(&self, pool: usize) -> DeviceSet {
-        self.reusable_devices.get(pool).copied().unwrap_or_default()
-    }
-
-    /// Pools the container asks for, with how many devices.
-    fn requested_pools<'d>(
-        &self,
-        demand: &'d ContainerDemand,
-    ) -> impl Iterator<Item = (usize, &'k Pool, u64)> + use<'k, 'd> {
-        let pools = &self.setup.pools;
-        demand.devices.iter().filter_map(move |(resource, count)| {
-            let at = pools.iter().position(|pool| pool.inventory.resource == *resource)?;
-            Some((at, &pools[at], *count))
-        })
-    }
-
-    fn merge(&mut self, demand: &ContainerDemand) -> Result<Hint, Failure> {
-        let setup = self.setup;
-        let mut voices = SmallVec::<[Voice<'_>; 8]>::new();
-        for (at, pool, count) in self.requested_pools(demand) {
-            self.ledger.hints_certain &= self.ledger.pools[at].certainty != Certainty::CountOnly;
-            voices.push(pool.voice(&self.ledger.pools[at], self.reusable_devices(at), count));
-        }
-        if let Some(policy) = &setup.cpus {
-            voices.push(policy.voice(&setup.machine, self.cpu_pool(), demand.cpus));
-        }
-        if let (Some(policy), Some(ledger)) = (&setup.memory, &self.ledger.memory) {
-            voices.push(policy.voice(ledger, &self.reusable_memory, &demand.memory)?);
-        }
-        let merge = Merge {
-            machine: &setup.machine,
-            policy: setup.config.topology_policy,
-            prefer_closest: setup.config.prefer_closest_numa_nodes,
-        };
-        merge.best(&voices).ok_or(Failure::Topology)
-    }
-
-    /// Whether [`Self::give`] would succeed.
-    fn could_give(&self, demand: &ContainerDemand, hint: Hint) -> Result<(), Failure> {
-        self.check_devices(demand)?;
-        if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
-            let pool = self.cpu_pool();
-            policy.check(pool, demand.cpus)?;
-            let machine = &self.setup.machine;
-            if !policy.surely_allocates(machine, pool, demand.cpus, hint.numa) {
-                policy.allocate(machine, pool, demand.cpus, hint.numa)?;
-            }
-        }
-        if let (Some(policy), Some(ledger)) = (&self.setup.memory, &self.ledger.memory) {
-            policy.choose(ledger, &self.reusable_memory, &demand.memory, hint)?;
-        }
-        Ok(())
-    }
-
-    /// Gives a container its devices, CPUs and memory. What was given before a failure stays in
-    /// `holdings`.
-    fn give(
-        &mut self,
-        demand: &ContainerDemand,
-        hint: Hint,
-        mut holdings: Option<&mut Vec<Holding>>,
-    ) -> Result<(), Failure> {
-        if let Some(holdings) = &mut holdings {
-            let none = self.setup.config.topology_policy == TopologyPolicy::None;
-            holdings.push(Holding {
-                container: demand.name.clone(),
-                kind: demand.kind,
-                affinity: (!none).then_some(hint),
-                cpus: None,
-                memory: SmallVec::new(),
-                devices: Vec::new(),
-                certain: self.ledger.is_certain(),
-            });
-        }
-        let mut record = holdings.and_then(|holdings| holdings.split_last_mut());
-        self.check_devices(demand)?;
-        self.give_devices(demand, hint, record.as_mut().map(|(holding, _)| &mut holding.devices));
-        if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
-            let pool = self.cpu_pool();
-            policy.check(pool, demand.cpus)?;
-            let cpus = policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
-            self.ledger.shared_cpus -= cpus;
-            match demand.kind {
-                ContainerKind::Init => self.reusable_cpus |= cpus,
-                _ => self.reusable_cpus -= cpus,
-            }
-            if let Some((holding, _)) = &mut record {
-                holding.cpus = Some(cpus);
-            }
-        }
-        if let (Some(policy), Some(ledger)) = (&self.setup.memory, &mut self.ledger.memory) {
-            let reusable = &mut self.reusable_memory;
-            if let Some(mask) = policy.choose(ledger, reusable, &demand.memory, hint)? {
-                let blocks = policy.take(ledger, reusable, &demand.memory, mask, demand.kind);
-                if let Some((holding, earlier)) = record {
-                    hand_over(earlier, &blocks, holding.certain);
-                    holding.memory = blocks;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// All device resources that are short; the kubelet stops at one of them, whichever comes first.
-    fn check_devices(&self, demand: &ContainerDemand) -> Result<(), Failure> {
-        let mut shortages = SmallVec::new();
-        for (at, pool, count) in self.requested_pools(demand) {
-            let reusable = self.reusable_devices(at);
-            if let Err(kind) = pool.check(&self.ledger.pools[at], reusable, count) {
-                let resource = pool.inventory.resource.clone();
-                shortages.push(DeviceShortage { resource, kind });
-            }
-        }
-        if shortages.is_empty() { Ok(()) } else { Err(Failure::Devices(shortages)) }
-    }
-
-    fn give_devices(
-        &mut self,
-        demand: &ContainerDemand,
-        hint: Hint,
-        mut record: Option<&mut Vec<DeviceAssignment>>,
-    ) {
-        for (at, pool, count) in self.requested_pools(demand) {
-            let ledger = &mut self.ledger.pools[at];
-            let reusable = self.reusable_devices.get(at).copied().unwrap_or_default();
-            let Ok(pick) = pool.pick(ledger, reusable, count, hint.numa, self.any_device) else {
-                continue; // checked before
-            };
-            if pick.devices.is_empty() {
-                continue;
-            }
-            ledger.held |= pick.devices;
-            ledger.certainty = ledger.certainty.max(pick.certainty);
-            self.reusable_devices.resize(self.setup.pools.len(), DeviceSet::EMPTY);
-            match demand.kind {
-                ContainerKind::Init => self.reusable_devices[at] |= pick.devices,
-                _ => self.reusable_devices[at] -= pick.devices,
-            }
-            if let Some(record) = &mut record {
-                record.push(DeviceAssignment {
-                    resource: pool.inventory.resource.clone(),
-                    pool: at,
-                    devices: pick.devices,
-                    certain: pick.certain,
-                    candidates: pick.candidates,
-                    certainty: pick.certainty,
-                });
-            }
-        }
-    }
-}
-
-/// Memory that a container took over is no longer counted for the init containers that had it. If
-/// it is not certain what it took, neither is what they keep.
-fn hand_over(earlier: &mut [Holding], blocks: &[MemoryBlock], certain: bool) {
-    fn init(earlier: &mut [Holding]) -> impl Iterator<Item = &mut Holding> {
-        earlier.iter_mut().filter(|holding| holding.kind == ContainerKind::Init)
-    }
-    init(earlier).for_each(|holding| holding.certain &= certain);
-    for block in blocks {
-        let mut bytes = block.bytes;
-        for left in init(earlier).flat_map(|holding| &mut holding.memory) {
-            if left.kind == block.kind && left.numa == block.numa {
-                let part = left.bytes.min(bytes);
-                left.bytes -= part;
-                bytes -= part;
-            }
-        }
-    }
 }

@@ -13,6 +13,15 @@ use berth_model::pod::{ContainerKind, Pod};
 use berth_model::resource::MemoryKind;
 use berth_testkit::node::{RegularMachine, pod, spread_devices};
 
+/// A node with whole GPUs, three kinds of MIG slices and NICs.
+const RESOURCES: [&str; 5] = [
+    "nvidia.com/gpu",
+    "nvidia.com/mig-1g.10gb",
+    "nvidia.com/mig-2g.20gb",
+    "nvidia.com/mig-3g.40gb",
+    "rdma/hca",
+];
+
 fn node(numa_per_socket: usize, policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
     let machine = RegularMachine {
         sockets: 2,
@@ -22,8 +31,7 @@ fn node(numa_per_socket: usize, policy: TopologyPolicy, scope: TopologyScope) ->
         memory_bytes: (256 << 30) / numa_per_socket as u64,
     };
     let machine = machine.build().unwrap();
-    let pools =
-        ["nvidia.com/gpu", "rdma/hca"].map(|resource| spread_devices(resource, 8, &machine));
+    let pools = RESOURCES.map(|resource| spread_devices(resource, 8, &machine));
     let config = KubeletConfig {
         topology_policy: policy,
         topology_scope: scope,
@@ -41,9 +49,14 @@ fn node(numa_per_socket: usize, policy: TopologyPolicy, scope: TopologyScope) ->
 
 /// A serving pod: a container that loads the model, a sidecar, the server.
 fn serving_pod() -> Pod {
-    let limits: &[_] =
-        &[("cpu", "6"), ("memory", "40Gi"), ("nvidia.com/gpu", "2"), ("rdma/hca", "1")];
-    let mut serving = pod("serving", limits).unwrap();
+    let limits = [
+        ("cpu", "6"),
+        ("memory", "40Gi"),
+        ("nvidia.com/gpu", "2"),
+        ("nvidia.com/mig-1g.10gb", "1"),
+        ("rdma/hca", "1"),
+    ];
+    let mut serving = pod("serving", &limits).unwrap();
     for (name, kind) in [("proxy", ContainerKind::Sidecar), ("load", ContainerKind::Init)] {
         let mut container = serving.containers[0].clone();
         container.name = name.to_owned();

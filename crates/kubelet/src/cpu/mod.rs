@@ -34,8 +34,8 @@ pub(crate) struct StaticCpus {
     numa_per_socket: usize,
     /// NUMA nodes contain sockets, rather than the other way round.
     numa_outermost: bool,
-    /// All sockets and all cores have as many CPUs as their average.
-    even: bool,
+    /// See [`Self::is_regular`].
+    regular: bool,
 }
 
 /// What a container may be given CPUs from.
@@ -76,9 +76,9 @@ impl StaticCpus {
             cpus_per_uncore: cpus / machine.uncores().len(),
             numa_per_socket: domain.count() / machine.socket_count(),
             numa_outermost: machine.socket_count() >= domain.count(),
-            even: false,
+            regular: false,
         };
-        policy.even = policy.is_even(machine);
+        policy.regular = policy.is_regular(machine);
         policy.reserved = match reserved {
             ReservedCpus::Explicit(cpus) => *cpus,
             ReservedCpus::Millis(millis) => policy.choose_reserved(machine, *millis)?,
@@ -175,8 +175,9 @@ impl StaticCpus {
     }
 
     /// Whether [`Self::allocate`] will succeed, where that is plain without choosing CPUs: as many
-    /// CPUs as are asked for are found wherever there are so many, unless distribution over several
-    /// NUMA nodes loses count or the machine is so uneven that CPUs are handed out twice.
+    /// CPUs as are asked for are found wherever there are so many, unless the machine is irregular
+    /// or distribution over several NUMA nodes loses count. It does so in whole cores, by sockets,
+    /// and from four nodes on.
     pub(crate) fn surely_allocates(
         &self,
         machine: &Machine,
@@ -185,20 +186,32 @@ impl StaticCpus {
         affinity: Option<NumaMask>,
     ) -> bool {
         let allocatable = (pool.shared - self.reserved) | pool.reusable;
-        if !self.has(CpuOption::DistributeCpusAcrossNuma) {
-            return self.even && allocatable.len() >= need;
+        if !self.regular || allocatable.len() < need {
+            return false;
         }
-        let on_one_node = affinity.filter(|mask| mask.count() == 1).is_some_and(|mask| {
-            !self.has(CpuOption::AlignBySocket)
-                && self.aligned_cpus(machine, mask).count_in(&allocatable) >= need
-        });
-        self.even && on_one_node
+        if !self.has(CpuOption::DistributeCpusAcrossNuma) {
+            return true;
+        }
+        let by_socket = self.has(CpuOption::AlignBySocket);
+        let few_nodes = self.domain.count() < 4 && !self.has(CpuOption::FullPcpusOnly);
+        let on_one_node = || {
+            let mask = affinity.filter(|mask| mask.count() == 1);
+            mask.is_some_and(|mask| self.aligned_cpus(machine, mask).count_in(&allocatable) >= need)
+        };
+        !by_socket && (few_nodes || on_one_node())
     }
 
-    fn is_even(&self, machine: &Machine) -> bool {
+    /// Whether all sockets and all cores have as many CPUs as their average, and no NUMA node that
+    /// is inside a socket is inside two.
+    fn is_regular(&self, machine: &Machine) -> bool {
+        let nested = |at: usize| {
+            let sockets = machine.sockets().iter();
+            sockets.filter(|socket| socket.numa.contains(at)).count() == 1
+        };
         machine.sockets().iter().all(|socket| socket.cpus.len() == self.cpus_per_socket)
             && machine.cores().len() * self.threads_per_core == machine.cpus().len()
             && machine.cores().iter().all(|core| core.threads().count() == self.threads_per_core)
+            && (self.numa_outermost || self.domain.iter().all(nested))
     }
 
     /// The CPUs a container is given, from the hint's NUMA nodes first.

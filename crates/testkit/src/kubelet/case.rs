@@ -35,6 +35,8 @@ pub struct Case {
     pub kubelet: Kubelet,
     /// What happens to it.
     pub operations: Vec<Operation>,
+    /// Where each device is attached, as the recording labels it, by resource and device id.
+    pub(super) places: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) initial: StateJson,
     pub(super) expected_reserved: Option<CpuSet>,
 }
@@ -134,6 +136,7 @@ impl Case {
             shape: json.machine.shape,
             kubelet,
             operations,
+            places: json.devices.iter().map(|(name, pool)| (name.clone(), places(pool))).collect(),
             initial: json.initial,
             expected_reserved: expected_reserved
                 .map_err(at("kubelet.cpu_manager.reserved_cpus"))?,
@@ -312,6 +315,15 @@ fn device_pool(resource: &str, json: &PoolJson, machine: &Machine) -> FieldResul
         })
         .collect();
     Ok(DevicePool { resource: resource.into(), preferred, devices })
+}
+
+/// `0`, `0+1` for a device on two NUMA nodes, `none` for one without topology.
+fn places(json: &PoolJson) -> BTreeMap<String, String> {
+    let place = |numa: &[u32]| {
+        let ids: Vec<String> = numa.iter().map(u32::to_string).collect();
+        if ids.is_empty() { "none".to_owned() } else { ids.join("+") }
+    };
+    json.devices.iter().map(|device| (device.id.clone(), place(&device.numa))).collect()
 }
 
 fn pod(field: &str, json: PodJson) -> FieldResult<Pod> {

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_kubelet::{Admission, Certainty, DeviceAssignment, Kubelet, Rejection, Verdict};
+use berth_model::device::DevicePool;
 use berth_model::idset::DeviceSet;
-use berth_model::numa::NumaMask;
 
 use super::case::{Case, Operation};
 use super::schema::{AffinityJson, BlockJson, GivenDevicesJson, GivenJson, OutcomeJson, StateJson};
@@ -51,20 +51,22 @@ pub fn replay(case: &Case, mut observe: impl FnMut(usize, &Kubelet, &str)) -> Ve
     if let Some(expected) = case.expected_reserved {
         comparison.same("reserved_cpus", &Some(expected), &kubelet.reserved_cpus());
     }
-    compare_state(&mut comparison, &case.initial, &kubelet);
+    compare_state(&mut comparison, case, &case.initial, &kubelet);
     let mut before = case.initial.clone();
     let mut unstable_resources = BTreeSet::new();
     for (index, operation) in case.operations.iter().enumerate() {
         comparison.operation = Some(index);
         let text = match &operation.admit {
-            Some(_) => admit(&mut comparison, &mut kubelet, operation, &mut unstable_resources),
+            Some(_) => {
+                admit(&mut comparison, case, &mut kubelet, operation, &mut unstable_resources)
+            }
             None => {
                 comparison.same("pod is there", &true, &kubelet.remove(&operation.pod));
                 format!("{} removed", operation.pod)
             }
         };
         let after = operation.after.as_ref().unwrap_or(&before);
-        compare_state(&mut comparison, after, &kubelet);
+        compare_state(&mut comparison, case, after, &kubelet);
         before = after.clone();
         observe(index, &kubelet, &text);
     }
@@ -73,6 +75,7 @@ pub fn replay(case: &Case, mut observe: impl FnMut(usize, &Kubelet, &str)) -> Ve
 
 fn admit(
     comparison: &mut Comparison,
+    case: &Case,
     kubelet: &mut Kubelet,
     operation: &Operation,
     unstable_resources: &mut BTreeSet<String>,
@@ -95,7 +98,8 @@ fn admit(
             comparison.same("would_admit", &true, &verdict.admits());
             if outcome.admitted {
                 compare_verdict(comparison, verdict, admission);
-                compare_admission(comparison, kubelet, outcome, admission, unstable_resources);
+                compare_admission(comparison, case, outcome, admission);
+                compare_claims(comparison, outcome, admission, unstable_resources);
             }
         }
         Err(rejection) => {
@@ -133,11 +137,11 @@ fn compare_rejection(
 
 fn compare_admission(
     comparison: &mut Comparison,
-    kubelet: &Kubelet,
+    case: &Case,
     outcome: &OutcomeJson,
     admission: &Admission,
-    unstable_resources: &mut BTreeSet<String>,
 ) {
+    let machine = case.kubelet.machine();
     let names: BTreeSet<&str> =
         admission.containers.iter().map(|container| container.name.as_str()).collect();
     let expected: BTreeSet<&str> = outcome.containers.keys().map(String::as_str).collect();
@@ -150,7 +154,7 @@ fn compare_admission(
             affinity.as_ref().map(|AffinityJson { numa, preferred }| (numa.clone(), *preferred));
         let affinity = container
             .affinity
-            .map(|hint| (hint.numa.map(|mask| kubelet.machine().numa_ids(mask)), hint.preferred));
+            .map(|hint| (hint.numa.map(|mask| machine.numa_ids(mask)), hint.preferred));
         comparison.same(&what("affinity"), &expected_affinity, &affinity);
         comparison.same(&what("cpus"), cpus, &container.cpus.map(|cpus| cpus.to_string()));
         let mut expected_memory = memory.clone();
@@ -160,7 +164,7 @@ fn compare_admission(
             .iter()
             .map(|block| BlockJson {
                 kind: block.kind.to_string(),
-                numa: kubelet.machine().numa_ids(block.numa),
+                numa: machine.numa_ids(block.numa),
                 bytes: block.bytes,
             })
             .collect();
@@ -172,11 +176,10 @@ fn compare_admission(
         comparison.same(&what("devices"), &resources, &got.keys().copied().collect());
         for (resource, expected) in devices {
             if let Some(given) = got.get(resource.as_str()) {
-                compare_devices(comparison, &what(resource), kubelet, expected, given);
+                compare_devices(comparison, &what(resource), case, expected, given);
             }
         }
     }
-    compare_claims(comparison, outcome, admission, unstable_resources);
 }
 
 /// Ids that differed between recordings must not be called certain. The recording leaves them out
@@ -205,30 +208,32 @@ fn compare_claims(
 fn compare_devices(
     comparison: &mut Comparison,
     what: &str,
-    kubelet: &Kubelet,
+    case: &Case,
     expected: &GivenDevicesJson,
     given: &DeviceAssignment,
 ) {
-    let pool = kubelet.pools().nth(given.pool);
-    let ids: Option<Vec<String>> =
-        pool.map(|pool| pool.ids(given.devices).into_iter().map(str::to_owned).collect());
-    if expected.ids.is_some() {
-        comparison.same(&format!("{what}.ids"), &expected.ids, &ids);
+    let Some(pool) = case.kubelet.pools().nth(given.pool) else { return };
+    if let Some(ids) = &expected.ids {
+        let got: Vec<String> = pool.ids(given.devices).into_iter().map(str::to_owned).collect();
+        comparison.same(&format!("{what}.ids"), ids, &got);
         comparison.same(&format!("{what}.certainty"), &Certainty::Exact, &given.certainty);
     }
     if let Some(count) = expected.count {
         comparison.same(&format!("{what}.count"), &count, &given.devices.len());
     }
-    if let Some(by_numa) = &expected.by_numa {
-        let mut got = by_numa_json(kubelet, given.pool, given.devices);
-        got.retain(|_, count| *count > 0);
-        let mut by_numa = by_numa.clone();
-        by_numa.retain(|_, count| *count > 0);
-        comparison.same(&format!("{what}.by_numa"), &by_numa, &got);
+    if let Some(expected) = &expected.by_numa {
+        let mut got = by_numa(case, pool, given.devices);
+        got.retain(|place, count| *count > 0 || expected.contains_key(place));
+        comparison.same(&format!("{what}.by_numa"), expected, &got);
     }
 }
 
-fn compare_state(comparison: &mut Comparison, expected: &StateJson, kubelet: &Kubelet) {
+fn compare_state(
+    comparison: &mut Comparison,
+    case: &Case,
+    expected: &StateJson,
+    kubelet: &Kubelet,
+) {
     let shared = kubelet.shared_cpus().map(|cpus| cpus.to_string());
     comparison.same("shared_cpus", &expected.shared_cpus, &shared);
     let free: BTreeMap<String, Vec<u64>> = kubelet
@@ -242,20 +247,23 @@ fn compare_state(comparison: &mut Comparison, expected: &StateJson, kubelet: &Ku
     comparison.same("free_memory", &expected.free_memory, &free);
     for (at, pool) in kubelet.pools().enumerate() {
         if let Some(expected) = expected.free_devices.get(pool.resource.as_str()) {
-            let free = by_numa_json(kubelet, at, kubelet.free_devices(at));
+            let free = by_numa(case, pool, kubelet.free_devices(at));
             comparison.same(&format!("free_devices[{}]", pool.resource), expected, &free);
         }
     }
 }
 
-fn by_numa_json(kubelet: &Kubelet, pool: usize, devices: DeviceSet) -> BTreeMap<String, usize> {
-    let key = |mask: NumaMask| {
-        let ids: Vec<String> =
-            kubelet.machine().numa_ids(mask).iter().map(|id| id.to_string()).collect();
-        if ids.is_empty() { "none".to_owned() } else { ids.join("+") }
-    };
-    let counts = kubelet.devices_by_numa(pool, devices).into_iter();
-    counts.map(|(mask, count)| (key(mask), count)).collect()
+/// How many of `devices` are attached where, for every place of the pool.
+fn by_numa(case: &Case, pool: &DevicePool, devices: DeviceSet) -> BTreeMap<String, usize> {
+    let places = case.places.get(pool.resource.as_str());
+    let mut counts: BTreeMap<String, usize> =
+        places.into_iter().flat_map(BTreeMap::values).map(|place| (place.clone(), 0)).collect();
+    for id in pool.ids(devices) {
+        if let Some(place) = places.and_then(|places| places.get(id)) {
+            *counts.entry(place.clone()).or_default() += 1;
+        }
+    }
+    counts
 }
 
 /// What the model did with a pod, in one line per container.
