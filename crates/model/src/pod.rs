@@ -164,17 +164,18 @@ impl Pod {
 
     fn check_limits(&self, field: &str, resources: &Resources) -> Result<(), PodError> {
         for (name, request) in &resources.requests {
+            let overcommits = !name.is_extended() && !name.is_hugepages();
             let problem = match resources.limits.get(name) {
                 Some(limit) if request > limit => {
                     format!("{request} is above the limit {limit}; lower it")
                 }
-                Some(limit) if name.is_extended() && request != limit => {
+                Some(limit) if !overcommits && request != limit => {
                     format!(
-                        "{request} differs from the limit {limit}; extended resources need both equal"
+                        "{request} differs from the limit {limit}; this resource needs both equal"
                     )
                 }
-                None if name.is_extended() => {
-                    format!("{request} has no limit; extended resources need both equal")
+                None if !overcommits => {
+                    format!("{request} has no limit; this resource needs both equal")
                 }
                 _ => continue,
             };
