@@ -4,12 +4,14 @@
 //! Works on a copy of the node's ledger, so that a question leaves no trace. The managers own the
 //! rest.
 
+use std::borrow::Cow;
+
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::pod::ContainerKind;
 use smallvec::SmallVec;
 
 use crate::config::{TopologyPolicy, TopologyScope};
-use crate::cpu::CpuPool;
+use crate::cpu::{CpuPool, StaticCpus};
 use crate::demand::{ContainerDemand, PodDemand};
 use crate::device::{AnyDevice, Pool};
 use crate::hint::{Hint, Voice};
@@ -21,7 +23,8 @@ use crate::outcome::{Certainty, DeviceAssignment, DeviceShortage, Failure, Memor
 /// A pod on its way in.
 pub(crate) struct Arrival<'k> {
     setup: &'k Setup,
-    pub(crate) ledger: Ledger,
+    /// The node's own ledger until something is given.
+    pub(crate) ledger: Cow<'k, Ledger>,
     any_device: AnyDevice,
     reusable_cpus: CpuSet,
     reusable_memory: ReusableMemory,
@@ -33,7 +36,7 @@ pub(crate) struct Arrival<'k> {
 pub(crate) type Refusal = (Failure, Option<usize>);
 
 impl<'k> Arrival<'k> {
-    pub(crate) fn new(setup: &'k Setup, ledger: Ledger, any_device: AnyDevice) -> Self {
+    pub(crate) fn new(setup: &'k Setup, ledger: Cow<'k, Ledger>, any_device: AnyDevice) -> Self {
         Self {
             setup,
             ledger,
@@ -82,8 +85,12 @@ impl<'k> Arrival<'k> {
         Ok(together.unwrap_or(Hint::NO_POLICY))
     }
 
-    fn cpu_pool(&self) -> CpuPool {
-        CpuPool { shared: self.ledger.shared_cpus, reusable: self.reusable_cpus }
+    /// The static CPU policy and what it gives from, if there is one and the container is to have
+    /// CPUs for itself.
+    fn exclusive_cpus(&self, demand: &ContainerDemand) -> Option<(&'k StaticCpus, CpuPool<'_>)> {
+        let policy = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0)?;
+        let ledger = self.ledger.cpus.as_ref()?;
+        Some((policy, CpuPool { ledger, reusable: self.reusable_cpus }))
     }
 
     fn reusable_devices(&self, pool: usize) -> DeviceSet {
@@ -105,12 +112,13 @@ impl<'k> Arrival<'k> {
     fn merge(&mut self, demand: &ContainerDemand) -> Result<Hint, Failure> {
         let setup = self.setup;
         let mut voices = SmallVec::<[Voice<'_>; 8]>::new();
+        let mut uncertain = false;
         for (at, pool, count) in self.requested_pools(demand) {
-            self.ledger.hints_certain &= self.ledger.pools[at].certainty != Certainty::CountOnly;
+            uncertain |= self.ledger.pools[at].certainty == Certainty::CountOnly;
             voices.push(pool.voice(&self.ledger.pools[at], self.reusable_devices(at), count));
         }
-        if let Some(policy) = &setup.cpus {
-            voices.push(policy.voice(&setup.machine, self.cpu_pool(), demand.cpus));
+        if let Some((policy, pool)) = self.exclusive_cpus(demand) {
+            voices.push(policy.voice(&setup.machine, pool, demand.cpus));
         }
         if let (Some(policy), Some(ledger)) = (&setup.memory, &self.ledger.memory) {
             voices.push(policy.voice(ledger, &self.reusable_memory, &demand.memory)?);
@@ -120,18 +128,21 @@ impl<'k> Arrival<'k> {
             policy: setup.config.topology_policy,
             prefer_closest: setup.config.prefer_closest_numa_nodes,
         };
-        merge.best(&voices).ok_or(Failure::Topology)
+        let hint = merge.best(&voices).ok_or(Failure::Topology);
+        drop(voices);
+        if uncertain && self.ledger.hints_certain {
+            self.ledger.to_mut().hints_certain = false;
+        }
+        hint
     }
 
     /// Whether [`Self::give`] would succeed.
     fn could_give(&self, demand: &ContainerDemand, hint: Hint) -> Result<(), Failure> {
         self.check_devices(demand)?;
-        if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
-            let pool = self.cpu_pool();
+        if let Some((policy, pool)) = self.exclusive_cpus(demand) {
             policy.check(pool, demand.cpus)?;
-            let machine = &self.setup.machine;
-            if !policy.surely_allocates(machine, pool, demand.cpus, hint.numa) {
-                policy.allocate(machine, pool, demand.cpus, hint.numa)?;
+            if !policy.surely_allocates(pool, demand.cpus, hint.numa) {
+                policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
             }
         }
         if let (Some(policy), Some(ledger)) = (&self.setup.memory, &self.ledger.memory) {
@@ -163,11 +174,11 @@ impl<'k> Arrival<'k> {
         let mut record = holdings.and_then(|holdings| holdings.split_last_mut());
         self.check_devices(demand)?;
         self.give_devices(demand, hint, record.as_mut().map(|(holding, _)| &mut holding.devices));
-        if let Some(policy) = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0) {
-            let pool = self.cpu_pool();
+        if let Some((policy, pool)) = self.exclusive_cpus(demand) {
             policy.check(pool, demand.cpus)?;
             let cpus = policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
-            self.ledger.shared_cpus -= cpus;
+            let rest = policy.count(&self.setup.machine, pool.ledger.shared - cpus);
+            self.ledger.to_mut().cpus = Some(rest);
             match demand.kind {
                 ContainerKind::Init => self.reusable_cpus |= cpus,
                 _ => self.reusable_cpus -= cpus,
@@ -176,7 +187,8 @@ impl<'k> Arrival<'k> {
                 holding.cpus = Some(cpus);
             }
         }
-        if let (Some(policy), Some(ledger)) = (&self.setup.memory, &mut self.ledger.memory) {
+        let ledger = self.ledger.to_mut();
+        if let (Some(policy), Some(ledger)) = (&self.setup.memory, &mut ledger.memory) {
             let reusable = &mut self.reusable_memory;
             if let Some(mask) = policy.choose(ledger, reusable, &demand.memory, hint)? {
                 let blocks = policy.take(ledger, reusable, &demand.memory, mask, demand.kind);
@@ -209,14 +221,13 @@ impl<'k> Arrival<'k> {
         mut record: Option<&mut Vec<DeviceAssignment>>,
     ) {
         for (at, pool, count) in self.requested_pools(demand) {
-            let ledger = &mut self.ledger.pools[at];
+            let ledger = &mut self.ledger.to_mut().pools[at];
             let reusable = self.reusable_devices.get(at).copied().unwrap_or_default();
             let pick = pool.pick(ledger, reusable, count, hint.numa, self.any_device);
             if pick.devices.is_empty() {
                 continue;
             }
-            ledger.held |= pick.devices;
-            ledger.certainty = ledger.certainty.max(pick.certainty);
+            pool.hold(ledger, &pick);
             self.reusable_devices.resize(self.setup.pools.len(), DeviceSet::EMPTY);
             match demand.kind {
                 ContainerKind::Init => self.reusable_devices[at] |= pick.devices,

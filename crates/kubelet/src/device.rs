@@ -37,12 +37,25 @@ struct Class {
 }
 
 /// Who holds what of one pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolLedger {
-    pub(crate) held: DeviceSet,
-    pub(crate) healthy: DeviceSet,
+    held: DeviceSet,
+    healthy: DeviceSet,
+    /// How many devices of each class are healthy and not held: counted where it is asked most.
+    free: SmallVec<[u16; 8]>,
     /// How much of `held` is known.
     pub(crate) certainty: Certainty,
+}
+
+impl PoolLedger {
+    /// Devices that can be handed out.
+    pub(crate) fn available(&self) -> DeviceSet {
+        self.healthy - self.held
+    }
+
+    fn available_count(&self) -> usize {
+        self.free.iter().map(|free| usize::from(*free)).sum()
+    }
 }
 
 /// Which device "any" is.
@@ -136,34 +149,73 @@ impl Pool {
 
     pub(crate) fn empty_ledger(&self) -> PoolLedger {
         let devices = self.inventory.devices.iter().enumerate();
-        PoolLedger {
+        let mut ledger = PoolLedger {
             held: DeviceSet::EMPTY,
             healthy: devices.filter(|(_, device)| device.healthy).map(|(index, _)| index).collect(),
+            free: SmallVec::new(),
             certainty: Certainty::Exact,
+        };
+        self.count(&mut ledger);
+        ledger
+    }
+
+    fn count(&self, ledger: &mut PoolLedger) {
+        let available = ledger.available();
+        let free = |class: &Class| class.members.count_in(&available) as u16;
+        ledger.free = self.classes.iter().map(free).collect();
+    }
+
+    /// A container has been given what was picked for it.
+    pub(crate) fn hold(&self, ledger: &mut PoolLedger, pick: &Pick) {
+        ledger.held |= pick.devices;
+        ledger.certainty = ledger.certainty.max(pick.certainty);
+        self.count(ledger);
+    }
+
+    /// `devices` are given back; the rest is as certain as its least certain holder.
+    pub(crate) fn release(&self, ledger: &mut PoolLedger, devices: DeviceSet, rest: Certainty) {
+        ledger.held -= devices;
+        ledger.certainty = rest;
+        self.count(ledger);
+    }
+
+    /// A device is reported as healthy or not; whether there is such a device.
+    pub(crate) fn set_health(&self, ledger: &mut PoolLedger, device: usize, healthy: bool) -> bool {
+        if device >= self.inventory.devices.len() {
+            return false;
         }
+        match healthy {
+            true => ledger.healthy.insert(device),
+            false => ledger.healthy.remove(device),
+        }
+        self.count(ledger);
+        true
     }
 
     /// What a request for `need` devices says about NUMA nodes. The pod as a whole has nothing to
     /// reuse.
-    pub(crate) fn voice(&self, ledger: &PoolLedger, reusable: DeviceSet, need: u64) -> Voice<'_> {
+    pub(crate) fn voice<'a>(
+        &'a self,
+        ledger: &'a PoolLedger,
+        reusable: DeviceSet,
+        need: u64,
+    ) -> Voice<'a> {
         if !self.has_topology {
             return Voice::Indifferent;
         }
-        let available = ledger.healthy - ledger.held;
-        if ((available | reusable).len() as u64) < need {
+        // What is reusable is held, so nothing is counted twice.
+        if ((ledger.available_count() + reusable.len()) as u64) < need {
             return Voice::Impossible;
         }
+        let reusable = match reusable.is_empty() {
+            true => SmallVec::new(),
+            false => self.classes.iter().map(|class| class.members.count_in(&reusable)).collect(),
+        };
         let most = self.most.iter().skip(1).position(|most| *most as u64 >= need);
         let voice = DeviceVoice {
             pool: self,
-            counts: self
-                .classes
-                .iter()
-                .map(|class| ClassCount {
-                    free: class.members.count_in(&available) as u32,
-                    reusable: class.members.count_in(&reusable) as u32,
-                })
-                .collect(),
+            free: &ledger.free,
+            reusable,
             need,
             narrowest: most.map_or(self.domain.count(), |at| at + 1),
         };
@@ -184,7 +236,7 @@ impl Pool {
             return Err(ShortageKind::NoneHealthy);
         }
         let missing = need.saturating_sub(reusable.len() as u64);
-        let available = (ledger.healthy - ledger.held).len();
+        let available = ledger.available_count();
         match missing <= available as u64 {
             true => Ok(()),
             false => Err(ShortageKind::Unavailable { requested: missing, available }),
@@ -204,7 +256,7 @@ impl Pool {
     ) -> Pick {
         let mut picking = Picking::new(self, ledger, need as usize, any);
         picking.draw(reusable);
-        let available = ledger.healthy - ledger.held;
+        let available = ledger.available();
         let (mut aligned, mut elsewhere, mut without) =
             (DeviceSet::EMPTY, DeviceSet::EMPTY, available);
         if let Some(mask) = affinity.filter(|_| self.has_topology) {
@@ -332,15 +384,12 @@ impl<'a> Picking<'a> {
 /// What a request for devices says about NUMA nodes.
 pub(crate) struct DeviceVoice<'a> {
     pool: &'a Pool,
-    counts: SmallVec<[ClassCount; 8]>,
+    /// By class.
+    free: &'a [u16],
+    /// By class; empty if there is nothing to reuse.
+    reusable: SmallVec<[usize; 8]>,
     need: u64,
     narrowest: usize,
-}
-
-#[derive(Clone, Copy)]
-struct ClassCount {
-    free: u32,
-    reusable: u32,
 }
 
 impl Hints for DeviceVoice<'_> {
@@ -354,13 +403,14 @@ impl Hints for DeviceVoice<'_> {
 
     fn feasible(&self, mask: NumaMask) -> bool {
         let mut found = 0;
-        for (class, count) in self.pool.classes.iter().zip(&self.counts) {
+        for (at, (class, free)) in self.pool.classes.iter().zip(self.free).enumerate() {
+            let reusable = self.reusable.get(at).copied().unwrap_or(0);
             if class.numa.intersects(mask) {
-                found += count.free + count.reusable;
-            } else if count.reusable > 0 && class.has_topology {
+                found += usize::from(*free) + reusable;
+            } else if reusable > 0 && class.has_topology {
                 return false;
             }
         }
-        u64::from(found) >= self.need
+        found as u64 >= self.need
     }
 }

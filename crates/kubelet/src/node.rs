@@ -3,6 +3,7 @@
 //! Owns the books: what is held and free, what a rejected pod leaves behind, what a removed pod gives
 //! back. How a pod gets in is in [`arrival`](crate::arrival).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::arrival::Arrival;
 use crate::config::{
     ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy,
 };
-use crate::cpu::StaticCpus;
+use crate::cpu::{CpuLedger, StaticCpus};
 use crate::demand::PodDemand;
 use crate::device::{AnyDevice, Pool, PoolLedger};
 use crate::hint::Hint;
@@ -49,7 +50,7 @@ pub(crate) struct Setup {
 /// Who has what. Small enough to try things on a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    pub(crate) shared_cpus: CpuSet,
+    pub(crate) cpus: Option<CpuLedger>,
     pub(crate) memory: Option<MemoryLedger>,
     pub(crate) pools: SmallVec<[PoolLedger; 8]>,
     /// Every hint so far followed from what is certain.
@@ -111,10 +112,7 @@ impl Kubelet {
             }
         }
         let ledger = Ledger {
-            shared_cpus: match &cpus {
-                Some(policy) => policy.initial_pool(&machine),
-                None => machine.cpus(),
-            },
+            cpus: cpus.as_ref().map(|policy| policy.initial_pool(&machine)),
             memory: memory.as_ref().map(StaticMemory::empty_ledger),
             pools: pools.iter().map(Pool::empty_ledger).collect(),
             hints_certain: true,
@@ -151,7 +149,7 @@ impl Kubelet {
 
     /// CPUs that no container has for itself; `None` unless the CPU manager's policy is static.
     pub fn shared_cpus(&self) -> Option<CpuSet> {
-        self.setup.cpus.as_ref().map(|_| self.ledger.shared_cpus)
+        self.ledger.cpus.as_ref().map(|ledger| ledger.shared)
     }
 
     /// Free memory by kind; empty unless the memory manager's policy is Static.
@@ -167,7 +165,7 @@ impl Kubelet {
 
     /// Healthy devices of the pool at `pool` that nobody holds.
     pub fn free_devices(&self, pool: usize) -> DeviceSet {
-        self.ledger.pools.get(pool).map_or(DeviceSet::EMPTY, |use_| use_.healthy - use_.held)
+        self.ledger.pools.get(pool).map_or(DeviceSet::EMPTY, PoolLedger::available)
     }
 
     /// How many of `devices` of the pool at `pool` are attached to which NUMA nodes.
@@ -198,15 +196,10 @@ impl Kubelet {
     /// A device plugin reports a device of the pool at `pool` as healthy or not. Whether there is
     /// such a device.
     pub fn set_device_health(&mut self, pool: usize, device: usize, healthy: bool) -> bool {
-        let devices = self.setup.pools.get(pool).map_or(0, |pool| pool.inventory.devices.len());
-        let Some(use_) = self.ledger.pools.get_mut(pool).filter(|_| device < devices) else {
-            return false;
-        };
-        match healthy {
-            true => use_.healthy.insert(device),
-            false => use_.healthy.remove(device),
+        match (self.setup.pools.get(pool), self.ledger.pools.get_mut(pool)) {
+            (Some(pool), Some(ledger)) => pool.set_health(ledger, device, healthy),
+            _ => false,
         }
-        true
     }
 
     /// Names of the pods on the node.
@@ -227,9 +220,10 @@ impl Kubelet {
             return Ok(admission(holdings));
         }
         let mut holdings = Vec::with_capacity(demand.containers().len());
-        let mut arrival = Arrival::new(&self.setup, self.ledger.clone(), self.any_device);
+        let mut arrival =
+            Arrival::new(&self.setup, Cow::Owned(self.ledger.clone()), self.any_device);
         let outcome = arrival.run(demand, Some(&mut holdings));
-        self.ledger = arrival.ledger;
+        self.ledger = arrival.ledger.into_owned();
         match outcome {
             Ok(_) => {
                 let admission = admission(&holdings);
@@ -252,7 +246,7 @@ impl Kubelet {
 
     /// Whether the pod would be admitted, without admitting it.
     pub fn would_admit(&self, demand: &PodDemand) -> Verdict {
-        let mut arrival = Arrival::new(&self.setup, self.ledger.clone(), self.any_device);
+        let mut arrival = Arrival::new(&self.setup, Cow::Borrowed(&self.ledger), self.any_device);
         let outcome = arrival.run(demand, None);
         let certain = arrival.ledger.is_certain();
         match outcome {
@@ -269,13 +263,17 @@ impl Kubelet {
     }
 
     fn give_back(&mut self, holdings: &[Holding]) {
+        if let (Some(policy), Some(ledger)) = (&self.setup.cpus, &mut self.ledger.cpus) {
+            let cpus = holdings.iter().filter_map(|holding| holding.cpus);
+            let shared = cpus.fold(ledger.shared, |shared, cpus| shared | cpus);
+            *ledger = policy.count(&self.setup.machine, shared);
+        }
         for holding in holdings {
-            self.ledger.shared_cpus |= holding.cpus.unwrap_or_default();
             if let (Some(policy), Some(ledger)) = (&self.setup.memory, &mut self.ledger.memory) {
                 holding.memory.iter().for_each(|block| policy.release(ledger, *block));
             }
         }
-        for (at, use_) in self.ledger.pools.iter_mut().enumerate() {
+        for (at, ledger) in self.ledger.pools.iter_mut().enumerate() {
             let of_pool = |holdings: &[Holding]| {
                 let devices = holdings.iter().flat_map(|holding| &holding.devices);
                 let of_pool = devices.filter(|given| given.pool == at);
@@ -284,10 +282,8 @@ impl Kubelet {
                 })
             };
             let (returned, _) = of_pool(holdings);
-            use_.held -= returned;
-            // What is still held is as certain as its least certain holder.
-            let holders = self.pods.values().map(|holdings| of_pool(holdings).1);
-            use_.certainty = holders.max().unwrap_or_default();
+            let rest = self.pods.values().map(|holdings| of_pool(holdings).1).max();
+            self.setup.pools[at].release(ledger, returned, rest.unwrap_or_default());
         }
         self.ledger.hints_certain |= self.pods.is_empty();
     }

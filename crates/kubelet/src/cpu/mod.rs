@@ -38,11 +38,21 @@ pub(crate) struct StaticCpus {
     regular: bool,
 }
 
+/// The shared pool, counted where it is asked about most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CpuLedger {
+    /// CPUs that no container has for itself.
+    pub(crate) shared: CpuSet,
+    /// By NUMA node: how many of them can be given away.
+    free: SmallVec<[u16; 8]>,
+    /// How many of them are on cores of which nothing is reserved.
+    on_free_cores: usize,
+}
+
 /// What a container may be given CPUs from.
 #[derive(Clone, Copy)]
-pub(crate) struct CpuPool {
-    /// The shared pool.
-    pub(crate) shared: CpuSet,
+pub(crate) struct CpuPool<'a> {
+    pub(crate) ledger: &'a CpuLedger,
     /// What the pod's init containers leave to the containers after them.
     pub(crate) reusable: CpuSet,
 }
@@ -111,10 +121,23 @@ impl StaticCpus {
     }
 
     /// The shared pool while nothing is assigned.
-    pub(crate) fn initial_pool(&self, machine: &Machine) -> CpuSet {
-        match self.has(CpuOption::StrictCpuReservation) {
-            true => machine.cpus() - self.reserved,
-            false => machine.cpus(),
+    pub(crate) fn initial_pool(&self, machine: &Machine) -> CpuLedger {
+        self.count(
+            machine,
+            match self.has(CpuOption::StrictCpuReservation) {
+                true => machine.cpus() - self.reserved,
+                false => machine.cpus(),
+            },
+        )
+    }
+
+    /// The shared pool `shared`, counted.
+    pub(crate) fn count(&self, machine: &Machine, shared: CpuSet) -> CpuLedger {
+        let available = shared - self.reserved;
+        CpuLedger {
+            shared,
+            free: machine.numa().iter().map(|node| node.cpus.count_in(&available) as u16).collect(),
+            on_free_cores: (shared - self.reserved_cores).len(),
         }
     }
 
@@ -126,27 +149,22 @@ impl StaticCpus {
     pub(crate) fn voice<'a>(
         &'a self,
         machine: &'a Machine,
-        pool: CpuPool,
+        pool: CpuPool<'a>,
         need: usize,
     ) -> Voice<'a> {
         if need == 0 {
             return Voice::Indifferent;
         }
-        let available = pool.shared - self.reserved;
-        let mut free = [0; NumaMask::CAPACITY];
         let mut reusable_numa = NumaMask::EMPTY;
-        for position in self.domain.iter() {
-            let cpus = &machine.numa()[position].cpus;
-            free[position] = cpus.count_in(&available) as u16;
-            if pool.reusable.intersects(cpus) {
-                reusable_numa = reusable_numa | NumaMask::single(position);
-            }
+        if !pool.reusable.is_empty() {
+            let touched = |at: &usize| machine.numa()[*at].cpus.intersects(&pool.reusable);
+            reusable_numa = self.domain.iter().filter(touched).collect();
         }
         let most = self.most.iter().position(|most| *most >= need);
         let voice = CpuVoice {
             policy: self,
             machine,
-            free,
+            free: &pool.ledger.free,
             reusable_numa,
             reusable: pool.reusable.len(),
             need,
@@ -159,7 +177,7 @@ impl StaticCpus {
     }
 
     /// Whether a container can have `need` exclusive CPUs at all.
-    pub(crate) fn check(&self, pool: CpuPool, need: usize) -> Result<(), Failure> {
+    pub(crate) fn check(&self, pool: CpuPool<'_>, need: usize) -> Result<(), Failure> {
         if !self.has(CpuOption::FullPcpusOnly) {
             return Ok(());
         }
@@ -167,7 +185,7 @@ impl StaticCpus {
         if !need.is_multiple_of(threads) {
             return Err(Failure::SmtMultiple { requested: need, threads });
         }
-        let available = (pool.shared - self.reserved_cores).len();
+        let available = pool.ledger.on_free_cores;
         if need > available {
             return Err(Failure::SmtShortage { available, requested: need, threads });
         }
@@ -180,25 +198,24 @@ impl StaticCpus {
     /// and from four nodes on.
     pub(crate) fn surely_allocates(
         &self,
-        machine: &Machine,
-        pool: CpuPool,
+        pool: CpuPool<'_>,
         need: usize,
         affinity: Option<NumaMask>,
     ) -> bool {
-        let allocatable = (pool.shared - self.reserved) | pool.reusable;
-        if !self.regular || allocatable.len() < need {
+        let free = &pool.ledger.free;
+        let allocatable: usize = free.iter().map(|free| usize::from(*free)).sum();
+        if !self.regular || allocatable + pool.reusable.len() < need {
             return false;
         }
         if !self.has(CpuOption::DistributeCpusAcrossNuma) {
             return true;
         }
-        let by_socket = self.has(CpuOption::AlignBySocket);
         let few_nodes = self.domain.count() < 4 && !self.has(CpuOption::FullPcpusOnly);
         let on_one_node = || {
-            let mask = affinity.filter(|mask| mask.count() == 1);
-            mask.is_some_and(|mask| self.aligned_cpus(machine, mask).count_in(&allocatable) >= need)
+            let node = affinity.filter(|mask| mask.count() == 1)?.iter().next()?;
+            free.get(node).map(|free| usize::from(*free) >= need)
         };
-        !by_socket && (few_nodes || on_one_node())
+        !self.has(CpuOption::AlignBySocket) && (few_nodes || on_one_node() == Some(true))
     }
 
     /// Whether all sockets and all cores have as many CPUs as their average, and no NUMA node that
@@ -218,11 +235,11 @@ impl StaticCpus {
     pub(crate) fn allocate(
         &self,
         machine: &Machine,
-        pool: CpuPool,
+        pool: CpuPool<'_>,
         need: usize,
         affinity: Option<NumaMask>,
     ) -> Result<CpuSet, Failure> {
-        let allocatable = (pool.shared - self.reserved) | pool.reusable;
+        let allocatable = (pool.ledger.shared - self.reserved) | pool.reusable;
         let mut given = CpuSet::EMPTY;
         if let Some(mask) = affinity {
             let aligned = allocatable & self.aligned_cpus(machine, mask);
@@ -257,7 +274,7 @@ impl StaticCpus {
 pub(crate) struct CpuVoice<'a> {
     policy: &'a StaticCpus,
     machine: &'a Machine,
-    free: [u16; NumaMask::CAPACITY],
+    free: &'a [u16],
     reusable_numa: NumaMask,
     reusable: usize,
     need: usize,
