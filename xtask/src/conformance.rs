@@ -111,8 +111,9 @@ fn for_each_line(files: &[PathBuf], mut visit: impl FnMut(&str, &str) -> Result<
 
 fn open(path: &Path) -> Result<Box<dyn Read>> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    Ok(match path.extension().is_some_and(|extension| extension == "gz") {
-        true => Box::new(MultiGzDecoder::new(file)),
-        false => Box::new(file),
+    Ok(if path.extension().is_some_and(|extension| extension == "gz") {
+        Box::new(MultiGzDecoder::new(file))
+    } else {
+        Box::new(file)
     })
 }

@@ -58,9 +58,10 @@ impl PodDemand {
                 name: container.name.clone(),
                 kind: container.kind,
                 cpus: if pinned { whole_cpus(&container.resources.requests) } else { 0 },
-                memory: match pinned {
-                    true => memory_demand(&container.resources.requests),
-                    false => MemoryDemand::Unpinned,
+                memory: if pinned {
+                    memory_demand(&container.resources.requests)
+                } else {
+                    MemoryDemand::Unpinned
                 },
                 devices: device_counts(&container.resources.limits),
             })

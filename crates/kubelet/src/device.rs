@@ -120,9 +120,10 @@ impl Pool {
             }
         }
         let attached = classes.iter().fold(NumaMask::EMPTY, |all, class| all | class.numa);
-        let domain = match version.device_hints_skip_empty_nodes() && !attached.is_empty() {
-            true => attached,
-            false => machine.all_numa(),
+        let domain = if version.device_hints_skip_empty_nodes() && !attached.is_empty() {
+            attached
+        } else {
+            machine.all_numa()
         };
         let mut pool = Self {
             inventory,
@@ -184,9 +185,10 @@ impl Pool {
         if device >= self.inventory.devices.len() {
             return false;
         }
-        match healthy {
-            true => ledger.healthy.insert(device),
-            false => ledger.healthy.remove(device),
+        if healthy {
+            ledger.healthy.insert(device)
+        } else {
+            ledger.healthy.remove(device)
         }
         self.count(ledger);
         true
@@ -207,9 +209,10 @@ impl Pool {
         if ((ledger.available_count() + reusable.len()) as u64) < need {
             return Voice::Impossible;
         }
-        let reusable = match reusable.is_empty() {
-            true => SmallVec::new(),
-            false => self.classes.iter().map(|class| class.members.count_in(&reusable)).collect(),
+        let reusable = if reusable.is_empty() {
+            SmallVec::new()
+        } else {
+            self.classes.iter().map(|class| class.members.count_in(&reusable)).collect()
         };
         let most = self.most.iter().skip(1).position(|most| *most as u64 >= need);
         let voice = DeviceVoice {
@@ -219,10 +222,7 @@ impl Pool {
             need,
             narrowest: most.map_or(self.domain.count(), |at| at + 1),
         };
-        match voice.feasible(self.domain) {
-            true => Voice::Device(voice),
-            false => Voice::Impossible,
-        }
+        if voice.feasible(self.domain) { Voice::Device(voice) } else { Voice::Impossible }
     }
 
     /// Whether there are `need` devices to be had.
@@ -237,9 +237,10 @@ impl Pool {
         }
         let missing = need.saturating_sub(reusable.len() as u64);
         let available = ledger.available_count();
-        match missing <= available as u64 {
-            true => Ok(()),
-            false => Err(ShortageKind::Unavailable { requested: missing, available }),
+        if missing <= available as u64 {
+            Ok(())
+        } else {
+            Err(ShortageKind::Unavailable { requested: missing, available })
         }
     }
 
@@ -352,10 +353,8 @@ impl<'a> Picking<'a> {
     }
 
     fn uncertain(&mut self, devices: DeviceSet) {
-        let known = match self.pool.alike(devices) {
-            true => Certainty::PerNuma,
-            false => Certainty::CountOnly,
-        };
+        let known =
+            if self.pool.alike(devices) { Certainty::PerNuma } else { Certainty::CountOnly };
         self.pick.certainty = self.pick.certainty.max(known);
     }
 

@@ -166,9 +166,10 @@ impl StaticMemory {
         let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
         self.look_up(&voice.request, voice.domain())?;
         // Nothing feasible reads as no preference: the failure comes later, when allocating.
-        Ok(match !voice.request.is_empty() && voice.best(NumaMask::EMPTY).is_some() {
-            true => Voice::Memory(voice),
-            false => Voice::Indifferent,
+        Ok(if !voice.request.is_empty() && voice.best(NumaMask::EMPTY).is_some() {
+            Voice::Memory(voice)
+        } else {
+            Voice::Indifferent
         })
     }
 
@@ -249,9 +250,10 @@ impl StaticMemory {
             }
             mask = wider;
         }
-        match mask.count() > 1 && ledger.conflicts(mask) {
-            true => Err(Failure::MemoryGroupConflict),
-            false => Ok(Some(mask)),
+        if mask.count() > 1 && ledger.conflicts(mask) {
+            Err(Failure::MemoryGroupConflict)
+        } else {
+            Ok(Some(mask))
         }
     }
 

@@ -81,9 +81,10 @@ impl Merge<'_> {
         let mut agreed = domain
             .subsets(size)
             .filter(|mask| wants.iter().all(|want| want.preferred(*mask) && want.feasible(*mask)));
-        match self.compares_distances() {
-            true => agreed.min_by_key(|mask| (self.spread_out(*mask), *mask)),
-            false => agreed.next(),
+        if self.compares_distances() {
+            agreed.min_by_key(|mask| (self.spread_out(*mask), *mask))
+        } else {
+            agreed.next()
         }
     }
 
@@ -115,10 +116,8 @@ impl Merge<'_> {
     /// that, else the fewest above.
     fn rank(&self, mask: NumaMask, widest_need: usize) -> (usize, u64, NumaMask) {
         let size = mask.count();
-        let by_size = match size <= widest_need {
-            true => widest_need - size,
-            false => NumaMask::CAPACITY + size,
-        };
+        let by_size =
+            if size <= widest_need { widest_need - size } else { NumaMask::CAPACITY + size };
         let distance = if self.compares_distances() { self.spread_out(mask) } else { 0 };
         (by_size, distance, mask)
     }

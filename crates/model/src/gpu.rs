@@ -73,9 +73,10 @@ impl Gpu {
             Some(layout) => layout
                 .instances()
                 .map(|slice| {
-                    let resource = match naming.slices_as_gpus {
-                        true => whole(),
-                        false => slice.profile.name().resource().to_string(),
+                    let resource = if naming.slices_as_gpus {
+                        whole()
+                    } else {
+                        slice.profile.name().resource().to_string()
                     };
                     (resource, self.slice_id(&slice))
                 })

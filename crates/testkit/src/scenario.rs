@@ -55,9 +55,10 @@ pub fn scenario(bytes: &mut Unstructured<'_>) -> Result<Option<Scenario>> {
     let Ok(kubelet) = Kubelet::new(machine, config, pools) else { return Ok(None) };
     let mut steps = Vec::new();
     for index in 0..bytes.int_in_range(1..=12)? {
-        steps.push(match bytes.ratio(1, 4)? {
-            true => Step::Remove(bytes.int_in_range(0..=9)?),
-            false => Step::Admit(pod(bytes, index, kubelet.machine(), hugepages)?),
+        steps.push(if bytes.ratio(1, 4)? {
+            Step::Remove(bytes.int_in_range(0..=9)?)
+        } else {
+            Step::Admit(pod(bytes, index, kubelet.machine(), hugepages)?)
         });
     }
     Ok(Some(Scenario { kubelet, even, steps }))
@@ -138,12 +139,11 @@ fn config(bytes: &mut Unstructured<'_>, machine: &Machine) -> Result<KubeletConf
         .into_iter()
         .filter(|_| bytes.ratio(1, 4).unwrap_or(false))
         .collect();
-        let reserved = match bytes.arbitrary()? {
-            true => ReservedCpus::Millis(bytes.int_in_range(1..=3000)?),
-            false => {
-                let first: Vec<usize> = machine.cpus().iter().take(4).collect();
-                ReservedCpus::Explicit(CpuSet::from_iter([*bytes.choose(&first)?]))
-            }
+        let reserved = if bytes.arbitrary()? {
+            ReservedCpus::Millis(bytes.int_in_range(1..=3000)?)
+        } else {
+            let first: Vec<usize> = machine.cpus().iter().take(4).collect();
+            ReservedCpus::Explicit(CpuSet::from_iter([*bytes.choose(&first)?]))
         };
         config.cpu_manager = CpuManagerPolicy::Static { options, reserved };
     }
@@ -212,11 +212,10 @@ fn container(
 ) -> Result<Container> {
     let mut limits = ResourceList::new();
     let most = machine.cpus().len() as i64;
-    let cpus = match bytes.ratio(1, 8)? {
-        true => Quantity::from_milli(bytes.int_in_range(1..=4000)?),
-        false => {
-            Quantity::from_units(bytes.int_in_range(1..=(most / 4).max(1))?, Format::DecimalSi)
-        }
+    let cpus = if bytes.ratio(1, 8)? {
+        Quantity::from_milli(bytes.int_in_range(1..=4000)?)
+    } else {
+        Quantity::from_units(bytes.int_in_range(1..=(most / 4).max(1))?, Format::DecimalSi)
     };
     limits.insert(ResourceName::cpu(), cpus);
     let memory = bytes.int_in_range(1..=6000)? * MIB as i64;

@@ -58,10 +58,8 @@ impl StaticCpus {
         free: CpuSet,
         need: i64,
     ) -> Result<CpuSet, Failure> {
-        let group = match self.has(CpuOption::FullPcpusOnly) {
-            true => self.threads_per_core as i64,
-            false => 1,
-        };
+        let group =
+            if self.has(CpuOption::FullPcpusOnly) { self.threads_per_core as i64 } else { 1 };
         if need < 1 {
             return Ok(CpuSet::EMPTY);
         }
@@ -127,9 +125,10 @@ impl<'a> Search<'a> {
                 let Some(share) = self.even_share(nodes, by_socket) else { continue };
                 let (balance, remainder_nodes) = self.balance(nodes, share)?;
                 let in_one_socket = by_socket && self.in_one_socket(nodes);
-                let better = match in_one_socket == best.in_one_socket {
-                    true => is_less(balance, best.balance),
-                    false => in_one_socket,
+                let better = if in_one_socket == best.in_one_socket {
+                    is_less(balance, best.balance)
+                } else {
+                    in_one_socket
                 };
                 if better {
                     found = true;
@@ -391,14 +390,13 @@ mod tests {
             kept: Option<Buffer>,
         }
         fn append(buffer: &Buffer, len: usize, cap: usize, item: u8) -> (Buffer, usize) {
-            let (target, cap) = match len < cap {
-                true => (buffer.clone(), cap),
-                false => {
-                    let grown = (cap * 2).max(1);
-                    let mut copy = buffer.borrow()[..len].to_vec();
-                    copy.resize(grown, 0);
-                    (Rc::new(RefCell::new(copy)), grown)
-                }
+            let (target, cap) = if len < cap {
+                (buffer.clone(), cap)
+            } else {
+                let grown = (cap * 2).max(1);
+                let mut copy = buffer.borrow()[..len].to_vec();
+                copy.resize(grown, 0);
+                (Rc::new(RefCell::new(copy)), grown)
             };
             target.borrow_mut()[len] = item;
             (target, cap)

@@ -124,9 +124,10 @@ impl StaticCpus {
     pub(crate) fn initial_pool(&self, machine: &Machine) -> CpuLedger {
         self.count(
             machine,
-            match self.has(CpuOption::StrictCpuReservation) {
-                true => machine.cpus() - self.reserved,
-                false => machine.cpus(),
+            if self.has(CpuOption::StrictCpuReservation) {
+                machine.cpus() - self.reserved
+            } else {
+                machine.cpus()
             },
         )
     }
@@ -170,10 +171,7 @@ impl StaticCpus {
             need,
             narrowest: most.unwrap_or(self.domain.count()),
         };
-        match voice.feasible(self.domain) {
-            true => Voice::Cpu(voice),
-            false => Voice::Impossible,
-        }
+        if voice.feasible(self.domain) { Voice::Cpu(voice) } else { Voice::Impossible }
     }
 
     /// Whether a container can have `need` exclusive CPUs at all.
@@ -260,12 +258,11 @@ impl StaticCpus {
 
     /// Chooses `need` of the `free` CPUs.
     fn take(&self, machine: &Machine, free: CpuSet, need: i64) -> Result<CpuSet, Failure> {
-        match self.has(CpuOption::DistributeCpusAcrossNuma) {
-            true => self.take_distributed(machine, free, need),
-            false => {
-                let by_uncore = self.has(CpuOption::PreferAlignCpusByUncoreCache);
-                self.take_packed(machine, free, need, by_uncore)
-            }
+        if self.has(CpuOption::DistributeCpusAcrossNuma) {
+            self.take_distributed(machine, free, need)
+        } else {
+            let by_uncore = self.has(CpuOption::PreferAlignCpusByUncoreCache);
+            self.take_packed(machine, free, need, by_uncore)
         }
     }
 }

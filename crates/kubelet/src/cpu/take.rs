@@ -208,15 +208,11 @@ impl<'m> Gathering<'m> {
 
     /// Visits the innermost groups that contain cores, in order: sockets or NUMA nodes.
     fn visit_core_groups(&mut self, mut visit: impl FnMut(&mut Self, Group)) {
-        let order = match self.policy.numa_outermost {
-            true => self.sockets_in_order(),
-            false => self.numa_in_order(),
-        };
+        let order =
+            if self.policy.numa_outermost { self.sockets_in_order() } else { self.numa_in_order() };
         for at in order {
-            let group = match self.policy.numa_outermost {
-                true => Group::Socket(at),
-                false => Group::Numa(at as u8),
-            };
+            let group =
+                if self.policy.numa_outermost { Group::Socket(at) } else { Group::Numa(at as u8) };
             visit(self, group);
             if self.done() {
                 return;
