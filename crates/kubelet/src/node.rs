@@ -188,7 +188,7 @@ impl Kubelet {
 
     /// Whether a NUMA node has served in different groups at once, as best-effort hints can make it.
     /// The kubelet then loses track of which node holds whose bytes: what pods give back may be less
-    /// than what they took, until it restarts.
+    /// than what they took, and after that it refuses to start again with its own state file.
     pub fn may_lose_memory(&self) -> bool {
         self.ledger.may_lose_memory()
     }

@@ -3,7 +3,7 @@
 //! Owns what is known about a board and how well it is known. It must not know layouts: nothing
 //! here depends on what a GPU currently holds.
 
-use core::fmt;
+use std::fmt;
 
 use super::geometry::{Geometry, Shape, Starts};
 use super::name::{Attribute, NameError, ProfileName};
@@ -174,7 +174,7 @@ impl Profile {
 
 impl PartialEq for Profile {
     fn eq(&self, other: &Self) -> bool {
-        core::ptr::eq(self, other)
+        std::ptr::eq(self, other)
     }
 }
 
@@ -393,7 +393,7 @@ impl Board {
 
 impl PartialEq for Board {
     fn eq(&self, other: &Self) -> bool {
-        core::ptr::eq(self, other)
+        std::ptr::eq(self, other)
     }
 }
 

@@ -121,7 +121,7 @@ impl Layout {
 fn place(layout: Layout, wanted: &[&'static Profile], from: u8, best: &mut Option<Layout>) {
     let Some((first, rest)) = wanted.split_first() else {
         let better = |b: &Layout| match layout.future().cmp(&b.future()) {
-            core::cmp::Ordering::Equal => layout < *b,
+            std::cmp::Ordering::Equal => layout < *b,
             order => order.is_gt(),
         };
         if best.as_ref().is_none_or(better) {

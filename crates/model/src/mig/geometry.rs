@@ -5,7 +5,7 @@
 //! occupancies, computed at compile time. It must not know profile names, attributes or memory
 //! sizes: all variants of `1g` on a board are one shape here.
 
-use core::fmt;
+use std::fmt;
 
 /// Most shapes a grid may have: one byte of a [`Future`] each.
 pub(super) const MAX_SHAPES: usize = 8;
@@ -142,7 +142,7 @@ impl Starts {
     /// The starts, ascending.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         let mut left = self.0;
-        core::iter::from_fn(move || {
+        std::iter::from_fn(move || {
             if left == 0 {
                 return None;
             }

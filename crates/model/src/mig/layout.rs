@@ -18,8 +18,8 @@
 //! JPEG and OFA columns of `nvidia-smi mig -lgip` gives on every board whose columns are known; a
 //! test does that addition.
 
-use core::fmt;
-use core::hash::{Hash, Hasher};
+use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use super::board::{Board, Profile};
 use super::geometry::{Geometry, Starts};
@@ -402,14 +402,14 @@ impl Hash for Layout {
 }
 
 impl PartialOrd for Layout {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Ord for Layout {
     /// By board, then by the instances from the lowest start on.
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let key = |l: &Self| l.board.id;
         key(self).cmp(key(other)).then_with(|| self.slots.as_slice().cmp(other.slots.as_slice()))
     }

@@ -3,8 +3,8 @@
 //! Owns the text forms of a profile name and nothing else. It must not know which board has which
 //! profile: `9g.999gb` is a well-formed name here, and no board has it.
 
-use core::fmt;
-use core::str::FromStr;
+use std::fmt;
+use std::str::FromStr;
 
 /// What NVIDIA's device plugin puts before a profile name under the `mixed` MIG strategy.
 pub const RESOURCE_PREFIX: &str = "nvidia.com/mig-";

@@ -18,7 +18,7 @@
 //! continuations, and stranded otherwise: seven `1g` leave one memory unit nobody can reach, which
 //! is 7 parts in 112.
 
-use core::fmt;
+use std::fmt;
 
 use super::board::{Board, Profile};
 use super::layout::{Instance, Layout};

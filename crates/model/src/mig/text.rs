@@ -3,7 +3,7 @@
 //! Owns the one text form of a layout, for logs, plans and tests. It must not know legality beyond
 //! asking [`Layout::add`].
 
-use core::fmt;
+use std::fmt;
 
 use super::board::{Board, ProfileError};
 use super::layout::{Layout, LayoutError};
