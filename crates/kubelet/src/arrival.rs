@@ -227,7 +227,7 @@ impl<'k> Arrival<'k> {
             if pick.devices.is_empty() {
                 continue;
             }
-            pool.hold(ledger, &pick);
+            pool.hold(ledger, pick.devices, pick.certainty);
             self.reusable_devices.resize(self.setup.pools.len(), DeviceSet::EMPTY);
             match demand.kind {
                 ContainerKind::Init => self.reusable_devices[at] |= pick.devices,

@@ -166,10 +166,10 @@ impl Pool {
         ledger.free = self.classes.iter().map(free).collect();
     }
 
-    /// A container has been given what was picked for it.
-    pub(crate) fn hold(&self, ledger: &mut PoolLedger, pick: &Pick) {
-        ledger.held |= pick.devices;
-        ledger.certainty = ledger.certainty.max(pick.certainty);
+    /// A container holds `devices`, as far as that is certain.
+    pub(crate) fn hold(&self, ledger: &mut PoolLedger, devices: DeviceSet, certainty: Certainty) {
+        ledger.held |= devices;
+        ledger.certainty = ledger.certainty.max(certainty);
         self.count(ledger);
     }
 

@@ -280,7 +280,8 @@ impl StaticMemory {
         blocks
     }
 
-    fn claim(&self, ledger: &mut MemoryLedger, block: MemoryBlock) {
+    /// Takes a block from the nodes of its group, from the lowest first.
+    pub(crate) fn claim(&self, ledger: &mut MemoryLedger, block: MemoryBlock) {
         let mut missing = block.bytes;
         for node in block.numa.iter() {
             let group = &mut ledger.groups[node];

@@ -14,6 +14,7 @@ use berth_model::numa::NumaMask;
 use berth_model::pod::{ContainerKind, Pod, PodError};
 use berth_model::resource::MemoryKind;
 use smallvec::SmallVec;
+use thiserror::Error;
 
 use crate::arrival::Arrival;
 use crate::config::{
@@ -67,6 +68,32 @@ pub(crate) struct Holding {
     pub(crate) memory: SmallVec<[MemoryBlock; 2]>,
     pub(crate) devices: Vec<DeviceAssignment>,
     pub(crate) certain: bool,
+}
+
+impl Holding {
+    fn of(given: &ContainerAssignment) -> Self {
+        Self {
+            container: given.name.clone(),
+            kind: ContainerKind::App,
+            affinity: given.affinity,
+            cpus: given.cpus,
+            memory: given.memory.iter().copied().collect(),
+            devices: given.devices.clone(),
+            certain: given.certain,
+        }
+    }
+}
+
+/// A pod that cannot be on the node with what it is said to hold.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("pod {pod:?}: {field}: {problem}")]
+pub struct AdoptError {
+    /// The pod.
+    pub pod: String,
+    /// The field that is wrong.
+    pub field: String,
+    /// What is wrong with it.
+    pub problem: String,
 }
 
 /// Free bytes of one kind of memory.
@@ -236,6 +263,62 @@ impl Kubelet {
                 let container = container.and_then(|at| demand.containers().get(at));
                 Err(failure.rejection(container.map(|container| container.name.clone()), certain))
             }
+        }
+    }
+
+    /// A pod is on the node and holds this, as its state files or an agent report it. Nothing is
+    /// changed if that cannot be.
+    pub fn adopt(&mut self, name: &str, held: &Admission) -> Result<(), AdoptError> {
+        let field = |container: &str, what: &str| format!("containers[{container}].{what}");
+        let error = |field: String, problem: &str| {
+            Err(AdoptError { pod: name.to_owned(), field, problem: problem.to_owned() })
+        };
+        if self.pods.contains_key(name) {
+            return error("name".to_owned(), "is on the node already; remove it first");
+        }
+        let machine = &self.setup.machine;
+        for given in &held.containers {
+            if !given.cpus.unwrap_or_default().is_subset(&machine.cpus()) {
+                return error(field(&given.name, "cpus"), "the machine has no such CPUs");
+            }
+            let known = |block: &MemoryBlock| {
+                block.numa.is_subset(machine.all_numa())
+                    && machine.memory_kinds().contains(&block.kind)
+            };
+            if !given.memory.iter().all(known) {
+                return error(field(&given.name, "memory"), "the machine has no such memory");
+            }
+            for devices in &given.devices {
+                let pool = self.setup.pools.get(devices.pool);
+                let known = pool.is_some_and(|pool| {
+                    let all = DeviceSet::first_ids(pool.inventory.devices.len());
+                    pool.inventory.resource == devices.resource && devices.devices.is_subset(&all)
+                });
+                if !known {
+                    return error(field(&given.name, "devices"), "the node has no such devices");
+                }
+            }
+        }
+        let holdings: Vec<Holding> = held.containers.iter().map(Holding::of).collect();
+        self.take_over(&holdings);
+        self.pods.insert(name.to_owned(), holdings);
+        Ok(())
+    }
+
+    fn take_over(&mut self, holdings: &[Holding]) {
+        let setup = &self.setup;
+        if let (Some(policy), Some(ledger)) = (&setup.cpus, &mut self.ledger.cpus) {
+            let cpus = holdings.iter().filter_map(|holding| holding.cpus);
+            let shared = cpus.fold(ledger.shared, |shared, cpus| shared - cpus);
+            *ledger = policy.count(&setup.machine, shared);
+        }
+        if let (Some(policy), Some(ledger)) = (&setup.memory, &mut self.ledger.memory) {
+            let blocks = holdings.iter().flat_map(|holding| &holding.memory);
+            blocks.for_each(|block| policy.claim(ledger, *block));
+        }
+        for given in holdings.iter().flat_map(|holding| &holding.devices) {
+            let pool = &setup.pools[given.pool];
+            pool.hold(&mut self.ledger.pools[given.pool], given.devices, given.certainty);
         }
     }
 

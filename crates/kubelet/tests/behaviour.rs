@@ -177,6 +177,24 @@ fn a_pod_that_is_there_keeps_what_it_has() {
 }
 
 #[test]
+fn a_node_can_be_rebuilt_from_what_its_pods_hold() {
+    let mut kubelet = node(TopologyPolicy::SingleNumaNode, &[]);
+    let held = admit(&mut kubelet, "a", "4", "8Gi", "2").unwrap();
+    let mut rebuilt = node(TopologyPolicy::SingleNumaNode, &[]);
+    rebuilt.adopt("a", &held).unwrap();
+    assert_eq!(rebuilt.assignment("a"), kubelet.assignment("a"));
+    assert_eq!(rebuilt.shared_cpus(), kubelet.shared_cpus());
+    assert_eq!(rebuilt.free_memory(), kubelet.free_memory());
+    assert_eq!(rebuilt.free_devices(0), kubelet.free_devices(0));
+    let again = rebuilt.adopt("a", &held).unwrap_err();
+    assert_eq!(again.to_string(), "pod \"a\": name: is on the node already; remove it first");
+    let mut elsewhere = held.clone();
+    elsewhere.containers[0].cpus = Some("200-203".parse().unwrap());
+    let error = rebuilt.adopt("b", &elsewhere).unwrap_err();
+    assert_eq!(error.field, "containers[main].cpus");
+}
+
+#[test]
 fn a_question_leaves_no_trace() {
     let mut kubelet = node(TopologyPolicy::SingleNumaNode, &[]);
     let pod = pod("a", &[("cpu", "4"), ("memory", "8Gi"), (GPU, "1")]).unwrap();

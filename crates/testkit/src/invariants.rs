@@ -18,6 +18,7 @@ use crate::scenario::{Scenario, Step};
 ///   given away and shared or reserved (but on uneven machines, where the kubelet does that);
 /// - free and held memory add up, unless the kubelet has lost track of it;
 /// - removing a pod restores CPUs and devices exactly, and memory in sum; removing all restores all;
+/// - an empty node that adopts all pods has the same free;
 /// - what is called certain does not depend on which device "any" is.
 pub fn check(scenario: &Scenario) {
     let mut node = Checked {
@@ -191,11 +192,32 @@ impl Checked {
         for (at, taken) in devices_taken.iter().enumerate() {
             assert!(!self.kubelet.free_devices(at).intersects(taken), "held and free");
         }
+        self.check_adopted();
         if !self.kubelet.may_lose_memory() {
             for (kind, bytes) in free_bytes(&self.empty) {
                 let held = held_bytes.get(&kind).copied().unwrap_or(0);
                 assert_eq!(free_bytes(&self.kubelet)[&kind] + held, bytes, "{kind} adds up");
             }
+        }
+    }
+}
+
+impl Checked {
+    fn check_adopted(&self) {
+        let mut adopted = self.empty.clone();
+        for name in self.pods.keys() {
+            let held = self.kubelet.assignment(name).expect("it was admitted");
+            adopted.adopt(name, &held).expect("it is possible there");
+        }
+        if self.even {
+            assert_eq!(adopted.shared_cpus(), self.kubelet.shared_cpus(), "CPUs adopted");
+        }
+        for at in 0..adopted.pools().count() {
+            assert_eq!(adopted.free_devices(at), self.kubelet.free_devices(at), "devices adopted");
+            assert_eq!(adopted.device_certainty(at), self.kubelet.device_certainty(at));
+        }
+        if !self.kubelet.may_lose_memory() {
+            assert_eq!(free_bytes(&adopted), free_bytes(&self.kubelet), "memory adopted in sum");
         }
     }
 }
