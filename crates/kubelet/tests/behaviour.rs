@@ -8,6 +8,7 @@ use berth_kubelet::{
 };
 use berth_model::device::PreferredAllocation;
 use berth_model::idset::CpuSet;
+use berth_model::machine::{CoreSpec, Machine, MachineSpec, NumaSpec};
 use berth_model::numa::NumaMask;
 use berth_model::resource::MemoryKind;
 use berth_testkit::node::{RegularMachine, pod, spread_devices};
@@ -232,4 +233,36 @@ fn distribution_remembers_the_wrong_combination_of_four_nodes() {
     let cpus = kubelet.admit("a", &demand).unwrap().containers[0].cpus.unwrap();
     let nodes = kubelet.machine().numa().iter().filter(|node| node.cpus.intersects(&cpus));
     assert_eq!(nodes.map(|node| node.id).collect::<Vec<_>>(), [2, 3, 4, 7]);
+}
+
+/// With single threads reserved, free CPUs do not come in whole cores everywhere, and a loop of the
+/// kubelet that hands out the remainder core by core goes round for ever.
+#[test]
+fn distribution_in_whole_cores_can_hang_the_kubelet() {
+    let node = |id| NumaSpec { id, memory_bytes: 8 << 30, ..NumaSpec::default() };
+    let core = |core: usize| CoreSpec {
+        numa: core as u32 / 4,
+        socket: core as u32 / 8,
+        uncore: None,
+        threads: vec![2 * core, 2 * core + 1],
+    };
+    let machine = Machine::new(MachineSpec {
+        sockets: Some(2),
+        numa: (0..4).map(node).collect(),
+        cores: (0..16).map(core).collect(),
+    });
+    let config = KubeletConfig {
+        cpu_manager: CpuManagerPolicy::Static {
+            options: [CpuOption::DistributeCpusAcrossNuma, CpuOption::FullPcpusOnly]
+                .into_iter()
+                .collect(),
+            reserved: ReservedCpus::Explicit("0,8,16-17,24-27".parse().unwrap()),
+        },
+        ..KubeletConfig::default()
+    };
+    let kubelet = Kubelet::new(machine.unwrap(), config, Vec::new()).unwrap();
+    let pod = pod("a", &[("cpu", "22"), ("memory", "1Gi")]).unwrap();
+    let demand = kubelet.demand(&pod).unwrap();
+    let verdict = Verdict::Reject { reason: Reason::KubeletFault, certain: true };
+    assert_eq!(kubelet.would_admit(&demand), verdict);
 }
