@@ -11,6 +11,7 @@ use berth_model::resource::ResourceList;
 
 use super::case::{Case, Operation};
 use super::replay::replay;
+use super::schema::{AffinityJson, GivenDevicesJson, GivenJson};
 
 /// Tells the whole case.
 pub fn explain(case: &Case) -> String {
@@ -80,9 +81,10 @@ fn drawing(machine: &Machine, shape: &str) -> String {
         machine.cpus().len()
     );
     for (position, node) in machine.numa().iter().enumerate() {
-        let _ = write!(out, "  numa {:<2} {} bytes", node.id, node.memory_bytes);
+        let gib = node.memory_bytes as f64 / f64::from(1 << 30);
+        let _ = write!(out, "  numa {:<2} {gib:.1} GiB", node.id);
         for (size, pages) in &node.hugepages {
-            let _ = write!(out, ", {pages} hugepages of {size}");
+            let _ = write!(out, ", {pages} hugepages of {} MiB", size >> 20);
         }
         let _ = writeln!(out, ", distances {:?}", node.distances);
         for (socket_at, socket) in machine.sockets().iter().enumerate() {
@@ -141,7 +143,7 @@ fn asked(operation: &Operation) -> String {
         };
         let limits = list(&container.resources.limits);
         let _ = write!(text, "; {kind}{}: limits {limits}", container.name);
-        if !container.resources.requests.is_empty() {
+        if container.resources.requests != container.resources.limits {
             let _ = write!(text, " requests {}", list(&container.resources.requests));
         }
     }
@@ -165,18 +167,43 @@ fn recorded(operation: &Operation) -> String {
     match &operation.outcome {
         None => "removed".to_owned(),
         Some(outcome) if outcome.admitted => {
-            let mut text = "admitted".to_owned();
+            let mut text = format!("{} admitted", operation.pod);
             for (name, given) in &outcome.containers {
-                let _ = write!(text, "\n    {name}: {given:?}");
+                let _ = write!(text, "\n    {name}:{}", recorded_container(given));
             }
             text
         }
         Some(outcome) => format!(
-            "rejected: {}: {}",
+            "{} rejected: {}: {}",
+            operation.pod,
             outcome.reason.as_deref().unwrap_or("?"),
             outcome.message.as_deref().unwrap_or("(message not asserted)")
         ),
     }
+}
+
+fn recorded_container(given: &GivenJson) -> String {
+    let mut text = String::new();
+    if let Some(AffinityJson { numa, preferred }) = &given.affinity {
+        let numa = numa.as_ref().map_or("any".to_owned(), |ids| format!("{ids:?}"));
+        let preferred = if *preferred { "preferred" } else { "not preferred" };
+        let _ = write!(text, " numa {numa} {preferred}");
+    }
+    if let Some(cpus) = &given.cpus {
+        let _ = write!(text, ", cpus {cpus}");
+    }
+    for block in &given.memory {
+        let _ = write!(text, ", {} {} on {:?}", block.kind, block.bytes, block.numa);
+    }
+    for (resource, GivenDevicesJson { ids, count, by_numa }) in &given.devices {
+        match (ids, by_numa) {
+            (Some(ids), _) => write!(text, ", {resource} {ids:?}"),
+            (None, Some(by_numa)) => write!(text, ", {resource} by NUMA node {by_numa:?}"),
+            (None, None) => write!(text, ", {resource} {}", count.unwrap_or(0)),
+        }
+        .unwrap_or_default();
+    }
+    text
 }
 
 fn state(kubelet: &Kubelet) -> String {
