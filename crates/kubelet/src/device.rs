@@ -337,7 +337,9 @@ impl<'a> Picking<'a> {
     /// Takes those of `devices` that the plugin prefers.
     fn prefer(&mut self, devices: DeviceSet) {
         let lowest = match self.pool.inventory.preferred {
-            PreferredAllocation::NotImplemented => return self.draw(devices),
+            PreferredAllocation::NotImplemented | PreferredAllocation::Unpredictable => {
+                return self.draw(devices);
+            }
             preferred => preferred == PreferredAllocation::LowestId,
         };
         if self.missing == 0 {

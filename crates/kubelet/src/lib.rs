@@ -43,11 +43,10 @@
 //!
 //! // A pod of two GPUs finds them on different NUMA nodes.
 //! let limits = [("nvidia.com/gpu".into(), "2".parse()?)].into();
-//! let mut resources = Resources { limits, ..Resources::default() };
-//! resources.default_requests();
+//! let resources = Resources { limits, ..Resources::default() };
 //! let server = Container { name: "server".into(), kind: ContainerKind::App, resources };
 //! let pod = Pod { name: "llm".into(), containers: vec![server], ..Pod::default() };
-//! let demand = kubelet.demand(&pod)?;
+//! let demand = kubelet.demand(&pod.checked()?)?;
 //!
 //! assert!(!kubelet.would_admit(&demand).admits());
 //! let rejection = kubelet.admit("llm", &demand).unwrap_err();

@@ -31,6 +31,9 @@ pub enum PreferredAllocation {
     LowestId,
     /// The highest ids, compared as strings.
     HighestId,
+    /// Some of those offered, by a rule that is not modelled. NVIDIA's plugin goes by the links
+    /// between GPUs.
+    Unpredictable,
 }
 
 /// All devices of one resource on a node.

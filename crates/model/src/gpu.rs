@@ -1,7 +1,10 @@
 //! GPUs of a node: product, memory, where each is attached, and how it is divided.
 //!
-//! Owns the way from GPUs to the devices a plugin lists for them: whole GPUs, MIG slices, replicas, with the resource names and ids that NVIDIA's device plugin uses. Must not know who
-//! holds which.
+//! Owns the way from GPUs to the devices a plugin lists for them: whole GPUs, MIG slices, replicas,
+//! with the resource names and ids that NVIDIA's device plugin uses, and what that plugin refuses.
+//! Must not know who holds which.
+
+use thiserror::Error;
 
 use crate::device::{Device, DevicePool, PreferredAllocation};
 use crate::mig::{Instance, Layout};
@@ -24,7 +27,7 @@ pub struct Gpu {
     pub numa: NumaMask,
     /// Whether it works.
     pub health: Health,
-    /// Its MIG slices; `None` if MIG is off. A MIG GPU without slices offers nothing.
+    /// Its MIG slices; `None` if MIG is off.
     pub mig: Option<Layout>,
     /// How many pods share it, or each of its slices, by time-slicing or MPS; `None`: it is not
     /// shared. How many, not how much each gets.
@@ -43,14 +46,35 @@ pub enum Health {
     },
 }
 
+/// What a plugin makes of MIG (`MIG_STRATEGY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MigStrategy {
+    /// Nothing: a MIG GPU is offered whole.
+    #[default]
+    None,
+    /// Slices are offered as GPUs; all of the node must be of one profile.
+    Single,
+    /// Slices of each profile are offered under its own name.
+    Mixed,
+}
+
 /// Under which names a plugin offers what it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Naming {
-    /// MIG slices are offered as whole GPUs (`single`), rather than each profile under its own name
-    /// (`mixed`).
-    pub slices_as_gpus: bool,
+    /// How MIG slices are offered.
+    pub mig: MigStrategy,
     /// Shared replicas are offered under a name of their own, ending in `.shared`.
     pub shared_suffix: bool,
+}
+
+/// GPUs for which NVIDIA's plugin offers nothing at all.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("GPU {gpu:?}: {problem}")]
+pub struct DivisionError {
+    /// The GPU.
+    pub gpu: String,
+    /// Why, and what to do.
+    pub problem: &'static str,
 }
 
 impl Gpu {
@@ -68,15 +92,14 @@ impl Gpu {
     /// The resource and ids of everything this GPU offers.
     fn offers(&self, naming: Naming) -> Vec<(ResourceName, String)> {
         let whole = || WHOLE_GPU.to_owned();
-        let parts: Vec<(String, String)> = match &self.mig {
-            None => vec![(whole(), self.id.clone())],
-            Some(layout) => layout
+        let parts: Vec<(String, String)> = match (&self.mig, naming.mig) {
+            (None, _) | (_, MigStrategy::None) => vec![(whole(), self.id.clone())],
+            (Some(layout), strategy) => layout
                 .instances()
                 .map(|slice| {
-                    let resource = if naming.slices_as_gpus {
-                        whole()
-                    } else {
-                        slice.profile.name().resource().to_string()
+                    let resource = match strategy {
+                        MigStrategy::Mixed => slice.profile.name().resource().to_string(),
+                        _ => whole(),
                     };
                     (resource, self.slice_id(&slice))
                 })
@@ -99,7 +122,8 @@ pub fn device_pools(
     gpus: &[Gpu],
     naming: Naming,
     preferred: PreferredAllocation,
-) -> Vec<DevicePool> {
+) -> Result<Vec<DevicePool>, DivisionError> {
+    check(gpus, naming.mig)?;
     let mut pools: Vec<DevicePool> = Vec::new();
     for gpu in gpus {
         for (resource, id) in gpu.offers(naming) {
@@ -117,7 +141,33 @@ pub fn device_pools(
             }
         }
     }
-    pools
+    Ok(pools)
+}
+
+/// What makes NVIDIA's plugin fail for the whole node.
+fn check(gpus: &[Gpu], strategy: MigStrategy) -> Result<(), DivisionError> {
+    let profile = |gpu: &Gpu| gpu.mig.as_ref().and_then(|mig| mig.instances().next());
+    let first = gpus.first().and_then(profile).map(|slice| slice.profile);
+    for gpu in gpus {
+        let error = |problem| Err(DivisionError { gpu: gpu.id.clone(), problem });
+        if gpu.replicas == Some(0) {
+            return error("has no replicas; share it among one or more, or not at all");
+        }
+        let Some(layout) = gpu.mig.as_ref().filter(|_| strategy != MigStrategy::None) else {
+            if strategy == MigStrategy::Single && first.is_some() {
+                return error("is not divided as the others are; strategy single needs all alike");
+            }
+            continue;
+        };
+        if layout.is_empty() {
+            return error("has MIG on but no slices; create some or switch it off");
+        }
+        let alike = layout.instances().all(|slice| Some(slice.profile) == first);
+        if strategy == MigStrategy::Single && !alike {
+            return error("has slices of another profile; strategy single needs all alike");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -139,6 +189,7 @@ mod tests {
 
     fn offered(gpus: &[Gpu], naming: Naming) -> Vec<(String, Vec<String>)> {
         device_pools(gpus, naming, PreferredAllocation::LowestId)
+            .unwrap()
             .into_iter()
             .map(|pool| {
                 let ids = pool.devices.into_iter().map(|device| device.id).collect();
@@ -147,21 +198,44 @@ mod tests {
             .collect()
     }
 
+    const MIXED: Naming = Naming { mig: MigStrategy::Mixed, shared_suffix: false };
+    const SINGLE: Naming = Naming { mig: MigStrategy::Single, shared_suffix: false };
+
     #[test]
     fn slices_are_offered_by_profile_or_as_gpus() {
         let board = Board::by_id("h100-80gb").unwrap();
         let layout = Layout::parse(board, "3g.40gb@0 + 1g.10gb+me@4").unwrap();
         let gpus = [gpu("a", None, None), gpu("b", Some(layout), None)];
-        let mixed = offered(&gpus, Naming::default());
+        let mixed = offered(&gpus, MIXED);
         let names: Vec<&str> = mixed.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(
             names,
             ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb"]
         );
         assert_eq!(mixed[2].1, ["b/3g.40gb@0"]);
-        let single = offered(&gpus, Naming { slices_as_gpus: true, ..Naming::default() });
-        assert_eq!(single.len(), 1);
-        assert_eq!(single[0].1.len(), 3);
+        // Without a strategy a divided GPU is offered whole.
+        assert_eq!(offered(&gpus, Naming::default())[0].1, ["a", "b"]);
+        let pair = Layout::parse(board, "3g.40gb@0 + 3g.40gb@4").unwrap();
+        let single = offered(&[gpu("b", Some(pair), None)], SINGLE);
+        let ids = ["b/3g.40gb@0", "b/3g.40gb@4"].map(String::from);
+        assert_eq!(single, [("nvidia.com/gpu".to_owned(), ids.into())]);
+    }
+
+    #[test]
+    fn what_the_plugin_refuses_is_an_error_that_names_the_gpu() {
+        let board = Board::by_id("h100-80gb").unwrap();
+        let layout = |text| Some(Layout::parse(board, text).unwrap());
+        let empty = Some(Layout::empty(board).unwrap());
+        let cases = [
+            (vec![gpu("a", layout("3g.40gb@0"), None), gpu("b", None, None)], SINGLE, "b"),
+            (vec![gpu("a", layout("3g.40gb@0 + 1g.10gb@4"), None)], SINGLE, "a"),
+            (vec![gpu("a", None, None), gpu("b", empty, None)], MIXED, "b"),
+            (vec![gpu("a", None, Some(0))], Naming::default(), "a"),
+        ];
+        for (gpus, naming, culprit) in cases {
+            let error = device_pools(&gpus, naming, PreferredAllocation::LowestId).unwrap_err();
+            assert_eq!(error.gpu, culprit, "{error}");
+        }
     }
 
     #[test]
@@ -180,7 +254,7 @@ mod tests {
     fn slices_can_be_shared_too() {
         let board = Board::by_id("h100-80gb").unwrap();
         let layout = Layout::parse(board, "3g.40gb@0").unwrap();
-        let naming = Naming { shared_suffix: true, ..Naming::default() };
+        let naming = Naming { shared_suffix: true, ..MIXED };
         let shared = offered(&[gpu("a", Some(layout), Some(2))], naming);
         let ids = ["a/3g.40gb@0::0", "a/3g.40gb@0::1"].map(String::from);
         assert_eq!(shared, [("nvidia.com/mig-3g.40gb.shared".to_owned(), ids.into())]);
@@ -190,7 +264,8 @@ mod tests {
     fn unhealthy_gpus_are_listed_as_such() {
         let mut broken = gpu("a", None, None);
         broken.health = Health::Unhealthy { cause: "XID 79".to_owned() };
-        let pools = device_pools(&[broken], Naming::default(), PreferredAllocation::LowestId);
+        let pools =
+            device_pools(&[broken], Naming::default(), PreferredAllocation::LowestId).unwrap();
         assert!(!pools[0].devices[0].healthy);
     }
 }

@@ -113,6 +113,7 @@ impl Default for IdSet {
     }
 }
 
+/// Ids beyond the capacity are left out, as [`IdSet::insert`] does.
 impl FromIterator<usize> for IdSet {
     fn from_iter<I: IntoIterator<Item = usize>>(ids: I) -> Self {
         let mut set = Self::EMPTY;

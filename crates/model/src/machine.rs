@@ -148,6 +148,9 @@ impl Machine {
             memory_kinds: memory_kinds(&numa),
             numa: Vec::new(),
         };
+        if machine.socket_count > IdSet::CAPACITY {
+            return error("sockets", "are more than the CPUs supported; correct the number");
+        }
         if machine.socket_count < machine.sockets.len() {
             let named = machine.sockets.len();
             let problem = format!(
@@ -288,6 +291,10 @@ fn checked_nodes(mut specs: Vec<NumaSpec>) -> Result<Vec<NumaNode>, MachineError
             let got = spec.distances.len();
             let problem = format!("has {got} entries for {count} NUMA nodes; give one for each");
             return error(field("distances"), problem);
+        }
+        if let Some(size) = spec.hugepages.keys().find(|size| !size.is_power_of_two()) {
+            let problem = format!("{size} bytes is no page size; page sizes are powers of two");
+            return error(field("hugepages"), problem);
         }
         let mut in_hugepages = spec.hugepages.iter().map(|(size, pages)| size.checked_mul(*pages));
         let in_hugepages = in_hugepages.try_fold(0u64, |sum, bytes| sum.checked_add(bytes?));

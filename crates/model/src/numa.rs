@@ -98,7 +98,7 @@ impl NumaMask {
     /// Puts bit `k` of `pattern` on the `k`-th node of the mask.
     pub fn spread(self, mut pattern: u64) -> Self {
         if self.0 & self.0.wrapping_add(1) == 0 {
-            return Self(pattern); // the mask is 0, 1, … without gaps
+            return Self(pattern & self.0); // the mask is 0, 1, … without gaps
         }
         let mut spread = 0;
         let mut rest = self.0;

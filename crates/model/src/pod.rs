@@ -138,11 +138,46 @@ impl Pod {
         for container in &mut self.containers {
             container.resources.default_requests();
         }
+        self.default_pod_level_requests();
         self.check_quantities()?;
         for (field, resources) in self.all_resources() {
             self.check_limits(&field, resources)?;
         }
+        self.check_pod_level()?;
         Ok(self)
+    }
+
+    /// Pod-level requests that are absent default to what the containers request together, else to
+    /// the pod-level limit; only where there are pod-level limits at all.
+    fn default_pod_level_requests(&mut self) {
+        let of_containers = self.peak(|resources| &resources.requests);
+        let Some(of_pod) = self.resources.as_mut().filter(|of_pod| !of_pod.limits.is_empty())
+        else {
+            return;
+        };
+        let together = of_containers.into_iter().filter(|(name, _)| is_qos_resource(name));
+        let limits = of_pod.limits.clone().into_iter().filter(|(name, _)| is_pod_level(name));
+        for (name, quantity) in together.chain(limits) {
+            of_pod.requests.entry(name).or_insert(quantity);
+        }
+    }
+
+    fn check_pod_level(&self) -> Result<(), PodError> {
+        let Some(of_pod) = &self.resources else { return Ok(()) };
+        for (list, of_list) in [("requests", &of_pod.requests), ("limits", &of_pod.limits)] {
+            if let Some(name) = of_list.keys().find(|name| !is_pod_level(name)) {
+                let problem = "is not counted for a pod as a whole; write it under a container";
+                return Err(self.error(format!("resources.{list}[{name}]"), problem));
+            }
+        }
+        let of_containers = self.peak(|resources| &resources.requests);
+        for (name, request) in &of_pod.requests {
+            if let Some(together) = of_containers.get(name).filter(|together| *together > request) {
+                let problem = format!("{request} is less than the {together} of the containers");
+                return Err(self.error(format!("resources.requests[{name}]"), problem));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that every quantity is one that can be counted, whoever wrote it.
@@ -187,9 +222,12 @@ impl Pod {
     fn check_list(&self, field: &str, list: &ResourceList) -> Result<(), PodError> {
         for (name, value) in list {
             let problem = match MemoryKind::of(name) {
+                _ if !name.is_known() => "is no resource; extended ones are domain/name".to_owned(),
                 _ if value.sign() < 0 => format!("{value} is negative; write 0 or more"),
                 _ if name.is_extended() && value.as_i64().is_none() => {
-                    format!("{value} is not a whole number; extended resources are counted")
+                    format!(
+                        "{value} is not a whole number below 2^63; extended resources are counted"
+                    )
                 }
                 Err(cause) => cause.to_string(),
                 Ok(_) => continue,
@@ -206,8 +244,7 @@ impl Pod {
     /// Whether `spec.resources` says anything that is counted for the pod as a whole.
     pub fn has_pod_level_resources(&self) -> bool {
         self.resources.as_ref().is_some_and(|resources| {
-            let counted = |name: &ResourceName| is_qos_resource(name) || name.is_hugepages();
-            resources.requests.keys().chain(resources.limits.keys()).any(counted)
+            resources.requests.keys().chain(resources.limits.keys()).any(is_pod_level)
         })
     }
 
@@ -233,7 +270,7 @@ impl Pod {
         let mut total = self.peak(|resources| &resources.requests);
         if let Some(resources) = self.resources.as_ref().filter(|_| pod_level.counts(true)) {
             for (name, quantity) in &resources.requests {
-                if is_qos_resource(name) || name.is_hugepages() {
+                if is_pod_level(name) {
                     total.insert(name.clone(), *quantity);
                 }
             }
@@ -282,6 +319,10 @@ fn raise(peak: &mut ResourceList, stage: &ResourceList) {
 
 fn is_qos_resource(name: &ResourceName) -> bool {
     matches!(name.as_str(), "cpu" | "memory")
+}
+
+fn is_pod_level(name: &ResourceName) -> bool {
+    is_qos_resource(name) || name.is_hugepages()
 }
 
 fn limits_cpu_and_memory(limits: &ResourceList) -> bool {
@@ -363,6 +404,22 @@ mod tests {
     }
 
     #[test]
+    fn pod_level_requests_default_to_the_containers_or_the_limit() {
+        let mut pod = pod(vec![container("c", App, &[("cpu", "1")])]);
+        let limits = list(&[("cpu", "2"), ("memory", "1Gi")]);
+        pod.resources = Some(Resources { limits, ..Resources::default() });
+        let requests = pod.clone().checked().unwrap().resources.unwrap().requests;
+        assert_eq!(requests, list(&[("cpu", "1"), ("memory", "1Gi")]));
+        pod.containers[0].resources.limits.clear();
+        let pod = pod.checked().unwrap();
+        assert_eq!(pod.qos(PodLevelResources::Honoured), QosClass::Guaranteed);
+        let mut greedy = pod.clone();
+        greedy.containers[0].resources.requests = list(&[("cpu", "8")]);
+        let error = greedy.checked().unwrap_err();
+        assert_eq!(error.field, "resources.requests[cpu]");
+    }
+
+    #[test]
     fn errors_name_the_pod_and_the_field() {
         let cases = [
             (vec![], "pod \"p\": containers: is empty"),
@@ -381,6 +438,10 @@ mod tests {
             (
                 vec![container("a", App, &[("nvidia.com/gpu", "500m")])],
                 "pod \"p\": containers[a].resources.limits[nvidia.com/gpu]: 500m is not a whole",
+            ),
+            (
+                vec![container("a", App, &[("cpus", "2")])],
+                "pod \"p\": containers[a].resources.limits[cpus]: is no resource",
             ),
             (
                 vec![container("a", App, &[("hugepages-2048Ki", "2Mi")])],

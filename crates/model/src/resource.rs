@@ -46,10 +46,21 @@ impl ResourceName {
         self.0.starts_with(HUGEPAGES_PREFIX)
     }
 
-    /// Whether device plugins may serve it: everything but the resources Kubernetes itself counts.
+    /// Whether device plugins may serve it: `domain/name`, outside of Kubernetes' own domain.
     pub fn is_extended(&self) -> bool {
-        !matches!(self.as_str(), "cpu" | "memory" | "ephemeral-storage" | "storage" | "pods")
-            && !self.is_hugepages()
+        self.domain().is_some_and(|domain| !domain.ends_with("kubernetes.io"))
+    }
+
+    /// Whether a container can ask for it.
+    pub fn is_known(&self) -> bool {
+        matches!(self.as_str(), "cpu" | "memory" | "ephemeral-storage")
+            || self.is_hugepages()
+            || self.domain().is_some()
+    }
+
+    fn domain(&self) -> Option<&str> {
+        let (domain, name) = self.0.split_once('/')?;
+        (!domain.is_empty() && !name.is_empty()).then_some(domain)
     }
 }
 

@@ -167,15 +167,6 @@ fn agrees_with_recorded_kubernetes() {
     assert_eq!(check_recording(RECORDED), 1500);
 }
 
-/// Set `BERTH_QUANTITY_RECORDING` to a file with the columns of `data/quantities.tsv` to check a
-/// larger recording than the repository holds.
-#[test]
-fn agrees_with_a_larger_recording() {
-    let Some(path) = std::env::var_os("BERTH_QUANTITY_RECORDING") else { return };
-    let recording = std::fs::read_to_string(path).unwrap();
-    assert!(check_recording(&recording) > 0);
-}
-
 #[test]
 fn errors_name_text_place_and_remedy() {
     let remedy = "write a number with an optional suffix such as 500m, 2, 1.5Gi";

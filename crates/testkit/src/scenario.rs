@@ -157,8 +157,8 @@ fn config(bytes: &mut Unstructured<'_>, machine: &Machine) -> Result<KubeletConf
 }
 
 fn pool(bytes: &mut Unstructured<'_>, resource: &str, machine: &Machine) -> Result<DevicePool> {
-    use PreferredAllocation::{HighestId, LowestId, NotImplemented};
-    let preferred = *bytes.choose(&[LowestId, NotImplemented, HighestId])?;
+    use PreferredAllocation::{HighestId, LowestId, NotImplemented, Unpredictable};
+    let preferred = *bytes.choose(&[LowestId, NotImplemented, HighestId, Unpredictable])?;
     let nodes = machine.numa().len();
     let devices = (0..bytes.int_in_range(0..=8)?)
         .map(|index| {

@@ -81,7 +81,6 @@ impl Source {
 /// A kind of GPU instance that one board can be divided into.
 ///
 /// Profiles exist only inside their board's table; two are equal when they are the same entry.
-#[derive(Debug)]
 pub struct Profile {
     pub(super) index: u8,
     pub(super) name: ProfileName,
@@ -159,6 +158,12 @@ impl Profile {
         self.memory_source
     }
 
+    /// The memory it certainly has, in bytes: a nominal size can be up to a sixth too large.
+    #[must_use]
+    pub const fn certain_memory_bytes(&self) -> u64 {
+        if self.memory_is_nominal() { self.memory_bytes() / 6 * 5 } else { self.memory_bytes() }
+    }
+
     /// Whether the memory is only the number in the name.
     #[must_use]
     pub const fn memory_is_nominal(&self) -> bool {
@@ -169,6 +174,18 @@ impl Profile {
     #[must_use]
     pub const fn multiprocessors(&self) -> Option<u16> {
         self.multiprocessors
+    }
+}
+
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for Board {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id)
     }
 }
 
@@ -187,7 +204,6 @@ impl fmt::Display for Profile {
 }
 
 /// A GPU product that can be divided, as far as MIG is concerned.
-#[derive(Debug)]
 pub struct Board {
     pub(super) id: &'static str,
     pub(super) product: &'static str,
@@ -358,20 +374,23 @@ impl Board {
     /// The profile `nvidia-smi` calls this, such as `3g.40gb` or `1g.10gb+me`.
     ///
     /// # Errors
-    /// When the text is not a profile name, or no profile of this board matches it.
+    /// When the text is not a profile name, or no profile of this board has it as its name or as a
+    /// known alias; [`Board::find`] also finds near ones.
     pub fn profile(&self, text: &str) -> Result<&'static Profile, ProfileError> {
-        self.expect(text.parse()?)
+        self.require(text.parse()?)
     }
 
     /// The profile Kubernetes offers as this resource, such as `nvidia.com/mig-1g.10gb.me`.
     ///
     /// # Errors
-    /// When the text is not a MIG resource, or no profile of this board matches it.
+    /// When the text is not a MIG resource, or no profile of this board has it as its name or as a
+    /// known alias: a kubelet matches resource names to the letter. [`Board::find`] also finds near
+    /// ones.
     pub fn profile_by_resource(&self, text: &str) -> Result<&'static Profile, ProfileError> {
-        self.expect(ProfileName::from_resource(text)?)
+        self.require(ProfileName::from_resource(text)?)
     }
 
-    fn expect(&self, name: ProfileName) -> Result<&'static Profile, ProfileError> {
+    fn require(&self, name: ProfileName) -> Result<&'static Profile, ProfileError> {
         match self.find(name) {
             Some((profile, NameMatch::Exact | NameMatch::Alias)) => Ok(profile),
             _ => Err(ProfileError::NotOnBoard { name, board: self.id }),

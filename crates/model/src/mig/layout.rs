@@ -29,12 +29,18 @@ use super::name::{Attribute, ProfileName};
 pub(super) const MAX_INSTANCES: usize = 8;
 
 /// One instance: a profile at a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Instance {
     /// What it is.
     pub profile: &'static Profile,
     /// The first memory unit it covers.
     pub start: u8,
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Instance {
@@ -94,13 +100,19 @@ impl Slots {
 /// The instances of one GPU: always legal, always in order of their starts.
 ///
 /// A small value that is cheap to copy; adding to a copy is how to ask "what if".
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Layout {
     board: &'static Board,
     geometry: &'static Geometry,
     slots: Slots,
     occupied: u16,
     compute: u8,
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {self}", self.board.id())
+    }
 }
 
 /// Why an instance cannot be where it is wanted.

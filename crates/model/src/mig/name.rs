@@ -126,6 +126,9 @@ impl ProfileName {
         }
         let (gb, rest) = rest.strip_prefix("g.").and_then(number).ok_or_else(malformed)?;
         let rest = rest.strip_prefix("gb").ok_or_else(malformed)?;
+        if compute == 0 || gb == 0 {
+            return Err(malformed());
+        }
         let attribute =
             Attribute::ALL.into_iter().find(|a| suffix(*a) == rest).ok_or_else(malformed)?;
         Ok(Self { compute: u8::try_from(compute).map_err(|_| malformed())?, gb, attribute })

@@ -44,7 +44,7 @@ impl Board {
     /// The board a product string means, told apart by the GPU's memory where the name does not.
     ///
     /// `product` is `nvidia-smi`'s name or the label `nvidia.com/gpu.product`, with or without
-    /// `-SHARED` and, under the `single` strategy, `-MIG-<profile>`. `memory_mib` is the label
+    /// `-SHARED` and, under the `single` strategy, `-MIG-<profile>` or `-MIG-INVALID`. `memory_mib` is the label
     /// `nvidia.com/gpu.memory`; it is ignored where the name ends in a MIG profile, because there
     /// it is a slice's memory.
     ///
@@ -54,7 +54,23 @@ impl Board {
         product: &str,
         memory_mib: Option<u64>,
     ) -> Result<&'static Board, ProductError> {
+        // Feature discovery writes this, with a memory of 0, where a MIG GPU has no slices.
+        let (invalid, product) = match product.strip_suffix("-MIG-INVALID") {
+            Some(name) => (true, name),
+            None => (false, product),
+        };
+        let memory_mib = memory_mib.filter(|_| !invalid);
         let (name, slice) = split_slice(product);
+        // Neither laptops nor vGPUs (`A30-4-24C`) can be divided, whatever board they remind of.
+        let vgpu = words(name).last().is_some_and(|word| {
+            let digits = word.strip_suffix(['A', 'B', 'C', 'Q']);
+            digits.is_some_and(|digits| {
+                !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+            })
+        });
+        if vgpu || words(name).any(|word| word.eq_ignore_ascii_case("laptop")) {
+            return Err(ProductError::Unknown { product: product.to_owned() });
+        }
         let mut found: Vec<(&'static Board, usize)> = BOARDS
             .iter()
             .filter_map(|b| specificity(b, name).map(|s| (b, s)))

@@ -269,7 +269,7 @@ pub(super) static BOARDS: [Board; 14] = [
         ]),
         placement: Confidence::Seen,
         sources: &[Source::OwnListing],
-        note: "Another driver printed 0.25 GiB less for every profile but 1g (mig-parted #120).",
+        note: "Another driver printed 0.25 GiB less for some profiles (mig-parted #120).",
     },
     Board {
         id: "gh200-144gb",

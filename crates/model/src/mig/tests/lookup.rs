@@ -200,6 +200,16 @@ fn drifting_names_find_the_profile_and_say_how() {
 }
 
 #[test]
+fn what_only_reminds_of_a_board_is_not_one() {
+    let found = |product: &str, memory_mib| Board::by_product(product, memory_mib).map(Board::id);
+    assert_eq!(found("NVIDIA-A100-SXM4-40GB-MIG-INVALID", Some(0)), Ok("a100-40gb"));
+    for product in ["NVIDIA A30-4-24C", "NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU"] {
+        assert!(found(product, None).is_err(), "{product}");
+    }
+    assert!(board("a30-24gb").profile("0g.6gb").is_err());
+}
+
+#[test]
 fn the_smallest_slice_that_is_enough_is_found() {
     let smallest = |id: &str, gib: u64, per_mille: u16| {
         let need = Need { memory_bytes: gib << 30, compute_per_mille: per_mille, attribute: None };
@@ -209,11 +219,16 @@ fn the_smallest_slice_that_is_enough_is_found() {
     assert_eq!(smallest("h200-141gb", 16, 142).unwrap(), "1g.18gb");
     // 17 GiB are in the name 1g.18gb but not in the slice; one compute slice is 142.9 ‰.
     assert_eq!(smallest("h200-141gb", 17, 142).unwrap(), "1g.35gb");
-    assert_eq!(smallest("h200-141gb", 17, 143).unwrap(), "2g.35gb");
+    assert_eq!(smallest("h200-141gb", 17, 143).unwrap(), "1g.35gb");
+    assert_eq!(smallest("h200-141gb", 17, 144).unwrap(), "2g.35gb");
     assert_eq!(smallest("h200-141gb", 1, 500).unwrap(), "4g.71gb");
     assert_eq!(smallest("h200-141gb", 60, 0).unwrap(), "3g.71gb");
     assert_eq!(smallest("h200-141gb", 70, 0).unwrap(), "7g.141gb");
-    assert_eq!(smallest("h200-141gb", 1, 572).unwrap(), "7g.141gb");
+    assert_eq!(smallest("h200-141gb", 1, 572).unwrap(), "4g.71gb");
+    assert_eq!(smallest("h200-141gb", 1, 573).unwrap(), "7g.141gb");
+    // A driver printed 21.62 GiB for 2g.24gb, so 1g.24gb of as many units has no more.
+    assert_eq!(smallest("h100-94gb", 21, 0).unwrap(), "1g.24gb");
+    assert_eq!(smallest("h100-94gb", 23, 0).unwrap(), "3g.47gb");
     assert_eq!(smallest("h200-141gb", 141, 0), None);
     assert_eq!(smallest("h200-141gb", 1, 1001), None);
     assert_eq!(smallest("rtx-pro-6000-bw-96gb", 23, 250).unwrap(), "1g.24gb");
@@ -228,7 +243,8 @@ fn the_smallest_slice_respects_a_wanted_suffix_and_a_nodes_own_memory() {
     assert_eq!(b.smallest(&need).unwrap().to_string(), "2g.48gb+gfx");
     let b = board("h100-80gb");
     let need = Need { memory_bytes: 10 << 30, ..Need::default() };
-    assert_eq!(b.smallest(&need).unwrap().to_string(), "1g.10gb");
-    let measured = |p: &crate::mig::Profile| p.memory_bytes() / 100 * 95;
-    assert_eq!(b.smallest_by(&need, measured).unwrap().to_string(), "1g.20gb");
+    // The name is all that is known, and may say too much.
+    assert_eq!(b.smallest(&need).unwrap().to_string(), "1g.20gb");
+    let measured = |p: &crate::mig::Profile| p.memory_bytes();
+    assert_eq!(b.smallest_by(&need, measured).unwrap().to_string(), "1g.10gb");
 }
