@@ -201,17 +201,17 @@ impl<'k> Arrival<'k> {
         Ok(())
     }
 
-    /// All device resources that are short; the kubelet stops at one of them, whichever comes first.
+    /// Whether there are enough devices of every resource.
     fn check_devices(&self, demand: &ContainerDemand) -> Result<(), Failure> {
-        let mut shortages = SmallVec::new();
-        for (at, pool, count) in self.requested_pools(demand) {
-            let reusable = self.reusable_devices(at);
-            if let Err(kind) = pool.check(&self.ledger.pools[at], reusable, count) {
-                let resource = pool.inventory.resource.clone();
-                shortages.push(DeviceShortage { resource, kind });
-            }
+        let mut shortages = self.requested_pools(demand).filter_map(|(at, pool, count)| {
+            let ledger = &self.ledger.pools[at];
+            let kind = pool.check(ledger, self.reusable_devices(at), count).err()?;
+            Some(DeviceShortage { resource: pool.inventory.resource.clone(), kind })
+        });
+        match shortages.next() {
+            None => Ok(()),
+            Some(first) => Err(Failure::Devices { first, others: shortages.collect() }),
         }
-        if shortages.is_empty() { Ok(()) } else { Err(Failure::Devices(shortages)) }
     }
 
     fn give_devices(

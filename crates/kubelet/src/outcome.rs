@@ -174,8 +174,8 @@ pub(crate) enum Failure {
     MemoryGroupConflict,
     /// Memory of a fraction of a byte.
     MemoryNotWhole,
-    /// Devices.
-    Devices(SmallVec<[DeviceShortage; 2]>),
+    /// Devices; the kubelet stops at one of these, whichever it comes to first.
+    Devices { first: DeviceShortage, others: SmallVec<[DeviceShortage; 1]> },
     /// The kubelet crashes or hangs.
     Fault(&'static str),
 }
@@ -204,14 +204,17 @@ impl Failure {
     }
 
     pub(crate) fn rejection(&self, container: Option<String>, certain: bool) -> Rejection {
-        let mut messages = self.messages();
-        let message = messages.remove(0);
-        Rejection { reason: self.reason(), message, container, other_messages: messages, certain }
+        let other_messages = match self {
+            Self::Devices { others, .. } => others.iter().map(DeviceShortage::message).collect(),
+            _ => Vec::new(),
+        };
+        let (reason, message) = (self.reason(), self.message());
+        Rejection { reason, message, container, other_messages, certain }
     }
 
-    /// All the messages the kubelet may give; never empty.
-    fn messages(&self) -> Vec<String> {
-        let plain = match self {
+    fn message(&self) -> String {
+        let memory = |what: &str| unexpected(&format!("[memorymanager] {what}"));
+        match self {
             Self::Topology => "Resources cannot be allocated with Topology locality".to_owned(),
             Self::SmtMultiple { requested, threads } => format!(
                 "SMT Alignment Error: requested {requested} cpus not multiple cpus per core = \
@@ -221,28 +224,15 @@ impl Failure {
                 "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = \
                  {available}, requested CPUs = {requested}, CPUs per core = {threads}"
             ),
-            Self::Fault(what) => (*what).to_owned(),
-            Self::Devices(shortages) if !shortages.is_empty() => {
-                return shortages.iter().map(|shortage| unexpected(&shortage.cause())).collect();
-            }
-            Self::Devices(_) => unexpected("no devices"),
-            _ => unexpected(&self.cause()),
-        };
-        vec![plain]
-    }
-
-    fn cause(&self) -> String {
-        let memory = |what: &str| format!("[memorymanager] {what}");
-        match self {
-            Self::CpuShortage { requested, available } => format!(
+            Self::CpuShortage { requested, available } => unexpected(&format!(
                 "not enough cpus available to satisfy request: requested={requested}, \
                  available={available}"
-            ),
-            Self::CpuIncomplete => "failed to allocate cpus".to_owned(),
-            Self::CpuAccounting { missing } => format!(
+            )),
+            Self::CpuIncomplete => unexpected("failed to allocate cpus"),
+            Self::CpuAccounting { missing } => unexpected(&format!(
                 "accounting error, {} CPUs allocated, remaining: {missing}",
                 if *missing > 0 { "not enough" } else { "too many" }
-            ),
+            )),
             Self::MemoryNoDefault => memory(
                 "failed to get the default NUMA affinity, no NUMA nodes with enough memory is \
                  available",
@@ -256,15 +246,16 @@ impl Failure {
             }
             Self::MemoryGroupConflict => memory("preferred hint violates NUMA node allocation"),
             Self::MemoryNotWhole => memory("failed to represent quantity as int64"),
-            _ => String::new(),
+            Self::Devices { first, .. } => first.message(),
+            Self::Fault(what) => (*what).to_owned(),
         }
     }
 }
 
 impl DeviceShortage {
-    fn cause(&self) -> String {
+    fn message(&self) -> String {
         let resource = &self.resource;
-        match self.kind {
+        unexpected(&match self.kind {
             ShortageKind::NoneHealthy => {
                 format!("no healthy devices present; cannot allocate unhealthy devices {resource}")
             }
@@ -272,10 +263,11 @@ impl DeviceShortage {
                 "requested number of devices unavailable for {resource}. Requested: {requested}, \
                  Available: {available}"
             ),
-        }
+        })
     }
 }
 
+/// How the kubelet words what a manager did not expect.
 fn unexpected(cause: &str) -> String {
     format!("Allocate failed due to {cause}, which is unexpected")
 }
