@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{board, placeable, profile};
 use crate::mig::layout::MAX_INSTANCES;
-use crate::mig::{Attribute, Board, Confidence, Layout, LayoutError, MemorySource, Need};
+use crate::mig::{Attribute, Board, Confidence, Layout, LayoutError, MemorySource, Need, Profile};
 
 /// One row of `nvidia-smi mig -lgip` with its line of `-lgipp`: name, id, instances, hundredths of
 /// a GiB, multiprocessors, starts, size.
@@ -96,6 +96,17 @@ fn the_a30_and_a100_have_the_guides_counts_and_sizes() {
             ("7g.40gb", 1, 8),
         ],
     );
+}
+
+#[test]
+fn driver_ids_are_unique_on_a_board() {
+    for board in Board::all() {
+        let mut ids: Vec<u8> = board.profiles().iter().filter_map(Profile::driver_id).collect();
+        let listed = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), listed, "{board:?}");
+    }
 }
 
 #[test]
