@@ -8,14 +8,13 @@ use std::str::FromStr;
 
 use berth_model::idset::CpuSet;
 use berth_model::machine::Machine;
-use berth_model::numa::NumaMask;
 use berth_model::pod::PodLevelResources;
 use berth_model::resource::MemoryKind;
 use thiserror::Error;
 
-/// Most NUMA nodes over which one resource's hints can range. A kubelet lists all their subsets, so
-/// it would not get through an admission beyond this either.
-pub(crate) const MAX_HINT_NODES: usize = 16;
+/// Most NUMA nodes whose subsets are gone through for one container. A kubelet lists them all, so it
+/// would not get through an admission beyond this either.
+const MAX_SUBSET_NODES: usize = 16;
 
 /// NUMA nodes the topology manager accepts unless configured otherwise.
 const DEFAULT_MAX_ALLOWABLE_NUMA_NODES: usize = 8;
@@ -265,7 +264,7 @@ impl KubeletConfig {
             check_reserved_cpus(reserved, machine)?;
         }
         if matches!(self.memory_manager, MemoryManagerPolicy::Static { .. }) {
-            check_hint_nodes("memory_manager.policy", "NUMA nodes", machine.all_numa())?;
+            check_subsets("memory_manager.policy", "NUMA nodes", machine.numa().len())?;
         }
         Ok(())
     }
@@ -316,28 +315,31 @@ impl KubeletConfig {
                 return error("align-by-socket needs at least one NUMA node per socket".to_owned());
             }
         }
-        match self.topology_policy {
-            TopologyPolicy::None => Ok(()),
-            _ => check_hint_nodes("cpu_manager.policy", "NUMA nodes with CPUs", machine.cpu_numa()),
+        if self.topology_policy != TopologyPolicy::None {
+            let nodes = machine.cpu_numa().count();
+            check_subsets("cpu_manager.policy", "NUMA nodes with CPUs", nodes)?;
         }
+        if options.has(CpuOption::DistributeCpusAcrossNuma) {
+            // Where sockets contain NUMA nodes, a node is tried once for every socket it is in.
+            let nodes = machine.cpu_numa().count();
+            let in_sockets = machine.sockets().iter().map(|socket| socket.numa.count()).sum();
+            let tried = if machine.socket_count() >= nodes { nodes } else { in_sockets };
+            check_subsets("cpu_manager.options", "NUMA nodes to distribute CPUs across", tried)?;
+        }
+        Ok(())
     }
 }
 
-pub(crate) fn check_hint_nodes(
-    field: &str,
-    what: &str,
-    nodes: NumaMask,
-) -> Result<(), ConfigError> {
-    if nodes.count() > MAX_HINT_NODES {
-        let problem = format!(
-            "{} {what}: the kubelet would list 2^{} subsets for every container and not come to an \
-             end; at most {MAX_HINT_NODES} are supported",
-            nodes.count(),
-            nodes.count()
-        );
-        return Err(ConfigError::new(field, problem));
+/// Refuses what the kubelet itself would not get through: all subsets of so many things.
+pub(crate) fn check_subsets(field: &str, what: &str, count: usize) -> Result<(), ConfigError> {
+    if count <= MAX_SUBSET_NODES {
+        return Ok(());
     }
-    Ok(())
+    let problem = format!(
+        "{count} {what}: the kubelet would go through 2^{count} subsets for every container and not \
+         come to an end; at most {MAX_SUBSET_NODES} are supported"
+    );
+    Err(ConfigError::new(field, problem))
 }
 
 fn check_reserved_cpus(reserved: &ReservedCpus, machine: &Machine) -> Result<(), ConfigError> {

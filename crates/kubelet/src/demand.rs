@@ -4,7 +4,7 @@
 //! asked about on many nodes. Quantities are taken as the API server stores them: `1.5Gi` is `1536Mi`
 //! by the time a kubelet sees it. Must not know any node.
 
-use berth_model::pod::{ContainerKind, Pod, PodError, QosClass};
+use berth_model::pod::{ContainerKind, Pod, PodError, QosClass, peak_over_time};
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
 use smallvec::SmallVec;
 
@@ -119,17 +119,9 @@ fn device_counts(limits: &ResourceList) -> SmallVec<[(ResourceName, u64); 2]> {
     extended.map(|(name, count)| (name.clone(), count.value().unsigned_abs())).collect()
 }
 
-/// The larger of: apps and sidecars together; any init container and the sidecars before it.
 fn peak(containers: &[ContainerDemand], amount: impl Fn(&ContainerDemand) -> u64) -> u64 {
-    let mut running = 0u64;
-    let mut peak = 0;
-    for container in containers {
-        match container.kind {
-            ContainerKind::Init => peak = peak.max(running.saturating_add(amount(container))),
-            _ => running = running.saturating_add(amount(container)),
-        }
-    }
-    peak.max(running)
+    let asked = containers.iter().map(|container| (container.kind, amount(container)));
+    peak_over_time(asked, 0, u64::saturating_add)
 }
 
 /// Only kinds that some app container asks for count for the pod as a whole.

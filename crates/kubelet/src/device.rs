@@ -11,7 +11,7 @@ use berth_model::machine::Machine;
 use berth_model::numa::NumaMask;
 use smallvec::SmallVec;
 
-use crate::config::{ConfigError, KubeletVersion, check_hint_nodes};
+use crate::config::{ConfigError, KubeletVersion, check_subsets};
 use crate::hint::{Hints, Voice};
 use crate::outcome::{Certainty, ShortageKind};
 
@@ -51,6 +51,11 @@ impl PoolLedger {
     /// Devices that can be handed out.
     pub(crate) fn available(&self) -> DeviceSet {
         self.healthy - self.held
+    }
+
+    /// Whether somebody holds one of `devices`.
+    pub(crate) fn holds_any(&self, devices: DeviceSet) -> bool {
+        self.held.intersects(&devices)
     }
 
     fn available_count(&self) -> usize {
@@ -133,7 +138,7 @@ impl Pool {
             most: SmallVec::new(),
         };
         if hints_needed && pool.has_topology {
-            check_hint_nodes(&field, "NUMA nodes to choose from", domain)?;
+            check_subsets(&field, "NUMA nodes to choose from", domain.count())?;
             let most = (0..=domain.count()).map(|size| pool.most_attached(size)).collect();
             pool.most = most;
         }

@@ -75,3 +75,14 @@ impl Voice<'_> {
         }
     }
 }
+
+/// For each number of NUMA nodes, the most that so many of them have together.
+pub(crate) fn most_of_nodes(of_nodes: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut amounts: Vec<u64> = of_nodes.collect();
+    amounts.sort_unstable_by(|a, b| b.cmp(a));
+    let sums = amounts.iter().scan(0u64, |sum, amount| {
+        *sum = sum.saturating_add(*amount);
+        Some(*sum)
+    });
+    std::iter::once(0).chain(sums).collect()
+}

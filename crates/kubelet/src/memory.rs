@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::config::{ConfigError, KubeletVersion, ReservedMemory};
 use crate::demand::MemoryDemand;
-use crate::hint::{Hint, Hints, Voice};
+use crate::hint::{Hint, Hints, Voice, most_of_nodes};
 use crate::outcome::{Failure, MemoryBlock};
 
 const UNLISTED: &str = "the kubelet would crash: a NUMA node does not list the requested page size";
@@ -93,15 +93,9 @@ impl StaticMemory {
             }
         }
         let nodes = machine.numa().len();
+        let of_kind = |kind: usize| allocatable.iter().skip(kind).step_by(kinds.len());
         let most = (0..kinds.len())
-            .map(|kind| {
-                let of_node = |node: usize| allocatable[node * kinds.len() + kind].unwrap_or(0);
-                let mut bytes: Vec<u64> = (0..nodes).map(of_node).collect();
-                bytes.sort_unstable_by(|a, b| b.cmp(a));
-                bytes.insert(0, 0);
-                (1..bytes.len()).for_each(|k| bytes[k] = bytes[k].saturating_add(bytes[k - 1]));
-                bytes
-            })
+            .map(|kind| most_of_nodes(of_kind(kind).map(|bytes| bytes.unwrap_or(0))))
             .collect();
         Ok(Self {
             kinds,
@@ -131,12 +125,15 @@ impl StaticMemory {
         &self.kinds
     }
 
-    /// Free bytes by kind, then node; `None` where a node does not list the kind.
+    /// Where the cell of a NUMA node for a kind is.
+    fn at(&self, node: usize, kind: usize) -> usize {
+        node * self.kinds.len() + kind
+    }
+
+    /// Free bytes of a kind by node; `None` where a node does not list the kind.
     pub(crate) fn free_bytes(&self, ledger: &MemoryLedger, kind: usize) -> Vec<Option<u64>> {
-        let at = |node: usize| node * self.kinds.len() + kind;
-        (0..self.nodes)
-            .map(|node| self.allocatable[at(node)].map(|_| ledger.cells[at(node)].free))
-            .collect()
+        let cells = (0..self.nodes).map(|node| self.at(node, kind));
+        cells.map(|at| self.allocatable[at].map(|_| ledger.cells[at].free)).collect()
     }
 
     /// Amounts by index of kind.
@@ -150,7 +147,7 @@ impl StaticMemory {
     /// The kubelet crashes when it looks for a kind on a NUMA node that does not list it.
     fn look_up(&self, request: &Request, nodes: NumaMask) -> Result<(), Failure> {
         let listed = |(kind, _): &(usize, u64)| {
-            nodes.iter().all(|node| self.allocatable[node * self.kinds.len() + kind].is_some())
+            nodes.iter().all(|node| self.allocatable[self.at(node, *kind)].is_some())
         };
         if request.iter().all(listed) { Ok(()) } else { Err(Failure::Fault(UNLISTED)) }
     }
@@ -196,7 +193,7 @@ impl StaticMemory {
 
     fn could_hold(&self, mask: NumaMask, request: &Request) -> bool {
         request.iter().all(|(kind, bytes)| {
-            let of_node = |node: usize| self.allocatable[node * self.kinds.len() + kind];
+            let of_node = |node: usize| self.allocatable[self.at(node, *kind)];
             let held = mask.iter().filter_map(of_node).fold(0u64, u64::saturating_add);
             held >= *bytes
         })
@@ -321,8 +318,8 @@ impl StaticMemory {
         node: usize,
         kind: MemoryKind,
     ) -> Option<&'l mut Cell> {
-        let at = self.kinds.iter().position(|known| *known == kind)?;
-        ledger.cells.get_mut(node * self.kinds.len() + at)
+        let kind = self.kinds.iter().position(|known| *known == kind)?;
+        ledger.cells.get_mut(self.at(node, kind))
     }
 }
 
@@ -403,8 +400,7 @@ pub(crate) struct MemoryVoice<'a> {
 
 impl MemoryVoice<'_> {
     fn free(&self, mask: NumaMask, kind: usize) -> u64 {
-        let kinds = self.policy.kinds.len();
-        let cells = mask.iter().map(|node| self.ledger.cells[node * kinds + kind].free);
+        let cells = mask.iter().map(|node| self.ledger.cells[self.policy.at(node, kind)].free);
         cells.fold(0, u64::saturating_add)
     }
 

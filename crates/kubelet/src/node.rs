@@ -297,6 +297,9 @@ impl Kubelet {
                 if !known {
                     return error(field(&given.name, "devices"), "the node has no such devices");
                 }
+                if self.ledger.pools[devices.pool].holds_any(devices.devices) {
+                    return error(field(&given.name, "devices"), "another pod holds some of them");
+                }
             }
         }
         let holdings: Vec<Holding> = held.containers.iter().map(Holding::of).collect();

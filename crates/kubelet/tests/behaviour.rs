@@ -193,6 +193,8 @@ fn a_node_can_be_rebuilt_from_what_its_pods_hold() {
     elsewhere.containers[0].cpus = Some("200-203".parse().unwrap());
     let error = rebuilt.adopt("b", &elsewhere).unwrap_err();
     assert_eq!(error.field, "containers[main].cpus");
+    let error = rebuilt.adopt("b", &held).unwrap_err();
+    assert_eq!(error.field, "containers[main].devices");
 }
 
 #[test]

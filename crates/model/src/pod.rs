@@ -5,6 +5,7 @@
 
 use thiserror::Error;
 
+use crate::quantity::Quantity;
 use crate::resource::{MemoryKind, ResourceList, ResourceName};
 
 /// Requests and limits, as written under `resources`.
@@ -284,36 +285,43 @@ impl Pod {
         self.peak(|resources| &resources.limits)
     }
 
-    /// The larger of: apps and sidecars together; any init container and the sidecars before it.
     fn peak(&self, list: impl Fn(&Resources) -> &ResourceList) -> ResourceList {
-        let mut running = ResourceList::new();
-        let mut peak = ResourceList::new();
-        for container in &self.containers {
-            let asked = list(&container.resources);
-            if container.kind == ContainerKind::Init {
-                let mut stage = running.clone();
-                add(&mut stage, asked);
-                raise(&mut peak, &stage);
-            } else {
-                add(&mut running, asked);
-            }
-        }
-        raise(&mut peak, &running);
-        peak
+        let names = self.containers.iter().flat_map(|container| list(&container.resources).keys());
+        let of = |name: &ResourceName, container: &Container| {
+            list(&container.resources).get(name).copied().unwrap_or(Quantity::ZERO)
+        };
+        names
+            .map(|name| {
+                let asked = self.containers.iter().map(|one| (one.kind, of(name, one)));
+                let peak = peak_over_time(asked, Quantity::ZERO, Quantity::saturating_add);
+                (name.clone(), peak)
+            })
+            .collect()
     }
+}
+
+/// The most that is asked for at any time, container by container in the order of the pod: the
+/// larger of apps and sidecars together, and any init container with the sidecars before it.
+pub fn peak_over_time<T: Copy + Ord>(
+    asked: impl IntoIterator<Item = (ContainerKind, T)>,
+    zero: T,
+    add: impl Fn(T, T) -> T,
+) -> T {
+    let (running, peak) =
+        asked.into_iter().fold((zero, zero), |(running, peak), (kind, amount)| {
+            let together = add(running, amount);
+            match kind {
+                ContainerKind::Init => (running, peak.max(together)),
+                ContainerKind::Sidecar | ContainerKind::App => (together, peak),
+            }
+        });
+    peak.max(running)
 }
 
 fn add(total: &mut ResourceList, more: &ResourceList) {
     for (name, quantity) in more {
         let sum = total.get(name).map_or(*quantity, |have| have.saturating_add(*quantity));
         total.insert(name.clone(), sum);
-    }
-}
-
-fn raise(peak: &mut ResourceList, stage: &ResourceList) {
-    for (name, quantity) in stage {
-        let highest = peak.get(name).map_or(*quantity, |have| (*have).max(*quantity));
-        peak.insert(name.clone(), highest);
     }
 }
 
@@ -354,7 +362,6 @@ fn qos_class<'a>(resources: impl Iterator<Item = &'a Resources>, limited: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantity::Quantity;
     use ContainerKind::{App, Init, Sidecar};
 
     fn list(pairs: &[(&str, &str)]) -> ResourceList {

@@ -13,7 +13,7 @@ use berth_model::numa::NumaMask;
 use smallvec::SmallVec;
 
 use crate::config::{ConfigError, CpuOption, CpuOptions, KubeletVersion, ReservedCpus};
-use crate::hint::{Hints, Voice};
+use crate::hint::{Hints, Voice, most_of_nodes};
 use crate::outcome::Failure;
 
 /// The static policy on one machine.
@@ -26,7 +26,7 @@ pub(crate) struct StaticCpus {
     reserved_cores: CpuSet,
     domain: NumaMask,
     /// `most[k]`: the most CPUs that `k` NUMA nodes have.
-    most: SmallVec<[usize; 9]>,
+    most: Vec<u64>,
     threads_per_core: usize,
     cpus_per_socket: usize,
     cpus_per_uncore: usize,
@@ -66,14 +66,7 @@ impl StaticCpus {
     ) -> Result<Self, ConfigError> {
         let domain = machine.cpu_numa();
         let cpus = machine.cpus().len();
-        let mut sizes: Vec<usize> =
-            domain.iter().map(|node| machine.numa()[node].cpus.len()).collect();
-        sizes.sort_unstable_by(|a, b| b.cmp(a));
-        let running_sum = |sum: &mut usize, size: &usize| {
-            *sum += size;
-            Some(*sum)
-        };
-        let most = std::iter::once(0).chain(sizes.iter().scan(0, running_sum)).collect();
+        let most = most_of_nodes(domain.iter().map(|node| machine.numa()[node].cpus.len() as u64));
         let mut policy = Self {
             options,
             version,
@@ -161,7 +154,7 @@ impl StaticCpus {
             let touched = |at: &usize| machine.numa()[*at].cpus.intersects(&pool.reusable);
             reusable_numa = self.domain.iter().filter(touched).collect();
         }
-        let most = self.most.iter().position(|most| *most >= need);
+        let most = self.most.iter().position(|most| *most >= need as u64);
         let voice = CpuVoice {
             policy: self,
             machine,
