@@ -30,7 +30,7 @@ struct Question {
 const GPU: &str = "nvidia.com/gpu";
 const NIC: &str = "rdma/hca";
 
-const QUESTIONS: [Question; 8] = [
+const QUESTIONS: [Question; 9] = [
     Question {
         name: "1 GPU, aligned",
         option: CpuOption::FullPcpusOnly,
@@ -85,6 +85,13 @@ const QUESTIONS: [Question; 8] = [
         option: CpuOption::DistributeCpusAcrossNuma,
         policy: TopologyPolicy::Restricted,
         limits: [("cpu", "120"), ("memory", "500Gi"), (GPU, "8"), (NIC, "8")],
+        filled: false,
+    },
+    Question {
+        name: "distributed, odd number",
+        option: CpuOption::DistributeCpusAcrossNuma,
+        policy: TopologyPolicy::None,
+        limits: [("cpu", "69"), ("memory", "16Gi"), (GPU, "1"), (NIC, "1")],
         filled: false,
     },
 ];

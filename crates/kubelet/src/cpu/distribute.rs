@@ -8,6 +8,8 @@
 //! - Its loops that hand out a remainder never end when the nodes they go round have no whole group
 //!   of CPUs left; here that is a [`Failure::Fault`].
 
+use std::collections::BTreeSet;
+
 use berth_model::idset::CpuSet;
 use berth_model::machine::Machine;
 use smallvec::SmallVec;
@@ -117,14 +119,18 @@ impl<'a> Search<'a> {
                 in_one_socket: false,
             };
             let mut found = false;
+            let mut judged = BTreeSet::new();
             let mut combinations = Combinations::new(&self.visits, size);
             while let Some(nodes) = combinations.next() {
                 if best.balance == Some(0) && (!by_socket || best.in_one_socket) {
                     break;
                 }
+                let in_one_socket = by_socket && self.in_one_socket(nodes);
+                if self.each_once() && !judged.insert((in_one_socket, amounts(&self.free, nodes))) {
+                    continue; // no better than the one just like it
+                }
                 let Some(share) = self.even_share(nodes, by_socket) else { continue };
                 let (balance, remainder_nodes) = self.balance(nodes, share)?;
-                let in_one_socket = by_socket && self.in_one_socket(nodes);
                 let better = if in_one_socket == best.in_one_socket {
                     is_less(balance, best.balance)
                 } else {
@@ -144,6 +150,12 @@ impl<'a> Search<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Whether no NUMA node comes up twice. Then combinations whose nodes have the same numbers of
+    /// CPUs, one by one, leave the same behind; only the first of them can be the best.
+    fn each_once(&self) -> bool {
+        self.visits.len() == self.nodes.len()
     }
 
     /// CPUs that each of `nodes` can give alike, in whole groups; `None` if they cannot serve.
@@ -190,7 +202,11 @@ impl<'a> Search<'a> {
         for size in (1..=with_a_group.len()).rev() {
             let mut subsets = Combinations::new(&with_a_group, size);
             let mut found = false;
+            let mut judged = BTreeSet::new();
             while let Some(subset) = subsets.next() {
+                if self.each_once() && !judged.insert(amounts(&left, subset)) {
+                    continue; // no better than the one just like it
+                }
                 if subset.iter().map(|node| left[usize::from(*node)]).sum::<i64>() < remainder {
                     continue;
                 }
@@ -275,6 +291,10 @@ impl<'a> Search<'a> {
             missing => Err(Failure::CpuAccounting { missing }),
         }
     }
+}
+
+fn amounts(per_node: &PerNode, nodes: &[u8]) -> PerNode {
+    nodes.iter().map(|node| per_node[usize::from(*node)]).collect()
 }
 
 /// No balance at all is worse than any.
