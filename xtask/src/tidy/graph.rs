@@ -31,7 +31,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity", "berth-api"],
     ),
     // For tests and tools only: no product crate may list these two.
-    ("berth-testkit", &["berth-model", "berth-kubelet"]),
+    ("berth-testkit", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
     (
         "xtask",
         &[
@@ -40,6 +40,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-engine",
             "berth-capacity",
             "berth-sim",
+            "berth-api",
             "berth-testkit",
         ],
     ),

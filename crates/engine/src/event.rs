@@ -1,0 +1,85 @@
+//! What happens to a cluster, as the engine is told.
+//!
+//! Owns the vocabulary only. Every event names one object and says how it is now, or that it is
+//! gone; saying the same thing twice changes nothing.
+
+use std::sync::Arc;
+
+use berth_kubelet::KubeletConfig;
+use berth_model::device::DevicePool;
+use berth_model::machine::Machine;
+use berth_model::node::Node;
+use berth_model::policy::{DisruptionBudget, Grouping, Namespace, Pool, PriorityClass, Quota};
+use berth_model::spec::PodObject;
+use berth_model::storage::{Claim, CsiNode, PersistentVolume, StorageClass};
+
+/// What a node looks like inside, and how its kubelet is set up.
+#[derive(Clone, Debug)]
+pub struct NodeTopology {
+    /// Sockets, NUMA nodes, CPUs, memory.
+    pub machine: Arc<Machine>,
+    /// Policies and options.
+    pub config: KubeletConfig,
+    /// Devices by resource.
+    pub devices: Vec<DevicePool>,
+}
+
+/// An object is as given, or is gone.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A node.
+    Node(Node),
+    /// No node of this name.
+    NodeGone(Arc<str>),
+    /// What a node looks like inside; `None`: that is not known (any more).
+    Topology {
+        /// The node's name. The node itself may appear later.
+        node: Arc<str>,
+        /// What is known.
+        topology: Option<Arc<NodeTopology>>,
+    },
+    /// A pod.
+    Pod(PodObject),
+    /// No pod of this UID.
+    PodGone(Arc<str>),
+    /// A namespace.
+    Namespace(Namespace),
+    /// No namespace of this name.
+    NamespaceGone(Arc<str>),
+    /// A disruption budget.
+    Budget(DisruptionBudget),
+    /// No disruption budget of this namespace and name.
+    BudgetGone(Arc<str>, Arc<str>),
+    /// A priority class.
+    PriorityClass(PriorityClass),
+    /// No priority class of this name.
+    PriorityClassGone(Arc<str>),
+    /// A resource quota.
+    Quota(Quota),
+    /// No resource quota of this namespace and name.
+    QuotaGone(Arc<str>, Arc<str>),
+    /// A pool that can grow.
+    Pool(Pool),
+    /// No pool of this name.
+    PoolGone(Arc<str>),
+    /// A service or controller that says which pods belong together.
+    Grouping(Grouping),
+    /// No such service or controller: its kind, namespace and name.
+    GroupingGone(Arc<str>, Arc<str>, Arc<str>),
+    /// A claim.
+    Claim(Claim),
+    /// No claim of this namespace and name.
+    ClaimGone(Arc<str>, Arc<str>),
+    /// A persistent volume.
+    Volume(PersistentVolume),
+    /// No persistent volume of this name.
+    VolumeGone(Arc<str>),
+    /// A storage class.
+    StorageClass(StorageClass),
+    /// No storage class of this name.
+    StorageClassGone(Arc<str>),
+    /// What CSI drivers can attach on a node.
+    CsiNode(CsiNode),
+    /// Nothing is known of CSI drivers on the node of this name.
+    CsiNodeGone(Arc<str>),
+}

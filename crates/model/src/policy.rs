@@ -1,0 +1,82 @@
+//! What clusters decide about pods in general: namespaces, priorities, budgets, quotas, and which
+//! pods belong together.
+//!
+//! Owns the data only.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::label::{Labels, Selector};
+use crate::node::Node;
+use crate::resource::ResourceList;
+use crate::spec::PreemptionPolicy;
+
+/// A Namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its labels.
+    pub labels: Labels,
+}
+
+/// A PriorityClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PriorityClass {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The priority of its pods.
+    pub value: i32,
+    /// Whether they may have others evicted.
+    pub preemption: PreemptionPolicy,
+}
+
+/// A PodDisruptionBudget, with what is left of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DisruptionBudget {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which pods it protects; `None` or one that asks for nothing: none.
+    pub selector: Option<Selector>,
+    /// How many more may be disrupted.
+    pub disruptions_allowed: i32,
+    /// Pods, by name, whose disruption has been counted already.
+    pub disrupted_pods: BTreeSet<Arc<str>>,
+}
+
+/// A ResourceQuota.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// What the namespace may use at most, by quota resource (`requests.nvidia.com/gpu`, `pods`).
+    pub hard: ResourceList,
+}
+
+/// What a controller or a service says about which pods belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grouping {
+    /// `Service`, `ReplicaSet`, `ReplicationController` or `StatefulSet`.
+    pub kind: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which pods; `None` matches none.
+    pub selector: Option<Selector>,
+}
+
+/// Nodes that can be had more of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What a new node of it looks like, empty.
+    pub template: Node,
+    /// How many more nodes it may get; `None`: no limit is known.
+    pub growth: Option<u32>,
+}
