@@ -1,4 +1,6 @@
-//! Holds the kubelet model against recorded verdicts, file by file.
+//! Holds models against recorded verdicts of the real thing, file by file.
+//!
+//! Owns reading, counting and printing. What a case is and how it is compared is testkit's.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,27 +8,113 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use berth_testkit::kubelet::{Case, explain, replay};
+use berth_testkit::{CaseError, kubelet, scheduler};
 use flate2::read::MultiGzDecoder;
 
 /// Differences printed in full; the rest is only counted.
 const SHOWN_MISMATCHES: usize = 20;
 
+/// What came of one case.
+struct Replayed {
+    id: String,
+    stratum: String,
+    /// How much was compared.
+    compared: usize,
+    /// What differs.
+    mismatches: Vec<String>,
+}
+
+/// A kind of recording.
+struct Recording {
+    /// Of what.
+    of: &'static str,
+    /// What is counted in a case.
+    unit: &'static str,
+    replay: fn(&str) -> Result<Replayed, CaseError>,
+    /// The id of a case, and the case told in text.
+    explain: fn(&str) -> Result<(String, String), CaseError>,
+}
+
+const KUBELET: Recording = Recording {
+    of: "kubelet",
+    unit: "operations",
+    replay: |line| {
+        let case = kubelet::Case::parse(line)?;
+        let differences = kubelet::replay(&case, |_, _, _| {}).into_iter().map(|mismatch| {
+            let operation = mismatch.operation.map_or("initial".to_owned(), |at| at.to_string());
+            let (what, expected, got) = (mismatch.what, mismatch.expected, mismatch.got);
+            format!("[{operation}] {what}: recorded {expected}, got {got}")
+        });
+        Ok(Replayed {
+            mismatches: differences.collect(),
+            compared: case.operations.len(),
+            id: case.id,
+            stratum: case.stratum,
+        })
+    },
+    explain: |line| {
+        let case = kubelet::Case::parse(line)?;
+        let text = kubelet::explain(&case);
+        Ok((case.id, text))
+    },
+};
+
+const SCHEDULER: Recording = Recording {
+    of: "scheduler",
+    unit: "verdicts",
+    replay: |line| {
+        let case = scheduler::Case::parse(line)?;
+        let comparison = scheduler::compare(&case, &scheduler::decide(&case));
+        let differences = comparison.mismatches.into_iter().map(|mismatch| {
+            let (what, expected, got) = (mismatch.what, mismatch.expected, mismatch.got);
+            format!(" {what}: recorded {expected}, got {got}")
+        });
+        Ok(Replayed {
+            mismatches: differences.collect(),
+            compared: comparison.verdicts,
+            id: case.id,
+            stratum: case.stratum,
+        })
+    },
+    explain: |line| {
+        let case = scheduler::Case::parse(line)?;
+        let text = scheduler::explain(&case);
+        Ok((case.id, text))
+    },
+};
+
+/// Runs the kubelet's cases, or explains one; whether all was as recorded.
+pub(crate) fn kubelet(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
+    run_or_show(&KUBELET, files, show)
+}
+
+/// Runs the scheduler's cases, or explains one; whether all was as recorded.
+pub(crate) fn scheduler(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
+    run_or_show(&SCHEDULER, files, show)
+}
+
+fn run_or_show(recording: &Recording, files: &[PathBuf], show: Option<&str>) -> Result<bool> {
+    match show {
+        Some(id) => self::show(recording, files, id),
+        None => run(recording, files),
+    }
+}
+
 #[derive(Default)]
 struct Count {
     cases: usize,
-    operations: usize,
+    compared: usize,
     mismatches: usize,
 }
 
-/// Runs every case of every file; whether all was as recorded.
-pub(crate) fn kubelet(files: &[PathBuf]) -> Result<bool> {
+/// Runs every case of every file.
+fn run(recording: &Recording, files: &[PathBuf]) -> Result<bool> {
     let mut strata: BTreeMap<String, Count> = BTreeMap::new();
     let mut total = Count::default();
     let mut failed_cases = Vec::new();
     let mut unreadable = 0;
     for_each_line(files, |place, line| {
-        let case = match Case::parse(line) {
+        let case = match (recording.replay)(line) {
             Ok(case) => case,
             Err(error) => {
                 println!("{place}: {error}");
@@ -34,27 +122,23 @@ pub(crate) fn kubelet(files: &[PathBuf]) -> Result<bool> {
                 return Ok(());
             }
         };
-        let mismatches = replay(&case, |_, _, _| {});
-        for mismatch in mismatches.iter().take(SHOWN_MISMATCHES.saturating_sub(total.mismatches)) {
-            let operation = mismatch.operation.map_or("initial".to_owned(), |at| at.to_string());
-            let (expected, got) = (&mismatch.expected, &mismatch.got);
-            println!("{}[{operation}] {}: recorded {expected}, got {got}", case.id, mismatch.what);
+        let shown = SHOWN_MISMATCHES.saturating_sub(total.mismatches);
+        for mismatch in case.mismatches.iter().take(shown) {
+            println!("{}{mismatch}", case.id);
         }
-        if !mismatches.is_empty() {
-            failed_cases.push(case.id.clone());
+        if !case.mismatches.is_empty() {
+            failed_cases.push(case.id);
         }
         for count in [&mut total, strata.entry(case.stratum).or_default()] {
             count.cases += 1;
-            count.operations += case.operations.len();
-            count.mismatches += mismatches.len();
+            count.compared += case.compared;
+            count.mismatches += case.mismatches.len();
         }
         Ok(())
     })?;
-    for (stratum, count) in &strata {
-        let Count { cases, operations, mismatches } = count;
-        println!(
-            "{mismatches:>4} mismatches {cases:>5} cases {operations:>6} operations  {stratum}"
-        );
+    let unit = recording.unit;
+    for (stratum, Count { cases, compared, mismatches }) in &strata {
+        println!("{mismatches:>4} mismatches {cases:>5} cases {compared:>6} {unit}  {stratum}");
     }
     if !failed_cases.is_empty() {
         failed_cases.truncate(SHOWN_MISMATCHES);
@@ -63,28 +147,30 @@ pub(crate) fn kubelet(files: &[PathBuf]) -> Result<bool> {
     if unreadable > 0 {
         println!("{unreadable} lines could not be read; each counts as a mismatch");
     }
-    let Count { cases, operations, mismatches } = total;
+    let Count { cases, compared, mismatches } = total;
     let mismatches = mismatches + unreadable;
-    println!("kubelet: {cases} cases, {operations} operations, {mismatches} mismatches");
+    println!("{}: {cases} cases, {compared} {unit}, {mismatches} mismatches", recording.of);
     Ok(mismatches == 0)
 }
 
 /// Explains the case `id`.
-pub(crate) fn show(files: &[PathBuf], id: &str) -> Result<bool> {
-    let mut found = None;
+fn show(recording: &Recording, files: &[PathBuf], id: &str) -> Result<bool> {
+    let mut as_recorded = None;
     for_each_line(files, |place, line| {
         // Parsing is the slow part, so look before.
-        if found.is_none() && line.contains(&format!("\"{id}\"")) {
-            let case = Case::parse(line).with_context(|| place.to_owned())?;
-            if case.id == id {
-                found = Some(case);
+        if as_recorded.is_none() && line.contains(&format!("\"{id}\"")) {
+            let (found, text) = (recording.explain)(line).with_context(|| place.to_owned())?;
+            if found == id {
+                print!("{text}");
+                as_recorded = Some((recording.replay)(line)?.mismatches.is_empty());
             }
         }
         Ok(())
     })?;
-    let Some(case) = found else { bail!("no case {id:?} in the files given; check the id") };
-    print!("{}", explain(&case));
-    Ok(replay(&case, |_, _, _| {}).is_empty())
+    match as_recorded {
+        Some(as_recorded) => Ok(as_recorded),
+        None => bail!("no case {id:?} in the files given; check the id"),
+    }
 }
 
 /// Gives every line that is not blank, with where it stands.

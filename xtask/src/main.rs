@@ -12,7 +12,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the Berth workspace")]
@@ -40,14 +40,19 @@ enum Task {
 #[derive(Subcommand)]
 enum Conformance {
     /// The kubelet's admission
-    Kubelet {
-        /// JSON Lines, plain or .gz
-        #[arg(required = true)]
-        files: Vec<PathBuf>,
-        /// Explain the case with this id instead of counting
-        #[arg(long, value_name = "ID")]
-        show: Option<String>,
-    },
+    Kubelet(Recorded),
+    /// kube-scheduler's decisions
+    Scheduler(Recorded),
+}
+
+#[derive(Args)]
+struct Recorded {
+    /// JSON Lines, plain or .gz
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Explain the case with this id instead of counting
+    #[arg(long, value_name = "ID")]
+    show: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -70,11 +75,11 @@ fn main() -> ExitCode {
 /// Whether all was well.
 fn run(task: Task) -> anyhow::Result<bool> {
     match task {
-        Task::Conformance { of: Conformance::Kubelet { files, show: Some(id) } } => {
-            conformance::show(&files, &id)
+        Task::Conformance { of: Conformance::Kubelet(Recorded { files, show }) } => {
+            conformance::kubelet(&files, show.as_deref())
         }
-        Task::Conformance { of: Conformance::Kubelet { files, show: None } } => {
-            conformance::kubelet(&files)
+        Task::Conformance { of: Conformance::Scheduler(Recorded { files, show }) } => {
+            conformance::scheduler(&files, show.as_deref())
         }
         Task::Bench { of: Bench::Kubelet } => bench::kubelet().map(|()| true),
         Task::Tidy => {

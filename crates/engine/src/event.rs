@@ -11,7 +11,9 @@ use berth_model::machine::Machine;
 use berth_model::node::Node;
 use berth_model::policy::{DisruptionBudget, Grouping, Namespace, Pool, PriorityClass, Quota};
 use berth_model::spec::PodObject;
-use berth_model::storage::{Claim, CsiNode, PersistentVolume, StorageClass};
+use berth_model::storage::{
+    Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
+};
 
 /// What a node looks like inside, and how its kubelet is set up.
 #[derive(Clone, Debug)]
@@ -82,4 +84,16 @@ pub enum Event {
     CsiNode(CsiNode),
     /// Nothing is known of CSI drivers on the node of this name.
     CsiNodeGone(Arc<str>),
+    /// A CSI driver.
+    CsiDriver(CsiDriver),
+    /// No CSI driver of this name.
+    CsiDriverGone(Arc<str>),
+    /// How much a driver can still provision somewhere.
+    StorageCapacity(StorageCapacity),
+    /// No such statement of this namespace and name.
+    StorageCapacityGone(Arc<str>, Arc<str>),
+    /// A volume that is, or is to be, attached to a node.
+    Attachment(VolumeAttachment),
+    /// No attachment of this name.
+    AttachmentGone(Arc<str>),
 }

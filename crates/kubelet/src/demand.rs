@@ -31,6 +31,13 @@ pub struct ContainerDemand {
     pub(crate) devices: SmallVec<[(ResourceName, u64); 2]>,
 }
 
+impl ContainerDemand {
+    /// Whether it asks for devices.
+    pub fn asks_devices(&self) -> bool {
+        self.devices.iter().any(|(_, count)| *count > 0)
+    }
+}
+
 /// Memory to be pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryDemand {

@@ -300,6 +300,19 @@ impl Pool {
         classes.fold(DeviceSet::EMPTY, |all, class| all | (class.members & ledger.healthy))
     }
 
+    /// Healthy devices that nobody holds, counted by the NUMA nodes they are attached to.
+    pub(crate) fn free_by_numa(&self, ledger: &PoolLedger) -> impl Iterator<Item = (NumaMask, usize)> {
+        let free = ledger.free.iter().map(|free| usize::from(*free));
+        self.classes.iter().map(|class| class.numa).zip(free)
+    }
+
+    /// How many of `devices` are attached to one of the NUMA nodes, or to none that is known.
+    pub(crate) fn count_on(&self, devices: DeviceSet, numa: NumaMask) -> usize {
+        let near = self.classes.iter();
+        let near = near.filter(|class| class.numa.is_empty() || class.numa.intersects(numa));
+        near.map(|class| (class.members & devices).len()).sum()
+    }
+
     /// How many of `devices` are attached to which NUMA nodes, for every class of the pool.
     pub(crate) fn by_numa(&self, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
         self.classes.iter().map(|class| (class.numa, class.members.count_in(&devices))).collect()

@@ -72,7 +72,7 @@ pub use config::{
 pub use demand::{ContainerDemand, PodDemand};
 pub use device::AnyDevice;
 pub use hint::Hint;
-pub use node::{AdoptError, FreeMemory, Kubelet};
+pub use node::{AdoptError, FreeMemory, Held, Kubelet};
 pub use outcome::{
     Admission, Certainty, ContainerAssignment, DeviceAssignment, MemoryBlock, Reason, Rejection,
     Verdict,

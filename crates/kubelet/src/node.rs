@@ -96,6 +96,17 @@ pub struct AdoptError {
     pub problem: String,
 }
 
+/// What a pod holds on some NUMA nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Exclusive CPUs.
+    pub cpus: usize,
+    /// NUMA nodes on which it has pinned memory, whether asked about or not.
+    pub numa: NumaMask,
+    /// Devices by pool; a pool can occur more than once.
+    pub devices: SmallVec<[(usize, usize); 4]>,
+}
+
 /// Free bytes of one kind of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeMemory {
@@ -198,6 +209,45 @@ impl Kubelet {
     /// How many of `devices` of the pool at `pool` are attached to which NUMA nodes.
     pub fn devices_by_numa(&self, pool: usize, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
         self.setup.pools.get(pool).map_or_else(Vec::new, |pool| pool.by_numa(devices))
+    }
+
+    /// The position of the pool of this resource.
+    pub fn pool_of(&self, resource: &str) -> Option<usize> {
+        self.setup.pools.iter().position(|pool| pool.inventory.resource.as_str() == resource)
+    }
+
+    /// How many devices of the pool at `pool` are healthy and not held, by the NUMA nodes they are
+    /// attached to.
+    pub fn free_by_numa(&self, pool: usize) -> impl Iterator<Item = (NumaMask, usize)> {
+        let both = self.setup.pools.get(pool).zip(self.ledger.pools.get(pool));
+        both.into_iter().flat_map(|(pool, ledger)| pool.free_by_numa(ledger))
+    }
+
+    /// CPUs that could be given away for exclusive use, by NUMA node; `None` unless the CPU
+    /// manager's policy is static.
+    pub fn free_cpus_by_numa(&self) -> Option<&[u16]> {
+        self.ledger.cpus.as_ref().map(CpuLedger::free_by_numa)
+    }
+
+    /// What the pod `name` holds on some of the NUMA nodes. Init containers that have ended are
+    /// counted with what they held, as the kubelet does until the pod is gone.
+    pub fn held_on(&self, name: &str, numa: NumaMask) -> Option<Held> {
+        let holdings = self.pods.get(name)?;
+        let mut held = Held::default();
+        let on_numa: CpuSet = numa
+            .iter()
+            .filter_map(|node| self.setup.machine.numa().get(node))
+            .fold(CpuSet::EMPTY, |all, node| all | node.cpus);
+        for holding in holdings {
+            held.cpus += holding.cpus.map_or(0, |cpus| (cpus & on_numa).len());
+            held.numa = holding.memory.iter().fold(held.numa, |all, block| all | block.numa);
+            for given in &holding.devices {
+                let Some(pool) = self.setup.pools.get(given.pool) else { continue };
+                let count = pool.count_on(given.devices, numa);
+                held.devices.push((given.pool, count));
+            }
+        }
+        Some(held)
     }
 
     /// How well it is known which devices of the pool at `pool` are held.

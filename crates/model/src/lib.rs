@@ -17,6 +17,7 @@ pub mod numa;
 pub mod pod;
 pub mod policy;
 pub mod quantity;
+pub mod resize;
 pub mod resource;
 pub mod spec;
 pub mod storage;

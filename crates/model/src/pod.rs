@@ -9,7 +9,7 @@ use crate::quantity::Quantity;
 use crate::resource::{MemoryKind, ResourceList, ResourceName};
 
 /// Requests and limits, as written under `resources`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// What is set aside.
     pub requests: ResourceList,
@@ -29,7 +29,7 @@ pub enum ContainerKind {
 }
 
 /// One container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Container {
     /// Name, unique in the pod.
     pub name: String,
@@ -85,7 +85,7 @@ impl PodLevelResources {
 }
 
 /// A pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pod {
     /// Name, for messages.
     pub name: String,
@@ -136,16 +136,22 @@ impl Pod {
                 return Err(self.error(field(), problem));
             }
         }
-        for container in &mut self.containers {
-            container.resources.default_requests();
-        }
-        self.default_pod_level_requests();
+        self.default_requests();
         self.check_quantities()?;
         for (field, resources) in self.all_resources() {
             self.check_limits(&field, resources)?;
         }
         self.check_pod_level()?;
         Ok(self)
+    }
+
+    /// Requests that are absent default as the API server does it, in the containers and for the pod
+    /// as a whole. Doing it again changes nothing.
+    pub fn default_requests(&mut self) {
+        for container in &mut self.containers {
+            container.resources.default_requests();
+        }
+        self.default_pod_level_requests();
     }
 
     /// Pod-level requests that are absent default to what the containers request together, else to
@@ -278,6 +284,17 @@ impl Pod {
         }
         add(&mut total, &self.overhead);
         total
+    }
+
+    /// The same pod, with what a container does not request at all taken from `unsaid`.
+    pub fn with_unsaid_requests(&self, unsaid: &ResourceList) -> Self {
+        let mut pod = self.clone();
+        for container in &mut pod.containers {
+            for (name, quantity) in unsaid {
+                container.resources.requests.entry(name.clone()).or_insert(*quantity);
+            }
+        }
+        pod
     }
 
     /// The most that the containers' limits allow at any time, without overhead.

@@ -29,6 +29,8 @@ pub struct PriorityClass {
     pub value: i32,
     /// Whether they may have others evicted.
     pub preemption: PreemptionPolicy,
+    /// Whether it is the class of pods that name none.
+    pub is_default: bool,
 }
 
 /// A PodDisruptionBudget, with what is left of it.
@@ -55,6 +57,8 @@ pub struct Quota {
     pub name: Arc<str>,
     /// What the namespace may use at most, by quota resource (`requests.nvidia.com/gpu`, `pods`).
     pub hard: ResourceList,
+    /// Whether it counts only some of the namespace's pods (`scopes`, `scopeSelector`).
+    pub scoped: bool,
 }
 
 /// What a controller or a service says about which pods belong together.

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use crate::affinity::{NodeAffinity, PodAffinity, SpreadConstraint};
 use crate::label::Labels;
 use crate::pod::Pod;
+use crate::resource::ResourceName;
+use crate::storage::InTreeDisk;
 use crate::taint::Toleration;
 
 /// What decides where a pod may go. Replicas of one template have equal ones.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodSpec {
     /// Its namespace.
     pub namespace: Arc<str>,
@@ -34,7 +36,8 @@ pub struct PodSpec {
     pub spread: Vec<SpreadConstraint>,
     /// Ports of the node it needs for itself, of app containers and sidecars.
     pub host_ports: Vec<HostPort>,
-    /// Images of its containers, init containers first, as written.
+    /// Images as written: those of its containers, init containers first, then those of its image
+    /// volumes.
     pub images: Vec<Arc<str>>,
     /// Volumes that can tie it to nodes; others are left out.
     pub volumes: Vec<Volume>,
@@ -91,19 +94,13 @@ pub enum Volume {
         /// Whether the volume is generic ephemeral: the claim is made for this pod, and must be
         /// owned by it.
         ephemeral: bool,
-        /// Whether the pod mounts it read-only.
-        read_only: bool,
     },
-    /// A disk attached in the pod's own spec, of which the in-tree rules on sharing are known.
+    /// A disk named in the pod's own spec.
     Disk(Disk),
-    /// An inline CSI volume of this driver.
-    InlineCsi {
-        /// The driver.
-        driver: Arc<str>,
-    },
 }
 
-/// A disk named in a pod's own spec.
+/// A disk named in a pod's own spec, of the kinds that cannot always be shared or that count against
+/// what a node can attach. Inline CSI volumes do neither.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Disk {
     /// A GCE persistent disk: shared only if everyone reads.
@@ -136,6 +133,8 @@ pub enum Disk {
         /// Whether it is mounted read-only.
         read_only: bool,
     },
+    /// An Azure disk, an OpenStack Cinder volume or a Portworx volume: shared freely, but counted.
+    Counted(InTreeDisk),
 }
 
 /// Whether a pod may have others evicted.
@@ -185,6 +184,8 @@ pub struct PodObject {
     pub nominated: Option<Arc<str>>,
     /// Where it is in its life.
     pub phase: Phase,
+    /// The resource of which it has been given one for the part of a GPU it needs.
+    pub gpu_grant: Option<ResourceName>,
 }
 
 /// Where a pod is in its life.

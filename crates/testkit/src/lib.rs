@@ -4,7 +4,12 @@
 //! Never a dependency of a product crate. Reading files is left to the callers, so that everything
 //! here can also run on text that a test spells out.
 
+pub mod cluster;
 pub mod invariants;
 pub mod kubelet;
 pub mod node;
 pub mod scenario;
+pub mod scheduler;
+mod vector;
+
+pub use vector::CaseError;

@@ -49,6 +49,12 @@ pub(crate) struct CpuLedger {
     on_free_cores: usize,
 }
 
+impl CpuLedger {
+    pub(crate) fn free_by_numa(&self) -> &[u16] {
+        &self.free
+    }
+}
+
 /// What a container may be given CPUs from.
 #[derive(Clone, Copy)]
 pub(crate) struct CpuPool<'a> {

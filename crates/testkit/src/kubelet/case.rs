@@ -15,12 +15,12 @@ use berth_model::numa::NumaMask;
 use berth_model::pod::{Container, ContainerKind, Pod, Resources};
 use berth_model::quantity::Quantity;
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
-use thiserror::Error;
 
 use super::schema::{
-    CaseJson, ContainerJson, CpuJson, IdJson, KubeletJson, MachineJson, MemoryJson, OutcomeJson,
-    PodJson, PoolJson, ResourcesJson, StateJson,
+    CaseJson, ContainerJson, CpuJson, KubeletJson, MachineJson, MemoryJson, OutcomeJson, PodJson,
+    PoolJson, ResourcesJson, StateJson,
 };
+use crate::vector::{CaseError, FieldResult, read};
 
 /// A case ready to be run.
 #[derive(Debug)]
@@ -54,21 +54,6 @@ pub struct Operation {
     pub(super) unstable: Vec<String>,
 }
 
-/// A case that cannot be run.
-#[derive(Debug, Error)]
-#[error("case {id:?}: {field}: {problem}")]
-pub struct CaseError {
-    /// Id of the case, as far as it could be read.
-    pub id: String,
-    /// The field that is wrong.
-    pub field: String,
-    /// What is wrong with it.
-    pub problem: String,
-}
-
-/// A problem in a field; the id is added at the end.
-type FieldResult<T> = Result<T, (String, String)>;
-
 fn at<E: ToString>(field: impl Into<String>) -> impl FnOnce(E) -> (String, String) {
     let field = field.into();
     move |cause| (field, cause.to_string())
@@ -77,13 +62,7 @@ fn at<E: ToString>(field: impl Into<String>) -> impl FnOnce(E) -> (String, Strin
 impl Case {
     /// Reads a case from one line of JSON.
     pub fn parse(line: &str) -> Result<Self, CaseError> {
-        let mut reader = serde_json::Deserializer::from_str(line);
-        let json: CaseJson =
-            serde_path_to_error::deserialize(&mut reader).map_err(|error| CaseError {
-                id: id_of(line),
-                field: error.path().to_string(),
-                problem: error.inner().to_string(),
-            })?;
+        let json: CaseJson = read(line)?;
         let id = json.id.clone();
         Self::lower(json).map_err(|(field, problem)| CaseError { id, field, problem })
     }
@@ -142,11 +121,6 @@ impl Case {
                 .map_err(at("kubelet.cpu_manager.reserved_cpus"))?,
         })
     }
-}
-
-/// The id in a line that is no case, to say which it was.
-fn id_of(line: &str) -> String {
-    serde_json::from_str(line).map_or("?".to_owned(), |IdJson { id }| id)
 }
 
 fn machine(json: &MachineJson) -> FieldResult<Machine> {

@@ -5,6 +5,6 @@ mod explain;
 mod replay;
 mod schema;
 
-pub use case::{Case, CaseError, Operation};
+pub use case::{Case, Operation};
 pub use explain::explain;
 pub use replay::{Mismatch, replay};

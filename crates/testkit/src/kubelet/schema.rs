@@ -22,12 +22,6 @@ pub(super) struct CaseJson {
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an object")]
-pub(super) struct IdJson {
-    pub(super) id: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "an object")]
 pub(super) struct MachineJson {
     #[serde(default)]
     pub(super) shape: String,

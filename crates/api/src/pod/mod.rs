@@ -1,0 +1,154 @@
+//! Pods.
+//!
+//! Owns a pod's identity, life and owner, and the way from a Pod to the model's; its parts are in
+//! the modules below. Must not know where the pod could go.
+
+mod affinity;
+mod containers;
+mod gpu;
+mod priority;
+mod volumes;
+
+use std::sync::Arc;
+
+use berth_model::spec::{Controller, Phase, PodObject, PodSpec, PreemptionPolicy};
+use berth_model::taint::{Toleration, TolerationOperator, whole_number};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::Lower;
+use crate::error::{self, LowerError, Problem, each};
+use crate::meta;
+
+pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
+pub use priority::resolve_priority;
+
+impl Lower for core::Pod {
+    type Model = PodObject;
+
+    /// The pod as the scheduler counts it. A pod without a UID, as in a manifest, is known by its
+    /// namespace and name. The node of a bound pod is in [`PodObject::node`] alone, so that replicas
+    /// on different nodes have equal specs.
+    fn lower(&self) -> Result<PodObject, LowerError> {
+        error::of(self, object(self))
+    }
+}
+
+fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
+    let Some(spec) = &pod.spec else {
+        return Err(Problem::new("spec", "is missing; a pod has at least one container"));
+    };
+    let status = pod.status.as_ref();
+    let name = meta::name(&pod.metadata)?;
+    let uid = meta::filled(pod.metadata.uid.as_ref())
+        .unwrap_or_else(|| format!("{}/{name}", meta::namespace(&pod.metadata)).into());
+    Ok(PodObject {
+        uid,
+        spec: Arc::new(self::spec(pod, spec, &name)?),
+        name,
+        created_at_ms: meta::unix_ms(pod.metadata.creation_timestamp.as_ref()).unwrap_or(0),
+        started_at_ms: meta::unix_ms(status.and_then(|status| status.start_time.as_ref())),
+        node: meta::filled(spec.node_name.as_ref()),
+        nominated: meta::filled(status.and_then(|status| status.nominated_node_name.as_ref())),
+        phase: phase(pod),
+        gpu_grant: None,
+    })
+}
+
+fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Problem> {
+    let in_spec = |problem: Problem| problem.under("spec");
+    let affinity = spec.affinity.as_ref();
+    let gates = spec.scheduling_gates.iter().flatten();
+    let node_selector = spec.node_selector.iter().flatten();
+    Ok(PodSpec {
+        namespace: meta::namespace(&pod.metadata),
+        labels: meta::labels(&pod.metadata),
+        pod: containers::pod(spec, pod.status.as_ref())?,
+        node_name: None,
+        node_selector: node_selector.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+        node_affinity: affinity::node_affinity(affinity).map_err(in_spec)?,
+        tolerations: each("spec.tolerations", spec.tolerations.as_ref(), toleration)?,
+        pod_affinity: affinity::pod_affinity(affinity).map_err(in_spec)?,
+        spread: each(
+            "spec.topologySpreadConstraints",
+            spec.topology_spread_constraints.as_ref(),
+            affinity::spread_constraint,
+        )?,
+        host_ports: containers::host_ports(spec).map_err(in_spec)?,
+        images: containers::images(spec),
+        volumes: spec.volumes.iter().flatten().filter_map(|v| volumes::volume(v, name)).collect(),
+        priority: spec.priority.unwrap_or(0),
+        preemption: preemption_policy(spec.preemption_policy.as_deref()).map_err(in_spec)?,
+        gates: gates.map(|gate| gate.name.as_str().into()).collect(),
+        controller: meta::controller(&pod.metadata).map(controller),
+        gpu: gpu::need(&pod.metadata)?,
+    })
+}
+
+/// The owner that controls it. Spread defaults follow Kubernetes' own controllers only, so those of
+/// other groups, or of versions it no longer serves, must not pass for them.
+fn controller(owner: &OwnerReference) -> Controller {
+    let served_in = match owner.kind.as_str() {
+        "ReplicaSet" | "StatefulSet" => Some("apps/v1"),
+        "ReplicationController" => Some("v1"),
+        _ => None,
+    };
+    let kind = match served_in {
+        Some(own) if own != owner.api_version => format!("{}.{}", owner.kind, owner.api_version),
+        _ => owner.kind.clone(),
+    };
+    Controller { kind: kind.into(), name: owner.name.as_str().into() }
+}
+
+fn phase(pod: &core::Pod) -> Phase {
+    let ObjectMeta { deletion_timestamp, .. } = &pod.metadata;
+    let status = pod.status.as_ref();
+    match status.and_then(|status| status.phase.as_deref()) {
+        Some("Succeeded" | "Failed") => Phase::Finished,
+        _ if deletion_timestamp.is_none() => Phase::Alive,
+        _ => {
+            let conditions = status.and_then(|status| status.conditions.as_deref());
+            let target = conditions
+                .into_iter()
+                .flatten()
+                .find(|condition| condition.type_ == "DisruptionTarget");
+            let by_preemption = target.is_some_and(|condition| {
+                condition.status == "True"
+                    && condition.reason.as_deref() == Some("PreemptionByScheduler")
+            });
+            Phase::Terminating { by_preemption }
+        }
+    }
+}
+
+fn toleration(toleration: &core::Toleration) -> Result<Toleration, Problem> {
+    let value = meta::text(toleration.value.as_ref());
+    let operator = match toleration.operator.as_deref() {
+        None | Some("" | "Equal") => TolerationOperator::Equal(value),
+        Some("Exists") => TolerationOperator::Exists,
+        Some("Lt") => TolerationOperator::Lt(whole_number(&value)),
+        Some("Gt") => TolerationOperator::Gt(whole_number(&value)),
+        Some(other) => {
+            return Err(Problem::unknown("operator", other, "Equal, Exists, Lt or Gt"));
+        }
+    };
+    let effect = toleration.effect.as_deref().filter(|effect| !effect.is_empty());
+    Ok(Toleration {
+        key: meta::text(toleration.key.as_ref()),
+        operator,
+        effect: effect.map(crate::node::effect).transpose()?,
+    })
+}
+
+pub(crate) fn preemption_policy(policy: Option<&str>) -> Result<PreemptionPolicy, Problem> {
+    match policy {
+        None | Some("" | "PreemptLowerPriority") => Ok(PreemptionPolicy::LowerPriority),
+        Some("Never") => Ok(PreemptionPolicy::Never),
+        Some(other) => {
+            Err(Problem::unknown("preemptionPolicy", other, "PreemptLowerPriority or Never"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Preemption: where the fewest and least important pods have to go for one that matters more.
+//!
+//! Owns, for each shape and priority, the nodes in the order of what evictions would cost there, and
+//! keeps it true by looking again only at nodes that changed. The cheapest is tried out before it is
+//! taken. Must not carry anything out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::{Cost, Evictor, Plan, Trial, estimate};
+use super::rank::Ranking;
+use crate::changes::Cursor;
+use crate::config::UnknownTopology;
+use crate::filter::Inquiry;
+use crate::shape::ShapeRef;
+use crate::state::State;
+use crate::table::{Index, Lookup, NodeIx, ShapeIx};
+
+/// So many orders are kept; the one that was not asked for longest goes first.
+const ORDERS_MAX: usize = 128;
+
+/// So many nodes are tried out before giving up.
+const TRIALS_MAX: usize = 100;
+
+/// Nodes by what evictions would cost.
+#[derive(Clone, Debug)]
+struct Order {
+    shape: ShapeRef,
+    costs: Vec<Option<Cost>>,
+    by_cost: BTreeSet<(Cost, u64, NodeIx)>,
+    /// Nodes to look at again because pods there need not be left alone any longer, by when.
+    rested: BTreeMap<i64, Vec<NodeIx>>,
+    cursor: Cursor,
+    epoch: u64,
+    used_at: u64,
+}
+
+/// All such orders.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Preemption {
+    orders: Lookup<(ShapeIx, i32), Box<Order>>,
+    serial: u64,
+}
+
+impl Preemption {
+    /// The cheapest evictions after which the pod fits.
+    pub(crate) fn find(
+        &mut self,
+        inquiry: &Inquiry<'_>,
+        ranking: &mut Ranking,
+        unknown: UnknownTopology,
+        evictor: &Evictor,
+    ) -> Option<Plan> {
+        let order = self.order(inquiry.state, ranking, evictor);
+        let mut trial = Trial { inquiry, ranking, unknown };
+        if inquiry.has_neighbour_rules() {
+            return by_trial(&mut trial, order, evictor);
+        }
+        let mut best: Option<Plan> = None;
+        let mut wrong: Vec<(NodeIx, Option<Cost>)> = Vec::new();
+        for (cost, _, at) in order.by_cost.iter().take(TRIALS_MAX) {
+            if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
+                break;
+            }
+            let plan = estimate(inquiry.state, trial.ranking.ask_mut(), inquiry.spec(), *at, evictor);
+            let Some(plan) = plan else { continue };
+            if trial.fits_without(*at, &plan.victims) {
+                if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
+                    best = Some(plan);
+                }
+                break;
+            }
+            let exact = trial.exact(*at, evictor);
+            wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
+            if let Some(exact) = exact
+                && best.as_ref().is_none_or(|best| exact.cost < best.cost)
+            {
+                best = Some(exact);
+            }
+        }
+        for (at, cost) in wrong {
+            order.set(inquiry.state.nodes[at].tie, at, cost);
+        }
+        best
+    }
+
+    /// The order for pods like this one, up to date.
+    fn order(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) -> &mut Order {
+        self.serial += 1;
+        let key = (ranking.shape().at, evictor.priority);
+        if self.orders.len() >= ORDERS_MAX && !self.orders.contains_key(&key) {
+            let oldest = self.orders.iter().min_by_key(|(_, order)| order.used_at);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.orders.remove(&oldest);
+            }
+        }
+        let shape = ranking.shape();
+        let order = self.orders.entry(key).or_insert_with(|| Box::new(Order::new(shape)));
+        if order.shape != shape {
+            **order = Order::new(shape);
+        }
+        order.used_at = self.serial;
+        order.refresh(state, ranking, evictor);
+        order
+    }
+}
+
+/// Where the rules about neighbours matter, counting does not tell: nodes with pods to evict are
+/// tried, the cheapest to clear first, up to a limit.
+fn by_trial(trial: &mut Trial<'_, '_>, order: &Order, evictor: &Evictor) -> Option<Plan> {
+    let state = trial.inquiry.state;
+    let counted = order.by_cost.iter().map(|(_, _, at)| *at);
+    let mut others: Vec<(u64, NodeIx)> = state
+        .nodes
+        .iter()
+        .filter(|(at, node)| {
+            let known = order.costs.get(at.at()).is_some_and(Option::is_some);
+            !known && trial.ranking.object_allows(*at) && !node.pods.is_empty()
+        })
+        .map(|(at, node)| (node.tie, at))
+        .collect();
+    others.sort_unstable();
+    let others = others.into_iter().map(|(_, at)| at);
+    let candidates: Vec<NodeIx> = counted.chain(others).take(TRIALS_MAX).collect();
+    let plans = candidates.into_iter().filter_map(|at| trial.exact(at, evictor));
+    plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
+}
+
+impl Order {
+    fn new(shape: ShapeRef) -> Self {
+        Self {
+            shape,
+            costs: Vec::new(),
+            by_cost: BTreeSet::new(),
+            rested: BTreeMap::new(),
+            cursor: Cursor::default(),
+            epoch: u64::MAX,
+            used_at: 0,
+        }
+    }
+
+    fn set(&mut self, tie: u64, at: NodeIx, cost: Option<Cost>) {
+        if at.at() >= self.costs.len() {
+            self.costs.resize(at.at() + 1, None);
+        }
+        let before = std::mem::replace(&mut self.costs[at.at()], cost);
+        if let Some(before) = before {
+            self.by_cost.remove(&(before, tie, at));
+        }
+        if let Some(cost) = cost {
+            self.by_cost.insert((cost, tie, at));
+        }
+    }
+
+    fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
+        let epoch = state.changes.epoch();
+        let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
+        let gone = |changed: &[(NodeIx, _)]| {
+            changed.iter().any(|(at, change)| *change == crate::changes::Change::Node)
+                || changed.len() > state.nodes.len()
+        };
+        let mut nodes: Vec<NodeIx> = match changed {
+            Some(changed) if !gone(changed) => changed.iter().map(|(at, _)| *at).collect(),
+            _ => {
+                *self = Self { used_at: self.used_at, ..Self::new(self.shape) };
+                state.nodes.indexes().collect()
+            }
+        };
+        self.epoch = epoch;
+        self.cursor = state.changes.now();
+        while let Some(entry) = self.rested.first_entry() {
+            if *entry.key() > evictor.now_ms {
+                break;
+            }
+            nodes.extend(entry.remove());
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        for at in nodes {
+            self.look_at(state, ranking, evictor, at);
+        }
+    }
+
+    fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
+        let Some(node) = state.nodes.get(at) else { return };
+        let plan = if ranking.object_allows(at) && node.nominated.is_empty() {
+            let spec = ranking.spec();
+            estimate(state, ranking.ask_mut(), &spec, at, evictor)
+        } else {
+            None
+        };
+        self.set(node.tie, at, plan.map(|plan| plan.cost));
+        let rests = node.pods.iter().filter_map(|pod| evictor.rests_until(state, *pod)).min();
+        if let Some(until) = rests {
+            self.rested.entry(until).or_default().push(at);
+        }
+    }
+}

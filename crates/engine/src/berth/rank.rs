@@ -1,0 +1,341 @@
+//! Rankings: for each shape of pod, the nodes that have room, best first.
+//!
+//! Owns the orders and keeps them true by looking again only at nodes that changed. Nodes that soft
+//! preferences cannot tell apart share a bucket. Must not know what depends on other pods.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use berth_model::spec::PodSpec;
+use smallvec::SmallVec;
+
+use super::locality::{Localities, LocalityIx};
+use super::room::{Ask, Judge, Obstacle, Room, View};
+use crate::changes::{Change, Cursor};
+use crate::class::Class;
+use crate::config::UnknownTopology;
+use crate::filter::{object, untolerated_soft_taints};
+use crate::kube::score::{image_bytes_score, preferred_weight};
+use crate::shape::{Shape, ShapeRef};
+use crate::state::State;
+use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ShapeIx};
+
+/// So many rankings are kept; the one that was not asked for longest goes first.
+const RANKINGS_MAX: usize = 512;
+
+/// No room, or no bucket.
+const NONE: u32 = u32::MAX;
+
+/// A node's place in an order: less is better.
+pub(crate) type Rank = (u64, u64, NodeIx);
+
+/// What soft preferences look at in a node by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Soft {
+    taints: i64,
+    affinity: i64,
+    images: i64,
+}
+
+/// Nodes with room that soft preferences cannot tell apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    pub(crate) soft: Soft,
+    pub(crate) order: BTreeSet<Rank>,
+}
+
+/// The nodes for one shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranking {
+    shape: ShapeRef,
+    /// A pod of this shape, whatever its labels.
+    spec: Arc<PodSpec>,
+    ask: Ask,
+    /// By node: its bucket, or `NONE` if its object rules it out; and its key, or the largest
+    /// number if it has no room.
+    places: Vec<(u32, u64)>,
+    buckets: Vec<Bucket>,
+    bucket_numbers: Lookup<(LocalityIx, Soft), u32>,
+    feasible: usize,
+    cursor: Cursor,
+    generation: u64,
+    used_at: u64,
+}
+
+/// All rankings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rankings {
+    shapes: Interner<ShapeIx, Shape>,
+    rows: Lookup<ShapeIx, Box<Ranking>>,
+    localities: Localities,
+    serial: u64,
+    unknown: UnknownTopology,
+}
+
+const FULL: u64 = u64::MAX;
+
+impl Ranking {
+    /// How many nodes have room.
+    pub(crate) fn feasible(&self) -> usize {
+        self.feasible
+    }
+
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        self.buckets.iter().filter(|bucket| !bucket.order.is_empty())
+    }
+
+    /// The node's place, if it has room.
+    pub(crate) fn rank(&self, state: &State, node: NodeIx) -> Option<Rank> {
+        let (bucket, key) = *self.places.get(node.at())?;
+        (bucket != NONE && key != FULL).then(|| (key, state.nodes[node].tie, node))
+    }
+
+    pub(crate) fn shape(&self) -> ShapeRef {
+        self.shape
+    }
+
+    /// A pod of this shape, whatever its labels and priority.
+    pub(crate) fn spec(&self) -> Arc<PodSpec> {
+        self.spec.clone()
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    pub(crate) fn ask_mut(&mut self) -> &mut Ask {
+        &mut self.ask
+    }
+
+    /// Whether the node's object, whatever runs there, allows such pods.
+    pub(crate) fn object_allows(&self, node: NodeIx) -> bool {
+        self.places.get(node.at()).is_some_and(|(bucket, _)| *bucket != NONE)
+    }
+
+    /// The judgement of a node as it is or would be.
+    pub(crate) fn judge(
+        &mut self,
+        state: &State,
+        unknown: UnknownTopology,
+        view: View<'_>,
+    ) -> Result<Room, Obstacle> {
+        let spec = self.spec.clone();
+        let judge = Judge { spec: &spec, pod: &spec.pod, resources: &state.resources, unknown };
+        judge.judge(&mut self.ask, view)
+    }
+
+    fn forget(&mut self, nodes: usize) {
+        self.places = vec![(NONE, FULL); nodes];
+        self.buckets.clear();
+        self.bucket_numbers.clear();
+        self.feasible = 0;
+    }
+
+    fn set(&mut self, tie: u64, node: NodeIx, place: (u32, u64)) {
+        if node.at() >= self.places.len() {
+            self.places.resize(node.at() + 1, (NONE, FULL));
+        }
+        let before = std::mem::replace(&mut self.places[node.at()], place);
+        if before == place {
+            return;
+        }
+        if before.0 != NONE && before.1 != FULL {
+            self.buckets[before.0 as usize].order.remove(&(before.1, tie, node));
+            self.feasible -= 1;
+        }
+        if place.0 != NONE && place.1 != FULL {
+            self.buckets[place.0 as usize].order.insert((place.1, tie, node));
+            self.feasible += 1;
+        }
+    }
+
+    fn bucket(&mut self, locality: LocalityIx, soft: Soft) -> u32 {
+        let next = self.buckets.len() as u32;
+        let number = *self.bucket_numbers.entry((locality, soft)).or_insert(next);
+        if number == next {
+            self.buckets.push(Bucket { soft, order: BTreeSet::new() });
+        }
+        number
+    }
+}
+
+impl Rankings {
+    pub(crate) fn new(unknown: UnknownTopology) -> Self {
+        Self { unknown, ..Self::default() }
+    }
+
+    /// Asks something of the ranking for pods of a class, brought up to date, with the coarse keys.
+    pub(crate) fn with<T>(
+        &mut self,
+        state: &mut State,
+        class: ClassIx,
+        ask: impl FnOnce(&State, &mut Ranking, &[KeyIx], UnknownTopology) -> T,
+    ) -> T {
+        let unknown = self.unknown;
+        self.localities.refresh(state);
+        let coarse = self.localities.keys(state);
+        let ranking = self.of(state, class);
+        ask(state, ranking, &coarse, unknown)
+    }
+
+    /// The ranking for pods of a class, up to date.
+    fn of(&mut self, state: &mut State, class: ClassIx) -> &mut Ranking {
+        let shape = self.shape_of(state, class);
+        self.serial += 1;
+        let serial = self.serial;
+        let generation = self.localities.generation();
+        let ranking = self.rows.entry(shape.at).or_insert_with(|| {
+            let Class { spec, requests, .. } = state.class(class);
+            Box::new(Ranking {
+                shape,
+                spec: spec.clone(),
+                ask: Ask::new(requests, &state.resources),
+                places: Vec::new(),
+                buckets: Vec::new(),
+                bucket_numbers: Lookup::default(),
+                feasible: 0,
+                cursor: Cursor::default(),
+                generation: u64::MAX,
+                used_at: 0,
+            })
+        });
+        ranking.used_at = serial;
+        let changed = state.changes.since(ranking.cursor);
+        let mut refresh = Refresh { state, localities: &mut self.localities, unknown: self.unknown };
+        match changed.filter(|_| ranking.generation == generation) {
+            Some(changed) => refresh.changed(ranking, changed),
+            None => refresh.all(ranking),
+        }
+        ranking.generation = generation;
+        ranking.cursor = state.changes.now();
+        ranking
+    }
+
+    fn shape_of(&mut self, state: &mut State, class: ClassIx) -> ShapeRef {
+        let row = state.class(class);
+        if let Some(shape) = row.shape {
+            let kept = self.rows.get(&shape.at);
+            if kept.is_some_and(|ranking| ranking.shape == shape) {
+                return shape;
+            }
+        }
+        let (at, new) = self.shapes.acquire(Shape::of(&row.spec));
+        let shape = match self.rows.get(&at) {
+            Some(ranking) => ranking.shape,
+            None => {
+                self.serial += 1;
+                ShapeRef { at, serial: self.serial }
+            }
+        };
+        if !new {
+            // The ranking holds the one reference that keeps the shape.
+            self.shapes.release(at);
+        }
+        state.set_shape(class, shape);
+        self.make_room(at);
+        shape
+    }
+
+    /// Drops the ranking that was not asked for longest, if there are too many.
+    fn make_room(&mut self, except: ShapeIx) {
+        if self.rows.len() < RANKINGS_MAX {
+            return;
+        }
+        let others = self.rows.iter().filter(|(at, _)| **at != except);
+        if let Some((at, _)) = others.min_by_key(|(_, ranking)| ranking.used_at) {
+            let at = *at;
+            self.rows.remove(&at);
+            self.shapes.release(at);
+        }
+    }
+}
+
+/// Looks at nodes again.
+struct Refresh<'a> {
+    state: &'a State,
+    localities: &'a mut Localities,
+    unknown: UnknownTopology,
+}
+
+impl Refresh<'_> {
+    fn all(&mut self, ranking: &mut Ranking) {
+        ranking.forget(self.state.nodes.bound());
+        let keys = self.localities.keys(self.state);
+        for node in self.state.nodes.indexes() {
+            self.look_at(ranking, &keys, node, Change::Node);
+        }
+    }
+
+    fn changed(&mut self, ranking: &mut Ranking, changed: &[(NodeIx, Change)]) {
+        match changed {
+            [] => {}
+            [(node, change)] => {
+                let keys = self.localities.keys(self.state);
+                self.look_at(ranking, &keys, *node, *change);
+            }
+            many => {
+                let keys = self.localities.keys(self.state);
+                let mut nodes: SmallVec<[(NodeIx, bool); 64]> =
+                    many.iter().map(|(node, change)| (*node, *change != Change::Node)).collect();
+                // Changes of the object itself come first, and stand for the others.
+                nodes.sort_unstable();
+                nodes.dedup_by_key(|(node, _)| *node);
+                for (node, use_only) in nodes {
+                    let change = if use_only { Change::Freed } else { Change::Node };
+                    self.look_at(ranking, &keys, node, change);
+                }
+            }
+        }
+    }
+
+    fn look_at(&mut self, ranking: &mut Ranking, keys: &[KeyIx], at: NodeIx, change: Change) {
+        let Some(node) = self.state.nodes.get(at) else {
+            // Its tie is not known any more, but it is still in the order by its number.
+            return ranking.drop_node(at);
+        };
+        if change == Change::Node {
+            ranking.drop_node(at);
+            let bucket = match object(&ranking.spec, &node.object) {
+                Err(_) => NONE,
+                Ok(()) => {
+                    let soft = self.soft(ranking, at);
+                    ranking.bucket(self.localities.of(self.state, keys, at), soft)
+                }
+            };
+            ranking.set(node.tie, at, (bucket, FULL));
+        }
+        let bucket = ranking.places.get(at.at()).map_or(NONE, |(bucket, _)| *bucket);
+        if bucket == NONE {
+            return;
+        }
+        let room = ranking.judge(self.state, self.unknown, View::of(node));
+        ranking.set(node.tie, at, (bucket, room.map_or(FULL, |room| room.key)));
+    }
+
+    fn soft(&self, ranking: &Ranking, at: NodeIx) -> Soft {
+        let node = &self.state.nodes[at].object;
+        Soft {
+            taints: untolerated_soft_taints(&ranking.spec, node),
+            affinity: preferred_weight(&ranking.spec, node),
+            images: image_bytes_score(&ranking.spec, node),
+        }
+    }
+}
+
+impl Ranking {
+    /// A node is gone or may have another tie now: finds it by its number.
+    fn drop_node(&mut self, at: NodeIx) {
+        let Some(place) = self.places.get_mut(at.at()) else { return };
+        let (bucket, key) = std::mem::replace(place, (NONE, FULL));
+        if bucket == NONE || key == FULL {
+            return;
+        }
+        let order = &mut self.buckets[bucket as usize].order;
+        let same_key = order.range((key, 0, NodeIx(0))..=(key, u64::MAX, NodeIx(u32::MAX)));
+        let found = same_key.copied().find(|(_, _, node)| *node == at);
+        if let Some(rank) = found {
+            order.remove(&rank);
+            self.feasible -= 1;
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Whether one node has room for a pod, and how good a place it would be.
+//!
+//! Owns the judgement of a node by itself: resources, ports, offers for parts of GPUs, what its
+//! kubelet would do, and what would be left. Less is better. Must not know other nodes.
+
+use berth_kubelet::{PodDemand, Reason, TopologyPolicy, Verdict};
+use berth_model::numa::NumaMask;
+use berth_model::pod::Pod;
+use berth_model::spec::PodSpec;
+use smallvec::SmallVec;
+
+use crate::amounts::{self, Amounts, CPU, Resources};
+use crate::config::UnknownTopology;
+use crate::demand::Demands;
+use crate::filter::{Shortage, fit};
+use crate::mirror::Mirror;
+use crate::state::NodeState;
+use crate::table::{PodIx, ResourceIx};
+
+/// What a pod asks of nodes, worked out once per shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) requests: Amounts,
+    /// Those of the requests that are devices.
+    pub(crate) devices: Amounts,
+    pub(crate) demands: Demands,
+}
+
+impl Ask {
+    pub(crate) fn new(requests: &Amounts, resources: &Resources) -> Self {
+        let device = |(resource, _): &&(ResourceIx, i64)| resources.name(*resource).is_extended();
+        let devices = requests.iter().filter(device).copied().collect();
+        Self { requests: requests.clone(), devices, demands: Demands::default() }
+    }
+}
+
+/// A node as it is or would be.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) node: &'a NodeState,
+    pub(crate) used: &'a [i64],
+    pub(crate) pods: i64,
+    pub(crate) mirror: Option<&'a Mirror>,
+    /// Pods that would be gone.
+    pub(crate) gone: &'a [PodIx],
+}
+
+impl<'a> View<'a> {
+    /// As it is.
+    pub(crate) fn of(node: &'a NodeState) -> Self {
+        let (used, pods) = (node.used.as_slice(), node.pods.len() as i64);
+        Self { node, used, pods, mirror: node.mirror.as_deref(), gone: &[] }
+    }
+}
+
+/// How a pod would lie on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Alignment {
+    /// All that is pinned is on these NUMA nodes, and no fewer would do.
+    Aligned(NumaMask),
+    /// It is spread over more NUMA nodes than needed, or over some that do not match.
+    Misaligned(NumaMask),
+    /// Nothing of the pod is pinned, or the kubelet does not align anything.
+    Unmanaged,
+    /// Nothing is known of the node's inside.
+    Unknown,
+}
+
+/// Room on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Orders nodes; less is better.
+    pub(crate) key: u64,
+    /// What is given for a part of a GPU.
+    pub(crate) grant: Option<ResourceIx>,
+    pub(crate) alignment: Alignment,
+}
+
+/// What keeps a pod off a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Something is short.
+    Short(Shortage),
+    /// A port of the node is taken.
+    Ports,
+    /// Nothing there is a large enough part of a GPU.
+    NoOffer,
+    /// The kubelet would reject it.
+    Kubelet(Reason),
+    /// The kubelet may reject it: it depends on which devices it has handed out at random.
+    Uncertain,
+    /// Nothing is known of the node's inside.
+    UnknownTopology,
+}
+
+/// What a pod needs to be judged on a node.
+pub(crate) struct Judge<'a> {
+    pub(crate) spec: &'a PodSpec,
+    pub(crate) pod: &'a Pod,
+    pub(crate) resources: &'a Resources,
+    pub(crate) unknown: UnknownTopology,
+}
+
+impl Judge<'_> {
+    /// Whether the pod can be there, and how well.
+    pub(crate) fn judge(&self, ask: &mut Ask, view: View<'_>) -> Result<Room, Obstacle> {
+        fit(&ask.requests, view.node, view.used, view.pods).map_err(Obstacle::Short)?;
+        self.ports(view)?;
+        let Some(need) = &self.spec.gpu else { return self.with_grant(ask, view, None) };
+        let mut obstacle = Obstacle::NoOffer;
+        for offer in view.node.offers.iter().filter(|offer| offer.satisfies(need)) {
+            let capacity = amounts::at(&view.node.capacity, offer.resource);
+            if amounts::at(view.used, offer.resource) >= capacity {
+                obstacle = Obstacle::Short(Shortage::of(offer.resource));
+                continue;
+            }
+            match self.with_grant(ask, view, Some(offer.resource)) {
+                Ok(room) => {
+                    let excess = offer.memory_bytes.saturating_sub(need.memory_bytes);
+                    let key = room.key | Key::excess(excess);
+                    return Ok(Room { key, ..room });
+                }
+                Err(found) => obstacle = found,
+            }
+        }
+        Err(obstacle)
+    }
+
+    fn ports(&self, view: View<'_>) -> Result<(), Obstacle> {
+        let wanted = &self.spec.host_ports;
+        let taken = |wanted: &[_]| {
+            let held = view.node.ports.iter().filter(|(_, pod)| !view.gone.contains(pod));
+            held.into_iter().any(|(port, _)| {
+                wanted.iter().any(|one: &berth_model::spec::HostPort| one.conflicts(port))
+            })
+        };
+        if !wanted.is_empty() && taken(wanted) { Err(Obstacle::Ports) } else { Ok(()) }
+    }
+
+    fn with_grant(
+        &self,
+        ask: &mut Ask,
+        view: View<'_>,
+        grant: Option<ResourceIx>,
+    ) -> Result<Room, Obstacle> {
+        let Some(mirror) = view.mirror.filter(|mirror| mirror.is_believed()) else {
+            return self.without_mirror(ask, view, grant);
+        };
+        let kubelet = mirror.kubelet();
+        let named = grant.map(|grant| (grant, self.resources.name(grant)));
+        let version = kubelet.config().version;
+        let Some(demand) = ask.demands.get(self.pod, version, named) else {
+            return Err(Obstacle::Kubelet(Reason::UnexpectedAdmissionError));
+        };
+        let policy = kubelet.config().topology_policy;
+        let strict =
+            matches!(policy, TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode);
+        let alignment = match mirror.would_admit(demand) {
+            Verdict::Reject { reason, .. } => return Err(Obstacle::Kubelet(reason)),
+            Verdict::Admit { certain: false, .. } if strict => return Err(Obstacle::Uncertain),
+            Verdict::Admit { .. } if policy == TopologyPolicy::None => Alignment::Unmanaged,
+            Verdict::Admit { .. } if !is_pinned(demand) => Alignment::Unmanaged,
+            Verdict::Admit { numa: None, .. } => Alignment::Unmanaged,
+            Verdict::Admit { numa: Some(numa), preferred: true, .. } => Alignment::Aligned(numa),
+            Verdict::Admit { numa: Some(numa), .. } => Alignment::Misaligned(numa),
+        };
+        let pinned = is_pinned(demand);
+        let key = Key::new(ask, view, grant, self.resources, alignment, pinned);
+        Ok(Room { key, grant, alignment })
+    }
+
+    fn without_mirror(
+        &self,
+        ask: &Ask,
+        view: View<'_>,
+        grant: Option<ResourceIx>,
+    ) -> Result<Room, Obstacle> {
+        let pinned = grant.is_some() || !ask.devices.is_empty();
+        if pinned && self.unknown == UnknownTopology::Refuse {
+            return Err(Obstacle::UnknownTopology);
+        }
+        let alignment = if pinned { Alignment::Unknown } else { Alignment::Unmanaged };
+        let key = Key::new(ask, view, grant, self.resources, alignment, pinned);
+        Ok(Room { key, grant, alignment })
+    }
+}
+
+fn is_pinned(demand: &PodDemand) -> bool {
+    let total = demand.total();
+    total.cpus > 0 || total.asks_devices()
+}
+
+/// The order of nodes, most significant first: how far from aligned, whether a node with devices is
+/// used for a pod without, how much larger than needed a part of a GPU is, how much room for larger
+/// pods is lost, how many devices stay free, how many CPUs stay free.
+struct Key;
+
+impl Key {
+    const CPU_BITS: u32 = 20;
+    const FREE_BITS: u32 = 12;
+    const LOSS_BITS: u32 = 16;
+    const EXCESS_BITS: u32 = 11;
+    const EXCESS_SHIFT: u32 = Self::CPU_BITS + Self::FREE_BITS + Self::LOSS_BITS;
+    const WASTE_SHIFT: u32 = Self::EXCESS_SHIFT + Self::EXCESS_BITS;
+    const ALIGN_SHIFT: u32 = Self::WASTE_SHIFT + 1;
+
+    /// The steps in which a part of a GPU that is too large counts.
+    const EXCESS_STEP_BYTES: u64 = 256 << 20;
+
+    fn new(
+        ask: &Ask,
+        view: View<'_>,
+        grant: Option<ResourceIx>,
+        resources: &Resources,
+        alignment: Alignment,
+        pinned: bool,
+    ) -> u64 {
+        let free = |resource: ResourceIx| {
+            amounts::at(&view.node.capacity, resource) - amounts::at(view.used, resource)
+        };
+        let far = match alignment {
+            Alignment::Aligned(_) => 0,
+            Alignment::Unmanaged => u64::from(pinned),
+            Alignment::Misaligned(numa) => 1 + numa.count().min(13) as u64,
+            Alignment::Unknown => 15,
+        };
+        let devices = grant.map(|grant| (grant, 1)).or(ask.devices.first().copied());
+        let asks_cpu = ask.requests.iter().find(|(resource, _)| *resource == CPU);
+        let millicpu = free(CPU) - asks_cpu.map_or(0, |(_, amount)| *amount);
+        let (loss, left) = match devices {
+            None => (0, 0),
+            Some((resource, count)) => {
+                let numa = match alignment {
+                    Alignment::Aligned(numa) | Alignment::Misaligned(numa) => Some(numa),
+                    _ => None,
+                };
+                let name = resources.name(resource);
+                let loss = match view.mirror {
+                    Some(mirror) if name.as_str() == berth_model::gpu::WHOLE_GPU => {
+                        lost_room(mirror, name.as_str(), count, numa)
+                    }
+                    _ => lost(&[free(resource)], &[free(resource) - count]),
+                };
+                (loss, free(resource) - count)
+            }
+        };
+        let waste = u64::from(devices.is_none() && view.node.has_devices);
+        clamp(millicpu / 100, Self::CPU_BITS)
+            | clamp(left, Self::FREE_BITS) << Self::CPU_BITS
+            | clamp(loss, Self::LOSS_BITS) << (Self::CPU_BITS + Self::FREE_BITS)
+            | waste << Self::WASTE_SHIFT
+            | far << Self::ALIGN_SHIFT
+    }
+
+    fn excess(bytes: u64) -> u64 {
+        let steps = i64::try_from(bytes / Self::EXCESS_STEP_BYTES).unwrap_or(i64::MAX);
+        clamp(steps, Self::EXCESS_BITS) << Self::EXCESS_SHIFT
+    }
+}
+
+fn clamp(value: i64, bits: u32) -> u64 {
+    value.clamp(0, (1 << bits) - 1) as u64
+}
+
+/// How much room for 1, 2, 4, 8 and 16 devices on one NUMA node is lost, in devices, when `count`
+/// are taken from `numa`.
+fn lost_room(mirror: &Mirror, resource: &str, count: i64, numa: Option<NumaMask>) -> i64 {
+    let kubelet = mirror.kubelet();
+    let Some(pool) = kubelet.pool_of(resource) else { return 0 };
+    let before: SmallVec<[(NumaMask, i64); 8]> =
+        kubelet.free_by_numa(pool).map(|(numa, free)| (numa, free as i64)).collect();
+    let mut after = before.clone();
+    let mut missing = count;
+    // From the NUMA nodes of the hint first; what else is needed comes from anywhere.
+    for near in [true, false] {
+        for (place, free) in &mut after {
+            let on = numa.is_none_or(|numa| place.intersects(numa));
+            let taken = if on == near { missing.min(*free) } else { 0 };
+            (*free, missing) = (*free - taken, missing - taken);
+        }
+    }
+    let counts = |of: &[(NumaMask, i64)]| -> SmallVec<[i64; 8]> {
+        of.iter().map(|(_, free)| *free).collect()
+    };
+    lost(&counts(&before), &counts(&after))
+}
+
+/// Up to 4 devices must be on one NUMA node to be of use; more may have to span where no NUMA node
+/// has as many.
+fn lost(before: &[i64], after: &[i64]) -> i64 {
+    const SPANNING: i64 = 8;
+    let room = |of: &[i64], size: i64| {
+        let by_group: i64 = of.iter().map(|free| free / size).sum();
+        let together = of.iter().sum::<i64>() / size;
+        let spans = size >= SPANNING && before.iter().all(|free| *free < size);
+        if spans { together } else { by_group }
+    };
+    [1, 2, 4, 8, 16]
+        .into_iter()
+        .map(|size| size * (room(before, size) - room(after, size)).max(0))
+        .sum()
+}

@@ -1,0 +1,586 @@
+//! How many pods of which kind are where: counts by domain, kept as pods come and go.
+//!
+//! Owns topology keys and their domains, the questions that pods ask about each other, and the
+//! counts that answer them. Filters and scores read counts here instead of looking at pods. Must not
+//! know what a count is good for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_model::affinity::NodeTerm;
+use berth_model::label::Labels;
+use berth_model::node::Node;
+use berth_model::taint::Toleration;
+use smallvec::SmallVec;
+
+use crate::query::{Asker, Namespaces, Query};
+use crate::table::{
+    Bits, ClassIx, DomainIx, Index, Interner, KeyIx, Lookup, NodeIx, QueryIx, ScopeIx, Slab,
+    TallyIx,
+};
+
+/// Why pods that have their place ask about newcomers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Claim {
+    /// They refuse them near.
+    Refuse,
+    /// They needed such a pod near.
+    Need,
+    /// They welcome them by this weight, or avoid them if it is negative.
+    Prefer(i32),
+}
+
+/// Which pods are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Counted {
+    /// Those that the question means.
+    Meant,
+    /// Those that it means and that are not being deleted, on the nodes of a scope.
+    Spread(ScopeIx),
+    /// Those that ask the question.
+    Asking(Claim),
+}
+
+/// What is counted, and by which domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Count {
+    pub(crate) query: QueryIx,
+    pub(crate) key: KeyIx,
+    pub(crate) counted: Counted,
+}
+
+/// Which nodes count for spreading.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct ScopeRule {
+    /// Node selector and required terms that must match.
+    pub(crate) affinity: Option<(Labels, Option<Vec<NodeTerm>>)>,
+    /// Tolerations that must answer the node's hard taints.
+    pub(crate) tolerations: Option<Vec<Toleration>>,
+    /// Keys that the node must have.
+    pub(crate) keys: Vec<KeyIx>,
+}
+
+/// Counts by domain. Domains that are not listed count 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    by_domain: Lookup<DomainIx, i32>,
+    /// How many domains have each count other than 0.
+    levels: BTreeMap<i32, u32>,
+    total: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Key {
+    /// By node.
+    domains: Vec<DomainIx>,
+    by_value: Lookup<Arc<str>, DomainIx>,
+    members: Slab<DomainIx, Domain>,
+}
+
+/// Nodes with one value of a key.
+#[derive(Clone, Debug)]
+struct Domain {
+    value: Arc<str>,
+    nodes: u32,
+    /// One of them: the only one, if there is only one.
+    some: NodeIx,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Scope {
+    nodes: Bits,
+    /// For each key, how many nodes of each domain are in the scope.
+    spans: SmallVec<[(KeyIx, Lookup<DomainIx, u32>); 2]>,
+}
+
+/// What there is to know about one kind of pod: whom it is meant by, and what it asks itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kin {
+    /// Questions that mean it, in order.
+    meant_by: Vec<QueryIx>,
+    /// Counts of those who ask as it does.
+    asking: Vec<TallyIx>,
+}
+
+/// A pod that is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resident {
+    pub(crate) class: ClassIx,
+    pub(crate) terminating: bool,
+}
+
+/// The counts of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Census {
+    keys: Interner<KeyIx, Arc<str>>,
+    key_rows: Vec<Key>,
+    queries: Interner<QueryIx, Query>,
+    /// By question: the counts made for it.
+    counts_of: Vec<SmallVec<[TallyIx; 2]>>,
+    tallies: Interner<TallyIx, Count>,
+    tally_rows: Vec<Tally>,
+    scopes: Interner<ScopeIx, ScopeRule>,
+    scope_rows: Vec<Scope>,
+    kin: Vec<Kin>,
+}
+
+impl Tally {
+    pub(crate) fn at(&self, domain: DomainIx) -> i32 {
+        self.by_domain.get(&domain).copied().unwrap_or(0)
+    }
+
+    /// Over all domains.
+    pub(crate) fn total(&self) -> i64 {
+        self.total
+    }
+
+    /// Domains that have a count, in no order.
+    pub(crate) fn domains(&self) -> impl Iterator<Item = (DomainIx, i32)> {
+        self.by_domain.iter().map(|(domain, count)| (*domain, *count))
+    }
+
+    fn add(&mut self, domain: DomainIx, change: i32) {
+        let before = self.at(domain);
+        let after = before + change;
+        self.total += i64::from(change);
+        if let Some(domains) = self.levels.get_mut(&before) {
+            *domains -= 1;
+            if *domains == 0 {
+                self.levels.remove(&before);
+            }
+        }
+        if after == 0 {
+            self.by_domain.remove(&domain);
+        } else {
+            self.by_domain.insert(domain, after);
+            *self.levels.entry(after).or_insert(0) += 1;
+        }
+    }
+
+    /// The least count among `domains` domains of which all with a count are some, leaving out one
+    /// with the count `without` if given; `None` if none is left.
+    pub(crate) fn least(&self, domains: usize, without: Option<i32>) -> Option<i32> {
+        let left = domains - usize::from(without.is_some());
+        let of = |level: i32| {
+            let all = self.levels.get(&level).copied().unwrap_or(0);
+            all - u32::from(level != 0 && without == Some(level))
+        };
+        let counted: u32 = self.levels.keys().map(|level| of(*level)).sum();
+        let zero = (left > counted as usize).then_some(0);
+        let lowest = self.levels.keys().copied().find(|level| of(*level) > 0);
+        match (zero, lowest) {
+            (Some(zero), Some(lowest)) => Some(zero.min(lowest)),
+            (zero, lowest) => zero.or(lowest),
+        }
+    }
+}
+
+impl Census {
+    /// The count `count` is about, made if nobody had it; `residents` are all pods on nodes.
+    pub(crate) fn acquire_tally(
+        &mut self,
+        count: Count,
+        residents: impl Iterator<Item = (NodeIx, Resident)>,
+    ) -> TallyIx {
+        let (at, new) = self.tallies.acquire(count);
+        if !new {
+            return at;
+        }
+        self.queries.retain(count.query);
+        self.keys.retain(count.key);
+        if let Counted::Spread(scope) = count.counted {
+            self.scopes.retain(scope);
+            self.span(scope, count.key);
+        }
+        set_row(&mut self.tally_rows, at, Tally::default());
+        self.counts_of[count.query.at()].push(at);
+        if !matches!(count.counted, Counted::Asking(_)) {
+            for (node, resident) in residents {
+                if self.means(count.query, resident.class) {
+                    self.add_to(at, node, resident, 1);
+                }
+            }
+        }
+        at
+    }
+
+    pub(crate) fn release_tally(&mut self, at: TallyIx) {
+        let count = self.tallies[at];
+        if !self.tallies.release(at) {
+            return;
+        }
+        self.counts_of[count.query.at()].retain(|one| *one != at);
+        self.tally_rows[at.at()] = Tally::default();
+        self.release_query(count.query);
+        self.release_key(count.key);
+        if let Counted::Spread(scope) = count.counted {
+            self.release_scope(scope);
+        }
+    }
+
+    /// The number of `query`; `classes` are all kinds of pods.
+    pub(crate) fn acquire_query<'a>(
+        &mut self,
+        query: Query,
+        namespaces: &Namespaces,
+        classes: impl Iterator<Item = (ClassIx, &'a str, &'a Labels)>,
+    ) -> QueryIx {
+        let (at, new) = self.queries.acquire(query);
+        if new {
+            set_row(&mut self.counts_of, at, SmallVec::new());
+            for (class, namespace, labels) in classes {
+                if self.queries[at].matches(namespace, labels, namespaces) {
+                    let meant_by = &mut self.kin[class.at()].meant_by;
+                    let place = meant_by.partition_point(|one| *one < at);
+                    meant_by.insert(place, at);
+                }
+            }
+        }
+        at
+    }
+
+    /// One more reference to a question.
+    pub(crate) fn retain_query(&mut self, at: QueryIx) {
+        self.queries.retain(at);
+    }
+
+    /// Whether any question depends on the labels of namespaces.
+    pub(crate) fn looks_at_namespaces(&self) -> bool {
+        self.queries.iter().any(|(_, query)| query.looks_at_namespaces())
+    }
+
+    /// Asks every question about every kind of pod anew; no pod may be counted meanwhile.
+    pub(crate) fn match_anew<'a>(
+        &mut self,
+        namespaces: &Namespaces,
+        classes: impl Iterator<Item = (ClassIx, &'a str, &'a Labels)>,
+    ) {
+        for (class, namespace, labels) in classes {
+            let meant =
+                |(_, query): &(QueryIx, &Query)| query.matches(namespace, labels, namespaces);
+            let meant_by = self.queries.iter().filter(meant).map(|(at, _)| at).collect();
+            self.kin[class.at()].meant_by = meant_by;
+        }
+    }
+
+    pub(crate) fn release_query(&mut self, at: QueryIx) {
+        if self.queries.release(at) {
+            for kin in &mut self.kin {
+                kin.meant_by.retain(|one| *one != at);
+            }
+        }
+    }
+
+    /// The number of a topology key; `nodes` are all nodes.
+    pub(crate) fn acquire_key<'a>(
+        &mut self,
+        name: &Arc<str>,
+        nodes: impl Iterator<Item = (NodeIx, &'a Node)>,
+    ) -> KeyIx {
+        let (at, new) = self.keys.acquire(name.clone());
+        if new {
+            set_row(&mut self.key_rows, at, Key::default());
+            for (node, object) in nodes {
+                self.key_rows[at.at()].set(node, object.labels.get(name));
+            }
+        }
+        at
+    }
+
+    pub(crate) fn release_key(&mut self, at: KeyIx) {
+        if self.keys.release(at) {
+            self.key_rows[at.at()] = Key::default();
+        }
+    }
+
+    /// The number of a scope; `nodes` are all nodes.
+    pub(crate) fn acquire_scope<'a>(
+        &mut self,
+        rule: ScopeRule,
+        nodes: impl Iterator<Item = (NodeIx, &'a Node)>,
+    ) -> ScopeIx {
+        let keys = rule.keys.clone();
+        let (at, new) = self.scopes.acquire(rule);
+        if new {
+            keys.iter().for_each(|key| self.keys.retain(*key));
+            set_row(&mut self.scope_rows, at, Scope::default());
+            for (node, object) in nodes {
+                let member = self.in_scope(at, node, object);
+                self.scope_rows[at.at()].nodes.set(node, member);
+            }
+        }
+        at
+    }
+
+    pub(crate) fn release_scope(&mut self, at: ScopeIx) {
+        let keys = self.scopes[at].keys.clone();
+        if self.scopes.release(at) {
+            self.scope_rows[at.at()] = Scope::default();
+            keys.into_iter().for_each(|key| self.release_key(key));
+        }
+    }
+
+    fn in_scope(&self, at: ScopeIx, node: NodeIx, object: &Node) -> bool {
+        let rule = &self.scopes[at];
+        rule.keys.iter().all(|key| self.domain(*key, node).exists())
+            && rule.affinity.as_ref().is_none_or(|(selector, required)| {
+                object.labels.contains_all(selector)
+                    && required
+                        .as_ref()
+                        .is_none_or(|terms| terms.iter().any(|term| term.matches(object)))
+            })
+            && rule.tolerations.as_ref().is_none_or(|tolerations| {
+                object.taints.iter().filter(|taint| taint.effect.is_hard()).all(|taint| {
+                    tolerations.iter().any(|toleration| toleration.tolerates(taint))
+                })
+            })
+    }
+
+    /// Counts the scope's nodes by the domains of `key` from now on.
+    fn span(&mut self, scope: ScopeIx, key: KeyIx) {
+        let row = &self.scope_rows[scope.at()];
+        if row.spans.iter().any(|(one, _)| *one == key) {
+            return;
+        }
+        let mut span: Lookup<DomainIx, u32> = Lookup::default();
+        for (at, domain) in self.key_rows[key.at()].domains.iter().enumerate() {
+            if domain.exists() && row.nodes.contains(NodeIx::new(at)) {
+                *span.entry(*domain).or_insert(0) += 1;
+            }
+        }
+        self.scope_rows[scope.at()].spans.push((key, span));
+    }
+
+    /// How many domains of the tally's key have a node in its scope.
+    pub(crate) fn spread_domains(&self, tally: TallyIx) -> usize {
+        let count = self.tallies[tally];
+        let Counted::Spread(scope) = count.counted else { return 0 };
+        let spans = &self.scope_rows[scope.at()].spans;
+        spans.iter().find(|(key, _)| *key == count.key).map_or(0, |(_, span)| span.len())
+    }
+
+    /// Whether the node counts for this tally.
+    pub(crate) fn counts_node(&self, tally: TallyIx, node: NodeIx) -> bool {
+        match self.tallies[tally].counted {
+            Counted::Spread(scope) => self.scope_rows[scope.at()].nodes.contains(node),
+            _ => true,
+        }
+    }
+
+    pub(crate) fn tally(&self, at: TallyIx) -> &Tally {
+        &self.tally_rows[at.at()]
+    }
+
+    pub(crate) fn count(&self, at: TallyIx) -> Count {
+        self.tallies[at]
+    }
+
+    pub(crate) fn query(&self, at: QueryIx) -> &Query {
+        &self.queries[at]
+    }
+
+    /// The domain of a node, or `NONE`.
+    pub(crate) fn domain(&self, key: KeyIx, node: NodeIx) -> DomainIx {
+        self.key_rows[key.at()].domains.get(node.at()).copied().unwrap_or(DomainIx::NONE)
+    }
+
+    /// How many values the key has.
+    pub(crate) fn domain_count(&self, key: KeyIx) -> usize {
+        self.key_rows[key.at()].members.len()
+    }
+
+    /// All keys that somebody asks about.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (KeyIx, &Arc<str>)> {
+        self.keys.iter()
+    }
+
+    pub(crate) fn find_key(&self, name: &Arc<str>) -> Option<KeyIx> {
+        self.keys.iter().find(|(_, one)| *one == name).map(|(key, _)| key)
+    }
+
+    pub(crate) fn key_name(&self, key: KeyIx) -> &Arc<str> {
+        &self.keys[key]
+    }
+
+    /// The value that the nodes of a domain have.
+    pub(crate) fn domain_name(&self, key: KeyIx, domain: DomainIx) -> Option<&Arc<str>> {
+        self.key_rows[key.at()].members.get(domain).map(|domain| &domain.value)
+    }
+
+    /// The node of a domain that has only one.
+    pub(crate) fn some_node(&self, key: KeyIx, domain: DomainIx) -> Option<NodeIx> {
+        let domain = self.key_rows[key.at()].members.get(domain)?;
+        (domain.nodes == 1).then_some(domain.some)
+    }
+
+    /// Whether the question means pods of this kind.
+    pub(crate) fn means(&self, query: QueryIx, class: ClassIx) -> bool {
+        self.kin.get(class.at()).is_some_and(|kin| kin.meant_by.binary_search(&query).is_ok())
+    }
+
+    /// Counts of residents that ask about pods of this kind.
+    pub(crate) fn asked_about(&self, class: ClassIx) -> impl Iterator<Item = (TallyIx, Claim)> {
+        let meant_by = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.meant_by);
+        let resident = meant_by.iter().filter(|at| self.queries[**at].asker == Asker::Resident);
+        resident.flat_map(|at| &self.counts_of[at.at()]).filter_map(|tally| {
+            match self.tallies[*tally].counted {
+                Counted::Asking(claim) => Some((*tally, claim)),
+                _ => None,
+            }
+        })
+    }
+
+    /// How often a pod of this kind asks what the tally counts.
+    pub(crate) fn asks(&self, class: ClassIx, tally: TallyIx) -> i32 {
+        let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
+        asking.iter().filter(|one| **one == tally).count() as i32
+    }
+
+    /// Counts of those who refuse newcomers as pods of this kind do.
+    pub(crate) fn refusals(&self, class: ClassIx) -> impl Iterator<Item = TallyIx> {
+        let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
+        let refuses = |tally: &&TallyIx| {
+            self.tallies[**tally].counted == Counted::Asking(Claim::Refuse)
+        };
+        asking.iter().filter(refuses).copied()
+    }
+
+    /// A kind of pod appears.
+    pub(crate) fn add_class(
+        &mut self,
+        class: ClassIx,
+        namespace: &str,
+        labels: &Labels,
+        namespaces: &Namespaces,
+    ) {
+        let meant = |(_, query): &(QueryIx, &Query)| query.matches(namespace, labels, namespaces);
+        let meant_by = self.queries.iter().filter(meant).map(|(at, _)| at).collect();
+        set_row(&mut self.kin, class, Kin { meant_by, asking: Vec::new() });
+    }
+
+    /// What pods of this kind ask about newcomers from now on.
+    pub(crate) fn set_asking(&mut self, class: ClassIx, asking: Vec<TallyIx>) {
+        self.kin[class.at()].asking = asking;
+    }
+
+    /// No pods of this kind are left.
+    pub(crate) fn remove_class(&mut self, class: ClassIx) -> Vec<TallyIx> {
+        std::mem::take(&mut self.kin[class.at()]).asking
+    }
+
+    /// A pod comes to a node (`change` 1) or leaves it (-1).
+    pub(crate) fn move_pod(&mut self, node: NodeIx, resident: Resident, change: i32) {
+        let Some(kin) = self.kin.get_mut(resident.class.at()) else { return };
+        let kin = std::mem::take(kin);
+        for query in &kin.meant_by {
+            for place in 0..self.counts_of[query.at()].len() {
+                let tally = self.counts_of[query.at()][place];
+                if !matches!(self.tallies[tally].counted, Counted::Asking(_)) {
+                    self.add_to(tally, node, resident, change);
+                }
+            }
+        }
+        for tally in &kin.asking {
+            self.add_to(*tally, node, resident, change);
+        }
+        self.kin[resident.class.at()] = kin;
+    }
+
+    fn add_to(&mut self, tally: TallyIx, node: NodeIx, resident: Resident, change: i32) {
+        let count = self.tallies[tally];
+        let domain = self.domain(count.key, node);
+        let counts = match count.counted {
+            Counted::Meant | Counted::Asking(_) => true,
+            Counted::Spread(scope) => {
+                !resident.terminating
+                    && self.scope_rows[scope.at()].nodes.contains(node)
+                    && !self.queries[count.query].selects_all()
+            }
+        };
+        if domain.exists() && counts {
+            self.tally_rows[tally.at()].add(domain, change);
+        }
+    }
+
+    /// A node appears, with no pods on it.
+    pub(crate) fn add_node(&mut self, node: NodeIx, object: &Node) {
+        for (key, name) in self.keys.iter() {
+            self.key_rows[key.at()].set(node, object.labels.get(name));
+        }
+        let members: Vec<ScopeIx> = self
+            .scopes
+            .iter()
+            .map(|(scope, _)| scope)
+            .filter(|scope| self.in_scope(*scope, node, object))
+            .collect();
+        for scope in members {
+            self.move_in_scope(scope, node, true);
+        }
+    }
+
+    /// A node without pods goes.
+    pub(crate) fn remove_node(&mut self, node: NodeIx) {
+        let scopes: Vec<ScopeIx> = self.scopes.iter().map(|(scope, _)| scope).collect();
+        for scope in scopes {
+            if self.scope_rows[scope.at()].nodes.contains(node) {
+                self.move_in_scope(scope, node, false);
+            }
+        }
+        for (key, _) in self.keys.iter() {
+            self.key_rows[key.at()].set(node, None);
+        }
+    }
+
+    fn move_in_scope(&mut self, scope: ScopeIx, node: NodeIx, member: bool) {
+        let row = &mut self.scope_rows[scope.at()];
+        row.nodes.set(node, member);
+        for (key, span) in &mut row.spans {
+            let domain = self.key_rows[key.at()].domains.get(node.at()).copied();
+            let Some(domain) = domain.filter(|domain| domain.exists()) else { continue };
+            let nodes = span.entry(domain).or_insert(0);
+            *nodes = if member { *nodes + 1 } else { *nodes - 1 };
+            if *nodes == 0 {
+                span.remove(&domain);
+            }
+        }
+    }
+}
+
+impl Key {
+    fn set(&mut self, node: NodeIx, value: Option<&Arc<str>>) {
+        if node.at() >= self.domains.len() {
+            self.domains.resize(node.at() + 1, DomainIx::NONE);
+        }
+        let before = std::mem::replace(&mut self.domains[node.at()], DomainIx::NONE);
+        if let Some(domain) = self.members.get_mut(before) {
+            domain.nodes -= 1;
+            if domain.nodes == 0 {
+                self.by_value.remove(&domain.value);
+                self.members.remove(before);
+            } else if domain.some == node {
+                let other = self.domains.iter().position(|one| *one == before);
+                domain.some = other.map_or(node, NodeIx::new);
+            }
+        }
+        let Some(value) = value else { return };
+        let domain = match self.by_value.get(value) {
+            Some(domain) => *domain,
+            None => {
+                let new = Domain { value: value.clone(), nodes: 0, some: node };
+                let domain = self.members.insert(new);
+                self.by_value.insert(value.clone(), domain);
+                domain
+            }
+        };
+        self.members[domain].nodes += 1;
+        self.domains[node.at()] = domain;
+    }
+}
+
+/// Puts a row where its number says; rows before it that nobody has yet are empty.
+fn set_row<T: Default>(rows: &mut Vec<T>, at: impl Index, row: T) {
+    if at.at() >= rows.len() {
+        rows.resize_with(at.at() + 1, T::default);
+    }
+    rows[at.at()] = row;
+}

@@ -1,0 +1,50 @@
+//! What the engine decides.
+//!
+//! Owns the vocabulary only. A decision counts in the engine from the moment it is made; whoever
+//! drives the engine carries it out and tells it what became of it.
+
+use std::sync::Arc;
+
+use berth_model::resource::ResourceName;
+
+pub use crate::berth::room::Alignment;
+
+/// What to do for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Bind it.
+    Bind(Binding),
+    /// Evict others; it waits for their node.
+    Preempt(Preempting),
+    /// Nothing can be done until something changes.
+    Wait {
+        /// The pod's UID.
+        pod: Arc<str>,
+    },
+}
+
+/// A pod is to be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The pod's UID.
+    pub pod: Arc<str>,
+    /// The node.
+    pub node: Arc<str>,
+    /// The resource of which it gets one for the part of a GPU it needs.
+    pub gpu_grant: Option<ResourceName>,
+    /// How it will lie there.
+    pub alignment: Alignment,
+}
+
+/// Pods are to be evicted for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preempting {
+    /// The UID of the pod that waits.
+    pub pod: Arc<str>,
+    /// The node it waits for.
+    pub node: Arc<str>,
+    /// UIDs of the pods to evict.
+    pub victims: Vec<Arc<str>>,
+    /// How many of the evictions violate a disruption budget.
+    pub budget_violations: usize,
+}

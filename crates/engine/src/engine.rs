@@ -1,0 +1,329 @@
+//! The engine: events in, decisions out.
+//!
+//! Owns the state, the queue and whatever is derived from them to decide quickly. Must not know time
+//! but as told, nor who drives it.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use berth_model::spec::{Phase, PodObject};
+
+use crate::berth::plan::Evictor;
+use crate::berth::preempt::Preemption;
+use crate::berth::rank::Rankings;
+use crate::berth::room::{Alignment, View};
+use crate::berth::select::select;
+use crate::changes::{Change, Cursor};
+use crate::config::{Config, Profile};
+use crate::decision::{Binding, Decision, Preempting};
+use crate::event::Event;
+use crate::filter::{Inquiry, Newcomer};
+use crate::kube::{self, Verdicts};
+use crate::queue::Queue;
+use crate::state::{Checkpoint, Place, State};
+use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
+use crate::verdict::Diagnosis;
+
+/// Decides where pods go.
+#[derive(Clone, Debug, Default)]
+pub struct Engine {
+    config: Config,
+    state: State,
+    queue: Queue,
+    rankings: Rankings,
+    preemption: Preemption,
+    /// Up to where changes have been looked through for parked pods.
+    woken: Cursor,
+    woken_epoch: u64,
+}
+
+/// Where a pod can go at once.
+struct Found {
+    node: NodeIx,
+    grant: Option<ResourceIx>,
+    alignment: Alignment,
+}
+
+/// Whom to evict.
+struct Evictions {
+    node: NodeIx,
+    victims: Vec<PodIx>,
+    budget_violations: usize,
+}
+
+impl Engine {
+    /// An engine that knows of nothing yet.
+    pub fn new(config: impl Into<Config>) -> Self {
+        let config = config.into();
+        let rankings = Rankings::new(config.unknown_topology);
+        Self { config, rankings, ..Self::default() }
+    }
+
+    /// Something is as the event says.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Pod(pod) => {
+                let uid = pod.uid.clone();
+                self.state.apply(Event::Pod(pod));
+                self.enqueue(&uid);
+            }
+            Event::PodGone(uid) => {
+                if let Some(at) = self.state.pod_by_uid(&uid) {
+                    self.queue.remove(at);
+                }
+                self.state.apply(Event::PodGone(uid));
+            }
+            other => self.state.apply(other),
+        }
+    }
+
+    /// Puts a pod into the queue or takes it out, as it is now.
+    fn enqueue(&mut self, uid: &Arc<str>) {
+        let Some(at) = self.state.pod_by_uid(uid) else { return };
+        let pod = &self.state.pods[at];
+        let spec = &self.state.class(pod.class).spec;
+        let waits = !matches!(pod.place, Place::Bound(..))
+            && pod.phase == Phase::Alive
+            && spec.gates.is_empty();
+        if waits {
+            let turn = (Reverse(spec.priority), pod.created_at_ms, pod.uid.clone());
+            self.queue.add(at, pod.class, turn);
+        } else {
+            self.queue.remove(at);
+        }
+    }
+
+    /// From here on everything that happens can be undone.
+    pub fn checkpoint(&mut self) -> Checkpoint {
+        self.state.checkpoint()
+    }
+
+    /// What happened since the checkpoint stays.
+    pub fn commit(&mut self, checkpoint: Checkpoint) {
+        self.state.commit(checkpoint);
+    }
+
+    /// Everything is as it was at the checkpoint. Checkpoints are undone last first.
+    pub fn rollback(&mut self, checkpoint: Checkpoint) {
+        let before: Vec<PodIx> = self.queue.pods().collect();
+        let pods = self.state.rollback(checkpoint);
+        for at in before {
+            if self.state.pods.get(at).is_none() {
+                self.queue.remove(at);
+            }
+        }
+        for uid in pods {
+            self.enqueue(&uid);
+        }
+    }
+
+    /// How many pods look for their place, and for how many of them nothing can be done now.
+    pub fn queued(&self) -> (usize, usize) {
+        self.queue.len()
+    }
+
+    /// Decides about the next pod, if there is one about which something can be said.
+    pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        self.state.forget_evictions(now_ms.saturating_sub(self.config.eviction_rest_ms));
+        self.wake();
+        let at = self.queue.next()?;
+        let class = self.state.pods[at].class;
+        if let Some(found) = self.place(at) {
+            return Some(self.bind(at, class, found));
+        }
+        self.queue.park(at);
+        if let Some(evictions) = self.evictions(at, now_ms) {
+            return Some(self.preempt(at, evictions, now_ms));
+        }
+        let uid = self.state.pods[at].uid.clone();
+        if matches!(self.state.pods[at].place, Place::Nominated(..)) && !self.awaits_room(at) {
+            self.state.nominate(at, None);
+        }
+        Some(Decision::Wait { pod: uid })
+    }
+
+    /// A decision could not be carried out: the pod looks for its place again.
+    pub fn undo(&mut self, uid: &Arc<str>) {
+        if let Some(at) = self.state.pod_by_uid(uid)
+            && self.state.pods[at].decided
+        {
+            self.state.nominate(at, None);
+            self.enqueue(uid);
+        }
+    }
+
+    fn bind(&mut self, at: PodIx, class: ClassIx, found: Found) -> Decision {
+        self.queue.remove(at);
+        self.state.bind(at, found.node, found.grant);
+        self.queue.wake_first(class);
+        Decision::Bind(Binding {
+            pod: self.state.pods[at].uid.clone(),
+            node: self.state.nodes[found.node].object.name.clone(),
+            gpu_grant: found.grant.map(|grant| self.state.resources.name(grant).clone()),
+            alignment: found.alignment,
+        })
+    }
+
+    fn preempt(&mut self, at: PodIx, evictions: Evictions, now_ms: i64) -> Decision {
+        let node = self.state.nodes[evictions.node].object.name.clone();
+        for victim in &evictions.victims {
+            self.state.evict(*victim, now_ms);
+        }
+        self.state.nominate(at, Some(node.clone()));
+        let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
+        Decision::Preempt(Preempting {
+            pod: uid(&at),
+            node,
+            victims: evictions.victims.iter().map(uid).collect(),
+            budget_violations: evictions.budget_violations,
+        })
+    }
+
+    /// Whether pods are leaving the node that a pod waits for, so that it should go on waiting.
+    fn awaits_room(&self, at: PodIx) -> bool {
+        let Place::Nominated(_, Some(node)) = self.state.pods[at].place else { return false };
+        let priority = self.state.class_of(at).spec.priority;
+        self.state.nodes[node].pods.iter().any(|pod| {
+            let row = &self.state.pods[*pod];
+            let preempted = row.phase == (Phase::Terminating { by_preemption: true });
+            (row.leaving || preempted) && self.state.class(row.class).spec.priority < priority
+        })
+    }
+
+    /// Where a pod can go at once.
+    fn place(&mut self, at: PodIx) -> Option<Found> {
+        let class = self.state.pods[at].class;
+        self.state.rules(class);
+        match self.config.profile {
+            Profile::Berth => self.place_ranked(at, class),
+            Profile::KubeScheduler | Profile::KubeSchedulerPacking => self.place_scored(at, class),
+        }
+    }
+
+    fn place_ranked(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
+        let mut rankings = std::mem::take(&mut self.rankings);
+        let found = rankings.with(&mut self.state, class, |state, ranking, coarse, unknown| {
+            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            let nominated = match state.pods[at].place {
+                Place::Nominated(_, Some(node)) => {
+                    let cares = inquiry.has_neighbour_rules();
+                    let fits = ranking.rank(state, node).is_some();
+                    Some(node).filter(|node| fits && inquiry.walk_allows(*node, cares))
+                }
+                _ => None,
+            };
+            let node = nominated.or_else(|| select(&inquiry, ranking, coarse))?;
+            let room = ranking.judge(state, unknown, View::of(&state.nodes[node])).ok()?;
+            Some(Found { node, grant: room.grant, alignment: room.alignment })
+        });
+        self.rankings = rankings;
+        found
+    }
+
+    fn place_scored(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
+        let spread = self.state.default_spread(class);
+        let packing = self.config.profile == Profile::KubeSchedulerPacking;
+        let state = &self.state;
+        let node = Inquiry::new(state, newcomer(state, at)).ok().and_then(|(inquiry, narrowed)| {
+            let feasible = Verdicts::of(&inquiry, &narrowed).feasible();
+            let nominated = match state.pods[at].place {
+                Place::Nominated(_, node) => node.filter(|node| feasible.contains(node)),
+                _ => None,
+            };
+            nominated.or_else(|| kube::pick(&inquiry, &feasible, &spread, packing))
+        });
+        self.state.release_spread(spread);
+        node.map(|node| Found { node, grant: None, alignment: Alignment::Unknown })
+    }
+
+    /// Whom to evict for a pod that fits nowhere.
+    fn evictions(&mut self, at: PodIx, now_ms: i64) -> Option<Evictions> {
+        let class = self.state.pods[at].class;
+        let spec = self.state.class(class).spec.clone();
+        if spec.preemption == berth_model::spec::PreemptionPolicy::Never || self.awaits_room(at) {
+            return None;
+        }
+        if self.config.profile != Profile::Berth {
+            return self.evictions_scored(at);
+        }
+        let evictor = Evictor {
+            priority: spec.priority,
+            now_ms,
+            rest_ms: self.config.eviction_rest_ms,
+        };
+        let mut rankings = std::mem::take(&mut self.rankings);
+        let preemption = &mut self.preemption;
+        let plan = rankings.with(&mut self.state, class, |state, ranking, _, unknown| {
+            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            preemption.find(&inquiry, ranking, unknown, &evictor)
+        });
+        self.rankings = rankings;
+        plan.map(|plan| Evictions {
+            node: plan.node,
+            budget_violations: plan.cost.budget_violations as usize,
+            victims: plan.victims,
+        })
+    }
+
+    fn evictions_scored(&self, at: PodIx) -> Option<Evictions> {
+        let state = &self.state;
+        let (inquiry, narrowed) = Inquiry::new(state, newcomer(state, at)).ok()?;
+        let verdicts = Verdicts::of(&inquiry, &narrowed);
+        let nominated = match &state.pods[at].place {
+            Place::Nominated(node, _) => Some(node),
+            _ => None,
+        };
+        let (node, victims, budget_violations) =
+            kube::preempt::select(&inquiry, &verdicts, nominated)?;
+        Some(Evictions { node, victims, budget_violations })
+    }
+
+    /// Looks through what changed, and wakes the first of every class that has a place now.
+    fn wake(&mut self) {
+        let epoch = self.state.changes.epoch();
+        let changed = self.state.changes.since(self.woken).filter(|_| self.woken_epoch == epoch);
+        let better = changed.is_none_or(|changed| {
+            changed.iter().any(|(_, change)| *change != Change::Taken)
+        });
+        self.woken = self.state.changes.now();
+        self.woken_epoch = epoch;
+        if self.config.profile != Profile::Berth {
+            if better {
+                self.queue.wake_all();
+            }
+            return;
+        }
+        let parked: Vec<(ClassIx, PodIx)> = self.queue.parked_classes().collect();
+        for (class, first) in parked {
+            let cares = || !self.state.class(class).spec.pod_affinity.required.is_empty();
+            if (better || cares()) && self.place(first).is_some() {
+                self.queue.wake_first(class);
+            }
+        }
+    }
+
+    /// Everything kube-scheduler would say about a pod that looks for its place, against all nodes.
+    /// The pod need not have been applied.
+    pub fn diagnose(&mut self, pod: &PodObject) -> Diagnosis {
+        let class = self.state.acquire_class(&pod.spec);
+        self.state.rules(class);
+        let default_spread = self.state.default_spread(class);
+        let newcomer = Newcomer { class, uid: &pod.uid, name: &pod.name };
+        let diagnosis = match Inquiry::new(&self.state, newcomer) {
+            Err(rejection) => {
+                kube::hopeless(&self.state, Verdicts::excluded(&self.state, &rejection))
+            }
+            Ok((inquiry, narrowed)) => {
+                kube::diagnose(&inquiry, &narrowed, &default_spread, pod.nominated.as_ref())
+            }
+        };
+        self.state.release_spread(default_spread);
+        self.state.release_class(class);
+        diagnosis
+    }
+}
+
+fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {
+    let pod = &state.pods[at];
+    Newcomer { class: pod.class, uid: &pod.uid, name: &pod.name }
+}

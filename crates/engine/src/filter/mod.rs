@@ -1,0 +1,190 @@
+//! Filters: whether a node can take a pod, plugin by plugin, in kube-scheduler's order.
+//!
+//! Owns the order and what is worked out once per pod. Each plugin says yes or why not; none knows
+//! the others. Must not know profiles, scores or the queue.
+
+mod neighbours;
+mod own;
+
+use std::sync::Arc;
+
+use berth_model::spec::PodSpec;
+use smallvec::SmallVec;
+
+use crate::class::{Class, Rules, SpreadRule};
+use crate::demand::Demands;
+use crate::overlay::Overlay;
+use crate::state::{NodeState, State};
+use crate::table::{ClassIx, NodeIx, PodIx, TallyIx};
+use crate::verdict::{Plugin, Reason, Rejection};
+use crate::volume::{Owner, PodVolumes};
+
+pub(crate) use own::{Shortage, fit, object, untolerated_soft_taints};
+
+/// A pod that looks for its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    pub(crate) class: ClassIx,
+    pub(crate) uid: &'a str,
+    pub(crate) name: &'a str,
+}
+
+/// A pod, ready to be asked about on many nodes.
+pub(crate) struct Inquiry<'s> {
+    pub(crate) state: &'s State,
+    pub(crate) class_at: ClassIx,
+    pub(crate) class: &'s Class,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) uid: &'s str,
+    volumes: Option<PodVolumes<'s>>,
+    /// Counts of residents that refuse this pod near them.
+    refused_by: SmallVec<[TallyIx; 2]>,
+}
+
+/// What PreFilter says: the nodes by name to which the search is narrowed, if it is.
+pub(crate) type Narrowed = Option<Vec<Arc<str>>>;
+
+impl<'s> Inquiry<'s> {
+    /// `Err` if the pod is turned down for the whole cluster. The rules of the class must have been
+    /// made before.
+    pub(crate) fn new(state: &'s State, pod: Newcomer<'s>) -> Result<(Self, Narrowed), Rejection> {
+        let class = state.class(pod.class);
+        let narrowed = own::named_nodes(&class.spec.node_affinity)?;
+        let in_use = |namespace: &str, name: &str| state.claim_users(namespace, name) > 0;
+        let owner = Owner { name: pod.name, uid: pod.uid };
+        let volumes = PodVolumes::new(&state.storage, &class.spec, owner, &in_use)?;
+        let refused_by = state
+            .census
+            .asked_about(pod.class)
+            .filter(|(_, claim)| *claim == crate::census::Claim::Refuse)
+            .map(|(tally, _)| tally)
+            .filter(|tally| state.census.tally(*tally).total() > 0)
+            .collect();
+        let rules = class.rules.clone().unwrap_or_default();
+        let inquiry = Self {
+            state,
+            class_at: pod.class,
+            class,
+            rules,
+            uid: pod.uid,
+            volumes,
+            refused_by,
+        };
+        Ok((inquiry, narrowed))
+    }
+
+    pub(crate) fn spec(&self) -> &PodSpec {
+        &self.class.spec
+    }
+
+    /// Whether the node, as the overlay has it, can take the pod; the first plugin that objects.
+    pub(crate) fn filter(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
+        let node = &self.state.nodes[at];
+        own::object(&self.class.spec, &node.object)?;
+        self.ports(node, overlay)?;
+        self.fit(node, overlay)?;
+        self.volumes(node, overlay)?;
+        self.spread(at, overlay)?;
+        self.pod_affinity(at, overlay)
+    }
+
+    /// As `filter`, both with the nominated pods of at least this pod's priority and without them.
+    pub(crate) fn filter_nominated(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
+        let nominated: SmallVec<[PodIx; 2]> = self.ahead(at).collect();
+        if !nominated.is_empty() {
+            let mut with = overlay.clone();
+            let node = &self.state.nodes[at];
+            nominated.iter().for_each(|pod| with.add(self.state, node, *pod));
+            self.filter(at, &with)?;
+        }
+        self.filter(at, overlay)
+    }
+
+    /// How many pods on the node itself a spread constraint counts.
+    pub(crate) fn meant_on_node(&self, rule: &SpreadRule, at: NodeIx) -> i32 {
+        if self.state.census.query(rule.query).selects_all() {
+            return 0;
+        }
+        let counts = |pod: &&PodIx| {
+            let row = &self.state.pods[**pod];
+            !row.is_terminating() && self.state.census.means(rule.query, row.class)
+        };
+        self.state.nodes[at].pods.iter().filter(counts).count() as i32
+    }
+
+    /// Whether a node that has room may be taken, apart from what was asked for its whole locality.
+    pub(crate) fn walk_allows(&self, at: NodeIx, neighbours: bool) -> bool {
+        let plain = Overlay::default();
+        (!neighbours || self.spread(at, &plain).is_ok() && self.pod_affinity(at, &plain).is_ok())
+            && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())
+            && (self.state.nodes[at].nominated.is_empty() || self.fits_beside_nominated(at))
+    }
+
+    /// Whether there is room beside the pods of at least this pod's priority that wait for the node.
+    /// While one of them cannot be taken in, because those it replaces have not left yet, the node
+    /// is closed.
+    fn fits_beside_nominated(&self, at: NodeIx) -> bool {
+        let node = &self.state.nodes[at];
+        let ahead: SmallVec<[PodIx; 2]> = self.ahead(at).collect();
+        if ahead.is_empty() {
+            return true;
+        }
+        if self.filter_nominated(at, &Overlay::default()).is_err() {
+            return false;
+        }
+        let Some(mirror) = &node.mirror else { return true };
+        let mut mirror = mirror.clone();
+        let version = mirror.kubelet().config().version;
+        for pod in ahead {
+            let row = &self.state.pods[pod];
+            let class = self.state.class(row.class);
+            let demand = Demands::default().get(&class.spec.pod, version, None).cloned();
+            mirror.admit(pod, &row.uid, demand.as_deref());
+        }
+        let mut own = Demands::default();
+        let own = own.get(&self.class.spec.pod, version, None);
+        mirror.is_believed() && own.is_some_and(|demand| mirror.would_admit(demand).admits())
+    }
+
+    /// Pods of at least this pod's priority that wait for a node.
+    fn ahead(&self, at: NodeIx) -> impl Iterator<Item = PodIx> {
+        let priority = self.class.spec.priority;
+        let nominated = self.state.nodes[at].nominated.iter().copied();
+        nominated.filter(move |pod| {
+            let row = &self.state.pods[*pod];
+            row.uid.as_ref() != self.uid && self.state.class(row.class).spec.priority >= priority
+        })
+    }
+
+    fn ports(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {
+        let wanted = &self.class.spec.host_ports;
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let held = node.ports.iter().filter(|(_, pod)| !overlay.gone.contains(pod));
+        let come = overlay.come.iter().flat_map(|pod| &self.state.class_of(*pod).spec.host_ports);
+        let taken = held.map(|(port, _)| port).chain(come);
+        if taken.into_iter().any(|port| wanted.iter().any(|one| one.conflicts(port))) {
+            let reason = "node(s) didn't have free ports for the requested pod ports";
+            return Err(Rejection::resolvable(Plugin::NodePorts, Reason::Text(reason)));
+        }
+        Ok(())
+    }
+
+    fn fit(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {
+        own::fit(&self.class.requests, node, overlay.used(node), overlay.pod_count(node))
+            .map_err(|short| short.rejection(&self.state.resources))
+    }
+
+    fn volumes(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {
+        let Some(volumes) = &self.volumes else { return Ok(()) };
+        let pods = || overlay.pods(node).map(|pod| &*self.state.class_of(pod).spec);
+        let references = overlay.differences().map(|(pod, change)| {
+            i64::from(change) * volumes.exclusive_references(&self.state.class_of(pod).spec)
+        });
+        volumes.restrictions(pods(), references.sum())?;
+        volumes.limits(&node.object.name, pods())?;
+        volumes.binding(&node.object)?;
+        volumes.zone(&node.object)
+    }
+}

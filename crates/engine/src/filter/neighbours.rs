@@ -1,0 +1,204 @@
+//! What depends on pods elsewhere: spreading, affinity and anti-affinity.
+//!
+//! Owns the filters that read the census. A dry run changes counts in the domains of one node only,
+//! so the difference is worked out from the overlay instead of being counted in. Must not know how
+//! counts are kept.
+
+use super::Inquiry;
+use crate::census::{Claim, Counted};
+use crate::class::SpreadRule;
+use crate::overlay::Overlay;
+use crate::table::{KeyIx, NodeIx, QueryIx, TallyIx};
+use crate::verdict::{Plugin, Reason, Rejection};
+
+impl Inquiry<'_> {
+    /// Whether other pods can rule nodes out.
+    pub(crate) fn has_neighbour_rules(&self) -> bool {
+        let rules = &self.rules;
+        !rules.hard_spread.is_empty()
+            || rules.affinity.is_some()
+            || !rules.anti.is_empty()
+            || !self.refused_by.is_empty()
+    }
+
+    /// Whether other pods can make nodes more or less welcome.
+    pub(crate) fn has_soft_rules(&self) -> bool {
+        !self.rules.soft_spread.is_empty()
+            || !self.rules.preferred.is_empty()
+            || self.welcomed_by().next().is_some()
+    }
+
+    /// Counts of residents that welcome or avoid this pod.
+    fn welcomed_by(&self) -> impl Iterator<Item = TallyIx> {
+        let asked = self.state.census.asked_about(self.class_at);
+        asked.filter(|(_, claim)| *claim != Claim::Refuse).map(|(tally, _)| tally)
+    }
+
+    /// Whether preferences tell nodes of one locality apart.
+    pub(crate) fn weighs_hosts(&self, coarse: &[KeyIx]) -> bool {
+        let census = &self.state.census;
+        let fine = |tally: TallyIx| !coarse.contains(&census.count(tally).key);
+        self.rules.soft_spread.iter().any(|rule| rule.by_host || fine(rule.tally))
+            || self.rules.preferred.iter().any(|(_, tally)| fine(*tally))
+            || self.welcomed_by().any(fine)
+    }
+
+    /// Nodes, at most `most`, where pods are that welcome this one or that it likes.
+    pub(crate) fn welcoming_nodes(&self, most: usize) -> Vec<NodeIx> {
+        let census = &self.state.census;
+        let liked = self.rules.preferred.iter().filter(|(weight, _)| *weight > 0);
+        let tallies = liked.map(|(_, tally)| *tally).chain(self.welcomed_by());
+        let mut nodes: Vec<(u64, NodeIx)> = tallies
+            .flat_map(|tally| {
+                let key = census.count(tally).key;
+                census.tally(tally).domains().filter_map(move |(domain, _)| {
+                    census.some_node(key, domain)
+                })
+            })
+            .map(|node| (self.state.nodes[node].tie, node))
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.into_iter().take(most).map(|(_, node)| node).collect()
+    }
+
+    /// Whether the rules about coarse keys allow the locality of a node.
+    pub(crate) fn coarse_neighbours_allow(&self, at: NodeIx, coarse: &[KeyIx]) -> bool {
+        let census = &self.state.census;
+        let plain = Overlay::default();
+        let is_coarse = |tally: &TallyIx| coarse.contains(&census.count(*tally).key);
+        let spread = self.rules.hard_spread.iter().filter(|rule| coarse.contains(&rule.key));
+        let refusing = self.rules.anti.iter().chain(&self.refused_by).filter(|at| is_coarse(at));
+        spread.into_iter().all(|rule| {
+            census.domain(rule.key, at).exists()
+                && self.skew(rule, at, &plain) <= i64::from(rule.max_skew)
+        }) && refusing.into_iter().all(|tally| self.near(*tally, at, &plain) <= 0)
+    }
+
+    pub(super) fn spread(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
+        for rule in &self.rules.hard_spread {
+            let domain = self.state.census.domain(rule.key, at);
+            if !domain.exists() {
+                let reason = "node(s) didn't match pod topology spread constraints (missing \
+                              required label)";
+                let reason = Reason::Text(reason);
+                return Err(Rejection::unresolvable(Plugin::PodTopologySpread, reason));
+            }
+            if self.skew(rule, at, overlay) > i64::from(rule.max_skew) {
+                let reason = "node(s) didn't match pod topology spread constraints";
+                let reason = Reason::Text(reason);
+                return Err(Rejection::resolvable(Plugin::PodTopologySpread, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// By how much the node's domain would exceed the least of all.
+    fn skew(&self, rule: &SpreadRule, at: NodeIx, overlay: &Overlay) -> i64 {
+        let census = &self.state.census;
+        let tally = census.tally(rule.tally);
+        let domain = census.domain(rule.key, at);
+        let domains = census.spread_domains(rule.tally);
+        let before = tally.at(domain);
+        // kube-scheduler takes pods away and adds them without asking whether they are being
+        // deleted, so a dry run can count below zero. So do we.
+        let change = if census.counts_node(rule.tally, at) {
+            self.difference(rule.query, overlay)
+        } else {
+            0
+        };
+        let here = before + change;
+        let least = if (domains as i64) < i64::from(rule.min_domains) {
+            0
+        } else if change == 0 {
+            tally.least(domains, None).unwrap_or(0)
+        } else {
+            tally.least(domains, Some(before)).map_or(here, |others| others.min(here))
+        };
+        i64::from(here) + i64::from(rule.counts_self) - i64::from(least)
+    }
+
+    /// How the number of pods on the node that a question means changes.
+    fn difference(&self, query: QueryIx, overlay: &Overlay) -> i32 {
+        if overlay.is_plain() {
+            return 0;
+        }
+        let census = &self.state.census;
+        let meant = |pod| census.means(query, self.state.pods[pod].class);
+        overlay.differences().filter(|(pod, _)| meant(*pod)).map(|(_, change)| change).sum()
+    }
+
+    pub(super) fn pod_affinity(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
+        let rules = &self.rules;
+        if rules.affinity.is_none() && rules.anti.is_empty() && self.refused_by.is_empty() {
+            return Ok(());
+        }
+        if !self.has_needed_pods(at, overlay) {
+            let reason = Reason::Text("node(s) didn't match pod affinity rules");
+            return Err(Rejection::unresolvable(Plugin::InterPodAffinity, reason));
+        }
+        if rules.anti.iter().any(|tally| self.near(*tally, at, overlay) > 0) {
+            let reason = Reason::Text("node(s) didn't match pod anti-affinity rules");
+            return Err(Rejection::resolvable(Plugin::InterPodAffinity, reason));
+        }
+        if self.is_refused(at, overlay) {
+            let reason = Reason::Text("node(s) didn't satisfy existing pods anti-affinity rules");
+            return Err(Rejection::resolvable(Plugin::InterPodAffinity, reason));
+        }
+        Ok(())
+    }
+
+    /// How many of those counted are in the node's domain; 0 if it has none.
+    fn near(&self, tally: TallyIx, at: NodeIx, overlay: &Overlay) -> i32 {
+        let census = &self.state.census;
+        let count = census.count(tally);
+        let domain = census.domain(count.key, at);
+        if !domain.exists() {
+            return 0;
+        }
+        let change = match count.counted {
+            Counted::Asking(_) => self.askers(tally, overlay),
+            _ => self.difference(count.query, overlay),
+        };
+        census.tally(tally).at(domain) + change
+    }
+
+    fn has_needed_pods(&self, at: NodeIx, overlay: &Overlay) -> bool {
+        let Some(rule) = &self.rules.affinity else { return true };
+        let census = &self.state.census;
+        let lacks = |tally: &TallyIx| !census.domain(census.count(*tally).key, at).exists();
+        if rule.tallies.iter().any(lacks) {
+            return false;
+        }
+        if rule.tallies.iter().all(|tally| self.near(*tally, at, overlay) > 0) {
+            return true;
+        }
+        // The first of pods that need each other may go anywhere.
+        let change = i64::from(self.difference(rule.query, overlay));
+        let none = |tally: &TallyIx| census.tally(*tally).total() + change == 0;
+        rule.means_self && rule.tallies.iter().all(none)
+    }
+
+    fn is_refused(&self, at: NodeIx, overlay: &Overlay) -> bool {
+        let refuses = |tally: TallyIx| self.near(tally, at, overlay) > 0;
+        if self.refused_by.iter().any(|tally| refuses(*tally)) {
+            return true;
+        }
+        // Pods that would come may refuse this one though no resident does yet.
+        let census = &self.state.census;
+        overlay.come.iter().any(|pod| {
+            let asks = census.refusals(self.state.pods[*pod].class);
+            asks.into_iter().any(|tally| {
+                let count = census.count(tally);
+                census.means(count.query, self.class_at)
+                    && census.domain(count.key, at).exists()
+            })
+        })
+    }
+
+    /// How the number of pods on the node that ask what the tally counts changes.
+    fn askers(&self, tally: TallyIx, overlay: &Overlay) -> i32 {
+        let asks = |pod| self.state.census.asks(self.state.pods[pod].class, tally);
+        overlay.differences().map(|(pod, change)| change * asks(pod)).sum()
+    }
+}

@@ -1,0 +1,74 @@
+//! A node as it would be without some of its pods, or with others.
+//!
+//! Owns the difference to the node as it is, so that preemption and nominations can be tried without
+//! changing anything. Must not know what is tried.
+
+use smallvec::SmallVec;
+
+use crate::state::{NodeState, State};
+use crate::table::PodIx;
+
+/// A node with some pods taken away and others added.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overlay {
+    /// What would be used, once that differs from what is.
+    used: Option<Vec<i64>>,
+    pod_change: i64,
+    pub(crate) gone: SmallVec<[PodIx; 8]>,
+    pub(crate) come: SmallVec<[PodIx; 2]>,
+}
+
+impl Overlay {
+    /// What would be used of the node, by resource.
+    pub(crate) fn used<'a>(&'a self, node: &'a NodeState) -> &'a [i64] {
+        self.used.as_deref().unwrap_or(&node.used)
+    }
+
+    /// How many pods there would be.
+    pub(crate) fn pod_count(&self, node: &NodeState) -> i64 {
+        node.pods.len() as i64 + self.pod_change
+    }
+
+    /// Without a pod that is there.
+    pub(crate) fn remove(&mut self, state: &State, node: &NodeState, pod: PodIx) {
+        self.gone.push(pod);
+        self.count(state, node, pod, -1);
+    }
+
+    /// With a pod that was taken away.
+    pub(crate) fn restore(&mut self, state: &State, node: &NodeState, pod: PodIx) {
+        if let Some(at) = self.gone.iter().rposition(|one| *one == pod) {
+            self.gone.remove(at);
+            self.count(state, node, pod, 1);
+        }
+    }
+
+    /// With a pod that is not there.
+    pub(crate) fn add(&mut self, state: &State, node: &NodeState, pod: PodIx) {
+        self.come.push(pod);
+        self.count(state, node, pod, 1);
+    }
+
+    fn count(&mut self, state: &State, node: &NodeState, pod: PodIx, sign: i64) {
+        let used = self.used.get_or_insert_with(|| node.used.clone());
+        state.count_requests(pod, used, sign);
+        self.pod_change += sign;
+    }
+
+    /// Whether nothing differs.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.gone.is_empty() && self.come.is_empty()
+    }
+
+    /// The pods of the node, as it would be.
+    pub(crate) fn pods<'a>(&'a self, node: &'a NodeState) -> impl Iterator<Item = PodIx> + 'a {
+        let stay = node.pods.iter().filter(|pod| !self.gone.contains(pod));
+        stay.chain(&self.come).copied()
+    }
+
+    /// Pods that differ, each with 1 if it is added and -1 if it is taken away.
+    pub(crate) fn differences(&self) -> impl Iterator<Item = (PodIx, i32)> {
+        let gone = self.gone.iter().map(|pod| (*pod, -1));
+        gone.chain(self.come.iter().map(|pod| (*pod, 1)))
+    }
+}

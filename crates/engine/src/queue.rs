@@ -1,0 +1,113 @@
+//! The queue: who is next, and who waits for what.
+//!
+//! Owns the order, priority first and then age, and the pods that nothing can be done for at the
+//! moment, by class. Whether something changed for a class is for the engine to find out. Must not
+//! know nodes.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::table::{ClassIx, Lookup, PodIx};
+
+/// Highest priority first, then oldest, then by UID.
+pub(crate) type Turn = (Reverse<i32>, i64, Arc<str>);
+
+/// Pods that look for their place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue {
+    active: BTreeMap<Turn, PodIx>,
+    parked: BTreeMap<ClassIx, BTreeMap<Turn, PodIx>>,
+    entries: Lookup<PodIx, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    turn: Turn,
+    class: ClassIx,
+    parked: bool,
+}
+
+impl Queue {
+    /// A pod looks for its place. One that is known already keeps it in the queue, unless it has
+    /// become a pod of another kind.
+    pub(crate) fn add(&mut self, pod: PodIx, class: ClassIx, turn: Turn) {
+        if self.entries.get(&pod).is_some_and(|entry| entry.class == class && entry.turn == turn) {
+            return;
+        }
+        self.remove(pod);
+        self.active.insert(turn.clone(), pod);
+        self.entries.insert(pod, Entry { turn, class, parked: false });
+    }
+
+    /// A pod does not look for its place any more.
+    pub(crate) fn remove(&mut self, pod: PodIx) {
+        let Some(entry) = self.entries.remove(&pod) else { return };
+        if entry.parked {
+            if let Some(of_class) = self.parked.get_mut(&entry.class) {
+                of_class.remove(&entry.turn);
+                if of_class.is_empty() {
+                    self.parked.remove(&entry.class);
+                }
+            }
+        } else {
+            self.active.remove(&entry.turn);
+        }
+    }
+
+    /// Whose turn it is.
+    pub(crate) fn next(&self) -> Option<PodIx> {
+        self.active.first_key_value().map(|(_, pod)| *pod)
+    }
+
+    /// Nothing can be done for a pod until something changes.
+    pub(crate) fn park(&mut self, pod: PodIx) {
+        let Some(entry) = self.entries.get_mut(&pod).filter(|entry| !entry.parked) else { return };
+        entry.parked = true;
+        self.active.remove(&entry.turn);
+        self.parked.entry(entry.class).or_default().insert(entry.turn.clone(), pod);
+    }
+
+    /// Something changed for pods of a class: the first of them is to be looked at again. The others
+    /// follow if it finds its place.
+    pub(crate) fn wake_first(&mut self, class: ClassIx) {
+        let Some(of_class) = self.parked.get_mut(&class) else { return };
+        if let Some((turn, pod)) = of_class.pop_first() {
+            if let Some(entry) = self.entries.get_mut(&pod) {
+                entry.parked = false;
+            }
+            self.active.insert(turn, pod);
+        }
+        if of_class.is_empty() {
+            self.parked.remove(&class);
+        }
+    }
+
+    /// Everything may have changed.
+    pub(crate) fn wake_all(&mut self) {
+        for (turn, pod) in std::mem::take(&mut self.parked).into_values().flatten() {
+            if let Some(entry) = self.entries.get_mut(&pod) {
+                entry.parked = false;
+            }
+            self.active.insert(turn, pod);
+        }
+    }
+
+    /// Classes with parked pods, each with its first.
+    pub(crate) fn parked_classes(&self) -> impl Iterator<Item = (ClassIx, PodIx)> {
+        let first = |(class, pods): (&ClassIx, &BTreeMap<Turn, PodIx>)| {
+            pods.first_key_value().map(|(_, pod)| (*class, *pod))
+        };
+        self.parked.iter().filter_map(first)
+    }
+
+    /// Everyone in the queue, in no order.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = PodIx> {
+        self.entries.keys().copied()
+    }
+
+    /// How many pods look for their place, and how many of them nothing can be done for.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.entries.len(), self.entries.len() - self.active.len())
+    }
+}

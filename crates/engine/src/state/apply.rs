@@ -1,0 +1,325 @@
+//! Events applied: each makes one object as it says, and everything that follows from it.
+//!
+//! Owns the translation from events to changes. Must not decide anything.
+
+use std::sync::Arc;
+
+use berth_model::node::Node;
+use berth_model::spec::{Phase, PodObject};
+use smallvec::SmallVec;
+
+use super::{NodeState, Place, PodState, State};
+use crate::changes::Change;
+use crate::class::Scored;
+use crate::event::{Event, NodeTopology};
+use crate::offer;
+use crate::table::{NodeIx, fingerprint};
+
+impl State {
+    /// Makes the state as the event says.
+    pub(crate) fn apply(&mut self, event: Event) {
+        match event {
+            Event::Pod(pod) => self.set_pod(&pod),
+            Event::PodGone(uid) => self.remove_pod(&uid),
+            other => self.apply_object(other),
+        }
+    }
+
+    /// Everything but pods.
+    pub(super) fn apply_object(&mut self, event: Event) {
+        match event {
+            Event::Pod(_) | Event::PodGone(_) => {}
+            Event::Node(node) => self.set_node(node),
+            Event::NodeGone(name) => self.remove_node(&name),
+            Event::Topology { node, topology } => self.set_topology(node, topology),
+            Event::Namespace(namespace) => {
+                let before = self.namespaces.insert(namespace.name.clone(), namespace.labels);
+                self.journal_namespace(namespace.name, before);
+                self.namespaces_changed();
+                self.changes.everything();
+            }
+            Event::NamespaceGone(name) => {
+                if let Some(labels) = self.namespaces.remove(&name) {
+                    self.journal_namespace(name, Some(labels));
+                    self.namespaces_changed();
+                    self.changes.everything();
+                }
+            }
+            Event::Budget(budget) => {
+                let name = (budget.namespace.clone(), budget.name.clone());
+                let before = self.budgets.insert(name.clone(), budget);
+                self.journal_object(before.map_or(Event::BudgetGone(name.0, name.1), Event::Budget));
+                self.changes.everything();
+            }
+            Event::BudgetGone(namespace, name) => {
+                if let Some(before) = self.budgets.remove(&(namespace, name)) {
+                    self.journal_object(Event::Budget(before));
+                    self.changes.everything();
+                }
+            }
+            other => self.apply_settings(other),
+        }
+    }
+
+    /// Objects of which nothing else is kept.
+    fn apply_settings(&mut self, event: Event) {
+        let undo = match event {
+            Event::PriorityClass(class) => {
+                let name = class.name.clone();
+                let before = self.priority_classes.insert(name.clone(), class);
+                before.map_or(Event::PriorityClassGone(name), Event::PriorityClass)
+            }
+            Event::PriorityClassGone(name) => match self.priority_classes.remove(&name) {
+                Some(before) => Event::PriorityClass(before),
+                None => return,
+            },
+            Event::Quota(quota) => {
+                let name = (quota.namespace.clone(), quota.name.clone());
+                let before = self.quotas.insert(name.clone(), quota);
+                before.map_or(Event::QuotaGone(name.0, name.1), Event::Quota)
+            }
+            Event::QuotaGone(namespace, name) => match self.quotas.remove(&(namespace, name)) {
+                Some(before) => Event::Quota(before),
+                None => return,
+            },
+            Event::Pool(pool) => {
+                let name = pool.name.clone();
+                let before = self.pools.insert(name.clone(), pool);
+                before.map_or(Event::PoolGone(name), Event::Pool)
+            }
+            Event::PoolGone(name) => match self.pools.remove(&name) {
+                Some(before) => Event::Pool(before),
+                None => return,
+            },
+            Event::Grouping(grouping) => {
+                let [kind, namespace, name] =
+                    [&grouping.kind, &grouping.namespace, &grouping.name].map(Arc::clone);
+                let key = (kind.clone(), namespace.clone(), name.clone());
+                let before = self.groupings.insert(key, grouping);
+                before.map_or(Event::GroupingGone(kind, namespace, name), Event::Grouping)
+            }
+            Event::GroupingGone(kind, namespace, name) => {
+                match self.groupings.remove(&(kind, namespace, name)) {
+                    Some(before) => Event::Grouping(before),
+                    None => return,
+                }
+            }
+            storage => match self.storage.apply(storage) {
+                Some(before) => {
+                    self.changes.everything();
+                    before
+                }
+                None => return,
+            },
+        };
+        self.journal_object(undo);
+    }
+
+    fn journal_namespace(
+        &mut self,
+        name: Arc<str>,
+        before: Option<berth_model::label::Labels>,
+    ) {
+        self.journal_object(match before {
+            Some(labels) => Event::Namespace(berth_model::policy::Namespace { name, labels }),
+            None => Event::NamespaceGone(name),
+        });
+    }
+
+    fn set_node(&mut self, node: Node) {
+        let node = Arc::new(node);
+        match self.node_by_name(&node.name) {
+            Some(at) => self.change_node(at, node),
+            None => self.add_node(node),
+        }
+    }
+
+    fn add_node(&mut self, node: Arc<Node>) {
+        let name = node.name.clone();
+        self.journal_object(Event::NodeGone(name.clone()));
+        let (capacity, pods_max) = self.resources.capacity(&node.allocatable);
+        let offers = offer::of_node(&node, &mut self.resources);
+        let at = self.nodes.insert(NodeState {
+            object: node.clone(),
+            tie: fingerprint(name.as_ref()),
+            capacity,
+            pods_max,
+            used: Vec::new(),
+            scored: Scored::default(),
+            pods: Vec::new(),
+            ports: SmallVec::new(),
+            nominated: SmallVec::new(),
+            has_devices: has_devices(&node),
+            offers,
+            mirror: None,
+        });
+        self.node_names.insert(name.clone(), at);
+        self.census.add_node(at, &node);
+        self.count_images(&node, 1);
+        for pod in self.strays.remove(&name).unwrap_or_default() {
+            self.attach(pod, true);
+        }
+        self.mirror_anew(at);
+        self.touch(at, Change::Node);
+    }
+
+    fn change_node(&mut self, at: NodeIx, node: Arc<Node>) {
+        let before = self.nodes[at].object.clone();
+        if before == node {
+            return;
+        }
+        self.journal_object(Event::Node((*before).clone()));
+        let (capacity, pods_max) = self.resources.capacity(&node.allocatable);
+        let offers = offer::of_node(&node, &mut self.resources);
+        if (&before.labels, &before.taints) != (&node.labels, &node.taints) {
+            let pods = self.nodes[at].pods.clone();
+            for pod in &pods {
+                self.census.move_pod(at, self.pods[*pod].resident(), -1);
+            }
+            self.census.remove_node(at);
+            self.census.add_node(at, &node);
+            for pod in &pods {
+                self.census.move_pod(at, self.pods[*pod].resident(), 1);
+            }
+        }
+        self.count_images(&before, -1);
+        self.count_images(&node, 1);
+        let row = &mut self.nodes[at];
+        row.has_devices = has_devices(&node);
+        (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
+        self.touch(at, Change::Node);
+    }
+
+    fn remove_node(&mut self, name: &Arc<str>) {
+        let Some(at) = self.node_by_name(name) else { return };
+        self.journal_mirror(name);
+        self.journal_object(Event::Node((*self.nodes[at].object).clone()));
+        for pod in self.nodes[at].pods.clone() {
+            self.uncount(pod, at);
+            self.pods[pod].place = Place::Bound(name.clone(), None);
+            self.strays.entry(name.clone()).or_default().push(pod);
+        }
+        for pod in std::mem::take(&mut self.nodes[at].nominated) {
+            self.pods[pod].place = Place::Nominated(name.clone(), None);
+            self.strays.entry(name.clone()).or_default().push(pod);
+        }
+        self.census.remove_node(at);
+        let object = self.nodes[at].object.clone();
+        self.count_images(&object, -1);
+        self.nodes.remove(at);
+        self.node_names.remove(name);
+        self.touch(at, Change::Node);
+    }
+
+    fn count_images(&mut self, node: &Node, change: i32) {
+        let named = node.images.iter().flat_map(|image| {
+            image.names.iter().map(|name| (name, image.size_bytes))
+        });
+        for (name, size_bytes) in named {
+            let (nodes, _) = self.images.entry(name.clone()).or_insert((0, size_bytes));
+            *nodes = nodes.saturating_add_signed(change);
+            if *nodes == 0 {
+                self.images.remove(name);
+            }
+        }
+    }
+
+    fn set_topology(&mut self, node: Arc<str>, topology: Option<Arc<NodeTopology>>) {
+        self.journal_mirror(&node);
+        let before = match topology {
+            Some(topology) => self.topologies.insert(node.clone(), topology),
+            None => self.topologies.remove(&node),
+        };
+        self.journal_object(Event::Topology { node: node.clone(), topology: before });
+        if let Some(at) = self.node_by_name(&node) {
+            self.mirror_anew(at);
+            self.touch(at, Change::Node);
+        }
+    }
+
+    /// A pod is as told. What we decided ourselves is not undone by news from before it.
+    pub(super) fn set_pod(&mut self, object: &PodObject) {
+        if object.phase == Phase::Finished {
+            return self.remove_pod(&object.uid);
+        }
+        let Some(at) = self.pod_by_uid(&object.uid) else { return self.add_pod(object) };
+        let grant = self.grant(object.gpu_grant.as_ref());
+        let pod = &self.pods[at];
+        let told = Place::of(object);
+        let stale = pod.decided && object.node.is_none();
+        let moved = !stale && !pod.place.is_same(&told);
+        let respecified = *self.class_rows[pod.class].spec != *object.spec;
+        let regranted = grant.is_some() && grant != pod.grant;
+        if moved || respecified || regranted {
+            self.journal_pod(at);
+            object.node.iter().for_each(|name| self.journal_mirror(name));
+            self.detach(at);
+            let class = self.acquire_class(&object.spec);
+            self.release_class(self.pods[at].class);
+            let pod = &mut self.pods[at];
+            pod.class = class;
+            if moved {
+                (pod.place, pod.decided) = (told, false);
+            }
+            pod.grant = grant.or(pod.grant);
+            (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+            self.attach(at, true);
+            return;
+        }
+        self.update_pod(at, object, stale);
+    }
+
+    fn update_pod(&mut self, at: crate::table::PodIx, object: &PodObject, stale: bool) {
+        let pod = &self.pods[at];
+        let same = (pod.phase, pod.started_at_ms) == (object.phase, object.started_at_ms);
+        if same && (stale || !pod.decided) {
+            return;
+        }
+        self.journal_pod(at);
+        let before = self.pods[at].resident();
+        let pod = &mut self.pods[at];
+        pod.decided &= stale;
+        (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+        let after = pod.resident();
+        if let Some(node) = pod.place.node().filter(|_| before.terminating != after.terminating) {
+            self.census.move_pod(node, before, -1);
+            self.census.move_pod(node, after, 1);
+            self.touch(node, Change::Freed);
+        }
+    }
+
+    fn add_pod(&mut self, object: &PodObject) {
+        self.journal_no_pod(&object.uid);
+        object.node.iter().for_each(|name| self.journal_mirror(name));
+        let class = self.acquire_class(&object.spec);
+        let grant = self.grant(object.gpu_grant.as_ref());
+        let at = self.pods.insert(PodState {
+            uid: object.uid.clone(),
+            name: object.name.clone(),
+            class,
+            created_at_ms: object.created_at_ms,
+            started_at_ms: object.started_at_ms,
+            phase: object.phase,
+            place: Place::of(object),
+            decided: false,
+            leaving: false,
+            grant,
+        });
+        self.pod_uids.insert(object.uid.clone(), at);
+        self.attach(at, true);
+    }
+
+    pub(super) fn remove_pod(&mut self, uid: &Arc<str>) {
+        let Some(at) = self.pod_by_uid(uid) else { return };
+        self.journal_pod(at);
+        self.detach(at);
+        self.pod_uids.remove(uid);
+        if let Some(pod) = self.pods.remove(at) {
+            self.release_class(pod.class);
+        }
+    }
+}
+
+fn has_devices(node: &Node) -> bool {
+    node.allocatable.iter().any(|(name, amount)| name.is_extended() && amount.sign() > 0)
+}

@@ -1,0 +1,123 @@
+//! Undoing: what was before, kept while somebody may want it back.
+//!
+//! Owns checkpoints. What-if, gangs and dry runs change the live state under a checkpoint and roll
+//! back; nothing is cloned but the mirrors of the nodes that were touched. Must not know what is
+//! tried.
+
+use std::sync::Arc;
+
+use berth_model::spec::PodObject;
+
+use super::State;
+use crate::changes::Change;
+use crate::event::Event;
+use crate::mirror::Mirror;
+use crate::table::PodIx;
+
+/// A mark to come back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint(usize);
+
+/// What to do to have it as before, in the order of the changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Journal {
+    entries: Vec<Undo>,
+    /// How many checkpoints are open.
+    open: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Undo {
+    /// The pod of this UID was like this, or was not there.
+    Pod(Arc<str>, Option<Box<PodObject>>),
+    /// The mirror of the node of this name was like this.
+    Mirror(Arc<str>, Option<Box<Mirror>>),
+    /// Some other object was as this event says.
+    Object(Box<Event>),
+}
+
+impl State {
+    /// From here on changes can be undone.
+    pub(crate) fn checkpoint(&mut self) -> Checkpoint {
+        self.journal.open += 1;
+        Checkpoint(self.journal.entries.len())
+    }
+
+    /// Keeps what was done since; checkpoints before this one can still go further back.
+    pub(crate) fn commit(&mut self, _: Checkpoint) {
+        self.journal.open = self.journal.open.saturating_sub(1);
+        if self.journal.open == 0 {
+            self.journal.entries.clear();
+        }
+    }
+
+    /// Everything is as it was at the checkpoint. Gives the UIDs of pods that changed.
+    pub(crate) fn rollback(&mut self, checkpoint: Checkpoint) -> Vec<Arc<str>> {
+        self.journal.open = self.journal.open.saturating_sub(1);
+        let open = std::mem::take(&mut self.journal.open);
+        let mut pods = Vec::new();
+        while self.journal.entries.len() > checkpoint.0 {
+            match self.journal.entries.pop() {
+                None => break,
+                Some(Undo::Pod(uid, before)) => {
+                    match before {
+                        Some(object) => self.set_pod(&object),
+                        None => self.remove_pod(&uid),
+                    }
+                    pods.push(uid);
+                }
+                Some(Undo::Mirror(name, mirror)) => {
+                    if let Some(node) = self.node_by_name(&name) {
+                        self.nodes[node].mirror = mirror;
+                        self.touch(node, Change::Node);
+                    }
+                }
+                Some(Undo::Object(event)) => self.apply_object(*event),
+            }
+        }
+        self.journal.open = open;
+        if open == 0 {
+            self.journal.entries.clear();
+        }
+        pods
+    }
+
+    fn is_journalling(&self) -> bool {
+        self.journal.open > 0
+    }
+
+    /// Remembers a pod as it is, and the mirror of the node it is on.
+    pub(super) fn journal_pod(&mut self, at: PodIx) {
+        if self.is_journalling() {
+            let object = self.object(at);
+            let name = object.node.clone();
+            let undo = Undo::Pod(object.uid.clone(), Some(Box::new(object)));
+            name.into_iter().for_each(|name| self.journal_mirror(&name));
+            self.journal.entries.push(undo);
+        }
+    }
+
+    /// Remembers that there is no pod of this UID yet.
+    pub(super) fn journal_no_pod(&mut self, uid: &Arc<str>) {
+        if self.is_journalling() {
+            self.journal.entries.push(Undo::Pod(uid.clone(), None));
+        }
+    }
+
+    /// Remembers the mirror of a node as it is.
+    pub(super) fn journal_mirror(&mut self, name: &Arc<str>) {
+        if self.is_journalling()
+            && let Some(node) = self.node_by_name(name)
+        {
+            let mirror = self.nodes[node].mirror.clone();
+            self.journal.entries.push(Undo::Mirror(name.clone(), mirror));
+        }
+    }
+
+    /// Remembers the event that would make an object as it is.
+    pub(super) fn journal_object(&mut self, before: Event) {
+        if self.is_journalling() {
+            self.journal.entries.push(Undo::Object(Box::new(before)));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The cluster as the engine knows it.
+//!
+//! Owns nodes, pods and everything else that events tell of, and keeps what follows from them (use
+//! of nodes, counts by domain, mirrors of kubelets) up to date event by event. Must not decide
+//! anything.
+
+mod apply;
+mod classes;
+mod journal;
+mod node;
+mod placing;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
+use berth_model::resource::ResourceName;
+use berth_model::spec::{Phase, PodObject};
+use smallvec::SmallVec;
+
+use crate::amounts::{self, Resources};
+use crate::census::{Census, Resident};
+use crate::changes::Changes;
+use crate::class::Class;
+use crate::event::NodeTopology;
+use crate::query::Namespaces;
+use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
+use crate::volume::Storage;
+
+pub use journal::Checkpoint;
+pub(crate) use journal::Journal;
+pub(crate) use node::NodeState;
+
+/// Namespace and name.
+pub(crate) type FullName = (Arc<str>, Arc<str>);
+
+/// The cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    pub(crate) resources: Resources,
+    pub(crate) nodes: Slab<NodeIx, NodeState>,
+    node_names: Lookup<Arc<str>, NodeIx>,
+    pub(crate) pods: Slab<PodIx, PodState>,
+    pod_uids: Lookup<Arc<str>, PodIx>,
+    /// Pods that are bound or nominated to nodes that are not there, by node name.
+    strays: BTreeMap<Arc<str>, Vec<PodIx>>,
+    class_specs: Interner<ClassIx, Arc<berth_model::spec::PodSpec>>,
+    class_rows: Slab<ClassIx, Class>,
+    class_pointers: Lookup<usize, ClassIx>,
+    pub(crate) census: Census,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) budgets: BTreeMap<FullName, DisruptionBudget>,
+    pub(crate) priority_classes: BTreeMap<Arc<str>, PriorityClass>,
+    pub(crate) quotas: BTreeMap<FullName, Quota>,
+    pub(crate) pools: BTreeMap<Arc<str>, Pool>,
+    /// By kind, namespace and name.
+    pub(crate) groupings: BTreeMap<(Arc<str>, Arc<str>, Arc<str>), Grouping>,
+    pub(crate) storage: Storage,
+    /// How many pods on nodes use each claim.
+    claim_users: Lookup<FullName, u32>,
+    topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
+    /// How many nodes hold each image, and its size on the node where it was seen first.
+    images: Lookup<Arc<str>, (u32, i64)>,
+    /// When a pod of each workload was last evicted for another.
+    evictions: BTreeMap<FullName, i64>,
+    pub(crate) changes: Changes,
+    pub(crate) journal: Journal,
+}
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub(crate) struct PodState {
+    pub(crate) uid: Arc<str>,
+    pub(crate) name: Arc<str>,
+    pub(crate) class: ClassIx,
+    pub(crate) created_at_ms: i64,
+    pub(crate) started_at_ms: Option<i64>,
+    pub(crate) phase: Phase,
+    pub(crate) place: Place,
+    /// Whether the place is a decision of ours that no event has confirmed yet.
+    pub(crate) decided: bool,
+    /// Whether it is to be evicted, by a decision that no event has confirmed yet.
+    pub(crate) leaving: bool,
+    /// What it has been given for a part of a GPU it needs.
+    pub(crate) grant: Option<ResourceIx>,
+}
+
+/// Where a pod is or wants to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere yet.
+    Pending,
+    /// Waiting for this node.
+    Nominated(Arc<str>, Option<NodeIx>),
+    /// On this node. Known by number while the node exists.
+    Bound(Arc<str>, Option<NodeIx>),
+}
+
+impl Place {
+    /// The node it is on, if that exists.
+    pub(crate) fn node(&self) -> Option<NodeIx> {
+        match self {
+            Self::Bound(_, node) => *node,
+            _ => None,
+        }
+    }
+
+    /// Whether it is the same place, known by number or not.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Pending, Self::Pending) => true,
+            (Self::Nominated(one, _), Self::Nominated(other, _))
+            | (Self::Bound(one, _), Self::Bound(other, _)) => one == other,
+            _ => false,
+        }
+    }
+
+    fn of(object: &PodObject) -> Self {
+        match (&object.node, &object.nominated) {
+            (Some(node), _) => Self::Bound(node.clone(), None),
+            (None, Some(node)) => Self::Nominated(node.clone(), None),
+            (None, None) => Self::Pending,
+        }
+    }
+}
+
+impl PodState {
+    pub(crate) fn is_terminating(&self) -> bool {
+        matches!(self.phase, Phase::Terminating { .. })
+    }
+
+    fn resident(&self) -> Resident {
+        Resident { class: self.class, terminating: self.is_terminating() }
+    }
+
+    /// When its kubelet took it, in the order in which a restarted kubelet would: pods that have not
+    /// started come last.
+    fn arrival(&self) -> (i64, i64, &Arc<str>) {
+        (self.started_at_ms.unwrap_or(i64::MAX), self.created_at_ms, &self.uid)
+    }
+}
+
+impl State {
+    pub(crate) fn node_by_name(&self, name: &str) -> Option<NodeIx> {
+        self.node_names.get(name).copied()
+    }
+
+    pub(crate) fn pod_by_uid(&self, uid: &str) -> Option<PodIx> {
+        self.pod_uids.get(uid).copied()
+    }
+
+    pub(crate) fn class(&self, at: ClassIx) -> &Class {
+        &self.class_rows[at]
+    }
+
+    pub(crate) fn class_of(&self, pod: PodIx) -> &Class {
+        self.class(self.pods[pod].class)
+    }
+
+    /// Nodes in name order.
+    pub(crate) fn nodes_by_name(&self) -> Vec<NodeIx> {
+        let mut nodes: Vec<NodeIx> = self.nodes.indexes().collect();
+        nodes.sort_unstable_by(|one, other| {
+            self.nodes[*one].object.name.cmp(&self.nodes[*other].object.name)
+        });
+        nodes
+    }
+
+    /// Everything about a pod as an event would tell it.
+    pub(crate) fn object(&self, at: PodIx) -> PodObject {
+        let pod = &self.pods[at];
+        let (node, nominated) = match &pod.place {
+            Place::Pending => (None, None),
+            Place::Nominated(node, _) => (None, Some(node.clone())),
+            Place::Bound(node, _) => (Some(node.clone()), None),
+        };
+        PodObject {
+            uid: pod.uid.clone(),
+            name: pod.name.clone(),
+            spec: self.class(pod.class).spec.clone(),
+            created_at_ms: pod.created_at_ms,
+            started_at_ms: pod.started_at_ms,
+            node,
+            nominated,
+            phase: pod.phase,
+            gpu_grant: pod.grant.map(|grant| self.resources.name(grant).clone()),
+        }
+    }
+
+    /// How many nodes hold an image of this name, and its size where it was seen first, which is
+    /// what kube-scheduler goes by.
+    pub(crate) fn image(&self, name: &str) -> (u32, i64) {
+        self.images.get(name).copied().unwrap_or((0, 0))
+    }
+
+    /// How many pods on nodes use a claim.
+    pub(crate) fn claim_users(&self, namespace: &str, name: &str) -> u32 {
+        self.claim_users.get(&(namespace.into(), name.into())).copied().unwrap_or(0)
+    }
+
+    /// When a pod of the same workload was last evicted.
+    pub(crate) fn evicted_at(&self, pod: PodIx) -> Option<i64> {
+        if self.evictions.is_empty() {
+            return None;
+        }
+        self.evictions.get(&self.workload(pod)).copied()
+    }
+
+    /// The name by which the pods of a workload are known: its controller's, or the pod's own.
+    fn workload(&self, pod: PodIx) -> FullName {
+        let row = &self.pods[pod];
+        let spec = &self.class(row.class).spec;
+        let name = spec.controller.as_ref().map_or(&row.name, |controller| &controller.name);
+        (spec.namespace.clone(), name.clone())
+    }
+
+    /// Adds what a pod requests to `used`, or takes it away with a `sign` of -1.
+    pub(crate) fn count_requests(&self, pod: PodIx, used: &mut Vec<i64>, sign: i64) {
+        amounts::add(used, &self.class_of(pod).requests, sign);
+        if let Some(grant) = self.pods[pod].grant {
+            *amounts::at_mut(used, grant) += sign;
+        }
+    }
+
+    /// All pods on nodes that exist.
+    fn residents(&self) -> impl Iterator<Item = (NodeIx, Resident)> {
+        let on = |(at, node): (NodeIx, &NodeState)| {
+            node.pods.iter().map(move |pod| (at, *pod)).collect::<SmallVec<[_; 8]>>()
+        };
+        self.nodes.iter().flat_map(on).map(|(at, pod)| (at, self.pods[pod].resident()))
+    }
+
+    /// The resource a pod's grant names, numbered.
+    fn grant(&mut self, grant: Option<&ResourceName>) -> Option<ResourceIx> {
+        grant.map(|name| self.resources.number(name))
+    }
+}

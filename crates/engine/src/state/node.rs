@@ -1,0 +1,67 @@
+//! One node: what it has, what is used, who is there.
+//!
+//! Owns the sums. Must not know any other node.
+
+use std::sync::Arc;
+
+use berth_model::node::Node;
+use berth_model::spec::HostPort;
+use smallvec::SmallVec;
+
+use crate::amounts::{self, Amounts};
+use crate::class::{Class, Scored};
+use crate::mirror::Mirror;
+use crate::offer::Offers;
+use crate::table::{PodIx, ResourceIx};
+
+/// A node and what is on it.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeState {
+    pub(crate) object: Arc<Node>,
+    /// Breaks ties between nodes: the same whatever the order of events.
+    pub(crate) tie: u64,
+    /// What pods may request in all, by resource.
+    pub(crate) capacity: Vec<i64>,
+    pub(crate) pods_max: i64,
+    /// What pods on it request, by resource.
+    pub(crate) used: Vec<i64>,
+    /// What they request as the scores see it.
+    pub(crate) scored: Scored,
+    pub(crate) pods: Vec<PodIx>,
+    pub(crate) ports: SmallVec<[(HostPort, PodIx); 0]>,
+    /// Pods that wait for this node.
+    pub(crate) nominated: SmallVec<[PodIx; 1]>,
+    /// Whether it has devices of any kind.
+    pub(crate) has_devices: bool,
+    /// What it has for pods that need a part of a GPU, smallest first.
+    pub(crate) offers: Offers,
+    /// What its kubelet has handed out; `None` if its topology is not known.
+    pub(crate) mirror: Option<Box<Mirror>>,
+}
+
+impl NodeState {
+    /// How much of a resource nobody has requested; negative if the node shrank below what runs.
+    pub(crate) fn free(&self, resource: ResourceIx) -> i64 {
+        amounts::at(&self.capacity, resource).saturating_sub(amounts::at(&self.used, resource))
+    }
+
+    pub(super) fn count(&mut self, at: PodIx, class: &Class, grant: Option<ResourceIx>, sign: i64) {
+        amounts::add(&mut self.used, &class.requests, sign);
+        if let Some(grant) = grant {
+            amounts::add(&mut self.used, &Amounts::from_slice(&[(grant, 1)]), sign);
+        }
+        let scored = class.scored_held;
+        self.scored.millicpu += sign * scored.millicpu;
+        self.scored.memory_bytes += sign * scored.memory_bytes;
+        if sign > 0 {
+            self.pods.push(at);
+            let ports = class.spec.host_ports.iter();
+            self.ports.extend(ports.map(|port| (port.clone(), at)));
+        } else {
+            if let Some(place) = self.pods.iter().position(|pod| *pod == at) {
+                self.pods.swap_remove(place);
+            }
+            self.ports.retain(|(_, pod)| *pod != at);
+        }
+    }
+}

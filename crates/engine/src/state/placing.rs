@@ -1,0 +1,193 @@
+//! Pods on nodes: what changes when one comes, goes, or is nominated.
+//!
+//! Owns the one way onto a node and off it, so that all sums stay true. Must not decide anything.
+
+use std::sync::Arc;
+
+use berth_model::spec::Volume;
+
+use super::{Place, State};
+use crate::changes::Change;
+use crate::mirror::Mirror;
+use crate::table::{NodeIx, PodIx, ResourceIx};
+
+impl State {
+    /// Puts a pod where its `place` says, if that node exists. `in_order`: pods are to be mirrored
+    /// in the order in which kubelets took them, whatever the order of events; otherwise the pod is
+    /// simply the next.
+    pub(super) fn attach(&mut self, at: PodIx, in_order: bool) {
+        match self.pods[at].place.clone() {
+            Place::Pending => {}
+            Place::Nominated(name, _) => match self.node_by_name(&name) {
+                Some(node) => {
+                    self.nodes[node].nominated.push(at);
+                    self.pods[at].place = Place::Nominated(name, Some(node));
+                    self.touch(node, Change::Taken);
+                }
+                None => self.strays.entry(name).or_default().push(at),
+            },
+            Place::Bound(name, _) => match self.node_by_name(&name) {
+                Some(node) => {
+                    self.pods[at].place = Place::Bound(name, Some(node));
+                    self.grant_if_needed(at, node);
+                    self.count(at, node);
+                    self.mirror_in(at, node, in_order);
+                    self.touch(node, Change::Taken);
+                }
+                None => self.strays.entry(name).or_default().push(at),
+            },
+        }
+    }
+
+    /// Takes a pod off whatever node it is on or waits for.
+    pub(super) fn detach(&mut self, at: PodIx) {
+        match self.pods[at].place.clone() {
+            Place::Pending => {}
+            Place::Nominated(_, Some(node)) => {
+                self.nodes[node].nominated.retain(|one| *one != at);
+                self.touch(node, Change::Freed);
+            }
+            Place::Bound(_, Some(node)) => {
+                self.uncount(at, node);
+                self.mirror_out(at, node);
+                self.touch(node, Change::Freed);
+            }
+            Place::Nominated(name, None) | Place::Bound(name, None) => {
+                if let Some(strays) = self.strays.get_mut(&name) {
+                    strays.retain(|one| *one != at);
+                    if strays.is_empty() {
+                        self.strays.remove(&name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A pod that was bound without saying what it got for its part of a GPU is taken to have the
+    /// least that will do.
+    fn grant_if_needed(&mut self, at: PodIx, node: NodeIx) {
+        let pod = &self.pods[at];
+        if let (None, Some(need)) = (pod.grant, &self.class_rows[pod.class].spec.gpu) {
+            let offer = self.nodes[node].offers.iter().find(|offer| offer.satisfies(need));
+            let grant = offer.map(|offer| offer.resource);
+            self.pods[at].grant = grant;
+        }
+    }
+
+    pub(crate) fn touch(&mut self, node: NodeIx, change: Change) {
+        self.changes.push(node, change, self.nodes.len());
+    }
+
+    pub(super) fn count(&mut self, at: PodIx, node: NodeIx) {
+        let pod = &self.pods[at];
+        let class = &self.class_rows[pod.class];
+        self.nodes[node].count(at, class, pod.grant, 1);
+        self.census.move_pod(node, pod.resident(), 1);
+        self.use_claims(at, true);
+    }
+
+    pub(super) fn uncount(&mut self, at: PodIx, node: NodeIx) {
+        let pod = &self.pods[at];
+        let class = &self.class_rows[pod.class];
+        self.nodes[node].count(at, class, pod.grant, -1);
+        self.census.move_pod(node, pod.resident(), -1);
+        self.use_claims(at, false);
+    }
+
+    fn use_claims(&mut self, at: PodIx, comes: bool) {
+        let spec = self.class_rows[self.pods[at].class].spec.clone();
+        for volume in &spec.volumes {
+            let Volume::Claim { name, .. } = volume else { continue };
+            let claim = (spec.namespace.clone(), name.clone());
+            let users = self.claim_users.entry(claim.clone()).or_insert(0);
+            *users = if comes { *users + 1 } else { users.saturating_sub(1) };
+            if *users == 0 {
+                self.claim_users.remove(&claim);
+            }
+        }
+    }
+
+    fn mirror_in(&mut self, at: PodIx, node: NodeIx, in_order: bool) {
+        if self.nodes[node].mirror.is_none() {
+            return;
+        }
+        let arrival = self.pods[at].arrival();
+        let late = |other: &PodIx| *other != at && self.pods[*other].arrival() > arrival;
+        if in_order && self.nodes[node].pods.iter().any(late) {
+            self.mirror_anew(node);
+        } else {
+            self.admit(at, node);
+        }
+    }
+
+    fn admit(&mut self, at: PodIx, node: NodeIx) {
+        let pod = &self.pods[at];
+        let class = &mut self.class_rows[pod.class];
+        let Some(mirror) = &mut self.nodes[node].mirror else { return };
+        let version = mirror.kubelet().config().version;
+        let grant = pod.grant.map(|grant| (grant, self.resources.name(grant)));
+        let demand = class.demands.get(&class.spec.pod, version, grant);
+        mirror.admit(at, &pod.uid, demand.map(AsRef::as_ref));
+    }
+
+    fn mirror_out(&mut self, at: PodIx, node: NodeIx) {
+        let uid = self.pods[at].uid.clone();
+        let anew = match &mut self.nodes[node].mirror {
+            Some(mirror) => mirror.remove(at, &uid),
+            None => false,
+        };
+        if anew {
+            self.mirror_anew(node);
+        }
+    }
+
+    /// Makes the mirror of a node from what is known of its inside and the pods on it, in the order
+    /// in which they came. Without a topology that makes sense there is none.
+    pub(super) fn mirror_anew(&mut self, node: NodeIx) {
+        let name = self.nodes[node].object.name.clone();
+        let mirror = self.topologies.get(&name).and_then(|topology| Mirror::new(topology).ok());
+        self.nodes[node].mirror = mirror.map(Box::new);
+        let mut pods = self.nodes[node].pods.clone();
+        pods.sort_by(|one, other| self.pods[*one].arrival().cmp(&self.pods[*other].arrival()));
+        for pod in pods {
+            self.admit(pod, node);
+        }
+    }
+
+    /// Binds a waiting pod to a node, as a decision rather than an event.
+    pub(crate) fn bind(&mut self, at: PodIx, node: NodeIx, grant: Option<ResourceIx>) {
+        let name = self.nodes[node].object.name.clone();
+        self.journal_mirror(&name);
+        self.journal_pod(at);
+        self.detach(at);
+        let pod = &mut self.pods[at];
+        (pod.grant, pod.place, pod.decided) = (grant, Place::Bound(name, None), true);
+        self.attach(at, false);
+    }
+
+    /// Lets a waiting pod wait for a node, or for none in particular.
+    pub(crate) fn nominate(&mut self, at: PodIx, node: Option<Arc<str>>) {
+        self.journal_pod(at);
+        self.detach(at);
+        let pod = &mut self.pods[at];
+        pod.decided = node.is_some();
+        pod.place = node.map_or(Place::Pending, |name| Place::Nominated(name, None));
+        self.attach(at, false);
+    }
+
+    /// A pod is to be evicted; it stays until an event says that it is gone.
+    pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
+        self.journal_pod(at);
+        let workload = self.workload(at);
+        self.evictions.insert(workload, now_ms);
+        self.pods[at].leaving = true;
+        if let Some(node) = self.pods[at].place.node() {
+            self.touch(node, Change::Taken);
+        }
+    }
+
+    /// Forgets evictions that are so long ago that nobody is left alone for them any more.
+    pub(crate) fn forget_evictions(&mut self, before_ms: i64) {
+        self.evictions.retain(|_, evicted_at| *evicted_at > before_ms);
+    }
+}

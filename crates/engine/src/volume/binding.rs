@@ -1,0 +1,203 @@
+//! VolumeBinding: whether a pod's claims can be had on a node.
+//!
+//! Owns which claims are usable, and where their volumes can be reached, found or provisioned. Must
+//! not know what else ties a pod to nodes. The plugin's score is left out: it needs the gate
+//! `StorageCapacityScoring`, which is off by default.
+
+use berth_model::affinity::NodeTerm;
+use berth_model::node::Node;
+use berth_model::spec::{PodSpec, Volume};
+use berth_model::storage::{Claim, InTreePlugin, VolumeSource};
+use smallvec::SmallVec;
+
+use super::Owner;
+use super::matching::{Provision, Wanted, reaches};
+use super::migration;
+use super::storage::Storage;
+use crate::verdict::{Code, Plugin, Reason, Rejection};
+
+const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
+const OUT_OF_REACH: &str = "node(s) didn't match PersistentVolume's node affinity";
+const NO_SPACE: &str = "node(s) did not have enough free storage";
+const VOLUME_GONE: &str =
+    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
+const NOT_BOUND: &str = "pod has unbound immediate PersistentVolumeClaims";
+
+/// A pod's claims by what has to be done for them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Binding<'a> {
+    /// Bound already, in the order of the pod's volumes.
+    bound: SmallVec<[Bound<'a>; 2]>,
+    /// Being provisioned for the node of this name.
+    promised: SmallVec<[(&'a str, Provision<'a>); 1]>,
+    /// To be bound or provisioned where the pod goes, those that ask for least first.
+    waiting: SmallVec<[Wanted<'a>; 1]>,
+}
+
+/// From where the volume of a bound claim can be reached.
+#[derive(Clone, Debug)]
+enum Bound<'a> {
+    /// It does not exist.
+    Gone,
+    /// From nodes that one of these matches; `None`: from all.
+    Within(Option<&'a [NodeTerm]>),
+    /// From nodes that one of these matches, on which the in-tree plugin is said to have moved to
+    /// CSI; on others that one of the first matches.
+    Moved(Option<&'a [NodeTerm]>, InTreePlugin, Vec<NodeTerm>),
+}
+
+impl<'a> Binding<'a> {
+    /// Fails for the whole cluster if a claim cannot be used as it is.
+    pub(super) fn new(
+        storage: &'a Storage,
+        pod: &'a PodSpec,
+        owner: Owner<'_>,
+    ) -> Result<Self, Rejection> {
+        let mut claims: SmallVec<[&Claim; 4]> = SmallVec::new();
+        for volume in &pod.volumes {
+            if let Volume::Claim { name, ephemeral } = volume {
+                let claim = storage.claim(&pod.namespace, name);
+                let claim = usable(claim, name, ephemeral.then_some(owner)).map_err(unusable)?;
+                claims.push(claim);
+            }
+        }
+        let mut binding = Self::default();
+        let mut all_bound = true;
+        for claim in claims {
+            all_bound &= binding.add(storage, claim).map_err(unusable)?;
+        }
+        if !all_bound {
+            return Err(Rejection::unresolvable(Plugin::VolumeBinding, Reason::Text(NOT_BOUND)));
+        }
+        // Equal ones stay in the order of the pod's volumes. kube-scheduler's sort keeps it too, up
+        // to twelve claims.
+        binding.waiting.sort_by_key(Wanted::request_bytes);
+        Ok(binding)
+    }
+
+    /// Whether the claim is bound or may wait for the pod.
+    fn add(&mut self, storage: &'a Storage, claim: &'a Claim) -> Result<bool, String> {
+        if let Some(name) = claim.volume.as_deref().filter(|_| claim.bind_completed) {
+            self.bound.push(Bound::new(storage, name));
+            return Ok(true);
+        }
+        let Some(class) = storage.class_of(claim) else { return Ok(false) };
+        let Some(waits) = class.waits_for_consumer else {
+            // The API server always writes it. Without it kube-scheduler fails with this message.
+            return Err(format!("VolumeBindingMode not set for StorageClass \"{}\"", class.name));
+        };
+        if !waits || claim.volume.is_some() {
+            return Ok(false);
+        }
+        let provision = Provision::new(storage, claim, class);
+        match claim.selected_node.as_deref() {
+            Some(node) => self.promised.push((node, provision)),
+            None => self.waiting.push(Wanted::new(storage, claim, provision)),
+        }
+        Ok(true)
+    }
+
+    pub(super) fn check(&self, storage: &Storage, node: &Node) -> Result<(), Rejection> {
+        let bound = self.bound_conflict(storage, node);
+        let unbound = self.unbound_conflict(node);
+        if bound.is_none() && unbound.is_none() {
+            return Ok(());
+        }
+        // In kube-scheduler's order.
+        let reasons = match bound {
+            Some(VOLUME_GONE) => [unbound, bound],
+            _ => [bound, unbound],
+        };
+        Err(Rejection {
+            plugin: Plugin::VolumeBinding,
+            code: Code::UnschedulableAndUnresolvable,
+            reasons: reasons.into_iter().flatten().map(Reason::Text).collect(),
+        })
+    }
+
+    fn bound_conflict(&self, storage: &Storage, node: &Node) -> Option<&'static str> {
+        self.bound.iter().find_map(|bound| match bound {
+            Bound::Gone => Some(VOLUME_GONE),
+            Bound::Within(terms) => (!reaches(*terms, node)).then_some(OUT_OF_REACH),
+            Bound::Moved(terms, plugin, moved) => {
+                let csi_node = storage.csi_node(&node.name);
+                let has_moved = csi_node.is_some_and(|csi_node| {
+                    csi_node.migrated_plugins.iter().any(|name| name.as_ref() == plugin.name())
+                });
+                let terms = if has_moved { Some(moved.as_slice()) } else { *terms };
+                (!reaches(terms, node)).then_some(OUT_OF_REACH)
+            }
+        })
+    }
+
+    fn unbound_conflict(&self, node: &Node) -> Option<&'static str> {
+        if self.promised.iter().any(|(name, _)| *name != node.name.as_ref()) {
+            return Some(NO_VOLUME);
+        }
+        let mut taken: SmallVec<[&str; 4]> = SmallVec::new();
+        let mut unmatched: SmallVec<[&Provision<'_>; 4]> = SmallVec::new();
+        for wanted in &self.waiting {
+            match wanted.find(node, &taken) {
+                Some(volume) => taken.push(&volume.name),
+                None => unmatched.push(wanted.provision()),
+            }
+        }
+        let promised = self.promised.iter().map(|(_, provision)| provision);
+        promised.chain(unmatched).find_map(|provision| {
+            if !provision.is_possible(node) {
+                Some(NO_VOLUME)
+            } else if !provision.has_space(node) {
+                Some(NO_SPACE)
+            } else {
+                None
+            }
+        })
+    }
+}
+
+impl<'a> Bound<'a> {
+    fn new(storage: &'a Storage, name: &str) -> Self {
+        let Some(volume) = storage.volume(name) else { return Self::Gone };
+        let terms = volume.node_affinity.as_deref();
+        let VolumeSource::InTree(disk) = &volume.source else { return Self::Within(terms) };
+        match migration::affinity(volume, disk.plugin) {
+            Some(moved) => Self::Moved(terms, disk.plugin, moved),
+            None => Self::Within(terms),
+        }
+    }
+}
+
+/// The claim, if it can be used, or why not. `owner` is the pod for which it must have been made.
+fn usable<'a>(
+    claim: Option<&'a Claim>,
+    name: &str,
+    owner: Option<Owner<'_>>,
+) -> Result<&'a Claim, String> {
+    let claim = claim.ok_or_else(|| match owner {
+        Some(_) => format!(
+            "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+        ),
+        None => format!("persistentvolumeclaim \"{name}\" not found"),
+    })?;
+    if claim.lost {
+        let volume = claim.volume.as_deref().unwrap_or_default();
+        return Err(format!(
+            "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
+        ));
+    }
+    if claim.deleting {
+        return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+    }
+    match owner {
+        Some(owner) if claim.controller_uid.as_deref() != Some(owner.uid) => Err(format!(
+            "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)",
+            namespace = claim.namespace,
+            pod = owner.name,
+        )),
+        _ => Ok(claim),
+    }
+}
+
+fn unusable(why: String) -> Rejection {
+    Rejection::unresolvable(Plugin::VolumeBinding, Reason::Owned(why.into()))
+}

@@ -1,0 +1,173 @@
+//! Pods that are being resized in place: what counts while the node has not caught up.
+//!
+//! Owns Kubernetes' rule on which of desired, allocated and used resources counts. Must not know how
+//! a status spells them.
+
+use std::collections::BTreeMap;
+
+use crate::pod::{ContainerKind, Pod, Resources};
+use crate::quantity::Quantity;
+use crate::resource::ResourceList;
+
+/// What a node reports about the resources of a container, or of a pod as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Requests that the node has set aside.
+    pub allocated: ResourceList,
+    /// What is in force.
+    pub in_use: Resources,
+}
+
+/// What a node reports about a pod's resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodReport {
+    /// Whether the node will never be able to do what is desired.
+    pub infeasible: bool,
+    /// By container, where reported.
+    pub containers: BTreeMap<String, Reported>,
+    /// For the pod as a whole, if reported.
+    pub pod: Option<Reported>,
+}
+
+impl Pod {
+    /// Replaces requests by what counts: the largest of desired, allocated and in use, without what
+    /// is desired while that is infeasible. Init containers that end count as desired. Limits follow
+    /// what is in force, and stay at or above the requests, so that the QoS class stays as it is.
+    pub fn count_resize(&mut self, report: &PodReport) {
+        for container in &mut self.containers {
+            let reported = report.containers.get(&container.name);
+            if let Some(reported) = reported.filter(|_| container.kind != ContainerKind::Init) {
+                let requests = counted(&container.resources.requests, reported, report.infeasible);
+                container.resources.replace(requests, reported, report.infeasible);
+            }
+        }
+        if let (Some(of_pod), Some(reported)) = (&mut self.resources, &report.pod) {
+            // Resources that are not desired for the pod as a whole are its containers' affair,
+            // whatever is reported; those not reported at all count as nothing.
+            let counted = counted(&of_pod.requests, reported, report.infeasible);
+            let requests = of_pod
+                .requests
+                .keys()
+                .map(|name| (name.clone(), counted.get(name).copied().unwrap_or(Quantity::ZERO)))
+                .collect();
+            of_pod.replace(requests, reported, report.infeasible);
+        }
+    }
+}
+
+impl Resources {
+    fn replace(&mut self, requests: ResourceList, reported: &Reported, infeasible: bool) {
+        if infeasible {
+            self.limits.extend(reported.in_use.limits.clone());
+        } else {
+            raise(&mut self.limits, &reported.in_use.limits);
+        }
+        for (name, limit) in &mut self.limits {
+            if let Some(request) = requests.get(name) {
+                *limit = request.max(limit).to_owned();
+            }
+        }
+        self.requests = requests;
+    }
+}
+
+fn counted(desired: &ResourceList, reported: &Reported, infeasible: bool) -> ResourceList {
+    let mut counted = reported.in_use.requests.clone();
+    raise(&mut counted, &reported.allocated);
+    if !infeasible {
+        raise(&mut counted, desired);
+    }
+    counted
+}
+
+/// The larger of both, by name.
+fn raise(list: &mut ResourceList, other: &ResourceList) {
+    for (name, quantity) in other {
+        let larger = list.get(name).map_or(*quantity, |have| *have.max(quantity));
+        list.insert(name.clone(), larger);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::{Container, PodLevelResources, QosClass};
+
+    fn list(pairs: &[(&str, &str)]) -> ResourceList {
+        pairs.iter().map(|(name, text)| ((*name).into(), Quantity::parse(text).unwrap())).collect()
+    }
+
+    fn both(pairs: &[(&str, &str)]) -> Resources {
+        Resources { requests: list(pairs), limits: list(pairs) }
+    }
+
+    fn guaranteed(cpu: &str) -> Pod {
+        let resources = both(&[("cpu", cpu), ("memory", "1Gi")]);
+        let container = |name: &str, kind| Container {
+            name: name.to_owned(),
+            kind,
+            resources: resources.clone(),
+        };
+        let containers =
+            vec![container("i", ContainerKind::Init), container("c", ContainerKind::App)];
+        Pod { containers, ..Pod::default() }
+    }
+
+    fn report(container: &str, infeasible: bool, allocated: &str, in_use: &str) -> PodReport {
+        let reported = Reported {
+            allocated: list(&[("cpu", allocated), ("memory", "1Gi")]),
+            in_use: both(&[("cpu", in_use), ("memory", "1Gi")]),
+        };
+        let containers = [(container.to_owned(), reported)].into();
+        PodReport { infeasible, containers, pod: None }
+    }
+
+    #[test]
+    fn the_largest_of_desired_allocated_and_in_use_counts() {
+        for (desired, allocated, in_use, infeasible, counts) in [
+            ("1", "2", "3", false, "3"),
+            ("1", "3", "2", false, "3"),
+            ("3", "1", "2", false, "3"),
+            ("3", "1", "2", true, "2"),
+            ("1", "2", "1", true, "2"),
+        ] {
+            let mut pod = guaranteed(desired);
+            pod.count_resize(&report("c", infeasible, allocated, in_use));
+            let got = pod.containers[1].resources.requests["cpu"];
+            assert_eq!(got.to_string(), counts, "{desired} {allocated} {in_use} {infeasible}");
+            let class = pod.qos(PodLevelResources::Honoured);
+            // Limits that are desired but infeasible are not in force.
+            assert_eq!(class, QosClass::Guaranteed, "{desired} {allocated} {in_use} {infeasible}");
+        }
+    }
+
+    #[test]
+    fn containers_that_end_or_are_not_reported_count_as_desired() {
+        for container in ["i", "elsewhere"] {
+            let mut pod = guaranteed("1");
+            pod.count_resize(&report(container, false, "8", "8"));
+            assert_eq!(pod, guaranteed("1"), "{container}");
+        }
+    }
+
+    #[test]
+    fn the_pod_as_a_whole_counts_only_what_is_desired_for_it() {
+        let mut pod = guaranteed("1");
+        pod.resources = Some(Resources {
+            requests: list(&[("cpu", "2"), ("hugepages-2Mi", "4Mi")]),
+            limits: list(&[("cpu", "4")]),
+        });
+        let reported = Reported {
+            allocated: list(&[("cpu", "3")]),
+            in_use: Resources { requests: list(&[("memory", "9Gi")]), ..Resources::default() },
+        };
+        pod.count_resize(&PodReport {
+            infeasible: true,
+            pod: Some(reported),
+            ..PodReport::default()
+        });
+        let of_pod = pod.resources.unwrap();
+        assert_eq!(of_pod.requests, list(&[("cpu", "3"), ("hugepages-2Mi", "0")]));
+        assert_eq!(of_pod.limits, list(&[("cpu", "4")]));
+    }
+}
