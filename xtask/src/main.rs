@@ -59,6 +59,14 @@ struct Recorded {
 enum Bench {
     /// `would_admit` and `admit` on 1, 2, 4 and 8 NUMA nodes
     Kubelet,
+    /// Decisions on 100 to 100,000 nodes at 95 %, preemption, and what three profiles strand
+    Engine {
+        /// Leave out larger clusters
+        #[arg(long, default_value_t = 100_000)]
+        nodes_max: usize,
+    },
+    /// What three profiles strand on 1,000 nodes
+    Stranding,
 }
 
 fn main() -> ExitCode {
@@ -81,7 +89,12 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Conformance { of: Conformance::Scheduler(Recorded { files, show }) } => {
             conformance::scheduler(&files, show.as_deref())
         }
-        Task::Bench { of: Bench::Kubelet } => bench::kubelet().map(|()| true),
+        Task::Bench { of: Bench::Kubelet } => bench::kubelet::run().map(|()| true),
+        Task::Bench { of: Bench::Engine { nodes_max } } => {
+            bench::engine::run(nodes_max)?;
+            bench::stranding::run().map(|()| true)
+        }
+        Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

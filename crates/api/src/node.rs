@@ -1,4 +1,4 @@
-//! Nodes.
+//! Nodes as the API writes them.
 //!
 //! Owns the way from a Node to the model's. Must not know what runs there.
 

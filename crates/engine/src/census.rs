@@ -330,9 +330,11 @@ impl Census {
                         .is_none_or(|terms| terms.iter().any(|term| term.matches(object)))
             })
             && rule.tolerations.as_ref().is_none_or(|tolerations| {
-                object.taints.iter().filter(|taint| taint.effect.is_hard()).all(|taint| {
-                    tolerations.iter().any(|toleration| toleration.tolerates(taint))
-                })
+                object
+                    .taints
+                    .iter()
+                    .filter(|taint| taint.effect.is_hard())
+                    .all(|taint| tolerations.iter().any(|toleration| toleration.tolerates(taint)))
             })
     }
 
@@ -439,9 +441,8 @@ impl Census {
     /// Counts of those who refuse newcomers as pods of this kind do.
     pub(crate) fn refusals(&self, class: ClassIx) -> impl Iterator<Item = TallyIx> {
         let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
-        let refuses = |tally: &&TallyIx| {
-            self.tallies[**tally].counted == Counted::Asking(Claim::Refuse)
-        };
+        let refuses =
+            |tally: &&TallyIx| self.tallies[**tally].counted == Counted::Asking(Claim::Refuse);
         asking.iter().filter(refuses).copied()
     }
 

@@ -246,11 +246,8 @@ impl Engine {
         if self.config.profile != Profile::Berth {
             return self.evictions_scored(at);
         }
-        let evictor = Evictor {
-            priority: spec.priority,
-            now_ms,
-            rest_ms: self.config.eviction_rest_ms,
-        };
+        let evictor =
+            Evictor { priority: spec.priority, now_ms, rest_ms: self.config.eviction_rest_ms };
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
         let plan = rankings.with(&mut self.state, class, |state, ranking, _, unknown| {
@@ -282,9 +279,8 @@ impl Engine {
     fn wake(&mut self) {
         let epoch = self.state.changes.epoch();
         let changed = self.state.changes.since(self.woken).filter(|_| self.woken_epoch == epoch);
-        let better = changed.is_none_or(|changed| {
-            changed.iter().any(|(_, change)| *change != Change::Taken)
-        });
+        let better = changed
+            .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
         if self.config.profile != Profile::Berth {

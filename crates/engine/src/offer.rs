@@ -53,9 +53,12 @@ pub(crate) fn of_node(node: &Node, resources: &mut Resources) -> Offers {
         if quantity.sign() <= 0 || !plain.starts_with("nvidia.com/") {
             continue;
         }
-        let Some((memory_bytes, compute_milli)) = unit(plain, product, memory_mib) else { continue };
+        let Some((memory_bytes, compute_milli)) = unit(plain, product, memory_mib) else {
+            continue;
+        };
         // A resource of its own name is shared for certain; otherwise the label tells.
-        let shared = name.as_str() != plain || product.len() < label("gpu.product").map_or(0, str::len);
+        let shared =
+            name.as_str() != plain || product.len() < label("gpu.product").map_or(0, str::len);
         let parts = match replicas.filter(|_| shared) {
             None if shared => continue,
             None => 1,

@@ -3,6 +3,7 @@
 //! Owns the difference to the node as it is, so that preemption and nominations can be tried without
 //! changing anything. Must not know what is tried.
 
+use berth_model::spec::HostPort;
 use smallvec::SmallVec;
 
 use crate::state::{NodeState, State};
@@ -14,6 +15,9 @@ pub(crate) struct Overlay {
     /// What would be used, once that differs from what is.
     used: Option<Vec<i64>>,
     pod_change: i64,
+    /// Host ports that would be taken, once they differ: each once, so that a port that two pods
+    /// have is free when one of them goes. That is how kube-scheduler counts them.
+    ports: Option<Vec<HostPort>>,
     pub(crate) gone: SmallVec<[PodIx; 8]>,
     pub(crate) come: SmallVec<[PodIx; 2]>,
 }
@@ -22,6 +26,15 @@ impl Overlay {
     /// What would be used of the node, by resource.
     pub(crate) fn used<'a>(&'a self, node: &'a NodeState) -> &'a [i64] {
         self.used.as_deref().unwrap_or(&node.used)
+    }
+
+    /// Whether none of these host ports would be taken.
+    pub(crate) fn ports_free(&self, node: &NodeState, wanted: &[HostPort]) -> bool {
+        let free = |port: &HostPort| !wanted.iter().any(|one| one.conflicts(port));
+        match &self.ports {
+            Some(ports) => ports.iter().all(free),
+            None => node.ports.iter().all(|(port, _)| free(port)),
+        }
     }
 
     /// How many pods there would be.
@@ -53,6 +66,17 @@ impl Overlay {
         let used = self.used.get_or_insert_with(|| node.used.clone());
         state.count_requests(pod, used, sign);
         self.pod_change += sign;
+        let changed = &state.class_of(pod).spec.host_ports;
+        if changed.is_empty() {
+            return;
+        }
+        let ports = self
+            .ports
+            .get_or_insert_with(|| node.ports.iter().map(|(port, _)| port.clone()).collect());
+        ports.retain(|port| !changed.contains(port));
+        if sign > 0 {
+            ports.extend_from_slice(changed);
+        }
     }
 
     /// Whether nothing differs.

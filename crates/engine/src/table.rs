@@ -184,7 +184,8 @@ impl<I: Index, T: Hash + Eq> Interner<I, T> {
         }
         let at = self.rows.insert((thing, 1));
         let rows = &self.rows;
-        let rehash = |at: &u32| rows.get(I::new(*at as usize)).map_or(0, |(row, _)| fingerprint(row));
+        let rehash =
+            |at: &u32| rows.get(I::new(*at as usize)).map_or(0, |(row, _)| fingerprint(row));
         self.numbers.insert_unique(hash, at.at() as u32, rehash);
         (at, true)
     }

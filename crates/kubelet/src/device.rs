@@ -301,7 +301,10 @@ impl Pool {
     }
 
     /// Healthy devices that nobody holds, counted by the NUMA nodes they are attached to.
-    pub(crate) fn free_by_numa(&self, ledger: &PoolLedger) -> impl Iterator<Item = (NumaMask, usize)> {
+    pub(crate) fn free_by_numa(
+        &self,
+        ledger: &PoolLedger,
+    ) -> impl Iterator<Item = (NumaMask, usize)> {
         let free = ledger.free.iter().map(|free| usize::from(*free));
         self.classes.iter().map(|class| class.numa).zip(free)
     }

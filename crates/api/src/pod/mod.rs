@@ -1,4 +1,4 @@
-//! Pods.
+//! Pods as the API writes them.
 //!
 //! Owns a pod's identity, life and owner, and the way from a Pod to the model's; its parts are in
 //! the modules below. Must not know where the pod could go.

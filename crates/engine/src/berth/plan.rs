@@ -169,10 +169,10 @@ pub(crate) fn estimate(
 }
 
 fn missing(requests: &Amounts, node: &NodeState, part: Option<PartMissing>) -> Option<Missing> {
-    let amounts = requests.iter().map(|(resource, amount)| (*resource, amount - node.free(*resource)));
-    let too_large = requests
-        .iter()
-        .any(|(resource, amount)| *amount > amounts::at(&node.capacity, *resource));
+    let amounts =
+        requests.iter().map(|(resource, amount)| (*resource, amount - node.free(*resource)));
+    let too_large =
+        requests.iter().any(|(resource, amount)| *amount > amounts::at(&node.capacity, *resource));
     let pods = node.pods.len() as i64 + 1 - node.pods_max;
     (!too_large).then(|| Missing { amounts: amounts.collect(), pods, part })
 }
@@ -222,7 +222,10 @@ fn parts(
         PartMissing {
             numa,
             cpus: free_cpus.map_or(0, |free| cpus - free),
-            devices: devices.iter().map(|(pool, want)| (*pool, want - free_devices(*pool))).collect(),
+            devices: devices
+                .iter()
+                .map(|(pool, want)| (*pool, want - free_devices(*pool)))
+                .collect(),
         }
     };
     let all = kubelet.machine().all_numa();

@@ -61,7 +61,8 @@ impl Preemption {
             if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
                 break;
             }
-            let plan = estimate(inquiry.state, trial.ranking.ask_mut(), inquiry.spec(), *at, evictor);
+            let plan =
+                estimate(inquiry.state, trial.ranking.ask_mut(), inquiry.spec(), *at, evictor);
             let Some(plan) = plan else { continue };
             if trial.fits_without(*at, &plan.victims) {
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {

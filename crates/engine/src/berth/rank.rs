@@ -201,7 +201,8 @@ impl Rankings {
         });
         ranking.used_at = serial;
         let changed = state.changes.since(ranking.cursor);
-        let mut refresh = Refresh { state, localities: &mut self.localities, unknown: self.unknown };
+        let mut refresh =
+            Refresh { state, localities: &mut self.localities, unknown: self.unknown };
         match changed.filter(|_| ranking.generation == generation) {
             Some(changed) => refresh.changed(ranking, changed),
             None => refresh.all(ranking),

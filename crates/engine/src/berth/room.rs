@@ -153,8 +153,7 @@ impl Judge<'_> {
             return Err(Obstacle::Kubelet(Reason::UnexpectedAdmissionError));
         };
         let policy = kubelet.config().topology_policy;
-        let strict =
-            matches!(policy, TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode);
+        let strict = matches!(policy, TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode);
         let alignment = match mirror.would_admit(demand) {
             Verdict::Reject { reason, .. } => return Err(Obstacle::Kubelet(reason)),
             Verdict::Admit { certain: false, .. } if strict => return Err(Obstacle::Uncertain),

@@ -15,11 +15,7 @@ use crate::table::{KeyIx, NodeIx};
 const WEIGHED_MAX: usize = 64;
 
 /// The best node, if any will do.
-pub(crate) fn select(
-    inquiry: &Inquiry<'_>,
-    ranking: &Ranking,
-    coarse: &[KeyIx],
-) -> Option<NodeIx> {
+pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx]) -> Option<NodeIx> {
     if ranking.feasible() == 0 {
         return None;
     }

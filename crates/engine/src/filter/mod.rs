@@ -61,15 +61,8 @@ impl<'s> Inquiry<'s> {
             .filter(|tally| state.census.tally(*tally).total() > 0)
             .collect();
         let rules = class.rules.clone().unwrap_or_default();
-        let inquiry = Self {
-            state,
-            class_at: pod.class,
-            class,
-            rules,
-            uid: pod.uid,
-            volumes,
-            refused_by,
-        };
+        let inquiry =
+            Self { state, class_at: pod.class, class, rules, uid: pod.uid, volumes, refused_by };
         Ok((inquiry, narrowed))
     }
 
@@ -161,10 +154,7 @@ impl<'s> Inquiry<'s> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let held = node.ports.iter().filter(|(_, pod)| !overlay.gone.contains(pod));
-        let come = overlay.come.iter().flat_map(|pod| &self.state.class_of(*pod).spec.host_ports);
-        let taken = held.map(|(port, _)| port).chain(come);
-        if taken.into_iter().any(|port| wanted.iter().any(|one| one.conflicts(port))) {
+        if !overlay.ports_free(node, wanted) {
             let reason = "node(s) didn't have free ports for the requested pod ports";
             return Err(Rejection::resolvable(Plugin::NodePorts, Reason::Text(reason)));
         }

@@ -51,9 +51,10 @@ impl Inquiry<'_> {
         let mut nodes: Vec<(u64, NodeIx)> = tallies
             .flat_map(|tally| {
                 let key = census.count(tally).key;
-                census.tally(tally).domains().filter_map(move |(domain, _)| {
-                    census.some_node(key, domain)
-                })
+                census
+                    .tally(tally)
+                    .domains()
+                    .filter_map(move |(domain, _)| census.some_node(key, domain))
             })
             .map(|node| (self.state.nodes[node].tie, node))
             .collect();
@@ -190,8 +191,7 @@ impl Inquiry<'_> {
             let asks = census.refusals(self.state.pods[*pod].class);
             asks.into_iter().any(|tally| {
                 let count = census.count(tally);
-                census.means(count.query, self.class_at)
-                    && census.domain(count.key, at).exists()
+                census.means(count.query, self.class_at) && census.domain(count.key, at).exists()
             })
         })
     }

@@ -64,13 +64,10 @@ pub(super) fn all(
 const PACKING_WEIGHT: i64 = 10;
 
 /// Puts `MostAllocated` over the devices a pod asks for in the place of how full nodes are.
-pub(super) fn pack(
-    inquiry: &Inquiry<'_>,
-    nodes: &[NodeIx],
-    scores: &mut Vec<(Plugin, Vec<i64>)>,
-) {
+pub(super) fn pack(inquiry: &Inquiry<'_>, nodes: &[NodeIx], scores: &mut Vec<(Plugin, Vec<i64>)>) {
     let state = inquiry.state;
-    let is_device = |(resource, _): &&(ResourceIx, i64)| state.resources.name(*resource).is_extended();
+    let is_device =
+        |(resource, _): &&(ResourceIx, i64)| state.resources.name(*resource).is_extended();
     let devices: Vec<(ResourceIx, i64)> =
         inquiry.class.requests.iter().filter(is_device).copied().collect();
     if devices.is_empty() {
@@ -177,7 +174,8 @@ fn least_allocated(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
         }
         count += 1;
         if requested <= capacity {
-            sum += ((i128::from(capacity - requested) * i128::from(MAX)) / i128::from(capacity)) as i64;
+            sum += ((i128::from(capacity - requested) * i128::from(MAX)) / i128::from(capacity))
+                as i64;
         }
     }
     if count == 0 { 0 } else { sum / count }
@@ -218,11 +216,8 @@ fn images(state: &State, spec: &PodSpec, node: &Node) -> i64 {
     let all = state.nodes.len() as f64;
     let of_image = |name: &Arc<str>| {
         let wanted = normalised_image(name);
-        if image_bytes(node, &wanted).is_none() {
-            return 0;
-        }
-        let (nodes, size_bytes) = state.image(&wanted);
-        (size_bytes as f64 * (f64::from(nodes) / all)) as i64
+        let held = image_bytes(node, &wanted).and_then(|_| state.image(&wanted));
+        held.map_or(0, |image| (image.size_bytes as f64 * (f64::from(image.nodes) / all)) as i64)
     };
     threshold_score(spec.images.iter().map(of_image).sum(), spec.pod.containers.len())
 }
@@ -277,8 +272,7 @@ fn spread(
         };
         rules.iter().zip(&weights).map(of_rule).sum::<f64>().round() as i64
     };
-    let raws: Vec<Option<i64>> =
-        nodes.iter().map(|at| (!ignored(*at)).then(|| raw(*at))).collect();
+    let raws: Vec<Option<i64>> = nodes.iter().map(|at| (!ignored(*at)).then(|| raw(*at))).collect();
     let known = || raws.iter().flatten().copied();
     let (least, most) = (known().min().unwrap_or(0), known().max().unwrap_or(0));
     let normal = |raw: &Option<i64>| match raw {

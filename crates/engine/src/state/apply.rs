@@ -8,7 +8,7 @@ use berth_model::node::Node;
 use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
-use super::{NodeState, Place, PodState, State};
+use super::{ImageState, NodeState, Place, PodState, State};
 use crate::changes::Change;
 use crate::class::Scored;
 use crate::event::{Event, NodeTopology};
@@ -48,7 +48,9 @@ impl State {
             Event::Budget(budget) => {
                 let name = (budget.namespace.clone(), budget.name.clone());
                 let before = self.budgets.insert(name.clone(), budget);
-                self.journal_object(before.map_or(Event::BudgetGone(name.0, name.1), Event::Budget));
+                self.journal_object(
+                    before.map_or(Event::BudgetGone(name.0, name.1), Event::Budget),
+                );
                 self.changes.everything();
             }
             Event::BudgetGone(namespace, name) => {
@@ -115,11 +117,7 @@ impl State {
         self.journal_object(undo);
     }
 
-    fn journal_namespace(
-        &mut self,
-        name: Arc<str>,
-        before: Option<berth_model::label::Labels>,
-    ) {
+    fn journal_namespace(&mut self, name: Arc<str>, before: Option<berth_model::label::Labels>) {
         self.journal_object(match before {
             Some(labels) => Event::Namespace(berth_model::policy::Namespace { name, labels }),
             None => Event::NamespaceGone(name),
@@ -155,7 +153,7 @@ impl State {
         });
         self.node_names.insert(name.clone(), at);
         self.census.add_node(at, &node);
-        self.count_images(&node, 1);
+        self.hold_images(&node);
         for pod in self.strays.remove(&name).unwrap_or_default() {
             self.attach(pod, true);
         }
@@ -182,8 +180,8 @@ impl State {
                 self.census.move_pod(at, self.pods[*pod].resident(), 1);
             }
         }
-        self.count_images(&before, -1);
-        self.count_images(&node, 1);
+        self.drop_images(&before);
+        self.hold_images(&node);
         let row = &mut self.nodes[at];
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
@@ -205,21 +203,45 @@ impl State {
         }
         self.census.remove_node(at);
         let object = self.nodes[at].object.clone();
-        self.count_images(&object, -1);
+        self.drop_images(&object);
         self.nodes.remove(at);
         self.node_names.remove(name);
         self.touch(at, Change::Node);
     }
 
-    fn count_images(&mut self, node: &Node, change: i32) {
-        let named = node.images.iter().flat_map(|image| {
-            image.names.iter().map(|name| (name, image.size_bytes))
-        });
-        for (name, size_bytes) in named {
-            let (nodes, _) = self.images.entry(name.clone()).or_insert((0, size_bytes));
-            *nodes = nodes.saturating_add_signed(change);
-            if *nodes == 0 {
+    fn hold_images(&mut self, node: &Node) {
+        for image in &node.images {
+            for name in &image.names {
+                let here = || ImageState {
+                    nodes: 0,
+                    size_bytes: image.size_bytes,
+                    first: node.name.clone(),
+                };
+                let state = self.images.entry(name.clone()).or_insert_with(here);
+                state.nodes += 1;
+                if node.name < state.first {
+                    (state.first, state.size_bytes) = (node.name.clone(), image.size_bytes);
+                }
+            }
+        }
+    }
+
+    /// The images of a node that is not in the table any more are not there.
+    fn drop_images(&mut self, node: &Node) {
+        for name in node.images.iter().flat_map(|image| &image.names) {
+            let Some(state) = self.images.get_mut(name) else { continue };
+            state.nodes = state.nodes.saturating_sub(1);
+            if state.nodes == 0 {
                 self.images.remove(name);
+            } else if state.first == node.name {
+                let others = self.nodes.iter().map(|(_, other)| &other.object);
+                let held = others.filter(|other| other.name != node.name).filter_map(|other| {
+                    let image = other.images.iter().find(|image| image.names.contains(name))?;
+                    Some((&other.name, image.size_bytes))
+                });
+                if let Some((first, size_bytes)) = held.min() {
+                    (state.first, state.size_bytes) = (first.clone(), size_bytes);
+                }
             }
         }
     }

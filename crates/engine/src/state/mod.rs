@@ -59,12 +59,22 @@ pub(crate) struct State {
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
-    /// How many nodes hold each image, and its size on the node where it was seen first.
-    images: Lookup<Arc<str>, (u32, i64)>,
+    images: Lookup<Arc<str>, ImageState>,
     /// When a pod of each workload was last evicted for another.
     evictions: BTreeMap<FullName, i64>,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
+}
+
+/// An image that nodes hold.
+#[derive(Clone, Debug)]
+pub(crate) struct ImageState {
+    /// How many nodes.
+    pub(crate) nodes: u32,
+    /// Its size on the first of them by name. kube-scheduler takes one node's size for all, that of
+    /// the node it saw first.
+    pub(crate) size_bytes: i64,
+    first: Arc<str>,
 }
 
 /// A pod.
@@ -187,10 +197,9 @@ impl State {
         }
     }
 
-    /// How many nodes hold an image of this name, and its size where it was seen first, which is
-    /// what kube-scheduler goes by.
-    pub(crate) fn image(&self, name: &str) -> (u32, i64) {
-        self.images.get(name).copied().unwrap_or((0, 0))
+    /// What is known of the image of this name.
+    pub(crate) fn image(&self, name: &str) -> Option<&ImageState> {
+        self.images.get(name)
     }
 
     /// How many pods on nodes use a claim.

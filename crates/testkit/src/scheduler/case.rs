@@ -48,6 +48,8 @@ impl Case {
             all("csi_nodes", &json.csi_nodes, Event::CsiNode)?,
             all("services", &json.services, Event::Grouping)?,
             all("replica_sets", &json.replica_sets, Event::Grouping)?,
+            all("replication_controllers", &json.replication_controllers, Event::Grouping)?,
+            all("stateful_sets", &json.stateful_sets, Event::Grouping)?,
             all("pdbs", &json.pdbs, Event::Budget)?,
             all("nodes", &json.nodes, Event::Node)?,
             all("pods", &json.pods, Event::Pod)?,

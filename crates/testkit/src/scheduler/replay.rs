@@ -120,8 +120,9 @@ impl Comparison {
 
     fn preemption(&mut self, case: &Case, expected: &PreemptionJson, got: &Preemption) {
         let eligible = |reason: Option<&str>| reason.unwrap_or("eligible").to_owned();
-        let reason = expected.reason.as_deref().filter(|_| !expected.eligible);
-        self.one("preemption", eligible(reason), eligible(got.barred.as_deref()));
+        let reason = expected.reason.as_deref().unwrap_or("not eligible");
+        let barred = (!expected.eligible).then_some(reason);
+        self.one("preemption", eligible(barred), eligible(got.barred.as_deref()));
         let mut candidates: BTreeMap<&str, &Candidate> =
             got.candidates.iter().map(|candidate| (candidate.node.as_ref(), candidate)).collect();
         for (node, expected) in &expected.candidates {

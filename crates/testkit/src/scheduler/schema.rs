@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -43,6 +43,10 @@ pub(super) struct CaseJson {
     pub(super) services: Vec<Service>,
     #[serde(default)]
     pub(super) replica_sets: Vec<ReplicaSet>,
+    #[serde(default)]
+    pub(super) replication_controllers: Vec<ReplicationController>,
+    #[serde(default)]
+    pub(super) stateful_sets: Vec<StatefulSet>,
     pub(super) expect: ExpectJson,
 }
 
