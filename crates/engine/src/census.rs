@@ -100,6 +100,8 @@ pub(crate) struct Kin {
     meant_by: Vec<QueryIx>,
     /// Counts of those who ask as it does.
     asking: Vec<TallyIx>,
+    /// How many such pods are on nodes.
+    residents: u32,
 }
 
 /// A pod that is counted.
@@ -194,7 +196,8 @@ impl Census {
         }
         set_row(&mut self.tally_rows, at, Tally::default());
         self.counts_of[count.query.at()].push(at);
-        if !matches!(count.counted, Counted::Asking(_)) {
+        let meant = |kin: &Kin| kin.residents > 0 && kin.meant_by.binary_search(&count.query).is_ok();
+        if !matches!(count.counted, Counted::Asking(_)) && self.kin.iter().any(meant) {
             for (node, resident) in residents {
                 if self.means(count.query, resident.class) {
                     self.add_to(at, node, resident, 1);
@@ -456,7 +459,7 @@ impl Census {
     ) {
         let meant = |(_, query): &(QueryIx, &Query)| query.matches(namespace, labels, namespaces);
         let meant_by = self.queries.iter().filter(meant).map(|(at, _)| at).collect();
-        set_row(&mut self.kin, class, Kin { meant_by, asking: Vec::new() });
+        set_row(&mut self.kin, class, Kin { meant_by, asking: Vec::new(), residents: 0 });
     }
 
     /// What pods of this kind ask about newcomers from now on.
@@ -472,7 +475,8 @@ impl Census {
     /// A pod comes to a node (`change` 1) or leaves it (-1).
     pub(crate) fn move_pod(&mut self, node: NodeIx, resident: Resident, change: i32) {
         let Some(kin) = self.kin.get_mut(resident.class.at()) else { return };
-        let kin = std::mem::take(kin);
+        let mut kin = std::mem::take(kin);
+        kin.residents = kin.residents.saturating_add_signed(change);
         for query in &kin.meant_by {
             for place in 0..self.counts_of[query.at()].len() {
                 let tally = self.counts_of[query.at()][place];

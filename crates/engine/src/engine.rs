@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use berth_model::spec::{Phase, PodObject};
+use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
 
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
@@ -124,7 +124,7 @@ impl Engine {
 
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
-        self.state.forget_evictions(now_ms.saturating_sub(self.config.eviction_rest_ms));
+        self.state.forget_evictions(now_ms, self.config.eviction_rest_ms);
         self.wake();
         let at = self.queue.next()?;
         let class = self.state.pods[at].class;
@@ -240,7 +240,8 @@ impl Engine {
     fn evictions(&mut self, at: PodIx, now_ms: i64) -> Option<Evictions> {
         let class = self.state.pods[at].class;
         let spec = self.state.class(class).spec.clone();
-        if spec.preemption == berth_model::spec::PreemptionPolicy::Never || self.awaits_room(at) {
+        let may = spec.preemption == PreemptionPolicy::LowerPriority && !self.awaits_room(at);
+        if !may || !self.state.has_pods_below(spec.priority) {
             return None;
         }
         if self.config.profile != Profile::Berth {

@@ -138,13 +138,9 @@ pub(crate) fn estimate(
     ask: &mut Ask,
     spec: &PodSpec,
     at: NodeIx,
-    evictor: &Evictor,
+    evictable: &[PodIx],
 ) -> Option<Plan> {
     let node = &state.nodes[at];
-    let evictable = evictor.evictable(state, node);
-    if evictable.is_empty() {
-        return None;
-    }
     let grants: SmallVec<[Option<ResourceIx>; 2]> = match &spec.gpu {
         None => std::iter::once(None).collect(),
         Some(need) => {
@@ -158,7 +154,7 @@ pub(crate) fn estimate(
         requests.extend(grant.map(|grant| (grant, 1)));
         for part in parts(state, ask, spec, node, grant) {
             let Some(missing) = missing(&requests, node, part) else { continue };
-            let Some(victims) = cover(state, node, missing, &evictable) else { continue };
+            let Some(victims) = cover(state, node, missing, evictable) else { continue };
             let cost = cost(state, &victims, &requests, ask);
             if best.as_ref().is_none_or(|plan| cost < plan.cost) {
                 best = Some(Plan { node: at, victims, cost });

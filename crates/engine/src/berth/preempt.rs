@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::SmallVec;
+
 use super::plan::{Cost, Evictor, Plan, Trial, estimate};
 use super::rank::Ranking;
-use crate::changes::Cursor;
+use crate::changes::{Change, Cursor};
 use crate::config::UnknownTopology;
 use crate::filter::Inquiry;
 use crate::shape::ShapeRef;
@@ -27,6 +29,8 @@ struct Order {
     shape: ShapeRef,
     costs: Vec<Option<Cost>>,
     by_cost: BTreeSet<(Cost, u64, NodeIx)>,
+    /// Nodes with pods that could be evicted, though counting does not say that it would help.
+    others: BTreeSet<(u64, NodeIx)>,
     /// Nodes to look at again because pods there need not be left alone any longer, by when.
     rested: BTreeMap<i64, Vec<NodeIx>>,
     cursor: Cursor,
@@ -61,8 +65,9 @@ impl Preemption {
             if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
                 break;
             }
-            let plan =
-                estimate(inquiry.state, trial.ranking.ask_mut(), inquiry.spec(), *at, evictor);
+            let evictable = evictor.evictable(inquiry.state, &inquiry.state.nodes[*at]);
+            let ask = trial.ranking.ask_mut();
+            let plan = estimate(inquiry.state, ask, inquiry.spec(), *at, &evictable);
             let Some(plan) = plan else { continue };
             if trial.fits_without(*at, &plan.victims) {
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
@@ -110,17 +115,7 @@ impl Preemption {
 fn by_trial(trial: &mut Trial<'_, '_>, order: &Order, evictor: &Evictor) -> Option<Plan> {
     let state = trial.inquiry.state;
     let counted = order.by_cost.iter().map(|(_, _, at)| *at);
-    let mut others: Vec<(u64, NodeIx)> = state
-        .nodes
-        .iter()
-        .filter(|(at, node)| {
-            let known = order.costs.get(at.at()).is_some_and(Option::is_some);
-            !known && trial.ranking.object_allows(*at) && !node.pods.is_empty()
-        })
-        .map(|(at, node)| (node.tie, at))
-        .collect();
-    others.sort_unstable();
-    let others = others.into_iter().map(|(_, at)| at);
+    let others = order.others.iter().map(|(_, at)| *at);
     let candidates: Vec<NodeIx> = counted.chain(others).take(TRIALS_MAX).collect();
     let plans = candidates.into_iter().filter_map(|at| trial.exact(at, evictor));
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
@@ -132,6 +127,7 @@ impl Order {
             shape,
             costs: Vec::new(),
             by_cost: BTreeSet::new(),
+            others: BTreeSet::new(),
             rested: BTreeMap::new(),
             cursor: Cursor::default(),
             epoch: u64::MAX,
@@ -155,8 +151,9 @@ impl Order {
     fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
         let epoch = state.changes.epoch();
         let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
-        let gone = |changed: &[(NodeIx, _)]| {
-            changed.iter().any(|(at, change)| *change == crate::changes::Change::Node)
+        // A node that is gone has left its place in the order; so everything is looked at again.
+        let gone = |changed: &[(NodeIx, Change)]| {
+            changed.iter().any(|(_, change)| *change == Change::Node)
                 || changed.len() > state.nodes.len()
         };
         let mut nodes: Vec<NodeIx> = match changed {
@@ -183,12 +180,19 @@ impl Order {
 
     fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
         let Some(node) = state.nodes.get(at) else { return };
-        let plan = if ranking.object_allows(at) && node.nominated.is_empty() {
-            let spec = ranking.spec();
-            estimate(state, ranking.ask_mut(), &spec, at, evictor)
-        } else {
+        let open = ranking.object_allows(at) && node.nominated.is_empty();
+        let evictable = if open { evictor.evictable(state, node) } else { SmallVec::new() };
+        let plan = if evictable.is_empty() {
             None
+        } else {
+            let spec = ranking.spec();
+            estimate(state, ranking.ask_mut(), &spec, at, &evictable)
         };
+        if plan.is_none() && !evictable.is_empty() {
+            self.others.insert((node.tie, at));
+        } else {
+            self.others.remove(&(node.tie, at));
+        }
         self.set(node.tie, at, plan.map(|plan| plan.cost));
         let rests = node.pods.iter().filter_map(|pod| evictor.rests_until(state, *pod)).min();
         if let Some(until) = rests {

@@ -60,8 +60,11 @@ pub(crate) struct State {
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
     images: Lookup<Arc<str>, ImageState>,
+    /// How many pods on nodes have each priority.
+    priorities: BTreeMap<i32, u32>,
     /// When a pod of each workload was last evicted for another.
     evictions: BTreeMap<FullName, i64>,
+    evictions_swept_at_ms: i64,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
 }
@@ -205,6 +208,11 @@ impl State {
     /// How many pods on nodes use a claim.
     pub(crate) fn claim_users(&self, namespace: &str, name: &str) -> u32 {
         self.claim_users.get(&(namespace.into(), name.into())).copied().unwrap_or(0)
+    }
+
+    /// Whether a pod on a node has a lower priority.
+    pub(crate) fn has_pods_below(&self, priority: i32) -> bool {
+        self.priorities.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
     }
 
     /// When a pod of the same workload was last evicted.

@@ -81,6 +81,7 @@ impl State {
     pub(super) fn count(&mut self, at: PodIx, node: NodeIx) {
         let pod = &self.pods[at];
         let class = &self.class_rows[pod.class];
+        *self.priorities.entry(class.spec.priority).or_insert(0) += 1;
         self.nodes[node].count(at, class, pod.grant, 1);
         self.census.move_pod(node, pod.resident(), 1);
         self.use_claims(at, true);
@@ -89,7 +90,14 @@ impl State {
     pub(super) fn uncount(&mut self, at: PodIx, node: NodeIx) {
         let pod = &self.pods[at];
         let class = &self.class_rows[pod.class];
+        let priority = class.spec.priority;
         self.nodes[node].count(at, class, pod.grant, -1);
+        if let Some(pods) = self.priorities.get_mut(&priority) {
+            *pods -= 1;
+            if *pods == 0 {
+                self.priorities.remove(&priority);
+            }
+        }
         self.census.move_pod(node, pod.resident(), -1);
         self.use_claims(at, false);
     }
@@ -187,7 +195,10 @@ impl State {
     }
 
     /// Forgets evictions that are so long ago that nobody is left alone for them any more.
-    pub(crate) fn forget_evictions(&mut self, before_ms: i64) {
-        self.evictions.retain(|_, evicted_at| *evicted_at > before_ms);
+    pub(crate) fn forget_evictions(&mut self, now_ms: i64, rest_ms: i64) {
+        if now_ms >= self.evictions_swept_at_ms.saturating_add(rest_ms) {
+            self.evictions.retain(|_, evicted_at| evicted_at.saturating_add(rest_ms) > now_ms);
+            self.evictions_swept_at_ms = now_ms;
+        }
     }
 }
