@@ -44,10 +44,6 @@ impl Resources {
         number
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<ResourceIx> {
-        self.numbers.get(name).copied()
-    }
-
     pub(crate) fn name(&self, number: ResourceIx) -> &ResourceName {
         &self.names[number.at()]
     }

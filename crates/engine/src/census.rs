@@ -196,7 +196,8 @@ impl Census {
         }
         set_row(&mut self.tally_rows, at, Tally::default());
         self.counts_of[count.query.at()].push(at);
-        let meant = |kin: &Kin| kin.residents > 0 && kin.meant_by.binary_search(&count.query).is_ok();
+        let meant =
+            |kin: &Kin| kin.residents > 0 && kin.meant_by.binary_search(&count.query).is_ok();
         if !matches!(count.counted, Counted::Asking(_)) && self.kin.iter().any(meant) {
             for (node, resident) in residents {
                 if self.means(count.query, resident.class) {

@@ -12,7 +12,7 @@ use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
 use crate::berth::rank::Rankings;
 use crate::berth::room::{Alignment, View};
-use crate::berth::select::select;
+use crate::berth::select::{allows, select};
 use crate::changes::{Change, Cursor};
 use crate::config::{Config, Profile};
 use crate::decision::{Binding, Decision, Preempting};
@@ -124,8 +124,7 @@ impl Engine {
 
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
-        self.state.forget_evictions(now_ms, self.config.eviction_rest_ms);
-        self.wake();
+        self.wake(now_ms);
         let at = self.queue.next()?;
         let class = self.state.pods[at].class;
         if let Some(found) = self.place(at) {
@@ -202,18 +201,18 @@ impl Engine {
 
     fn place_ranked(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
         let mut rankings = std::mem::take(&mut self.rankings);
-        let found = rankings.with(&mut self.state, class, |state, ranking, coarse, unknown| {
+        let found = rankings.with(&mut self.state, class, |state, ranking, coarse| {
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, Some(node)) => {
                     let cares = inquiry.has_neighbour_rules();
                     let fits = ranking.rank(state, node).is_some();
-                    Some(node).filter(|node| fits && inquiry.walk_allows(*node, cares))
+                    Some(node).filter(|node| fits && allows(&inquiry, ranking, *node, cares))
                 }
                 _ => None,
             };
             let node = nominated.or_else(|| select(&inquiry, ranking, coarse))?;
-            let room = ranking.judge(state, unknown, View::of(&state.nodes[node])).ok()?;
+            let room = ranking.judge(state, View::of(&state.nodes[node])).ok()?;
             Some(Found { node, grant: room.grant, alignment: room.alignment })
         });
         self.rankings = rankings;
@@ -251,9 +250,9 @@ impl Engine {
             Evictor { priority: spec.priority, now_ms, rest_ms: self.config.eviction_rest_ms };
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
-        let plan = rankings.with(&mut self.state, class, |state, ranking, _, unknown| {
+        let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
-            preemption.find(&inquiry, ranking, unknown, &evictor)
+            preemption.find(&inquiry, ranking, &evictor)
         });
         self.rankings = rankings;
         plan.map(|plan| Evictions {
@@ -276,24 +275,30 @@ impl Engine {
         Some(Evictions { node, victims, budget_violations })
     }
 
-    /// Looks through what changed, and wakes the first of every class that has a place now.
-    fn wake(&mut self) {
+    /// Looks through what changed, and wakes the first of every class for which something can be done
+    /// now: it has a place, or others could be evicted for it.
+    fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
+        let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
         let changed = self.state.changes.since(self.woken).filter(|_| self.woken_epoch == epoch);
-        let better = changed
+        let unchanged = changed.is_some_and(<[_]>::is_empty) && !rested;
+        let freed = changed
             .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
-        if self.config.profile != Profile::Berth {
-            if better {
-                self.queue.wake_all();
-            }
+        if unchanged {
             return;
+        }
+        if self.config.profile != Profile::Berth {
+            return self.queue.wake_all();
         }
         let parked: Vec<(ClassIx, PodIx)> = self.queue.parked_classes().collect();
         for (class, first) in parked {
-            let cares = || !self.state.class(class).spec.pod_affinity.required.is_empty();
-            if (better || cares()) && self.place(first).is_some() {
+            // What others take can only help pods that want others near, or evenly spread.
+            let rules = self.state.rules(class);
+            let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
+            let found = may_fit && self.place(first).is_some();
+            if found || self.evictions(first, now_ms).is_some() {
                 self.queue.wake_first(class);
             }
         }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use berth_kubelet::KubeletConfig;
+use berth_kubelet::{ConfigError, Kubelet, KubeletConfig};
 use berth_model::device::DevicePool;
 use berth_model::machine::Machine;
 use berth_model::node::Node;
@@ -15,15 +15,27 @@ use berth_model::storage::{
     Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
 };
 
-/// What a node looks like inside, and how its kubelet is set up.
+/// What a node looks like inside, and how its kubelet is set up. Checked when it is made; nodes that
+/// are alike had better share one.
 #[derive(Clone, Debug)]
 pub struct NodeTopology {
-    /// Sockets, NUMA nodes, CPUs, memory.
-    pub machine: Arc<Machine>,
-    /// Policies and options.
-    pub config: KubeletConfig,
-    /// Devices by resource.
-    pub devices: Vec<DevicePool>,
+    kubelet: Kubelet,
+}
+
+impl NodeTopology {
+    /// Sockets, NUMA nodes, CPUs and memory; policies and options; devices by resource.
+    pub fn new(
+        machine: impl Into<Arc<Machine>>,
+        config: KubeletConfig,
+        devices: Vec<DevicePool>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self { kubelet: Kubelet::new(machine, config, devices)? })
+    }
+
+    /// The kubelet of such a node, with no pods.
+    pub fn empty_kubelet(&self) -> &Kubelet {
+        &self.kubelet
+    }
 }
 
 /// An object is as given, or is gone.

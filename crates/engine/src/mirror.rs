@@ -5,7 +5,7 @@
 //! believed then until that pod is gone or the topology is told anew. Must not know why pods are
 //! bound.
 
-use berth_kubelet::{ConfigError, Kubelet, PodDemand, Verdict};
+use berth_kubelet::{Kubelet, PodDemand, Verdict};
 
 use crate::event::NodeTopology;
 use crate::table::PodIx;
@@ -19,10 +19,9 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    pub(crate) fn new(topology: &NodeTopology) -> Result<Self, ConfigError> {
-        let NodeTopology { machine, config, devices } = topology;
-        let kubelet = Kubelet::new(machine.clone(), config.clone(), devices.clone())?;
-        Ok(Self { kubelet, refused: Vec::new() })
+    /// Of a node with no pods.
+    pub(crate) fn new(topology: &NodeTopology) -> Self {
+        Self { kubelet: topology.empty_kubelet().clone(), refused: Vec::new() }
     }
 
     pub(crate) fn kubelet(&self) -> &Kubelet {

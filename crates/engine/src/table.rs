@@ -213,10 +213,6 @@ impl<I: Index, T: Hash + Eq> Interner<I, T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.rows.iter().map(|(at, (thing, _))| (at, thing))
     }
-
-    pub(crate) fn bound(&self) -> usize {
-        self.rows.bound()
-    }
 }
 
 impl<I: Index, T> std::ops::Index<I> for Interner<I, T> {

@@ -72,7 +72,7 @@ impl NodeKind {
         };
         let devices = self.devices.iter();
         let devices = devices.map(|(name, count)| spread_devices(name, *count, &machine)).collect();
-        Ok(Arc::new(NodeTopology { machine: Arc::new(machine), config, devices }))
+        Ok(Arc::new(NodeTopology::new(machine, config, devices)?))
     }
 
     /// The node of this number, in one of three zones.

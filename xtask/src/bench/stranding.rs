@@ -5,12 +5,13 @@
 //! whose kubelet turns them down come back as new pods, as a controller would make them, up to a
 //! limit.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use berth_engine::decision::Decision;
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
 use berth_engine::{Engine, Profile};
 use berth_kubelet::{Kubelet, PodDemand, TopologyPolicy};
 use berth_model::spec::PodSpec;
@@ -23,56 +24,65 @@ const SIZES: [u32; 7] = [1, 1, 1, 1, 2, 2, 4];
 /// How often a pod that its kubelet turned down comes back.
 const RETRIES_MAX: usize = 3;
 
-/// What came of the arrivals.
+/// After the arrivals, so many times one pod ends and another comes.
+const CHURN: usize = 8_000;
+
+/// What came of pods that arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    /// Pods that run.
-    pub(crate) running: usize,
+struct Outcome {
     /// Pods that found no node.
-    pub(crate) stranded: usize,
+    stranded: usize,
     /// Times a kubelet turned a bound pod down.
-    pub(crate) rejections: usize,
+    rejections: usize,
     /// Pods that were turned down every time.
-    pub(crate) given_up: usize,
+    given_up: usize,
 }
 
 pub(crate) fn run() -> Result<()> {
     println!(
-        "{:<26} {:>8} {:>9} {:>11} {:>9} {:>8}",
-        "profile", "running", "stranded", "rejections", "given up", "seconds"
+        "{:<26} {:^33} {:^33} {:>8}",
+        "", "4,000 pods arrive", "then 8,000 end, as many arrive", ""
     );
+    let columns = format!("{:>10} {:>11} {:>10}", "stranded", "rejections", "given up");
+    println!("{:<26} {columns} {columns} {:>8}", "profile", "seconds");
     for (name, profile) in [
         ("kube-scheduler", Profile::KubeScheduler),
         ("kube-scheduler, packing", Profile::KubeSchedulerPacking),
         ("berth", Profile::Berth),
     ] {
         let start = Instant::now();
-        let outcome = arrivals(profile, 86).map_err(|error| anyhow!("{error}"))?;
-        let Outcome { running, stranded, rejections, given_up } = outcome;
-        println!(
-            "{name:<26} {running:>8} {stranded:>9} {rejections:>11} {given_up:>9} {:>8.2}",
-            start.elapsed().as_secs_f64()
-        );
+        let mut cluster = Cluster::new(profile, 86).map_err(|error| anyhow!("{error}"))?;
+        let arrived = cluster.arrivals(PODS, false).map_err(|error| anyhow!("{error}"))?;
+        let churned = cluster.arrivals(CHURN, true).map_err(|error| anyhow!("{error}"))?;
+        let columns = [arrived, churned].map(|Outcome { stranded, rejections, given_up }| {
+            format!("{stranded:>10} {rejections:>11} {given_up:>10}")
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{name:<26} {} {} {seconds:>8.2}", columns[0], columns[1]);
     }
     Ok(())
 }
 
 /// The kubelets themselves, which no scheduler sees into.
 struct Kubelets {
-    by_node: std::collections::BTreeMap<Arc<str>, Kubelet>,
+    by_node: BTreeMap<Arc<str>, Kubelet>,
 }
 
 impl Kubelets {
-    fn new(events: &[Event]) -> Result<Self, BuildError> {
-        let mut by_node = std::collections::BTreeMap::new();
+    fn new(events: &[Event]) -> Self {
+        let mut by_node = BTreeMap::new();
         for event in events {
             if let Event::Topology { node, topology: Some(topology) } = event {
-                let NodeTopology { machine, config, devices } = topology.as_ref();
-                let kubelet = Kubelet::new(machine.clone(), config.clone(), devices.clone())?;
-                by_node.insert(node.clone(), kubelet);
+                by_node.insert(node.clone(), topology.empty_kubelet().clone());
             }
         }
-        Ok(Self { by_node })
+        Self { by_node }
+    }
+
+    fn remove(&mut self, node: &Arc<str>, uid: &str) {
+        if let Some(kubelet) = self.by_node.get_mut(node) {
+            kubelet.remove(uid);
+        }
     }
 
     /// Whether the node's kubelet takes the pod.
@@ -83,41 +93,64 @@ impl Kubelets {
     }
 }
 
-fn arrivals(profile: Profile, seed: u64) -> Result<Outcome, BuildError> {
-    let kind = NodeKind::whole("gpu", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::SingleNumaNode);
-    let events = kind.nodes(0, NODES)?;
-    let mut kubelets = Kubelets::new(&events)?;
-    let mut engine = Engine::new(profile);
-    events.into_iter().for_each(|event| engine.apply(event));
-    let specs: Vec<Arc<PodSpec>> = SIZES
-        .iter()
-        .map(|gpus| gpu_template(&format!("size-{gpus}"), 0, *gpus).map(Arc::new))
-        .collect::<Result<_, _>>()?;
-    let mut dice = Dice::new(seed);
-    let mut outcome = Outcome::default();
-    let mut number = 0;
-    for _ in 0..PODS {
-        let spec = &specs[dice.below(specs.len())];
-        let mut tries = 0;
-        loop {
-            number += 1;
-            tries += 1;
-            engine.apply(Event::Pod(pending(spec, number)));
-            let Some(Decision::Bind(binding)) = engine.decide(number as i64) else {
+/// A scheduler, the nodes' kubelets, and who runs.
+struct Cluster {
+    engine: Engine,
+    kubelets: Kubelets,
+    specs: Vec<Arc<PodSpec>>,
+    running: Vec<(Arc<str>, Arc<str>)>,
+    dice: Dice,
+    pods: u64,
+}
+
+impl Cluster {
+    fn new(profile: Profile, seed: u64) -> Result<Self, BuildError> {
+        let kind = NodeKind::whole("gpu", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::SingleNumaNode);
+        let events = kind.nodes(0, NODES)?;
+        let kubelets = Kubelets::new(&events);
+        let mut engine = Engine::new(profile);
+        events.into_iter().for_each(|event| engine.apply(event));
+        let spec = |gpus: &u32| gpu_template(&format!("size-{gpus}"), 0, *gpus).map(Arc::new);
+        let specs = SIZES.iter().map(spec).collect::<Result<_, _>>()?;
+        let (running, dice) = (Vec::new(), Dice::new(seed));
+        Ok(Self { engine, kubelets, specs, running, dice, pods: 0 })
+    }
+
+    /// So many pods come, each after another has ended if `churn` is set.
+    fn arrivals(&mut self, count: usize, churn: bool) -> Result<Outcome, BuildError> {
+        let mut outcome = Outcome::default();
+        for _ in 0..count {
+            if churn {
+                let (uid, node) = self.running.swap_remove(self.dice.below(self.running.len()));
+                self.kubelets.remove(&node, &uid);
+                self.engine.apply(Event::PodGone(uid));
+            }
+            let spec = self.specs[self.dice.below(self.specs.len())].clone();
+            self.arrive(&spec, &mut outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    /// A pod comes, and comes back if its kubelet turns it down.
+    fn arrive(&mut self, spec: &Arc<PodSpec>, outcome: &mut Outcome) -> Result<(), BuildError> {
+        for _ in 0..=RETRIES_MAX {
+            self.pods += 1;
+            let pod = pending(spec, self.pods);
+            let uid = pod.uid.clone();
+            self.engine.apply(Event::Pod(pod));
+            let Some(Decision::Bind(binding)) = self.engine.decide(self.pods as i64) else {
                 outcome.stranded += 1;
-                break;
+                self.engine.apply(Event::PodGone(uid));
+                return Ok(());
             };
-            if kubelets.admit(&binding.node, &binding.pod, spec)? {
-                outcome.running += 1;
-                break;
+            if self.kubelets.admit(&binding.node, &binding.pod, spec)? {
+                self.running.push((binding.pod, binding.node));
+                return Ok(());
             }
             outcome.rejections += 1;
-            engine.apply(Event::PodGone(binding.pod));
-            if tries > RETRIES_MAX {
-                outcome.given_up += 1;
-                break;
-            }
+            self.engine.apply(Event::PodGone(binding.pod));
         }
+        outcome.given_up += 1;
+        Ok(())
     }
-    Ok(outcome)
 }

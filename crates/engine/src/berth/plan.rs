@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 use super::rank::Ranking;
 use super::room::{Ask, View};
 use crate::amounts::{self, Amounts};
-use crate::config::UnknownTopology;
 use crate::filter::Inquiry;
 use crate::kube::preempt::{importance, priority, split_by_budgets};
 use crate::overlay::Overlay;
@@ -303,7 +302,6 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
 pub(crate) struct Trial<'a, 's> {
     pub(crate) inquiry: &'a Inquiry<'s>,
     pub(crate) ranking: &'a mut Ranking,
-    pub(crate) unknown: UnknownTopology,
 }
 
 impl Trial<'_, '_> {
@@ -322,14 +320,8 @@ impl Trial<'_, '_> {
                 mirror.remove(*pod, &state.pods[*pod].uid);
             }
         }
-        let view = View {
-            node,
-            used: overlay.used(node),
-            pods: overlay.pod_count(node),
-            mirror: mirror.as_deref(),
-            gone: victims,
-        };
-        self.ranking.judge(state, self.unknown, view).is_ok()
+        let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
+        self.ranking.judge(state, view).is_ok()
     }
 
     /// The victims found by sparing one after the other, the most important first, as long as the

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use super::plan::{Cost, Evictor, Plan, Trial, estimate};
 use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
-use crate::config::UnknownTopology;
 use crate::filter::Inquiry;
 use crate::shape::ShapeRef;
 use crate::state::State;
@@ -27,7 +26,8 @@ const TRIALS_MAX: usize = 100;
 #[derive(Clone, Debug)]
 struct Order {
     shape: ShapeRef,
-    costs: Vec<Option<Cost>>,
+    /// By node: where it is in the sets below, and the tie by which it was put there.
+    places: Vec<Place>,
     by_cost: BTreeSet<(Cost, u64, NodeIx)>,
     /// Nodes with pods that could be evicted, though counting does not say that it would help.
     others: BTreeSet<(u64, NodeIx)>,
@@ -36,6 +36,18 @@ struct Order {
     cursor: Cursor,
     epoch: u64,
     used_at: u64,
+}
+
+/// What evictions would do on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// There is nobody to evict.
+    #[default]
+    Nobody,
+    /// They would make room at this cost, by counting.
+    Cost(Cost, u64),
+    /// Counting does not say that they would help.
+    Other(u64),
 }
 
 /// All such orders.
@@ -51,11 +63,10 @@ impl Preemption {
         &mut self,
         inquiry: &Inquiry<'_>,
         ranking: &mut Ranking,
-        unknown: UnknownTopology,
         evictor: &Evictor,
     ) -> Option<Plan> {
         let order = self.order(inquiry.state, ranking, evictor);
-        let mut trial = Trial { inquiry, ranking, unknown };
+        let mut trial = Trial { inquiry, ranking };
         if inquiry.has_neighbour_rules() {
             return by_trial(&mut trial, order, evictor);
         }
@@ -84,7 +95,8 @@ impl Preemption {
             }
         }
         for (at, cost) in wrong {
-            order.set(inquiry.state.nodes[at].tie, at, cost);
+            let tie = inquiry.state.nodes[at].tie;
+            order.set(at, cost.map_or(Place::Other(tie), |cost| Place::Cost(cost, tie)));
         }
         best
     }
@@ -125,7 +137,7 @@ impl Order {
     fn new(shape: ShapeRef) -> Self {
         Self {
             shape,
-            costs: Vec::new(),
+            places: Vec::new(),
             by_cost: BTreeSet::new(),
             others: BTreeSet::new(),
             rested: BTreeMap::new(),
@@ -135,30 +147,37 @@ impl Order {
         }
     }
 
-    fn set(&mut self, tie: u64, at: NodeIx, cost: Option<Cost>) {
-        if at.at() >= self.costs.len() {
-            self.costs.resize(at.at() + 1, None);
+    fn set(&mut self, at: NodeIx, place: Place) {
+        if at.at() >= self.places.len() {
+            self.places.resize(at.at() + 1, Place::Nobody);
         }
-        let before = std::mem::replace(&mut self.costs[at.at()], cost);
-        if let Some(before) = before {
-            self.by_cost.remove(&(before, tie, at));
+        match std::mem::replace(&mut self.places[at.at()], place) {
+            Place::Nobody => {}
+            Place::Cost(cost, tie) => {
+                self.by_cost.remove(&(cost, tie, at));
+            }
+            Place::Other(tie) => {
+                self.others.remove(&(tie, at));
+            }
         }
-        if let Some(cost) = cost {
-            self.by_cost.insert((cost, tie, at));
+        match place {
+            Place::Nobody => {}
+            Place::Cost(cost, tie) => {
+                self.by_cost.insert((cost, tie, at));
+            }
+            Place::Other(tie) => {
+                self.others.insert((tie, at));
+            }
         }
     }
 
     fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
         let epoch = state.changes.epoch();
         let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
-        // A node that is gone has left its place in the order; so everything is looked at again.
-        let gone = |changed: &[(NodeIx, Change)]| {
-            changed.iter().any(|(_, change)| *change == Change::Node)
-                || changed.len() > state.nodes.len()
-        };
-        let mut nodes: Vec<NodeIx> = match changed {
-            Some(changed) if !gone(changed) => changed.iter().map(|(at, _)| *at).collect(),
-            _ => {
+        let few = |changed: &&[(NodeIx, Change)]| changed.len() <= state.nodes.len();
+        let mut nodes: Vec<NodeIx> = match changed.filter(few) {
+            Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
+            None => {
                 *self = Self { used_at: self.used_at, ..Self::new(self.shape) };
                 state.nodes.indexes().collect()
             }
@@ -179,7 +198,7 @@ impl Order {
     }
 
     fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
-        let Some(node) = state.nodes.get(at) else { return };
+        let Some(node) = state.nodes.get(at) else { return self.set(at, Place::Nobody) };
         let open = ranking.object_allows(at) && node.nominated.is_empty();
         let evictable = if open { evictor.evictable(state, node) } else { SmallVec::new() };
         let plan = if evictable.is_empty() {
@@ -188,12 +207,14 @@ impl Order {
             let spec = ranking.spec();
             estimate(state, ranking.ask_mut(), &spec, at, &evictable)
         };
-        if plan.is_none() && !evictable.is_empty() {
-            self.others.insert((node.tie, at));
-        } else {
-            self.others.remove(&(node.tie, at));
-        }
-        self.set(node.tie, at, plan.map(|plan| plan.cost));
+        self.set(
+            at,
+            match plan {
+                Some(plan) => Place::Cost(plan.cost, node.tie),
+                None if evictable.is_empty() => Place::Nobody,
+                None => Place::Other(node.tie),
+            },
+        );
         let rests = node.pods.iter().filter_map(|pod| evictor.rests_until(state, *pod)).min();
         if let Some(until) = rests {
             self.rested.entry(until).or_default().push(at);

@@ -51,6 +51,7 @@ pub(crate) struct Ranking {
     /// A pod of this shape, whatever its labels.
     spec: Arc<PodSpec>,
     ask: Ask,
+    unknown: UnknownTopology,
     /// By node: its bucket, or `NONE` if its object rules it out; and its key, or the largest
     /// number if it has no room.
     places: Vec<(u32, u64)>,
@@ -113,15 +114,21 @@ impl Ranking {
     }
 
     /// The judgement of a node as it is or would be.
-    pub(crate) fn judge(
-        &mut self,
+    pub(crate) fn judge(&mut self, state: &State, view: View<'_>) -> Result<Room, Obstacle> {
+        let (resources, unknown) = (&state.resources, self.unknown);
+        Judge { spec: &self.spec, resources, unknown }.judge(&mut self.ask, view)
+    }
+
+    /// The same for another pod.
+    pub(crate) fn judge_other(
+        &self,
         state: &State,
-        unknown: UnknownTopology,
+        spec: &PodSpec,
+        ask: &mut Ask,
         view: View<'_>,
     ) -> Result<Room, Obstacle> {
-        let spec = self.spec.clone();
-        let judge = Judge { spec: &spec, pod: &spec.pod, resources: &state.resources, unknown };
-        judge.judge(&mut self.ask, view)
+        let (resources, unknown) = (&state.resources, self.unknown);
+        Judge { spec, resources, unknown }.judge(ask, view)
     }
 
     fn forget(&mut self, nodes: usize) {
@@ -169,13 +176,12 @@ impl Rankings {
         &mut self,
         state: &mut State,
         class: ClassIx,
-        ask: impl FnOnce(&State, &mut Ranking, &[KeyIx], UnknownTopology) -> T,
+        ask: impl FnOnce(&State, &mut Ranking, &[KeyIx]) -> T,
     ) -> T {
-        let unknown = self.unknown;
         self.localities.refresh(state);
         let coarse = self.localities.keys(state);
         let ranking = self.of(state, class);
-        ask(state, ranking, &coarse, unknown)
+        ask(state, ranking, &coarse)
     }
 
     /// The ranking for pods of a class, up to date.
@@ -190,6 +196,7 @@ impl Rankings {
                 shape,
                 spec: spec.clone(),
                 ask: Ask::new(requests, &state.resources),
+                unknown: self.unknown,
                 places: Vec::new(),
                 buckets: Vec::new(),
                 bucket_numbers: Lookup::default(),
@@ -201,8 +208,7 @@ impl Rankings {
         });
         ranking.used_at = serial;
         let changed = state.changes.since(ranking.cursor);
-        let mut refresh =
-            Refresh { state, localities: &mut self.localities, unknown: self.unknown };
+        let mut refresh = Refresh { state, localities: &mut self.localities };
         match changed.filter(|_| ranking.generation == generation) {
             Some(changed) => refresh.changed(ranking, changed),
             None => refresh.all(ranking),
@@ -255,7 +261,6 @@ impl Rankings {
 struct Refresh<'a> {
     state: &'a State,
     localities: &'a mut Localities,
-    unknown: UnknownTopology,
 }
 
 impl Refresh<'_> {
@@ -309,7 +314,7 @@ impl Refresh<'_> {
         if bucket == NONE {
             return;
         }
-        let room = ranking.judge(self.state, self.unknown, View::of(node));
+        let room = ranking.judge(self.state, View::of(node));
         ranking.set(node.tie, at, (bucket, room.map_or(FULL, |room| room.key)));
     }
 

@@ -5,7 +5,7 @@
 
 use berth_kubelet::{PodDemand, Reason, TopologyPolicy, Verdict};
 use berth_model::numa::NumaMask;
-use berth_model::pod::Pod;
+use berth_model::resource::ResourceName;
 use berth_model::spec::PodSpec;
 use smallvec::SmallVec;
 
@@ -14,6 +14,7 @@ use crate::config::UnknownTopology;
 use crate::demand::Demands;
 use crate::filter::{Shortage, fit};
 use crate::mirror::Mirror;
+use crate::overlay::Overlay;
 use crate::state::NodeState;
 use crate::table::{PodIx, ResourceIx};
 
@@ -50,6 +51,12 @@ impl<'a> View<'a> {
     pub(crate) fn of(node: &'a NodeState) -> Self {
         let (used, pods) = (node.used.as_slice(), node.pods.len() as i64);
         Self { node, used, pods, mirror: node.mirror.as_deref(), gone: &[] }
+    }
+
+    /// With some pods gone and others come, apart from what the kubelet makes of that.
+    pub(crate) fn with(self, overlay: &'a Overlay) -> Self {
+        let (used, pods) = (overlay.used(self.node), overlay.pod_count(self.node));
+        Self { used, pods, gone: &overlay.gone, ..self }
     }
 }
 
@@ -96,7 +103,6 @@ pub(crate) enum Obstacle {
 /// What a pod needs to be judged on a node.
 pub(crate) struct Judge<'a> {
     pub(crate) spec: &'a PodSpec,
-    pub(crate) pod: &'a Pod,
     pub(crate) resources: &'a Resources,
     pub(crate) unknown: UnknownTopology,
 }
@@ -149,7 +155,7 @@ impl Judge<'_> {
         let kubelet = mirror.kubelet();
         let named = grant.map(|grant| (grant, self.resources.name(grant)));
         let version = kubelet.config().version;
-        let Some(demand) = ask.demands.get(self.pod, version, named) else {
+        let Some(demand) = ask.demands.get(&self.spec.pod, version, named) else {
             return Err(Obstacle::Kubelet(Reason::UnexpectedAdmissionError));
         };
         let policy = kubelet.config().topology_policy;
@@ -234,12 +240,9 @@ impl Key {
                     _ => None,
                 };
                 let name = resources.name(resource);
-                let loss = match view.mirror {
-                    Some(mirror) if name.as_str() == berth_model::gpu::WHOLE_GPU => {
-                        lost_room(mirror, name.as_str(), count, numa)
-                    }
-                    _ => lost(&[free(resource)], &[free(resource) - count]),
-                };
+                let by_numa = view.mirror.and_then(|mirror| lost_room(mirror, name, count, numa));
+                let loss =
+                    by_numa.unwrap_or_else(|| lost(&[free(resource)], &[free(resource) - count]));
                 (loss, free(resource) - count)
             }
         };
@@ -262,10 +265,15 @@ fn clamp(value: i64, bits: u32) -> u64 {
 }
 
 /// How much room for 1, 2, 4, 8 and 16 devices on one NUMA node is lost, in devices, when `count`
-/// are taken from `numa`.
-fn lost_room(mirror: &Mirror, resource: &str, count: i64, numa: Option<NumaMask>) -> i64 {
+/// are taken from `numa`; `None` if the kubelet knows no such devices.
+fn lost_room(
+    mirror: &Mirror,
+    resource: &ResourceName,
+    count: i64,
+    numa: Option<NumaMask>,
+) -> Option<i64> {
     let kubelet = mirror.kubelet();
-    let Some(pool) = kubelet.pool_of(resource) else { return 0 };
+    let pool = kubelet.pool_of(resource.as_str())?;
     let before: SmallVec<[(NumaMask, i64); 8]> =
         kubelet.free_by_numa(pool).map(|(numa, free)| (numa, free as i64)).collect();
     let mut after = before.clone();
@@ -281,7 +289,7 @@ fn lost_room(mirror: &Mirror, resource: &str, count: i64, numa: Option<NumaMask>
     let counts = |of: &[(NumaMask, i64)]| -> SmallVec<[i64; 8]> {
         of.iter().map(|(_, free)| *free).collect()
     };
-    lost(&counts(&before), &counts(&after))
+    Some(lost(&counts(&before), &counts(&after)))
 }
 
 /// Up to 4 devices must be on one NUMA node to be of use; more may have to span where no NUMA node

@@ -7,8 +7,10 @@
 use smallvec::SmallVec;
 
 use super::rank::{Bucket, Rank, Ranking};
+use super::room::{Ask, View};
 use crate::filter::Inquiry;
 use crate::kube::score;
+use crate::overlay::Overlay;
 use crate::table::{KeyIx, NodeIx};
 
 /// Preferences that tell hosts apart are weighed among so many of the best nodes of each bucket.
@@ -20,6 +22,12 @@ pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx])
         return None;
     }
     let cares = inquiry.has_neighbour_rules();
+    if let Some(nodes) = inquiry.nodes_of_needed_pods(coarse) {
+        let ranked = nodes.into_iter().filter_map(|node| ranking.rank(inquiry.state, node));
+        let found: SmallVec<[Rank; 8]> =
+            ranked.filter(|rank| allows(inquiry, ranking, rank.2, cares)).collect();
+        return best(inquiry, ranking, &found);
+    }
     let per_bucket = if inquiry.weighs_hosts(coarse) { WEIGHED_MAX } else { 1 };
     let mut found: SmallVec<[Rank; 8]> = SmallVec::new();
     for bucket in ranking.buckets() {
@@ -27,17 +35,63 @@ pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx])
         if cares && !inquiry.coarse_neighbours_allow(*first, coarse) {
             continue;
         }
-        let good = bucket.order.iter().filter(|(_, _, node)| inquiry.walk_allows(*node, cares));
+        let allowed = |rank: &&Rank| allows(inquiry, ranking, rank.2, cares);
+        let good = bucket.order.iter().filter(allowed);
         found.extend(good.take(per_bucket).copied());
     }
     if per_bucket > 1 {
         let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter();
         let welcome = welcome.filter_map(|node| ranking.rank(inquiry.state, node));
-        found.extend(welcome.filter(|(_, _, node)| inquiry.walk_allows(*node, cares)));
+        found.extend(welcome.filter(|rank| allows(inquiry, ranking, rank.2, cares)));
         found.sort_unstable();
         found.dedup();
     }
     best(inquiry, ranking, &found)
+}
+
+/// Whether a node that has room may be taken.
+pub(crate) fn allows(
+    inquiry: &Inquiry<'_>,
+    ranking: &Ranking,
+    at: NodeIx,
+    neighbours: bool,
+) -> bool {
+    inquiry.walk_allows(at, neighbours)
+        && (inquiry.state.nodes[at].nominated.is_empty() || beside_nominated(inquiry, ranking, at))
+}
+
+/// Whether there is room beside the pods of at least this pod's priority that wait for the node.
+/// While one of them cannot be taken in, because those it replaces have not left yet, the node is
+/// closed.
+fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
+    let state = inquiry.state;
+    let node = &state.nodes[at];
+    let mut overlay = Overlay::default();
+    let mut mirror = node.mirror.clone();
+    let mut nobody = true;
+    for pod in inquiry.ahead(at) {
+        nobody = false;
+        let (class, row) = (state.class_of(pod), &state.pods[pod]);
+        let mut ask = Ask::new(&class.requests, &state.resources);
+        let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
+        let Ok(room) = ranking.judge_other(state, &class.spec, &mut ask, view) else {
+            return false;
+        };
+        if let Some(mirror) = &mut mirror {
+            let version = mirror.kubelet().config().version;
+            let grant = room.grant.map(|grant| (grant, state.resources.name(grant)));
+            let demand = ask.demands.get(&class.spec.pod, version, grant).cloned();
+            mirror.admit(pod, &row.uid, demand.as_deref());
+        }
+        overlay.add(state, node, pod);
+    }
+    if nobody {
+        return true;
+    }
+    let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
+    let mut ask = ranking.ask().clone();
+    inquiry.filter(at, &overlay).is_ok()
+        && ranking.judge_other(state, inquiry.spec(), &mut ask, view).is_ok()
 }
 
 fn best(inquiry: &Inquiry<'_>, ranking: &Ranking, found: &[Rank]) -> Option<NodeIx> {

@@ -12,7 +12,6 @@ use berth_model::spec::PodSpec;
 use smallvec::SmallVec;
 
 use crate::class::{Class, Rules, SpreadRule};
-use crate::demand::Demands;
 use crate::overlay::Overlay;
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, NodeIx, PodIx, TallyIx};
@@ -110,37 +109,10 @@ impl<'s> Inquiry<'s> {
         let plain = Overlay::default();
         (!neighbours || self.spread(at, &plain).is_ok() && self.pod_affinity(at, &plain).is_ok())
             && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())
-            && (self.state.nodes[at].nominated.is_empty() || self.fits_beside_nominated(at))
-    }
-
-    /// Whether there is room beside the pods of at least this pod's priority that wait for the node.
-    /// While one of them cannot be taken in, because those it replaces have not left yet, the node
-    /// is closed.
-    fn fits_beside_nominated(&self, at: NodeIx) -> bool {
-        let node = &self.state.nodes[at];
-        let ahead: SmallVec<[PodIx; 2]> = self.ahead(at).collect();
-        if ahead.is_empty() {
-            return true;
-        }
-        if self.filter_nominated(at, &Overlay::default()).is_err() {
-            return false;
-        }
-        let Some(mirror) = &node.mirror else { return true };
-        let mut mirror = mirror.clone();
-        let version = mirror.kubelet().config().version;
-        for pod in ahead {
-            let row = &self.state.pods[pod];
-            let class = self.state.class(row.class);
-            let demand = Demands::default().get(&class.spec.pod, version, None).cloned();
-            mirror.admit(pod, &row.uid, demand.as_deref());
-        }
-        let mut own = Demands::default();
-        let own = own.get(&self.class.spec.pod, version, None);
-        mirror.is_believed() && own.is_some_and(|demand| mirror.would_admit(demand).admits())
     }
 
     /// Pods of at least this pod's priority that wait for a node.
-    fn ahead(&self, at: NodeIx) -> impl Iterator<Item = PodIx> {
+    pub(crate) fn ahead(&self, at: NodeIx) -> impl Iterator<Item = PodIx> {
         let priority = self.class.spec.priority;
         let nominated = self.state.nodes[at].nominated.iter().copied();
         nominated.filter(move |pod| {

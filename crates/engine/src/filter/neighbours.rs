@@ -63,6 +63,19 @@ impl Inquiry<'_> {
         nodes.into_iter().take(most).map(|(_, node)| node).collect()
     }
 
+    /// The nodes of the pods that must be near, if near means on the same host: no other node will
+    /// do, so none has to be looked for.
+    pub(crate) fn nodes_of_needed_pods(&self, coarse: &[KeyIx]) -> Option<Vec<NodeIx>> {
+        let census = &self.state.census;
+        let tallies = &self.rules.affinity.as_ref()?.tallies;
+        let fine = tallies.iter().find(|tally| !coarse.contains(&census.count(**tally).key))?;
+        let key = census.count(*fine).key;
+        let domains = census.tally(*fine).domains();
+        let nodes: Option<Vec<NodeIx>> =
+            domains.map(|(domain, _)| census.some_node(key, domain)).collect();
+        nodes.filter(|nodes| !nodes.is_empty())
+    }
+
     /// Whether the rules about coarse keys allow the locality of a node.
     pub(crate) fn coarse_neighbours_allow(&self, at: NodeIx, coarse: &[KeyIx]) -> bool {
         let census = &self.state.census;
@@ -70,6 +83,12 @@ impl Inquiry<'_> {
         let is_coarse = |tally: &TallyIx| coarse.contains(&census.count(*tally).key);
         let spread = self.rules.hard_spread.iter().filter(|rule| coarse.contains(&rule.key));
         let refusing = self.rules.anti.iter().chain(&self.refused_by).filter(|at| is_coarse(at));
+        let needs = self.rules.affinity.as_ref();
+        if needs.is_some_and(|rule| rule.tallies.iter().all(is_coarse))
+            && !self.has_needed_pods(at, &plain)
+        {
+            return false;
+        }
         spread.into_iter().all(|rule| {
             census.domain(rule.key, at).exists()
                 && self.skew(rule, at, &plain) <= i64::from(rule.max_skew)

@@ -255,7 +255,7 @@ impl State {
         self.journal_object(Event::Topology { node: node.clone(), topology: before });
         if let Some(at) = self.node_by_name(&node) {
             self.mirror_anew(at);
-            self.touch(at, Change::Node);
+            self.touch(at, Change::Freed);
         }
     }
 

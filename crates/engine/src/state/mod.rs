@@ -10,7 +10,7 @@ mod journal;
 mod node;
 mod placing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
@@ -64,7 +64,7 @@ pub(crate) struct State {
     priorities: BTreeMap<i32, u32>,
     /// When a pod of each workload was last evicted for another.
     evictions: BTreeMap<FullName, i64>,
-    evictions_swept_at_ms: i64,
+    eviction_times: BTreeSet<(i64, FullName)>,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
 }

@@ -150,11 +150,11 @@ impl State {
     }
 
     /// Makes the mirror of a node from what is known of its inside and the pods on it, in the order
-    /// in which they came. Without a topology that makes sense there is none.
+    /// in which they came. Without a topology there is none.
     pub(super) fn mirror_anew(&mut self, node: NodeIx) {
         let name = self.nodes[node].object.name.clone();
-        let mirror = self.topologies.get(&name).and_then(|topology| Mirror::new(topology).ok());
-        self.nodes[node].mirror = mirror.map(Box::new);
+        let mirror = self.topologies.get(&name).map(|topology| Box::new(Mirror::new(topology)));
+        self.nodes[node].mirror = mirror;
         let mut pods = self.nodes[node].pods.clone();
         pods.sort_by(|one, other| self.pods[*one].arrival().cmp(&self.pods[*other].arrival()));
         for pod in pods {
@@ -187,6 +187,7 @@ impl State {
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.journal_pod(at);
         let workload = self.workload(at);
+        self.eviction_times.insert((now_ms, workload.clone()));
         self.evictions.insert(workload, now_ms);
         self.pods[at].leaving = true;
         if let Some(node) = self.pods[at].place.node() {
@@ -194,11 +195,19 @@ impl State {
         }
     }
 
-    /// Forgets evictions that are so long ago that nobody is left alone for them any more.
-    pub(crate) fn forget_evictions(&mut self, now_ms: i64, rest_ms: i64) {
-        if now_ms >= self.evictions_swept_at_ms.saturating_add(rest_ms) {
-            self.evictions.retain(|_, evicted_at| evicted_at.saturating_add(rest_ms) > now_ms);
-            self.evictions_swept_at_ms = now_ms;
+    /// Forgets evictions that are so long ago that nobody is left alone for them any more; whether
+    /// there were any.
+    pub(crate) fn end_rests(&mut self, now_ms: i64, rest_ms: i64) -> bool {
+        let mut ended = false;
+        while let Some((evicted_at, workload)) = self.eviction_times.first()
+            && evicted_at.saturating_add(rest_ms) <= now_ms
+        {
+            if self.evictions.get(workload) == Some(evicted_at) {
+                self.evictions.remove(workload);
+            }
+            self.eviction_times.pop_first();
+            ended = true;
         }
+        ended
     }
 }
