@@ -1,5 +1,6 @@
 //! Measures speed on release builds.
 
 pub(crate) mod engine;
+pub(crate) mod instructions;
 pub(crate) mod kubelet;
 pub(crate) mod stranding;

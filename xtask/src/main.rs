@@ -67,6 +67,23 @@ enum Bench {
     },
     /// What three profiles strand on 1,000 nodes
     Stranding,
+    /// Instructions per decision, held against the recorded ones; needs valgrind
+    Instructions {
+        /// Record what is counted instead
+        #[arg(long)]
+        write: bool,
+    },
+    /// One rung of the ladder, or what is counted under valgrind; started by the others
+    #[command(hide = true)]
+    Rung {
+        /// Nodes
+        nodes: usize,
+    },
+    #[command(hide = true)]
+    Counted {
+        /// Which
+        name: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -95,6 +112,11 @@ fn run(task: Task) -> anyhow::Result<bool> {
             bench::stranding::run().map(|()| true)
         }
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
+        Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
+        Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
+        Task::Bench { of: Bench::Counted { name } } => {
+            bench::instructions::counted(&name).map(|()| true)
+        }
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

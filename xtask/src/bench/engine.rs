@@ -1,9 +1,10 @@
 //! Measures the engine: decisions per second on a ladder of cluster sizes, at 95 % full.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use berth_engine::decision::Decision;
 use berth_engine::event::Event;
 use berth_engine::{Engine, Profile};
@@ -47,6 +48,10 @@ struct Template {
     gpus: i64,
 }
 
+/// The sizes of the ladder.
+const LADDER: [usize; 5] = [100, 1_000, 5_000, 20_000, 100_000];
+
+/// Every rung in a process of its own, so that memory is counted from nothing.
 pub(crate) fn run(nodes_max: usize) -> Result<()> {
     println!(
         "{:>7} {:>8} {:>6} {:>11} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9}",
@@ -61,13 +66,16 @@ pub(crate) fn run(nodes_max: usize) -> Result<()> {
         "B/node",
         "B/pod"
     );
-    for nodes in [100, 1_000, 5_000, 20_000, 100_000].into_iter().filter(|n| *n <= nodes_max) {
-        rung(nodes)?;
+    let program = std::env::current_exe().context("finding this program")?;
+    for nodes in LADDER.into_iter().filter(|nodes| *nodes <= nodes_max) {
+        let rung = ["bench", "rung", &nodes.to_string()];
+        let status = Command::new(&program).args(rung).status().context("starting a rung")?;
+        ensure!(status.success(), "the rung of {nodes} nodes failed");
     }
     preemption(5_000.min(nodes_max))
 }
 
-fn rung(nodes: usize) -> Result<()> {
+pub(crate) fn rung(nodes: usize) -> Result<()> {
     let start_bytes = resident_bytes()?;
     let mut world = World::new(nodes, 7).map_err(|error| anyhow!("{error}"))?;
     let node_bytes = resident_bytes()?.saturating_sub(start_bytes) / nodes as u64;
@@ -164,7 +172,7 @@ impl World {
     }
 
     /// Pods of low priority only, of one to four GPUs.
-    fn only_batch(&mut self) {
+    pub(crate) fn only_batch(&mut self) {
         let batch = [1, 1, 2, 4].into_iter().enumerate().filter_map(|(at, gpus)| {
             let spec = gpu_template(&format!("batch-{at}"), 0, gpus).ok()?;
             Some(Template { spec: Arc::new(spec), weight: 1, gpus: i64::from(gpus) })
@@ -246,7 +254,7 @@ impl World {
     }
 
     /// A pod comes that has others evicted; they leave, it is bound. How many left.
-    fn preempt(&mut self, spec: &Arc<PodSpec>) -> Option<usize> {
+    pub(crate) fn preempt(&mut self, spec: &Arc<PodSpec>) -> Option<usize> {
         self.arrive(spec);
         let Some(Decision::Preempt(preempting)) = self.engine.decide(self.now_ms) else {
             return None;
