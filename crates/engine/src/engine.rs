@@ -30,6 +30,8 @@ pub struct Engine {
     config: Config,
     state: State,
     queue: Queue,
+    /// The queue at each open checkpoint.
+    queues: Vec<Queue>,
     rankings: Rankings,
     preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
@@ -95,25 +97,21 @@ impl Engine {
 
     /// From here on everything that happens can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
+        self.queues.push(self.queue.clone());
         self.state.checkpoint()
     }
 
     /// What happened since the checkpoint stays.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
+        self.queues.pop();
         self.state.commit(checkpoint);
     }
 
     /// Everything is as it was at the checkpoint. Checkpoints are undone last first.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
-        let before: Vec<PodIx> = self.queue.pods().collect();
-        let pods = self.state.rollback(checkpoint);
-        for at in before {
-            if self.state.pods.get(at).is_none() {
-                self.queue.remove(at);
-            }
-        }
-        for uid in pods {
-            self.enqueue(&uid);
+        self.state.rollback(checkpoint);
+        if let Some(queue) = self.queues.pop() {
+            self.queue = queue;
         }
     }
 
@@ -154,7 +152,9 @@ impl Engine {
     fn bind(&mut self, at: PodIx, class: ClassIx, found: Found) -> Decision {
         self.queue.remove(at);
         self.state.bind(at, found.node, found.grant);
-        self.queue.wake_first(class);
+        if let Some(next) = self.first_parked(class) {
+            self.queue.wake(next);
+        }
         Decision::Bind(Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
@@ -276,7 +276,8 @@ impl Engine {
     }
 
     /// Looks through what changed, and wakes the first of every class for which something can be done
-    /// now: it has a place, or others could be evicted for it.
+    /// now: it has a place, or others could be evicted for it. Classes are asked, not pods, and only
+    /// about nodes that changed.
     fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
         let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
@@ -284,6 +285,12 @@ impl Engine {
         let unchanged = changed.is_some_and(<[_]>::is_empty) && !rested;
         let freed = changed
             .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
+        let mut changed_nodes: Vec<NodeIx> = match changed {
+            Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
+            None => self.state.nodes.indexes().collect(),
+        };
+        changed_nodes.sort_unstable();
+        changed_nodes.dedup();
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
         if unchanged {
@@ -292,14 +299,38 @@ impl Engine {
         if self.config.profile != Profile::Berth {
             return self.queue.wake_all();
         }
-        let parked: Vec<(ClassIx, PodIx)> = self.queue.parked_classes().collect();
-        for (class, first) in parked {
+        self.wake_nominated(&changed_nodes);
+        let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
+        for class in parked {
+            let Some(first) = self.first_parked(class) else { continue };
             // What others take can only help pods that want others near, or evenly spread.
             let rules = self.state.rules(class);
             let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
             let found = may_fit && self.place(first).is_some();
             if found || self.evictions(first, now_ms).is_some() {
-                self.queue.wake_first(class);
+                self.queue.wake(first);
+            }
+        }
+    }
+
+    /// The first parked pod of a class that does not wait for a node of its own. The others follow
+    /// when it has found its place.
+    fn first_parked(&self, class: ClassIx) -> Option<PodIx> {
+        let waits = |pod: &PodIx| matches!(self.state.pods[*pod].place, Place::Nominated(..));
+        self.queue.parked_of(class).find(|pod| !waits(pod))
+    }
+
+    /// Pods that wait for nodes that changed, and have their place there now, or have nothing to
+    /// wait for any more.
+    fn wake_nominated(&mut self, changed: &[NodeIx]) {
+        let waiting: Vec<PodIx> = changed
+            .iter()
+            .filter_map(|at| self.state.nodes.get(*at))
+            .flat_map(|node| node.nominated.iter().copied())
+            .collect();
+        for pod in waiting {
+            if self.place(pod).is_some() || !self.awaits_room(pod) {
+                self.queue.wake(pod);
             }
         }
     }

@@ -68,19 +68,17 @@ impl Queue {
         self.parked.entry(entry.class).or_default().insert(entry.turn.clone(), pod);
     }
 
-    /// Something changed for pods of a class: the first of them is to be looked at again. The others
-    /// follow if it finds its place.
-    pub(crate) fn wake_first(&mut self, class: ClassIx) {
-        let Some(of_class) = self.parked.get_mut(&class) else { return };
-        if let Some((turn, pod)) = of_class.pop_first() {
-            if let Some(entry) = self.entries.get_mut(&pod) {
-                entry.parked = false;
+    /// Something changed for a parked pod: it is to be looked at again.
+    pub(crate) fn wake(&mut self, pod: PodIx) {
+        let Some(entry) = self.entries.get_mut(&pod).filter(|entry| entry.parked) else { return };
+        entry.parked = false;
+        if let Some(of_class) = self.parked.get_mut(&entry.class) {
+            of_class.remove(&entry.turn);
+            if of_class.is_empty() {
+                self.parked.remove(&entry.class);
             }
-            self.active.insert(turn, pod);
         }
-        if of_class.is_empty() {
-            self.parked.remove(&class);
-        }
+        self.active.insert(entry.turn.clone(), pod);
     }
 
     /// Everything may have changed.
@@ -93,17 +91,14 @@ impl Queue {
         }
     }
 
-    /// Classes with parked pods, each with its first.
-    pub(crate) fn parked_classes(&self) -> impl Iterator<Item = (ClassIx, PodIx)> {
-        let first = |(class, pods): (&ClassIx, &BTreeMap<Turn, PodIx>)| {
-            pods.first_key_value().map(|(_, pod)| (*class, *pod))
-        };
-        self.parked.iter().filter_map(first)
+    /// Classes with parked pods.
+    pub(crate) fn parked_classes(&self) -> impl Iterator<Item = ClassIx> {
+        self.parked.keys().copied()
     }
 
-    /// Everyone in the queue, in no order.
-    pub(crate) fn pods(&self) -> impl Iterator<Item = PodIx> {
-        self.entries.keys().copied()
+    /// The parked pods of a class, whose turn it is first.
+    pub(crate) fn parked_of(&self, class: ClassIx) -> impl Iterator<Item = PodIx> {
+        self.parked.get(&class).into_iter().flat_map(|pods| pods.values().copied())
     }
 
     /// How many pods look for their place, and how many of them nothing can be done for.

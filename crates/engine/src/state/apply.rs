@@ -310,7 +310,7 @@ impl State {
         }
     }
 
-    fn add_pod(&mut self, object: &PodObject) {
+    pub(super) fn add_pod(&mut self, object: &PodObject) {
         self.journal_no_pod(&object.uid);
         object.node.iter().for_each(|name| self.journal_mirror(name));
         let class = self.acquire_class(&object.spec);

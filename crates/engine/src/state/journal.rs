@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use berth_model::spec::PodObject;
 
-use super::State;
+use super::{FullName, PodState, State};
 use crate::changes::Change;
 use crate::event::Event;
 use crate::mirror::Mirror;
@@ -29,11 +29,21 @@ pub(crate) struct Journal {
 #[derive(Clone, Debug)]
 enum Undo {
     /// The pod of this UID was like this, or was not there.
-    Pod(Arc<str>, Option<Box<PodObject>>),
+    Pod(Arc<str>, Option<Box<Before>>),
     /// The mirror of the node of this name was like this.
     Mirror(Arc<str>, Option<Box<Mirror>>),
     /// Some other object was as this event says.
     Object(Box<Event>),
+    /// Pods of this workload were last evicted then, or never.
+    Eviction(FullName, Option<i64>),
+}
+
+/// A pod as it was.
+#[derive(Clone, Debug)]
+struct Before {
+    object: PodObject,
+    decided: bool,
+    leaving: bool,
 }
 
 impl State {
@@ -51,20 +61,23 @@ impl State {
         }
     }
 
-    /// Everything is as it was at the checkpoint. Gives the UIDs of pods that changed.
-    pub(crate) fn rollback(&mut self, checkpoint: Checkpoint) -> Vec<Arc<str>> {
+    /// Everything is as it was at the checkpoint. Rows have the numbers they had, because they are
+    /// given back in reverse.
+    pub(crate) fn rollback(&mut self, checkpoint: Checkpoint) {
         self.journal.open = self.journal.open.saturating_sub(1);
         let open = std::mem::take(&mut self.journal.open);
-        let mut pods = Vec::new();
         while self.journal.entries.len() > checkpoint.0 {
             match self.journal.entries.pop() {
                 None => break,
                 Some(Undo::Pod(uid, before)) => {
-                    match before {
-                        Some(object) => self.set_pod(&object),
-                        None => self.remove_pod(&uid),
+                    self.remove_pod(&uid);
+                    if let Some(before) = before {
+                        self.add_pod(&before.object);
+                        if let Some(at) = self.pod_by_uid(&uid) {
+                            let pod = &mut self.pods[at];
+                            (pod.decided, pod.leaving) = (before.decided, before.leaving);
+                        }
                     }
-                    pods.push(uid);
                 }
                 Some(Undo::Mirror(name, mirror)) => {
                     if let Some(node) = self.node_by_name(&name) {
@@ -73,13 +86,13 @@ impl State {
                     }
                 }
                 Some(Undo::Object(event)) => self.apply_object(*event),
+                Some(Undo::Eviction(workload, before)) => self.set_eviction(workload, before),
             }
         }
         self.journal.open = open;
         if open == 0 {
             self.journal.entries.clear();
         }
-        pods
     }
 
     fn is_journalling(&self) -> bool {
@@ -91,7 +104,9 @@ impl State {
         if self.is_journalling() {
             let object = self.object(at);
             let name = object.node.clone();
-            let undo = Undo::Pod(object.uid.clone(), Some(Box::new(object)));
+            let PodState { decided, leaving, .. } = self.pods[at];
+            let uid = object.uid.clone();
+            let undo = Undo::Pod(uid, Some(Box::new(Before { object, decided, leaving })));
             name.into_iter().for_each(|name| self.journal_mirror(&name));
             self.journal.entries.push(undo);
         }
@@ -118,6 +133,14 @@ impl State {
     pub(super) fn journal_object(&mut self, before: Event) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::Object(Box::new(before)));
+        }
+    }
+
+    /// Remembers when pods of a workload were last evicted.
+    pub(super) fn journal_eviction(&mut self, workload: &FullName) {
+        if self.is_journalling() {
+            let before = self.evictions.get(workload).copied();
+            self.journal.entries.push(Undo::Eviction(workload.clone(), before));
         }
     }
 }

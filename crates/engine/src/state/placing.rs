@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use berth_model::spec::Volume;
 
-use super::{Place, State};
+use super::{FullName, Place, State};
 use crate::changes::Change;
 use crate::mirror::Mirror;
 use crate::table::{NodeIx, PodIx, ResourceIx};
@@ -187,11 +187,21 @@ impl State {
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.journal_pod(at);
         let workload = self.workload(at);
-        self.eviction_times.insert((now_ms, workload.clone()));
-        self.evictions.insert(workload, now_ms);
+        self.journal_eviction(&workload);
+        self.set_eviction(workload, Some(now_ms));
         self.pods[at].leaving = true;
         if let Some(node) = self.pods[at].place.node() {
             self.touch(node, Change::Taken);
+        }
+    }
+
+    pub(super) fn set_eviction(&mut self, workload: FullName, evicted_at_ms: Option<i64>) {
+        if let Some(before) = self.evictions.remove(&workload) {
+            self.eviction_times.remove(&(before, workload.clone()));
+        }
+        if let Some(now_ms) = evicted_at_ms {
+            self.eviction_times.insert((now_ms, workload.clone()));
+            self.evictions.insert(workload, now_ms);
         }
     }
 
@@ -199,13 +209,11 @@ impl State {
     /// there were any.
     pub(crate) fn end_rests(&mut self, now_ms: i64, rest_ms: i64) -> bool {
         let mut ended = false;
-        while let Some((evicted_at, workload)) = self.eviction_times.first()
+        while let Some((evicted_at, workload)) = self.eviction_times.first().cloned()
             && evicted_at.saturating_add(rest_ms) <= now_ms
         {
-            if self.evictions.get(workload) == Some(evicted_at) {
-                self.evictions.remove(workload);
-            }
-            self.eviction_times.pop_first();
+            self.journal_eviction(&workload);
+            self.set_eviction(workload, None);
             ended = true;
         }
         ended
