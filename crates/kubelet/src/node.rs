@@ -418,8 +418,15 @@ impl Kubelet {
                 })
             };
             let (returned, _) = of_pool(holdings);
-            let rest = self.pods.values().map(|holdings| of_pool(holdings).1).max();
-            self.setup.pools[at].release(ledger, returned, rest.unwrap_or_default());
+            // Where everything is certain, so is the rest; nobody has to be asked.
+            let rest = match ledger.certainty {
+                Certainty::Exact => Certainty::Exact,
+                _ => {
+                    let others = self.pods.values().map(|holdings| of_pool(holdings).1);
+                    others.max().unwrap_or_default()
+                }
+            };
+            self.setup.pools[at].release(ledger, returned, rest);
         }
         self.ledger.hints_certain |= self.pods.is_empty();
     }
