@@ -115,6 +115,15 @@ impl Engine {
         }
     }
 
+    /// The node a pod is on, by its UID.
+    pub fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
+        let at = self.state.pod_by_uid(uid)?;
+        match &self.state.pods[at].place {
+            Place::Bound(node, _) => Some(node),
+            _ => None,
+        }
+    }
+
     /// How many pods look for their place, and for how many of them nothing can be done now.
     pub fn queued(&self) -> (usize, usize) {
         self.queue.len()

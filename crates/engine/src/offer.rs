@@ -4,8 +4,7 @@
 //! whose memory and compute are capped (MPS). Time-sliced replicas cap nothing, so they satisfy no
 //! need. Must not know who holds what.
 
-use berth_model::gpu::WHOLE_GPU;
-use berth_model::mig::Board;
+use berth_model::mig::{Board, Profile};
 use berth_model::node::Node;
 use berth_model::spec::GpuNeed;
 use smallvec::SmallVec;
@@ -34,58 +33,136 @@ impl Offer {
     }
 }
 
-const SHARED: &str = ".shared";
+const DOMAIN: &str = "nvidia.com/";
+const SHARED_RESOURCE: &str = ".shared";
+const SHARED_PRODUCT: &str = "-SHARED";
 const MIB: u64 = 1 << 20;
 
-/// What the node offers, by its labels (as GPU feature discovery writes them) and resources.
+/// What the node offers, by its resources and the labels that GPU feature discovery writes for them.
 pub(crate) fn of_node(node: &Node, resources: &mut Resources) -> Offers {
-    let label = |name: &str| node.labels.get(&format!("nvidia.com/{name}")).map(AsRef::as_ref);
-    let Some(product) = label("gpu.product") else { return Offers::new() };
-    let memory_mib = label("gpu.memory").and_then(|text: &str| text.parse::<u64>().ok());
-    let replicas = label("gpu.replicas").and_then(|text: &str| text.parse::<u64>().ok());
-    let replicas = replicas.filter(|count| *count > 1);
-    let capped = label("gpu.sharing-strategy") == Some("mps");
-    // The product of a shared GPU ends in -SHARED unless its resource is renamed.
-    let product = product.strip_suffix("-SHARED").unwrap_or(product);
-    let mut offers = Offers::new();
-    for (name, quantity) in &node.allocatable {
-        let plain = name.as_str().strip_suffix(SHARED).unwrap_or(name.as_str());
-        if quantity.sign() <= 0 || !plain.starts_with("nvidia.com/") {
-            continue;
-        }
-        let Some((memory_bytes, compute_milli)) = unit(plain, product, memory_mib) else {
-            continue;
-        };
-        // A resource of its own name is shared for certain; otherwise the label tells.
-        let shared =
-            name.as_str() != plain || product.len() < label("gpu.product").map_or(0, str::len);
-        let parts = match replicas.filter(|_| shared) {
-            None if shared => continue,
-            None => 1,
-            Some(_) if !capped => continue,
-            Some(count) => count,
-        };
-        offers.push(Offer {
-            resource: resources.number(name),
-            memory_bytes: memory_bytes / parts,
-            compute_milli: (u64::from(compute_milli) / parts) as u16,
-        });
-    }
-    offers.sort_unstable_by_key(|offer| (offer.memory_bytes, offer.compute_milli, offer.resource));
+    let mut offers: Offers = node
+        .allocatable
+        .iter()
+        .filter(|(_, amount)| amount.sign() > 0)
+        .filter_map(|(name, _)| {
+            let (memory_bytes, compute_milli) = unit(node, name.as_str().strip_prefix(DOMAIN)?)?;
+            Some(Offer { resource: resources.number(name), memory_bytes, compute_milli })
+        })
+        .collect();
+    offers.sort_by_key(|offer| (offer.memory_bytes, offer.compute_milli));
     offers
 }
 
-/// Memory and compute of one of a resource, unshared.
-fn unit(resource: &str, product: &str, memory_mib: Option<u64>) -> Option<(u64, u16)> {
-    let board = Board::by_product(product, None).ok();
-    let slice = match (resource, product.split_once("-MIG-")) {
-        (WHOLE_GPU, None) => {
-            let known = board.map(|board| u64::from(board.gb()) * 1000 * 1000 * 1000 / 100 * 99);
-            return memory_mib.map(|mib| mib * MIB).or(known).map(|bytes| (bytes, 1000));
-        }
-        (WHOLE_GPU, Some((_, profile))) => board?.profile(profile).ok()?,
-        _ => board?.profile_by_resource(resource).ok()?,
+/// Memory and compute of one of a resource, named without its domain. `None` if it is no part of a
+/// GPU, or one that nothing caps.
+fn unit(node: &Node, resource: &str) -> Option<(u64, u16)> {
+    let plain = resource.strip_suffix(SHARED_RESOURCE).unwrap_or(resource);
+    let label =
+        |of: &str, what: &str| node.labels.get(&format!("{DOMAIN}{of}.{what}")).map(AsRef::as_ref);
+    let number = |what: &str| label(plain, what).and_then(|text: &str| text.parse::<u64>().ok());
+    let product = label(plain, "product").or_else(|| label("gpu", "product"))?;
+    // A shared GPU is told by its product, or by its resource if that is renamed.
+    let shared = resource != plain || product.ends_with(SHARED_PRODUCT);
+    let capped = label(plain, "sharing-strategy") == Some("mps");
+    let parts = match number("replicas").filter(|_| shared) {
+        None if shared => return None,
+        None => 1,
+        Some(parts) if capped && parts > 0 => parts,
+        Some(_) => return None,
     };
-    let compute = u32::from(slice.compute_slices()) * 1000 / u32::from(board?.compute_slices());
-    Some((slice.certain_memory_bytes(), compute as u16))
+    let product = product.strip_suffix(SHARED_PRODUCT).unwrap_or(product);
+    let board = Board::by_product(product, None).ok();
+    let slice = match (plain, product.split_once("-MIG-")) {
+        ("gpu", None) => None,
+        ("gpu", Some((_, profile))) => Some(board?.profile(profile).ok()?),
+        _ => Some(board?.profile_by_resource(&format!("{DOMAIN}{plain}")).ok()?),
+    };
+    let known = slice.map(Profile::certain_memory_bytes).or(board.map(whole_bytes));
+    let memory_bytes = number("memory").map(|mib| mib * MIB).or(known)?;
+    let compute = match (slice, board) {
+        (Some(slice), Some(board)) => {
+            u64::from(slice.compute_slices()) * 1000 / u64::from(board.compute_slices().max(1))
+        }
+        _ => 1000,
+    };
+    Some((memory_bytes / parts, (compute / parts) as u16))
+}
+
+/// What a whole GPU of a board has at least, where no label says it: its nominal size less what the
+/// driver and error correction take.
+fn whole_bytes(board: &Board) -> u64 {
+    u64::from(board.gb()) * 1_000_000_000 / 10 * 9
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_model::quantity::Quantity;
+    use berth_model::resource::ResourceName;
+
+    use super::*;
+
+    fn offers(labels: &[(&str, &str)], resources: &[&str]) -> Vec<(String, u64, u16)> {
+        let labels = labels.iter().map(|(key, value)| (format!("{DOMAIN}{key}"), *value));
+        let one = Quantity::parse("1").unwrap();
+        let allocatable = resources.iter().map(|name| (ResourceName::new(*name), one)).collect();
+        let node = Node { labels: labels.collect(), allocatable, ..Node::default() };
+        let mut table = Resources::default();
+        let offers = of_node(&node, &mut table);
+        let tell = |offer: &Offer| {
+            (table.name(offer.resource).to_string(), offer.memory_bytes >> 30, offer.compute_milli)
+        };
+        offers.iter().map(tell).collect()
+    }
+
+    fn offer(name: &str, gib: u64, compute_milli: u16) -> (String, u64, u16) {
+        (format!("{DOMAIN}{name}"), gib, compute_milli)
+    }
+
+    #[test]
+    fn whole_gpus_and_slices_are_offered_smallest_first() {
+        let labels = [("gpu.product", "NVIDIA-H100-80GB-HBM3"), ("gpu.memory", "81559")];
+        let resources =
+            ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "cpu"];
+        let expected =
+            [offer("mig-1g.10gb", 8, 142), offer("mig-3g.40gb", 33, 428), offer("gpu", 79, 1000)];
+        assert_eq!(offers(&labels, &resources), expected);
+    }
+
+    #[test]
+    fn slices_offered_as_gpus_are_known_by_their_product() {
+        let labels = [("gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-2g.20gb")];
+        let offered = offers(&labels, &["nvidia.com/gpu"]);
+        assert_eq!(offered, [offer("gpu", 19, 285)]);
+    }
+
+    #[test]
+    fn only_capped_shares_satisfy_a_need() {
+        let shared = |strategy: &'static str| {
+            [
+                ("gpu.product", "NVIDIA-H200-SHARED"),
+                ("gpu.memory", "143771"),
+                ("gpu.replicas", "4"),
+                ("gpu.sharing-strategy", strategy),
+            ]
+        };
+        assert_eq!(offers(&shared("mps"), &["nvidia.com/gpu"]), [offer("gpu", 35, 250)]);
+        assert_eq!(offers(&shared("time-slicing"), &["nvidia.com/gpu"]), []);
+        let mut renamed = shared("mps");
+        renamed[0].1 = "NVIDIA-H200";
+        let expected = [offer("gpu.shared", 35, 250)];
+        assert_eq!(offers(&renamed, &["nvidia.com/gpu.shared"]), expected);
+    }
+
+    #[test]
+    fn slices_have_sharing_labels_of_their_own() {
+        let labels = [
+            ("gpu.product", "NVIDIA-H100-80GB-HBM3"),
+            ("mig-3g.40gb.product", "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb-SHARED"),
+            ("mig-3g.40gb.memory", "40448"),
+            ("mig-3g.40gb.replicas", "2"),
+            ("mig-3g.40gb.sharing-strategy", "mps"),
+        ];
+        let expected = [offer("mig-3g.40gb", 19, 214)];
+        assert_eq!(offers(&labels, &["nvidia.com/mig-3g.40gb"]), expected);
+    }
 }

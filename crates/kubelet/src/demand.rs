@@ -32,6 +32,20 @@ pub struct ContainerDemand {
 }
 
 impl ContainerDemand {
+    /// Devices it asks for, by resource.
+    pub fn devices(&self) -> &[(ResourceName, u64)] {
+        &self.devices
+    }
+
+    /// Memory to be pinned, by kind; none if it is not of a class whose memory is pinned, or asks
+    /// for an amount that cannot be counted.
+    pub fn memory_bytes(&self) -> &[(MemoryKind, u64)] {
+        match &self.memory {
+            MemoryDemand::Bytes(bytes) => bytes,
+            MemoryDemand::Unpinned | MemoryDemand::NotWhole => &[],
+        }
+    }
+
     /// Whether it asks for devices.
     pub fn asks_devices(&self) -> bool {
         self.devices.iter().any(|(_, count)| *count > 0)

@@ -129,9 +129,11 @@ pub fn template(app: &str, priority: i32, limits: &[(&str, &str)]) -> Result<Pod
     })
 }
 
-/// The template of a workload that asks for GPUs, with 8 CPUs and 64 GiB for each.
+/// The template of a workload that asks for GPUs, with 8 CPUs and 64 GiB for each; all eight come with
+/// most of the node, or else CPUs and memory would fit on one socket and the GPUs would not.
 pub fn gpu_template(app: &str, priority: i32, gpus: u32) -> Result<PodSpec, BuildError> {
-    let (cpu, memory) = (format!("{}", gpus * 8), format!("{}Gi", gpus * 64));
+    let (cpu, memory) = if gpus < 8 { (gpus * 8, gpus * 64) } else { (120, 1_800) };
+    let (cpu, memory) = (cpu.to_string(), format!("{memory}Gi"));
     let gpus = gpus.to_string();
     template(app, priority, &[("cpu", &cpu), ("memory", &memory), (GPU, &gpus)])
 }

@@ -76,6 +76,29 @@ pub(crate) struct Rankings {
 const FULL: u64 = u64::MAX;
 
 impl Ranking {
+    /// One that nobody keeps up to date. It has not looked at any node yet.
+    pub(crate) fn detached(state: &State, class: ClassIx, unknown: UnknownTopology) -> Self {
+        let Class { spec, requests, .. } = state.class(class);
+        Self {
+            shape: ShapeRef { at: ShapeIx(u32::MAX), serial: 0 },
+            spec: spec.clone(),
+            ask: Ask::new(requests, &state.resources),
+            unknown,
+            places: Vec::new(),
+            buckets: Vec::new(),
+            bucket_numbers: Lookup::default(),
+            feasible: 0,
+            cursor: Cursor::default(),
+            generation: u64::MAX,
+            used_at: 0,
+        }
+    }
+
+    /// Looks at every node, wherever that is.
+    pub(crate) fn look_at_all(&mut self, state: &State) {
+        Refresh { state, localities: &mut Localities::default() }.all(self);
+    }
+
     /// How many nodes have room.
     pub(crate) fn feasible(&self) -> usize {
         self.feasible
@@ -191,20 +214,7 @@ impl Rankings {
         let serial = self.serial;
         let generation = self.localities.generation();
         let ranking = self.rows.entry(shape.at).or_insert_with(|| {
-            let Class { spec, requests, .. } = state.class(class);
-            Box::new(Ranking {
-                shape,
-                spec: spec.clone(),
-                ask: Ask::new(requests, &state.resources),
-                unknown: self.unknown,
-                places: Vec::new(),
-                buckets: Vec::new(),
-                bucket_numbers: Lookup::default(),
-                feasible: 0,
-                cursor: Cursor::default(),
-                generation: u64::MAX,
-                used_at: 0,
-            })
+            Box::new(Ranking { shape, ..Ranking::detached(state, class, self.unknown) })
         });
         ranking.used_at = serial;
         let changed = state.changes.since(ranking.cursor);

@@ -114,7 +114,7 @@ impl Inquiry<'_> {
     }
 
     /// By how much the node's domain would exceed the least of all.
-    fn skew(&self, rule: &SpreadRule, at: NodeIx, overlay: &Overlay) -> i64 {
+    pub(crate) fn skew(&self, rule: &SpreadRule, at: NodeIx, overlay: &Overlay) -> i64 {
         let census = &self.state.census;
         let tally = census.tally(rule.tally);
         let domain = census.domain(rule.key, at);

@@ -50,10 +50,17 @@ impl State {
         }
         self.class_pointers.remove(&pointer);
         let asking = self.census.remove_class(at);
-        let class = self.class_rows.remove(at);
-        let rules = class.and_then(|class| class.rules);
-        let tallies = rules.iter().flat_map(|rules| rules.tallies());
-        for tally in asking.into_iter().chain(tallies) {
+        self.drop_rules(at);
+        self.class_rows.remove(at);
+        for tally in asking {
+            self.census.release_tally(tally);
+        }
+    }
+
+    /// Forgets what newcomers of this class ask of the census.
+    pub(crate) fn drop_rules(&mut self, at: ClassIx) {
+        let rules = self.class_rows[at].rules.take();
+        for tally in rules.iter().flat_map(|rules| rules.tallies()) {
             self.census.release_tally(tally);
         }
     }

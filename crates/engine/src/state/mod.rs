@@ -162,6 +162,11 @@ impl State {
         self.pod_uids.get(uid).copied()
     }
 
+    /// What is known of a node's inside.
+    pub(crate) fn topology(&self, node: &str) -> Option<&Arc<NodeTopology>> {
+        self.topologies.get(node)
+    }
+
     pub(crate) fn class(&self, at: ClassIx) -> &Class {
         &self.class_rows[at]
     }

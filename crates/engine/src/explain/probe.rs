@@ -1,0 +1,63 @@
+//! One pod asked about on one node after the other, by the code that decides.
+//!
+//! Owns the order in which a node can be turned down, so that there is one reason for each. Must not
+//! know how reasons are told.
+
+use crate::berth::rank::Ranking;
+use crate::berth::room::{Alignment, Obstacle, View};
+use crate::berth::select::allows;
+use crate::config::{Config, Profile};
+use crate::filter::{Inquiry, Newcomer};
+use crate::overlay::Overlay;
+use crate::state::State;
+use crate::table::NodeIx;
+use crate::verdict::Rejection;
+
+/// A pod, ready to be asked about.
+pub(super) struct Probe<'s> {
+    pub(super) state: &'s State,
+    pub(super) inquiry: Inquiry<'s>,
+    pub(super) ranking: Ranking,
+    /// Whether kubelets are asked; kube-scheduler does not.
+    kubelets: bool,
+}
+
+/// What turns a node down first.
+pub(super) enum Bar {
+    /// What kube-scheduler looks at too.
+    Filter(Rejection),
+    /// What is inside of the node.
+    Inside(Obstacle),
+    /// Pods that wait for the node.
+    Reserved,
+}
+
+impl<'s> Probe<'s> {
+    /// `Err` if the pod is turned down for the whole cluster. The rules of the class must have been
+    /// made before.
+    pub(super) fn new(
+        state: &'s State,
+        pod: Newcomer<'s>,
+        config: &Config,
+    ) -> Result<Self, Rejection> {
+        let class = pod.class;
+        let (inquiry, _) = Inquiry::new(state, pod)?;
+        let ranking = Ranking::detached(state, class, config.unknown_topology);
+        Ok(Self { state, inquiry, ranking, kubelets: config.profile == Profile::Berth })
+    }
+
+    /// Whether the pod fits on a node, and how it would lie there.
+    pub(super) fn verdict(&mut self, at: NodeIx) -> Result<Alignment, Bar> {
+        let plain = Overlay::default();
+        self.inquiry.filter(at, &plain).map_err(Bar::Filter)?;
+        if !self.kubelets {
+            let beside = self.inquiry.filter_nominated(at, &plain);
+            return beside.map(|()| Alignment::Unknown).map_err(|_| Bar::Reserved);
+        }
+        let view = View::of(&self.state.nodes[at]);
+        let room = self.ranking.judge(self.state, view).map_err(Bar::Inside)?;
+        let cares = self.inquiry.has_neighbour_rules();
+        let free = allows(&self.inquiry, &self.ranking, at, cares);
+        if free { Ok(room.alignment) } else { Err(Bar::Reserved) }
+    }
+}

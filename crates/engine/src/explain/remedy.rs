@@ -1,0 +1,315 @@
+//! What would make a pod fit, tried out by the code that decides.
+//!
+//! Owns the search for remedies and its bounds. Everything is tried on the state as it is, or on a
+//! node that is added and taken away again; nothing is left behind. Must not know how remedies are
+//! worded.
+
+use std::sync::Arc;
+
+use berth_kubelet::{Kubelet, KubeletConfig, TopologyPolicy};
+use berth_model::label::Labels;
+use berth_model::node::Node;
+use berth_model::policy::Pool;
+use berth_model::resource::ResourceList;
+use berth_model::spec::{PodSpec, PreemptionPolicy};
+use berth_model::taint::{Effect, Taint};
+
+use super::cause::{self, pod_name};
+use super::data::{Cause, Remedy};
+use super::group::Row;
+use super::probe::Probe;
+use super::relax::{self, Relaxation};
+use crate::berth::plan::Evictor;
+use crate::berth::preempt::Preemption;
+use crate::berth::room::Alignment;
+use crate::class::HOSTNAME;
+use crate::config::{Config, Profile};
+use crate::event::{Event, NodeTopology};
+use crate::filter::{CORDON, Newcomer};
+use crate::kube::{self, Verdicts};
+use crate::state::{Place, State};
+use crate::table::{ClassIx, NodeIx, PodIx};
+
+/// So many nodes are tried for each change, those with most free first.
+const NODES_MAX: usize = 256;
+
+/// So many changes are tried.
+const CHANGES_MAX: usize = 24;
+
+/// So many pools are tried.
+const POOLS_MAX: usize = 32;
+
+/// So many kubelets are set up anew to see what they would do if they did not insist.
+const LOOSENED_MAX: usize = 8;
+
+/// Looks for remedies for one pod.
+pub(super) struct Search<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) config: &'a Config,
+    pub(super) pod: PodIx,
+    pub(super) rows: &'a [Row],
+    pub(super) now_ms: i64,
+}
+
+impl Search<'_> {
+    /// All that were found, the most useful first.
+    pub(super) fn run(mut self) -> Vec<Remedy> {
+        let spec = self.state.class_of(self.pod).spec.clone();
+        let mut remedies = Vec::new();
+        remedies.extend(self.evict(&spec));
+        remedies.extend(self.grow());
+        remedies.extend(self.relax(&spec));
+        remedies.extend(self.lessen(&spec));
+        remedies.extend(self.uncordon(&spec));
+        remedies.extend(self.loosen());
+        remedies
+    }
+
+    /// Whether a pod of another class in the place of this one fits on one of the nodes; on which.
+    fn fits(&mut self, class: ClassIx, nodes: &[NodeIx]) -> Option<(NodeIx, Alignment)> {
+        self.state.rules(class);
+        let mut probe = Probe::new(self.state, newcomer(self.state, self.pod, class), self.config);
+        let probe = probe.as_mut().ok()?;
+        nodes.iter().find_map(|at| probe.verdict(*at).ok().map(|alignment| (*at, alignment)))
+    }
+
+    /// Whether the pod would fit with another spec; on which of the nodes.
+    fn fits_as(&mut self, spec: PodSpec, nodes: &[NodeIx]) -> Option<Arc<str>> {
+        let class = self.state.acquire_class(&Arc::new(spec));
+        let found = self.fits(class, nodes);
+        self.state.release_class(class);
+        found.map(|(at, _)| self.state.nodes[at].object.name.clone())
+    }
+
+    /// The nodes to try first: those with most of what the pod asks for. Devices matter most.
+    fn most_free(&self, mut nodes: Vec<NodeIx>) -> Vec<NodeIx> {
+        let requests = &self.state.class_of(self.pod).requests;
+        let device =
+            requests.iter().find(|(one, _)| self.state.resources.name(*one).is_extended());
+        if let Some((one, _)) = device.or(requests.first()) {
+            let by = |at: &NodeIx| {
+                let node = &self.state.nodes[*at];
+                (std::cmp::Reverse(node.free(*one)), node.object.name.clone())
+            };
+            nodes.sort_by_cached_key(by);
+        }
+        nodes.truncate(NODES_MAX);
+        nodes
+    }
+
+    /// Changes of what the pod asks for, one at a time.
+    fn relax(&mut self, spec: &PodSpec) -> Vec<Remedy> {
+        let candidates = relax::candidates(spec, self.rows);
+        let mut remedies = Vec::new();
+        for candidate in candidates.into_iter().take(CHANGES_MAX) {
+            let Some(relaxed) = candidate.change.applied_to(spec) else { continue };
+            let nodes = self.most_free(candidate.nodes);
+            if let Some(node) = self.fits_as(relaxed, &nodes) {
+                remedies.push(Remedy::Relax { change: candidate.change, node });
+            }
+        }
+        remedies
+    }
+
+    /// Less of what is short: of each resource the most that fits.
+    fn lessen(&mut self, spec: &PodSpec) -> Vec<Remedy> {
+        let requests = self.state.class_of(self.pod).requests.clone();
+        let mut smaller = relax::smaller(self.state, &requests, self.rows);
+        let need = spec.gpu.and_then(|need| relax::smaller_need(self.state, need, self.rows));
+        smaller.extend(need.map(|(change, nodes)| (vec![change], nodes)));
+        let mut remedies = Vec::new();
+        for (changes, nodes) in smaller {
+            let nodes = self.most_free(nodes);
+            remedies.extend(changes.into_iter().find_map(|change| {
+                let node = self.fits_as(change.applied_to(spec)?, &nodes)?;
+                Some(Remedy::Relax { change, node })
+            }));
+        }
+        remedies
+    }
+
+    /// A node that would do if it were not cordoned: as if that were tolerated.
+    fn uncordon(&mut self, spec: &PodSpec) -> Option<Remedy> {
+        let row = self.rows.iter().find(|row| row.cause == Cause::Cordoned)?;
+        let taint = Taint { key: CORDON.into(), value: "".into(), effect: Effect::NoSchedule };
+        let spec = Relaxation::Tolerate(taint).applied_to(spec)?;
+        let nodes = self.most_free(row.nodes.clone());
+        self.fits_as(spec, &nodes).map(|node| Remedy::Uncordon { node })
+    }
+
+    /// Others leave: those whom preemption would evict, or else those of no higher priority.
+    fn evict(&mut self, spec: &PodSpec) -> Option<Remedy> {
+        let priority = spec.priority;
+        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then(|| {
+            let rest_ms = self.config.eviction_rest_ms;
+            Evictor { priority, now_ms: self.now_ms, rest_ms }
+        });
+        let equals =
+            Evictor { priority: priority.saturating_add(1), now_ms: self.now_ms, rest_ms: 0 };
+        let found = own.and_then(|evictor| Some((true, self.victims(spec, &evictor)?)));
+        let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
+        let (by_preemption, (node, victims, budget_violations)) = found?;
+        Some(Remedy::Evict {
+            node: self.state.nodes[node].object.name.clone(),
+            victims: victims.iter().map(|pod| pod_name(self.state, *pod)).collect(),
+            budget_violations,
+            by_preemption,
+        })
+    }
+
+    fn victims(
+        &mut self,
+        spec: &PodSpec,
+        evictor: &Evictor,
+    ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
+        if !self.state.has_pods_below(evictor.priority) {
+            return None;
+        }
+        if self.config.profile != Profile::Berth {
+            return self.victims_scored(spec, evictor.priority);
+        }
+        let class = self.state.pods[self.pod].class;
+        let pod = newcomer(self.state, self.pod, class);
+        let Probe { inquiry, mut ranking, .. } =
+            Probe::new(self.state, pod, self.config).ok()?;
+        ranking.look_at_all(self.state);
+        // An order of its own: the engine's is corrected as it is used.
+        let plan = Preemption::default().find(&inquiry, &mut ranking, evictor)?;
+        Some((plan.node, plan.victims, plan.cost.budget_violations as usize))
+    }
+
+    /// kube-scheduler takes whom it may evict from the pod itself.
+    fn victims_scored(
+        &mut self,
+        spec: &PodSpec,
+        priority: i32,
+    ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
+        let preemption = PreemptionPolicy::LowerPriority;
+        let class =
+            self.state.acquire_class(&Arc::new(PodSpec { priority, preemption, ..spec.clone() }));
+        self.state.rules(class);
+        let state = &*self.state;
+        let found = crate::filter::Inquiry::new(state, newcomer(state, self.pod, class));
+        let found = found.ok().and_then(|(inquiry, narrowed)| {
+            let verdicts = Verdicts::of(&inquiry, &narrowed);
+            let nominated = match &state.pods[self.pod].place {
+                Place::Nominated(node, _) => Some(node),
+                _ => None,
+            };
+            kube::preempt::select(&inquiry, &verdicts, nominated)
+        });
+        self.state.release_class(class);
+        found
+    }
+
+    /// One more node of a pool.
+    fn grow(&mut self) -> Vec<Remedy> {
+        let grows = |pool: &&Pool| pool.growth != Some(0);
+        let pools: Vec<Pool> =
+            self.state.pools.values().filter(grows).take(POOLS_MAX).cloned().collect();
+        let mut remedies = Vec::new();
+        for Pool { name, template, .. } in pools {
+            let topology = self.topology_of_pool(&template);
+            let class = self.state.pods[self.pod].class;
+            let found = self.with_node(template, topology, |search, at| search.fits(class, &[at]));
+            if let Some((_, alignment)) = found {
+                remedies.push(Remedy::Grow { pool: name, alignment });
+            }
+        }
+        remedies
+    }
+
+    /// New nodes of a pool are taken to be inside like one that it has: one with all labels of the
+    /// template, and with the same devices.
+    fn topology_of_pool(&self, template: &Node) -> Option<Arc<NodeTopology>> {
+        let wanted: Labels = template
+            .labels
+            .iter()
+            .filter(|(key, _)| key.as_ref() != HOSTNAME)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let of_pool = |at: &NodeIx| {
+            let node = &self.state.nodes[*at].object;
+            !wanted.is_empty()
+                && node.labels.contains_all(&wanted)
+                && devices(&node.allocatable).eq(devices(&template.allocatable))
+        };
+        let nodes = self.state.nodes_by_name().into_iter().filter(of_pool);
+        let mut known = nodes.filter_map(|at| self.state.topology(&self.state.nodes[at].object.name));
+        known.next().cloned()
+    }
+
+    /// Asks something while there is one more node.
+    fn with_node<T>(
+        &mut self,
+        template: Node,
+        topology: Option<Arc<NodeTopology>>,
+        ask: impl FnOnce(&mut Self, NodeIx) -> Option<T>,
+    ) -> Option<T> {
+        // No node has such a name, so nobody can be waiting for it.
+        let name: Arc<str> = format!("{}/new", template.name).into();
+        let mut node = Node { name: name.clone(), ..template };
+        node.labels.insert(HOSTNAME, name.clone());
+        // Whoever follows changes is not to see these: in the end nothing will have changed.
+        let changes = std::mem::take(&mut self.state.changes);
+        let resources = self.state.resources.clone();
+        let checkpoint = self.state.checkpoint();
+        self.state.apply(Event::Node(node));
+        self.state.apply(Event::Topology { node: name.clone(), topology });
+        let answer = self.state.node_by_name(&name).and_then(|at| ask(self, at));
+        self.state.rollback(checkpoint);
+        self.state.resources = resources;
+        self.state.changes = changes;
+        answer
+    }
+
+    /// A kubelet that would take the pod if it did not insist on alignment.
+    fn loosen(&mut self) -> Option<Remedy> {
+        let strict = |row: &&Row| {
+            matches!(
+                row.cause,
+                Cause::Split { .. }
+                    | Cause::Crowded { .. }
+                    | Cause::Apart { .. }
+                    | Cause::Kubelet { .. }
+                    | Cause::Uncertain
+            )
+        };
+        let rows = self.rows.iter().filter(strict);
+        let nodes = self.most_free(rows.flat_map(|row| row.nodes.iter().copied()).collect());
+        let class = self.state.pods[self.pod].class;
+        let pod = newcomer(self.state, self.pod, class);
+        let mut probe = Probe::new(self.state, pod, self.config).ok()?;
+        let mut nodes = nodes.into_iter().take(LOOSENED_MAX);
+        let at = nodes.find(|at| admits_loosely(&mut probe, *at) == Some(true))?;
+        Some(Remedy::Loosen { node: self.state.nodes[at].object.name.clone() })
+    }
+}
+
+/// Whether the kubelet would take the pod under the policy best-effort, its pods keeping what they
+/// have.
+fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
+    let (kubelet, demand) = cause::demand(probe, at)?;
+    let topology_policy = TopologyPolicy::BestEffort;
+    let config = KubeletConfig { topology_policy, ..kubelet.config().clone() };
+    let pools = kubelet.pools().cloned().collect();
+    let mut loose = Kubelet::new(kubelet.machine().clone(), config, pools).ok()?;
+    for pod in kubelet.pods() {
+        loose.adopt(pod, &kubelet.assignment(pod)?).ok()?;
+    }
+    // Nobody may be waiting for the node: what they will take is not in its books yet.
+    let nobody = probe.inquiry.ahead(at).next().is_none();
+    Some(nobody && loose.would_admit(&demand).admits())
+}
+
+/// The pod, as one of another class.
+fn newcomer(state: &State, pod: PodIx, class: ClassIx) -> Newcomer<'_> {
+    let row = &state.pods[pod];
+    Newcomer { class, uid: &row.uid, name: &row.name }
+}
+
+/// What nodes have of devices.
+fn devices(list: &ResourceList) -> impl Iterator<Item = (&str, i64)> {
+    let extended = list.iter().filter(|(name, _)| name.is_extended());
+    extended.map(|(name, amount)| (name.as_str(), amount.value()))
+}

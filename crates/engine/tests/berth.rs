@@ -1,0 +1,249 @@
+//! What the profile `berth` promises, one behaviour at a time.
+
+use std::sync::Arc;
+
+use berth_engine::config::UnknownTopology;
+use berth_engine::decision::{Alignment, Decision};
+use berth_engine::event::Event;
+use berth_engine::{Config, Engine, Profile};
+use berth_kubelet::TopologyPolicy;
+use berth_model::label::Labels;
+use berth_model::node::Node;
+use berth_model::numa::NumaMask;
+use berth_model::spec::{Controller, GpuNeed, Phase, PodObject, PodSpec};
+use berth_testkit::cluster::{GPU, NodeKind, gpu_template, pending, resources, template};
+
+const STRICT: TopologyPolicy = TopologyPolicy::SingleNumaNode;
+
+fn cluster(nodes: usize) -> Engine {
+    let mut engine = Engine::new(Profile::Berth);
+    let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", STRICT);
+    kind.nodes(0, nodes).unwrap().into_iter().for_each(|event| engine.apply(event));
+    engine
+}
+
+fn gpus(app: &str, priority: i32, count: u32) -> Arc<PodSpec> {
+    Arc::new(gpu_template(app, priority, count).unwrap())
+}
+
+/// Applies a pod and says what is decided, as `node`, `evict …` or `wait`.
+fn decide(engine: &mut Engine, pod: PodObject, now_ms: i64) -> String {
+    engine.apply(Event::Pod(pod));
+    tell(engine.decide(now_ms))
+}
+
+fn tell(decision: Option<Decision>) -> String {
+    match decision {
+        None => "nothing".to_owned(),
+        Some(Decision::Bind(binding)) => binding.node.to_string(),
+        Some(Decision::Preempt(preempting)) => format!("evict {}", preempting.victims.join(" ")),
+        Some(Decision::Wait { .. }) => "wait".to_owned(),
+    }
+}
+
+fn gone(engine: &mut Engine, number: u64) {
+    engine.apply(Event::PodGone(format!("uid-{number:08}").into()));
+}
+
+#[test]
+fn pods_are_packed_so_that_sockets_stay_whole() {
+    let mut engine = cluster(2);
+    let (one, four) = (gpus("one", 0, 1), gpus("four", 0, 4));
+    for number in 0..4 {
+        decide(&mut engine, pending(&one, number), 0);
+    }
+    // Four pods of one GPU fill one socket, so three of four GPUs fit beside them.
+    for number in 4..7 {
+        assert!(decide(&mut engine, pending(&four, number), 0).starts_with("h100-"));
+    }
+    assert_eq!(decide(&mut engine, pending(&one, 7), 0), "wait");
+}
+
+#[test]
+fn a_pod_the_kubelet_would_reject_waits() {
+    let mut engine = cluster(1);
+    // Three on each socket: two are free, but one on each.
+    for number in 0..2 {
+        decide(&mut engine, pending(&gpus("three", 0, 3), number), 0);
+    }
+    assert_eq!(decide(&mut engine, pending(&gpus("two", 0, 2), 2), 0), "wait");
+    assert_eq!(decide(&mut engine, pending(&gpus("one", 0, 1), 3), 0), "h100-000000");
+}
+
+#[test]
+fn a_need_is_met_by_the_smallest_part_that_will_do_on_any_board() {
+    let whole = "nvidia.com/gpu";
+    let boards = [
+        ("a100", "NVIDIA-A100-SXM4-80GB", vec![("nvidia.com/mig-2g.20gb", 2), (whole, 1)]),
+        ("h100", "NVIDIA-H100-80GB-HBM3", vec![("nvidia.com/mig-1g.10gb", 4), (whole, 1)]),
+        ("h200", "NVIDIA-H200", vec![("nvidia.com/mig-1g.18gb", 2), (whole, 1)]),
+    ];
+    let mut spec = template("small", 0, &[("cpu", "2"), ("memory", "8Gi")]).unwrap();
+    spec.gpu = Some(GpuNeed { memory_bytes: 16_000_000_000, compute_milli: 100 });
+    let spec = Arc::new(spec);
+    for (pool, product, devices) in boards {
+        let mut engine = Engine::new(Profile::Berth);
+        let smallest = devices[0];
+        let kind = NodeKind { pool, product, policy: STRICT, devices };
+        kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
+        engine.apply(Event::Pod(pending(&spec, 1)));
+        let Some(Decision::Bind(binding)) = engine.decide(0) else { panic!("{pool}: not bound") };
+        let grant = binding.gpu_grant.unwrap().to_string();
+        // A slice of 10 GB is too small, so on that node the need is met by a whole GPU.
+        let expected = if pool == "h100" { whole } else { smallest.0 };
+        assert_eq!(grant, expected, "{pool}");
+        assert!(matches!(binding.alignment, Alignment::Aligned(_)));
+    }
+}
+
+#[test]
+fn evictions_free_one_socket_with_the_fewest_victims() {
+    let mut engine = cluster(1);
+    for number in 0..4 {
+        decide(&mut engine, pending(&gpus("one", 0, 1), number), 0);
+    }
+    decide(&mut engine, pending(&gpus("four", 0, 4), 4), 0);
+    let urgent = gpus("urgent", 100, 4);
+    assert_eq!(decide(&mut engine, pending(&urgent, 9), 0), "evict uid-00000004");
+    gone(&mut engine, 4);
+    assert_eq!(tell(engine.decide(1)), "h100-000000");
+}
+
+#[test]
+fn nobody_is_evicted_in_vain() {
+    let mut engine = cluster(1);
+    // Each socket has a pod that stays; evicting the others frees two on each, never four.
+    for number in 0..2 {
+        decide(&mut engine, pending(&gpus("stays", 100, 2), number), 0);
+        decide(&mut engine, pending(&gpus("goes", 0, 2), 2 + number), 0);
+    }
+    assert_eq!(decide(&mut engine, pending(&gpus("urgent", 100, 4), 9), 0), "wait");
+    assert_eq!(decide(&mut engine, pending(&gpus("smaller", 100, 2), 10), 0).len(), 18);
+}
+
+#[test]
+fn the_room_that_was_made_is_kept_for_whom_it_was_made() {
+    let mut engine = cluster(1);
+    decide(&mut engine, pending(&gpus("four", 0, 4), 0), 0);
+    decide(&mut engine, pending(&gpus("other", 50, 4), 1), 0);
+    let urgent = gpus("urgent", 100, 4);
+    assert_eq!(decide(&mut engine, pending(&urgent, 9), 0), "evict uid-00000000");
+    assert_eq!(decide(&mut engine, pending(&gpus("sneak", 40, 1), 10), 0), "wait");
+    gone(&mut engine, 0);
+    assert_eq!(tell(engine.decide(1)), "h100-000000");
+    assert_eq!(tell(engine.decide(1)), "nothing");
+}
+
+#[test]
+fn a_pod_bound_by_someone_else_onto_reserved_room_makes_the_preemptor_look_again() {
+    let mut engine = cluster(2);
+    for number in 0..4 {
+        decide(&mut engine, pending(&gpus("four", 0, 4), number), 0);
+    }
+    let urgent = gpus("urgent", 100, 4);
+    let evicted = decide(&mut engine, pending(&urgent, 9), 0);
+    let victim: u64 = evicted.strip_prefix("evict uid-").unwrap().parse().unwrap();
+    let node = node_of(&engine, victim);
+    gone(&mut engine, victim);
+    let mut thief = pending(&gpus("thief", 200, 4), 10);
+    thief.node = Some(node.as_str().into());
+    engine.apply(Event::Pod(thief));
+    let again = tell(engine.decide(1));
+    assert!(again.starts_with("evict"), "{again}");
+}
+
+#[test]
+fn who_replaces_an_evicted_pod_is_left_alone_for_a_while() {
+    let config = Config { eviction_rest_ms: 1_000, ..Config::default() };
+    let mut engine = Engine::new(config);
+    let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", STRICT);
+    kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
+    let mut batch = gpu_template("batch", 0, 4).unwrap();
+    batch.controller = Some(Controller { kind: "Job".into(), name: "train".into() });
+    let batch = Arc::new(batch);
+    let urgent = gpus("urgent", 100, 4);
+    decide(&mut engine, pending(&batch, 0), 0);
+    decide(&mut engine, pending(&gpus("other", 100, 4), 1), 0);
+    assert_eq!(decide(&mut engine, pending(&urgent, 2), 10), "evict uid-00000000");
+    gone(&mut engine, 0);
+    assert_eq!(tell(engine.decide(10)), "h100-000000");
+    // The urgent pod ends, the batch pod comes back, and another urgent pod arrives.
+    gone(&mut engine, 2);
+    assert_eq!(decide(&mut engine, pending(&batch, 20), 20), "h100-000000");
+    assert_eq!(decide(&mut engine, pending(&urgent, 21), 21), "wait");
+    assert_eq!(tell(engine.decide(1_009)), "nothing");
+    assert_eq!(tell(engine.decide(1_010)), "evict uid-00000020");
+}
+
+#[test]
+fn a_waiting_pod_is_looked_at_again_only_when_its_blocker_goes() {
+    let mut engine = cluster(2);
+    let four = gpus("four", 0, 4);
+    for number in 0..4 {
+        decide(&mut engine, pending(&four, number), 0);
+    }
+    let mut picky = gpu_template("picky", 0, 1).unwrap();
+    picky.node_selector =
+        [("kubernetes.io/hostname", "h100-000001")].into_iter().collect::<Labels>();
+    assert_eq!(decide(&mut engine, pending(&Arc::new(picky), 9), 0), "wait");
+    assert_eq!(tell(engine.decide(0)), "nothing");
+    let on_first: Vec<u64> =
+        (0..4).filter(|number| node_of(&engine, *number) == "h100-000000").collect();
+    gone(&mut engine, on_first[0]);
+    assert_eq!(tell(engine.decide(0)), "nothing");
+    let on_second: Vec<u64> =
+        (0..4).filter(|number| node_of(&engine, *number) == "h100-000001").collect();
+    gone(&mut engine, on_second[0]);
+    assert_eq!(tell(engine.decide(0)), "h100-000001");
+}
+
+fn node_of(engine: &Engine, number: u64) -> String {
+    let node = engine.node_of(&format!("uid-{number:08}"));
+    node.map_or(String::new(), |node| node.to_string())
+}
+
+#[test]
+fn nodes_of_unknown_topology_come_last_or_not_at_all() {
+    let allocatable =
+        resources(&[("cpu", "126"), ("memory", "2047Gi"), ("pods", "110"), (GPU, "8")]).unwrap();
+    let unknown = Node { name: "unknown".into(), allocatable, ..Node::default() };
+    let one = gpus("one", 0, 8);
+    let mut restricted = NodeKind::whole("h200", "NVIDIA-H200", TopologyPolicy::Restricted);
+    restricted.pool = "known";
+    for (rule, then) in [(UnknownTopology::Last, "unknown"), (UnknownTopology::Refuse, "wait")] {
+        let mut engine = Engine::new(Config { unknown_topology: rule, ..Config::default() });
+        engine.apply(Event::Node(unknown.clone()));
+        restricted.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
+        engine.apply(Event::Pod(pending(&one, 0)));
+        let Some(Decision::Bind(first)) = engine.decide(0) else { panic!("not bound") };
+        assert_eq!(first.node.as_ref(), "known-000000");
+        assert_eq!(first.alignment, Alignment::Aligned(NumaMask::first(2)));
+        assert_eq!(decide(&mut engine, pending(&one, 1), 0), then);
+    }
+}
+
+#[test]
+fn gated_and_leaving_pods_are_not_decided_about() {
+    let mut engine = cluster(1);
+    let mut gated = gpu_template("gated", 0, 1).unwrap();
+    gated.gates = vec!["example.com/later".into()];
+    let mut open = gated.clone();
+    open.gates.clear();
+    assert_eq!(decide(&mut engine, pending(&Arc::new(gated), 0), 0), "nothing");
+    let mut leaving = pending(&Arc::new(open.clone()), 1);
+    leaving.phase = Phase::Terminating { by_preemption: false };
+    assert_eq!(decide(&mut engine, leaving, 0), "nothing");
+    assert_eq!(decide(&mut engine, pending(&Arc::new(open), 0), 0), "h100-000000");
+}
+
+#[test]
+fn a_decision_that_failed_is_taken_back_and_made_anew() {
+    let mut engine = cluster(1);
+    let eight = gpus("four", 0, 4);
+    decide(&mut engine, pending(&eight, 0), 0);
+    // Old news does not undo the decision.
+    engine.apply(Event::Pod(pending(&eight, 0)));
+    assert_eq!(tell(engine.decide(0)), "nothing");
+    engine.undo(&"uid-00000000".into());
+    assert_eq!(tell(engine.decide(0)), "h100-000000");
+}

@@ -1,0 +1,269 @@
+//! What is known of a cluster, kept in the plainest possible way.
+//!
+//! Owns books of its own, made from the same events and decisions that the engine sees: maps of
+//! objects as they were last told, and a real kubelet model for every node whose inside is known.
+//! Nothing is counted ahead; whoever wants a sum adds it up. Must share nothing with the engine but
+//! its vocabulary.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_engine::decision::{Binding, Preempting};
+use berth_engine::event::{Event, NodeTopology};
+use berth_model::label::Labels;
+use berth_model::node::Node;
+use berth_model::policy::DisruptionBudget;
+use berth_model::resource::ResourceName;
+use berth_model::spec::{Phase, PodObject, PodSpec};
+
+use super::offer::offers;
+use super::twin::Twin;
+
+/// Namespace and name.
+type FullName = (Arc<str>, Arc<str>);
+
+/// Where a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Spot {
+    /// Nowhere.
+    Nowhere,
+    /// Nowhere yet, but it waits for this node.
+    Awaits(Arc<str>),
+    /// On this node, which need not exist.
+    On(Arc<str>),
+}
+
+/// A pod as it is known.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// As last told.
+    pub(super) object: PodObject,
+    pub(super) spot: Spot,
+    /// Whether the spot is a decision that no event has confirmed.
+    pub(super) decided: bool,
+    /// Whether a decision says that it is to be evicted.
+    pub(super) leaving: bool,
+    /// What it has for the part of a GPU that it needs.
+    pub(super) grant: Option<ResourceName>,
+}
+
+impl Entry {
+    pub(super) fn spec(&self) -> &PodSpec {
+        &self.object.spec
+    }
+
+    /// The node it is on.
+    pub(super) fn node(&self) -> Option<&Arc<str>> {
+        match &self.spot {
+            Spot::On(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_terminating(&self) -> bool {
+        matches!(self.object.phase, Phase::Terminating { .. })
+    }
+
+    /// Whether it looks for its place.
+    pub(super) fn waits(&self) -> bool {
+        self.node().is_none()
+            && self.object.phase == Phase::Alive
+            && self.spec().gates.is_empty()
+    }
+
+    /// What it is a replica of: its controller, or itself.
+    pub(super) fn workload(&self) -> FullName {
+        let controller = self.spec().controller.as_ref().map(|controller| &controller.name);
+        let name = controller.unwrap_or(&self.object.name);
+        (self.spec().namespace.clone(), name.clone())
+    }
+}
+
+/// A cluster as it is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Books {
+    pub(super) nodes: BTreeMap<Arc<str>, Node>,
+    pub(super) topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
+    /// Of nodes that exist and whose inside is known.
+    pub(super) twins: BTreeMap<Arc<str>, Twin>,
+    pub(super) pods: BTreeMap<Arc<str>, Entry>,
+    pub(super) namespaces: BTreeMap<Arc<str>, Labels>,
+    pub(super) budgets: BTreeMap<FullName, DisruptionBudget>,
+    /// When a pod of each workload was last evicted.
+    pub(super) evictions: BTreeMap<FullName, i64>,
+}
+
+impl Books {
+    /// Takes in an event. Objects that no rule here looks at are left out.
+    pub(super) fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Node(node) => {
+                let known = self.nodes.insert(node.name.clone(), node.clone());
+                if known.is_none() {
+                    self.twin_anew(&node.name);
+                }
+            }
+            Event::NodeGone(name) => {
+                self.nodes.remove(name);
+                self.twins.remove(name);
+            }
+            Event::Topology { node, topology } => self.set_topology(node, topology.as_ref()),
+            Event::Pod(pod) => self.set_pod(pod),
+            Event::PodGone(uid) => self.remove_pod(uid),
+            Event::Namespace(namespace) => {
+                self.namespaces.insert(namespace.name.clone(), namespace.labels.clone());
+            }
+            Event::NamespaceGone(name) => {
+                self.namespaces.remove(name);
+            }
+            Event::Budget(budget) => {
+                let name = (budget.namespace.clone(), budget.name.clone());
+                self.budgets.insert(name, budget.clone());
+            }
+            Event::BudgetGone(namespace, name) => {
+                self.budgets.remove(&(namespace.clone(), name.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    fn set_topology(&mut self, node: &Arc<str>, topology: Option<&Arc<NodeTopology>>) {
+        let before = match topology {
+            Some(topology) => self.topologies.insert(node.clone(), topology.clone()),
+            None => self.topologies.remove(node),
+        };
+        let same = before.zip(topology).is_some_and(|(one, other)| Arc::ptr_eq(&one, other));
+        if !same {
+            self.twin_anew(node);
+        }
+    }
+
+    /// The kubelet of a node that appears, or of whose inside something new is told. Which of the
+    /// pods that run there came first is not known, so it is not trusted unless there are none.
+    fn twin_anew(&mut self, name: &Arc<str>) {
+        self.twins.remove(name);
+        let (Some(topology), true) = (self.topologies.get(name), self.nodes.contains_key(name))
+        else {
+            return;
+        };
+        let Some(mut twin) = Twin::new(topology) else { return };
+        for pod in self.pods.values().filter(|pod| pod.node() == Some(name)) {
+            twin.distrust();
+            twin.admit(pod);
+        }
+        self.twins.insert(name.clone(), twin);
+    }
+
+    fn set_pod(&mut self, object: &PodObject) {
+        if object.phase == Phase::Finished {
+            return self.remove_pod(&object.uid);
+        }
+        let told = match (&object.node, &object.nominated) {
+            (Some(node), _) => Spot::On(node.clone()),
+            (None, Some(node)) => Spot::Awaits(node.clone()),
+            (None, None) => Spot::Nowhere,
+        };
+        let Some(entry) = self.pods.get_mut(&object.uid) else {
+            let entry = Entry {
+                object: object.clone(),
+                spot: Spot::Nowhere,
+                decided: false,
+                leaving: false,
+                grant: object.gpu_grant.clone(),
+            };
+            self.pods.insert(object.uid.clone(), entry);
+            return self.put(&object.uid, told, None);
+        };
+        entry.object = object.clone();
+        if object.gpu_grant.is_some() {
+            entry.grant = object.gpu_grant.clone();
+        }
+        // News without a node may be from before our decision.
+        if entry.decided && object.node.is_none() {
+            return;
+        }
+        entry.decided = false;
+        if entry.spot != told {
+            self.put(&object.uid, told, None);
+        }
+    }
+
+    /// Puts a pod somewhere else.
+    fn put(&mut self, uid: &Arc<str>, spot: Spot, grant: Option<ResourceName>) {
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        if let Some(twin) = entry.node().and_then(|node| self.twins.get_mut(node)) {
+            twin.remove(uid);
+        }
+        entry.spot = spot;
+        entry.grant = grant.or(entry.grant.take());
+        let Some(node) = entry.node().and_then(|name| self.nodes.get(name)) else { return };
+        if let (Some(need), None) = (&entry.spec().gpu, &entry.grant) {
+            // Nobody said what it got: the least that will do.
+            let enough = offers(node).into_iter().find(|offer| offer.is_enough(need));
+            entry.grant = enough.map(|offer| offer.resource);
+        }
+        if let Some(twin) = self.twins.get_mut(&node.name) {
+            twin.admit(entry);
+        }
+    }
+
+    fn remove_pod(&mut self, uid: &Arc<str>) {
+        self.put(uid, Spot::Nowhere, None);
+        self.pods.remove(uid);
+    }
+
+    /// A decision to bind.
+    pub(super) fn bind(&mut self, binding: &Binding) {
+        if let Some(entry) = self.pods.get_mut(&binding.pod) {
+            entry.decided = true;
+            entry.grant = None;
+        }
+        self.put(&binding.pod, Spot::On(binding.node.clone()), binding.gpu_grant.clone());
+    }
+
+    /// A decision to evict.
+    pub(super) fn preempt(&mut self, preempting: &Preempting, now_ms: i64) {
+        for victim in &preempting.victims {
+            let Some(entry) = self.pods.get_mut(victim) else { continue };
+            entry.leaving = true;
+            self.evictions.insert(entry.workload(), now_ms);
+        }
+        if let Some(entry) = self.pods.get_mut(&preempting.pod) {
+            entry.decided = true;
+            entry.spot = Spot::Awaits(preempting.node.clone());
+        }
+    }
+
+    /// A decision to wait: it waits for no node in particular, unless pods are leaving that.
+    pub(super) fn wait(&mut self, uid: &Arc<str>) {
+        if self.pods.get(uid).is_some_and(|pod| !self.awaits_room(pod))
+            && let Some(entry) = self.pods.get_mut(uid)
+        {
+            entry.spot = Spot::Nowhere;
+            entry.decided = false;
+        }
+    }
+
+    /// A decision could not be carried out: no kubelet ever saw the pod.
+    pub(super) fn undo(&mut self, uid: &Arc<str>) {
+        let Some(entry) = self.pods.get_mut(uid).filter(|entry| entry.decided) else { return };
+        if let Some(twin) = entry.node().and_then(|node| self.twins.get_mut(node)) {
+            twin.unsee(uid);
+        }
+        entry.decided = false;
+        entry.spot = Spot::Nowhere;
+        entry.grant = None;
+    }
+
+    /// Whether less important pods are leaving the node that a pod waits for.
+    pub(super) fn awaits_room(&self, pod: &Entry) -> bool {
+        let Spot::Awaits(node) = &pod.spot else { return false };
+        self.pods.values().any(|other| {
+            let preempted = other.object.phase == (Phase::Terminating { by_preemption: true });
+            self.nodes.contains_key(node)
+                && other.node() == Some(node)
+                && (other.leaving || preempted)
+                && other.spec().priority < pod.spec().priority
+        })
+    }
+}

@@ -1,0 +1,395 @@
+//! The laws that every decision keeps, checked against books of our own.
+//!
+//! Owns what is asked of a decision: what it says must be possible by every rule, and who comes
+//! first must have come first. Must share nothing with the engine but its vocabulary.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::sync::Arc;
+
+use berth_engine::Config;
+use berth_engine::config::Profile;
+use berth_engine::decision::{Alignment, Binding, Decision, Preempting};
+use berth_engine::event::Event;
+use berth_kubelet::Verdict;
+use berth_model::spec::{Phase, PreemptionPolicy};
+
+use super::books::{Books, Entry, Spot};
+use super::rules::Scene;
+
+/// What decisions must keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Law {
+    /// Only pods that look for their place are decided about.
+    OnlyWaitingPodsAreDecided,
+    /// A node takes a pod by every rule at the moment of binding.
+    BoundWhereItFits,
+    /// The kubelet admits what is bound.
+    KubeletAdmits,
+    /// What is said about alignment is so.
+    AlignmentIsTrue,
+    /// No CPU, device or memory is handed out twice.
+    NothingTwice,
+    /// Nobody is served while one that comes before could be.
+    FirstComesFirst,
+    /// Nobody waits, or has others evicted, who could be bound.
+    NobodyWaitsInVain,
+    /// Nobody waits who could have others evicted.
+    PreemptionIsNotMissed,
+    /// Victims are less important, on the node, alive, and not left alone for a while.
+    VictimsMayBeEvicted,
+    /// With the victims gone the pod fits; with any one of them left it does not.
+    VictimsAreNeeded,
+    /// Violations of disruption budgets are counted right.
+    BudgetsAreCounted,
+    /// When the victims have left, the pod gets the node.
+    PreemptorGetsTheNode,
+    /// Without news, there is an end of decisions.
+    DecisionsEnd,
+}
+
+/// A law that was broken, and how.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which.
+    pub law: Law,
+    /// How.
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.law, self.text)
+    }
+}
+
+/// A node promised to a pod.
+#[derive(Clone, Debug)]
+struct Promise {
+    pod: Arc<str>,
+    node: Arc<str>,
+    victims: Vec<Arc<str>>,
+}
+
+/// Follows events and decisions, and says which laws were broken.
+#[derive(Clone, Debug)]
+pub struct Checker {
+    books: Books,
+    config: Config,
+    promises: Vec<Promise>,
+    violations: Vec<Violation>,
+    /// Decisions since the last news.
+    decisions: usize,
+}
+
+impl Checker {
+    /// For an engine with these settings that knows of nothing yet.
+    pub fn new(config: Config) -> Self {
+        Self {
+            books: Books::default(),
+            config,
+            promises: Vec::new(),
+            violations: Vec::new(),
+            decisions: 0,
+        }
+    }
+
+    /// The engine was told this.
+    pub fn apply(&mut self, event: &Event) {
+        self.decisions = 0;
+        self.promises.retain(|promise| match event {
+            Event::PodGone(uid) => promise.victims.contains(uid),
+            Event::Pod(pod) => promise.victims.contains(&pod.uid),
+            _ => false,
+        });
+        self.books.apply(event);
+    }
+
+    /// The engine was told that a decision could not be carried out.
+    pub fn undo(&mut self, uid: &Arc<str>) {
+        self.decisions = 0;
+        self.promises.clear();
+        self.books.undo(uid);
+    }
+
+    /// What was broken so far.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// How many pods look for their place.
+    pub fn waiting(&self) -> usize {
+        self.books.pods.values().filter(|pod| pod.waits()).count()
+    }
+
+    /// The engine decided this, or that there is nothing to decide.
+    pub fn decided(&mut self, decision: Option<&Decision>, now_ms: i64) {
+        self.decisions += 1;
+        if self.decisions > 100 + 20 * self.books.pods.len() {
+            self.broken(Law::DecisionsEnd, format!("{} since the last news", self.decisions));
+            self.decisions = 0;
+        }
+        match decision {
+            Some(Decision::Bind(binding)) => self.bound(binding, now_ms),
+            Some(Decision::Preempt(preempting)) => self.preempted(preempting, now_ms),
+            Some(Decision::Wait { pod }) => {
+                if let Some(entry) = self.deciding(pod) {
+                    self.waits_rightly(&entry, now_ms);
+                    self.books.wait(pod);
+                }
+            }
+            None => self.settled(now_ms),
+        }
+    }
+
+    fn broken(&mut self, law: Law, text: impl Into<String>) {
+        self.violations.push(Violation { law, text: text.into() });
+    }
+
+    fn asks_kubelets(&self) -> bool {
+        self.config.profile == Profile::Berth
+    }
+
+    /// The pod a decision is about, if one may be made about it.
+    fn deciding(&mut self, uid: &Arc<str>) -> Option<Entry> {
+        let entry = self.books.pods.get(uid).filter(|pod| pod.waits()).cloned();
+        if entry.is_none() {
+            let is = match self.books.pods.get(uid) {
+                None => "does not exist".to_owned(),
+                Some(pod) => format!("is {:?}, {:?}", pod.spot, pod.object.phase),
+            };
+            self.broken(Law::OnlyWaitingPodsAreDecided, format!("{uid} {is}"));
+        }
+        entry
+    }
+
+    /// Nothing is left to decide.
+    fn settled(&mut self, now_ms: i64) {
+        let waiting: Vec<Entry> =
+            self.books.pods.values().filter(|pod| pod.waits()).cloned().collect();
+        for entry in waiting {
+            self.waits_rightly(&entry, now_ms);
+        }
+        let kept = |promise: &Promise| {
+            let left = promise.victims.iter().all(|uid| !self.books.pods.contains_key(uid));
+            let waits = self.books.pods.get(&promise.pod).is_some_and(Entry::waits);
+            (left && waits).then(|| format!("{} does not get {}", promise.pod, promise.node))
+        };
+        let broken: Vec<String> = self.promises.iter().filter_map(kept).collect();
+        for text in broken {
+            self.broken(Law::PreemptorGetsTheNode, text);
+        }
+    }
+
+    /// Whether nothing can be done for a pod.
+    fn waits_rightly(&mut self, entry: &Entry, now_ms: i64) {
+        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let uid = &entry.object.uid;
+        if let Some(node) = scene.taker(entry) {
+            let text = format!("{uid} ({:?}) waits though {node} takes it", entry.spot);
+            return self.broken(Law::NobodyWaitsInVain, text);
+        }
+        let preempts = entry.spec().preemption == PreemptionPolicy::LowerPriority
+            && self.asks_kubelets()
+            && !self.books.awaits_room(entry);
+        let nodes = self.books.nodes.keys().filter(|_| preempts);
+        let missed = nodes.into_iter().find_map(|node| {
+            let victims = self.evictable(entry, node, now_ms);
+            let hopeful = !victims.is_empty() && !self.is_awaited(node) && self.is_known(node);
+            let fits = hopeful && scene.without(&victims).takes(entry, node).is_ok();
+            fits.then(|| format!("{uid} waits though {victims:?} on {node} could be evicted"))
+        });
+        if let Some(text) = missed {
+            self.broken(Law::PreemptionIsNotMissed, text);
+        }
+    }
+
+    /// Whether a pod waits for the node: nobody else has pods evicted there meanwhile.
+    fn is_awaited(&self, node: &Arc<str>) -> bool {
+        self.books.pods.values().any(|pod| pod.spot == Spot::Awaits(node.clone()))
+    }
+
+    /// Whether the node's kubelet can be known, or need not be.
+    fn is_known(&self, node: &Arc<str>) -> bool {
+        self.books.twins.get(node).is_none_or(|twin| twin.is_known())
+    }
+
+    /// Pods on a node that may be evicted for another.
+    fn evictable(&self, entry: &Entry, node: &Arc<str>, now_ms: i64) -> Vec<Arc<str>> {
+        let may = |pod: &&Entry| {
+            pod.node() == Some(node)
+                && pod.spec().priority < entry.spec().priority
+                && pod.object.phase == Phase::Alive
+                && !pod.leaving
+                && !self.rests(pod, now_ms)
+        };
+        self.books.pods.values().filter(may).map(|pod| pod.object.uid.clone()).collect()
+    }
+
+    /// Whether a pod replaces one that was evicted, and is left alone for that.
+    fn rests(&self, pod: &Entry, now_ms: i64) -> bool {
+        self.books.evictions.get(&pod.workload()).is_some_and(|evicted_at| {
+            pod.object.created_at_ms >= *evicted_at
+                && now_ms < evicted_at.saturating_add(self.config.eviction_rest_ms)
+        })
+    }
+
+    /// Whether somebody who comes before a pod could have been bound.
+    fn first_comes_first(&mut self, entry: &Entry) {
+        let turn = |pod: &Entry| {
+            let object = &pod.object;
+            (Reverse(pod.spec().priority), object.created_at_ms, object.uid.clone())
+        };
+        let own = turn(entry);
+        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let before = self.books.pods.values().filter(|pod| pod.waits() && turn(pod) < own);
+        let could = before.into_iter().find_map(|pod| {
+            let uid = &pod.object.uid;
+            let node = scene.taker(pod)?;
+            Some(format!(
+                "{} (priority {}) is served though {node} takes {uid} (priority {})",
+                entry.object.uid,
+                entry.spec().priority,
+                pod.spec().priority
+            ))
+        });
+        if let Some(text) = could {
+            self.broken(Law::FirstComesFirst, text);
+        }
+    }
+
+    fn bound(&mut self, binding: &Binding, now_ms: i64) {
+        let Some(entry) = self.deciding(&binding.pod) else { return };
+        self.first_comes_first(&entry);
+        let (uid, node) = (&binding.pod, &binding.node);
+        let scene = Scene::new(&self.books, self.asks_kubelets());
+        if let Err(why) = scene.takes(&entry, node) {
+            self.broken(Law::BoundWhereItFits, format!("{uid} on {node} at {now_ms}: {why}"));
+        }
+        self.kubelet_admits(&entry, binding);
+        self.books.bind(binding);
+        let twin = self.books.twins.get(node);
+        let twice = twin.and_then(|twin| twin.held_twice(uid).or_else(|| twin.memory_overdrawn()));
+        if let Some(text) = twice.filter(|_| self.asks_kubelets()) {
+            self.broken(Law::NothingTwice, format!("{node}: {text}"));
+        }
+        self.promises.retain(|promise| {
+            let to_other = promise.pod == *uid && promise.node == *node;
+            let to_more_important = promise.node == *node
+                && self.books.pods.get(&promise.pod).is_none_or(|promised| {
+                    promised.spec().priority <= entry.spec().priority
+                });
+            // What others require of their neighbours may have changed.
+            let rules = &entry.spec().pod_affinity;
+            !to_other && !to_more_important && rules.is_empty() && entry.spec().spread.is_empty()
+        });
+    }
+
+    /// Whether the node's kubelet takes the pod, and as the decision says.
+    fn kubelet_admits(&mut self, entry: &Entry, binding: &Binding) {
+        let twin = self.books.twins.get(&binding.node).filter(|twin| twin.is_known());
+        let Some(twin) = twin.filter(|_| self.asks_kubelets()) else { return };
+        let (uid, node) = (&binding.pod, &binding.node);
+        let Some(demand) = twin.demand(&entry.spec().pod, binding.gpu_grant.as_ref()) else {
+            return self.broken(Law::KubeletAdmits, format!("{uid} on {node} cannot be counted"));
+        };
+        if let Err(rejection) = twin.answer(uid, &demand) {
+            let (reason, message) = (rejection.reason.as_str(), rejection.message);
+            let text = format!("{uid} on {node}: {reason}: {message}");
+            return self.broken(Law::KubeletAdmits, text);
+        }
+        let verdict = twin.kubelet().would_admit(&demand);
+        let true_claim = match (binding.alignment, verdict) {
+            (Alignment::Aligned(claimed), Verdict::Admit { numa, preferred, .. }) => {
+                preferred && numa == Some(claimed)
+            }
+            (Alignment::Misaligned(claimed), Verdict::Admit { numa, preferred, .. }) => {
+                !preferred && numa == Some(claimed)
+            }
+            (Alignment::Unknown, _) => false,
+            _ => true,
+        };
+        if !true_claim {
+            let text = format!("{uid} on {node}: {:?}, but {verdict:?}", binding.alignment);
+            self.broken(Law::AlignmentIsTrue, text);
+        }
+    }
+
+    fn preempted(&mut self, preempting: &Preempting, now_ms: i64) {
+        let Some(entry) = self.deciding(&preempting.pod) else { return };
+        self.first_comes_first(&entry);
+        let Preempting { pod: uid, node, victims, .. } = preempting;
+        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let taker = scene.taker(&entry);
+        let evictable = self.evictable(&entry, node, now_ms);
+        let fits = |gone: &[Arc<str>]| scene.without(gone).takes(&entry, node);
+        let with_all = fits(victims).err();
+        let superfluous = victims.iter().find(|spared| {
+            let others: Vec<Arc<str>> =
+                victims.iter().filter(|one| one != spared).cloned().collect();
+            fits(&others).is_ok()
+        });
+        let superfluous = superfluous.filter(|_| self.is_known(node)).cloned();
+        if let Some(other) = taker {
+            let text = format!("{uid} has pods evicted though {other} takes it");
+            self.broken(Law::NobodyWaitsInVain, text);
+        }
+        if self.asks_kubelets() {
+            if let Some(victim) = victims.iter().find(|victim| !evictable.contains(victim)) {
+                let text = format!("{victim} for {uid} on {node} at {now_ms}");
+                self.broken(Law::VictimsMayBeEvicted, text);
+            }
+            if let Some(victim) = superfluous {
+                let text = format!("{uid} fits on {node} though {victim} of {victims:?} stays");
+                self.broken(Law::VictimsAreNeeded, text);
+            }
+            let violations = self.budget_violations(victims);
+            if violations != preempting.budget_violations {
+                let said = preempting.budget_violations;
+                let text = format!("{uid} on {node}: {said} violations, but {violations}");
+                self.broken(Law::BudgetsAreCounted, text);
+            }
+        }
+        if let Some(why) = with_all {
+            let text = format!("{uid} on {node} without {victims:?}: {why}");
+            self.broken(Law::VictimsAreNeeded, text);
+        }
+        self.books.preempt(preempting, now_ms);
+        let (pod, node, victims) = (uid.clone(), node.clone(), victims.clone());
+        self.promises.push(Promise { pod, node, victims });
+    }
+
+    /// How many of the evictions violate a budget, the most important pods going first.
+    fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
+        let mut pods: Vec<&Entry> =
+            victims.iter().filter_map(|uid| self.books.pods.get(uid)).collect();
+        pods.sort_by_key(|pod| {
+            let started = pod.object.started_at_ms.unwrap_or(i64::MAX);
+            (Reverse(pod.spec().priority), started, pod.object.uid.clone())
+        });
+        let mut left: Vec<i64> = self
+            .books
+            .budgets
+            .values()
+            .map(|budget| i64::from(budget.disruptions_allowed))
+            .collect();
+        let mut violations = 0;
+        for pod in pods {
+            let spec = pod.spec();
+            let mut violates = false;
+            for (budget, left) in self.books.budgets.values().zip(&mut left) {
+                let selector = budget.selector.as_ref().filter(|one| !one.is_empty());
+                let protects = budget.namespace == spec.namespace
+                    && !spec.labels.is_empty()
+                    && selector.is_some_and(|selector| selector.matches(&spec.labels))
+                    && !budget.disrupted_pods.contains(&pod.object.name);
+                if protects {
+                    *left -= 1;
+                    violates |= *left < 0;
+                }
+            }
+            violations += usize::from(violates);
+        }
+        violations
+    }
+}

@@ -1,0 +1,179 @@
+//! The kubelet of one node, fed with the pods that are bound there in the order in which they are.
+//!
+//! Owns the log of what the kubelet saw, so that what it never saw after all can be left out. Must
+//! not know the engine's own idea of the kubelet.
+
+use std::sync::Arc;
+
+use berth_engine::event::NodeTopology;
+use berth_kubelet::{Admission, Kubelet, PodDemand, Rejection};
+use berth_model::idset::{CpuSet, DeviceSet};
+use berth_model::pod::{ContainerKind, Pod};
+use berth_model::quantity::{Format, Quantity};
+use berth_model::resource::ResourceName;
+
+use super::books::Entry;
+
+/// A node's kubelet.
+#[derive(Clone, Debug)]
+pub(super) struct Twin {
+    empty: Kubelet,
+    kubelet: Kubelet,
+    /// What happened since the kubelet was empty.
+    log: Vec<Seen>,
+    /// Pods that are bound to the node although it does not take them.
+    refused: Vec<Arc<str>>,
+    trusted: bool,
+}
+
+/// What a kubelet saw.
+#[derive(Clone, Debug)]
+enum Seen {
+    Came(Arc<str>, Option<Arc<PodDemand>>),
+    Went(Arc<str>),
+}
+
+impl Twin {
+    /// The kubelet of an empty node; `None` if there can be no such kubelet.
+    pub(super) fn new(topology: &NodeTopology) -> Option<Self> {
+        let NodeTopology { machine, config, devices } = topology;
+        let kubelet = Kubelet::new(machine.clone(), config.clone(), devices.clone()).ok()?;
+        Some(Self {
+            empty: kubelet.clone(),
+            kubelet,
+            log: Vec::new(),
+            refused: Vec::new(),
+            trusted: true,
+        })
+    }
+
+    pub(super) fn kubelet(&self) -> &Kubelet {
+        &self.kubelet
+    }
+
+    /// What it says is not to be relied on until the node has been empty.
+    pub(super) fn distrust(&mut self) {
+        self.trusted = false;
+    }
+
+    /// Whether the kubelet's books can be known by whoever saw all events.
+    pub(super) fn is_known(&self) -> bool {
+        self.trusted && self.refused.is_empty()
+    }
+
+    /// What the kubelet sees of a pod.
+    pub(super) fn demand(&self, pod: &Pod, grant: Option<&ResourceName>) -> Option<PodDemand> {
+        match grant {
+            None => self.kubelet.demand(pod).ok(),
+            Some(grant) => self.kubelet.demand(&with_device(pod, grant)).ok(),
+        }
+    }
+
+    /// A pod comes, and is taken or not.
+    pub(super) fn admit(&mut self, pod: &Entry) {
+        let demand = self.demand(&pod.spec().pod, pod.grant.as_ref()).map(Arc::new);
+        self.see(Seen::Came(pod.object.uid.clone(), demand));
+    }
+
+    /// A pod has left.
+    pub(super) fn remove(&mut self, uid: &Arc<str>) {
+        self.see(Seen::Went(uid.clone()));
+        if self.kubelet.pods().next().is_none() && self.refused.is_empty() {
+            self.kubelet = self.empty.clone();
+            self.log.clear();
+            self.trusted = true;
+        }
+    }
+
+    /// A pod never came.
+    pub(super) fn unsee(&mut self, uid: &Arc<str>) {
+        let mut log = std::mem::take(&mut self.log);
+        log.retain(|seen| !matches!(seen, Seen::Came(one, _) | Seen::Went(one) if one == uid));
+        self.kubelet = self.empty.clone();
+        self.refused.clear();
+        log.into_iter().for_each(|seen| self.see(seen));
+    }
+
+    fn see(&mut self, seen: Seen) {
+        match &seen {
+            Seen::Came(uid, demand) => {
+                let taken = demand.as_ref().map(|demand| self.kubelet.admit(uid, demand));
+                if !matches!(taken, Some(Ok(_))) {
+                    self.refused.push(uid.clone());
+                }
+            }
+            Seen::Went(uid) => {
+                self.kubelet.remove(uid);
+                self.refused.retain(|one| one != uid);
+            }
+        }
+        self.log.push(seen);
+    }
+
+    /// The kubelet's answer to a pod, in words if it is a rejection.
+    pub(super) fn answer(&self, uid: &str, demand: &PodDemand) -> Result<Admission, Rejection> {
+        self.kubelet.clone().admit(uid, demand)
+    }
+
+    /// Something that this pod and another one both hold, in words.
+    pub(super) fn held_twice(&self, uid: &str) -> Option<String> {
+        let own = holdings(&self.kubelet.assignment(uid)?);
+        self.kubelet.pods().filter(|other| *other != uid).find_map(|other| {
+            let others = holdings(&self.kubelet.assignment(other)?);
+            let cpus = own.0 & others.0;
+            if !cpus.is_empty() {
+                return Some(format!("CPUs {cpus} by {uid} and {other}"));
+            }
+            own.1.iter().zip(&others.1).enumerate().find_map(|(pool, (one, other_set))| {
+                let both = *one & *other_set;
+                (!both.is_empty()).then(|| format!("pool {pool}: {both} by {uid} and {other}"))
+            })
+        })
+    }
+
+    /// NUMA memory of which more is handed out than there is, in words.
+    pub(super) fn memory_overdrawn(&self) -> Option<String> {
+        let pods: Vec<Admission> =
+            self.kubelet.pods().filter_map(|pod| self.kubelet.assignment(pod)).collect();
+        let machine = self.kubelet.machine();
+        for kind in machine.memory_kinds() {
+            let all = self.empty.free_memory();
+            let Some(free) = all.iter().find(|free| free.kind == *kind) else { continue };
+            let total: u64 = free.bytes.iter().flatten().sum();
+            let blocks = pods.iter().flat_map(|pod| &pod.containers).flat_map(|one| &one.memory);
+            let held: u64 = blocks.filter(|block| block.kind == *kind).map(|one| one.bytes).sum();
+            if held > total {
+                return Some(format!("{held} bytes of {kind} are pinned, {total} exist"));
+            }
+        }
+        None
+    }
+}
+
+/// CPUs and, by pool, devices that a pod holds.
+fn holdings(admission: &Admission) -> (CpuSet, Vec<DeviceSet>) {
+    let mut cpus = CpuSet::EMPTY;
+    let mut pools: Vec<DeviceSet> = Vec::new();
+    for container in &admission.containers {
+        cpus = cpus | container.cpus.unwrap_or(CpuSet::EMPTY);
+        for given in &container.devices {
+            if given.pool >= pools.len() {
+                pools.resize(given.pool + 1, DeviceSet::EMPTY);
+            }
+            pools[given.pool] = pools[given.pool] | given.devices;
+        }
+    }
+    (cpus, pools)
+}
+
+/// The pod as it is when its first app container has been given one device.
+fn with_device(pod: &Pod, resource: &ResourceName) -> Pod {
+    let mut pod = pod.clone();
+    let app = pod.containers.iter_mut().find(|one| one.kind == ContainerKind::App);
+    if let Some(container) = app {
+        let one = Quantity::from_units(1, Format::DecimalSi);
+        container.resources.requests.insert(resource.clone(), one);
+        container.resources.limits.insert(resource.clone(), one);
+    }
+    pod
+}
