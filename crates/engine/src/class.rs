@@ -11,6 +11,7 @@ use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::PodSpec;
 
 use crate::amounts::{Amounts, Resources};
+use crate::census::{Claim, ScopeRule};
 use crate::demand::Demands;
 use crate::shape::ShapeRef;
 use crate::table::{KeyIx, QueryIx, TallyIx};
@@ -142,14 +143,14 @@ impl Class {
     }
 
     /// What pods of this kind ask about newcomers once they have their place.
-    pub(crate) fn resident_terms(&self) -> impl Iterator<Item = (ResidentRole, &PodTerm)> {
+    pub(crate) fn resident_terms(&self) -> impl Iterator<Item = (Claim, &PodTerm)> {
         let affinity = &self.spec.pod_affinity;
-        let refuse = affinity.anti_required.iter().map(|term| (ResidentRole::Refuse, term));
-        let need = affinity.required.iter().map(|term| (ResidentRole::Need, term));
+        let refuse = affinity.anti_required.iter().map(|term| (Claim::Refuse, term));
+        let need = affinity.required.iter().map(|term| (Claim::Need, term));
         let welcome = affinity.preferred.iter();
-        let welcome = welcome.map(|(weight, term)| (ResidentRole::Prefer(*weight), term));
+        let welcome = welcome.map(|(weight, term)| (Claim::Prefer(*weight), term));
         let avoid = affinity.anti_preferred.iter();
-        let avoid = avoid.map(|(weight, term)| (ResidentRole::Prefer(-*weight), term));
+        let avoid = avoid.map(|(weight, term)| (Claim::Prefer(-*weight), term));
         refuse.chain(need).chain(welcome).chain(avoid)
     }
 
@@ -165,11 +166,11 @@ impl Class {
         &self,
         constraint: &SpreadConstraint,
         keys: Vec<KeyIx>,
-    ) -> crate::census::ScopeRule {
+    ) -> ScopeRule {
         let spec = &self.spec;
         let honours = |inclusion: Inclusion| inclusion == Inclusion::Honor;
         let selective = !spec.node_selector.is_empty() || spec.node_affinity.required.is_some();
-        crate::census::ScopeRule {
+        ScopeRule {
             affinity: (honours(constraint.node_affinity) && selective)
                 .then(|| (spec.node_selector.clone(), spec.node_affinity.required.clone())),
             tolerations: honours(constraint.node_taints).then(|| spec.tolerations.clone()),
@@ -177,5 +178,3 @@ impl Class {
         }
     }
 }
-
-pub(crate) use crate::census::Claim as ResidentRole;

@@ -11,5 +11,6 @@ pub mod node;
 pub mod scenario;
 pub mod scheduler;
 mod vector;
+pub mod world;
 
 pub use vector::CaseError;

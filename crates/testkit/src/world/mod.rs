@@ -1,0 +1,19 @@
+//! Arbitrary worlds for the engine, and the laws that hold in all of them.
+//!
+//! A world is a small cluster made from a seed and what happens to it. The checker follows the same
+//! events and decisions with books of its own, kept as plainly as possible, and shares nothing with
+//! the engine but its vocabulary: what it says about a decision is a second opinion.
+
+mod books;
+mod checker;
+mod happening;
+mod hardware;
+mod offer;
+mod rules;
+mod run;
+mod twin;
+mod workload;
+
+pub use checker::{Checker, Law, Violation};
+pub use happening::{Act, Round, Size, World};
+pub use run::{Run, act, play, record, run, shuffled};

@@ -1,0 +1,154 @@
+//! Worlds run: an engine decides, the world goes on, and the checker watches.
+//!
+//! Owns the loop, and the same rounds run again in another legal order. Must not know what happens
+//! in a world.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_engine::decision::Decision;
+use berth_engine::event::Event;
+use berth_engine::{Config, Engine};
+
+use super::checker::{Checker, Violation};
+use super::happening::{Act, Round, Size, World};
+use crate::cluster::{BuildError, Dice};
+
+/// So many decisions without news are one too many.
+const DECISIONS_MAX: usize = 5_000;
+
+/// What came of a world.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// What happened.
+    pub rounds: Vec<Round>,
+    /// What was decided in each round.
+    pub decisions: Vec<Vec<Decision>>,
+    /// The first law that was broken, and in which round.
+    pub broken: Option<(usize, Violation)>,
+}
+
+/// Tells an engine what happens.
+pub fn act(engine: &mut Engine, act: &Act) {
+    match act {
+        Act::Tell(event) => engine.apply(event.clone()),
+        Act::Undo(uid) => engine.undo(uid),
+    }
+}
+
+/// Has an engine decide until the round's limit is reached or nothing is left.
+fn decide(engine: &mut Engine, round: &Round, mut watch: impl FnMut(Option<&Decision>)) {
+    for _ in 0..round.decisions_max.min(DECISIONS_MAX) {
+        let decision = engine.decide(round.now_ms);
+        watch(decision.as_ref());
+        if decision.is_none() {
+            break;
+        }
+    }
+}
+
+/// Runs the world of a seed under the eyes of the checker, until a law is broken.
+pub fn run(seed: u64, size: Size, config: Config) -> Result<Run, BuildError> {
+    let (mut world, mut round) = World::new(seed, size)?;
+    let mut engine = Engine::new(config);
+    let mut checker = Checker::new(config);
+    let mut run = Run::default();
+    for number in 0..size.rounds {
+        for one in &round.acts {
+            act(&mut engine, one);
+            match one {
+                Act::Tell(event) => checker.apply(event),
+                Act::Undo(uid) => checker.undo(uid),
+            }
+        }
+        let mut decisions = Vec::new();
+        decide(&mut engine, &round, |decision| {
+            checker.decided(decision, round.now_ms);
+            decisions.extend(decision.cloned());
+        });
+        decisions.iter().for_each(|decision| world.decided(decision));
+        run.decisions.push(decisions);
+        run.rounds.push(round);
+        if let Some(violation) = checker.violations().first() {
+            run.broken = Some((number, violation.clone()));
+            break;
+        }
+        round = world.round()?;
+    }
+    Ok(run)
+}
+
+/// Runs the world of a seed without a checker.
+pub fn record(seed: u64, size: Size, config: Config) -> Result<Run, BuildError> {
+    let (mut world, mut round) = World::new(seed, size)?;
+    let mut engine = Engine::new(config);
+    let mut run = Run::default();
+    for _ in 0..size.rounds {
+        let decisions = play(&mut engine, &round);
+        decisions.iter().for_each(|decision| world.decided(decision));
+        run.decisions.push(decisions);
+        run.rounds.push(round);
+        round = world.round()?;
+    }
+    Ok(run)
+}
+
+/// One round: what happens, and what an engine decides.
+pub fn play(engine: &mut Engine, round: &Round) -> Vec<Decision> {
+    round.acts.iter().for_each(|one| act(engine, one));
+    let mut decisions = Vec::new();
+    decide(engine, round, |decision| decisions.extend(decision.cloned()));
+    decisions
+}
+
+/// The acts of a round in another order that is just as true: what is said of one object stays in
+/// order, and so does what happens on one node.
+pub fn shuffled(acts: &[Act], bound: &BTreeMap<Arc<str>, Arc<str>>, dice: &mut Dice) -> Vec<Act> {
+    let lanes: Vec<Vec<Lane>> = acts.iter().map(|act| lanes(act, bound)).collect();
+    let mut left: Vec<usize> = (0..acts.len()).collect();
+    let mut order = Vec::with_capacity(acts.len());
+    while !left.is_empty() {
+        let free = |at: &usize| {
+            let before = left.iter().take_while(|other| *other < at);
+            !before.into_iter().any(|other| lanes[*other].iter().any(|one| lanes[*at].contains(one)))
+        };
+        let ready: Vec<usize> = left.iter().copied().filter(free).collect();
+        let next = ready[dice.below(ready.len())];
+        left.retain(|at| *at != next);
+        order.push(acts[next].clone());
+    }
+    order
+}
+
+/// What an act must keep its place in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lane {
+    /// What is said of an object, by kind and name.
+    Object(&'static str, Arc<str>),
+    /// What comes to a node and leaves it.
+    Node(Arc<str>),
+}
+
+fn lanes(act: &Act, bound: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
+    let on_node = |uid: &Arc<str>| bound.get(uid).map(|node| Lane::Node(node.clone()));
+    let object = |kind, name: &Arc<str>| Lane::Object(kind, name.clone());
+    match act {
+        Act::Undo(uid) => on_node(uid).into_iter().chain([object("pod", uid)]).collect(),
+        Act::Tell(event) => match event {
+            Event::Pod(pod) => {
+                let to = pod.node.as_ref().map(|node| Lane::Node(node.clone()));
+                let own = object("pod", &pod.uid);
+                on_node(&pod.uid).into_iter().chain(to).chain([own]).collect()
+            }
+            Event::PodGone(uid) => on_node(uid).into_iter().chain([object("pod", uid)]).collect(),
+            Event::Node(node) => vec![object("node", &node.name)],
+            Event::NodeGone(name) => vec![object("node", name), Lane::Node(name.clone())],
+            Event::Topology { node, .. } => vec![object("topology", node), Lane::Node(node.clone())],
+            Event::Namespace(namespace) => vec![object("namespace", &namespace.name)],
+            Event::NamespaceGone(name) => vec![object("namespace", name)],
+            Event::Budget(budget) => vec![object("budget", &budget.name)],
+            Event::BudgetGone(_, name) => vec![object("budget", name)],
+            _ => Vec::new(),
+        },
+    }
+}
