@@ -17,6 +17,7 @@ use crate::changes::{Change, Cursor};
 use crate::config::{Config, Profile};
 use crate::decision::{Binding, Decision, Preempting};
 use crate::event::Event;
+use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
@@ -211,6 +212,9 @@ impl Engine {
     fn place_ranked(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
         let mut rankings = std::mem::take(&mut self.rankings);
         let found = rankings.with(&mut self.state, class, |state, ranking, coarse| {
+            if ranking.feasible() == 0 {
+                return None;
+            }
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, Some(node)) => {
@@ -342,6 +346,12 @@ impl Engine {
                 self.queue.wake(pod);
             }
         }
+    }
+
+    /// What there is to say about a pod now: why it waits and what would help, or where it is and
+    /// why. `None` if it is not known.
+    pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
+        explain::explain(&mut self.state, &self.config, uid, now_ms)
     }
 
     /// Everything kube-scheduler would say about a pod that looks for its place, against all nodes.

@@ -12,6 +12,7 @@ pub mod decision;
 mod demand;
 mod engine;
 pub mod event;
+pub mod explain;
 mod filter;
 mod kube;
 mod mirror;

@@ -4,7 +4,7 @@
 //! keeps it true by looking again only at nodes that changed. The cheapest is tried out before it is
 //! taken. Must not carry anything out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
@@ -32,7 +32,7 @@ struct Order {
     /// Nodes with pods that could be evicted, though counting does not say that it would help.
     others: BTreeSet<(u64, NodeIx)>,
     /// Nodes to look at again because pods there need not be left alone any longer, by when.
-    rested: BTreeMap<i64, Vec<NodeIx>>,
+    rested: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
     epoch: u64,
     used_at: u64,
@@ -140,7 +140,7 @@ impl Order {
             places: Vec::new(),
             by_cost: BTreeSet::new(),
             others: BTreeSet::new(),
-            rested: BTreeMap::new(),
+            rested: BTreeSet::new(),
             cursor: Cursor::default(),
             epoch: u64::MAX,
             used_at: 0,
@@ -184,11 +184,11 @@ impl Order {
         };
         self.epoch = epoch;
         self.cursor = state.changes.now();
-        while let Some(entry) = self.rested.first_entry() {
-            if *entry.key() > evictor.now_ms {
-                break;
-            }
-            nodes.extend(entry.remove());
+        while let Some((until, node)) = self.rested.first().copied()
+            && until <= evictor.now_ms
+        {
+            self.rested.pop_first();
+            nodes.push(node);
         }
         nodes.sort_unstable();
         nodes.dedup();
@@ -217,7 +217,7 @@ impl Order {
         );
         let rests = node.pods.iter().filter_map(|pod| evictor.rests_until(state, *pod)).min();
         if let Some(until) = rests {
-            self.rested.entry(until).or_default().push(at);
+            self.rested.insert((until, at));
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::amounts;
 use crate::berth::room::Obstacle;
 use crate::census::Claim;
 use crate::filter::Inquiry;
+use crate::mirror::Mirror;
 use crate::overlay::Overlay;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, TallyIx};
@@ -60,8 +61,7 @@ fn filtered(inquiry: &Inquiry<'_>, at: NodeIx, rejection: &Rejection) -> Option<
         Plugin::NodeName => spec.node_name.clone().map(|wanted| Cause::OtherNode { wanted }),
         Plugin::NodeUnschedulable => Some(Cause::Cordoned),
         Plugin::TaintToleration => {
-            let tolerated =
-                |taint: &Taint| spec.tolerations.iter().any(|one| one.tolerates(taint));
+            let tolerated = |taint: &Taint| spec.tolerations.iter().any(|one| one.tolerates(taint));
             let hard = node.object.taints.iter().filter(|taint| taint.effect.is_hard());
             hard.into_iter().find(|taint| !tolerated(taint)).cloned().map(Cause::Taint)
         }
@@ -159,7 +159,8 @@ fn neighbours(inquiry: &Inquiry<'_>, at: NodeIx, code: Code) -> Option<Cause> {
         return Some(Cause::Unwelcome { key, domain, selector: term.selector.clone() });
     }
     let asked = census.asked_about(inquiry.class_at);
-    let (tally, _) = asked.into_iter().find(|(one, claim)| *claim == Claim::Refuse && near(*one))?;
+    let (tally, _) =
+        asked.into_iter().find(|(one, claim)| *claim == Claim::Refuse && near(*one))?;
     let (key, domain) = place(tally);
     let mut pods = inquiry.state.nodes[at].pods.iter();
     let refuses = |pod: &&PodIx| census.asks(inquiry.state.pods[**pod].class, tally) > 0;
@@ -173,7 +174,8 @@ fn inside(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
     match (obstacle, need) {
         (Obstacle::Kubelet(reason), _) => {
             let demand = demand(probe, at);
-            let figures = demand.and_then(|(kubelet, demand)| Inside::of(kubelet, &demand)?.cause());
+            let figures =
+                demand.and_then(|(kubelet, demand)| Inside::of(kubelet, &demand)?.cause());
             figures.unwrap_or(Cause::Kubelet { reason: *reason, words: String::new() })
         }
         (Obstacle::Uncertain, _) => Cause::Uncertain,
@@ -196,14 +198,15 @@ fn inside(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
 }
 
 /// A node's kubelet, and what it would see of the pod: with the smallest part of a GPU that is free,
-/// if it needs one.
+/// if it needs one. `None` if kubelets are not asked.
 pub(super) fn demand<'s>(
     probe: &mut Probe<'s>,
     at: NodeIx,
 ) -> Option<(&'s Kubelet, Arc<PodDemand>)> {
     let state = probe.state;
     let node = &state.nodes[at];
-    let mirror = node.mirror.as_deref().filter(|mirror| mirror.is_believed())?;
+    let asked = |mirror: &&Mirror| probe.kubelets && mirror.is_believed();
+    let mirror = node.mirror.as_deref().filter(asked)?;
     let spec = probe.ranking.spec();
     let grant = match &spec.gpu {
         None => None,
@@ -255,5 +258,6 @@ pub(super) fn lacks(probe: &mut Probe<'_>, at: NodeIx, cause: &Cause) -> Option<
         let amount = quantity(resource, wanted - free.max(0));
         lacks.push(Lack { resource: resource.clone(), amount, on: None });
     }
+    lacks.sort_by_key(|lack| !lack.resource.is_extended());
     (!lacks.is_empty()).then_some((far, lacks))
 }

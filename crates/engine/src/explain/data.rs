@@ -397,8 +397,8 @@ pub struct Others {
     pub nodes: usize,
     /// How many of them would take one more such pod.
     pub open: usize,
-    /// How many of these would take it aligned.
-    pub aligned: usize,
+    /// How many of these would take it aligned; `None` if none of them aligns such pods.
+    pub aligned: Option<usize>,
     /// The devices it asks for, free on its own node and on those that would take one more.
     pub free: Option<FreeDevices>,
 }

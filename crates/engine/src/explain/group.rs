@@ -3,10 +3,11 @@
 //! Owns which figures tell groups apart and how the others are put together. Must not know where
 //! reasons come from.
 
+use berth_model::quantity::Quantity;
+
 use super::data::{Cause, Group, Offered, PodName};
 use crate::state::State;
 use crate::table::{Lookup, NodeIx};
-use berth_model::quantity::Quantity;
 
 /// So many groups are told; what is left is put together.
 const GROUPS_MAX: usize = 12;
@@ -87,8 +88,7 @@ impl Cause {
         match &mut key {
             Self::Short(all) => all.iter_mut().for_each(|one| one.most = Quantity::ZERO),
             Self::NoOffer { largest: Some(largest), .. } => {
-                *largest =
-                    Offered { resource: "".into(), memory_bytes: 0, compute_milli: 0 };
+                *largest = Offered { resource: "".into(), memory_bytes: 0, compute_milli: 0 };
             }
             Self::Split { most, .. } => *most = 0,
             Self::Crowded { most, .. } => *most = Quantity::ZERO,

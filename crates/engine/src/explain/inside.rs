@@ -130,9 +130,9 @@ impl<'k> Inside<'k> {
 
 /// How far what is free is from what is wanted, in thousandths of that.
 pub(super) fn distance(wanted: i64, free: i64) -> u64 {
-    let missing = i128::from(wanted) - i128::from(free.max(0));
-    let thousandths = (missing.max(0) * 1000 + i128::from(wanted.max(1)) - 1) / i128::from(wanted.max(1));
-    u64::try_from(thousandths).unwrap_or(u64::MAX)
+    let wanted = wanted.max(1).unsigned_abs();
+    let missing = wanted.saturating_sub(free.max(0).unsigned_abs());
+    missing.saturating_mul(1000).div_ceil(wanted)
 }
 
 /// The part of a demand that has to be together. If each of several containers is aligned by itself,
@@ -167,7 +167,8 @@ fn pinned(kubelet: &Kubelet, asked: &ContainerDemand) -> Vec<Pinned> {
         let reserved = kubelet.reserved_cpus().unwrap_or_default();
         let free = free.iter().enumerate().map(|(at, cpus)| (single(at), i64::from(*cpus) * 1000));
         let whole = machine.numa().iter().enumerate();
-        let whole = whole.map(|(at, numa)| (single(at), (numa.cpus - reserved).len() as i64 * 1000));
+        let whole =
+            whole.map(|(at, numa)| (single(at), (numa.cpus - reserved).len() as i64 * 1000));
         let wanted = signed(asked.cpus as u64).saturating_mul(1000);
         let (free, whole) = (free.collect(), whole.collect());
         all.push(Pinned { resource: ResourceName::cpu(), wanted, free, all: whole });
@@ -181,9 +182,10 @@ fn pinned(kubelet: &Kubelet, asked: &ContainerDemand) -> Vec<Pinned> {
             let whole = machine.numa().iter().enumerate().map(|(at, numa)| {
                 let bytes = match kind {
                     MemoryKind::Ordinary => numa.memory_bytes,
-                    MemoryKind::Hugepages { page_bytes } => {
-                        numa.hugepages.get(page_bytes).map_or(0, |pages| pages.saturating_mul(*page_bytes))
-                    }
+                    MemoryKind::Hugepages { page_bytes } => numa
+                        .hugepages
+                        .get(page_bytes)
+                        .map_or(0, |pages| pages.saturating_mul(*page_bytes)),
                 };
                 (single(at), signed(bytes))
             });

@@ -19,7 +19,7 @@ pub(super) struct Probe<'s> {
     pub(super) inquiry: Inquiry<'s>,
     pub(super) ranking: Ranking,
     /// Whether kubelets are asked; kube-scheduler does not.
-    kubelets: bool,
+    pub(super) kubelets: bool,
 }
 
 /// What turns a node down first.

@@ -168,8 +168,7 @@ fn change(spec: &PodSpec, cause: &Cause) -> Option<Relaxation> {
         Cause::NoNeighbour { .. } => Relaxation::DropPodAffinity,
         Cause::Unwelcome { key, selector, .. } => {
             let mut terms = affinity.anti_required.iter();
-            let same =
-                |one: &&PodTerm| one.topology_key == *key && one.selector == *selector;
+            let same = |one: &&PodTerm| one.topology_key == *key && one.selector == *selector;
             Relaxation::DropAntiAffinity(terms.find(same)?.clone())
         }
         _ => return None,
@@ -233,9 +232,9 @@ pub(super) fn smaller_need(
     need: GpuNeed,
     rows: &[Row],
 ) -> Option<(Relaxation, Vec<NodeIx>)> {
-    let lacking = rows.iter().filter(|row| {
-        matches!(row.cause, Cause::NoOffer { .. } | Cause::OffersTaken { .. })
-    });
+    let lacking = rows
+        .iter()
+        .filter(|row| matches!(row.cause, Cause::NoOffer { .. } | Cause::OffersTaken { .. }));
     let nodes: Vec<NodeIx> = lacking.flat_map(|row| row.nodes.iter().copied()).collect();
     let free = |node: &NodeState| {
         let offers = node.offers.iter().filter(|offer| node.free(offer.resource) > 0);

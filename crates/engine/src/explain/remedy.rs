@@ -42,6 +42,9 @@ const POOLS_MAX: usize = 32;
 /// So many kubelets are set up anew to see what they would do if they did not insist.
 const LOOSENED_MAX: usize = 8;
 
+/// Labels that say where a node is start like this.
+const WHERE: &str = "topology.kubernetes.io/";
+
 /// Looks for remedies for one pod.
 pub(super) struct Search<'a> {
     pub(super) state: &'a mut State,
@@ -84,8 +87,7 @@ impl Search<'_> {
     /// The nodes to try first: those with most of what the pod asks for. Devices matter most.
     fn most_free(&self, mut nodes: Vec<NodeIx>) -> Vec<NodeIx> {
         let requests = &self.state.class_of(self.pod).requests;
-        let device =
-            requests.iter().find(|(one, _)| self.state.resources.name(*one).is_extended());
+        let device = requests.iter().find(|(one, _)| self.state.resources.name(*one).is_extended());
         if let Some((one, _)) = device.or(requests.first()) {
             let by = |at: &NodeIx| {
                 let node = &self.state.nodes[*at];
@@ -170,8 +172,7 @@ impl Search<'_> {
         }
         let class = self.state.pods[self.pod].class;
         let pod = newcomer(self.state, self.pod, class);
-        let Probe { inquiry, mut ranking, .. } =
-            Probe::new(self.state, pod, self.config).ok()?;
+        let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
         ranking.look_at_all(self.state);
         // An order of its own: the engine's is corrected as it is used.
         let plan = Preemption::default().find(&inquiry, &mut ranking, evictor)?;
@@ -220,12 +221,12 @@ impl Search<'_> {
     }
 
     /// New nodes of a pool are taken to be inside like one that it has: one with all labels of the
-    /// template, and with the same devices.
+    /// template but those that say where it is, and with the same devices.
     fn topology_of_pool(&self, template: &Node) -> Option<Arc<NodeTopology>> {
         let wanted: Labels = template
             .labels
             .iter()
-            .filter(|(key, _)| key.as_ref() != HOSTNAME)
+            .filter(|(key, _)| key.as_ref() != HOSTNAME && !key.starts_with(WHERE))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let of_pool = |at: &NodeIx| {
@@ -235,7 +236,8 @@ impl Search<'_> {
                 && devices(&node.allocatable).eq(devices(&template.allocatable))
         };
         let nodes = self.state.nodes_by_name().into_iter().filter(of_pool);
-        let mut known = nodes.filter_map(|at| self.state.topology(&self.state.nodes[at].object.name));
+        let mut known =
+            nodes.filter_map(|at| self.state.topology(&self.state.nodes[at].object.name));
         known.next().cloned()
     }
 

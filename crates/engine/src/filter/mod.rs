@@ -18,7 +18,7 @@ use crate::table::{ClassIx, NodeIx, PodIx, TallyIx};
 use crate::verdict::{Plugin, Reason, Rejection};
 use crate::volume::{Owner, PodVolumes};
 
-pub(crate) use own::{Shortage, fit, object, untolerated_soft_taints};
+pub(crate) use own::{CORDON, Shortage, fit, object, untolerated_soft_taints};
 
 /// A pod that looks for its place.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,7 @@ use crate::table::ResourceIx;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
 /// The taint that a cordoned node is taken to have.
-const CORDON: &str = "node.kubernetes.io/unschedulable";
+pub(crate) const CORDON: &str = "node.kubernetes.io/unschedulable";
 
 /// What the node's object says, whatever runs there.
 pub(crate) fn object(spec: &PodSpec, node: &Node) -> Result<(), Rejection> {

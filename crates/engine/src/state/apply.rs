@@ -247,6 +247,19 @@ impl State {
     }
 
     fn set_topology(&mut self, node: Arc<str>, topology: Option<Arc<NodeTopology>>) {
+        let known = self.topologies.get(&node);
+        let same = match (&topology, known) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        // A mirror that is not believed is made anew when its topology is told again.
+        let believed = self.node_by_name(&node).is_none_or(|at| {
+            self.nodes[at].mirror.as_ref().is_none_or(|mirror| mirror.is_believed())
+        });
+        if same && believed {
+            return;
+        }
         self.journal_mirror(&node);
         let before = match topology {
             Some(topology) => self.topologies.insert(node.clone(), topology),

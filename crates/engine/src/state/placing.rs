@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_model::spec::Volume;
+use berth_model::spec::{Phase, Volume};
 
 use super::{FullName, Place, State};
 use crate::changes::Change;
@@ -181,6 +181,21 @@ impl State {
         pod.decided = node.is_some();
         pod.place = node.map_or(Place::Pending, |name| Place::Nominated(name, None));
         self.attach(at, false);
+    }
+
+    /// Pods that are leaving the node for which a pod of higher priority waits.
+    pub(crate) fn making_room(&self, at: PodIx) -> impl Iterator<Item = PodIx> {
+        let node = match self.pods[at].place {
+            Place::Nominated(_, node) => node,
+            _ => None,
+        };
+        let priority = self.class_of(at).spec.priority;
+        let pods = node.into_iter().flat_map(|node| self.nodes[node].pods.iter().copied());
+        pods.filter(move |pod| {
+            let row = &self.pods[*pod];
+            let preempted = row.phase == (Phase::Terminating { by_preemption: true });
+            (row.leaving || preempted) && self.class(row.class).spec.priority < priority
+        })
     }
 
     /// A pod is to be evicted; it stays until an event says that it is gone.

@@ -66,9 +66,7 @@ impl Entry {
 
     /// Whether it looks for its place.
     pub(super) fn waits(&self) -> bool {
-        self.node().is_none()
-            && self.object.phase == Phase::Alive
-            && self.spec().gates.is_empty()
+        self.node().is_none() && self.object.phase == Phase::Alive && self.spec().gates.is_empty()
     }
 
     /// What it is a replica of: its controller, or itself.
@@ -146,7 +144,7 @@ impl Books {
         else {
             return;
         };
-        let Some(mut twin) = Twin::new(topology) else { return };
+        let mut twin = Twin::new(topology);
         for pod in self.pods.values().filter(|pod| pod.node() == Some(name)) {
             twin.distrust();
             twin.admit(pod);

@@ -117,11 +117,6 @@ impl Checker {
         &self.violations
     }
 
-    /// How many pods look for their place.
-    pub fn waiting(&self) -> usize {
-        self.books.pods.values().filter(|pod| pod.waits()).count()
-    }
-
     /// The engine decided this, or that there is nothing to decide.
     pub fn decided(&mut self, decision: Option<&Decision>, now_ms: i64) {
         self.decisions += 1;
@@ -183,7 +178,7 @@ impl Checker {
 
     /// Whether nothing can be done for a pod.
     fn waits_rightly(&mut self, entry: &Entry, now_ms: i64) {
-        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let scene = Scene::new(&self.books, self.config);
         let uid = &entry.object.uid;
         if let Some(node) = scene.taker(entry) {
             let text = format!("{uid} ({:?}) waits though {node} takes it", entry.spot);
@@ -241,7 +236,7 @@ impl Checker {
             (Reverse(pod.spec().priority), object.created_at_ms, object.uid.clone())
         };
         let own = turn(entry);
-        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let scene = Scene::new(&self.books, self.config);
         let before = self.books.pods.values().filter(|pod| pod.waits() && turn(pod) < own);
         let could = before.into_iter().find_map(|pod| {
             let uid = &pod.object.uid;
@@ -262,7 +257,7 @@ impl Checker {
         let Some(entry) = self.deciding(&binding.pod) else { return };
         self.first_comes_first(&entry);
         let (uid, node) = (&binding.pod, &binding.node);
-        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let scene = Scene::new(&self.books, self.config);
         if let Err(why) = scene.takes(&entry, node) {
             self.broken(Law::BoundWhereItFits, format!("{uid} on {node} at {now_ms}: {why}"));
         }
@@ -276,9 +271,11 @@ impl Checker {
         self.promises.retain(|promise| {
             let to_other = promise.pod == *uid && promise.node == *node;
             let to_more_important = promise.node == *node
-                && self.books.pods.get(&promise.pod).is_none_or(|promised| {
-                    promised.spec().priority <= entry.spec().priority
-                });
+                && self
+                    .books
+                    .pods
+                    .get(&promise.pod)
+                    .is_none_or(|promised| promised.spec().priority <= entry.spec().priority);
             // What others require of their neighbours may have changed.
             let rules = &entry.spec().pod_affinity;
             !to_other && !to_more_important && rules.is_empty() && entry.spec().spread.is_empty()
@@ -319,7 +316,7 @@ impl Checker {
         let Some(entry) = self.deciding(&preempting.pod) else { return };
         self.first_comes_first(&entry);
         let Preempting { pod: uid, node, victims, .. } = preempting;
-        let scene = Scene::new(&self.books, self.asks_kubelets());
+        let scene = Scene::new(&self.books, self.config);
         let taker = scene.taker(&entry);
         let evictable = self.evictable(&entry, node, now_ms);
         let fits = |gone: &[Arc<str>]| scene.without(gone).takes(&entry, node);

@@ -23,7 +23,7 @@ use crate::cluster::{BuildError, Dice, GPU, ZONE, pending};
 #[derive(Clone, Debug)]
 pub enum Act {
     /// Something is so.
-    Tell(Event),
+    Tell(Box<Event>),
     /// The last decision about this pod could not be carried out.
     Undo(Arc<str>),
 }
@@ -101,7 +101,8 @@ impl World {
         }
         world.arrive();
         let decisions_max = world.decisions_max();
-        let round = Round { now_ms: world.now_ms, acts: std::mem::take(&mut world.acts), decisions_max };
+        let round =
+            Round { now_ms: world.now_ms, acts: std::mem::take(&mut world.acts), decisions_max };
         Ok((world, round))
     }
 
@@ -124,9 +125,12 @@ impl World {
     pub fn decided(&mut self, decision: &Decision) {
         match decision {
             Decision::Bind(binding) => {
+                let now_ms = self.tick();
                 if let Some(life) = self.pods.get_mut(&binding.pod) {
                     life.object.node = Some(binding.node.clone());
                     life.object.gpu_grant = binding.gpu_grant.clone();
+                    // Its kubelet sees it before anybody tells.
+                    life.object.started_at_ms = Some(now_ms);
                     life.unconfirmed = true;
                 }
             }
@@ -145,12 +149,14 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) {
-        self.acts.push(Act::Tell(event));
+        self.acts.push(Act::Tell(Box::new(event)));
     }
 
     fn tell_pod(&mut self, uid: &Arc<str>) {
-        if let Some(life) = self.pods.get(uid) {
-            self.tell(Event::Pod(life.object.clone()));
+        if let Some(life) = self.pods.get_mut(uid) {
+            life.unconfirmed &= life.object.node.is_none();
+            let object = life.object.clone();
+            self.tell(Event::Pod(object));
         }
     }
 
@@ -173,14 +179,7 @@ impl World {
             match self.dice.below(10) {
                 0 => self.tell_late(&uid),
                 1 => self.fail(&uid),
-                2..=6 => {
-                    let now_ms = self.tick();
-                    if let Some(life) = self.pods.get_mut(&uid) {
-                        life.unconfirmed = false;
-                        life.object.started_at_ms = Some(now_ms);
-                    }
-                    self.tell_pod(&uid);
-                }
+                2..=6 => self.tell_pod(&uid),
                 _ => {}
             }
         }
@@ -218,14 +217,16 @@ impl World {
     /// The pod as it was before it was bound.
     fn tell_late(&mut self, uid: &Arc<str>) {
         let Some(life) = self.pods.get(uid) else { return };
-        let (node, gpu_grant) = (None, None);
-        self.tell(Event::Pod(PodObject { node, gpu_grant, ..life.object.clone() }));
+        let before =
+            PodObject { node: None, gpu_grant: None, started_at_ms: None, ..life.object.clone() };
+        self.tell(Event::Pod(before));
     }
 
     fn fail(&mut self, uid: &Arc<str>) {
         let Some(life) = self.pods.get_mut(uid) else { return };
         life.unconfirmed = false;
         (life.object.node, life.object.gpu_grant) = (None, None);
+        life.object.started_at_ms = None;
         self.acts.push(Act::Undo(uid.clone()));
     }
 
@@ -450,8 +451,7 @@ impl World {
             }
             return;
         }
-        let labels: Labels =
-            [("app", format!("app-{}", self.dice.below(6)))].into_iter().collect();
+        let labels: Labels = [("app", format!("app-{}", self.dice.below(6)))].into_iter().collect();
         let budget = DisruptionBudget {
             namespace: self.budgets.get(&name).map_or(namespace, |known| known.namespace.clone()),
             name: name.clone(),

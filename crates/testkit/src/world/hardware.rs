@@ -63,7 +63,7 @@ pub(super) fn arbitrary(dice: &mut Dice, number: usize) -> Result<Hardware, Buil
     if dice.below(8) == 0 {
         pools.iter_mut().for_each(|pool| pool.preferred = PreferredAllocation::Unpredictable);
     }
-    let topology = NodeTopology { machine: Arc::new(machine), config, devices: pools };
+    let topology = NodeTopology::new(machine, config, pools)?;
     let cpu = (8 * nodes - 2).to_string();
     let memory = format!("{}Gi", 16 * nodes - 1);
     let most = ["110", "110", "6"][dice.below(3)];
@@ -126,7 +126,8 @@ fn labels(dice: &mut Dice, name: &Arc<str>, kind: usize) -> Labels {
             labels.insert("nvidia.com/gpu.product", format!("{H100}-SHARED"));
             labels.insert("nvidia.com/gpu.memory", "81559");
             labels.insert("nvidia.com/gpu.replicas", "4");
-            labels.insert("nvidia.com/gpu.sharing-strategy", ["mps", "time-slicing"][dice.below(2)]);
+            labels
+                .insert("nvidia.com/gpu.sharing-strategy", ["mps", "time-slicing"][dice.below(2)]);
         }
         0..=5 => {
             labels.insert("nvidia.com/gpu.product", H100);

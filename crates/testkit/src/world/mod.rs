@@ -16,4 +16,4 @@ mod workload;
 
 pub use checker::{Checker, Law, Violation};
 pub use happening::{Act, Round, Size, World};
-pub use run::{Run, act, play, record, run, shuffled};
+pub use run::{Run, Watched, act, play, record, run, shuffled};

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_engine::config::{Config, Profile, UnknownTopology};
 use berth_kubelet::{Kubelet, TopologyPolicy, Verdict};
 use berth_model::affinity::{Inclusion, PodTerm, SpreadConstraint, Unsatisfiable};
 use berth_model::label::{Labels, Selector};
@@ -40,11 +41,12 @@ pub(super) struct Scene<'a> {
     /// Pods that are taken to be gone.
     gone: Vec<Arc<str>>,
     kubelets: bool,
+    unknown: UnknownTopology,
 }
 
 impl<'a> Scene<'a> {
-    /// As it is. Without `kubelets`, nobody asks them, nor what nodes offer for parts of GPUs.
-    pub(super) fn new(books: &'a Books, kubelets: bool) -> Self {
+    /// As it is. Only Berth's own rules ask kubelets, and what nodes offer for parts of GPUs.
+    pub(super) fn new(books: &'a Books, config: Config) -> Self {
         let resident = |entry: &'a Entry| {
             let node = books.nodes.get(entry.node()?)?;
             Some(Resident {
@@ -56,7 +58,8 @@ impl<'a> Scene<'a> {
             })
         };
         let residents = books.pods.values().filter_map(resident).collect();
-        Self { books, residents, gone: Vec::new(), kubelets }
+        let (kubelets, unknown) = (config.profile == Profile::Berth, config.unknown_topology);
+        Self { books, residents, gone: Vec::new(), kubelets, unknown }
     }
 
     /// As it would be without some pods.
@@ -93,7 +96,8 @@ impl<'a> Scene<'a> {
         for other in ahead {
             with.add(other, node, kubelet.as_mut())?;
         }
-        with.fits(pod, node, kubelet.as_ref()).map_err(|_| "it is kept for a pod that waits")
+        let fits = with.fits(pod, node, kubelet.as_ref());
+        fits.map(|_| ()).map_err(|_| "it is kept for a pod that waits")
     }
 
     /// Pods that wait for the node and are at least as important.
@@ -116,8 +120,14 @@ impl<'a> Scene<'a> {
         let node = &self.books.nodes[name];
         let here: Vec<&Resident<'_>> =
             self.residents.iter().filter(|one| one.node.name == *name).collect();
-        let grant = self.kubelet_takes(pod, node, &here, kubelet.as_deref()).unwrap_or_default();
-        let grant = node.allocatable.keys().find(|one| Some(*one) == grant.as_ref());
+        let fits = room(pod.spec(), node, &here)
+            .and_then(|()| ports(&pod.spec().host_ports, &here))
+            .and_then(|()| self.kubelet_takes(pod, node, &here, kubelet.as_deref()));
+        let grant = match fits {
+            Ok(grant) => node.allocatable.keys().find(|one| Some(*one) == grant.as_ref()),
+            Err(_) if self.kubelets => return Err(CLOSED),
+            Err(_) => None,
+        };
         if let (Some(kubelet), Some(twin)) = (kubelet, self.books.twins.get(name)) {
             let demand = twin.demand(&pod.spec().pod, grant).ok_or(CLOSED)?;
             kubelet.admit(&pod.object.uid, &demand).map_err(|_| CLOSED)?;
@@ -197,9 +207,13 @@ impl<'a> Scene<'a> {
         grant: Option<&ResourceName>,
         kubelet: Option<&Kubelet>,
     ) -> Result<(), Why> {
-        let (Some(kubelet), Some(twin)) = (kubelet, self.books.twins.get(&node.name)) else {
-            return Ok(());
+        let Some(twin) = self.books.twins.get(&node.name) else {
+            let refuses = self.kubelets && self.unknown == UnknownTopology::Refuse;
+            let of_pod = pod.spec().pod.peak_limits();
+            let devices = grant.is_some() || of_pod.keys().any(ResourceName::is_extended);
+            return if refuses && devices { Err("nothing is known of its inside") } else { Ok(()) };
         };
+        let Some(kubelet) = kubelet else { return Ok(()) };
         let demand = twin.demand(&pod.spec().pod, grant).ok_or("the pod cannot be counted")?;
         let strict = matches!(
             kubelet.config().topology_policy,
@@ -288,8 +302,7 @@ impl<'a> Scene<'a> {
             return Err("it lacks a label for being near");
         }
         let all = |other: &PodSpec| terms.iter().all(|term| self.newcomer_means(spec, term, other));
-        let meant: Vec<&Resident<'_>> =
-            self.residents.iter().filter(|one| all(one.spec)).collect();
+        let meant: Vec<&Resident<'_>> = self.residents.iter().filter(|one| all(one.spec)).collect();
         if keys.iter().all(|key| meant.iter().any(|one| near(one, key))) {
             return Ok(());
         }

@@ -28,48 +28,78 @@ pub struct Run {
     pub broken: Option<(usize, Violation)>,
 }
 
-/// Tells an engine what happens.
-pub fn act(engine: &mut Engine, act: &Act) {
-    match act {
-        Act::Tell(event) => engine.apply(event.clone()),
-        Act::Undo(uid) => engine.undo(uid),
+/// An engine with a checker at its side.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The engine.
+    pub engine: Engine,
+    checker: Checker,
+}
+
+impl Watched {
+    /// Neither knows of anything yet.
+    pub fn new(config: Config) -> Self {
+        Self { engine: Engine::new(config), checker: Checker::new(config) }
+    }
+
+    /// Something happens.
+    pub fn tell(&mut self, event: Event) {
+        self.checker.apply(&event);
+        self.engine.apply(event);
+    }
+
+    /// The last decision about a pod could not be carried out.
+    pub fn undo(&mut self, uid: &Arc<str>) {
+        self.checker.undo(uid);
+        self.engine.undo(uid);
+    }
+
+    /// One decision.
+    pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        let decision = self.engine.decide(now_ms);
+        self.checker.decided(decision.as_ref(), now_ms);
+        decision
+    }
+
+    /// Decisions until nothing is left.
+    pub fn settle(&mut self, now_ms: i64) -> Vec<Decision> {
+        let decisions = (0..DECISIONS_MAX).map_while(|_| self.decide(now_ms));
+        decisions.collect()
+    }
+
+    /// What was broken so far.
+    pub fn violations(&self) -> &[Violation] {
+        self.checker.violations()
     }
 }
 
-/// Has an engine decide until the round's limit is reached or nothing is left.
-fn decide(engine: &mut Engine, round: &Round, mut watch: impl FnMut(Option<&Decision>)) {
-    for _ in 0..round.decisions_max.min(DECISIONS_MAX) {
-        let decision = engine.decide(round.now_ms);
-        watch(decision.as_ref());
-        if decision.is_none() {
-            break;
-        }
+/// Tells an engine what happens.
+pub fn act(engine: &mut Engine, act: &Act) {
+    match act {
+        Act::Tell(event) => engine.apply((**event).clone()),
+        Act::Undo(uid) => engine.undo(uid),
     }
 }
 
 /// Runs the world of a seed under the eyes of the checker, until a law is broken.
 pub fn run(seed: u64, size: Size, config: Config) -> Result<Run, BuildError> {
     let (mut world, mut round) = World::new(seed, size)?;
-    let mut engine = Engine::new(config);
-    let mut checker = Checker::new(config);
+    let mut watched = Watched::new(config);
     let mut run = Run::default();
     for number in 0..size.rounds {
         for one in &round.acts {
-            act(&mut engine, one);
             match one {
-                Act::Tell(event) => checker.apply(event),
-                Act::Undo(uid) => checker.undo(uid),
+                Act::Tell(event) => watched.tell((**event).clone()),
+                Act::Undo(uid) => watched.undo(uid),
             }
         }
-        let mut decisions = Vec::new();
-        decide(&mut engine, &round, |decision| {
-            checker.decided(decision, round.now_ms);
-            decisions.extend(decision.cloned());
-        });
+        let most = round.decisions_max.min(DECISIONS_MAX);
+        let decisions: Vec<Decision> =
+            (0..most).map_while(|_| watched.decide(round.now_ms)).collect();
         decisions.iter().for_each(|decision| world.decided(decision));
         run.decisions.push(decisions);
         run.rounds.push(round);
-        if let Some(violation) = checker.violations().first() {
+        if let Some(violation) = watched.violations().first() {
             run.broken = Some((number, violation.clone()));
             break;
         }
@@ -96,9 +126,8 @@ pub fn record(seed: u64, size: Size, config: Config) -> Result<Run, BuildError> 
 /// One round: what happens, and what an engine decides.
 pub fn play(engine: &mut Engine, round: &Round) -> Vec<Decision> {
     round.acts.iter().for_each(|one| act(engine, one));
-    let mut decisions = Vec::new();
-    decide(engine, round, |decision| decisions.extend(decision.cloned()));
-    decisions
+    let most = round.decisions_max.min(DECISIONS_MAX);
+    (0..most).map_while(|_| engine.decide(round.now_ms)).collect()
 }
 
 /// The acts of a round in another order that is just as true: what is said of one object stays in
@@ -110,7 +139,9 @@ pub fn shuffled(acts: &[Act], bound: &BTreeMap<Arc<str>, Arc<str>>, dice: &mut D
     while !left.is_empty() {
         let free = |at: &usize| {
             let before = left.iter().take_while(|other| *other < at);
-            !before.into_iter().any(|other| lanes[*other].iter().any(|one| lanes[*at].contains(one)))
+            !before
+                .into_iter()
+                .any(|other| lanes[*other].iter().any(|one| lanes[*at].contains(one)))
         };
         let ready: Vec<usize> = left.iter().copied().filter(free).collect();
         let next = ready[dice.below(ready.len())];
@@ -134,7 +165,7 @@ fn lanes(act: &Act, bound: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
     let object = |kind, name: &Arc<str>| Lane::Object(kind, name.clone());
     match act {
         Act::Undo(uid) => on_node(uid).into_iter().chain([object("pod", uid)]).collect(),
-        Act::Tell(event) => match event {
+        Act::Tell(event) => match &**event {
             Event::Pod(pod) => {
                 let to = pod.node.as_ref().map(|node| Lane::Node(node.clone()));
                 let own = object("pod", &pod.uid);
@@ -143,7 +174,9 @@ fn lanes(act: &Act, bound: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
             Event::PodGone(uid) => on_node(uid).into_iter().chain([object("pod", uid)]).collect(),
             Event::Node(node) => vec![object("node", &node.name)],
             Event::NodeGone(name) => vec![object("node", name), Lane::Node(name.clone())],
-            Event::Topology { node, .. } => vec![object("topology", node), Lane::Node(node.clone())],
+            Event::Topology { node, .. } => {
+                vec![object("topology", node), Lane::Node(node.clone())]
+            }
             Event::Namespace(namespace) => vec![object("namespace", &namespace.name)],
             Event::NamespaceGone(name) => vec![object("namespace", name)],
             Event::Budget(budget) => vec![object("budget", &budget.name)],

@@ -34,17 +34,16 @@ enum Seen {
 }
 
 impl Twin {
-    /// The kubelet of an empty node; `None` if there can be no such kubelet.
-    pub(super) fn new(topology: &NodeTopology) -> Option<Self> {
-        let NodeTopology { machine, config, devices } = topology;
-        let kubelet = Kubelet::new(machine.clone(), config.clone(), devices.clone()).ok()?;
-        Some(Self {
+    /// The kubelet of an empty node.
+    pub(super) fn new(topology: &NodeTopology) -> Self {
+        let kubelet = topology.empty_kubelet().clone();
+        Self {
             empty: kubelet.clone(),
             kubelet,
             log: Vec::new(),
             refused: Vec::new(),
             trusted: true,
-        })
+        }
     }
 
     pub(super) fn kubelet(&self) -> &Kubelet {
@@ -155,12 +154,12 @@ fn holdings(admission: &Admission) -> (CpuSet, Vec<DeviceSet>) {
     let mut cpus = CpuSet::EMPTY;
     let mut pools: Vec<DeviceSet> = Vec::new();
     for container in &admission.containers {
-        cpus = cpus | container.cpus.unwrap_or(CpuSet::EMPTY);
+        cpus |= container.cpus.unwrap_or(CpuSet::EMPTY);
         for given in &container.devices {
             if given.pool >= pools.len() {
                 pools.resize(given.pool + 1, DeviceSet::EMPTY);
             }
-            pools[given.pool] = pools[given.pool] | given.devices;
+            pools[given.pool] |= given.devices;
         }
     }
     (cpus, pools)

@@ -8,9 +8,7 @@ use berth_model::affinity::{
     Inclusion, NodeAffinity, NodeTerm, PodTerm, SpreadConstraint, Unsatisfiable,
 };
 use berth_model::label::{Labels, Operator, Requirement, Selector};
-use berth_model::spec::{
-    Controller, GpuNeed, HostPort, PodSpec, PreemptionPolicy, Protocol,
-};
+use berth_model::spec::{Controller, GpuNeed, HostPort, PodSpec, PreemptionPolicy, Protocol};
 use berth_model::taint::{Toleration, TolerationOperator};
 
 use super::hardware::{HOSTNAME, RACK, SLICES};
@@ -67,7 +65,7 @@ fn needs(dice: &mut Dice, spec: &mut PodSpec) -> Result<(), BuildError> {
     let count = [1, 1, 2, 4][dice.below(4)];
     let (cpu, memory) = (count.to_string(), format!("{}Gi", 2 * count));
     let slice = SLICES[dice.below(2)];
-    let mut limits = match dice.below(10) {
+    let mut limits: Vec<(&str, &str)> = match dice.below(10) {
         0..=3 => vec![("cpu", cpu.as_str()), ("memory", &memory), (GPU, &cpu)],
         4 | 5 => vec![("cpu", "1"), ("memory", "1Gi"), (slice, "1")],
         6 => vec![("cpu", "500m"), ("memory", "1Gi")],
@@ -138,7 +136,7 @@ fn spread(dice: &mut Dice, spec: &PodSpec) -> SpreadConstraint {
 /// Which pods it wants near, and which not.
 fn neighbours(dice: &mut Dice, spec: &mut PodSpec) {
     let own = spec.labels.get("app").cloned();
-    let mut term = |dice: &mut Dice| {
+    let term = |dice: &mut Dice| {
         let other = Arc::from(format!("app-{}", dice.below(APPS)));
         let app = if dice.below(2) == 0 { own.clone().unwrap_or(other) } else { other };
         let labels: Labels = [("app", app)].into_iter().collect();

@@ -1,0 +1,135 @@
+//! Explanation: why a pod waits and what would help, or where it is and why.
+//!
+//! Owns the questions that are asked for an explanation. All answers come from the code that
+//! decides, asked about the state as it is now, and nothing of them stays behind: an engine decides
+//! the same whether it was asked or not. Every node is looked at once; what is tried out beyond that
+//! has stated bounds. Must not decide anything.
+
+mod cause;
+mod data;
+mod group;
+mod inside;
+mod placed;
+mod probe;
+mod relax;
+mod remedy;
+mod render;
+mod words;
+
+use berth_model::spec::Phase;
+
+pub use self::data::{
+    Cause, Explanation, FreeDevices, Group, HeldDevices, Holding, Lack, Miss, Offered, Others,
+    Part, PartKind, PartUse, PodName, Preference, Remedy, Shortage, Why,
+};
+pub use self::relax::Relaxation;
+pub use self::render::render;
+
+use self::cause::pod_name;
+use self::group::{Grouping, Row, groups};
+use self::probe::Probe;
+use self::remedy::Search;
+use crate::config::Config;
+use crate::filter::Newcomer;
+use crate::state::{Place, State};
+use crate::table::{NodeIx, PodIx};
+
+/// So many nodes are named where little is missing.
+const NEAREST_MAX: usize = 3;
+
+/// What there is to say about a pod; `None` if it is not known.
+pub(crate) fn explain(
+    state: &mut State,
+    config: &Config,
+    uid: &str,
+    now_ms: i64,
+) -> Option<Explanation> {
+    let pod = state.pod_by_uid(uid)?;
+    let class = state.pods[pod].class;
+    let had_rules = state.class(class).rules.is_some();
+    state.rules(class);
+    let explanation = match state.pods[pod].place.clone() {
+        Place::Bound(name, node) => placed::explain(state, config, pod, name, node),
+        _ => unplaced(state, config, pod, now_ms),
+    };
+    if !had_rules {
+        state.drop_rules(class);
+    }
+    Some(explanation)
+}
+
+fn unplaced(state: &mut State, config: &Config, at: PodIx, now_ms: i64) -> Explanation {
+    let (row, pod) = (&state.pods[at], pod_name(state, at));
+    let gates = &state.class(row.class).spec.gates;
+    if row.phase != Phase::Alive {
+        return Explanation::Leaving { pod };
+    }
+    if !gates.is_empty() {
+        return Explanation::Gated { pod, gates: gates.clone() };
+    }
+    let mut leaving: Vec<PodName> = state.making_room(at).map(|one| pod_name(state, one)).collect();
+    if let (Place::Nominated(node, _), false) = (&row.place, leaving.is_empty()) {
+        leaving.sort_by(|one, other| {
+            (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name))
+        });
+        return Explanation::AwaitsRoom { pod, node: node.clone(), leaving };
+    }
+    let Survey { nodes, fitting, rows, nearest } = survey(state, config, at);
+    let groups = groups(state, &rows);
+    let remedies = if fitting > 0 {
+        Vec::new()
+    } else {
+        Search { state, config, pod: at, rows: &rows, now_ms }.run()
+    };
+    Explanation::Waiting { pod, nodes, fitting, groups, nearest, remedies }
+}
+
+/// What all nodes say of a pod.
+struct Survey {
+    nodes: usize,
+    fitting: usize,
+    rows: Vec<Row>,
+    nearest: Vec<Miss>,
+}
+
+fn survey(state: &State, config: &Config, at: PodIx) -> Survey {
+    let row = &state.pods[at];
+    let nodes = state.nodes_by_name();
+    let mut survey =
+        Survey { nodes: nodes.len(), fitting: 0, rows: Vec::new(), nearest: Vec::new() };
+    let pod = Newcomer { class: row.class, uid: &row.uid, name: &row.name };
+    let mut probe = match Probe::new(state, pod, config) {
+        Ok(probe) => probe,
+        Err(rejection) => {
+            let all = Row { cause: cause::said(&rejection), nodes };
+            survey.rows = if all.nodes.is_empty() { Vec::new() } else { vec![all] };
+            return survey;
+        }
+    };
+    let mut grouping = Grouping::default();
+    let mut nearest: Vec<(u64, NodeIx, Vec<Lack>)> = Vec::new();
+    for node in nodes {
+        let Err(bar) = probe.verdict(node) else {
+            survey.fitting += 1;
+            continue;
+        };
+        let cause = cause::of(&mut probe, node, &bar);
+        if let Some((far, lacks)) = cause::lacks(&mut probe, node, &cause) {
+            // Of nodes that lack as much, the first by name stays first.
+            let place = nearest.partition_point(|(one, _, _)| *one <= far);
+            nearest.insert(place, (far, node, lacks));
+            nearest.truncate(NEAREST_MAX);
+        }
+        grouping.add(node, cause);
+    }
+    let name = |node: NodeIx| state.nodes[node].object.name.clone();
+    let miss = |(_, node, lacks)| Miss { node: name(node), lacks };
+    survey.nearest = nearest.into_iter().map(miss).collect();
+    survey.rows = grouping.rows();
+    for row in &mut survey.rows {
+        if let (Cause::Kubelet { words, .. }, Some(node)) = (&mut row.cause, row.nodes.first()) {
+            *words = cause::kubelet_words(&mut probe, *node).unwrap_or_default();
+        }
+    }
+    survey
+}

@@ -1,0 +1,377 @@
+//! Explanations in plain English, short enough for the message of a condition.
+//!
+//! Owns the sentences and what is left out when there is too much to say: the least useful, whole
+//! clauses at a time. Must not find anything out.
+
+use berth_model::quantity::{Format, Quantity};
+
+use super::data::{
+    Cause, Explanation, Group, Holding, Lack, Miss, Others, PartUse, Preference, Remedy, Shortage,
+    Why,
+};
+use super::relax::Relaxation;
+use super::words::{
+    amount, bytes, count, devices, label, list, name, need, part, part_kind, pod,
+    pod_with_priority, port, quote, requirement, selector, share, sum, taint,
+};
+use crate::decision::Alignment;
+
+/// Every text is shorter than this.
+const LENGTH_MAX_BYTES: usize = 1000;
+
+/// What the nearest nodes may take of it, and what the remedies may; the reasons have the rest.
+const NEAREST_MAX_BYTES: usize = 220;
+const REMEDIES_MAX_BYTES: usize = 400;
+
+/// An explanation in plain English, under 1,000 characters.
+pub fn render(explanation: &Explanation) -> String {
+    match explanation {
+        Explanation::Gated { gates, .. } => {
+            format!("Not to be scheduled yet: schedulingGates {}.", list(gates, |gate| name(gate)))
+        }
+        Explanation::Leaving { .. } => "It is being deleted.".to_owned(),
+        Explanation::AwaitsRoom { node, leaving, .. } => {
+            let verb = if leaving.len() == 1 { "is" } else { "are" };
+            let (node, leaving) = (name(node), list(leaving, pod_with_priority));
+            format!("Waits for {node}, which {leaving} {verb} leaving to make room.")
+        }
+        Explanation::Waiting { nodes, fitting, groups, nearest, remedies, .. } => {
+            waiting(*nodes, *fitting, groups, nearest, remedies)
+        }
+        Explanation::Placed { node, alignment, grant, why, .. } => {
+            let mut sentences = vec![format!("Placed on {}.", name(node))];
+            if let Some(grant) = grant {
+                sentences.push(format!("It was given one {}.", name(grant.as_str())));
+            }
+            sentences.extend(placed(*alignment, why));
+            let rest = |left: usize| format!("And {} more.", count(left, "fact"));
+            fill("", &sentences, " ", "", LENGTH_MAX_BYTES - 1, rest)
+        }
+    }
+}
+
+/// As many of the clauses as there is room for, and how many more there are.
+fn fill(
+    start: &str,
+    clauses: &[String],
+    between: &str,
+    end: &str,
+    room_bytes: usize,
+    rest: impl Fn(usize) -> String,
+) -> String {
+    if clauses.is_empty() {
+        return String::new();
+    }
+    let text = |told: usize| {
+        let mut all: Vec<&str> = clauses.iter().take(told).map(String::as_str).collect();
+        let left = clauses.len() - told;
+        let rest = if left > 0 { rest(left) } else { String::new() };
+        all.extend((left > 0).then_some(rest.as_str()));
+        format!("{start}{}{end}", all.join(between))
+    };
+    // No more of them than fit without anything else.
+    let lengths = clauses.iter().scan(0, |sum, clause| {
+        *sum += clause.len();
+        Some(*sum)
+    });
+    let most = lengths.take_while(|length| *length <= room_bytes).count();
+    (0..=most).rev().map(text).find(|text| text.len() <= room_bytes).unwrap_or_default()
+}
+
+fn waiting(
+    nodes: usize,
+    fitting: usize,
+    groups: &[Group],
+    nearest: &[Miss],
+    remedies: &[Remedy],
+) -> String {
+    let head = match (nodes, fitting) {
+        (0, _) => "There are no nodes.".to_owned(),
+        (_, 0) => format!("0 of {nodes} nodes fit."),
+        _ => format!("{fitting} of {nodes} nodes fit; it waits for its turn."),
+    };
+    let more = |left: usize| format!("and {left} more");
+    let remedies: Vec<String> = remedies.iter().map(remedy).collect();
+    let remedies = fill(" Would fit: ", &remedies, "; ", ".", REMEDIES_MAX_BYTES, more);
+    let nearest: Vec<String> = nearest.iter().map(miss).collect();
+    let nearest = fill(" Nearest: ", &nearest, "; ", ".", NEAREST_MAX_BYTES, more);
+    let taken = head.len() + remedies.len() + nearest.len();
+    let reasons: Vec<String> = groups.iter().map(group).collect();
+    let rest = |left: usize| {
+        let nodes = groups.iter().rev().take(left).map(|group| group.nodes).sum();
+        format!("And {} on {}", count(left, "more reason"), count(nodes, "node"))
+    };
+    let reasons = fill(" ", &reasons, ". ", ".", LENGTH_MAX_BYTES - 1 - taken, rest);
+    format!("{head}{reasons}{nearest}{remedies}")
+}
+
+fn group(group: &Group) -> String {
+    let who = match (group.nodes, group.examples.first()) {
+        (1, Some(node)) => format!("Node {}", name(node)),
+        (nodes, _) => count(nodes, "node"),
+    };
+    format!("{who}: {}", cause(&group.cause))
+}
+
+fn cause(cause: &Cause) -> String {
+    match cause {
+        Cause::OtherNode { wanted } => format!("node {} wanted by name", name(wanted)),
+        Cause::Cordoned => "cordoned".to_owned(),
+        Cause::Taint(one) => format!("taint {} not tolerated", taint(one)),
+        Cause::NodeLabel { key, value } => {
+            format!("{} wanted by node selector", label(key, value))
+        }
+        Cause::NodeAffinity { requirement: Some(one) } => {
+            format!("{} wanted by node affinity", requirement(one))
+        }
+        Cause::NodeAffinity { requirement: None } => {
+            "no alternative of the node affinity matches".to_owned()
+        }
+        Cause::Port(one) => format!("{} taken", port(one)),
+        Cause::TooManyPods => "as many pods as a node may hold".to_owned(),
+        Cause::Short(all) => list(all, shortage),
+        Cause::NoOffer { need: one, largest: None } => {
+            format!("{} of a GPU needed, no GPU of known size there", need(one))
+        }
+        Cause::NoOffer { need: one, largest: Some(largest) } => {
+            let (resource, memory) = (name(largest.resource.as_str()), bytes(largest.memory_bytes));
+            let share = share(largest.compute_milli);
+            let largest = format!("{resource} with {memory} and {share}");
+            format!("{} of a GPU needed, the largest is {largest}", need(one))
+        }
+        Cause::OffersTaken { need: one } => {
+            format!("{} of a GPU needed, all that is large enough is taken", need(one))
+        }
+        Cause::Spread { key, domain, skew, max_skew } => {
+            let domain = domain.as_ref().map_or("it".to_owned(), |domain| name(domain));
+            let key = name(key);
+            format!("spread by {key}: {domain} would be {skew} above the least, {max_skew} allowed")
+        }
+        Cause::SpreadLabel { key } => {
+            format!("no label {}, by which pods are spread", name(key))
+        }
+        Cause::Reserved { by } => format!("kept for pods that wait for it, such as {}", pod(by)),
+        Cause::Said { reason, .. } => quote(&reason.to_string()),
+        Cause::Others { reasons } => count(*reasons, "other reason"),
+        Cause::NoNeighbour { .. } | Cause::Unwelcome { .. } | Cause::Refused { .. } => {
+            neighbour(cause)
+        }
+        _ => kubelet(cause),
+    }
+}
+
+fn shortage(one: &Shortage) -> String {
+    let Shortage { resource, wanted, most, ever } = one;
+    let have = match (ever, most.is_zero()) {
+        (true, true) => "none free".to_owned(),
+        (true, false) => format!("at most {most} free"),
+        (false, true) => "none there".to_owned(),
+        (false, false) => format!("at most {most} there"),
+    };
+    format!("{}: {wanted} wanted, {have}", name(resource.as_str()))
+}
+
+fn neighbour(cause: &Cause) -> String {
+    let place = |key: &str, domain: Option<&str>| {
+        let value = domain.map_or(String::new(), |domain| format!(" ({})", name(domain)));
+        format!("in the same {}{value}", name(key))
+    };
+    match cause {
+        Cause::NoNeighbour { key, selector: one } => {
+            let place = place(key, None);
+            format!("no pod {} {place}, wanted by pod affinity", selector(one.as_ref()))
+        }
+        Cause::Unwelcome { key, domain, selector: one } => {
+            let place = place(key, domain.as_deref());
+            format!("a pod {} {place}, against pod anti-affinity", selector(one.as_ref()))
+        }
+        Cause::Refused { key, domain, by } => {
+            let by = by.as_ref().map_or("a pod".to_owned(), pod);
+            format!("{by} {} refuses it by anti-affinity", place(key, domain.as_deref()))
+        }
+        _ => String::new(),
+    }
+}
+
+/// What is inside of a node.
+fn kubelet(cause: &Cause) -> String {
+    match cause {
+        Cause::Split { resource, wanted, free, parts, most } => {
+            let units = |count: u64| amount(resource, units(count));
+            let kind = part_kind(*parts);
+            let all: u64 = free.iter().sum();
+            if free.is_empty() {
+                return format!("{} wanted together, at most {most} free so", units(*wanted));
+            }
+            let also = if all == *wanted { String::new() } else { format!(", {wanted} wanted") };
+            format!("{} free but split {} over {kind}s{also}", units(all), sum(free))
+        }
+        Cause::Crowded { resource, wanted, most, parts } => {
+            let (wanted, kind) = (amount(resource, *wanted), part_kind(*parts));
+            format!("{wanted} wanted together, at most {most} free on one {kind}")
+        }
+        Cause::Apart { wanted, parts } => {
+            let kind = part_kind(*parts);
+            let wanted = list(wanted, |(resource, wanted)| amount(resource, *wanted));
+            format!("{wanted} free, but not on the same {kind}")
+        }
+        Cause::Kubelet { reason, words } if words.is_empty() => {
+            format!("the kubelet would reject it ({})", reason.as_str())
+        }
+        Cause::Kubelet { words, .. } => format!("the kubelet would reject it: {}", quote(words)),
+        Cause::Uncertain => {
+            "the kubelet may reject it, by which devices it handed out at random".to_owned()
+        }
+        Cause::UnknownTopology { doubted: false } => "topology unknown".to_owned(),
+        Cause::UnknownTopology { doubted: true } => {
+            "topology unknown: what was told does not match the pods there".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// A number of devices.
+fn units(count: u64) -> Quantity {
+    Quantity::from_units(i64::try_from(count).unwrap_or(i64::MAX), Format::DecimalSi)
+}
+
+fn miss(miss: &Miss) -> String {
+    let lack = |lack: &Lack| {
+        let on = lack.on.as_ref().map_or(String::new(), |on| format!(" on {}", part(on)));
+        format!("{}{on}", amount(&lack.resource, lack.amount))
+    };
+    format!("{} lacks {}", name(&miss.node), list(&miss.lacks, lack))
+}
+
+fn remedy(remedy: &Remedy) -> String {
+    match remedy {
+        Remedy::Evict { node, victims, budget_violations, by_preemption } => {
+            let (victims, node) = (list(victims, pod_with_priority), name(node));
+            let mut text = if *by_preemption {
+                format!("once preemption evicts {victims} from {node}")
+            } else {
+                format!("if {victims} left {node}")
+            };
+            if *budget_violations > 0 {
+                let evictions = count(*budget_violations, "eviction");
+                text += &format!(", {evictions} against disruption budgets");
+            }
+            text
+        }
+        Remedy::Grow { pool, alignment } => {
+            let known = match alignment {
+                Alignment::Unknown => ", whose topology is unknown",
+                _ => "",
+            };
+            format!("with one more node of pool {}{known}", name(pool))
+        }
+        Remedy::Relax { change, node } => format!("on {} {}", name(node), relaxation(change)),
+        Remedy::Uncordon { node } => format!("on {} if it were uncordoned", name(node)),
+        Remedy::Loosen { node } => {
+            format!("on {} if its kubelet did not insist on alignment", name(node))
+        }
+    }
+}
+
+fn relaxation(change: &Relaxation) -> String {
+    match change {
+        Relaxation::AnyNode => "without a node name".to_owned(),
+        Relaxation::Tolerate(one) => format!("if it tolerated taint {}", taint(one)),
+        Relaxation::DropNodeLabel { key, value } => {
+            format!("without {} in its node selector", label(key, value))
+        }
+        Relaxation::DropNodeAffinity => "without its required node affinity".to_owned(),
+        Relaxation::DropPort(one) => format!("without {}", port(one)),
+        Relaxation::SpreadSoftly(one) => {
+            format!("with ScheduleAnyway for its spread by {}", name(&one.topology_key))
+        }
+        Relaxation::DropPodAffinity => "without its required pod affinity".to_owned(),
+        Relaxation::DropAntiAffinity(one) => {
+            format!("without its pod anti-affinity by {}", name(&one.topology_key))
+        }
+        Relaxation::Less { resource, from, to } => {
+            format!("with {} instead of {from}", amount(resource, *to))
+        }
+        Relaxation::SmallerNeed { from, to } => {
+            format!("with {} of a GPU instead of {}", need(to), need(from))
+        }
+    }
+}
+
+/// Why a pod is where it is, most useful first.
+fn placed(alignment: Alignment, why: &Why) -> Vec<String> {
+    let mut sentences: Vec<String> = why.holds.iter().filter_map(holding).collect();
+    sentences.extend(match alignment {
+        Alignment::Aligned(_) => Some("All of it is aligned.".to_owned()),
+        Alignment::Misaligned(_) => Some("It is not aligned.".to_owned()),
+        Alignment::Unmanaged => None,
+        Alignment::Unknown => Some("How it lies there is not known.".to_owned()),
+    });
+    sentences.extend(parts(&why.parts));
+    sentences.extend(why.others.iter().map(others));
+    sentences.extend(why.preferences.iter().map(preference));
+    sentences
+}
+
+fn holding(holding: &Holding) -> Option<String> {
+    let devices = holding.devices.iter().map(|held| {
+        let number = amount(&held.resource, units(held.count as u64));
+        let ids = list(&held.ids, |id| name(id));
+        if ids.is_empty() { number } else { format!("{number} ({ids})") }
+    });
+    let cpus = (holding.cpus > 0).then(|| count(holding.cpus, "CPU"));
+    let all: Vec<String> = devices.chain(cpus).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let on = holding.on.as_ref().map_or(String::new(), |on| format!(" on {}", part(on)));
+    Some(format!("It holds {}{on}.", list(&all, String::clone)))
+}
+
+/// What is free where, and which parts nobody uses.
+fn parts(parts: &[PartUse]) -> Option<String> {
+    let first = parts.first()?;
+    let word = |one: &&PartUse| {
+        let place = one.part.as_ref().map_or("no part in particular".to_owned(), part);
+        format!("{} of {} on {place}", one.free, one.all)
+    };
+    let same: Vec<&PartUse> = parts.iter().filter(|one| one.resource == first.resource).collect();
+    let whole = same.iter().filter(|one| one.free == one.all).filter_map(|one| one.part.as_ref());
+    let whole: Vec<String> = whole.map(part).collect();
+    let mut text = format!("Free {} there now: {}", devices(&first.resource), list(&same, word));
+    if !whole.is_empty() {
+        text += &format!("; {} left whole", list(&whole, String::clone));
+    }
+    Some(text + ".")
+}
+
+fn others(others: &Others) -> String {
+    let Others { nodes, open, aligned, free } = others;
+    let nodes = count(*nodes, "other node");
+    let mut text = format!("{open} of {nodes} would take one more such pod now");
+    if let Some(aligned) = aligned {
+        text += &format!(", {aligned} of them aligned");
+    }
+    if let Some(free) = free {
+        let (least, most) = free.elsewhere;
+        let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let devices = devices(&free.resource);
+        text += &format!("; they have {range} {devices} free, its own node {}", free.here);
+    }
+    text + "."
+}
+
+fn preference(preference: &Preference) -> String {
+    match preference {
+        Preference::NodeAffinity { here, elsewhere } => {
+            format!("Preferred node affinity: {here} here, at most {elsewhere} on those.")
+        }
+        Preference::Taints { here, elsewhere } => {
+            format!("Taints that make it less welcome: {here} here, at least {elsewhere} on those.")
+        }
+        Preference::Spread { key, domain, here, elsewhere } => {
+            let (key, domain) = (name(key), name(domain));
+            format!("Spread by {key}: {here} in {domain}, at least {elsewhere} on those.")
+        }
+    }
+}
