@@ -400,6 +400,11 @@ impl Census {
         self.keys.iter()
     }
 
+    /// How often a key is referred to.
+    pub(crate) fn key_references(&self, key: KeyIx) -> u32 {
+        self.keys.references(key)
+    }
+
     pub(crate) fn find_key(&self, name: &Arc<str>) -> Option<KeyIx> {
         self.keys.iter().find(|(_, one)| *one == name).map(|(key, _)| key)
     }

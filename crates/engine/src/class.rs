@@ -162,11 +162,7 @@ impl Class {
     }
 
     /// The part of the spec that decides which nodes count for a constraint.
-    pub(crate) fn scope(
-        &self,
-        constraint: &SpreadConstraint,
-        keys: Vec<KeyIx>,
-    ) -> ScopeRule {
+    pub(crate) fn scope(&self, constraint: &SpreadConstraint, keys: Vec<KeyIx>) -> ScopeRule {
         let spec = &self.spec;
         let honours = |inclusion: Inclusion| inclusion == Inclusion::Honor;
         let selective = !spec.node_selector.is_empty() || spec.node_affinity.required.is_some();

@@ -10,7 +10,7 @@ use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
 
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
-use crate::berth::rank::Rankings;
+use crate::berth::rank::{Ranking, Rankings};
 use crate::berth::room::{Alignment, View};
 use crate::berth::select::{allows, select};
 use crate::changes::{Change, Cursor};
@@ -31,8 +31,8 @@ pub struct Engine {
     config: Config,
     state: State,
     queue: Queue,
-    /// The queue at each open checkpoint.
-    queues: Vec<Queue>,
+    /// The queue at each open checkpoint, and up to where changes had been looked through.
+    saved: Vec<(Queue, Cursor, u64)>,
     rankings: Rankings,
     preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
@@ -67,8 +67,13 @@ impl Engine {
         match event {
             Event::Pod(pod) => {
                 let uid = pod.uid.clone();
+                let before = self.state.pod_by_uid(&uid);
                 self.state.apply(Event::Pod(pod));
-                self.enqueue(&uid);
+                match self.state.pod_by_uid(&uid) {
+                    Some(_) => self.enqueue(&uid),
+                    // It has finished.
+                    None => before.into_iter().for_each(|at| self.queue.remove(at)),
+                }
             }
             Event::PodGone(uid) => {
                 if let Some(at) = self.state.pod_by_uid(&uid) {
@@ -98,21 +103,22 @@ impl Engine {
 
     /// From here on everything that happens can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
-        self.queues.push(self.queue.clone());
+        self.saved.push((self.queue.clone(), self.woken, self.woken_epoch));
         self.state.checkpoint()
     }
 
     /// What happened since the checkpoint stays.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
-        self.queues.pop();
+        self.saved.pop();
         self.state.commit(checkpoint);
     }
 
     /// Everything is as it was at the checkpoint. Checkpoints are undone last first.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         self.state.rollback(checkpoint);
-        if let Some(queue) = self.queues.pop() {
-            self.queue = queue;
+        if let Some(saved) = self.saved.pop() {
+            (self.queue, self.woken, self.woken_epoch) = saved;
+            self.queue.refile(|pod| self.state.pods[pod].class);
         }
     }
 
@@ -134,9 +140,8 @@ impl Engine {
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
         self.wake(now_ms);
         let at = self.queue.next()?;
-        let class = self.state.pods[at].class;
         if let Some(found) = self.place(at) {
-            return Some(self.bind(at, class, found));
+            return Some(self.bind(at, found));
         }
         self.queue.park(at);
         if let Some(evictions) = self.evictions(at, now_ms) {
@@ -154,17 +159,15 @@ impl Engine {
         if let Some(at) = self.state.pod_by_uid(uid)
             && self.state.pods[at].decided
         {
-            self.state.nominate(at, None);
+            self.queue.remove(at);
+            self.state.undo(at);
             self.enqueue(uid);
         }
     }
 
-    fn bind(&mut self, at: PodIx, class: ClassIx, found: Found) -> Decision {
+    fn bind(&mut self, at: PodIx, found: Found) -> Decision {
         self.queue.remove(at);
         self.state.bind(at, found.node, found.grant);
-        if let Some(next) = self.first_parked(class) {
-            self.queue.wake(next);
-        }
         Decision::Bind(Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
@@ -190,13 +193,7 @@ impl Engine {
 
     /// Whether pods are leaving the node that a pod waits for, so that it should go on waiting.
     fn awaits_room(&self, at: PodIx) -> bool {
-        let Place::Nominated(_, Some(node)) = self.state.pods[at].place else { return false };
-        let priority = self.state.class_of(at).spec.priority;
-        self.state.nodes[node].pods.iter().any(|pod| {
-            let row = &self.state.pods[*pod];
-            let preempted = row.phase == (Phase::Terminating { by_preemption: true });
-            (row.leaving || preempted) && self.state.class(row.class).spec.priority < priority
-        })
+        self.state.making_room(at).next().is_some()
     }
 
     /// Where a pod can go at once.
@@ -217,19 +214,36 @@ impl Engine {
             }
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
-                Place::Nominated(_, Some(node)) => {
-                    let cares = inquiry.has_neighbour_rules();
-                    let fits = ranking.rank(state, node).is_some();
-                    Some(node).filter(|node| fits && allows(&inquiry, ranking, *node, cares))
-                }
+                Place::Nominated(_, node) => node,
                 _ => None,
             };
+            let nominated = nominated.filter(|node| is_open(&inquiry, ranking, *node));
             let node = nominated.or_else(|| select(&inquiry, ranking, coarse))?;
             let room = ranking.judge(state, View::of(&state.nodes[node])).ok()?;
             Some(Found { node, grant: room.grant, alignment: room.alignment })
         });
         self.rankings = rankings;
         found
+    }
+
+    /// Whether a pod that fitted nowhere fits now that some nodes have changed. Only if other pods
+    /// matter to it can that open other nodes than those.
+    fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
+        let class = self.state.pods[at].class;
+        self.state.rules(class);
+        let mut rankings = std::mem::take(&mut self.rankings);
+        let fits = rankings.with(&mut self.state, class, |state, ranking, coarse| {
+            if ranking.feasible() == 0 {
+                return false;
+            }
+            let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
+            if inquiry.has_neighbour_rules() {
+                return select(&inquiry, ranking, coarse).is_some();
+            }
+            changed.iter().any(|node| is_open(&inquiry, ranking, *node))
+        });
+        self.rankings = rankings;
+        fits
     }
 
     fn place_scored(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
@@ -315,13 +329,18 @@ impl Engine {
         self.wake_nominated(&changed_nodes);
         let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
         for class in parked {
-            let Some(first) = self.first_parked(class) else { continue };
+            let Some(first) = self.queue.parked_of(class).next() else { continue };
             // What others take can only help pods that want others near, or evenly spread.
             let rules = self.state.rules(class);
             let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
-            let found = may_fit && self.place(first).is_some();
-            if found || self.evictions(first, now_ms).is_some() {
+            if may_fit && self.fits_now(first, &changed_nodes) {
                 self.queue.wake(first);
+                continue;
+            }
+            // Trying evictions out is dear where other pods matter; others' arrivals seldom help.
+            let next = self.first_parked(class).filter(|_| freed || rules.is_empty());
+            if let Some(next) = next.filter(|next| self.evictions(*next, now_ms).is_some()) {
+                self.queue.wake(next);
             }
         }
     }
@@ -329,8 +348,7 @@ impl Engine {
     /// The first parked pod of a class that does not wait for a node of its own. The others follow
     /// when it has found its place.
     fn first_parked(&self, class: ClassIx) -> Option<PodIx> {
-        let waits = |pod: &PodIx| matches!(self.state.pods[*pod].place, Place::Nominated(..));
-        self.queue.parked_of(class).find(|pod| !waits(pod))
+        self.queue.parked_of(class).find(|pod| !self.awaits_room(*pod))
     }
 
     /// Pods that wait for nodes that changed, and have their place there now, or have nothing to
@@ -342,7 +360,7 @@ impl Engine {
             .flat_map(|node| node.nominated.iter().copied())
             .collect();
         for pod in waiting {
-            if self.place(pod).is_some() || !self.awaits_room(pod) {
+            if self.fits_now(pod, changed) || !self.awaits_room(pod) {
                 self.queue.wake(pod);
             }
         }
@@ -373,6 +391,12 @@ impl Engine {
         self.state.release_class(class);
         diagnosis
     }
+}
+
+/// Whether a node has room for a pod and may be taken.
+fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) -> bool {
+    ranking.rank(inquiry.state, node).is_some()
+        && allows(inquiry, ranking, node, inquiry.has_neighbour_rules())
 }
 
 fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {

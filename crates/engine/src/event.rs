@@ -32,6 +32,15 @@ impl NodeTopology {
         Ok(Self { kubelet: Kubelet::new(machine, config, devices)? })
     }
 
+    /// Whether both say the same.
+    pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        let (one, two) = (&self.kubelet, &other.kubelet);
+        Arc::ptr_eq(self, other)
+            || one.machine() == two.machine()
+                && one.config() == two.config()
+                && one.pools().eq(two.pools())
+    }
+
     /// The kubelet of such a node, with no pods.
     pub fn empty_kubelet(&self) -> &Kubelet {
         &self.kubelet

@@ -1,54 +1,180 @@
 //! What a node's kubelet has handed out, as far as we know.
 //!
-//! Owns one kubelet model per node with known topology, fed with the pods bound there. A pod that is
-//! bound although the model would have rejected it shows that the mirror is wrong; it is not
-//! believed then until that pod is gone or the topology is told anew. Must not know why pods are
-//! bound.
+//! Owns one kubelet model per node with known topology, fed with the pods bound there. Decisions that
+//! no event has confirmed can be taken back as if they had never been made: what happened since is
+//! then done again without them. The mirror is not believed while something shows that it is wrong: a
+//! pod is bound although the model would have rejected it, or a decision was taken back too late to
+//! know what would have come of the others. When those pods have left it is believed again. Must not
+//! know why pods are bound.
+
+use std::sync::Arc;
 
 use berth_kubelet::{Kubelet, PodDemand, Verdict};
 
 use crate::event::NodeTopology;
 use crate::table::PodIx;
 
+/// So much may happen on a node before a decision there is too old to be taken back exactly.
+const UNCONFIRMED_STEPS_MAX: usize = 64;
+
 /// A node's kubelet as we see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Mirror {
     kubelet: Kubelet,
+    /// Pods in the order in which they were taken in.
+    admitted: Vec<PodIx>,
     /// Bound pods that it would have rejected.
     refused: Vec<PodIx>,
+    /// Pods that may hold something else than we think.
+    doubtful: Vec<PodIx>,
+    /// Only pods that events told of have come, and none has left: the order in which they are taken
+    /// in can still be mended.
+    untouched: bool,
+    /// What happened since the oldest decision that is not confirmed.
+    unconfirmed: Option<Box<Unconfirmed>>,
+}
+
+#[derive(Clone, Debug)]
+struct Unconfirmed {
+    before: Kubelet,
+    steps: Vec<(PodIx, Arc<str>, Step)>,
+    pods: Vec<PodIx>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Came(Option<Arc<PodDemand>>),
+    Left,
 }
 
 impl Mirror {
     /// Of a node with no pods.
     pub(crate) fn new(topology: &NodeTopology) -> Self {
-        Self { kubelet: topology.empty_kubelet().clone(), refused: Vec::new() }
+        Self {
+            kubelet: topology.empty_kubelet().clone(),
+            admitted: Vec::new(),
+            refused: Vec::new(),
+            doubtful: Vec::new(),
+            untouched: true,
+            unconfirmed: None,
+        }
     }
 
     pub(crate) fn kubelet(&self) -> &Kubelet {
         &self.kubelet
     }
 
-    /// Whether everything bound to the node is in it.
+    /// Whether nothing shows that it is wrong.
     pub(crate) fn is_believed(&self) -> bool {
-        self.refused.is_empty()
+        self.refused.is_empty() && self.doubtful.is_empty()
+    }
+
+    /// Whether it would be the same if it were made anew from the pods on the node.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.untouched
     }
 
     pub(crate) fn would_admit(&self, demand: &PodDemand) -> Verdict {
         self.kubelet.would_admit(demand)
     }
 
-    /// A pod is on the node. `None`: it cannot be counted at all.
-    pub(crate) fn admit(&mut self, pod: PodIx, uid: &str, demand: Option<&PodDemand>) {
-        let admitted = demand.is_some_and(|demand| self.kubelet.admit(uid, demand).is_ok());
-        if !admitted {
-            self.refused.push(pod);
+    /// An event tells of a pod on the node. `None`: it cannot be counted at all.
+    pub(crate) fn admit_told(
+        &mut self,
+        pod: PodIx,
+        uid: &Arc<str>,
+        demand: Option<Arc<PodDemand>>,
+    ) {
+        self.step(pod, uid, Step::Came(demand));
+    }
+
+    /// We decided that a pod is on the node.
+    pub(crate) fn admit(&mut self, pod: PodIx, uid: &Arc<str>, demand: Option<Arc<PodDemand>>) {
+        self.untouched = false;
+        let unconfirmed = self.unconfirmed.get_or_insert_with(|| {
+            let before = self.kubelet.clone();
+            Box::new(Unconfirmed { before, steps: Vec::new(), pods: Vec::new() })
+        });
+        unconfirmed.pods.push(pod);
+        self.step(pod, uid, Step::Came(demand));
+    }
+
+    /// A pod has left.
+    pub(crate) fn remove(&mut self, pod: PodIx, uid: &Arc<str>) {
+        self.untouched = false;
+        self.step(pod, uid, Step::Left);
+        self.confirm(pod);
+    }
+
+    /// A decision has been seen carried out.
+    pub(crate) fn confirm(&mut self, pod: PodIx) {
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            unconfirmed.pods.retain(|one| *one != pod);
+            if unconfirmed.pods.is_empty() {
+                self.unconfirmed = None;
+            }
         }
     }
 
-    /// A pod has left. Whether it had been refused, so that the mirror should be made anew.
-    pub(crate) fn remove(&mut self, pod: PodIx, uid: &str) -> bool {
-        let refused = self.refused.len();
+    /// A decision was not carried out: its pod has never come.
+    pub(crate) fn undo(&mut self, pod: PodIx, uid: &Arc<str>) {
+        let known = self.unconfirmed.as_ref().is_some_and(|known| known.pods.contains(&pod));
+        let Some(unconfirmed) = self.unconfirmed.take().filter(|_| known) else {
+            return self.undo_late(pod, uid);
+        };
+        let Unconfirmed { before, steps, mut pods } = *unconfirmed;
+        pods.retain(|one| *one != pod);
+        let again = steps.into_iter().filter(|(one, _, _)| *one != pod).collect::<Vec<_>>();
+        self.admitted.retain(|one| *one != pod);
         self.refused.retain(|one| *one != pod);
-        !self.kubelet.remove(uid) || self.refused.len() < refused
+        for (other, _, _) in &again {
+            self.admitted.retain(|one| one != other);
+            self.refused.retain(|one| one != other);
+        }
+        self.kubelet = before.clone();
+        if !pods.is_empty() {
+            let steps = Vec::with_capacity(again.len());
+            self.unconfirmed = Some(Box::new(Unconfirmed { before, steps, pods }));
+        }
+        again.into_iter().for_each(|(pod, uid, step)| self.step(pod, &uid, step));
+    }
+
+    /// Who came after it may have been given something else.
+    fn undo_late(&mut self, pod: PodIx, uid: &Arc<str>) {
+        if let Some(at) = self.admitted.iter().position(|one| *one == pod) {
+            let after = self.admitted.iter().skip(at + 1);
+            let new = after.filter(|one| !self.doubtful.contains(one)).copied();
+            let new: Vec<PodIx> = new.collect();
+            self.doubtful.extend(new);
+        }
+        self.remove(pod, uid);
+    }
+
+    fn step(&mut self, pod: PodIx, uid: &Arc<str>, step: Step) {
+        match &step {
+            Step::Came(demand) => {
+                let demand = demand.as_ref();
+                if demand.is_none_or(|demand| self.kubelet.admit(uid, demand).is_err()) {
+                    self.refused.push(pod);
+                } else {
+                    self.admitted.push(pod);
+                    if !self.doubtful.is_empty() {
+                        self.doubtful.push(pod);
+                    }
+                }
+            }
+            Step::Left => {
+                self.kubelet.remove(uid);
+                for pods in [&mut self.admitted, &mut self.refused, &mut self.doubtful] {
+                    pods.retain(|one| *one != pod);
+                }
+            }
+        }
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            unconfirmed.steps.push((pod, uid.clone(), step));
+            if unconfirmed.steps.len() > UNCONFIRMED_STEPS_MAX {
+                self.unconfirmed = None;
+            }
+        }
     }
 }

@@ -78,7 +78,7 @@ fn unit(node: &Node, resource: &str) -> Option<(u64, u16)> {
         _ => Some(board?.profile_by_resource(&format!("{DOMAIN}{plain}")).ok()?),
     };
     let known = slice.map(Profile::certain_memory_bytes).or(board.map(whole_bytes));
-    let memory_bytes = number("memory").map(|mib| mib * MIB).or(known)?;
+    let memory_bytes = number("memory").and_then(|mib| mib.checked_mul(MIB)).or(known)?;
     let compute = match (slice, board) {
         (Some(slice), Some(board)) => {
             u64::from(slice.compute_slices()) * 1000 / u64::from(board.compute_slices().max(1))

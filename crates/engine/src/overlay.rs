@@ -6,8 +6,9 @@
 use berth_model::spec::HostPort;
 use smallvec::SmallVec;
 
+use crate::amounts;
 use crate::state::{NodeState, State};
-use crate::table::PodIx;
+use crate::table::{PodIx, ResourceIx};
 
 /// A node with some pods taken away and others added.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +61,12 @@ impl Overlay {
     pub(crate) fn add(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         self.come.push(pod);
         self.count(state, node, pod, 1);
+    }
+
+    /// With one more of a resource taken.
+    pub(crate) fn take_one(&mut self, node: &NodeState, resource: ResourceIx) {
+        let used = self.used.get_or_insert_with(|| node.used.clone());
+        *amounts::at_mut(used, resource) += 1;
     }
 
     fn count(&mut self, state: &State, node: &NodeState, pod: PodIx, sign: i64) {

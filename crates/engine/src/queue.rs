@@ -40,7 +40,8 @@ impl Queue {
         self.entries.insert(pod, Entry { turn, class, parked: false });
     }
 
-    /// A pod does not look for its place any more.
+    /// A pod does not look for its place any more. If it was its turn for its class, it is the next
+    /// one's.
     pub(crate) fn remove(&mut self, pod: PodIx) {
         let Some(entry) = self.entries.remove(&pod) else { return };
         if entry.parked {
@@ -52,6 +53,18 @@ impl Queue {
             }
         } else {
             self.active.remove(&entry.turn);
+            let next = self.parked_of(entry.class).next();
+            next.into_iter().for_each(|next| self.wake(next));
+        }
+    }
+
+    /// Pods may be of classes of other numbers now.
+    pub(crate) fn refile(&mut self, class_of: impl Fn(PodIx) -> ClassIx) {
+        for (turn, pod) in std::mem::take(&mut self.parked).into_values().flatten() {
+            self.parked.entry(class_of(pod)).or_default().insert(turn, pod);
+        }
+        for (pod, entry) in &mut self.entries {
+            entry.class = class_of(*pod);
         }
     }
 

@@ -195,6 +195,11 @@ impl<I: Index, T: Hash + Eq> Interner<I, T> {
         self.rows[at].1 += 1;
     }
 
+    /// How many references there are to the row at `at`.
+    pub(crate) fn references(&self, at: I) -> u32 {
+        self.rows.get(at).map_or(0, |(_, references)| *references)
+    }
+
     /// One reference less; whether it was the last, and the row is gone.
     pub(crate) fn release(&mut self, at: I) -> bool {
         let Some((thing, refs)) = self.rows.get_mut(at) else { return false };

@@ -147,9 +147,7 @@ impl World {
             let placed = self.clone().place(pod);
             assert_eq!(placed.is_some(), *fitting > 0, "{text}");
         }
-        for group in groups { let t=format!("{:?}",group.cause); println!("CAUSE {}", t.split(|c:char| !c.is_alphanumeric()).next().unwrap()); }
         for remedy in remedies {
-            let t=format!("{remedy:?}"); println!("REMEDY {}", t.split(|c:char| !c.is_alphanumeric()).filter(|w| w.chars().next().is_some_and(|c| c.is_uppercase())).take(2).collect::<Vec<_>>().join(" "));
             let mut world = self.clone();
             world.carry_out(pod, remedy);
             let node: Arc<str> = match remedy {
@@ -208,11 +206,10 @@ impl World {
         let others: Vec<Arc<str>> =
             self.pods.values().filter(waits).map(|pod| pod.name.clone()).collect();
         others.iter().for_each(|other| self.gone(other));
-        // Nor does it wait for a node of its own any more.
-        if let Some(pod) = self.pods.get(pod).filter(|pod| pod.nominated.is_some()).cloned() {
-            self.gone(&pod.name);
-            self.apply(PodObject { nominated: None, ..pod });
-        }
+        // It is told anew, because this is about what fits, not about who is woken when.
+        let anew = PodObject { nominated: None, ..self.pods[pod].clone() };
+        self.gone(pod);
+        self.apply(anew);
         let uid = self.pods[pod].uid.clone();
         for _ in 0..100 {
             match self.engine.decide(self.now_ms)? {
@@ -325,13 +322,49 @@ fn explains_what_node_objects_rule_out() {
     cordoned.run(gpus(8), 1);
 
     tell_all(vec![
-        (tainted, gpus(1), "0 of 2 nodes fit. 2 nodes: taint dedicated=batch not tolerated. Would fit: on h100-000000 if it tolerated taint dedicated=batch."),
-        (World::strict(3), selective, "0 of 3 nodes fit. 3 nodes: pool=b200 wanted by node selector."),
-        (World::strict(3), one_label, "0 of 3 nodes fit. 3 nodes: pool=b200 wanted by node selector. Would fit: on h100-000000 without pool=b200 in its node selector."),
-        (World::strict(3), affine, "0 of 3 nodes fit. 3 nodes: pool in (a, b, c and 2 more) wanted by node affinity. Would fit: on h100-000000 without its required node affinity."),
-        (World::strict(3), alternatives, "0 of 3 nodes fit. 3 nodes: no alternative of the node affinity matches. Would fit: on h100-000000 without its required node affinity."),
-        (World::strict(3), named, "0 of 3 nodes fit. 3 nodes: node elsewhere wanted by name. Would fit: on h100-000000 without a node name."),
-        (cordoned, gpus(1), "0 of 2 nodes fit. Node h100-000000: cordoned. Node h100-000001: nvidia.com/gpu: 1 wanted, none free. Nearest: h100-000001 lacks 1 GPU and 2 CPUs. Would fit: if serving/pod-00000001 (priority 0) left h100-000001; on h100-000000 if it were uncordoned."),
+        (
+            tainted,
+            gpus(1),
+            "0 of 2 nodes fit. 2 nodes: taint dedicated=batch not tolerated. Would fit: on \
+             h100-000000 if it tolerated taint dedicated=batch.",
+        ),
+        (
+            World::strict(3),
+            selective,
+            "0 of 3 nodes fit. 3 nodes: pool=b200 wanted by node selector.",
+        ),
+        (
+            World::strict(3),
+            one_label,
+            "0 of 3 nodes fit. 3 nodes: pool=b200 wanted by node selector. Would fit: on \
+             h100-000000 without pool=b200 in its node selector.",
+        ),
+        (
+            World::strict(3),
+            affine,
+            "0 of 3 nodes fit. 3 nodes: pool in (a, b, c and 2 more) wanted by node affinity. \
+             Would fit: on h100-000000 without its required node affinity.",
+        ),
+        (
+            World::strict(3),
+            alternatives,
+            "0 of 3 nodes fit. 3 nodes: no alternative of the node affinity matches. Would fit: on \
+             h100-000000 without its required node affinity.",
+        ),
+        (
+            World::strict(3),
+            named,
+            "0 of 3 nodes fit. 3 nodes: node elsewhere wanted by name. Would fit: on h100-000000 \
+             without a node name.",
+        ),
+        (
+            cordoned,
+            gpus(1),
+            "0 of 2 nodes fit. Node h100-000000: cordoned. Node h100-000001: nvidia.com/gpu: 1 \
+             wanted, none free. Nearest: h100-000001 lacks 1 GPU and 2 CPUs. Would fit: if \
+             serving/pod-00000001 (priority 0) left h100-000001; on h100-000000 if it were \
+             uncordoned.",
+        ),
         (World::strict(0), gpus(1), "There are no nodes."),
     ]);
 }
@@ -373,15 +406,67 @@ fn explains_what_is_short_or_apart_inside_of_nodes() {
     packed.run(cpus(1), 0);
 
     tell_all(vec![
-        (split(3), gpus(2), "0 of 3 nodes fit. 3 nodes: 2 GPUs free but split 1+1 over sockets. Nearest: h100-000000 lacks 1 GPU on socket 0; h100-000001 lacks 1 GPU on socket 0; h100-000002 lacks 1 GPU on socket 0. Would fit: if serving/pod-00000006 (priority 0) left h100-000002; on h100-000000 with 1 GPU instead of 2; on h100-000000 if its kubelet did not insist on alignment."),
-        (full(&[("cpu", "100"), ("memory", "1Gi")]), cpus(30), "0 of 1 nodes fit. Node h100-000000: cpu: 30 wanted, at most 26 free. Nearest: h100-000000 lacks 4 CPUs. Would fit: on h100-000000 with 26 CPUs instead of 30."),
-        (full(&[("cpu", "1"), ("memory", "2000Gi")]), gpus(1), "0 of 1 nodes fit. Node h100-000000: memory: 64Gi wanted, at most 47Gi free. Nearest: h100-000000 lacks 17Gi memory. Would fit: on h100-000000 with 47Gi memory instead of 64Gi."),
-        (apart, gpus(1), "0 of 1 nodes fit. Node h100-000000: 1 GPU, 8 CPUs and 64Gi memory free, but not on the same socket. Nearest: h100-000000 lacks 6 CPUs on socket 0. Would fit: on h100-000000 if its kubelet did not insist on alignment."),
-        (crowded, cpus(45), "0 of 1 nodes fit. Node h100-000000: 45 CPUs wanted together, at most 44 free on one socket. Nearest: h100-000000 lacks 1 CPU on socket 1. Would fit: on h100-000000 with 44 CPUs instead of 45; on h100-000000 if its kubelet did not insist on alignment."),
-        (by_container, three, "0 of 1 nodes fit. Node h100-000000: the kubelet would reject it: Resources cannot be allocated with Topology locality. Would fit: on h100-000000 if its kubelet did not insist on alignment."),
-        (packed, cpus(1), "0 of 1 nodes fit. Node h100-000000: as many pods as a node may hold. Would fit: if serving/pod-00000001 (priority 0) left h100-000000."),
-        (World::strict(2), template("b", 0, &[("amd.com/gpu", "1")]).unwrap(), "0 of 2 nodes fit. 2 nodes: amd.com/gpu: 1 wanted, none there."),
-        (World::strict(2), gpus(5), "0 of 2 nodes fit. 2 nodes: 8 GPUs free but split 4+4 over sockets, 5 wanted. Would fit: on h100-000000 with 4 GPUs instead of 5; on h100-000000 if its kubelet did not insist on alignment."),
+        (
+            split(3),
+            gpus(2),
+            "0 of 3 nodes fit. 3 nodes: 2 GPUs free but split 1+1 over sockets. Nearest: \
+             h100-000000 lacks 1 GPU on socket 0; h100-000001 lacks 1 GPU on socket 0; h100-000002 \
+             lacks 1 GPU on socket 0. Would fit: if serving/pod-00000006 (priority 0) left \
+             h100-000002; on h100-000000 with 1 GPU instead of 2; on h100-000000 if its kubelet \
+             did not insist on alignment.",
+        ),
+        (
+            full(&[("cpu", "100"), ("memory", "1Gi")]),
+            cpus(30),
+            "0 of 1 nodes fit. Node h100-000000: cpu: 30 wanted, at most 26 free. Nearest: \
+             h100-000000 lacks 4 CPUs. Would fit: on h100-000000 with 26 CPUs instead of 30.",
+        ),
+        (
+            full(&[("cpu", "1"), ("memory", "2000Gi")]),
+            gpus(1),
+            "0 of 1 nodes fit. Node h100-000000: memory: 64Gi wanted, at most 47Gi free. Nearest: \
+             h100-000000 lacks 17Gi memory. Would fit: on h100-000000 with 47Gi memory instead of \
+             64Gi.",
+        ),
+        (
+            apart,
+            gpus(1),
+            "0 of 1 nodes fit. Node h100-000000: 1 GPU, 8 CPUs and 64Gi memory free, but not on \
+             the same socket. Nearest: h100-000000 lacks 6 CPUs on socket 0. Would fit: on \
+             h100-000000 if its kubelet did not insist on alignment.",
+        ),
+        (
+            crowded,
+            cpus(45),
+            "0 of 1 nodes fit. Node h100-000000: 45 CPUs wanted together, at most 44 free on one \
+             socket. Nearest: h100-000000 lacks 1 CPU on socket 1. Would fit: on h100-000000 with \
+             44 CPUs instead of 45; on h100-000000 if its kubelet did not insist on alignment.",
+        ),
+        (
+            by_container,
+            three,
+            "0 of 1 nodes fit. Node h100-000000: the kubelet would reject it: Resources cannot be \
+             allocated with Topology locality. Would fit: on h100-000000 if its kubelet did not \
+             insist on alignment.",
+        ),
+        (
+            packed,
+            cpus(1),
+            "0 of 1 nodes fit. Node h100-000000: as many pods as a node may hold. Would fit: if \
+             serving/pod-00000001 (priority 0) left h100-000000.",
+        ),
+        (
+            World::strict(2),
+            template("b", 0, &[("amd.com/gpu", "1")]).unwrap(),
+            "0 of 2 nodes fit. 2 nodes: amd.com/gpu: 1 wanted, none there.",
+        ),
+        (
+            World::strict(2),
+            gpus(5),
+            "0 of 2 nodes fit. 2 nodes: 8 GPUs free but split 4+4 over sockets, 5 wanted. Would \
+             fit: on h100-000000 with 4 GPUs instead of 5; on h100-000000 if its kubelet did not \
+             insist on alignment.",
+        ),
     ]);
 }
 
@@ -419,13 +504,59 @@ fn explains_neighbours_ports_and_volumes() {
     claiming.volumes = vec![Volume::Claim { name: "weights".into(), ephemeral: false }];
 
     tell_all(vec![
-        (spread_out, spread(gpus(1), ZONE, 1, true), "0 of 3 nodes fit. Node h100-000000: nvidia.com/gpu: 1 wanted, none free. Node h100-000001: spread by topology.kubernetes.io/zone: zone-1 would be 2 above the least, 1 allowed. Node h100-000002: spread by topology.kubernetes.io/zone: zone-2 would be 2 above the least, 1 allowed. Nearest: h100-000000 lacks 1 GPU and 2 CPUs. Would fit: if serving/pod-00000002 (priority 0) left h100-000002; on h100-000001 with ScheduleAnyway for its spread by topology.kubernetes.io/zone."),
-        (no_zone, spread(gpus(1), ZONE, 1, true), "0 of 1 nodes fit. Node h100-000000: no label topology.kubernetes.io/zone, by which pods are spread. Would fit: on h100-000000 with ScheduleAnyway for its spread by topology.kubernetes.io/zone."),
-        (crowd.clone(), hermit, "0 of 4 nodes fit. 2 nodes: a pod with app=llm in the same topology.kubernetes.io/zone (zone-0), against pod anti-affinity. Node h100-000001: a pod with app=llm in the same topology.kubernetes.io/zone (zone-1), against pod anti-affinity. Node h100-000002: a pod with app=llm in the same topology.kubernetes.io/zone (zone-2), against pod anti-affinity. Would fit: if serving/pod-00000003 (priority 0) left h100-000002."),
-        (crowd.clone(), gpus(1), "0 of 4 nodes fit. 2 nodes: serving/pod-00000001 in the same topology.kubernetes.io/zone (zone-0) refuses it by anti-affinity. Node h100-000001: serving/pod-00000002 in the same topology.kubernetes.io/zone (zone-1) refuses it by anti-affinity. Node h100-000002: serving/pod-00000003 in the same topology.kubernetes.io/zone (zone-2) refuses it by anti-affinity. Would fit: if serving/pod-00000003 (priority 0) left h100-000002."),
-        (crowd, friend, "0 of 4 nodes fit. 4 nodes: no pod with app=database in the same topology.kubernetes.io/zone, wanted by pod affinity."),
-        (taken, listening, "0 of 2 nodes fit. 2 nodes: host port 8080/TCP taken. Would fit: on h100-000000 without host port 8080/TCP."),
-        (World::strict(2), claiming, "0 of 2 nodes fit. 2 nodes: persistentvolumeclaim \"weights\" not found."),
+        (
+            spread_out,
+            spread(gpus(1), ZONE, 1, true),
+            "0 of 3 nodes fit. Node h100-000000: nvidia.com/gpu: 1 wanted, none free. Node \
+             h100-000001: spread by topology.kubernetes.io/zone: zone-1 would be 2 above the \
+             least, 1 allowed. Node h100-000002: spread by topology.kubernetes.io/zone: zone-2 \
+             would be 2 above the least, 1 allowed. Nearest: h100-000000 lacks 1 GPU and 2 CPUs. \
+             Would fit: if serving/pod-00000002 (priority 0) left h100-000002; on h100-000001 with \
+             ScheduleAnyway for its spread by topology.kubernetes.io/zone.",
+        ),
+        (
+            no_zone,
+            spread(gpus(1), ZONE, 1, true),
+            "0 of 1 nodes fit. Node h100-000000: no label topology.kubernetes.io/zone, by which \
+             pods are spread. Would fit: on h100-000000 with ScheduleAnyway for its spread by \
+             topology.kubernetes.io/zone.",
+        ),
+        (
+            crowd.clone(),
+            hermit,
+            "0 of 4 nodes fit. 2 nodes: a pod with app=llm in the same topology.kubernetes.io/zone \
+             (zone-0), against pod anti-affinity. Node h100-000001: a pod with app=llm in the same \
+             topology.kubernetes.io/zone (zone-1), against pod anti-affinity. Node h100-000002: a \
+             pod with app=llm in the same topology.kubernetes.io/zone (zone-2), against pod \
+             anti-affinity. Would fit: if serving/pod-00000003 (priority 0) left h100-000002.",
+        ),
+        (
+            crowd.clone(),
+            gpus(1),
+            "0 of 4 nodes fit. 2 nodes: serving/pod-00000001 in the same \
+             topology.kubernetes.io/zone (zone-0) refuses it by anti-affinity. Node h100-000001: \
+             serving/pod-00000002 in the same topology.kubernetes.io/zone (zone-1) refuses it by \
+             anti-affinity. Node h100-000002: serving/pod-00000003 in the same \
+             topology.kubernetes.io/zone (zone-2) refuses it by anti-affinity. Would fit: if \
+             serving/pod-00000003 (priority 0) left h100-000002.",
+        ),
+        (
+            crowd,
+            friend,
+            "0 of 4 nodes fit. 4 nodes: no pod with app=database in the same \
+             topology.kubernetes.io/zone, wanted by pod affinity.",
+        ),
+        (
+            taken,
+            listening,
+            "0 of 2 nodes fit. 2 nodes: host port 8080/TCP taken. Would fit: on h100-000000 \
+             without host port 8080/TCP.",
+        ),
+        (
+            World::strict(2),
+            claiming,
+            "0 of 2 nodes fit. 2 nodes: persistentvolumeclaim \"weights\" not found.",
+        ),
     ]);
 }
 
@@ -442,9 +573,24 @@ fn explains_parts_of_gpus() {
     (0..4).for_each(|pod| drop(taken.run(need(5), pod / 2)));
     let no_gpus = World::new(Profile::Berth, NodeKind { devices: Vec::new(), ..h100() }, 2);
     tell_all(vec![
-        (slices, need(40), "0 of 2 nodes fit. 2 nodes: 40Gi of a GPU needed, the largest is nvidia.com/mig-1g.10gb with 8533Mi and 14.2%. Would fit: on h100-000000 with 8533Mi of a GPU instead of 40Gi."),
-        (taken, need(5), "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU needed, all that is large enough is taken. Would fit: if serving/pod-00000004 (priority 0) left h100-000001."),
-        (no_gpus, need(5), "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU needed, no GPU of known size there."),
+        (
+            slices,
+            need(40),
+            "0 of 2 nodes fit. 2 nodes: 40Gi of a GPU needed, the largest is \
+             nvidia.com/mig-1g.10gb with 8533Mi and 14.2%. Would fit: on h100-000000 with 8533Mi \
+             of a GPU instead of 40Gi.",
+        ),
+        (
+            taken,
+            need(5),
+            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU needed, all that is large enough is taken. \
+             Would fit: if serving/pod-00000004 (priority 0) left h100-000001.",
+        ),
+        (
+            no_gpus,
+            need(5),
+            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU needed, no GPU of known size there.",
+        ),
     ]);
 }
 
@@ -475,12 +621,41 @@ fn explains_unknown_topologies_and_other_profiles() {
 
     tell_all(vec![
         (unknown, gpus(1), "0 of 2 nodes fit. 2 nodes: topology unknown."),
-        (doubted, gpus(1), "0 of 1 nodes fit. Node h100-000000: topology unknown: what was told does not match the pods there."),
-        (growing, gpus(1), "There are no nodes. Would fit: with one more node of pool h100, whose topology is unknown."),
+        (
+            doubted,
+            gpus(1),
+            "0 of 1 nodes fit. Node h100-000000: topology unknown: what was told does not match \
+             the pods there.",
+        ),
+        (
+            growing,
+            gpus(1),
+            "There are no nodes. Would fit: with one more node of pool h100, whose topology is \
+             unknown.",
+        ),
         (blind.clone(), gpus(2), "2 of 2 nodes fit; it waits for its turn."),
-        (blind.clone(), gpus(3), "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: if serving/pod-00000004 (priority 0) left h100-000001; on h100-000000 with 2 GPUs instead of 3."),
-        (blind.clone(), gpu_template("llm", 9, 3).unwrap(), "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: once preemption evicts serving/pod-00000004 (priority 0) from h100-000001; on h100-000000 with 2 GPUs instead of 3."),
-        (blind, never, "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: if serving/pod-00000004 (priority 0) left h100-000001; on h100-000000 with 2 GPUs instead of 3."),
+        (
+            blind.clone(),
+            gpus(3),
+            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: \
+             h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: if serving/pod-00000004 \
+             (priority 0) left h100-000001; on h100-000000 with 2 GPUs instead of 3.",
+        ),
+        (
+            blind.clone(),
+            gpu_template("llm", 9, 3).unwrap(),
+            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: \
+             h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: once preemption evicts \
+             serving/pod-00000004 (priority 0) from h100-000001; on h100-000000 with 2 GPUs \
+             instead of 3.",
+        ),
+        (
+            blind,
+            never,
+            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: \
+             h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: if serving/pod-00000004 \
+             (priority 0) left h100-000001; on h100-000000 with 2 GPUs instead of 3.",
+        ),
     ]);
 }
 
@@ -501,12 +676,49 @@ fn explains_who_would_have_to_leave() {
     let mut many = World::strict(1);
     (0..8).for_each(|_| drop(many.run(gpu_template("batch", -5, 1).unwrap(), 0)));
     tell_all(vec![
-        (low.clone(), gpus(4), "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts serving/pod-00000002 (priority -5) from h100-000000."),
-        (low.clone(), never, "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: h100-000000 lacks 4 GPUs on socket 1. Would fit: if serving/pod-00000002 (priority -5) left h100-000000."),
-        (low.clone(), gpu_template("llm", -5, 4).unwrap(), "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: h100-000000 lacks 4 GPUs on socket 1. Would fit: if serving/pod-00000002 (priority -5) left h100-000000."),
-        (low, gpu_template("llm", -6, 4).unwrap(), "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: h100-000000 lacks 4 GPUs on socket 1."),
-        (budget, gpus(4), "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts serving/pod-00000002 (priority -5) from h100-000000, 1 eviction against disruption budgets."),
-        (many, gpus(4), "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts serving/pod-00000008 (priority -5), serving/pod-00000007 (priority -5), serving/pod-00000006 (priority -5) and 1 more from h100-000000."),
+        (
+            low.clone(),
+            gpus(4),
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+             h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
+             serving/pod-00000002 (priority -5) from h100-000000.",
+        ),
+        (
+            low.clone(),
+            never,
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+             h100-000000 lacks 4 GPUs on socket 1. Would fit: if serving/pod-00000002 (priority \
+             -5) left h100-000000.",
+        ),
+        (
+            low.clone(),
+            gpu_template("llm", -5, 4).unwrap(),
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+             h100-000000 lacks 4 GPUs on socket 1. Would fit: if serving/pod-00000002 (priority \
+             -5) left h100-000000.",
+        ),
+        (
+            low,
+            gpu_template("llm", -6, 4).unwrap(),
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+             h100-000000 lacks 4 GPUs on socket 1.",
+        ),
+        (
+            budget,
+            gpus(4),
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+             h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
+             serving/pod-00000002 (priority -5) from h100-000000, 1 eviction against disruption \
+             budgets.",
+        ),
+        (
+            many,
+            gpus(4),
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+             h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
+             serving/pod-00000008 (priority -5), serving/pod-00000007 (priority -5), \
+             serving/pod-00000006 (priority -5) and 1 more from h100-000000.",
+        ),
     ]);
 }
 
@@ -515,7 +727,11 @@ fn explains_pods_that_wait_for_something_else() {
     let mut gated = gpus(1);
     gated.gates = vec!["quota.example.com/approval".into()];
     tell_all(vec![
-        (World::strict(1), gated, "Not to be scheduled yet: schedulingGates quota.example.com/approval."),
+        (
+            World::strict(1),
+            gated,
+            "Not to be scheduled yet: schedulingGates quota.example.com/approval.",
+        ),
         (World::strict(3), gpus(1), "3 of 3 nodes fit; it waits for its turn."),
     ]);
 
@@ -555,10 +771,23 @@ fn explains_why_a_pod_is_where_it_is() {
     let Explanation::Placed { node, alignment, .. } = &explanation else { panic!() };
     assert!(matches!(alignment, Alignment::Aligned(_)));
     assert_eq!(node.as_ref(), "h100-000001");
-    assert_eq!(render(&explanation), "Placed on h100-000001. It holds 2 GPUs (gpu-0 and gpu-1) and 16 CPUs on socket 0. All of it is aligned. Free GPUs there now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they have 6 to 8 GPUs free, its own node 6. Spread by topology.kubernetes.io/zone: 1 in zone-1, at least 0 on those.");
+    assert_eq!(
+        render(&explanation),
+        "Placed on h100-000001. It holds 2 GPUs (gpu-0 and gpu-1) and 16 CPUs on socket 0. All of \
+         it is aligned. Free GPUs there now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
+         left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
+         have 6 to 8 GPUs free, its own node 6. Spread by topology.kubernetes.io/zone: 1 in \
+         zone-1, at least 0 on those."
+    );
 
     let packed = world.run(gpus(2), 0);
-    assert_eq!(render(&world.explain(&packed)), "Placed on h100-000000. It holds 2 GPUs (gpu-2 and gpu-3) and 16 CPUs on socket 0. All of it is aligned. Free GPUs there now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they have 6 to 8 GPUs free, its own node 4.");
+    assert_eq!(
+        render(&world.explain(&packed)),
+        "Placed on h100-000000. It holds 2 GPUs (gpu-2 and gpu-3) and 16 CPUs on socket 0. All of \
+         it is aligned. Free GPUs there now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
+         left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
+         have 6 to 8 GPUs free, its own node 4."
+    );
     let mut elsewhere = pending(&Arc::new(gpus(1)), 99);
     elsewhere.node = Some("unheard-of".into());
     let elsewhere = world.apply(elsewhere);
@@ -567,7 +796,11 @@ fn explains_why_a_pod_is_where_it_is() {
     let mut blind = World::new(Profile::KubeScheduler, h100(), 2);
     let pod = blind.ask(cpus(1));
     assert!(blind.engine.decide(0).is_some());
-    assert_eq!(render(&blind.explain(&pod)), "Placed on h100-000000. It holds 1 CPU on socket 0. All of it is aligned. 1 of 1 other node would take one more such pod now.");
+    assert_eq!(
+        render(&blind.explain(&pod)),
+        "Placed on h100-000000. It holds 1 CPU on socket 0. All of it is aligned. 1 of 1 other \
+         node would take one more such pod now."
+    );
 }
 
 /// Texts as long as Kubernetes allows, and longer.
@@ -682,7 +915,13 @@ fn explains_a_thousand_hosts_in_few_groups() {
     (0..39).for_each(|node| drop(world.run(spec.clone(), node)));
     world.run(gpu_template("big", 5, 4).unwrap(), 39);
     world.run(gpu_template("big", 5, 4).unwrap(), 39);
-    assert_eq!(world.tell(spec), "0 of 40 nodes fit. 39 nodes: spread by kubernetes.io/hostname: it would be 2 above the least, 1 allowed. Node h100-000039: nvidia.com/gpu: 1 wanted, none free. Nearest: h100-000039 lacks 1 GPU on socket 0. Would fit: if serving/pod-00000039 (priority 0) left h100-000038; on h100-000000 with ScheduleAnyway for its spread by kubernetes.io/hostname.");
+    assert_eq!(
+        world.tell(spec),
+        "0 of 40 nodes fit. 39 nodes: spread by kubernetes.io/hostname: it would be 2 above the \
+         least, 1 allowed. Node h100-000039: nvidia.com/gpu: 1 wanted, none free. Nearest: \
+         h100-000039 lacks 1 GPU on socket 0. Would fit: if serving/pod-00000039 (priority 0) left \
+         h100-000038; on h100-000000 with ScheduleAnyway for its spread by kubernetes.io/hostname."
+    );
 }
 
 /// Pods and nodes by chance, with everything that can keep a pod off a node.
@@ -831,6 +1070,6 @@ fn chaos(seed: u64, profile: Profile) {
 
 #[test]
 fn explains_truly_and_leaves_no_trace() {
-    (0..2000).for_each(|seed| chaos(seed, Profile::Berth));
-    (60..500).for_each(|seed| chaos(seed, Profile::KubeScheduler));
+    (0..60).for_each(|seed| chaos(seed, Profile::Berth));
+    (60..80).for_each(|seed| chaos(seed, Profile::KubeScheduler));
 }

@@ -31,20 +31,36 @@ pub(crate) struct Localities {
 }
 
 impl Localities {
-    /// Takes in keys that have come into use. Everything that was sorted by locality is void if the
-    /// generation changes.
+    /// Takes in keys that have come into use and drops those that turned out to be fine. Everything
+    /// that was sorted by locality is void if the generation changes.
     pub(crate) fn refresh(&mut self, state: &mut State) {
-        let known = state.census.keys().filter(|(key, name)| {
-            state.census.domain_count(*key) <= COARSE_DOMAINS_MAX && !self.keys.contains(name)
-        });
-        let mut new: Vec<_> = known.map(|(_, name)| name.clone()).collect();
-        if new.is_empty() {
+        let fine: Vec<Arc<str>> =
+            self.keys.iter().filter(|name| !is_coarse(state, name)).cloned().collect();
+        let mut new: Vec<Arc<str>> = state
+            .census
+            .keys()
+            .map(|(_, name)| name)
+            .filter(|name| !self.keys.contains(name) && is_coarse(state, name))
+            .cloned()
+            .collect();
+        if fine.is_empty() && new.is_empty() {
             return;
         }
         new.sort_unstable();
-        new.truncate(COARSE_KEYS_MAX.saturating_sub(self.keys.len()));
-        if new.is_empty() {
+        let kept = self.keys.len() - fine.len();
+        let lacking = (kept + new.len()).saturating_sub(COARSE_KEYS_MAX);
+        // Keys that nobody else asks about make room for those that somebody does.
+        let idle = self.keys.iter().filter(|name| state.is_key_idle(name));
+        let idle: Vec<Arc<str>> = idle.take(lacking).cloned().collect();
+        new.truncate(COARSE_KEYS_MAX.saturating_sub(kept - idle.len().min(kept)));
+        if fine.is_empty() && new.is_empty() {
             return;
+        }
+        for name in fine.iter().chain(&idle) {
+            if let Some(at) = self.keys.iter().position(|one| one == name) {
+                self.keys.remove(at);
+                state.let_go_of_key(name);
+            }
         }
         for name in new {
             state.hold_key(&name);
@@ -69,4 +85,11 @@ impl Localities {
         let next = LocalityIx(self.numbers.len() as u32);
         *self.numbers.entry(domains).or_insert(next)
     }
+}
+
+/// Whether a key has few values, each of several nodes.
+fn is_coarse(state: &State, name: &Arc<str>) -> bool {
+    const NODES_PER_DOMAIN_MIN: usize = 2;
+    let domains = state.census.find_key(name).map_or(0, |key| state.census.domain_count(key));
+    domains <= COARSE_DOMAINS_MAX && domains * NODES_PER_DOMAIN_MIN <= state.nodes.len()
 }

@@ -20,6 +20,9 @@ use crate::overlay::Overlay;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx};
 
+/// So many sets of NUMA nodes are looked at, smallest first.
+const PARTS_MAX: usize = 32;
+
 /// What evictions cost; less is better. As kube-scheduler ranks them, and then by how much more is
 /// freed than needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +53,8 @@ pub(crate) struct Evictor {
 }
 
 impl Evictor {
-    /// Pods of lower priority that are not leaving anyway and need not be left alone for a while;
-    /// the least important first.
+    /// Pods of lower priority that are not leaving anyway and need not be left alone for a while; the
+    /// least important first, but those that budgets protect last.
     pub(crate) fn evictable(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
         let may = |pod: &&PodIx| {
             let row = &state.pods[**pod];
@@ -61,16 +64,19 @@ impl Evictor {
                 && self.rests_until(state, **pod).is_none()
         };
         let mut pods: SmallVec<[PodIx; 16]> = node.pods.iter().filter(may).copied().collect();
-        pods.sort_by(|one, other| importance(state, *other).cmp(&importance(state, *one)));
+        pods.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+        if !state.budgets.is_empty() {
+            let (protected, others) = split_by_budgets(state, &pods);
+            pods = protected.into_iter().chain(others).collect();
+        }
+        pods.reverse();
         pods
     }
 
     /// Until when a pod is left alone because it replaces one that was evicted; `None` if it is not.
     pub(crate) fn rests_until(&self, state: &State, pod: PodIx) -> Option<i64> {
-        let evicted_at = state.evicted_at(pod)?;
-        let until = evicted_at.saturating_add(self.rest_ms);
-        let replaces = state.pods[pod].created_at_ms >= evicted_at;
-        (replaces && until > self.now_ms).then_some(until)
+        let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.rest_ms);
+        (until > self.now_ms).then_some(until)
     }
 }
 
@@ -147,13 +153,16 @@ pub(crate) fn estimate(
             offers.map(|offer| Some(offer.resource)).collect()
         }
     };
+    let in_the_way = port_holders(node, spec, evictable)?;
     let mut best: Option<Plan> = None;
     for grant in grants {
         let mut requests = ask.requests.clone();
         requests.extend(grant.map(|grant| (grant, 1)));
         for part in parts(state, ask, spec, node, grant) {
             let Some(missing) = missing(&requests, node, part) else { continue };
-            let Some(victims) = cover(state, node, missing, evictable) else { continue };
+            let Some(victims) = cover(state, node, missing, &in_the_way, evictable) else {
+                continue;
+            };
             let cost = cost(state, &victims, &requests, ask);
             if best.as_ref().is_none_or(|plan| cost < plan.cost) {
                 best = Some(Plan { node: at, victims, cost });
@@ -161,6 +170,17 @@ pub(crate) fn estimate(
         }
     }
     best
+}
+
+/// The pods that hold ports which are wanted; `None` if one of them cannot be evicted.
+fn port_holders(node: &NodeState, spec: &PodSpec, evictable: &[PodIx]) -> Option<Vec<PodIx>> {
+    let mut holders = Vec::new();
+    for (port, pod) in &node.ports {
+        if spec.host_ports.iter().any(|wanted| wanted.conflicts(port)) && !holders.contains(pod) {
+            evictable.contains(pod).then(|| holders.push(*pod))?;
+        }
+    }
+    Some(holders)
 }
 
 fn missing(requests: &Amounts, node: &NodeState, part: Option<PartMissing>) -> Option<Missing> {
@@ -172,8 +192,8 @@ fn missing(requests: &Amounts, node: &NodeState, part: Option<PartMissing>) -> O
     (!too_large).then(|| Missing { amounts: amounts.collect(), pods, part })
 }
 
-/// The parts of a node that would do: each NUMA node and all of them, where the kubelet insists on
-/// alignment; otherwise the node as a whole.
+/// The parts of a node that would do: sets of NUMA nodes, where the kubelet insists on alignment;
+/// otherwise the node as a whole.
 fn parts(
     state: &State,
     ask: &mut Ask,
@@ -224,19 +244,24 @@ fn parts(
         }
     };
     let all = kubelet.machine().all_numa();
-    let single = all.iter().map(|node| Some(on(NumaMask::single(node))));
-    single.chain(std::iter::once(Some(on(all)))).collect()
+    let fewer = (1..all.count()).flat_map(|size| all.subsets(size)).take(PARTS_MAX);
+    fewer.chain(std::iter::once(all)).map(|numa| Some(on(numa))).collect()
 }
 
-/// The least important pods that together make up for what is missing, none of them in vain.
+/// Those in the way, and the least important pods that together make up for what is still missing,
+/// none of them in vain.
 fn cover(
     state: &State,
     node: &NodeState,
     mut missing: Missing,
+    in_the_way: &[PodIx],
     evictable: &[PodIx],
 ) -> Option<Vec<PodIx>> {
-    let mut victims = Vec::new();
-    for pod in evictable {
+    let mut victims = in_the_way.to_vec();
+    for pod in in_the_way {
+        missing.evict(state, node, *pod, 1);
+    }
+    for pod in evictable.iter().filter(|pod| !in_the_way.contains(pod)) {
         if missing.is_none() {
             break;
         }
@@ -251,7 +276,7 @@ fn cover(
     }
     // What came later may have made what came before superfluous; the most important first.
     let mut at = victims.len();
-    while at > 0 {
+    while at > in_the_way.len() {
         at -= 1;
         missing.evict(state, node, victims[at], -1);
         if missing.is_none() && victims.len() > 1 {

@@ -13,7 +13,7 @@ use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
 use crate::shape::ShapeRef;
-use crate::state::State;
+use crate::state::{NodeState, State};
 use crate::table::{Index, Lookup, NodeIx, ShapeIx};
 
 /// So many orders are kept; the one that was not asked for longest goes first.
@@ -31,6 +31,8 @@ struct Order {
     by_cost: BTreeSet<(Cost, u64, NodeIx)>,
     /// Nodes with pods that could be evicted, though counting does not say that it would help.
     others: BTreeSet<(u64, NodeIx)>,
+    /// How far a search that was cut short had come.
+    tried: usize,
     /// Nodes to look at again because pods there need not be left alone any longer, by when.
     rested: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
@@ -41,7 +43,7 @@ struct Order {
 /// What evictions would do on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// There is nobody to evict.
+    /// There is nobody to evict, or that would not help.
     #[default]
     Nobody,
     /// They would make room at this cost, by counting.
@@ -65,9 +67,15 @@ impl Preemption {
         ranking: &mut Ranking,
         evictor: &Evictor,
     ) -> Option<Plan> {
+        if ranking.is_detached() {
+            let nodes: Vec<NodeIx> = ranking.allowed_nodes().collect();
+            let mut trial = Trial { inquiry, ranking };
+            let plans = nodes.into_iter().filter_map(|at| trial.exact(at, evictor));
+            return plans.min_by_key(|plan| (plan.cost, inquiry.state.nodes[plan.node].tie));
+        }
         let order = self.order(inquiry.state, ranking, evictor);
         let mut trial = Trial { inquiry, ranking };
-        if inquiry.has_neighbour_rules() {
+        if inquiry.looks_elsewhere() {
             return by_trial(&mut trial, order, evictor);
         }
         let mut best: Option<Plan> = None;
@@ -95,8 +103,20 @@ impl Preemption {
             }
         }
         for (at, cost) in wrong {
-            let tie = inquiry.state.nodes[at].tie;
-            order.set(at, cost.map_or(Place::Other(tie), |cost| Place::Cost(cost, tie)));
+            order.settle(&inquiry.state.nodes[at], at, cost);
+        }
+        if best.is_some() {
+            return best;
+        }
+        // What counting does not tell is tried once for each state of a node.
+        let others: Vec<NodeIx> = order.others.iter().map(|(_, at)| *at).take(TRIALS_MAX).collect();
+        for at in others {
+            let plan = trial.exact(at, evictor);
+            order.settle(&inquiry.state.nodes[at], at, plan.as_ref().map(|plan| plan.cost));
+            let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
+            if plan.as_ref().is_some_and(better) {
+                best = plan;
+            }
         }
         best
     }
@@ -122,13 +142,17 @@ impl Preemption {
     }
 }
 
-/// Where the rules about neighbours matter, counting does not tell: nodes with pods to evict are
-/// tried, the cheapest to clear first, up to a limit.
-fn by_trial(trial: &mut Trial<'_, '_>, order: &Order, evictor: &Evictor) -> Option<Plan> {
+/// Where other pods or volumes matter, counting does not tell: nodes with pods to evict are tried, the
+/// cheapest to clear first, up to a limit; the next search goes on where this one ended.
+fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> Option<Plan> {
     let state = trial.inquiry.state;
     let counted = order.by_cost.iter().map(|(_, _, at)| *at);
     let others = order.others.iter().map(|(_, at)| *at);
-    let candidates: Vec<NodeIx> = counted.chain(others).take(TRIALS_MAX).collect();
+    let all = order.by_cost.len() + order.others.len();
+    let skipped = if all > TRIALS_MAX { order.tried % all } else { 0 };
+    let candidates: Vec<NodeIx> =
+        counted.chain(others).cycle().skip(skipped).take(all.min(TRIALS_MAX)).collect();
+    order.tried = skipped + candidates.len();
     let plans = candidates.into_iter().filter_map(|at| trial.exact(at, evictor));
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
 }
@@ -140,6 +164,7 @@ impl Order {
             places: Vec::new(),
             by_cost: BTreeSet::new(),
             others: BTreeSet::new(),
+            tried: 0,
             rested: BTreeSet::new(),
             cursor: Cursor::default(),
             epoch: u64::MAX,
@@ -171,8 +196,13 @@ impl Order {
         }
     }
 
+    /// A node has been tried out: this is what evictions really cost there, or they do not help.
+    fn settle(&mut self, node: &NodeState, at: NodeIx, cost: Option<Cost>) {
+        self.set(at, cost.map_or(Place::Nobody, |cost| Place::Cost(cost, node.tie)));
+    }
+
     fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
-        let epoch = state.changes.epoch();
+        let epoch = state.changes.budget_epoch();
         let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
         let few = |changed: &&[(NodeIx, Change)]| changed.len() <= state.nodes.len();
         let mut nodes: Vec<NodeIx> = match changed.filter(few) {

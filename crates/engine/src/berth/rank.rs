@@ -14,7 +14,7 @@ use super::room::{Ask, Judge, Obstacle, Room, View};
 use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::UnknownTopology;
-use crate::filter::{object, untolerated_soft_taints};
+use crate::filter::{self, object, untolerated_soft_taints};
 use crate::kube::score::{image_bytes_score, preferred_weight};
 use crate::shape::{Shape, ShapeRef};
 use crate::state::State;
@@ -22,6 +22,9 @@ use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ShapeIx};
 
 /// So many rankings are kept; the one that was not asked for longest goes first.
 const RANKINGS_MAX: usize = 512;
+
+/// Pods that name so many nodes at most are asked about those only.
+const NAMED_MAX: usize = 8;
 
 /// No room, or no bucket.
 const NONE: u32 = u32::MAX;
@@ -114,6 +117,17 @@ impl Ranking {
         (bucket != NONE && key != FULL).then(|| (key, state.nodes[node].tie, node))
     }
 
+    /// Whether nobody keeps it: it is for this pod only.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.shape.at == ShapeIx(u32::MAX)
+    }
+
+    /// The nodes that were looked at and whose object allows such pods.
+    pub(crate) fn allowed_nodes(&self) -> impl Iterator<Item = NodeIx> {
+        let places = self.places.iter().enumerate();
+        places.filter(|(_, (bucket, _))| *bucket != NONE).map(|(at, _)| NodeIx::new(at))
+    }
+
     pub(crate) fn shape(&self) -> ShapeRef {
         self.shape
     }
@@ -203,6 +217,15 @@ impl Rankings {
     ) -> T {
         self.localities.refresh(state);
         let coarse = self.localities.keys(state);
+        if let Some(nodes) = named_nodes(state, class) {
+            // Pods of daemon sets: each has a shape of its own, and one node that will do.
+            let mut ranking = Ranking::detached(state, class, self.unknown);
+            let mut refresh = Refresh { state, localities: &mut self.localities };
+            for node in nodes {
+                refresh.look_at(&mut ranking, &coarse, node, Change::Node);
+            }
+            return ask(state, &mut ranking, &coarse);
+        }
         let ranking = self.of(state, class);
         ask(state, ranking, &coarse)
     }
@@ -265,6 +288,13 @@ impl Rankings {
             self.shapes.release(at);
         }
     }
+}
+
+/// The nodes that pods of a class name, if they name a few and will have no other.
+fn named_nodes(state: &State, class: ClassIx) -> Option<SmallVec<[NodeIx; 8]>> {
+    let names = filter::named_nodes(&state.class(class).spec.node_affinity).ok()??;
+    (names.len() <= NAMED_MAX)
+        .then(|| names.iter().filter_map(|name| state.node_by_name(name)).collect())
 }
 
 /// Looks at nodes again.

@@ -3,7 +3,7 @@
 //! Owns the judgement of a node by itself: resources, ports, offers for parts of GPUs, what its
 //! kubelet would do, and what would be left. Less is better. Must not know other nodes.
 
-use berth_kubelet::{PodDemand, Reason, TopologyPolicy, Verdict};
+use berth_kubelet::{KubeletVersion, PodDemand, Reason, TopologyPolicy, Verdict};
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodSpec;
@@ -30,7 +30,9 @@ pub(crate) struct Ask {
 impl Ask {
     pub(crate) fn new(requests: &Amounts, resources: &Resources) -> Self {
         let device = |(resource, _): &&(ResourceIx, i64)| resources.name(*resource).is_extended();
-        let devices = requests.iter().filter(device).copied().collect();
+        let mut devices: Amounts = requests.iter().filter(device).copied().collect();
+        // By name, because numbers depend on the order of events.
+        devices.sort_by_key(|(resource, _)| resources.name(*resource).clone());
         Self { requests: requests.clone(), devices, demands: Demands::default() }
     }
 }
@@ -176,11 +178,13 @@ impl Judge<'_> {
 
     fn without_mirror(
         &self,
-        ask: &Ask,
+        ask: &mut Ask,
         view: View<'_>,
         grant: Option<ResourceIx>,
     ) -> Result<Room, Obstacle> {
-        let pinned = grant.is_some() || !ask.devices.is_empty();
+        let named = grant.map(|grant| (grant, self.resources.name(grant)));
+        let demand = ask.demands.get(&self.spec.pod, KubeletVersion::default(), named);
+        let pinned = demand.is_some_and(|demand| is_pinned(demand));
         if pinned && self.unknown == UnknownTopology::Refuse {
             return Err(Obstacle::UnknownTopology);
         }
@@ -229,7 +233,14 @@ impl Key {
             Alignment::Misaligned(numa) => 1 + numa.count().min(13) as u64,
             Alignment::Unknown => 15,
         };
-        let devices = grant.map(|grant| (grant, 1)).or(ask.devices.first().copied());
+        // What the kubelet hands out, rather than what is only counted.
+        let handed_out = |(resource, _): &&(ResourceIx, i64)| {
+            view.mirror.is_some_and(|mirror| {
+                mirror.kubelet().pool_of(resources.name(*resource).as_str()).is_some()
+            })
+        };
+        let of_pod = ask.devices.iter().find(handed_out).or(ask.devices.first());
+        let devices = grant.map(|grant| (grant, 1)).or(of_pod.copied());
         let asks_cpu = ask.requests.iter().find(|(resource, _)| *resource == CPU);
         let millicpu = free(CPU) - asks_cpu.map_or(0, |(_, amount)| *amount);
         let (loss, left) = match devices {

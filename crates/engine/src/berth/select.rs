@@ -81,9 +81,10 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
             let version = mirror.kubelet().config().version;
             let grant = room.grant.map(|grant| (grant, state.resources.name(grant)));
             let demand = ask.demands.get(&class.spec.pod, version, grant).cloned();
-            mirror.admit(pod, &row.uid, demand.as_deref());
+            mirror.admit_told(pod, &row.uid, demand);
         }
         overlay.add(state, node, pod);
+        room.grant.into_iter().for_each(|grant| overlay.take_one(node, grant));
     }
     if nobody {
         return true;

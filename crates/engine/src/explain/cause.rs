@@ -42,7 +42,7 @@ pub(super) fn of(probe: &mut Probe<'_>, at: NodeIx, bar: &Bar) -> Cause {
         }
         Bar::Inside(obstacle) => inside(probe, at, obstacle),
         Bar::Reserved => {
-            let by = probe.inquiry.ahead(at).map(|pod| pod_name(probe.state, pod)).next();
+            let by = probe.inquiry.ahead(at).first().map(|pod| pod_name(probe.state, *pod));
             Cause::Reserved { by: by.unwrap_or_default() }
         }
     }

@@ -46,13 +46,14 @@ impl<'s> Probe<'s> {
         Ok(Self { state, inquiry, ranking, kubelets: config.profile == Profile::Berth })
     }
 
-    /// Whether the pod fits on a node, and how it would lie there.
+    /// Whether the pod fits on a node, and how it would lie there. Who does not ask kubelets does not
+    /// manage that.
     pub(super) fn verdict(&mut self, at: NodeIx) -> Result<Alignment, Bar> {
         let plain = Overlay::default();
         self.inquiry.filter(at, &plain).map_err(Bar::Filter)?;
         if !self.kubelets {
             let beside = self.inquiry.filter_nominated(at, &plain);
-            return beside.map(|()| Alignment::Unknown).map_err(|_| Bar::Reserved);
+            return beside.map(|()| Alignment::Unmanaged).map_err(|_| Bar::Reserved);
         }
         let view = View::of(&self.state.nodes[at]);
         let room = self.ranking.judge(self.state, view).map_err(Bar::Inside)?;

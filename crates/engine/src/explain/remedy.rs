@@ -300,7 +300,7 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
         loose.adopt(pod, &kubelet.assignment(pod)?).ok()?;
     }
     // Nobody may be waiting for the node: what they will take is not in its books yet.
-    let nobody = probe.inquiry.ahead(at).next().is_none();
+    let nobody = probe.inquiry.ahead(at).is_empty();
     Some(nobody && loose.would_admit(&demand).admits())
 }
 

@@ -18,7 +18,7 @@ use crate::table::{ClassIx, NodeIx, PodIx, TallyIx};
 use crate::verdict::{Plugin, Reason, Rejection};
 use crate::volume::{Owner, PodVolumes};
 
-pub(crate) use own::{CORDON, Shortage, fit, object, untolerated_soft_taints};
+pub(crate) use own::{CORDON, Shortage, fit, named_nodes, object, untolerated_soft_taints};
 
 /// A pod that looks for its place.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,11 @@ impl<'s> Inquiry<'s> {
         Ok((inquiry, narrowed))
     }
 
+    /// Whether anything but the node and its room decides: other pods, or volumes.
+    pub(crate) fn looks_elsewhere(&self) -> bool {
+        self.has_neighbour_rules() || self.volumes.is_some()
+    }
+
     pub(crate) fn spec(&self) -> &PodSpec {
         &self.class.spec
     }
@@ -82,7 +87,7 @@ impl<'s> Inquiry<'s> {
 
     /// As `filter`, both with the nominated pods of at least this pod's priority and without them.
     pub(crate) fn filter_nominated(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
-        let nominated: SmallVec<[PodIx; 2]> = self.ahead(at).collect();
+        let nominated = self.ahead(at);
         if !nominated.is_empty() {
             let mut with = overlay.clone();
             let node = &self.state.nodes[at];
@@ -111,14 +116,22 @@ impl<'s> Inquiry<'s> {
             && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())
     }
 
-    /// Pods of at least this pod's priority that wait for a node.
-    pub(crate) fn ahead(&self, at: NodeIx) -> impl Iterator<Item = PodIx> {
-        let priority = self.class.spec.priority;
+    /// Pods of at least this pod's priority that wait for a node, the most important first.
+    pub(crate) fn ahead(&self, at: NodeIx) -> SmallVec<[PodIx; 2]> {
+        let priority = |pod: PodIx| self.state.class_of(pod).spec.priority;
         let nominated = self.state.nodes[at].nominated.iter().copied();
-        nominated.filter(move |pod| {
-            let row = &self.state.pods[*pod];
-            row.uid.as_ref() != self.uid && self.state.class(row.class).spec.priority >= priority
-        })
+        let mut ahead: SmallVec<[PodIx; 2]> = nominated
+            .filter(|pod| {
+                let row = &self.state.pods[*pod];
+                let waits = row.uid.as_ref() != self.uid && !row.is_terminating();
+                waits && priority(*pod) >= self.class.spec.priority
+            })
+            .collect();
+        ahead.sort_by(|one, other| {
+            let turn = |pod: PodIx| (self.state.pods[pod].created_at_ms, &self.state.pods[pod].uid);
+            priority(*other).cmp(&priority(*one)).then_with(|| turn(*one).cmp(&turn(*other)))
+        });
+        ahead
     }
 
     fn ports(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {

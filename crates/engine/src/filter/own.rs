@@ -67,7 +67,7 @@ pub(crate) fn untolerated_soft_taints(spec: &PodSpec, node: &Node) -> i64 {
 
 /// The nodes that required terms name, if every one of them does: kube-scheduler looks at no other
 /// then. `Err` if they contradict themselves.
-pub(super) fn named_nodes(affinity: &NodeAffinity) -> Result<Narrowed, Rejection> {
+pub(crate) fn named_nodes(affinity: &NodeAffinity) -> Result<Narrowed, Rejection> {
     let Some(terms) = affinity.required.as_ref().filter(|terms| !terms.is_empty()) else {
         return Ok(None);
     };

@@ -149,11 +149,12 @@ fn started(pod: &PodState) -> i64 {
     pod.started_at_ms.unwrap_or(i64::MAX)
 }
 
-/// Pods whose eviction, most important first, would violate a budget, and the others.
+/// Pods whose eviction, most important first, would violate a budget, and the others. Evictions that
+/// are under way count against budgets before these do.
 pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Vec<PodIx>) {
     let mut left: Vec<(&DisruptionBudget, i32)> =
         state.budgets.values().map(|budget| (budget, budget.disruptions_allowed)).collect();
-    let violates = |pod: &PodIx| {
+    let mut violates = |pod: &PodIx| {
         let row = &state.pods[*pod];
         let spec = &state.class(row.class).spec;
         let mut violated = false;
@@ -172,6 +173,9 @@ pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Ve
         }
         violated
     };
+    state.leaving().for_each(|pod| {
+        violates(&pod);
+    });
     pods.iter().copied().partition(violates)
 }
 

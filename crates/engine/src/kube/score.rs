@@ -2,8 +2,6 @@
 //!
 //! Owns the arithmetic, rounding included. Must not know filters.
 
-use std::sync::Arc;
-
 use berth_model::node::Node;
 use berth_model::spec::PodSpec;
 
@@ -56,7 +54,7 @@ pub(super) fn all(
         let balance = each(&|node| balanced(inquiry, node));
         scores.push((Plugin::NodeResourcesBalancedAllocation, balance));
     }
-    scores.push((Plugin::ImageLocality, each(&|node| images(inquiry.state, spec, &node.object))));
+    scores.push((Plugin::ImageLocality, images(inquiry.state, spec, nodes)));
     scores
 }
 
@@ -77,7 +75,8 @@ pub(super) fn pack(inquiry: &Inquiry<'_>, nodes: &[NodeIx], scores: &mut Vec<(Pl
         let node = &state.nodes[*at];
         let of_device = |(resource, amount): &(ResourceIx, i64)| {
             let capacity = amounts::at(&node.capacity, *resource).max(1);
-            MAX * (amounts::at(&node.used, *resource) + amount).min(capacity) / capacity
+            let used = amounts::at(&node.used, *resource).saturating_add(*amount);
+            (i128::from(MAX) * i128::from(used.min(capacity)) / i128::from(capacity)) as i64
         };
         devices.iter().map(of_device).sum::<i64>() / devices.len() as i64 * PACKING_WEIGHT
     };
@@ -163,8 +162,8 @@ pub(crate) fn preferred_weight(spec: &PodSpec, node: &Node) -> i64 {
 fn least_allocated(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
     let asked = inquiry.class.scored;
     let resources = [
-        (CPU, node.scored.millicpu + asked.millicpu),
-        (MEMORY, node.scored.memory_bytes + asked.memory_bytes),
+        (CPU, node.scored.millicpu.saturating_add(asked.millicpu)),
+        (MEMORY, node.scored.memory_bytes.saturating_add(asked.memory_bytes)),
     ];
     let (mut sum, mut count) = (0, 0);
     for (resource, requested) in resources {
@@ -192,7 +191,7 @@ fn balanced(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
             .filter(|resource| amounts::at(&node.capacity, *resource) != 0)
             .map(|resource| {
                 let more = if with { of_pod(resource) } else { 0 };
-                let requested = amounts::at(&node.used, resource) + more;
+                let requested = amounts::at(&node.used, resource).saturating_add(more);
                 (requested as f64 / amounts::at(&node.capacity, resource) as f64).min(1.0)
             })
             .collect::<Vec<f64>>()
@@ -209,17 +208,23 @@ fn balanced(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
 }
 
 /// How much of the pod's images the node has, weighed by how common each is.
-fn images(state: &State, spec: &PodSpec, node: &Node) -> i64 {
-    if node.images.is_empty() {
-        return 0;
-    }
-    let all = state.nodes.len() as f64;
-    let of_image = |name: &Arc<str>| {
-        let wanted = normalised_image(name);
-        let held = image_bytes(node, &wanted).and_then(|_| state.image(&wanted));
-        held.map_or(0, |image| (image.size_bytes as f64 * (f64::from(image.nodes) / all)) as i64)
+fn images(state: &State, spec: &PodSpec, nodes: &[NodeIx]) -> Vec<i64> {
+    let wanted: Vec<(String, i64)> = spec
+        .images
+        .iter()
+        .map(|name| {
+            let name = normalised_image(name);
+            let (nodes, size_bytes) = state.image(&name).unwrap_or((0, 0));
+            let common = f64::from(nodes) / state.nodes.len() as f64;
+            (name, (size_bytes as f64 * common) as i64)
+        })
+        .collect();
+    let score = |at: &NodeIx| {
+        let object = &state.nodes[*at].object;
+        let held = wanted.iter().filter(|(name, _)| image_bytes(object, name).is_some());
+        threshold_score(held.map(|(_, bytes)| bytes).sum(), spec.pod.containers.len())
     };
-    threshold_score(spec.images.iter().map(of_image).sum(), spec.pod.containers.len())
+    nodes.iter().map(score).collect()
 }
 
 fn normalised_image(name: &str) -> String {

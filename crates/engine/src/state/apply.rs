@@ -8,12 +8,12 @@ use berth_model::node::Node;
 use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
-use super::{ImageState, NodeState, Place, PodState, State};
+use super::{NodeState, Place, PodState, State};
 use crate::changes::Change;
 use crate::class::Scored;
 use crate::event::{Event, NodeTopology};
 use crate::offer;
-use crate::table::{NodeIx, fingerprint};
+use crate::table::{NodeIx, PodIx, ResourceIx, fingerprint};
 
 impl State {
     /// Makes the state as the event says.
@@ -32,6 +32,8 @@ impl State {
             Event::Node(node) => self.set_node(node),
             Event::NodeGone(name) => self.remove_node(&name),
             Event::Topology { node, topology } => self.set_topology(node, topology),
+            Event::Namespace(namespace)
+                if self.namespaces.get(&namespace.name) == Some(&namespace.labels) => {}
             Event::Namespace(namespace) => {
                 let before = self.namespaces.insert(namespace.name.clone(), namespace.labels);
                 self.journal_namespace(namespace.name, before);
@@ -47,16 +49,19 @@ impl State {
             }
             Event::Budget(budget) => {
                 let name = (budget.namespace.clone(), budget.name.clone());
+                if self.budgets.get(&name) == Some(&budget) {
+                    return;
+                }
                 let before = self.budgets.insert(name.clone(), budget);
                 self.journal_object(
                     before.map_or(Event::BudgetGone(name.0, name.1), Event::Budget),
                 );
-                self.changes.everything();
+                self.changes.budgets();
             }
             Event::BudgetGone(namespace, name) => {
                 if let Some(before) = self.budgets.remove(&(namespace, name)) {
                     self.journal_object(Event::Budget(before));
-                    self.changes.everything();
+                    self.changes.budgets();
                 }
             }
             other => self.apply_settings(other),
@@ -153,7 +158,7 @@ impl State {
         });
         self.node_names.insert(name.clone(), at);
         self.census.add_node(at, &node);
-        self.hold_images(&node);
+        self.count_images(&node, 1);
         for pod in self.strays.remove(&name).unwrap_or_default() {
             self.attach(pod, true);
         }
@@ -180,8 +185,10 @@ impl State {
                 self.census.move_pod(at, self.pods[*pod].resident(), 1);
             }
         }
-        self.drop_images(&before);
-        self.hold_images(&node);
+        if before.images != node.images {
+            self.count_images(&before, -1);
+            self.count_images(&node, 1);
+        }
         let row = &mut self.nodes[at];
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
@@ -198,59 +205,36 @@ impl State {
             self.strays.entry(name.clone()).or_default().push(pod);
         }
         for pod in std::mem::take(&mut self.nodes[at].nominated) {
-            self.pods[pod].place = Place::Nominated(name.clone(), None);
-            self.strays.entry(name.clone()).or_default().push(pod);
+            if self.pods[pod].decided {
+                // Nobody makes room for it there any more.
+                (self.pods[pod].place, self.pods[pod].decided) = (Place::Pending, false);
+            } else {
+                self.pods[pod].place = Place::Nominated(name.clone(), None);
+                self.strays.entry(name.clone()).or_default().push(pod);
+            }
         }
         self.census.remove_node(at);
         let object = self.nodes[at].object.clone();
-        self.drop_images(&object);
+        self.count_images(&object, -1);
         self.nodes.remove(at);
         self.node_names.remove(name);
         self.touch(at, Change::Node);
     }
 
-    fn hold_images(&mut self, node: &Node) {
-        for image in &node.images {
-            for name in &image.names {
-                let here = || ImageState {
-                    nodes: 0,
-                    size_bytes: image.size_bytes,
-                    first: node.name.clone(),
-                };
-                let state = self.images.entry(name.clone()).or_insert_with(here);
-                state.nodes += 1;
-                if node.name < state.first {
-                    (state.first, state.size_bytes) = (node.name.clone(), image.size_bytes);
-                }
-            }
-        }
-    }
-
-    /// The images of a node that is not in the table any more are not there.
-    fn drop_images(&mut self, node: &Node) {
+    fn count_images(&mut self, node: &Node, change: i32) {
         for name in node.images.iter().flat_map(|image| &image.names) {
-            let Some(state) = self.images.get_mut(name) else { continue };
-            state.nodes = state.nodes.saturating_sub(1);
-            if state.nodes == 0 {
+            let nodes = self.images.entry(name.clone()).or_insert(0);
+            *nodes = nodes.saturating_add_signed(change);
+            if *nodes == 0 {
                 self.images.remove(name);
-            } else if state.first == node.name {
-                let others = self.nodes.iter().map(|(_, other)| &other.object);
-                let held = others.filter(|other| other.name != node.name).filter_map(|other| {
-                    let image = other.images.iter().find(|image| image.names.contains(name))?;
-                    Some((&other.name, image.size_bytes))
-                });
-                if let Some((first, size_bytes)) = held.min() {
-                    (state.first, state.size_bytes) = (first.clone(), size_bytes);
-                }
             }
         }
     }
 
     fn set_topology(&mut self, node: Arc<str>, topology: Option<Arc<NodeTopology>>) {
-        let known = self.topologies.get(&node);
-        let same = match (&topology, known) {
+        let same = match (&topology, self.topologies.get(&node)) {
             (None, None) => true,
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(one), Some(other)) => one.is_same(other),
             _ => false,
         };
         // A mirror that is not believed is made anew when its topology is told again.
@@ -283,28 +267,45 @@ impl State {
         let told = Place::of(object);
         let stale = pod.decided && object.node.is_none();
         let moved = !stale && !pod.place.is_same(&told);
-        let respecified = *self.class_rows[pod.class].spec != *object.spec;
+        let spec = &self.class_rows[pod.class].spec;
+        let respecified = *spec != object.spec;
+        let resized = (&spec.pod, &spec.gpu) != (&object.spec.pod, &object.spec.gpu);
         let regranted = grant.is_some() && grant != pod.grant;
-        if moved || respecified || regranted {
+        if moved || resized || regranted {
+            self.replace_pod(at, object, told, grant, moved);
+        } else if respecified {
             self.journal_pod(at);
-            object.node.iter().for_each(|name| self.journal_mirror(name));
-            self.detach(at);
             let class = self.acquire_class(&object.spec);
-            self.release_class(self.pods[at].class);
-            let pod = &mut self.pods[at];
-            pod.class = class;
-            if moved {
-                (pod.place, pod.decided) = (told, false);
-            }
-            pod.grant = grant.or(pod.grant);
-            (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
-            self.attach(at, true);
-            return;
+            self.reclass(at, class);
         }
         self.update_pod(at, object, stale);
     }
 
-    fn update_pod(&mut self, at: crate::table::PodIx, object: &PodObject, stale: bool) {
+    /// A pod is somewhere else, or asks for something else.
+    fn replace_pod(
+        &mut self,
+        at: PodIx,
+        object: &PodObject,
+        told: Place,
+        grant: Option<ResourceIx>,
+        moved: bool,
+    ) {
+        object.node.iter().for_each(|name| self.journal_mirror(name));
+        self.journal_pod(at);
+        self.detach(at);
+        let class = self.acquire_class(&object.spec);
+        self.release_class(self.pods[at].class);
+        let pod = &mut self.pods[at];
+        pod.class = class;
+        if moved {
+            (pod.place, pod.decided) = (told, false);
+        }
+        pod.grant = grant.or(pod.grant);
+        (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+        self.attach(at, true);
+    }
+
+    fn update_pod(&mut self, at: PodIx, object: &PodObject, stale: bool) {
         let pod = &self.pods[at];
         let same = (pod.phase, pod.started_at_ms) == (object.phase, object.started_at_ms);
         if same && (stale || !pod.decided) {
@@ -312,20 +313,23 @@ impl State {
         }
         self.journal_pod(at);
         let before = self.pods[at].resident();
+        if !stale {
+            self.confirm(at);
+        }
         let pod = &mut self.pods[at];
-        pod.decided &= stale;
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
         let after = pod.resident();
-        if let Some(node) = pod.place.node().filter(|_| before.terminating != after.terminating) {
+        let Some(node) = pod.place.node() else { return };
+        if before.terminating != after.terminating {
             self.census.move_pod(node, before, -1);
             self.census.move_pod(node, after, 1);
-            self.touch(node, Change::Freed);
         }
+        self.touch(node, Change::Freed);
     }
 
     pub(super) fn add_pod(&mut self, object: &PodObject) {
-        self.journal_no_pod(&object.uid);
         object.node.iter().for_each(|name| self.journal_mirror(name));
+        self.journal_no_pod(&object.uid);
         let class = self.acquire_class(&object.spec);
         let grant = self.grant(object.gpu_grant.as_ref());
         let at = self.pods.insert(PodState {
@@ -337,7 +341,9 @@ impl State {
             phase: object.phase,
             place: Place::of(object),
             decided: false,
+            bound_serial: None,
             leaving: false,
+            replaces_evicted_at_ms: self.replaces_evicted_at_ms(object),
             grant,
         });
         self.pod_uids.insert(object.uid.clone(), at);
@@ -349,6 +355,7 @@ impl State {
         self.journal_pod(at);
         self.detach(at);
         self.pod_uids.remove(uid);
+        self.leaving.remove(&at);
         if let Some(pod) = self.pods.remove(at) {
             self.release_class(pod.class);
         }

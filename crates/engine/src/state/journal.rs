@@ -43,7 +43,9 @@ enum Undo {
 struct Before {
     object: PodObject,
     decided: bool,
+    bound_serial: Option<u64>,
     leaving: bool,
+    replaces_evicted_at_ms: Option<i64>,
 }
 
 impl State {
@@ -74,8 +76,13 @@ impl State {
                     if let Some(before) = before {
                         self.add_pod(&before.object);
                         if let Some(at) = self.pod_by_uid(&uid) {
+                            if before.leaving {
+                                self.leaving.insert(at);
+                            }
                             let pod = &mut self.pods[at];
                             (pod.decided, pod.leaving) = (before.decided, before.leaving);
+                            pod.bound_serial = before.bound_serial;
+                            pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
                         }
                     }
                 }
@@ -104,9 +111,11 @@ impl State {
         if self.is_journalling() {
             let object = self.object(at);
             let name = object.node.clone();
-            let PodState { decided, leaving, .. } = self.pods[at];
+            let PodState { decided, bound_serial, leaving, replaces_evicted_at_ms, .. } =
+                self.pods[at];
             let uid = object.uid.clone();
-            let undo = Undo::Pod(uid, Some(Box::new(Before { object, decided, leaving })));
+            let before = Before { object, decided, bound_serial, leaving, replaces_evicted_at_ms };
+            let undo = Undo::Pod(uid, Some(Box::new(before)));
             name.into_iter().for_each(|name| self.journal_mirror(&name));
             self.journal.entries.push(undo);
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
 use berth_model::resource::ResourceName;
-use berth_model::spec::{Phase, PodObject};
+use berth_model::spec::{Phase, PodObject, PodSpec};
 use smallvec::SmallVec;
 
 use crate::amounts::{self, Resources};
@@ -44,7 +44,7 @@ pub(crate) struct State {
     pod_uids: Lookup<Arc<str>, PodIx>,
     /// Pods that are bound or nominated to nodes that are not there, by node name.
     strays: BTreeMap<Arc<str>, Vec<PodIx>>,
-    class_specs: Interner<ClassIx, Arc<berth_model::spec::PodSpec>>,
+    class_specs: Interner<ClassIx, Arc<PodSpec>>,
     class_rows: Slab<ClassIx, Class>,
     class_pointers: Lookup<usize, ClassIx>,
     pub(crate) census: Census,
@@ -59,7 +59,11 @@ pub(crate) struct State {
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
-    images: Lookup<Arc<str>, ImageState>,
+    /// How many nodes hold each image.
+    images: Lookup<Arc<str>, u32>,
+    bindings: u64,
+    /// Pods that are to be evicted and have not left yet.
+    leaving: BTreeSet<PodIx>,
     /// How many pods on nodes have each priority.
     priorities: BTreeMap<i32, u32>,
     /// When a pod of each workload was last evicted for another.
@@ -67,17 +71,6 @@ pub(crate) struct State {
     eviction_times: BTreeSet<(i64, FullName)>,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
-}
-
-/// An image that nodes hold.
-#[derive(Clone, Debug)]
-pub(crate) struct ImageState {
-    /// How many nodes.
-    pub(crate) nodes: u32,
-    /// Its size on the first of them by name. kube-scheduler takes one node's size for all, that of
-    /// the node it saw first.
-    pub(crate) size_bytes: i64,
-    first: Arc<str>,
 }
 
 /// A pod.
@@ -92,8 +85,12 @@ pub(crate) struct PodState {
     pub(crate) place: Place,
     /// Whether the place is a decision of ours that no event has confirmed yet.
     pub(crate) decided: bool,
+    /// Which of our bindings it was.
+    bound_serial: Option<u64>,
     /// Whether it is to be evicted, by a decision that no event has confirmed yet.
     pub(crate) leaving: bool,
+    /// When the pod was evicted that this one replaces; it is left alone for a while.
+    pub(crate) replaces_evicted_at_ms: Option<i64>,
     /// What it has been given for a part of a GPU it needs.
     pub(crate) grant: Option<ResourceIx>,
 }
@@ -146,10 +143,10 @@ impl PodState {
         Resident { class: self.class, terminating: self.is_terminating() }
     }
 
-    /// When its kubelet took it, in the order in which a restarted kubelet would: pods that have not
-    /// started come last.
-    fn arrival(&self) -> (i64, i64, &Arc<str>) {
-        (self.started_at_ms.unwrap_or(i64::MAX), self.created_at_ms, &self.uid)
+    /// When its kubelet took it: by start, and then in the order in which we bound.
+    fn arrival(&self) -> (i64, u64, i64, &Arc<str>) {
+        let bound = self.bound_serial.unwrap_or(u64::MAX);
+        (self.started_at_ms.unwrap_or(i64::MAX), bound, self.created_at_ms, &self.uid)
     }
 }
 
@@ -205,9 +202,16 @@ impl State {
         }
     }
 
-    /// What is known of the image of this name.
-    pub(crate) fn image(&self, name: &str) -> Option<&ImageState> {
-        self.images.get(name)
+    /// How many nodes hold an image of this name, and its size on the first of them by name:
+    /// kube-scheduler takes one node's size for all, that of the node it saw first.
+    pub(crate) fn image(&self, name: &str) -> Option<(u32, i64)> {
+        let nodes = *self.images.get(name)?;
+        let held = self.nodes.iter().filter_map(|(_, node)| {
+            let mut images = node.object.images.iter();
+            let image = images.find(|image| image.names.iter().any(|one| one.as_ref() == name))?;
+            Some((&node.object.name, image.size_bytes))
+        });
+        held.min().map(|(_, size_bytes)| (nodes, size_bytes))
     }
 
     /// How many pods on nodes use a claim.
@@ -215,25 +219,25 @@ impl State {
         self.claim_users.get(&(namespace.into(), name.into())).copied().unwrap_or(0)
     }
 
+    /// Pods that are to be evicted and have not left yet.
+    pub(crate) fn leaving(&self) -> impl Iterator<Item = PodIx> {
+        self.leaving.iter().copied()
+    }
+
     /// Whether a pod on a node has a lower priority.
     pub(crate) fn has_pods_below(&self, priority: i32) -> bool {
         self.priorities.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
     }
 
-    /// When a pod of the same workload was last evicted.
-    pub(crate) fn evicted_at(&self, pod: PodIx) -> Option<i64> {
+    /// When the pod was evicted that a new one replaces: the last of the same workload, if the new
+    /// one was created since. Kubernetes writes down creation in whole seconds.
+    fn replaces_evicted_at_ms(&self, pod: &PodObject) -> Option<i64> {
         if self.evictions.is_empty() {
             return None;
         }
-        self.evictions.get(&self.workload(pod)).copied()
-    }
-
-    /// The name by which the pods of a workload are known: its controller's, or the pod's own.
-    fn workload(&self, pod: PodIx) -> FullName {
-        let row = &self.pods[pod];
-        let spec = &self.class(row.class).spec;
-        let name = spec.controller.as_ref().map_or(&row.name, |controller| &controller.name);
-        (spec.namespace.clone(), name.clone())
+        let evicted_at_ms = *self.evictions.get(&workload(&pod.spec, &pod.name))?;
+        let second = evicted_at_ms - evicted_at_ms.rem_euclid(1_000);
+        (pod.created_at_ms >= second).then_some(evicted_at_ms)
     }
 
     /// Adds what a pod requests to `used`, or takes it away with a `sign` of -1.
@@ -256,4 +260,10 @@ impl State {
     fn grant(&mut self, grant: Option<&ResourceName>) -> Option<ResourceIx> {
         grant.map(|name| self.resources.number(name))
     }
+}
+
+/// The name by which the pods of a workload are known: its controller's, or the pod's own.
+fn workload(spec: &PodSpec, name: &Arc<str>) -> FullName {
+    let name = spec.controller.as_ref().map_or(name, |controller| &controller.name);
+    (spec.namespace.clone(), name.clone())
 }

@@ -51,8 +51,9 @@ impl NodeState {
             amounts::add(&mut self.used, &Amounts::from_slice(&[(grant, 1)]), sign);
         }
         let scored = class.scored_held;
-        self.scored.millicpu += sign * scored.millicpu;
-        self.scored.memory_bytes += sign * scored.memory_bytes;
+        let add = |sum: i64, more: i64| sum.saturating_add(sign.saturating_mul(more));
+        self.scored.millicpu = add(self.scored.millicpu, scored.millicpu);
+        self.scored.memory_bytes = add(self.scored.memory_bytes, scored.memory_bytes);
         if sign > 0 {
             self.pods.push(at);
             let ports = class.spec.host_ports.iter();

@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use berth_model::spec::{Phase, Volume};
 
-use super::{FullName, Place, State};
+use super::{FullName, Place, State, workload};
 use crate::changes::Change;
 use crate::mirror::Mirror;
-use crate::table::{NodeIx, PodIx, ResourceIx};
+use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
 
 impl State {
-    /// Puts a pod where its `place` says, if that node exists. `in_order`: pods are to be mirrored
-    /// in the order in which kubelets took them, whatever the order of events; otherwise the pod is
-    /// simply the next.
-    pub(super) fn attach(&mut self, at: PodIx, in_order: bool) {
+    /// Puts a pod where its `place` says, if that node exists: as an event tells, whose order need
+    /// not be that in which kubelets took pods in, or by a decision, which makes the pod the next.
+    pub(super) fn attach(&mut self, at: PodIx, told: bool) {
         match self.pods[at].place.clone() {
             Place::Pending => {}
             Place::Nominated(name, _) => match self.node_by_name(&name) {
@@ -31,7 +30,7 @@ impl State {
                     self.pods[at].place = Place::Bound(name, Some(node));
                     self.grant_if_needed(at, node);
                     self.count(at, node);
-                    self.mirror_in(at, node, in_order);
+                    self.mirror_in(at, node, told);
                     self.touch(node, Change::Taken);
                 }
                 None => self.strays.entry(name).or_default().push(at),
@@ -49,7 +48,10 @@ impl State {
             }
             Place::Bound(_, Some(node)) => {
                 self.uncount(at, node);
-                self.mirror_out(at, node);
+                let uid = &self.pods[at].uid;
+                if let Some(mirror) = &mut self.nodes[node].mirror {
+                    mirror.remove(at, uid);
+                }
                 self.touch(node, Change::Freed);
             }
             Place::Nominated(name, None) | Place::Bound(name, None) => {
@@ -115,37 +117,28 @@ impl State {
         }
     }
 
-    fn mirror_in(&mut self, at: PodIx, node: NodeIx, in_order: bool) {
-        if self.nodes[node].mirror.is_none() {
-            return;
-        }
+    fn mirror_in(&mut self, at: PodIx, node: NodeIx, told: bool) {
+        let Some(mirror) = &self.nodes[node].mirror else { return };
         let arrival = self.pods[at].arrival();
         let late = |other: &PodIx| *other != at && self.pods[*other].arrival() > arrival;
-        if in_order && self.nodes[node].pods.iter().any(late) {
+        if told && mirror.is_untouched() && self.nodes[node].pods.iter().any(late) {
             self.mirror_anew(node);
         } else {
-            self.admit(at, node);
+            self.admit(at, node, told);
         }
     }
 
-    fn admit(&mut self, at: PodIx, node: NodeIx) {
+    fn admit(&mut self, at: PodIx, node: NodeIx, told: bool) {
         let pod = &self.pods[at];
         let class = &mut self.class_rows[pod.class];
         let Some(mirror) = &mut self.nodes[node].mirror else { return };
         let version = mirror.kubelet().config().version;
         let grant = pod.grant.map(|grant| (grant, self.resources.name(grant)));
-        let demand = class.demands.get(&class.spec.pod, version, grant);
-        mirror.admit(at, &pod.uid, demand.map(AsRef::as_ref));
-    }
-
-    fn mirror_out(&mut self, at: PodIx, node: NodeIx) {
-        let uid = self.pods[at].uid.clone();
-        let anew = match &mut self.nodes[node].mirror {
-            Some(mirror) => mirror.remove(at, &uid),
-            None => false,
-        };
-        if anew {
-            self.mirror_anew(node);
+        let demand = class.demands.get(&class.spec.pod, version, grant).cloned();
+        if told {
+            mirror.admit_told(at, &pod.uid, demand);
+        } else {
+            mirror.admit(at, &pod.uid, demand);
         }
     }
 
@@ -158,7 +151,7 @@ impl State {
         let mut pods = self.nodes[node].pods.clone();
         pods.sort_by(|one, other| self.pods[*one].arrival().cmp(&self.pods[*other].arrival()));
         for pod in pods {
-            self.admit(pod, node);
+            self.admit(pod, node, true);
         }
     }
 
@@ -170,7 +163,67 @@ impl State {
         self.detach(at);
         let pod = &mut self.pods[at];
         (pod.grant, pod.place, pod.decided) = (grant, Place::Bound(name, None), true);
+        pod.bound_serial = Some(self.bindings);
+        self.bindings += 1;
         self.attach(at, false);
+    }
+
+    /// A decision about a pod could not be carried out: its kubelet never sees it, or whom it was to
+    /// replace stays.
+    pub(crate) fn undo(&mut self, at: PodIx) {
+        match self.pods[at].place {
+            Place::Bound(_, Some(node)) => {
+                self.journal_pod(at);
+                let uid = &self.pods[at].uid;
+                if let Some(mirror) = &mut self.nodes[node].mirror {
+                    mirror.undo(at, uid);
+                }
+            }
+            Place::Nominated(_, Some(node)) => {
+                for pod in self.nodes[node].pods.clone() {
+                    self.spare(pod);
+                }
+            }
+            _ => {}
+        }
+        self.pods[at].grant = None;
+        self.nominate(at, None);
+    }
+
+    /// A pod that was to be evicted stays.
+    pub(crate) fn spare(&mut self, at: PodIx) {
+        if self.pods[at].leaving {
+            self.journal_pod(at);
+            self.pods[at].leaving = false;
+            self.leaving.remove(&at);
+            if let Some(node) = self.pods[at].place.node() {
+                self.touch(node, Change::Taken);
+            }
+        }
+    }
+
+    /// An event has confirmed a decision about a pod.
+    pub(super) fn confirm(&mut self, at: PodIx) {
+        self.pods[at].decided = false;
+        if let Some(node) = self.pods[at].place.node()
+            && let Some(mirror) = &mut self.nodes[node].mirror
+        {
+            mirror.confirm(at);
+        }
+    }
+
+    /// A pod's spec is another, but what it asks of its kubelet is not.
+    pub(super) fn reclass(&mut self, at: PodIx, class: ClassIx) {
+        let node = self.pods[at].place.node();
+        if let Some(node) = node {
+            self.uncount(at, node);
+        }
+        let before = std::mem::replace(&mut self.pods[at].class, class);
+        if let Some(node) = node {
+            self.count(at, node);
+            self.touch(node, Change::Freed);
+        }
+        self.release_class(before);
     }
 
     /// Lets a waiting pod wait for a node, or for none in particular.
@@ -201,10 +254,12 @@ impl State {
     /// A pod is to be evicted; it stays until an event says that it is gone.
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.journal_pod(at);
-        let workload = self.workload(at);
+        let pod = &self.pods[at];
+        let workload = workload(&self.class_rows[pod.class].spec, &pod.name);
         self.journal_eviction(&workload);
         self.set_eviction(workload, Some(now_ms));
         self.pods[at].leaving = true;
+        self.leaving.insert(at);
         if let Some(node) = self.pods[at].place.node() {
             self.touch(node, Change::Taken);
         }

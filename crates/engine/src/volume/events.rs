@@ -9,6 +9,9 @@ impl Storage {
     /// Makes the tables as the event says; gives the event that would undo it, if it changed
     /// anything.
     pub(crate) fn apply(&mut self, event: Event) -> Option<Event> {
+        if self.says_nothing_new(&event) {
+            return None;
+        }
         match event {
             Event::Claim(claim) => {
                 let gone = Event::ClaimGone(claim.namespace.clone(), claim.name.clone());
@@ -96,6 +99,19 @@ impl Storage {
                 before
             }
             _ => None,
+        }
+    }
+
+    fn says_nothing_new(&self, event: &Event) -> bool {
+        match event {
+            Event::Claim(new) => self.claim(&new.namespace, &new.name) == Some(new),
+            Event::Volume(new) => self.volume(&new.name) == Some(new),
+            Event::StorageClass(new) => self.class(&new.name) == Some(new),
+            Event::CsiNode(new) => self.csi_node(&new.node) == Some(new),
+            Event::CsiDriver(new) => self.driver(&new.name) == Some(new),
+            Event::StorageCapacity(new) => self.capacity(&new.namespace, &new.name) == Some(new),
+            Event::Attachment(new) => self.attachment(&new.name) == Some(new),
+            _ => false,
         }
     }
 }

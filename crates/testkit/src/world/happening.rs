@@ -106,6 +106,11 @@ impl World {
         Ok((world, round))
     }
 
+    /// The same world, in which other things will happen.
+    pub fn fork(&self, seed: u64) -> Self {
+        Self { dice: Dice::new(seed), ..self.clone() }
+    }
+
     /// What happens next.
     pub fn round(&mut self) -> Result<Round, BuildError> {
         self.now_ms += [1, 1_000, 60_000, 700_000][self.dice.below(4)];

@@ -9,6 +9,7 @@ mod checker;
 mod happening;
 mod hardware;
 mod offer;
+mod order;
 mod rules;
 mod run;
 mod twin;
@@ -16,4 +17,4 @@ mod workload;
 
 pub use checker::{Checker, Law, Violation};
 pub use happening::{Act, Round, Size, World};
-pub use run::{Run, Watched, act, play, record, run, shuffled};
+pub use run::{Run, Watched, play, record, run};

@@ -1,9 +1,7 @@
 //! Worlds run: an engine decides, the world goes on, and the checker watches.
 //!
-//! Owns the loop, and the same rounds run again in another legal order. Must not know what happens
-//! in a world.
+//! Owns the loop. Must not know what happens in a world.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::decision::Decision;
@@ -12,9 +10,9 @@ use berth_engine::{Config, Engine};
 
 use super::checker::{Checker, Violation};
 use super::happening::{Act, Round, Size, World};
-use crate::cluster::{BuildError, Dice};
+use crate::cluster::BuildError;
 
-/// So many decisions without news are one too many.
+/// So many decisions without news are too many.
 const DECISIONS_MAX: usize = 5_000;
 
 /// What came of a world.
@@ -74,7 +72,7 @@ impl Watched {
 }
 
 /// Tells an engine what happens.
-pub fn act(engine: &mut Engine, act: &Act) {
+fn act(engine: &mut Engine, act: &Act) {
     match act {
         Act::Tell(event) => engine.apply((**event).clone()),
         Act::Undo(uid) => engine.undo(uid),
@@ -128,60 +126,4 @@ pub fn play(engine: &mut Engine, round: &Round) -> Vec<Decision> {
     round.acts.iter().for_each(|one| act(engine, one));
     let most = round.decisions_max.min(DECISIONS_MAX);
     (0..most).map_while(|_| engine.decide(round.now_ms)).collect()
-}
-
-/// The acts of a round in another order that is just as true: what is said of one object stays in
-/// order, and so does what happens on one node.
-pub fn shuffled(acts: &[Act], bound: &BTreeMap<Arc<str>, Arc<str>>, dice: &mut Dice) -> Vec<Act> {
-    let lanes: Vec<Vec<Lane>> = acts.iter().map(|act| lanes(act, bound)).collect();
-    let mut left: Vec<usize> = (0..acts.len()).collect();
-    let mut order = Vec::with_capacity(acts.len());
-    while !left.is_empty() {
-        let free = |at: &usize| {
-            let before = left.iter().take_while(|other| *other < at);
-            !before
-                .into_iter()
-                .any(|other| lanes[*other].iter().any(|one| lanes[*at].contains(one)))
-        };
-        let ready: Vec<usize> = left.iter().copied().filter(free).collect();
-        let next = ready[dice.below(ready.len())];
-        left.retain(|at| *at != next);
-        order.push(acts[next].clone());
-    }
-    order
-}
-
-/// What an act must keep its place in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Lane {
-    /// What is said of an object, by kind and name.
-    Object(&'static str, Arc<str>),
-    /// What comes to a node and leaves it.
-    Node(Arc<str>),
-}
-
-fn lanes(act: &Act, bound: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
-    let on_node = |uid: &Arc<str>| bound.get(uid).map(|node| Lane::Node(node.clone()));
-    let object = |kind, name: &Arc<str>| Lane::Object(kind, name.clone());
-    match act {
-        Act::Undo(uid) => on_node(uid).into_iter().chain([object("pod", uid)]).collect(),
-        Act::Tell(event) => match &**event {
-            Event::Pod(pod) => {
-                let to = pod.node.as_ref().map(|node| Lane::Node(node.clone()));
-                let own = object("pod", &pod.uid);
-                on_node(&pod.uid).into_iter().chain(to).chain([own]).collect()
-            }
-            Event::PodGone(uid) => on_node(uid).into_iter().chain([object("pod", uid)]).collect(),
-            Event::Node(node) => vec![object("node", &node.name)],
-            Event::NodeGone(name) => vec![object("node", name), Lane::Node(name.clone())],
-            Event::Topology { node, .. } => {
-                vec![object("topology", node), Lane::Node(node.clone())]
-            }
-            Event::Namespace(namespace) => vec![object("namespace", &namespace.name)],
-            Event::NamespaceGone(name) => vec![object("namespace", name)],
-            Event::Budget(budget) => vec![object("budget", &budget.name)],
-            Event::BudgetGone(_, name) => vec![object("budget", name)],
-            _ => Vec::new(),
-        },
-    }
 }
