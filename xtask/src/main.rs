@@ -7,6 +7,7 @@
 
 mod bench;
 mod conformance;
+mod sweep;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,11 @@ enum Task {
         #[command(subcommand)]
         of: Bench,
     },
+    /// Look for what does not hold in arbitrary worlds
+    Sweep {
+        #[command(subcommand)]
+        of: Sweep,
+    },
     /// Check dependency direction, purity, file length and the like
     Tidy,
 }
@@ -53,6 +59,19 @@ struct Recorded {
     /// Explain the case with this id instead of counting
     #[arg(long, value_name = "ID")]
     show: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Sweep {
+    /// The laws of decisions, the order of news, and rollback
+    Engine {
+        /// So many worlds
+        #[arg(long, default_value_t = 2_000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+    },
 }
 
 #[derive(Subcommand)]
@@ -117,6 +136,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Counted { name } } => {
             bench::instructions::counted(&name).map(|()| true)
         }
+        Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

@@ -150,7 +150,7 @@ impl Class {
         let welcome = affinity.preferred.iter();
         let welcome = welcome.map(|(weight, term)| (Claim::Prefer(*weight), term));
         let avoid = affinity.anti_preferred.iter();
-        let avoid = avoid.map(|(weight, term)| (Claim::Prefer(-*weight), term));
+        let avoid = avoid.map(|(weight, term)| (Claim::Prefer(weight.saturating_neg()), term));
         refuse.chain(need).chain(welcome).chain(avoid)
     }
 

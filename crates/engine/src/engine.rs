@@ -31,8 +31,9 @@ pub struct Engine {
     config: Config,
     state: State,
     queue: Queue,
-    /// The queue at each open checkpoint, and up to where changes had been looked through.
-    saved: Vec<(Queue, Cursor, u64)>,
+    /// The queue at each open checkpoint, and up to where changes had been looked through if not all
+    /// had been.
+    saved: Vec<(Queue, Option<Cursor>, u64)>,
     rankings: Rankings,
     preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
@@ -103,7 +104,9 @@ impl Engine {
 
     /// From here on everything that happens can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
-        self.saved.push((self.queue.clone(), self.woken, self.woken_epoch));
+        let looked_through = self.woken == self.state.changes.now();
+        let cursor = (!looked_through).then_some(self.woken);
+        self.saved.push((self.queue.clone(), cursor, self.woken_epoch));
         self.state.checkpoint()
     }
 
@@ -116,8 +119,14 @@ impl Engine {
     /// Everything is as it was at the checkpoint. Checkpoints are undone last first.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         self.state.rollback(checkpoint);
-        if let Some(saved) = self.saved.pop() {
-            (self.queue, self.woken, self.woken_epoch) = saved;
+        if let Some((queue, cursor, epoch)) = self.saved.pop() {
+            // What was undone is no news.
+            self.woken = cursor.unwrap_or_else(|| self.state.changes.now());
+            self.woken_epoch = match cursor {
+                Some(_) => epoch,
+                None => self.state.changes.epoch(),
+            };
+            self.queue = queue;
             self.queue.refile(|pod| self.state.pods[pod].class);
         }
     }

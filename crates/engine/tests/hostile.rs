@@ -54,10 +54,12 @@ fn settle(engine: &mut Engine, now_ms: i64) -> Vec<Decision> {
 
 /// Pods that were bound, in order.
 fn bound(decisions: &[Decision]) -> Vec<&str> {
-    let of = |decision| match decision {
-        &Decision::Bind(ref binding) => Some(binding.pod.as_ref()),
-        _ => None,
-    };
+    fn of(decision: &Decision) -> Option<&str> {
+        match decision {
+            Decision::Bind(binding) => Some(binding.pod.as_ref()),
+            _ => None,
+        }
+    }
     decisions.iter().filter_map(of).collect()
 }
 

@@ -11,25 +11,13 @@ use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
 use berth_model::spec::{GpuNeed, HostPort, Phase, PodObject, Protocol};
 use berth_testkit::cluster::{GPU, NodeKind, gpu_template, pending, resources, template};
-use berth_testkit::world::{Law, Size, Watched, run};
+use berth_testkit::world::{Size, Watched, breaks_a_law};
 
 const SIZE: Size = Size { nodes: 12, rounds: 25 };
 
-/// The seeds of which the worlds break a law, each with how.
-fn broken(seeds: std::ops::Range<u64>, size: Size, config: Config) -> Vec<String> {
-    let mut broken: Vec<(Law, String)> = Vec::new();
-    for seed in seeds {
-        let run = run(seed, size, config).unwrap();
-        if let Some((round, violation)) = run.broken {
-            broken.push((violation.law, format!("seed {seed}, round {round}: {violation}")));
-        }
-    }
-    broken.sort();
-    broken.into_iter().map(|(_, text)| text).collect()
-}
-
 fn assert_kept(seeds: std::ops::Range<u64>, size: Size, config: Config) {
-    let broken = broken(seeds, size, config);
+    let broken = seeds.filter_map(|seed| breaks_a_law(seed, size, config).unwrap());
+    let broken: Vec<String> = broken.collect();
     assert!(broken.is_empty(), "{} worlds break a law:\n{}", broken.len(), broken.join("\n"));
 }
 

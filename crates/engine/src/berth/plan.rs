@@ -15,7 +15,7 @@ use super::rank::Ranking;
 use super::room::{Ask, View};
 use crate::amounts::{self, Amounts};
 use crate::filter::Inquiry;
-use crate::kube::preempt::{importance, priority, split_by_budgets};
+use crate::kube::preempt::{PRIORITY_SHIFT, importance, priority, split_by_budgets};
 use crate::overlay::Overlay;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx};
@@ -115,7 +115,7 @@ impl Missing {
             for (one, missing) in &mut self.amounts {
                 if *one == resource {
                     helps |= *missing > 0;
-                    *missing -= sign * amount;
+                    *missing = missing.saturating_sub(sign.saturating_mul(amount));
                 }
             }
         }
@@ -184,8 +184,9 @@ fn port_holders(node: &NodeState, spec: &PodSpec, evictable: &[PodIx]) -> Option
 }
 
 fn missing(requests: &Amounts, node: &NodeState, part: Option<PartMissing>) -> Option<Missing> {
-    let amounts =
-        requests.iter().map(|(resource, amount)| (*resource, amount - node.free(*resource)));
+    let amounts = requests
+        .iter()
+        .map(|(resource, amount)| (*resource, amount.saturating_sub(node.free(*resource))));
     let too_large =
         requests.iter().any(|(resource, amount)| *amount > amounts::at(&node.capacity, *resource));
     let pods = node.pods.len() as i64 + 1 - node.pods_max;
@@ -308,15 +309,15 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
         let freed = victims.iter().map(|pod| {
             let requests = &state.class_of(*pod).requests;
             let of_class = requests.iter().find(|(one, _)| one == resource);
-            of_class.map_or(0, |(_, amount)| *amount)
-                + i64::from(state.pods[*pod].grant == Some(*resource))
+            let granted = i64::from(state.pods[*pod].grant == Some(*resource));
+            of_class.map_or(0, |(_, amount)| *amount).saturating_add(granted)
         });
-        freed.sum::<i64>() - amount
+        freed.fold(0, i64::saturating_add).saturating_sub(*amount)
     });
     Cost {
         budget_violations,
         highest_priority: top,
-        priority_sum: priorities().map(|one| i64::from(one) + (1 << 31)).sum(),
+        priority_sum: priorities().map(|one| i64::from(one) + PRIORITY_SHIFT).sum(),
         victims: victims.len() as u32,
         excess_devices,
         earliest_start: Reverse(earliest),

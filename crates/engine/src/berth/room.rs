@@ -225,7 +225,8 @@ impl Key {
         pinned: bool,
     ) -> u64 {
         let free = |resource: ResourceIx| {
-            amounts::at(&view.node.capacity, resource) - amounts::at(view.used, resource)
+            amounts::at(&view.node.capacity, resource)
+                .saturating_sub(amounts::at(view.used, resource))
         };
         let far = match alignment {
             Alignment::Aligned(_) => 0,
@@ -242,7 +243,7 @@ impl Key {
         let of_pod = ask.devices.iter().find(handed_out).or(ask.devices.first());
         let devices = grant.map(|grant| (grant, 1)).or(of_pod.copied());
         let asks_cpu = ask.requests.iter().find(|(resource, _)| *resource == CPU);
-        let millicpu = free(CPU) - asks_cpu.map_or(0, |(_, amount)| *amount);
+        let millicpu = free(CPU).saturating_sub(asks_cpu.map_or(0, |(_, amount)| *amount));
         let (loss, left) = match devices {
             None => (0, 0),
             Some((resource, count)) => {
@@ -252,9 +253,10 @@ impl Key {
                 };
                 let name = resources.name(resource);
                 let by_numa = view.mirror.and_then(|mirror| lost_room(mirror, name, count, numa));
-                let loss =
-                    by_numa.unwrap_or_else(|| lost(&[free(resource)], &[free(resource) - count]));
-                (loss, free(resource) - count)
+                let loss = by_numa.unwrap_or_else(|| {
+                    lost(&[free(resource)], &[free(resource).saturating_sub(count)])
+                });
+                (loss, free(resource).saturating_sub(count))
             }
         };
         let waste = u64::from(devices.is_none() && view.node.has_devices);
@@ -308,13 +310,17 @@ fn lost_room(
 fn lost(before: &[i64], after: &[i64]) -> i64 {
     const SPANNING: i64 = 8;
     let room = |of: &[i64], size: i64| {
-        let by_group: i64 = of.iter().map(|free| free / size).sum();
-        let together = of.iter().sum::<i64>() / size;
+        let sum = |of: &mut dyn Iterator<Item = i64>| of.fold(0, i64::saturating_add);
+        let by_group = sum(&mut of.iter().map(|free| free / size));
+        let together = sum(&mut of.iter().copied()) / size;
         let spans = size >= SPANNING && before.iter().all(|free| *free < size);
         if spans { together } else { by_group }
     };
     [1, 2, 4, 8, 16]
         .into_iter()
-        .map(|size| size * (room(before, size) - room(after, size)).max(0))
-        .sum()
+        .map(|size| {
+            let lost = room(before, size).saturating_sub(room(after, size)).max(0);
+            size.saturating_mul(lost)
+        })
+        .fold(0, i64::saturating_add)
 }

@@ -197,8 +197,8 @@ fn inside(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
     }
 }
 
-/// A node's kubelet, and what it would see of the pod: with the smallest part of a GPU that is free,
-/// if it needs one. `None` if kubelets are not asked.
+/// A node's kubelet, and what it would see of the pod: with the smallest part of a GPU that is
+/// free, if it needs one. `None` if kubelets are not asked.
 pub(super) fn demand<'s>(
     probe: &mut Probe<'s>,
     at: NodeIx,
@@ -228,8 +228,8 @@ pub(super) fn kubelet_words(probe: &mut Probe<'_>, at: NodeIx) -> Option<String>
     kubelet.clone().admit(uid, &demand).err().map(|rejection| rejection.message)
 }
 
-/// What is missing on a node that is turned down for want of resources, and how much that is; `None`
-/// if it would be too small even when empty, or is turned down for something else.
+/// What is missing on a node that is turned down for want of resources, and how much that is;
+/// `None` if it would be too small even when empty, or is turned down for something else.
 pub(super) fn lacks(probe: &mut Probe<'_>, at: NodeIx, cause: &Cause) -> Option<(u64, Vec<Lack>)> {
     let by_amount = matches!(
         cause,

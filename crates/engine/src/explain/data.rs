@@ -113,8 +113,8 @@ pub enum Cause {
     },
     /// It does not match the pod's required node affinity.
     NodeAffinity {
-        /// What fails; `None` if there are several alternatives, of which none matches. The key of a
-        /// condition on the node's name is `metadata.name`.
+        /// What fails; `None` if there are several alternatives, of which none matches. The key of
+        /// a condition on the node's name is `metadata.name`.
         requirement: Option<Requirement>,
     },
     /// A host port is taken.
@@ -444,8 +444,8 @@ pub enum Preference {
     },
 }
 
-/// An amount of a resource in the engine's units: thousandths of CPUs, and whole units of everything
-/// else.
+/// An amount of a resource in the engine's units: thousandths of CPUs, and whole units of
+/// everything else.
 pub(super) fn quantity(resource: &ResourceName, amount: i64) -> Quantity {
     match resource.as_str() {
         "cpu" => Quantity::from_milli(amount),

@@ -135,8 +135,8 @@ pub(super) fn distance(wanted: i64, free: i64) -> u64 {
     missing.saturating_mul(1000).div_ceil(wanted)
 }
 
-/// The part of a demand that has to be together. If each of several containers is aligned by itself,
-/// no single figure tells why one of them is not.
+/// The part of a demand that has to be together. If each of several containers is aligned by
+/// itself, no single figure tells why one of them is not.
 fn aligned_at_once(demand: &PodDemand, scope: TopologyScope) -> Option<&ContainerDemand> {
     if scope == TopologyScope::Pod {
         return Some(demand.total());

@@ -2,8 +2,8 @@
 //!
 //! Owns the questions that are asked for an explanation. All answers come from the code that
 //! decides, asked about the state as it is now, and nothing of them stays behind: an engine decides
-//! the same whether it was asked or not. Every node is looked at once; what is tried out beyond that
-//! has stated bounds. Must not decide anything.
+//! the same whether it was asked or not. Every node is looked at once; what is tried out beyond
+//! that has stated bounds. Must not decide anything.
 
 mod cause;
 mod data;

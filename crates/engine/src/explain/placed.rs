@@ -1,7 +1,7 @@
 //! Why a pod is where it is, as far as that can be seen now.
 //!
-//! Owns the comparison of a pod's node with the others as they are at the moment of asking; what was
-//! so when it was placed is not kept. Must not know pods that wait.
+//! Owns the comparison of a pod's node with the others as they are at the moment of asking; what
+//! was so when it was placed is not kept. Must not know pods that wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn by_pool(held: &Admission) -> BTreeMap<usize, (DeviceSet, bool)> {
     let mut pools: BTreeMap<usize, (DeviceSet, bool)> = BTreeMap::new();
     for given in held.containers.iter().flat_map(|one| &one.devices) {
         let (set, exact) = pools.entry(given.pool).or_insert((DeviceSet::EMPTY, true));
-        *set = *set | given.devices;
+        *set |= given.devices;
         *exact &= given.certainty == Certainty::Exact;
     }
     pools

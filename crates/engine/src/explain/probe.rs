@@ -1,7 +1,7 @@
 //! One pod asked about on one node after the other, by the code that decides.
 //!
-//! Owns the order in which a node can be turned down, so that there is one reason for each. Must not
-//! know how reasons are told.
+//! Owns the order in which a node can be turned down, so that there is one reason for each. Must
+//! not know how reasons are told.
 
 use crate::berth::rank::Ranking;
 use crate::berth::room::{Alignment, Obstacle, View};
@@ -46,8 +46,8 @@ impl<'s> Probe<'s> {
         Ok(Self { state, inquiry, ranking, kubelets: config.profile == Profile::Berth })
     }
 
-    /// Whether the pod fits on a node, and how it would lie there. Who does not ask kubelets does not
-    /// manage that.
+    /// Whether the pod fits on a node, and how it would lie there. Who does not ask kubelets does
+    /// not manage that.
     pub(super) fn verdict(&mut self, at: NodeIx) -> Result<Alignment, Bar> {
         let plain = Overlay::default();
         self.inquiry.filter(at, &plain).map_err(Bar::Filter)?;

@@ -67,8 +67,8 @@ pub enum Relaxation {
 }
 
 impl Relaxation {
-    /// The pod with the change; `None` if it does not ask for what is to be changed, or in more than
-    /// one place.
+    /// The pod with the change; `None` if it does not ask for what is to be changed, or in more
+    /// than one place.
     pub fn applied_to(&self, spec: &PodSpec) -> Option<PodSpec> {
         let mut relaxed = spec.clone();
         match self {

@@ -199,7 +199,7 @@ fn kubelet(cause: &Cause) -> String {
         Cause::Split { resource, wanted, free, parts, most } => {
             let units = |count: u64| amount(resource, units(count));
             let kind = part_kind(*parts);
-            let all: u64 = free.iter().sum();
+            let all = free.iter().fold(0_u64, |sum, one| sum.saturating_add(*one));
             if free.is_empty() {
                 return format!("{} wanted together, at most {most} free so", units(*wanted));
             }

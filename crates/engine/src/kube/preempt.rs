@@ -15,7 +15,7 @@ use crate::table::{NodeIx, PodIx};
 use crate::verdict::{Candidate, Code, NodeVerdict, Preemption};
 
 /// Added to priorities before they are summed up, so that fewer victims weigh less.
-const PRIORITY_SHIFT: i64 = 1 << 31;
+pub(crate) const PRIORITY_SHIFT: i64 = 1 << 31;
 
 /// A node and whom to evict there.
 struct Outcome {
@@ -167,7 +167,7 @@ pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Ve
                     .is_some_and(|one| !one.is_empty() && one.matches(&spec.labels))
                 && !budget.disrupted_pods.contains(&row.name);
             if protects {
-                *allowed -= 1;
+                *allowed = allowed.saturating_sub(1);
                 violated |= *allowed < 0;
             }
         }

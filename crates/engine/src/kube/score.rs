@@ -133,10 +133,10 @@ pub(crate) const fn weight(plugin: Plugin) -> i64 {
 
 /// Weighted sums for each of `count` nodes.
 pub(super) fn totals(scores: &[(Plugin, Vec<i64>)], count: usize) -> Vec<i64> {
-    let mut totals = vec![0; count];
+    let mut totals = vec![0_i64; count];
     for (plugin, of) in scores {
         for (total, score) in totals.iter_mut().zip(of) {
-            *total += weight(*plugin) * score;
+            *total = total.saturating_add(weight(*plugin).saturating_mul(*score));
         }
     }
     totals
@@ -146,7 +146,11 @@ pub(super) fn totals(scores: &[(Plugin, Vec<i64>)], count: usize) -> Vec<i64> {
 pub(crate) fn normalise(mut scores: Vec<i64>, reverse: bool) -> Vec<i64> {
     let most = scores.iter().copied().max().unwrap_or(0).max(0);
     for score in &mut scores {
-        let part = if most == 0 { 0 } else { MAX * *score / most };
+        let part = if most == 0 {
+            0
+        } else {
+            (i128::from(MAX) * i128::from(*score) / i128::from(most)) as i64
+        };
         *score = if reverse { MAX - part } else { part };
     }
     scores
@@ -156,7 +160,7 @@ pub(crate) fn normalise(mut scores: Vec<i64>, reverse: bool) -> Vec<i64> {
 pub(crate) fn preferred_weight(spec: &PodSpec, node: &Node) -> i64 {
     let terms = &spec.node_affinity.preferred;
     let matching = terms.iter().filter(|(_, term)| term.matches(node));
-    matching.map(|(weight, _)| i64::from(*weight)).sum()
+    matching.map(|(weight, _)| i64::from(*weight)).fold(0, i64::saturating_add)
 }
 
 fn least_allocated(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
@@ -273,7 +277,7 @@ fn spread(
             } else {
                 i64::from(census.tally(rule.tally).at(domain))
             };
-            count as f64 * weight + f64::from(rule.max_skew - 1)
+            count as f64 * weight + (f64::from(rule.max_skew) - 1.0)
         };
         rules.iter().zip(&weights).map(of_rule).sum::<f64>().round() as i64
     };
@@ -283,7 +287,10 @@ fn spread(
     let normal = |raw: &Option<i64>| match raw {
         None => 0,
         Some(_) if most == 0 => MAX,
-        Some(raw) => MAX * (most + least - raw) / most,
+        Some(raw) => {
+            let part = i128::from(MAX) * (i128::from(most) + i128::from(least) - i128::from(*raw));
+            (part / i128::from(most)) as i64
+        }
     };
     Some(raws.iter().map(normal).collect())
 }
@@ -305,15 +312,19 @@ fn pod_affinity(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Option<Vec<i64>> {
     let raw = |at: &NodeIx| {
         let of_term = |(weight, tally): &(i64, _)| {
             let domain = census.domain(census.count(*tally).key, *at);
-            weight * i64::from(census.tally(*tally).at(domain))
+            weight.saturating_mul(i64::from(census.tally(*tally).at(domain)))
         };
-        terms.iter().map(of_term).sum::<i64>()
+        terms.iter().map(of_term).fold(0, i64::saturating_add)
     };
     let raws: Vec<i64> = nodes.iter().map(raw).collect();
     let least = raws.iter().copied().min().unwrap_or(0);
-    let span = raws.iter().copied().max().unwrap_or(0) - least;
+    let span = raws.iter().copied().max().unwrap_or(0).saturating_sub(least);
     let normal = |raw: &i64| {
-        if span > 0 { (MAX as f64 * ((raw - least) as f64 / span as f64)) as i64 } else { 0 }
+        if span > 0 {
+            (MAX as f64 * (raw.saturating_sub(least) as f64 / span as f64)) as i64
+        } else {
+            0
+        }
     };
     Some(raws.iter().map(normal).collect())
 }

@@ -207,6 +207,7 @@ impl State {
         for pod in std::mem::take(&mut self.nodes[at].nominated) {
             if self.pods[pod].decided {
                 // Nobody makes room for it there any more.
+                self.journal_pod(pod);
                 (self.pods[pod].place, self.pods[pod].decided) = (Place::Pending, false);
             } else {
                 self.pods[pod].place = Place::Nominated(name.clone(), None);

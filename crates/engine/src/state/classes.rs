@@ -223,7 +223,8 @@ impl State {
     fn preferred_tallies(&mut self, spec: &PodSpec) -> Vec<(i32, TallyIx)> {
         let affinity = &spec.pod_affinity;
         let welcome = affinity.preferred.iter().map(|(weight, term)| (*weight, term));
-        let avoid = affinity.anti_preferred.iter().map(|(weight, term)| (-*weight, term));
+        let avoid =
+            affinity.anti_preferred.iter().map(|(weight, term)| (weight.saturating_neg(), term));
         let (weights, terms): (Vec<i32>, Vec<&PodTerm>) = welcome.chain(avoid).unzip();
         let tallies = self.newcomer_tallies(spec, terms.into_iter());
         weights.into_iter().zip(tallies).collect()

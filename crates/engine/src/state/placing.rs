@@ -186,8 +186,8 @@ impl State {
             }
             _ => {}
         }
-        self.pods[at].grant = None;
         self.nominate(at, None);
+        self.pods[at].grant = None;
     }
 
     /// A pod that was to be evicted stays.

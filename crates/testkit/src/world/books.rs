@@ -43,6 +43,8 @@ pub(super) struct Entry {
     pub(super) decided: bool,
     /// Whether a decision says that it is to be evicted.
     pub(super) leaving: bool,
+    /// When the last pod of its workload had been evicted, if that was before it was created.
+    pub(super) replaces_evicted_at_ms: Option<i64>,
     /// What it has for the part of a GPU that it needs.
     pub(super) grant: Option<ResourceName>,
 }
@@ -104,6 +106,11 @@ impl Books {
             Event::NodeGone(name) => {
                 self.nodes.remove(name);
                 self.twins.remove(name);
+                // Nobody makes room there any more for those that we let wait for it.
+                let awaits = Spot::Awaits(name.clone());
+                for pod in self.pods.values_mut().filter(|pod| pod.decided && pod.spot == awaits) {
+                    (pod.spot, pod.decided) = (Spot::Nowhere, false);
+                }
             }
             Event::Topology { node, topology } => self.set_topology(node, topology.as_ref()),
             Event::Pod(pod) => self.set_pod(pod),
@@ -162,13 +169,18 @@ impl Books {
             (None, None) => Spot::Nowhere,
         };
         let Some(entry) = self.pods.get_mut(&object.uid) else {
-            let entry = Entry {
+            let mut entry = Entry {
                 object: object.clone(),
                 spot: Spot::Nowhere,
                 decided: false,
                 leaving: false,
+                replaces_evicted_at_ms: None,
                 grant: object.gpu_grant.clone(),
             };
+            // Creation is told in whole seconds.
+            let evicted_at_ms = self.evictions.get(&entry.workload()).copied();
+            entry.replaces_evicted_at_ms =
+                evicted_at_ms.filter(|at| object.created_at_ms >= at.div_euclid(1_000) * 1_000);
             self.pods.insert(object.uid.clone(), entry);
             return self.put(&object.uid, told, None);
         };

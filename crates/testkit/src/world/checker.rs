@@ -223,9 +223,8 @@ impl Checker {
 
     /// Whether a pod replaces one that was evicted, and is left alone for that.
     fn rests(&self, pod: &Entry, now_ms: i64) -> bool {
-        self.books.evictions.get(&pod.workload()).is_some_and(|evicted_at| {
-            pod.object.created_at_ms >= *evicted_at
-                && now_ms < evicted_at.saturating_add(self.config.eviction_rest_ms)
+        pod.replaces_evicted_at_ms.is_some_and(|evicted_at| {
+            now_ms < evicted_at.saturating_add(self.config.eviction_rest_ms)
         })
     }
 
@@ -356,8 +355,10 @@ impl Checker {
         self.promises.push(Promise { pod, node, victims });
     }
 
-    /// How many of the evictions violate a budget, the most important pods going first.
+    /// How many of the evictions violate a budget, the most important pods going first, after those
+    /// that are under way.
     fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
+        let under_way = self.books.pods.values().filter(|pod| pod.leaving);
         let mut pods: Vec<&Entry> =
             victims.iter().filter_map(|uid| self.books.pods.get(uid)).collect();
         pods.sort_by_key(|pod| {
@@ -371,7 +372,9 @@ impl Checker {
             .map(|budget| i64::from(budget.disruptions_allowed))
             .collect();
         let mut violations = 0;
-        for pod in pods {
+        let counted =
+            under_way.map(|pod| (pod, false)).chain(pods.into_iter().map(|pod| (pod, true)));
+        for (pod, is_victim) in counted {
             let spec = pod.spec();
             let mut violates = false;
             for (budget, left) in self.books.budgets.values().zip(&mut left) {
@@ -385,7 +388,7 @@ impl Checker {
                     violates |= *left < 0;
                 }
             }
-            violations += usize::from(violates);
+            violations += usize::from(violates && is_victim);
         }
         violations
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::config::{Config, Profile, UnknownTopology};
-use berth_kubelet::{Kubelet, TopologyPolicy, Verdict};
+use berth_kubelet::{Kubelet, KubeletVersion, PodDemand, TopologyPolicy, Verdict};
 use berth_model::affinity::{Inclusion, PodTerm, SpreadConstraint, Unsatisfiable};
 use berth_model::label::{Labels, Selector};
 use berth_model::node::Node;
@@ -211,7 +211,9 @@ impl<'a> Scene<'a> {
             let refuses = self.kubelets && self.unknown == UnknownTopology::Refuse;
             let of_pod = pod.spec().pod.peak_limits();
             let devices = grant.is_some() || of_pod.keys().any(ResourceName::is_extended);
-            return if refuses && devices { Err("nothing is known of its inside") } else { Ok(()) };
+            let demand = PodDemand::new(&pod.spec().pod, KubeletVersion::default());
+            let pinned = devices || demand.is_ok_and(|demand| demand.total().cpus > 0);
+            return if refuses && pinned { Err("nothing is known of its inside") } else { Ok(()) };
         };
         let Some(kubelet) = kubelet else { return Ok(()) };
         let demand = twin.demand(&pod.spec().pod, grant).ok_or("the pod cannot be counted")?;

@@ -1,0 +1,49 @@
+//! Runs arbitrary worlds, many more than the tests do, and prints what does not hold in them.
+//!
+//! Owns counting and printing. What a world is and what is asked of it is testkit's.
+
+use anyhow::Result;
+use berth_engine::Config;
+use berth_engine::config::{Profile, UnknownTopology};
+use berth_testkit::cluster::BuildError;
+use berth_testkit::world::{Size, breaks_a_law, depends_on_order, remembers_trials};
+
+/// Findings printed in full; the rest is only counted.
+const SHOWN: usize = 20;
+
+const SMALL: Size = Size { nodes: 6, rounds: 12 };
+const LARGE: Size = Size { nodes: 12, rounds: 40 };
+
+/// A question that every world is asked; the answer is what is wrong.
+type Question = fn(u64, Size, Config) -> Result<Option<String>, BuildError>;
+
+/// Asks the engine about `seeds` worlds from `first` on; whether nothing was wrong.
+pub(crate) fn engine(first: u64, seeds: u64) -> Result<bool> {
+    let kube = Config::from(Profile::KubeScheduler);
+    let refuse = Config { unknown_topology: UnknownTopology::Refuse, ..Config::default() };
+    let questions: [(&str, Question, Size, Config); 6] = [
+        ("laws", breaks_a_law, LARGE, Config::default()),
+        ("laws, unknown topologies refused", breaks_a_law, LARGE, refuse),
+        ("laws, kube-scheduler", breaks_a_law, SMALL, kube),
+        ("order of news", depends_on_order, LARGE, Config::default()),
+        ("rollback", remembers_trials, SMALL, Config::default()),
+        ("rollback, kube-scheduler", remembers_trials, SMALL, kube),
+    ];
+    let mut wrong = 0;
+    for (name, question, size, config) in questions {
+        let mut found = 0;
+        for seed in first..first.saturating_add(seeds) {
+            let answer = question(seed, size, config).map_err(anyhow::Error::from_boxed)?;
+            if let Some(answer) = answer {
+                if found < SHOWN {
+                    println!("{name}: {answer}");
+                }
+                found += 1;
+            }
+        }
+        println!("{found:>6} of {seeds} worlds  {name}");
+        wrong += found;
+    }
+    println!("sweep: {seeds} worlds, {wrong} findings");
+    Ok(wrong == 0)
+}
