@@ -14,6 +14,9 @@ pub(crate) type Amounts = SmallVec<[(ResourceIx, i64); 4]>;
 pub(crate) const CPU: ResourceIx = ResourceIx(0);
 pub(crate) const MEMORY: ResourceIx = ResourceIx(1);
 
+/// No amount counts for more: so many of them can be added up that no node holds as many pods.
+const AMOUNT_MAX: i64 = 1 << 52;
+
 /// The resource that counts pods; it is a limit of its own, not an amount.
 const PODS: &str = "pods";
 
@@ -56,7 +59,7 @@ impl Resources {
             .map(|(name, quantity)| {
                 let milli = name.as_str() == "cpu";
                 let amount = if milli { quantity.milli_value() } else { quantity.value() };
-                (self.number(name), amount)
+                (self.number(name), amount.clamp(-AMOUNT_MAX, AMOUNT_MAX))
             })
             .filter(|(_, amount)| *amount != 0)
             .collect();

@@ -291,6 +291,11 @@ impl Census {
         at
     }
 
+    /// One more reference to a key.
+    pub(crate) fn retain_key(&mut self, at: KeyIx) {
+        self.keys.retain(at);
+    }
+
     pub(crate) fn release_key(&mut self, at: KeyIx) {
         if self.keys.release(at) {
             self.key_rows[at.at()] = Key::default();
@@ -403,10 +408,6 @@ impl Census {
     /// How often a key is referred to.
     pub(crate) fn key_references(&self, key: KeyIx) -> u32 {
         self.keys.references(key)
-    }
-
-    pub(crate) fn find_key(&self, name: &Arc<str>) -> Option<KeyIx> {
-        self.keys.iter().find(|(_, one)| *one == name).map(|(key, _)| key)
     }
 
     pub(crate) fn key_name(&self, key: KeyIx) -> &Arc<str> {

@@ -3,6 +3,8 @@
 //! Owns the log of changed nodes. Readers keep their own place in it and catch up when they are
 //! asked; what was dropped from the log makes a reader start anew. Must not know what readers do.
 
+use std::ops::Range;
+
 use crate::table::NodeIx;
 
 /// The log keeps at least so many entries.
@@ -70,5 +72,17 @@ impl Changes {
     pub(crate) fn since(&self, cursor: Cursor) -> Option<&[(NodeIx, Change)]> {
         let skip = usize::try_from(cursor.0.checked_sub(self.dropped)?).ok()?;
         self.entries.get(skip..)
+    }
+
+    /// What changed since, leaving out some parts of the log.
+    pub(crate) fn since_but(
+        &self,
+        cursor: Cursor,
+        without: &[Range<Cursor>],
+    ) -> Option<Vec<(NodeIx, Change)>> {
+        let places = (cursor.0..).map(Cursor);
+        let counts = |place: &Cursor| !without.iter().any(|range| range.contains(place));
+        let entries = self.since(cursor)?.iter().zip(places);
+        Some(entries.filter(|(_, place)| counts(place)).map(|(entry, _)| *entry).collect())
     }
 }

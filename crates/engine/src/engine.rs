@@ -4,6 +4,7 @@
 //! but as told, nor who drives it.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::Arc;
 
 use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
@@ -31,14 +32,25 @@ pub struct Engine {
     config: Config,
     state: State,
     queue: Queue,
-    /// The queue at each open checkpoint, and up to where changes had been looked through if not all
-    /// had been.
-    saved: Vec<(Queue, Option<Cursor>, u64)>,
+    saved: Vec<Saved>,
     rankings: Rankings,
     preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
     woken: Cursor,
     woken_epoch: u64,
+    /// Changes that have been undone, and so are none.
+    undone: Vec<Range<Cursor>>,
+}
+
+/// What is restored with the state when a checkpoint is rolled back to.
+#[derive(Clone, Debug)]
+struct Saved {
+    queue: Queue,
+    woken: Cursor,
+    woken_epoch: u64,
+    at: Cursor,
+    epoch: u64,
+    undone: Vec<Range<Cursor>>,
 }
 
 /// Where a pod can go at once.
@@ -104,9 +116,14 @@ impl Engine {
 
     /// From here on everything that happens can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
-        let looked_through = self.woken == self.state.changes.now();
-        let cursor = (!looked_through).then_some(self.woken);
-        self.saved.push((self.queue.clone(), cursor, self.woken_epoch));
+        self.saved.push(Saved {
+            queue: self.queue.clone(),
+            woken: self.woken,
+            woken_epoch: self.woken_epoch,
+            at: self.state.changes.now(),
+            epoch: self.state.changes.epoch(),
+            undone: self.undone.clone(),
+        });
         self.state.checkpoint()
     }
 
@@ -119,14 +136,17 @@ impl Engine {
     /// Everything is as it was at the checkpoint. Checkpoints are undone last first.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         self.state.rollback(checkpoint);
-        if let Some((queue, cursor, epoch)) = self.saved.pop() {
+        if let Some(saved) = self.saved.pop() {
             // What was undone is no news.
-            self.woken = cursor.unwrap_or_else(|| self.state.changes.now());
-            self.woken_epoch = match cursor {
-                Some(_) => epoch,
-                None => self.state.changes.epoch(),
+            self.undone = saved.undone;
+            self.undone.push(saved.at..self.state.changes.now());
+            self.woken = saved.woken;
+            self.woken_epoch = if saved.woken_epoch == saved.epoch {
+                self.state.changes.epoch()
+            } else {
+                saved.woken_epoch
             };
-            self.queue = queue;
+            self.queue = saved.queue;
             self.queue.refile(|pod| self.state.pods[pod].class);
         }
     }
@@ -317,9 +337,12 @@ impl Engine {
     fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
         let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
-        let changed = self.state.changes.since(self.woken).filter(|_| self.woken_epoch == epoch);
-        let unchanged = changed.is_some_and(<[_]>::is_empty) && !rested;
+        let undone = std::mem::take(&mut self.undone);
+        let changed = self.state.changes.since_but(self.woken, &undone);
+        let changed = changed.filter(|_| self.woken_epoch == epoch);
+        let unchanged = changed.as_ref().is_some_and(Vec::is_empty) && !rested;
         let freed = changed
+            .as_ref()
             .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
         let mut changed_nodes: Vec<NodeIx> = match changed {
             Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
@@ -346,8 +369,7 @@ impl Engine {
                 self.queue.wake(first);
                 continue;
             }
-            // Trying evictions out is dear where other pods matter; others' arrivals seldom help.
-            let next = self.first_parked(class).filter(|_| freed || rules.is_empty());
+            let next = self.first_parked(class).filter(|_| may_fit || rules.is_empty());
             if let Some(next) = next.filter(|next| self.evictions(*next, now_ms).is_some()) {
                 self.queue.wake(next);
             }
@@ -369,7 +391,8 @@ impl Engine {
             .flat_map(|node| node.nominated.iter().copied())
             .collect();
         for pod in waiting {
-            if self.fits_now(pod, changed) || !self.awaits_room(pod) {
+            let in_vain = self.state.pods[pod].decided && !self.awaits_room(pod);
+            if in_vain || self.fits_now(pod, changed) {
                 self.queue.wake(pod);
             }
         }

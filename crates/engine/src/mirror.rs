@@ -124,7 +124,8 @@ impl Mirror {
         };
         let Unconfirmed { before, steps, mut pods } = *unconfirmed;
         pods.retain(|one| *one != pod);
-        let again = steps.into_iter().filter(|(one, _, _)| *one != pod).collect::<Vec<_>>();
+        // By UID: a pod that has left may have had the same number.
+        let again = steps.into_iter().filter(|(_, one, _)| one != uid).collect::<Vec<_>>();
         self.admitted.retain(|one| *one != pod);
         self.refused.retain(|one| *one != pod);
         for (other, _, _) in &again {

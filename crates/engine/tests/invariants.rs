@@ -143,6 +143,25 @@ fn the_kubelet_never_saw_a_pod_whose_binding_failed() {
 }
 
 #[test]
+fn a_pod_whose_binding_failed_is_not_taken_for_one_that_left() {
+    let mut watched = watched(strict_node(0));
+    let gone = gpu_pod(1, 0, 4);
+    watched.tell(Event::Pod(gone.clone()));
+    watched.tell(Event::Pod(gpu_pod(2, 0, 2)));
+    watched.settle(0);
+    watched.tell(Event::Pod(PodObject { node: Some("h100-000000".into()), ..gone.clone() }));
+    watched.tell(Event::PodGone(gone.uid));
+    // It may take the place of the one before in a table.
+    let failing = pending(&Arc::new(template("agent", 0, &[]).unwrap()), 3);
+    watched.tell(Event::Pod(failing.clone()));
+    watched.settle(1);
+    watched.undo(&failing.uid);
+    watched.tell(Event::Pod(gpu_pod(4, 0, 4)));
+    watched.settle(2);
+    assert_lawful(&watched);
+}
+
+#[test]
 fn a_failure_that_is_reported_after_the_binding_was_seen_changes_nothing() {
     let mut watched = watched(strict_node(0));
     let mut pod = gpu_pod(1, 0, 1);

@@ -24,8 +24,9 @@ pub(crate) struct LocalityIx(u32);
 /// Which node is in which locality.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Localities {
-    /// The coarse keys, by name: a key that nobody asks about any more stays, so that rankings do.
-    keys: Vec<Arc<str>>,
+    /// The coarse keys. One that nobody asks about any more stays while there is room, so that
+    /// rankings do.
+    keys: SmallVec<[KeyIx; 8]>,
     numbers: Lookup<SmallVec<[DomainIx; 4]>, LocalityIx>,
     generation: u64,
 }
@@ -34,37 +35,31 @@ impl Localities {
     /// Takes in keys that have come into use and drops those that turned out to be fine. Everything
     /// that was sorted by locality is void if the generation changes.
     pub(crate) fn refresh(&mut self, state: &mut State) {
-        let fine: Vec<Arc<str>> =
-            self.keys.iter().filter(|name| !is_coarse(state, name)).cloned().collect();
-        let mut new: Vec<Arc<str>> = state
-            .census
-            .keys()
-            .map(|(_, name)| name)
-            .filter(|name| !self.keys.contains(name) && is_coarse(state, name))
-            .cloned()
-            .collect();
-        if fine.is_empty() && new.is_empty() {
+        let census = &state.census;
+        let nodes = state.nodes.len();
+        let fine = |key: &KeyIx| !is_coarse(census.domain_count(*key), nodes);
+        let mut dropped: SmallVec<[KeyIx; 8]> = self.keys.iter().copied().filter(fine).collect();
+        let new = census.keys().filter(|(key, _)| !self.keys.contains(key) && !fine(key));
+        let mut new: Vec<(Arc<str>, KeyIx)> = new.map(|(key, name)| (name.clone(), key)).collect();
+        if dropped.is_empty() && new.is_empty() {
             return;
         }
         new.sort_unstable();
-        let kept = self.keys.len() - fine.len();
-        let lacking = (kept + new.len()).saturating_sub(COARSE_KEYS_MAX);
+        let lacking = (self.keys.len() - dropped.len() + new.len()).saturating_sub(COARSE_KEYS_MAX);
         // Keys that nobody else asks about make room for those that somebody does.
-        let idle = self.keys.iter().filter(|name| state.is_key_idle(name));
-        let idle: Vec<Arc<str>> = idle.take(lacking).cloned().collect();
-        new.truncate(COARSE_KEYS_MAX.saturating_sub(kept - idle.len().min(kept)));
-        if fine.is_empty() && new.is_empty() {
+        let idle = |key: &KeyIx| census.key_references(*key) <= 1 && !dropped.contains(key);
+        let idle: SmallVec<[KeyIx; 8]> =
+            self.keys.iter().copied().filter(idle).take(lacking).collect();
+        dropped.extend(idle);
+        new.truncate(COARSE_KEYS_MAX - (self.keys.len() - dropped.len()));
+        if dropped.is_empty() && new.is_empty() {
             return;
         }
-        for name in fine.iter().chain(&idle) {
-            if let Some(at) = self.keys.iter().position(|one| one == name) {
-                self.keys.remove(at);
-                state.let_go_of_key(name);
-            }
-        }
-        for name in new {
-            state.hold_key(&name);
-            self.keys.push(name);
+        self.keys.retain(|key| !dropped.contains(key));
+        dropped.into_iter().for_each(|key| state.census.release_key(key));
+        for (_, key) in new {
+            state.census.retain_key(key);
+            self.keys.push(key);
         }
         self.numbers.clear();
         self.generation += 1;
@@ -74,9 +69,9 @@ impl Localities {
         self.generation
     }
 
-    /// The coarse keys by number.
-    pub(crate) fn keys(&self, state: &State) -> SmallVec<[KeyIx; 4]> {
-        self.keys.iter().filter_map(|name| state.census.find_key(name)).collect()
+    /// The coarse keys.
+    pub(crate) fn keys(&self) -> SmallVec<[KeyIx; 8]> {
+        self.keys.clone()
     }
 
     /// The locality of a node, given the coarse keys.
@@ -88,8 +83,7 @@ impl Localities {
 }
 
 /// Whether a key has few values, each of several nodes.
-fn is_coarse(state: &State, name: &Arc<str>) -> bool {
+fn is_coarse(domains: usize, nodes: usize) -> bool {
     const NODES_PER_DOMAIN_MIN: usize = 2;
-    let domains = state.census.find_key(name).map_or(0, |key| state.census.domain_count(key));
-    domains <= COARSE_DOMAINS_MAX && domains * NODES_PER_DOMAIN_MIN <= state.nodes.len()
+    (1..=COARSE_DOMAINS_MAX).contains(&domains) && domains * NODES_PER_DOMAIN_MIN <= nodes
 }

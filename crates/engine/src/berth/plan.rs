@@ -189,7 +189,7 @@ fn missing(requests: &Amounts, node: &NodeState, part: Option<PartMissing>) -> O
         .map(|(resource, amount)| (*resource, amount.saturating_sub(node.free(*resource))));
     let too_large =
         requests.iter().any(|(resource, amount)| *amount > amounts::at(&node.capacity, *resource));
-    let pods = node.pods.len() as i64 + 1 - node.pods_max;
+    let pods = (node.pods.len() as i64 + 1).saturating_sub(node.pods_max);
     (!too_large).then(|| Missing { amounts: amounts.collect(), pods, part })
 }
 

@@ -216,7 +216,7 @@ impl Rankings {
         ask: impl FnOnce(&State, &mut Ranking, &[KeyIx]) -> T,
     ) -> T {
         self.localities.refresh(state);
-        let coarse = self.localities.keys(state);
+        let coarse = self.localities.keys();
         if let Some(nodes) = named_nodes(state, class) {
             // Pods of daemon sets: each has a shape of its own, and one node that will do.
             let mut ranking = Ranking::detached(state, class, self.unknown);
@@ -306,7 +306,7 @@ struct Refresh<'a> {
 impl Refresh<'_> {
     fn all(&mut self, ranking: &mut Ranking) {
         ranking.forget(self.state.nodes.bound());
-        let keys = self.localities.keys(self.state);
+        let keys = self.localities.keys();
         for node in self.state.nodes.indexes() {
             self.look_at(ranking, &keys, node, Change::Node);
         }
@@ -316,11 +316,11 @@ impl Refresh<'_> {
         match changed {
             [] => {}
             [(node, change)] => {
-                let keys = self.localities.keys(self.state);
+                let keys = self.localities.keys();
                 self.look_at(ranking, &keys, *node, *change);
             }
             many => {
-                let keys = self.localities.keys(self.state);
+                let keys = self.localities.keys();
                 let mut nodes: SmallVec<[(NodeIx, bool); 64]> =
                     many.iter().map(|(node, change)| (*node, *change != Change::Node)).collect();
                 // Changes of the object itself come first, and stand for the others.

@@ -17,7 +17,8 @@ use crate::amounts::{CPU, MEMORY};
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, ResourceIx};
 
-/// So many smaller amounts of one resource are tried.
+/// Of so many resources smaller amounts are tried, and so many of each.
+const RESOURCES_MAX: usize = 4;
 const AMOUNTS_MAX: usize = 16;
 
 /// CPUs and memory are taken back by whole ones of these.
@@ -199,9 +200,12 @@ pub(super) fn smaller(
             from: amount(*one, *wanted),
             to: amount(*one, to),
         };
-        let amounts = amounts.into_iter().filter(|to| *to > 0).map(less).collect();
-        all.push((amounts, nodes));
+        let amounts: Vec<Relaxation> = amounts.into_iter().filter(|to| *to > 0).map(less).collect();
+        if !amounts.is_empty() {
+            all.push((amounts, nodes));
+        }
     }
+    all.truncate(RESOURCES_MAX);
     all
 }
 

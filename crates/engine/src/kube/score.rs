@@ -177,8 +177,8 @@ fn least_allocated(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
         }
         count += 1;
         if requested <= capacity {
-            sum += ((i128::from(capacity - requested) * i128::from(MAX)) / i128::from(capacity))
-                as i64;
+            sum += (((i128::from(capacity) - i128::from(requested)) * i128::from(MAX))
+                / i128::from(capacity)) as i64;
         }
     }
     if count == 0 { 0 } else { sum / count }

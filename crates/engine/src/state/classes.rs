@@ -245,23 +245,6 @@ impl State {
         tallies
     }
 
-    /// Keeps a topology key although no pod asks about it.
-    pub(crate) fn hold_key(&mut self, name: &Arc<str>) {
-        self.key(name);
-    }
-
-    /// Does not keep it any more.
-    pub(crate) fn let_go_of_key(&mut self, name: &Arc<str>) {
-        if let Some(key) = self.census.find_key(name) {
-            self.census.release_key(key);
-        }
-    }
-
-    /// Whether a key that is kept is asked about by nobody.
-    pub(crate) fn is_key_idle(&self, name: &Arc<str>) -> bool {
-        self.census.find_key(name).is_some_and(|key| self.census.key_references(key) <= 1)
-    }
-
     fn key(&mut self, name: &Arc<str>) -> KeyIx {
         let nodes = self.nodes.iter().map(|(at, node)| (at, node.object.as_ref()));
         self.census.acquire_key(name, nodes)

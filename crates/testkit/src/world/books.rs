@@ -71,6 +71,11 @@ impl Entry {
         self.node().is_none() && self.object.phase == Phase::Alive && self.spec().gates.is_empty()
     }
 
+    /// Whether it waits for this node, which is kept for it meanwhile.
+    pub(super) fn awaits(&self, node: &Arc<str>) -> bool {
+        self.object.phase == Phase::Alive && self.spot == Spot::Awaits(node.clone())
+    }
+
     /// What it is a replica of: its controller, or itself.
     pub(super) fn workload(&self) -> FullName {
         let controller = self.spec().controller.as_ref().map(|controller| &controller.name);

@@ -14,7 +14,7 @@ use berth_engine::event::Event;
 use berth_kubelet::Verdict;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
-use super::books::{Books, Entry, Spot};
+use super::books::{Books, Entry};
 use super::rules::Scene;
 
 /// What decisions must keep to.
@@ -201,7 +201,7 @@ impl Checker {
 
     /// Whether a pod waits for the node: nobody else has pods evicted there meanwhile.
     fn is_awaited(&self, node: &Arc<str>) -> bool {
-        self.books.pods.values().any(|pod| pod.spot == Spot::Awaits(node.clone()))
+        self.books.pods.values().any(|pod| pod.awaits(node))
     }
 
     /// Whether the node's kubelet can be known, or need not be.

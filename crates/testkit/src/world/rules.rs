@@ -4,6 +4,7 @@
 //! is the cluster as it is, or as it would be without some pods and with others. Must share nothing
 //! with the engine.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use berth_model::label::{Labels, Selector};
 use berth_model::node::Node;
 use berth_model::pod::PodLevelResources;
 use berth_model::resource::ResourceName;
-use berth_model::spec::{HostPort, PodSpec};
+use berth_model::spec::{HostPort, Phase, PodSpec};
 use berth_model::taint::{Effect, Taint};
 
-use super::books::{Books, Entry, Spot};
+use super::books::{Books, Entry};
 use super::offer::offers;
 
 /// Why not.
@@ -87,7 +88,11 @@ impl<'a> Scene<'a> {
     pub(super) fn takes(&self, pod: &Entry, node: &Arc<str>) -> Result<(), Why> {
         let plain = self.kubelet_of(node);
         self.fits(pod, node, plain.as_ref())?;
-        let ahead: Vec<&Entry> = self.ahead(pod, node).collect();
+        let mut ahead: Vec<&Entry> = self.ahead(pod, node).collect();
+        ahead.sort_by_key(|other| {
+            let object = &other.object;
+            (Reverse(other.spec().priority), object.created_at_ms, object.uid.clone())
+        });
         if ahead.is_empty() {
             return Ok(());
         }
@@ -103,9 +108,9 @@ impl<'a> Scene<'a> {
     /// Pods that wait for the node and are at least as important.
     fn ahead(&self, pod: &Entry, node: &Arc<str>) -> impl Iterator<Item = &'a Entry> {
         let (uid, priority) = (pod.object.uid.clone(), pod.spec().priority);
-        let spot = Spot::Awaits(node.clone());
+        let node = node.clone();
         self.books.pods.values().filter(move |other| {
-            other.spot == spot && other.object.uid != uid && other.spec().priority >= priority
+            other.awaits(&node) && other.object.uid != uid && other.spec().priority >= priority
         })
     }
 
