@@ -16,7 +16,8 @@ pub enum Decision {
     Bind(Binding),
     /// Evict others; it waits for their node.
     Preempt(Preempting),
-    /// Nothing can be done until something changes.
+    /// Nothing can be done until something changes. If it waited for a node that nobody is leaving, it
+    /// does not any more.
     Wait {
         /// The pod's UID.
         pod: Arc<str>,
@@ -47,4 +48,6 @@ pub struct Preempting {
     pub victims: Vec<Arc<str>>,
     /// How many of the evictions violate a disruption budget.
     pub budget_violations: usize,
+    /// UIDs of less important pods that waited for the node and have to look elsewhere.
+    pub displaced: Vec<Arc<str>>,
 }

@@ -173,13 +173,14 @@ impl Engine {
             return Some(self.bind(at, found));
         }
         self.queue.park(at);
+        if matches!(self.state.pods[at].place, Place::Nominated(..)) && !self.awaits_room(at) {
+            // What it waited for has not come true.
+            self.state.nominate(at, None);
+        }
         if let Some(evictions) = self.evictions(at, now_ms) {
             return Some(self.preempt(at, evictions, now_ms));
         }
         let uid = self.state.pods[at].uid.clone();
-        if matches!(self.state.pods[at].place, Place::Nominated(..)) && !self.awaits_room(at) {
-            self.state.nominate(at, None);
-        }
         Some(Decision::Wait { pod: uid })
     }
 
@@ -210,6 +211,11 @@ impl Engine {
         for victim in &evictions.victims {
             self.state.evict(*victim, now_ms);
         }
+        // Whoever waits for the node and matters less has to look elsewhere.
+        let priority = self.state.class_of(at).spec.priority;
+        let mut displaced = self.state.nodes[evictions.node].nominated.to_vec();
+        displaced.retain(|pod| self.state.class_of(*pod).spec.priority < priority);
+        displaced.iter().for_each(|pod| self.state.nominate(*pod, None));
         self.state.nominate(at, Some(node.clone()));
         let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
         Decision::Preempt(Preempting {
@@ -217,6 +223,7 @@ impl Engine {
             node,
             victims: evictions.victims.iter().map(uid).collect(),
             budget_violations: evictions.budget_violations,
+            displaced: displaced.iter().map(uid).collect(),
         })
     }
 
@@ -255,8 +262,7 @@ impl Engine {
         found
     }
 
-    /// Whether a pod that fitted nowhere fits now that some nodes have changed. Only if other pods
-    /// matter to it can that open other nodes than those.
+    /// Whether a pod that fitted nowhere fits now that some nodes have changed.
     fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
@@ -266,10 +272,11 @@ impl Engine {
                 return false;
             }
             let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
-            if inquiry.has_neighbour_rules() {
-                return select(&inquiry, ranking, coarse).is_some();
+            // Volumes are asked about node by node, which is dear where they rule most out.
+            if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
+                return changed.iter().any(|node| is_open(&inquiry, ranking, *node));
             }
-            changed.iter().any(|node| is_open(&inquiry, ranking, *node))
+            select(&inquiry, ranking, coarse).is_some()
         });
         self.rankings = rankings;
         fits

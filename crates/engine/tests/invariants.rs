@@ -9,8 +9,10 @@ use berth_engine::config::{Profile, UnknownTopology};
 use berth_engine::decision::Decision;
 use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
+use berth_model::affinity::PodTerm;
+use berth_model::label::Selector;
 use berth_model::spec::{GpuNeed, HostPort, Phase, PodObject, Protocol};
-use berth_testkit::cluster::{GPU, NodeKind, gpu_template, pending, resources, template};
+use berth_testkit::cluster::{GPU, NodeKind, ZONE, gpu_template, pending, resources, template};
 use berth_testkit::world::{Size, Watched, breaks_a_law};
 
 const SIZE: Size = Size { nodes: 12, rounds: 25 };
@@ -235,6 +237,46 @@ fn a_pod_that_waits_for_evictions_comes_first_where_room_appears() {
         matches!(&decisions[..], [Decision::Bind(binding), ..] if binding.pod == important.uid),
         "{decisions:?}"
     );
+    assert_lawful(&watched);
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_it_waits_for_evictions_keeps_nobody_from_more_of_them() {
+    let mut watched = watched(strict_node(0));
+    watched.tell(Event::Pod(gpu_pod(1, 0, 4)));
+    watched.tell(Event::Pod(gpu_pod(2, 0, 4)));
+    watched.settle(0);
+    let deleted = gpu_pod(3, 10, 4);
+    watched.tell(Event::Pod(deleted.clone()));
+    watched.settle(1);
+    let nominated = Some("h100-000000".into());
+    let phase = Phase::Terminating { by_preemption: false };
+    watched.tell(Event::Pod(PodObject { nominated, phase, ..deleted }));
+    watched.tell(Event::Pod(gpu_pod(4, 20, 4)));
+    let decisions = watched.settle(2);
+    assert_eq!(decisions.iter().flat_map(victims).count(), 1, "{decisions:?}");
+    assert_lawful(&watched);
+}
+
+#[test]
+fn who_was_refused_near_a_pod_comes_when_that_has_left() {
+    // Two nodes of one zone.
+    let mut watched = watched([strict_node(0), strict_node(3)].concat());
+    let mut refusing = template("refusing", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
+    refusing.pod_affinity.anti_required.push(PodTerm {
+        selector: Some(Selector::of_labels(&[("app", "app-2")].into_iter().collect())),
+        namespaces: Vec::new(),
+        namespace_selector: None,
+        topology_key: ZONE.into(),
+    });
+    let node = Some("h100-000000".into());
+    let refusing = PodObject { node, ..pending(&Arc::new(refusing), 1) };
+    watched.tell(Event::Pod(refusing.clone()));
+    watched.tell(Event::Pod(gpu_pod(2, 0, 1)));
+    watched.settle(0);
+    watched.tell(Event::NodeGone("h100-000000".into()));
+    watched.tell(Event::PodGone(refusing.uid));
+    watched.settle(1);
     assert_lawful(&watched);
 }
 

@@ -12,9 +12,10 @@ use super::plan::{Cost, Evictor, Plan, Trial, estimate};
 use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
+use crate::kube::preempt::priority;
 use crate::shape::ShapeRef;
 use crate::state::{NodeState, State};
-use crate::table::{Index, Lookup, NodeIx, ShapeIx};
+use crate::table::{Index, Lookup, NodeIx, PodIx, ShapeIx};
 
 /// So many orders are kept; the one that was not asked for longest goes first.
 const ORDERS_MAX: usize = 128;
@@ -68,7 +69,8 @@ impl Preemption {
         evictor: &Evictor,
     ) -> Option<Plan> {
         if ranking.is_detached() {
-            let nodes: Vec<NodeIx> = ranking.allowed_nodes().collect();
+            let open = |at: &NodeIx| is_open(inquiry.state, *at, evictor);
+            let nodes: Vec<NodeIx> = ranking.allowed_nodes().filter(open).collect();
             let mut trial = Trial { inquiry, ranking };
             let plans = nodes.into_iter().filter_map(|at| trial.exact(at, evictor));
             return plans.min_by_key(|plan| (plan.cost, inquiry.state.nodes[plan.node].tie));
@@ -157,6 +159,12 @@ fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> 
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
 }
 
+/// Whether nobody is made room for on a node who matters as much or more: that is left to them.
+fn is_open(state: &State, at: NodeIx, evictor: &Evictor) -> bool {
+    let lower = |pod: &PodIx| priority(state, *pod) < evictor.priority;
+    state.nodes[at].nominated.iter().all(lower)
+}
+
 impl Order {
     fn new(shape: ShapeRef) -> Self {
         Self {
@@ -229,7 +237,7 @@ impl Order {
 
     fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
         let Some(node) = state.nodes.get(at) else { return self.set(at, Place::Nobody) };
-        let open = ranking.object_allows(at) && node.nominated.is_empty();
+        let open = ranking.object_allows(at) && is_open(state, at, evictor);
         let evictable = if open { evictor.evictable(state, node) } else { SmallVec::new() };
         let plan = if evictable.is_empty() {
             None

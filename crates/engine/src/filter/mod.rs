@@ -67,7 +67,12 @@ impl<'s> Inquiry<'s> {
 
     /// Whether anything but the node and its room decides: other pods, or volumes.
     pub(crate) fn looks_elsewhere(&self) -> bool {
-        self.has_neighbour_rules() || self.volumes.is_some()
+        self.has_neighbour_rules() || self.has_volumes()
+    }
+
+    /// Whether it has volumes that can tie it to nodes.
+    pub(crate) fn has_volumes(&self) -> bool {
+        self.volumes.is_some()
     }
 
     pub(crate) fn spec(&self) -> &PodSpec {

@@ -243,9 +243,21 @@ impl Books {
             entry.leaving = true;
             self.evictions.insert(entry.workload(), now_ms);
         }
+        for displaced in &preempting.displaced {
+            let Some(entry) = self.pods.get_mut(displaced) else { continue };
+            (entry.spot, entry.decided) = (Spot::Nowhere, false);
+        }
+        let awaits = Spot::Awaits(preempting.node.clone());
+        let Some(priority) = self.pods.get(&preempting.pod).map(|pod| pod.spec().priority) else {
+            return;
+        };
+        // Whoever waits for the node and matters less has to look elsewhere.
+        let lower = |pod: &&mut Entry| pod.spot == awaits && pod.spec().priority < priority;
+        for pod in self.pods.values_mut().filter(lower) {
+            (pod.spot, pod.decided) = (Spot::Nowhere, false);
+        }
         if let Some(entry) = self.pods.get_mut(&preempting.pod) {
-            entry.decided = true;
-            entry.spot = Spot::Awaits(preempting.node.clone());
+            (entry.spot, entry.decided) = (awaits, true);
         }
     }
 

@@ -190,7 +190,9 @@ impl Checker {
         let nodes = self.books.nodes.keys().filter(|_| preempts);
         let missed = nodes.into_iter().find_map(|node| {
             let victims = self.evictable(entry, node, now_ms);
-            let hopeful = !victims.is_empty() && !self.is_awaited(node) && self.is_known(node);
+            let hopeful = !victims.is_empty()
+                && !self.is_awaited(node, entry.spec().priority)
+                && self.is_known(node);
             let fits = hopeful && scene.without(&victims).takes(entry, node).is_ok();
             fits.then(|| format!("{uid} waits though {victims:?} on {node} could be evicted"))
         });
@@ -199,9 +201,9 @@ impl Checker {
         }
     }
 
-    /// Whether a pod waits for the node: nobody else has pods evicted there meanwhile.
-    fn is_awaited(&self, node: &Arc<str>) -> bool {
-        self.books.pods.values().any(|pod| pod.awaits(node))
+    /// Whether a pod that is as important waits for the node: then evictions there are its own.
+    fn is_awaited(&self, node: &Arc<str>, priority: i32) -> bool {
+        self.books.pods.values().any(|pod| pod.awaits(node) && pod.spec().priority >= priority)
     }
 
     /// Whether the node's kubelet can be known, or need not be.
@@ -319,7 +321,9 @@ impl Checker {
         let taker = scene.taker(&entry);
         let evictable = self.evictable(&entry, node, now_ms);
         let fits = |gone: &[Arc<str>]| scene.without(gone).takes(&entry, node);
-        let with_all = fits(victims).err();
+        // kube-scheduler counts pods that are being deleted as gone twice.
+        let twice = |uid: &Arc<str>| self.books.pods.get(uid).is_some_and(Entry::is_terminating);
+        let with_all = fits(victims).err().filter(|_| !victims.iter().any(twice));
         let superfluous = victims.iter().find(|spared| {
             let others: Vec<Arc<str>> =
                 victims.iter().filter(|one| one != spared).cloned().collect();
