@@ -159,6 +159,9 @@ pub enum NodeVerdict {
     },
 }
 
+/// Scores by node name.
+pub type NodeScores = Vec<(Arc<str>, i64)>;
+
 /// Everything the engine can say about one pod against all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
@@ -166,9 +169,9 @@ pub struct Diagnosis {
     pub nodes: Vec<(Arc<str>, NodeVerdict)>,
     /// Normalised scores of each plugin that took part, for the feasible nodes in name order. Empty
     /// unless at least two nodes are feasible and none is chosen for being nominated.
-    pub scores: Vec<(Plugin, Vec<(Arc<str>, i64)>)>,
+    pub scores: Vec<(Plugin, NodeScores)>,
     /// Weighted sums of the scores.
-    pub totals: Vec<(Arc<str>, i64)>,
+    pub totals: NodeScores,
     /// The nodes that are equally good, in name order.
     pub best: Vec<Arc<str>>,
     /// What preemption would do; only if no node is feasible.

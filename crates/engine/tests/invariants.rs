@@ -11,9 +11,11 @@ use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
 use berth_model::affinity::PodTerm;
 use berth_model::label::Selector;
-use berth_model::spec::{GpuNeed, HostPort, Phase, PodObject, Protocol};
+use berth_model::spec::{GpuNeed, HostPort, Phase, PodObject, PodSpec, Protocol};
 use berth_testkit::cluster::{GPU, NodeKind, ZONE, gpu_template, pending, resources, template};
 use berth_testkit::world::{Size, Watched, breaks_a_law};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 const SIZE: Size = Size { nodes: 12, rounds: 25 };
 
@@ -258,17 +260,40 @@ fn a_pod_that_is_deleted_while_it_waits_for_evictions_keeps_nobody_from_more_of_
     assert_lawful(&watched);
 }
 
+/// A pod near which no pod of another workload may be.
+fn refuses(mut spec: PodSpec, app: &str, key: &str) -> PodSpec {
+    spec.pod_affinity.anti_required.push(PodTerm {
+        selector: Some(Selector::of_labels(&[("app", app)].into_iter().collect())),
+        namespaces: Vec::new(),
+        namespace_selector: None,
+        topology_key: key.into(),
+    });
+    spec
+}
+
+#[test]
+fn room_is_kept_from_those_whom_the_pod_that_waits_refuses() {
+    let mut watched = watched(strict_node(0));
+    watched.tell(Event::Pod(gpu_pod(1, 0, 4)));
+    watched.tell(Event::Pod(gpu_pod(2, 0, 4)));
+    watched.settle(0);
+    let refusing = refuses(gpu_template("refusing", 10, 2).unwrap(), "app-0", HOSTNAME);
+    let refusing = pending(&Arc::new(refusing), 3);
+    watched.tell(Event::Pod(refusing.clone()));
+    let decisions = watched.settle(1);
+    watched.tell(Event::PodGone(victims(&decisions[0])[0].clone()));
+    // It is older, and there is room for both.
+    watched.tell(Event::Pod(gpu_pod(0, 10, 1)));
+    watched.settle(2);
+    assert_lawful(&watched);
+}
+
 #[test]
 fn who_was_refused_near_a_pod_comes_when_that_has_left() {
     // Two nodes of one zone.
     let mut watched = watched([strict_node(0), strict_node(3)].concat());
-    let mut refusing = template("refusing", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
-    refusing.pod_affinity.anti_required.push(PodTerm {
-        selector: Some(Selector::of_labels(&[("app", "app-2")].into_iter().collect())),
-        namespaces: Vec::new(),
-        namespace_selector: None,
-        topology_key: ZONE.into(),
-    });
+    let refusing = template("refusing", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
+    let refusing = refuses(refusing, "app-2", ZONE);
     let node = Some("h100-000000".into());
     let refusing = PodObject { node, ..pending(&Arc::new(refusing), 1) };
     watched.tell(Event::Pod(refusing.clone()));

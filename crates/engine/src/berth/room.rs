@@ -172,7 +172,7 @@ impl Judge<'_> {
             Verdict::Admit { numa: Some(numa), .. } => Alignment::Misaligned(numa),
         };
         let pinned = is_pinned(demand);
-        let key = Key::new(ask, view, grant, self.resources, alignment, pinned);
+        let key = Key::of(ask, view, grant, self.resources, alignment, pinned);
         Ok(Room { key, grant, alignment })
     }
 
@@ -189,7 +189,7 @@ impl Judge<'_> {
             return Err(Obstacle::UnknownTopology);
         }
         let alignment = if pinned { Alignment::Unknown } else { Alignment::Unmanaged };
-        let key = Key::new(ask, view, grant, self.resources, alignment, pinned);
+        let key = Key::of(ask, view, grant, self.resources, alignment, pinned);
         Ok(Room { key, grant, alignment })
     }
 }
@@ -216,7 +216,7 @@ impl Key {
     /// The steps in which a part of a GPU that is too large counts.
     const EXCESS_STEP_BYTES: u64 = 256 << 20;
 
-    fn new(
+    fn of(
         ask: &Ask,
         view: View<'_>,
         grant: Option<ResourceIx>,

@@ -112,9 +112,9 @@ pub(crate) fn image_bytes_score(spec: &PodSpec, node: &Node) -> i64 {
 }
 
 fn image_bytes(node: &Node, wanted: &str) -> Option<i64> {
-    let held = node.images.iter();
-    let held = held.filter(|image| image.names.iter().any(|name| name.as_ref() == wanted));
-    held.map(|image| image.size_bytes).last()
+    let held = node.images.iter().rev();
+    let mut held = held.filter(|image| image.names.iter().any(|name| name.as_ref() == wanted));
+    held.next().map(|image| image.size_bytes)
 }
 
 fn threshold_score(bytes: i64, containers: usize) -> i64 {

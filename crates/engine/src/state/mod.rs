@@ -34,6 +34,9 @@ pub(crate) use node::NodeState;
 /// Namespace and name.
 pub(crate) type FullName = (Arc<str>, Arc<str>);
 
+/// Kind, namespace and name.
+type GroupingName = (Arc<str>, Arc<str>, Arc<str>);
+
 /// The cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
@@ -53,8 +56,7 @@ pub(crate) struct State {
     pub(crate) priority_classes: BTreeMap<Arc<str>, PriorityClass>,
     pub(crate) quotas: BTreeMap<FullName, Quota>,
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
-    /// By kind, namespace and name.
-    pub(crate) groupings: BTreeMap<(Arc<str>, Arc<str>, Arc<str>), Grouping>,
+    pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
     pub(crate) storage: Storage,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,

@@ -15,7 +15,7 @@ use berth_model::label::{Labels, Selector};
 use berth_model::node::Node;
 use berth_model::pod::PodLevelResources;
 use berth_model::resource::ResourceName;
-use berth_model::spec::{HostPort, Phase, PodSpec};
+use berth_model::spec::{HostPort, PodSpec};
 use berth_model::taint::{Effect, Taint};
 
 use super::books::{Books, Entry};
