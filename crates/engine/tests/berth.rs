@@ -1,4 +1,5 @@
 //! What the profile `berth` promises, one behaviour at a time.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 
