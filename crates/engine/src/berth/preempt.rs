@@ -89,13 +89,13 @@ impl Preemption {
             let evictable = evictor.evictable(inquiry.state, &inquiry.state.nodes[*at]);
             let ask = trial.ranking.ask_mut();
             let plan = estimate(inquiry.state, ask, inquiry.spec(), *at, &evictable);
-            let Some(plan) = plan else { continue };
-            if trial.fits_without(*at, &plan.victims) {
+            if let Some(plan) = plan.filter(|plan| trial.fits_without(*at, &plan.victims)) {
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
                     best = Some(plan);
                 }
                 break;
             }
+            // Counting was wrong, or could not tell: this node has been tried out before.
             let exact = trial.exact(*at, evictor);
             wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
             if let Some(exact) = exact
