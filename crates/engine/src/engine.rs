@@ -215,6 +215,7 @@ impl Engine {
         let priority = self.state.class_of(at).spec.priority;
         let mut displaced = self.state.nodes[evictions.node].nominated.to_vec();
         displaced.retain(|pod| self.state.class_of(*pod).spec.priority < priority);
+        displaced.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
         displaced.iter().for_each(|pod| self.state.nominate(*pod, None));
         self.state.nominate(at, Some(node.clone()));
         let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
@@ -376,7 +377,8 @@ impl Engine {
                 self.queue.wake(first);
                 continue;
             }
-            let next = self.first_parked(class).filter(|_| may_fit || rules.is_empty());
+            let next =
+                self.first_parked(class).filter(|_| may_fit || rested || rules.anti.is_empty());
             if let Some(next) = next.filter(|next| self.evictions(*next, now_ms).is_some()) {
                 self.queue.wake(next);
             }

@@ -11,8 +11,10 @@ use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
 use berth_model::affinity::PodTerm;
 use berth_model::label::Selector;
-use berth_model::spec::{GpuNeed, HostPort, Phase, PodObject, PodSpec, Protocol};
-use berth_testkit::cluster::{GPU, NodeKind, ZONE, gpu_template, pending, resources, template};
+use berth_model::spec::{Controller, GpuNeed, HostPort, Phase, PodObject, PodSpec, Protocol};
+use berth_testkit::cluster::{
+    GPU, NodeKind, ZONE, gpu_template, pending, resources, spread, template,
+};
 use berth_testkit::world::{Size, Watched, breaks_a_law};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -254,9 +256,37 @@ fn a_pod_that_is_deleted_while_it_waits_for_evictions_keeps_nobody_from_more_of_
     let nominated = Some("h100-000000".into());
     let phase = Phase::Terminating { by_preemption: false };
     watched.tell(Event::Pod(PodObject { nominated, phase, ..deleted }));
-    watched.tell(Event::Pod(gpu_pod(4, 20, 4)));
+    watched.tell(Event::Pod(gpu_pod(4, 10, 4)));
     let decisions = watched.settle(2);
     assert_eq!(decisions.iter().flat_map(victims).count(), 1, "{decisions:?}");
+    assert_lawful(&watched);
+}
+
+#[test]
+fn who_had_to_wait_for_a_rest_to_end_is_looked_at_then() {
+    let mut watched = watched(strict_node(0));
+    let batch = |created_at_ms: u64| {
+        let mut spec = gpu_template("batch", 0, 4).unwrap();
+        spec.controller = Some(Controller { kind: "Job".into(), name: "batch".into() });
+        pending(&Arc::new(spec), created_at_ms)
+    };
+    watched.tell(Event::Pod(gpu_pod(1, 20, 4)));
+    watched.tell(Event::Pod(batch(2)));
+    watched.settle(10);
+    watched.tell(Event::Pod(gpu_pod(11, 10, 4)));
+    watched.settle(20);
+    watched.tell(Event::PodGone(batch(2).uid));
+    watched.settle(30);
+    watched.tell(Event::PodGone(gpu_pod(11, 10, 4).uid));
+    watched.tell(Event::Pod(batch(40)));
+    watched.settle(40);
+    // It prefers to be spread, which has nothing to do with who may be evicted.
+    let patient = spread(gpu_template("patient", 10, 4).unwrap(), ZONE, 1, false);
+    watched.tell(Event::Pod(pending(&Arc::new(patient), 50)));
+    let meanwhile = watched.settle(50);
+    assert_eq!(meanwhile.iter().flat_map(victims).count(), 0, "{meanwhile:?}");
+    let then = watched.settle(20 + Config::default().eviction_rest_ms);
+    assert_eq!(then.iter().flat_map(victims).collect::<Vec<_>>(), [&batch(40).uid], "{then:?}");
     assert_lawful(&watched);
 }
 

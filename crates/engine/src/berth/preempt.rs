@@ -161,8 +161,9 @@ fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> 
 
 /// Whether nobody is made room for on a node who matters as much or more: that is left to them.
 fn is_open(state: &State, at: NodeIx, evictor: &Evictor) -> bool {
-    let lower = |pod: &PodIx| priority(state, *pod) < evictor.priority;
-    state.nodes[at].nominated.iter().all(lower)
+    let yields =
+        |pod: &PodIx| priority(state, *pod) < evictor.priority || state.pods[*pod].is_terminating();
+    state.nodes[at].nominated.iter().all(yields)
 }
 
 impl Order {

@@ -91,7 +91,9 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
     }
     let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
     let mut ask = ranking.ask().clone();
+    // kube-scheduler does not ask those who wait if nobody else refuses anything; we do.
     inquiry.filter(at, &overlay).is_ok()
+        && !inquiry.is_refused(at, &overlay)
         && ranking.judge_other(state, inquiry.spec(), &mut ask, view).is_ok()
 }
 

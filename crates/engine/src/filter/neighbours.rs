@@ -199,7 +199,8 @@ impl Inquiry<'_> {
         rule.means_self && rule.tallies.iter().all(none)
     }
 
-    fn is_refused(&self, at: NodeIx, overlay: &Overlay) -> bool {
+    /// Whether a pod near the node, as the overlay has it, refuses this one.
+    pub(crate) fn is_refused(&self, at: NodeIx, overlay: &Overlay) -> bool {
         let refuses = |tally: TallyIx| self.near(tally, at, overlay) > 0;
         if self.refused_by.iter().any(|tally| refuses(*tally)) {
             return true;

@@ -293,6 +293,10 @@ impl State {
     ) {
         object.node.iter().for_each(|name| self.journal_mirror(name));
         self.journal_pod(at);
+        if moved {
+            // Somebody else decided: the kubelet we had in mind never sees the pod.
+            self.unmirror(at);
+        }
         self.detach(at);
         let class = self.acquire_class(&object.spec);
         self.release_class(self.pods[at].class);
@@ -320,7 +324,10 @@ impl State {
         let pod = &mut self.pods[at];
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
         let after = pod.resident();
-        let Some(node) = pod.place.node() else { return };
+        if let Place::Nominated(_, Some(node)) = pod.place {
+            self.touch(node, Change::Freed);
+        }
+        let Some(node) = self.pods[at].place.node() else { return };
         if before.terminating != after.terminating {
             self.census.move_pod(node, before, -1);
             self.census.move_pod(node, after, 1);

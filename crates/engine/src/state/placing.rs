@@ -172,12 +172,9 @@ impl State {
     /// replace stays.
     pub(crate) fn undo(&mut self, at: PodIx) {
         match self.pods[at].place {
-            Place::Bound(_, Some(node)) => {
+            Place::Bound(_, Some(_)) => {
                 self.journal_pod(at);
-                let uid = &self.pods[at].uid;
-                if let Some(mirror) = &mut self.nodes[node].mirror {
-                    mirror.undo(at, uid);
-                }
+                self.unmirror(at);
             }
             Place::Nominated(_, Some(node)) => {
                 for pod in self.nodes[node].pods.clone() {
@@ -188,6 +185,16 @@ impl State {
         }
         self.nominate(at, None);
         self.pods[at].grant = None;
+    }
+
+    /// If a pod was bound by a decision that nobody has confirmed, its kubelet never sees it.
+    pub(super) fn unmirror(&mut self, at: PodIx) {
+        let pod = &self.pods[at];
+        if let Some(node) = pod.place.node().filter(|_| pod.decided)
+            && let Some(mirror) = &mut self.nodes[node].mirror
+        {
+            mirror.undo(at, &pod.uid);
+        }
     }
 
     /// A pod that was to be evicted stays.
@@ -266,12 +273,15 @@ impl State {
     }
 
     pub(super) fn set_eviction(&mut self, workload: FullName, evicted_at_ms: Option<i64>) {
-        if let Some(before) = self.evictions.remove(&workload) {
-            self.eviction_times.remove(&(before, workload.clone()));
-        }
-        if let Some(now_ms) = evicted_at_ms {
-            self.eviction_times.insert((now_ms, workload.clone()));
-            self.evictions.insert(workload, now_ms);
+        match evicted_at_ms {
+            Some(now_ms) => {
+                // Times before stay: somebody may rest because of them.
+                self.eviction_times.insert((now_ms, workload.clone()));
+                self.evictions.insert(workload, now_ms);
+            }
+            None => {
+                self.evictions.remove(&workload);
+            }
         }
     }
 
@@ -282,8 +292,11 @@ impl State {
         while let Some((evicted_at, workload)) = self.eviction_times.first().cloned()
             && evicted_at.saturating_add(rest_ms) <= now_ms
         {
-            self.journal_eviction(&workload);
-            self.set_eviction(workload, None);
+            self.eviction_times.pop_first();
+            if self.evictions.get(&workload) == Some(&evicted_at) {
+                self.journal_eviction(&workload);
+                self.set_eviction(workload, None);
+            }
             ended = true;
         }
         ended

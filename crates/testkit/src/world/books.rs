@@ -143,7 +143,8 @@ impl Books {
             None => self.topologies.remove(node),
         };
         let same = before.zip(topology).is_some_and(|(one, other)| Arc::ptr_eq(&one, other));
-        if !same {
+        // Of a kubelet that has shown itself to be another, what is told again is news.
+        if !same || self.twins.get(node).is_some_and(|twin| !twin.is_known()) {
             self.twin_anew(node);
         }
     }

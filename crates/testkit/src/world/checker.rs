@@ -321,9 +321,12 @@ impl Checker {
         let taker = scene.taker(&entry);
         let evictable = self.evictable(&entry, node, now_ms);
         let fits = |gone: &[Arc<str>]| scene.without(gone).takes(&entry, node);
-        // kube-scheduler counts pods that are being deleted as gone twice.
+        // kube-scheduler counts pods that are being deleted as gone twice, and a host port that two
+        // pods have as free when one of them is gone.
         let twice = |uid: &Arc<str>| self.books.pods.get(uid).is_some_and(Entry::is_terminating);
-        let with_all = fits(victims).err().filter(|_| !victims.iter().any(twice));
+        let certain = self.asks_kubelets()
+            || entry.spec().host_ports.is_empty() && !victims.iter().any(twice);
+        let with_all = fits(victims).err().filter(|_| certain);
         let superfluous = victims.iter().find(|spared| {
             let others: Vec<Arc<str>> =
                 victims.iter().filter(|one| one != spared).cloned().collect();
