@@ -377,8 +377,7 @@ impl Engine {
                 self.queue.wake(first);
                 continue;
             }
-            let next =
-                self.first_parked(class).filter(|_| may_fit || rested || rules.anti.is_empty());
+            let next = self.first_parked(class);
             if let Some(next) = next.filter(|next| self.evictions(*next, now_ms).is_some()) {
                 self.queue.wake(next);
             }
