@@ -340,8 +340,8 @@ impl Engine {
     }
 
     /// Looks through what changed, and wakes the first of every class for which something can be done
-    /// now: it has a place, or others could be evicted for it. Classes are asked, not pods, and only
-    /// about nodes that changed.
+    /// now: it has a place, or others could be evicted for it. Classes are asked, not pods; their
+    /// rankings look at changed nodes only.
     fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
         let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
@@ -352,12 +352,6 @@ impl Engine {
         let freed = changed
             .as_ref()
             .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
-        let mut changed_nodes: Vec<NodeIx> = match changed {
-            Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
-            None => self.state.nodes.indexes().collect(),
-        };
-        changed_nodes.sort_unstable();
-        changed_nodes.dedup();
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
         if unchanged {
@@ -366,6 +360,12 @@ impl Engine {
         if self.config.profile != Profile::Berth {
             return self.queue.wake_all();
         }
+        let mut changed_nodes: Vec<NodeIx> = match changed {
+            Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
+            None => self.state.nodes.indexes().collect(),
+        };
+        changed_nodes.sort_unstable();
+        changed_nodes.dedup();
         self.wake_nominated(&changed_nodes);
         let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
         for class in parked {

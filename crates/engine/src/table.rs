@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 
 use hashbrown::{HashMap, HashTable};
 
-/// A map that is looked things up in, never walked through: with a fixed seed, but no order.
+/// A map to look things up in, with a fixed seed but no order: whoever walks through it sorts what
+/// comes of it, or only counts.
 pub(crate) type Lookup<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
 /// A stable hash, the same on every machine and in every run.

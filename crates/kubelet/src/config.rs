@@ -96,6 +96,11 @@ impl TopologyPolicy {
         (Self::Restricted, "restricted"),
         (Self::SingleNumaNode, "single-numa-node"),
     ];
+
+    /// Whether pods that cannot be aligned are rejected.
+    pub const fn is_strict(self) -> bool {
+        matches!(self, Self::Restricted | Self::SingleNumaNode)
+    }
 }
 
 /// What the topology manager aligns.

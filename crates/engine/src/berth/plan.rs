@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 
-use berth_kubelet::TopologyPolicy;
 use berth_model::numa::NumaMask;
 use berth_model::spec::PodSpec;
 use smallvec::SmallVec;
@@ -208,10 +207,7 @@ fn parts(
     };
     let kubelet = mirror.kubelet();
     let config = kubelet.config();
-    let strict = matches!(
-        config.topology_policy,
-        TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode
-    );
+    let strict = config.topology_policy.is_strict();
     let named = grant.map(|grant| (grant, state.resources.name(grant)));
     let Some(demand) = ask.demands.get(&spec.pod, config.version, named).filter(|_| strict) else {
         return whole();

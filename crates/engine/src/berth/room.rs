@@ -161,10 +161,11 @@ impl Judge<'_> {
             return Err(Obstacle::Kubelet(Reason::UnexpectedAdmissionError));
         };
         let policy = kubelet.config().topology_policy;
-        let strict = matches!(policy, TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode);
         let alignment = match mirror.would_admit(demand) {
             Verdict::Reject { reason, .. } => return Err(Obstacle::Kubelet(reason)),
-            Verdict::Admit { certain: false, .. } if strict => return Err(Obstacle::Uncertain),
+            Verdict::Admit { certain: false, .. } if policy.is_strict() => {
+                return Err(Obstacle::Uncertain);
+            }
             Verdict::Admit { .. } if policy == TopologyPolicy::None => Alignment::Unmanaged,
             Verdict::Admit { .. } if !is_pinned(demand) => Alignment::Unmanaged,
             Verdict::Admit { numa: None, .. } => Alignment::Unmanaged,

@@ -63,8 +63,8 @@ impl State {
         }
     }
 
-    /// Everything is as it was at the checkpoint. Rows have the numbers they had, because they are
-    /// given back in reverse.
+    /// Everything is as it was at the checkpoint. Pods have the numbers they had, because they are
+    /// given back in reverse; classes may have others.
     pub(crate) fn rollback(&mut self, checkpoint: Checkpoint) {
         self.journal.open = self.journal.open.saturating_sub(1);
         let open = std::mem::take(&mut self.journal.open);
