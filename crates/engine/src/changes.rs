@@ -33,8 +33,6 @@ pub(crate) struct Changes {
     dropped: u64,
     /// Something changed that can concern every pod and node (volumes, namespaces).
     epoch: u64,
-    /// Disruption budgets changed.
-    budget_epoch: u64,
 }
 
 impl Changes {
@@ -49,14 +47,6 @@ impl Changes {
 
     pub(crate) fn everything(&mut self) {
         self.epoch += 1;
-    }
-
-    pub(crate) fn budgets(&mut self) {
-        self.budget_epoch += 1;
-    }
-
-    pub(crate) fn budget_epoch(&self) -> u64 {
-        self.budget_epoch
     }
 
     pub(crate) fn epoch(&self) -> u64 {

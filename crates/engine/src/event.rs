@@ -9,7 +9,10 @@ use berth_kubelet::{ConfigError, Kubelet, KubeletConfig};
 use berth_model::device::DevicePool;
 use berth_model::machine::Machine;
 use berth_model::node::Node;
-use berth_model::policy::{DisruptionBudget, Grouping, Namespace, Pool, PriorityClass, Quota};
+use berth_model::policy::{
+    Accelerator, DisruptionBudget, Grouping, Namespace, Pool, PriorityClass, Quota,
+};
+use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
 use berth_model::storage::{
     Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
@@ -85,6 +88,10 @@ pub enum Event {
     Pool(Pool),
     /// No pool of this name.
     PoolGone(Arc<str>),
+    /// What one of a device resource is.
+    Accelerator(Accelerator),
+    /// Nothing is said about this device resource (any more).
+    AcceleratorGone(ResourceName),
     /// A service or controller that says which pods belong together.
     Grouping(Grouping),
     /// No such service or controller: its kind, namespace and name.

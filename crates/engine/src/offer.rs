@@ -1,11 +1,16 @@
 //! Parts of GPUs that a node offers, for pods that say how much they need rather than what of.
 //!
-//! Owns the reading of a node's labels and resources as offers: whole GPUs, MIG slices, and shares
-//! whose memory and compute are capped (MPS). Time-sliced replicas cap nothing, so they satisfy no
+//! Owns the reading of a node's labels and resources as offers: whole GPUs, MIG slices, shares whose
+//! memory and compute are capped (MPS), and whatever is said about other vendors' devices. Time-sliced replicas cap nothing, so they satisfy no
 //! need. Must not know who holds what.
+
+use std::collections::BTreeMap;
 
 use berth_model::mig::{Board, Profile};
 use berth_model::node::Node;
+use berth_model::policy::{Accelerator, AcceleratorMemory};
+use berth_model::quantity::Quantity;
+use berth_model::resource::ResourceName;
 use berth_model::spec::GpuNeed;
 use smallvec::SmallVec;
 
@@ -23,6 +28,9 @@ pub(crate) struct Offer {
     pub(crate) compute_milli: u16,
 }
 
+/// What is said about device resources, by name.
+pub(crate) type Accelerators = BTreeMap<ResourceName, Accelerator>;
+
 /// A node's offers, smallest first.
 pub(crate) type Offers = SmallVec<[Offer; 2]>;
 
@@ -38,19 +46,41 @@ const SHARED_RESOURCE: &str = ".shared";
 const SHARED_PRODUCT: &str = "-SHARED";
 const MIB: u64 = 1 << 20;
 
-/// What the node offers, by its resources and the labels that GPU feature discovery writes for them.
-pub(crate) fn of_node(node: &Node, resources: &mut Resources) -> Offers {
+/// What the node offers: its resources, by what is said about them, or else by the labels that
+/// NVIDIA's GPU feature discovery writes for them.
+pub(crate) fn of_node(
+    node: &Node,
+    accelerators: &Accelerators,
+    resources: &mut Resources,
+) -> Offers {
     let mut offers: Offers = node
         .allocatable
         .iter()
         .filter(|(_, amount)| amount.sign() > 0)
         .filter_map(|(name, _)| {
-            let (memory_bytes, compute_milli) = unit(node, name.as_str().strip_prefix(DOMAIN)?)?;
+            let (memory_bytes, compute_milli) = match accelerators.get(name) {
+                Some(known) => (said_bytes(node, &known.memory)?, known.compute_milli),
+                None => unit(node, name.as_str().strip_prefix(DOMAIN)?)?,
+            };
             Some(Offer { resource: resources.number(name), memory_bytes, compute_milli })
         })
         .collect();
-    offers.sort_by_key(|offer| (offer.memory_bytes, offer.compute_milli));
+    // By name last, because numbers depend on the order of events.
+    offers.sort_by_key(|offer| {
+        (offer.memory_bytes, offer.compute_milli, resources.name(offer.resource).clone())
+    });
     offers
+}
+
+/// The memory of one of a resource, as said; `None` if the node lacks the label or it is no number.
+fn said_bytes(node: &Node, memory: &AcceleratorMemory) -> Option<u64> {
+    match memory {
+        AcceleratorMemory::Bytes(bytes) => Some(*bytes),
+        AcceleratorMemory::Label { key, unit_bytes } => {
+            let units = Quantity::parse(node.labels.get(key)?).ok()?.value();
+            u64::try_from(units).ok()?.checked_mul(*unit_bytes)
+        }
+    }
 }
 
 /// Memory and compute of one of a resource, named without its domain. `None` if it is no part of a
@@ -96,18 +126,25 @@ fn whole_bytes(board: &Board) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use berth_model::quantity::Quantity;
-    use berth_model::resource::ResourceName;
+    use berth_model::label::Labels;
 
     use super::*;
 
     fn offers(labels: &[(&str, &str)], resources: &[&str]) -> Vec<(String, u64, u16)> {
         let labels = labels.iter().map(|(key, value)| (format!("{DOMAIN}{key}"), *value));
+        offers_of(labels.collect(), resources, &Accelerators::default())
+    }
+
+    fn offers_of(
+        labels: Labels,
+        resources: &[&str],
+        accelerators: &Accelerators,
+    ) -> Vec<(String, u64, u16)> {
         let one = Quantity::parse("1").unwrap();
         let allocatable = resources.iter().map(|name| (ResourceName::new(*name), one)).collect();
-        let node = Node { labels: labels.collect(), allocatable, ..Node::default() };
+        let node = Node { labels, allocatable, ..Node::default() };
         let mut table = Resources::default();
-        let offers = of_node(&node, &mut table);
+        let offers = of_node(&node, accelerators, &mut table);
         let tell = |offer: &Offer| {
             (table.name(offer.resource).to_string(), offer.memory_bytes >> 30, offer.compute_milli)
         };
@@ -151,6 +188,30 @@ mod tests {
         renamed[0].1 = "NVIDIA-H200";
         let expected = [offer("gpu.shared", 35, 250)];
         assert_eq!(offers(&renamed, &["nvidia.com/gpu.shared"]), expected);
+    }
+
+    #[test]
+    fn other_vendors_devices_are_what_is_said_about_them() {
+        let said = |resource: &str, memory: AcceleratorMemory| {
+            let resource = ResourceName::new(resource);
+            (resource.clone(), Accelerator { resource, memory, compute_milli: 1000 })
+        };
+        let label =
+            |key: &str, unit_bytes| AcceleratorMemory::Label { key: key.into(), unit_bytes };
+        let accelerators = Accelerators::from([
+            said("amd.com/gpu", label("amd.com/gpu.vram", 1)),
+            said("gpu.intel.com/xe", label("gpu.intel.com/memory.max", 1 << 20)),
+            said("habana.ai/gaudi", AcceleratorMemory::Bytes(96 << 30)),
+        ]);
+        let labels = [("amd.com/gpu.vram", "192Gi"), ("gpu.intel.com/memory.max", "49152")];
+        let labels: Labels = labels.into_iter().collect();
+        let resources = ["amd.com/gpu", "gpu.intel.com/xe", "habana.ai/gaudi", "nvidia.com/gpu"];
+        let expected = [("gpu.intel.com/xe", 48), ("habana.ai/gaudi", 96), ("amd.com/gpu", 192)];
+        let expected = expected.map(|(name, gib)| (name.to_owned(), gib, 1000));
+        assert_eq!(offers_of(labels, &resources, &accelerators), expected);
+        // Without the label nothing is known of it, so it satisfies nothing.
+        let unlabelled = offers_of(Labels::default(), &["amd.com/gpu"], &accelerators);
+        assert_eq!(unlabelled, []);
     }
 
     #[test]

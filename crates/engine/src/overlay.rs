@@ -21,6 +21,8 @@ pub(crate) struct Overlay {
     ports: Option<Vec<HostPort>>,
     pub(crate) gone: SmallVec<[PodIx; 8]>,
     pub(crate) come: SmallVec<[PodIx; 2]>,
+    /// Those of the gone that spreading did not count while they were there: they are being deleted.
+    uncounted: SmallVec<[PodIx; 2]>,
 }
 
 impl Overlay {
@@ -47,6 +49,15 @@ impl Overlay {
     pub(crate) fn remove(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         self.gone.push(pod);
         self.count(state, node, pod, -1);
+    }
+
+    /// Without a pod that may be being deleted, so that it is taken away from no count it is not in.
+    /// kube-scheduler makes no such difference.
+    pub(crate) fn remove_exactly(&mut self, state: &State, node: &NodeState, pod: PodIx) {
+        self.remove(state, node, pod);
+        if state.pods[pod].is_terminating() {
+            self.uncounted.push(pod);
+        }
     }
 
     /// With a pod that was taken away.
@@ -86,15 +97,15 @@ impl Overlay {
         }
     }
 
-    /// Whether nothing differs.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.gone.is_empty() && self.come.is_empty()
-    }
-
     /// The pods of the node, as it would be.
     pub(crate) fn pods<'a>(&'a self, node: &'a NodeState) -> impl Iterator<Item = PodIx> + 'a {
         let stay = node.pods.iter().filter(|pod| !self.gone.contains(pod));
         stay.chain(&self.come).copied()
+    }
+
+    /// As `differences`, of those whom spreading counts.
+    pub(crate) fn spread_differences(&self) -> impl Iterator<Item = (PodIx, i32)> {
+        self.differences().filter(|(pod, _)| !self.uncounted.contains(pod))
     }
 
     /// Pods that differ, each with 1 if it is added and -1 if it is taken away.

@@ -11,8 +11,10 @@ use berth_kubelet::TopologyPolicy;
 use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::numa::NumaMask;
+use berth_model::policy::{Accelerator, AcceleratorMemory};
+use berth_model::resource::ResourceName;
 use berth_model::spec::{Controller, GpuNeed, Phase, PodObject, PodSpec};
-use berth_testkit::cluster::{GPU, NodeKind, gpu_template, pending, resources, template};
+use berth_testkit::cluster::{GPU, NodeKind, gpu_template, pending, resources, spread, template};
 
 const STRICT: TopologyPolicy = TopologyPolicy::SingleNumaNode;
 
@@ -44,6 +46,18 @@ fn tell(decision: Option<Decision>) -> String {
 
 fn gone(engine: &mut Engine, number: u64) {
     engine.apply(Event::PodGone(format!("uid-{number:08}").into()));
+}
+
+#[test]
+fn replicas_that_prefer_hosts_of_their_own_get_them_however_many_they_are() {
+    let mut engine = cluster(150);
+    let own = gpu_template("own", 0, 1).unwrap();
+    let own = Arc::new(spread(own, "kubernetes.io/hostname", 1, false));
+    let mut nodes: Vec<String> =
+        (0..150).map(|number| decide(&mut engine, pending(&own, number), 0)).collect();
+    nodes.sort();
+    nodes.dedup();
+    assert_eq!(nodes.len(), 150);
 }
 
 #[test]
@@ -95,6 +109,23 @@ fn a_need_is_met_by_the_smallest_part_that_will_do_on_any_board() {
         assert_eq!(grant, expected, "{pool}");
         assert!(matches!(binding.alignment, Alignment::Aligned(_)));
     }
+}
+
+#[test]
+fn a_need_is_met_by_another_vendors_device_once_it_is_said_what_that_is() {
+    let mut engine = Engine::new(Profile::Berth);
+    let allocatable = resources(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110")]).unwrap();
+    let mut node = Node { name: "mi300x".into(), allocatable, ..Node::default() };
+    node.allocatable.extend(resources(&[("amd.com/gpu", "8")]).unwrap());
+    engine.apply(Event::Node(node));
+    let mut spec = template("small", 0, &[("cpu", "2"), ("memory", "8Gi")]).unwrap();
+    spec.gpu = Some(GpuNeed { memory_bytes: 16_000_000_000, compute_milli: 0 });
+    assert_eq!(decide(&mut engine, pending(&Arc::new(spec), 1), 0), "wait");
+    let resource = ResourceName::new("amd.com/gpu");
+    let memory = AcceleratorMemory::Bytes(192_000_000_000);
+    engine.apply(Event::Accelerator(Accelerator { resource, memory, compute_milli: 1000 }));
+    let Some(Decision::Bind(binding)) = engine.decide(1) else { panic!("not bound") };
+    assert_eq!(binding.gpu_grant.unwrap().as_str(), "amd.com/gpu");
 }
 
 #[test]

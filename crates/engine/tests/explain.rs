@@ -167,8 +167,8 @@ impl World {
 
     fn carry_out(&mut self, pod: &str, remedy: &Remedy) {
         match remedy {
-            Remedy::Evict { victims, .. } => {
-                victims.iter().for_each(|victim| self.gone(&victim.name));
+            Remedy::Evict { victims, leaving, .. } => {
+                victims.iter().chain(leaving).for_each(|victim| self.gone(&victim.name));
             }
             Remedy::Grow { pool, alignment } => {
                 let mut node = self.pools[pool].template.clone();
@@ -871,6 +871,7 @@ fn long_remedies(number: usize) -> Vec<Remedy> {
         Remedy::Evict {
             node: long(number),
             victims: (0..200).map(long_pod).collect(),
+            leaving: (0..200).map(long_pod).collect(),
             budget_violations: 200,
             by_preemption: false,
         },

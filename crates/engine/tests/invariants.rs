@@ -245,7 +245,7 @@ fn a_pod_that_waits_for_evictions_comes_first_where_room_appears() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_while_it_waits_for_evictions_keeps_nobody_from_more_of_them() {
+fn what_a_deleted_pod_had_evicted_is_left_to_the_next() {
     let mut watched = watched(strict_node(0));
     watched.tell(Event::Pod(gpu_pod(1, 0, 4)));
     watched.tell(Event::Pod(gpu_pod(2, 0, 4)));
@@ -258,8 +258,39 @@ fn a_pod_that_is_deleted_while_it_waits_for_evictions_keeps_nobody_from_more_of_
     watched.tell(Event::Pod(PodObject { nominated, phase, ..deleted }));
     watched.tell(Event::Pod(gpu_pod(4, 10, 4)));
     let decisions = watched.settle(2);
-    assert_eq!(decisions.iter().flat_map(victims).count(), 1, "{decisions:?}");
+    assert_eq!(waits_for(&decisions), [("uid-00000004".into(), "h100-000000".into())]);
+    assert_eq!(decisions.iter().flat_map(victims).count(), 0, "{decisions:?}");
     assert_lawful(&watched);
+}
+
+#[test]
+fn equals_have_pods_evicted_on_one_node_side_by_side() {
+    let mut watched = watched(strict_node(0));
+    (1..=8).for_each(|pod| watched.tell(Event::Pod(gpu_pod(pod, 0, 1))));
+    watched.settle(0);
+    watched.tell(Event::Pod(gpu_pod(11, 10, 4)));
+    watched.tell(Event::Pod(gpu_pod(12, 10, 4)));
+    let decisions = watched.settle(1);
+    let on = |pod: &str| (pod.into(), "h100-000000".into());
+    assert_eq!(waits_for(&decisions), [on("uid-00000011"), on("uid-00000012")]);
+    let mut evicted: Vec<Arc<str>> = decisions.iter().flat_map(victims).cloned().collect();
+    evicted.sort();
+    evicted.dedup();
+    assert_eq!(evicted.len(), 8, "each has victims of its own: {decisions:?}");
+    evicted.into_iter().for_each(|uid| watched.tell(Event::PodGone(uid)));
+    let decisions = watched.settle(2);
+    assert!(decisions.iter().all(|one| matches!(one, Decision::Bind(_))), "{decisions:?}");
+    assert_eq!(decisions.len(), 2);
+    assert_lawful(&watched);
+}
+
+/// The pods that have others evicted, each with the node it waits for.
+fn waits_for(decisions: &[Decision]) -> Vec<(Arc<str>, Arc<str>)> {
+    let preempting = |decision: &Decision| match decision {
+        Decision::Preempt(one) => Some((one.pod.clone(), one.node.clone())),
+        _ => None,
+    };
+    decisions.iter().filter_map(preempting).collect()
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What clusters decide about pods in general: namespaces, priorities, budgets, quotas, and which
-//! pods belong together.
+//! What clusters decide about pods in general: namespaces, priorities, budgets, quotas, which pods
+//! belong together, and what devices are worth.
 //!
 //! Owns the data only.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::label::{Labels, Selector};
 use crate::node::Node;
-use crate::resource::ResourceList;
+use crate::resource::{ResourceList, ResourceName};
 use crate::spec::PreemptionPolicy;
 
 /// A Namespace.
@@ -83,4 +83,30 @@ pub struct Pool {
     pub template: Node,
     /// How many more nodes it may get; `None`: no limit is known.
     pub growth: Option<u32>,
+}
+
+/// What one unit of a device resource is, for vendors whose nodes do not say it as NVIDIA's do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerator {
+    /// The extended resource, such as `amd.com/gpu`.
+    pub resource: ResourceName,
+    /// The memory that one of it comes with.
+    pub memory: AcceleratorMemory,
+    /// Its part of the whole device's compute, in thousandths.
+    pub compute_milli: u16,
+}
+
+/// How much memory a unit of a device resource comes with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AcceleratorMemory {
+    /// So much on every node.
+    Bytes(u64),
+    /// What a label of the node says, as a quantity (`192G`), or as a number of units of so many
+    /// bytes.
+    Label {
+        /// The label's key, such as `amd.com/gpu.vram`.
+        key: Arc<str>,
+        /// What one stands for.
+        unit_bytes: u64,
+    },
 }

@@ -10,12 +10,12 @@ use berth_model::numa::NumaMask;
 use berth_model::spec::PodSpec;
 use smallvec::SmallVec;
 
+use super::foresee::Foresight;
 use super::rank::Ranking;
 use super::room::{Ask, View};
 use crate::amounts::{self, Amounts};
 use crate::filter::Inquiry;
 use crate::kube::preempt::{PRIORITY_SHIFT, importance, priority, split_by_budgets};
-use crate::overlay::Overlay;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx};
 
@@ -106,7 +106,7 @@ impl Missing {
 
     /// Counts a pod as gone (`sign` 1), or as staying after all (-1). Whether that helps, or would
     /// be missed.
-    fn evict(&mut self, state: &State, node: &NodeState, pod: PodIx, sign: i64) -> bool {
+    fn evict(&mut self, state: &State, view: View<'_>, pod: PodIx, sign: i64) -> bool {
         let mut helps = self.pods > 0;
         self.pods -= sign;
         let grant = state.pods[pod].grant.map(|grant| (grant, 1));
@@ -118,7 +118,7 @@ impl Missing {
                 }
             }
         }
-        if let (Some(part), Some(mirror)) = (&mut self.part, &node.mirror)
+        if let (Some(part), Some(mirror)) = (&mut self.part, view.mirror)
             && let Some(held) = mirror.kubelet().held_on(&state.pods[pod].uid, part.numa)
         {
             helps |= part.cpus > 0 && held.cpus > 0;
@@ -141,10 +141,10 @@ pub(crate) fn estimate(
     state: &State,
     ask: &mut Ask,
     spec: &PodSpec,
-    at: NodeIx,
+    foreseen: &Foresight<'_>,
     evictable: &[PodIx],
 ) -> Option<Plan> {
-    let node = &state.nodes[at];
+    let (node, view) = (foreseen.node(), foreseen.view());
     let grants: SmallVec<[Option<ResourceIx>; 2]> = match &spec.gpu {
         None => std::iter::once(None).collect(),
         Some(need) => {
@@ -152,19 +152,23 @@ pub(crate) fn estimate(
             offers.map(|offer| Some(offer.resource)).collect()
         }
     };
-    let in_the_way = port_holders(node, spec, evictable)?;
+    let in_the_way = port_holders(view, spec, evictable)?;
     let mut best: Option<Plan> = None;
     for grant in grants {
         let mut requests = ask.requests.clone();
         requests.extend(grant.map(|grant| (grant, 1)));
-        for part in parts(state, ask, spec, node, grant) {
-            let Some(missing) = missing(&requests, node, part) else { continue };
-            let Some(victims) = cover(state, node, missing, &in_the_way, evictable) else {
+        for part in parts(state, ask, spec, view, grant) {
+            let Some(missing) = missing(&requests, view, part) else { continue };
+            let Some(victims) = cover(state, view, missing, &in_the_way, evictable) else {
                 continue;
             };
+            // Nobody has to go who is not going already; but that is all there is to wait for.
+            if victims.is_empty() && !foreseen.somebody_leaves() {
+                continue;
+            }
             let cost = cost(state, &victims, &requests, ask);
             if best.as_ref().is_none_or(|plan| cost < plan.cost) {
-                best = Some(Plan { node: at, victims, cost });
+                best = Some(Plan { node: foreseen.at, victims, cost });
             }
         }
     }
@@ -172,9 +176,9 @@ pub(crate) fn estimate(
 }
 
 /// The pods that hold ports which are wanted; `None` if one of them cannot be evicted.
-fn port_holders(node: &NodeState, spec: &PodSpec, evictable: &[PodIx]) -> Option<Vec<PodIx>> {
+fn port_holders(view: View<'_>, spec: &PodSpec, evictable: &[PodIx]) -> Option<Vec<PodIx>> {
     let mut holders = Vec::new();
-    for (port, pod) in &node.ports {
+    for (port, pod) in view.node.ports.iter().filter(|(_, pod)| !view.gone.contains(pod)) {
         if spec.host_ports.iter().any(|wanted| wanted.conflicts(port)) && !holders.contains(pod) {
             evictable.contains(pod).then(|| holders.push(*pod))?;
         }
@@ -182,13 +186,15 @@ fn port_holders(node: &NodeState, spec: &PodSpec, evictable: &[PodIx]) -> Option
     Some(holders)
 }
 
-fn missing(requests: &Amounts, node: &NodeState, part: Option<PartMissing>) -> Option<Missing> {
+fn missing(requests: &Amounts, view: View<'_>, part: Option<PartMissing>) -> Option<Missing> {
+    let capacity = |resource: ResourceIx| amounts::at(&view.node.capacity, resource);
+    let free =
+        |resource: ResourceIx| capacity(resource).saturating_sub(amounts::at(view.used, resource));
     let amounts = requests
         .iter()
-        .map(|(resource, amount)| (*resource, amount.saturating_sub(node.free(*resource))));
-    let too_large =
-        requests.iter().any(|(resource, amount)| *amount > amounts::at(&node.capacity, *resource));
-    let pods = (node.pods.len() as i64 + 1).saturating_sub(node.pods_max);
+        .map(|(resource, amount)| (*resource, amount.saturating_sub(free(*resource))));
+    let too_large = requests.iter().any(|(resource, amount)| *amount > capacity(*resource));
+    let pods = view.pods.saturating_add(1).saturating_sub(view.node.pods_max);
     (!too_large).then(|| Missing { amounts: amounts.collect(), pods, part })
 }
 
@@ -198,11 +204,11 @@ fn parts(
     state: &State,
     ask: &mut Ask,
     spec: &PodSpec,
-    node: &NodeState,
+    view: View<'_>,
     grant: Option<ResourceIx>,
 ) -> SmallVec<[Option<PartMissing>; 4]> {
     let whole = || std::iter::once(None).collect();
-    let Some(mirror) = node.mirror.as_ref().filter(|mirror| mirror.is_believed()) else {
+    let Some(mirror) = view.mirror.filter(|mirror| mirror.is_believed()) else {
         return whole();
     };
     let kubelet = mirror.kubelet();
@@ -249,37 +255,37 @@ fn parts(
 /// none of them in vain.
 fn cover(
     state: &State,
-    node: &NodeState,
+    view: View<'_>,
     mut missing: Missing,
     in_the_way: &[PodIx],
     evictable: &[PodIx],
 ) -> Option<Vec<PodIx>> {
     let mut victims = in_the_way.to_vec();
     for pod in in_the_way {
-        missing.evict(state, node, *pod, 1);
+        missing.evict(state, view, *pod, 1);
     }
     for pod in evictable.iter().filter(|pod| !in_the_way.contains(pod)) {
         if missing.is_none() {
             break;
         }
-        if missing.evict(state, node, *pod, 1) {
+        if missing.evict(state, view, *pod, 1) {
             victims.push(*pod);
         } else {
-            missing.evict(state, node, *pod, -1);
+            missing.evict(state, view, *pod, -1);
         }
     }
-    if !missing.is_none() || victims.is_empty() {
+    if !missing.is_none() {
         return None;
     }
     // What came later may have made what came before superfluous; the most important first.
     let mut at = victims.len();
     while at > in_the_way.len() {
         at -= 1;
-        missing.evict(state, node, victims[at], -1);
+        missing.evict(state, view, victims[at], -1);
         if missing.is_none() && victims.len() > 1 {
             victims.remove(at);
         } else {
-            missing.evict(state, node, victims[at], 1);
+            missing.evict(state, view, victims[at], 1);
         }
     }
     Some(victims)
@@ -326,39 +332,35 @@ pub(crate) struct Trial<'a, 's> {
     pub(crate) ranking: &'a mut Ranking,
 }
 
-impl Trial<'_, '_> {
+impl<'s> Trial<'_, 's> {
+    /// The node as it is going to be when the pod's turn there comes, if anybody can tell.
+    pub(crate) fn foresee(&self, at: NodeIx, evictor: &Evictor) -> Option<Foresight<'s>> {
+        Foresight::for_priority(self.inquiry.state, self.ranking, at, evictor.priority)
+    }
+
     /// Whether the pod fits once the victims are gone, aligned if the kubelet insists on it.
-    pub(crate) fn fits_without(&mut self, at: NodeIx, victims: &[PodIx]) -> bool {
-        let state = self.inquiry.state;
-        let node = &state.nodes[at];
-        let mut overlay = Overlay::default();
-        victims.iter().for_each(|pod| overlay.remove(state, node, *pod));
-        if self.inquiry.filter_nominated(at, &overlay).is_err() {
-            return false;
-        }
-        let mut mirror = node.mirror.clone();
-        if let Some(mirror) = &mut mirror {
-            for pod in victims {
-                mirror.remove(*pod, &state.pods[*pod].uid);
-            }
-        }
-        let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
-        self.ranking.judge(state, view).is_ok()
+    pub(crate) fn fits_without(&mut self, foreseen: &Foresight<'s>, victims: &[PodIx]) -> bool {
+        let mut foreseen = foreseen.clone();
+        victims.iter().for_each(|pod| foreseen.remove(*pod));
+        foreseen.neighbours_allow(self.inquiry)
+            && self.ranking.judge(self.inquiry.state, foreseen.view()).is_ok()
     }
 
     /// The victims found by sparing one after the other, the most important first, as long as the
     /// pod still fits: no part of them is superfluous.
     pub(crate) fn exact(&mut self, at: NodeIx, evictor: &Evictor) -> Option<Plan> {
         let state = self.inquiry.state;
+        let foreseen = self.foresee(at, evictor)?;
         let mut victims: Vec<PodIx> = evictor.evictable(state, &state.nodes[at]).to_vec();
-        if victims.is_empty() || !self.fits_without(at, &victims) {
+        let enough = usize::from(!foreseen.somebody_leaves());
+        if victims.len() < enough || !self.fits_without(&foreseen, &victims) {
             return None;
         }
         let mut spare = victims.len();
         while spare > 0 {
             spare -= 1;
             let pod = victims.remove(spare);
-            if victims.is_empty() || !self.fits_without(at, &victims) {
+            if victims.len() < enough || !self.fits_without(&foreseen, &victims) {
                 victims.insert(spare, pod);
             }
         }

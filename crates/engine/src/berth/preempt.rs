@@ -6,16 +6,14 @@
 
 use std::collections::BTreeSet;
 
-use smallvec::SmallVec;
-
+use super::foresee::Foresight;
 use super::plan::{Cost, Evictor, Plan, Trial, estimate};
 use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
-use crate::kube::preempt::priority;
 use crate::shape::ShapeRef;
 use crate::state::{NodeState, State};
-use crate::table::{Index, Lookup, NodeIx, PodIx, ShapeIx};
+use crate::table::{Index, Lookup, NodeIx, ShapeIx};
 
 /// So many orders are kept; the one that was not asked for longest goes first.
 const ORDERS_MAX: usize = 128;
@@ -37,7 +35,8 @@ struct Order {
     /// Nodes to look at again because pods there need not be left alone any longer, by when.
     rested: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
-    epoch: u64,
+    /// Whether all nodes have been looked at.
+    is_made: bool,
     used_at: u64,
 }
 
@@ -69,8 +68,7 @@ impl Preemption {
         evictor: &Evictor,
     ) -> Option<Plan> {
         if ranking.is_detached() {
-            let open = |at: &NodeIx| is_open(inquiry.state, *at, evictor);
-            let nodes: Vec<NodeIx> = ranking.allowed_nodes().filter(open).collect();
+            let nodes: Vec<NodeIx> = ranking.allowed_nodes().collect();
             let mut trial = Trial { inquiry, ranking };
             let plans = nodes.into_iter().filter_map(|at| trial.exact(at, evictor));
             return plans.min_by_key(|plan| (plan.cost, inquiry.state.nodes[plan.node].tie));
@@ -87,13 +85,20 @@ impl Preemption {
                 break;
             }
             let evictable = evictor.evictable(inquiry.state, &inquiry.state.nodes[*at]);
+            let Some(foreseen) = trial.foresee(*at, evictor) else { continue };
             let ask = trial.ranking.ask_mut();
-            let plan = estimate(inquiry.state, ask, inquiry.spec(), *at, &evictable);
-            if let Some(plan) = plan.filter(|plan| trial.fits_without(*at, &plan.victims)) {
+            let plan = estimate(inquiry.state, ask, inquiry.spec(), &foreseen, &evictable);
+            if let Some(plan) = plan.filter(|plan| trial.fits_without(&foreseen, &plan.victims)) {
+                // Budgets may have been used up elsewhere since it was put into the order.
+                let dearer = (plan.cost > *cost).then_some(plan.cost);
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
                     best = Some(plan);
                 }
-                break;
+                match dearer {
+                    None => break,
+                    Some(_) => wrong.push((*at, dearer)),
+                }
+                continue;
             }
             // Counting was wrong, or could not tell: this node has been tried out before.
             let exact = trial.exact(*at, evictor);
@@ -159,13 +164,6 @@ fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> 
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
 }
 
-/// Whether nobody is made room for on a node who matters as much or more: that is left to them.
-fn is_open(state: &State, at: NodeIx, evictor: &Evictor) -> bool {
-    let yields =
-        |pod: &PodIx| priority(state, *pod) < evictor.priority || state.pods[*pod].is_terminating();
-    state.nodes[at].nominated.iter().all(yields)
-}
-
 impl Order {
     fn new(shape: ShapeRef) -> Self {
         Self {
@@ -176,7 +174,7 @@ impl Order {
             tried: 0,
             rested: BTreeSet::new(),
             cursor: Cursor::default(),
-            epoch: u64::MAX,
+            is_made: false,
             used_at: 0,
         }
     }
@@ -211,8 +209,7 @@ impl Order {
     }
 
     fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
-        let epoch = state.changes.budget_epoch();
-        let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
+        let changed = state.changes.since(self.cursor).filter(|_| self.is_made);
         let few = |changed: &&[(NodeIx, Change)]| changed.len() <= state.nodes.len();
         let mut nodes: Vec<NodeIx> = match changed.filter(few) {
             Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
@@ -221,7 +218,7 @@ impl Order {
                 state.nodes.indexes().collect()
             }
         };
-        self.epoch = epoch;
+        self.is_made = true;
         self.cursor = state.changes.now();
         while let Some((until, node)) = self.rested.first().copied()
             && until <= evictor.now_ms
@@ -238,22 +235,24 @@ impl Order {
 
     fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
         let Some(node) = state.nodes.get(at) else { return self.set(at, Place::Nobody) };
-        let open = ranking.object_allows(at) && is_open(state, at, evictor);
-        let evictable = if open { evictor.evictable(state, node) } else { SmallVec::new() };
-        let plan = if evictable.is_empty() {
-            None
+        let foreseen = if ranking.object_allows(at) {
+            Foresight::for_priority(state, ranking, at, evictor.priority)
         } else {
-            let spec = ranking.spec();
-            estimate(state, ranking.ask_mut(), &spec, at, &evictable)
+            None
         };
-        self.set(
-            at,
-            match plan {
-                Some(plan) => Place::Cost(plan.cost, node.tie),
-                None if evictable.is_empty() => Place::Nobody,
-                None => Place::Other(node.tie),
-            },
-        );
+        let place = match foreseen {
+            None => Place::Nobody,
+            Some(foreseen) => {
+                let evictable = evictor.evictable(state, node);
+                let spec = ranking.spec();
+                match estimate(state, ranking.ask_mut(), &spec, &foreseen, &evictable) {
+                    Some(plan) => Place::Cost(plan.cost, node.tie),
+                    None if evictable.is_empty() => Place::Nobody,
+                    None => Place::Other(node.tie),
+                }
+            }
+        };
+        self.set(at, place);
         let rests = node.pods.iter().filter_map(|pod| evictor.rests_until(state, *pod)).min();
         if let Some(until) = rests {
             self.rested.insert((until, at));

@@ -6,15 +6,17 @@
 
 use smallvec::SmallVec;
 
+use super::foresee::Foresight;
 use super::rank::{Bucket, Rank, Ranking};
-use super::room::{Ask, View};
 use crate::filter::Inquiry;
 use crate::kube::score;
-use crate::overlay::Overlay;
 use crate::table::{KeyIx, NodeIx};
 
 /// Preferences that tell hosts apart are weighed among so many of the best nodes of each bucket.
 const WEIGHED_MAX: usize = 64;
+
+/// So many more are looked at for one without pods that this one had better be apart from.
+const WALKED_MAX: usize = 4096;
 
 /// The best node, if any will do.
 pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx]) -> Option<NodeIx> {
@@ -36,8 +38,15 @@ pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx])
             continue;
         }
         let allowed = |rank: &&Rank| allows(inquiry, ranking, rank.2, cares);
-        let good = bucket.order.iter().filter(allowed);
-        found.extend(good.take(per_bucket).copied());
+        let mut good = bucket.order.iter().filter(allowed);
+        let first = found.len();
+        found.extend(good.by_ref().take(per_bucket).copied());
+        // Where all of these hold pods that this one had better be apart from, so may the next
+        // hundreds: the first that holds none must not be missed.
+        let lonely = |rank: &Rank| inquiry.crowding(rank.2, coarse) == 0;
+        if per_bucket > 1 && !found[first..].iter().any(lonely) {
+            found.extend(good.take(WALKED_MAX).find(|rank| lonely(rank)).copied());
+        }
     }
     if per_bucket > 1 {
         let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter();
@@ -60,41 +69,24 @@ pub(crate) fn allows(
         && (inquiry.state.nodes[at].nominated.is_empty() || beside_nominated(inquiry, ranking, at))
 }
 
-/// Whether there is room beside the pods of at least this pod's priority that wait for the node.
-/// While one of them cannot be taken in, because those it replaces have not left yet, the node is
-/// closed.
+/// Whether there is room beside the pods that wait for the node and come before this one. While one
+/// of them cannot be taken in, because those it replaces have not left yet, the node is closed.
 fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
     let state = inquiry.state;
-    let node = &state.nodes[at];
-    let mut overlay = Overlay::default();
-    let mut mirror = node.mirror.clone();
-    let mut nobody = true;
-    for pod in inquiry.ahead(at) {
-        nobody = false;
-        let (class, row) = (state.class_of(pod), &state.pods[pod]);
-        let mut ask = Ask::new(&class.requests, &state.resources);
-        let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
-        let Ok(room) = ranking.judge_other(state, &class.spec, &mut ask, view) else {
-            return false;
-        };
-        if let Some(mirror) = &mut mirror {
-            let version = mirror.kubelet().config().version;
-            let grant = room.grant.map(|grant| (grant, state.resources.name(grant)));
-            let demand = ask.demands.get(&class.spec.pod, version, grant).cloned();
-            mirror.admit_told(pod, &row.uid, demand);
-        }
-        overlay.add(state, node, pod);
-        room.grant.into_iter().for_each(|grant| overlay.take_one(node, grant));
+    let mut ahead = state.waiting_for(at, inquiry.spec().priority);
+    // Of those that wait for the same node and matter as much, the first to come is the first to go.
+    match ahead.iter().position(|pod| state.pods[*pod].uid.as_ref() == inquiry.uid) {
+        Some(own) => ahead.truncate(own),
+        None if ahead.is_empty() => return true,
+        None => {}
     }
-    if nobody {
-        return true;
+    let mut foreseen = Foresight::now(state, at);
+    if ahead.iter().any(|pod| foreseen.add(ranking, *pod).is_none()) {
+        return false;
     }
-    let view = View { mirror: mirror.as_deref(), ..View::of(node).with(&overlay) };
     let mut ask = ranking.ask().clone();
-    // kube-scheduler does not ask those who wait if nobody else refuses anything; we do.
-    inquiry.filter(at, &overlay).is_ok()
-        && !inquiry.is_refused(at, &overlay)
-        && ranking.judge_other(state, inquiry.spec(), &mut ask, view).is_ok()
+    foreseen.neighbours_allow(inquiry)
+        && ranking.judge_other(state, inquiry.spec(), &mut ask, foreseen.view()).is_ok()
 }
 
 fn best(inquiry: &Inquiry<'_>, ranking: &Ranking, found: &[Rank]) -> Option<NodeIx> {

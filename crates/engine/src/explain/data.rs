@@ -309,8 +309,10 @@ pub enum Remedy {
     Evict {
         /// The node.
         node: Arc<str>,
-        /// The pods, the least important first.
+        /// The pods, the least important first; none if those who leave anyway are enough.
         victims: Vec<PodName>,
+        /// Others that are leaving the node already.
+        leaving: Vec<PodName>,
         /// How many of the evictions violate a disruption budget.
         budget_violations: usize,
         /// Whether Berth evicts them by itself when the pod's turn comes.

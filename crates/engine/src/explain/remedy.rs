@@ -150,13 +150,16 @@ impl Search<'_> {
             Evictor { priority: priority.saturating_add(1), now_ms: self.now_ms, rest_ms: 0 };
         let found = own.and_then(|evictor| Some((true, self.victims(spec, &evictor)?)));
         let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
-        let (by_preemption, (node, victims, budget_violations)) = found?;
-        Some(Remedy::Evict {
-            node: self.state.nodes[node].object.name.clone(),
-            victims: victims.iter().map(|pod| pod_name(self.state, *pod)).collect(),
-            budget_violations,
-            by_preemption,
-        })
+        let (by_preemption, (at, victims, budget_violations)) = found?;
+        let node = self.state.nodes[at].object.name.clone();
+        let named = |pod: PodIx| pod_name(self.state, pod);
+        let above = if by_preemption { priority } else { equals.priority };
+        let leaving = match self.config.profile {
+            Profile::Berth => self.state.leaving_for(at, above).map(named).collect(),
+            _ => Vec::new(),
+        };
+        let victims = victims.into_iter().map(named).collect();
+        Some(Remedy::Evict { node, victims, leaving, budget_violations, by_preemption })
     }
 
     fn victims(

@@ -245,13 +245,19 @@ fn miss(miss: &Miss) -> String {
 
 fn remedy(remedy: &Remedy) -> String {
     match remedy {
-        Remedy::Evict { node, victims, budget_violations, by_preemption } => {
+        Remedy::Evict { node, victims, leaving, .. } if victims.is_empty() => {
+            format!("once {} left {}", list(leaving, pod_with_priority), name(node))
+        }
+        Remedy::Evict { node, victims, leaving, budget_violations, by_preemption } => {
             let (victims, node) = (list(victims, pod_with_priority), name(node));
             let mut text = if *by_preemption {
                 format!("once preemption evicts {victims} from {node}")
             } else {
                 format!("if {victims} left {node}")
             };
+            if !leaving.is_empty() {
+                text += &format!(" and {} left as well", list(leaving, pod_with_priority));
+            }
             if *budget_violations > 0 {
                 let evictions = count(*budget_violations, "eviction");
                 text += &format!(", {evictions} against disruption budgets");

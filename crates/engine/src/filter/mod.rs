@@ -123,19 +123,8 @@ impl<'s> Inquiry<'s> {
 
     /// Pods of at least this pod's priority that wait for a node, the most important first.
     pub(crate) fn ahead(&self, at: NodeIx) -> SmallVec<[PodIx; 2]> {
-        let priority = |pod: PodIx| self.state.class_of(pod).spec.priority;
-        let nominated = self.state.nodes[at].nominated.iter().copied();
-        let mut ahead: SmallVec<[PodIx; 2]> = nominated
-            .filter(|pod| {
-                let row = &self.state.pods[*pod];
-                let waits = row.uid.as_ref() != self.uid && !row.is_terminating();
-                waits && priority(*pod) >= self.class.spec.priority
-            })
-            .collect();
-        ahead.sort_by(|one, other| {
-            let turn = |pod: PodIx| (self.state.pods[pod].created_at_ms, &self.state.pods[pod].uid);
-            priority(*other).cmp(&priority(*one)).then_with(|| turn(*one).cmp(&turn(*other)))
-        });
+        let mut ahead = self.state.waiting_for(at, self.class.spec.priority);
+        ahead.retain(|pod| self.state.pods[*pod].uid.as_ref() != self.uid);
         ahead
     }
 

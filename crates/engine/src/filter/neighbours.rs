@@ -8,7 +8,7 @@ use super::Inquiry;
 use crate::census::{Claim, Counted};
 use crate::class::SpreadRule;
 use crate::overlay::Overlay;
-use crate::table::{KeyIx, NodeIx, QueryIx, TallyIx};
+use crate::table::{KeyIx, NodeIx, PodIx, QueryIx, TallyIx};
 use crate::verdict::{Plugin, Reason, Rejection};
 
 impl Inquiry<'_> {
@@ -41,6 +41,26 @@ impl Inquiry<'_> {
         self.rules.soft_spread.iter().any(|rule| rule.by_host || fine(rule.tally))
             || self.rules.preferred.iter().any(|(_, tally)| fine(*tally))
             || self.welcomed_by().any(fine)
+    }
+
+    /// How many pods that this one had better be apart from are on the node's own domains: those of
+    /// keys that tell nodes of one locality apart.
+    pub(crate) fn crowding(&self, at: NodeIx, coarse: &[KeyIx]) -> i64 {
+        let census = &self.state.census;
+        let spread = self.rules.soft_spread.iter().map(|rule| (rule.key, rule.tally));
+        let avoided = self.rules.preferred.iter().filter(|(weight, _)| *weight < 0);
+        let avoided = avoided.map(|(_, tally)| *tally);
+        let asked = census.asked_about(self.class_at);
+        let avoiding = asked.filter_map(|(tally, claim)| match claim {
+            Claim::Prefer(weight) if weight < 0 => Some(tally),
+            _ => None,
+        });
+        let others = avoided.chain(avoiding).map(|tally| (census.count(tally).key, tally));
+        spread
+            .chain(others)
+            .filter(|(key, _)| !coarse.contains(key))
+            .map(|(key, tally)| i64::from(census.tally(tally).at(census.domain(key, at)).max(0)))
+            .sum()
     }
 
     /// Nodes, at most `most`, where pods are that welcome this one or that it likes.
@@ -123,7 +143,7 @@ impl Inquiry<'_> {
         // kube-scheduler takes pods away and adds them without asking whether they are being
         // deleted, so a dry run can count below zero. So do we.
         let change = if census.counts_node(rule.tally, at) {
-            self.difference(rule.query, overlay)
+            self.changed(rule.query, overlay.spread_differences())
         } else {
             0
         };
@@ -140,12 +160,12 @@ impl Inquiry<'_> {
 
     /// How the number of pods on the node that a question means changes.
     fn difference(&self, query: QueryIx, overlay: &Overlay) -> i32 {
-        if overlay.is_plain() {
-            return 0;
-        }
-        let census = &self.state.census;
-        let meant = |pod| census.means(query, self.state.pods[pod].class);
-        overlay.differences().filter(|(pod, _)| meant(*pod)).map(|(_, change)| change).sum()
+        self.changed(query, overlay.differences())
+    }
+
+    fn changed(&self, query: QueryIx, differences: impl Iterator<Item = (PodIx, i32)>) -> i32 {
+        let meant = |pod| self.state.census.means(query, self.state.pods[pod].class);
+        differences.filter(|(pod, _)| meant(*pod)).map(|(_, change)| change).sum()
     }
 
     pub(super) fn pod_affinity(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {

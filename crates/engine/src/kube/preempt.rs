@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use berth_model::policy::DisruptionBudget;
-use berth_model::spec::{Phase, PreemptionPolicy};
+use berth_model::spec::{Phase, PodSpec, PreemptionPolicy};
 
 use super::Verdicts;
 use crate::filter::Inquiry;
@@ -149,6 +149,14 @@ fn started(pod: &PodState) -> i64 {
     pod.started_at_ms.unwrap_or(i64::MAX)
 }
 
+/// Whether a budget counts pods like this.
+pub(crate) fn protects(budget: &DisruptionBudget, spec: &PodSpec) -> bool {
+    let selector = budget.selector.as_ref().filter(|selector| !selector.is_empty());
+    budget.namespace == spec.namespace
+        && !spec.labels.is_empty()
+        && selector.is_some_and(|selector| selector.matches(&spec.labels))
+}
+
 /// Pods whose eviction, most important first, would violate a budget, and the others. Evictions that
 /// are under way count against budgets before these do.
 pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Vec<PodIx>) {
@@ -159,14 +167,7 @@ pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Ve
         let spec = &state.class(row.class).spec;
         let mut violated = false;
         for (budget, allowed) in &mut left {
-            let protects = budget.namespace == spec.namespace
-                && !spec.labels.is_empty()
-                && budget
-                    .selector
-                    .as_ref()
-                    .is_some_and(|one| !one.is_empty() && one.matches(&spec.labels))
-                && !budget.disrupted_pods.contains(&row.name);
-            if protects {
+            if protects(budget, spec) && !budget.disrupted_pods.contains(&row.name) {
                 *allowed = allowed.saturating_sub(1);
                 violated |= *allowed < 0;
             }

@@ -52,16 +52,17 @@ impl State {
                 if self.budgets.get(&name) == Some(&budget) {
                     return;
                 }
+                self.touch_protected(&budget);
                 let before = self.budgets.insert(name.clone(), budget);
+                before.iter().for_each(|before| self.touch_protected(before));
                 self.journal_object(
                     before.map_or(Event::BudgetGone(name.0, name.1), Event::Budget),
                 );
-                self.changes.budgets();
             }
             Event::BudgetGone(namespace, name) => {
                 if let Some(before) = self.budgets.remove(&(namespace, name)) {
+                    self.touch_protected(&before);
                     self.journal_object(Event::Budget(before));
-                    self.changes.budgets();
                 }
             }
             other => self.apply_settings(other),
@@ -96,6 +97,19 @@ impl State {
             }
             Event::PoolGone(name) => match self.pools.remove(&name) {
                 Some(before) => Event::Pool(before),
+                None => return,
+            },
+            Event::Accelerator(accelerator) => {
+                let name = accelerator.resource.clone();
+                let before = self.accelerators.insert(name.clone(), accelerator);
+                self.offer_anew();
+                before.map_or(Event::AcceleratorGone(name), Event::Accelerator)
+            }
+            Event::AcceleratorGone(name) => match self.accelerators.remove(&name) {
+                Some(before) => {
+                    self.offer_anew();
+                    Event::Accelerator(before)
+                }
                 None => return,
             },
             Event::Grouping(grouping) => {
@@ -141,7 +155,7 @@ impl State {
         let name = node.name.clone();
         self.journal_object(Event::NodeGone(name.clone()));
         let (capacity, pods_max) = self.resources.capacity(&node.allocatable);
-        let offers = offer::of_node(&node, &mut self.resources);
+        let offers = offer::of_node(&node, &self.accelerators, &mut self.resources);
         let at = self.nodes.insert(NodeState {
             object: node.clone(),
             tie: fingerprint(name.as_ref()),
@@ -173,7 +187,7 @@ impl State {
         }
         self.journal_object(Event::Node((*before).clone()));
         let (capacity, pods_max) = self.resources.capacity(&node.allocatable);
-        let offers = offer::of_node(&node, &mut self.resources);
+        let offers = offer::of_node(&node, &self.accelerators, &mut self.resources);
         if (&before.labels, &before.taints) != (&node.labels, &node.taints) {
             let pods = self.nodes[at].pods.clone();
             for pod in &pods {
@@ -193,6 +207,18 @@ impl State {
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
         self.touch(at, Change::Node);
+    }
+
+    /// What device resources are has changed: nodes may offer something else.
+    fn offer_anew(&mut self) {
+        for at in self.nodes.indexes().collect::<Vec<NodeIx>>() {
+            let node = self.nodes[at].object.clone();
+            let offers = offer::of_node(&node, &self.accelerators, &mut self.resources);
+            if offers != self.nodes[at].offers {
+                self.nodes[at].offers = offers;
+                self.touch(at, Change::Node);
+            }
+        }
     }
 
     fn remove_node(&mut self, name: &Arc<str>) {

@@ -23,6 +23,7 @@ use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
 use crate::event::NodeTopology;
+use crate::offer::Accelerators;
 use crate::query::Namespaces;
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
 use crate::volume::Storage;
@@ -57,6 +58,8 @@ pub(crate) struct State {
     pub(crate) quotas: BTreeMap<FullName, Quota>,
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
     pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
+    /// What is said about device resources.
+    accelerators: Accelerators,
     pub(crate) storage: Storage,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,

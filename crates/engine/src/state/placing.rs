@@ -2,14 +2,18 @@
 //!
 //! Owns the one way onto a node and off it, so that all sums stay true. Must not decide anything.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
+use berth_model::policy::DisruptionBudget;
 use berth_model::spec::{Phase, Volume};
+use smallvec::SmallVec;
 
 use super::{FullName, Place, State, workload};
 use crate::changes::Change;
+use crate::kube::preempt::protects;
 use crate::mirror::Mirror;
-use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
+use crate::table::{Bits, ClassIx, NodeIx, PodIx, ResourceIx};
 
 impl State {
     /// Puts a pod where its `place` says, if that node exists: as an event tells, whose order need
@@ -78,6 +82,18 @@ impl State {
 
     pub(crate) fn touch(&mut self, node: NodeIx, change: Change) {
         self.changes.push(node, change, self.nodes.len());
+    }
+
+    /// Evictions may cost more or less now where there are pods that a budget protects.
+    pub(super) fn touch_protected(&mut self, budget: &DisruptionBudget) {
+        let protected = |at: ClassIx| protects(budget, &self.class_rows[at].spec);
+        let mut classes = Bits::default();
+        self.class_rows.indexes().for_each(|at| classes.set(at, protected(at)));
+        let pods = self.pods.iter().filter(|(_, pod)| classes.contains(pod.class));
+        let mut nodes: Vec<NodeIx> = pods.filter_map(|(_, pod)| pod.place.node()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.into_iter().for_each(|node| self.touch(node, Change::Taken));
     }
 
     pub(super) fn count(&mut self, at: PodIx, node: NodeIx) {
@@ -203,6 +219,10 @@ impl State {
             self.journal_pod(at);
             self.pods[at].leaving = false;
             self.leaving.remove(&at);
+            let spec = &self.class_rows[self.pods[at].class].spec;
+            let budgets = self.budgets.values().filter(|budget| protects(budget, spec));
+            let budgets: Vec<DisruptionBudget> = budgets.cloned().collect();
+            budgets.iter().for_each(|budget| self.touch_protected(budget));
             if let Some(node) = self.pods[at].place.node() {
                 self.touch(node, Change::Taken);
             }
@@ -250,12 +270,29 @@ impl State {
             _ => None,
         };
         let priority = self.class_of(at).spec.priority;
-        let pods = node.into_iter().flat_map(|node| self.nodes[node].pods.iter().copied());
-        pods.filter(move |pod| {
+        node.into_iter().flat_map(move |node| self.leaving_for(node, priority))
+    }
+
+    /// Pods that are leaving a node, evicted for others, and matter less than this.
+    pub(crate) fn leaving_for(&self, node: NodeIx, priority: i32) -> impl Iterator<Item = PodIx> {
+        self.nodes[node].pods.iter().copied().filter(move |pod| {
             let row = &self.pods[*pod];
             let preempted = row.phase == (Phase::Terminating { by_preemption: true });
             (row.leaving || preempted) && self.class(row.class).spec.priority < priority
         })
+    }
+
+    /// Pods that wait for a node and matter at least as much as this, the most important first.
+    pub(crate) fn waiting_for(&self, node: NodeIx, priority: i32) -> SmallVec<[PodIx; 2]> {
+        let of = |pod: PodIx| self.class_of(pod).spec.priority;
+        let nominated = self.nodes[node].nominated.iter().copied();
+        let waits = |pod: &PodIx| !self.pods[*pod].is_terminating() && of(*pod) >= priority;
+        let mut waiting: SmallVec<[PodIx; 2]> = nominated.filter(waits).collect();
+        waiting.sort_by_cached_key(|pod| {
+            let row = &self.pods[*pod];
+            (Reverse(of(*pod)), row.created_at_ms, row.uid.clone())
+        });
+        waiting
     }
 
     /// A pod is to be evicted; it stays until an event says that it is gone.

@@ -14,7 +14,7 @@ use berth_engine::event::Event;
 use berth_kubelet::Verdict;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
-use super::books::{Books, Entry};
+use super::books::{Books, Entry, Spot};
 use super::rules::Scene;
 
 /// What decisions must keep to.
@@ -320,7 +320,11 @@ impl Checker {
         let scene = Scene::new(&self.books, self.config);
         let taker = scene.taker(&entry);
         let evictable = self.evictable(&entry, node, now_ms);
-        let fits = |gone: &[Arc<str>]| scene.without(gone).takes(&entry, node);
+        let leaving = self.leaving(&entry, node);
+        let fits = |gone: &[Arc<str>]| {
+            let gone: Vec<Arc<str>> = gone.iter().chain(&leaving).cloned().collect();
+            scene.without(&gone).takes(&entry, node)
+        };
         // kube-scheduler counts pods that are being deleted as gone twice, and a host port that two
         // pods have as free when one of them is gone.
         let twice = |uid: &Arc<str>| self.books.pods.get(uid).is_some_and(Entry::is_terminating);
@@ -353,13 +357,29 @@ impl Checker {
                 self.broken(Law::BudgetsAreCounted, text);
             }
         }
+        if victims.is_empty() && leaving.is_empty() {
+            self.broken(Law::VictimsAreNeeded, format!("{uid} waits for {node} and for nobody"));
+        }
         if let Some(why) = with_all {
             let text = format!("{uid} on {node} without {victims:?}: {why}");
             self.broken(Law::VictimsAreNeeded, text);
         }
         self.books.preempt(preempting, now_ms);
-        let (pod, node, victims) = (uid.clone(), node.clone(), victims.clone());
-        self.promises.push(Promise { pod, node, victims });
+        let victims = victims.iter().chain(&leaving).cloned().collect();
+        self.promises.push(Promise { pod: uid.clone(), node: node.clone(), victims });
+    }
+
+    /// Who is leaving a node, evicted for others and less important than a pod: Berth counts them as
+    /// gone, kube-scheduler does not.
+    fn leaving(&self, entry: &Entry, node: &Arc<str>) -> Vec<Arc<str>> {
+        let leaves = |pod: &&Entry| {
+            let preempted = pod.object.phase == (Phase::Terminating { by_preemption: true });
+            self.asks_kubelets()
+                && pod.spot == Spot::On(node.clone())
+                && (pod.leaving || preempted)
+                && pod.spec().priority < entry.spec().priority
+        };
+        self.books.pods.values().filter(leaves).map(|pod| pod.object.uid.clone()).collect()
     }
 
     /// How many of the evictions violate a budget, the most important pods going first, after those

@@ -105,12 +105,20 @@ impl<'a> Scene<'a> {
         fits.map(|_| ()).map_err(|_| "it is kept for a pod that waits")
     }
 
-    /// Pods that wait for the node and are at least as important.
+    /// Pods that wait for the node and are at least as important. For Berth, of two equals that wait
+    /// for the node the older goes first.
     fn ahead(&self, pod: &Entry, node: &Arc<str>) -> impl Iterator<Item = &'a Entry> {
-        let (uid, priority) = (pod.object.uid.clone(), pod.spec().priority);
-        let node = node.clone();
+        let turn = |one: &Entry| {
+            (Reverse(one.spec().priority), one.object.created_at_ms, one.object.uid.clone())
+        };
+        let (own, node) = (turn(pod), node.clone());
+        let by_turn = self.kubelets && pod.awaits(&node);
         self.books.pods.values().filter(move |other| {
-            other.awaits(&node) && other.object.uid != uid && other.spec().priority >= priority
+            let theirs = turn(other);
+            other.awaits(&node)
+                && theirs.2 != own.2
+                && theirs.0 <= own.0
+                && (!by_turn || theirs < own)
         })
     }
 

@@ -1,0 +1,116 @@
+//! A node as it is going to be: without those who leave, with those who wait for it.
+//!
+//! Owns the trial of pods coming and going on one node, kubelet included, so that room is never
+//! promised twice. Must not know who should come or go, nor carry anything out.
+
+use std::sync::Arc;
+
+use super::rank::Ranking;
+use super::room::{Ask, View};
+use crate::filter::Inquiry;
+use crate::mirror::Mirror;
+use crate::overlay::Overlay;
+use crate::state::{NodeState, State};
+use crate::table::{NodeIx, PodIx};
+
+/// A node with some pods gone and others come.
+#[derive(Clone)]
+pub(crate) struct Foresight<'s> {
+    state: &'s State,
+    pub(crate) at: NodeIx,
+    overlay: Overlay,
+    /// The kubelet, once it differs.
+    mirror: Option<Box<Mirror>>,
+}
+
+impl<'s> Foresight<'s> {
+    /// The node as it is.
+    pub(crate) fn now(state: &'s State, at: NodeIx) -> Self {
+        Self { state, at, overlay: Overlay::default(), mirror: None }
+    }
+
+    /// The node when those have left who make room for a pod of this priority, and those have come
+    /// who wait for it and matter as much or more. `None` if one of them has no room even then:
+    /// whoever is told of the node next cannot count on anything.
+    pub(crate) fn for_priority(
+        state: &'s State,
+        ranking: &Ranking,
+        at: NodeIx,
+        priority: i32,
+    ) -> Option<Self> {
+        let mut foreseen = Self::now(state, at);
+        state.leaving_for(at, priority).for_each(|pod| foreseen.remove(pod));
+        for pod in state.waiting_for(at, priority) {
+            foreseen.add(ranking, pod)?;
+        }
+        Some(foreseen)
+    }
+
+    pub(crate) fn node(&self) -> &'s NodeState {
+        &self.state.nodes[self.at]
+    }
+
+    pub(crate) fn mirror(&self) -> Option<&Mirror> {
+        self.mirror.as_deref().or(self.node().mirror.as_deref())
+    }
+
+    /// Whether pods leave, so that there is something to wait for.
+    pub(crate) fn somebody_leaves(&self) -> bool {
+        !self.overlay.gone.is_empty()
+    }
+
+    /// The node as it would be.
+    pub(crate) fn view(&self) -> View<'_> {
+        View { mirror: self.mirror(), ..View::of(self.node()).with(&self.overlay) }
+    }
+
+    /// Without a pod.
+    pub(crate) fn remove(&mut self, pod: PodIx) {
+        self.overlay.remove_exactly(self.state, self.node(), pod);
+        let uid = &self.state.pods[pod].uid;
+        if let Some(mirror) = self.mirror_mut() {
+            mirror.remove(pod, uid);
+        }
+    }
+
+    /// With a pod that waits; `None` if there is no room for it.
+    pub(crate) fn add(&mut self, ranking: &Ranking, pod: PodIx) -> Option<()> {
+        let state = self.state;
+        let class = state.class_of(pod);
+        let mut ask = Ask::new(&class.requests, &state.resources);
+        let room = ranking.judge_other(state, &class.spec, &mut ask, self.view()).ok()?;
+        let uid: &Arc<str> = &state.pods[pod].uid;
+        if let Some(mirror) = self.mirror_mut() {
+            let version = mirror.kubelet().config().version;
+            let grant = room.grant.map(|grant| (grant, state.resources.name(grant)));
+            let demand = ask.demands.get(&class.spec.pod, version, grant).cloned();
+            mirror.admit_told(pod, uid, demand);
+        }
+        let node = self.node();
+        self.overlay.add(state, node, pod);
+        room.grant.into_iter().for_each(|grant| self.overlay.take_one(node, grant));
+        Some(())
+    }
+
+    /// Whether neighbours allow a pod: with those who are to come and, like kube-scheduler, also if
+    /// they do not. kube-scheduler does not ask those who wait if nobody else refuses anything; we
+    /// do.
+    pub(crate) fn neighbours_allow(&self, inquiry: &Inquiry<'_>) -> bool {
+        let without = || {
+            let mut overlay = Overlay::default();
+            let gone = self.overlay.gone.iter();
+            gone.for_each(|pod| overlay.remove_exactly(self.state, self.node(), *pod));
+            inquiry.filter(self.at, &overlay).is_ok()
+        };
+        inquiry.filter(self.at, &self.overlay).is_ok()
+            && (self.overlay.come.is_empty()
+                || !inquiry.is_refused(self.at, &self.overlay) && without())
+    }
+
+    fn mirror_mut(&mut self) -> Option<&mut Mirror> {
+        if self.mirror.is_none() {
+            self.mirror.clone_from(&self.state.nodes[self.at].mirror);
+        }
+        self.mirror.as_deref_mut()
+    }
+}
