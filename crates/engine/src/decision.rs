@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use berth_model::resource::ResourceName;
+use berth_model::spec::GpuGrant;
 
 pub use crate::berth::room::Alignment;
 
@@ -31,8 +31,8 @@ pub struct Binding {
     pub pod: Arc<str>,
     /// The node.
     pub node: Arc<str>,
-    /// The resource of which it gets one for the part of a GPU it needs.
-    pub gpu_grant: Option<ResourceName>,
+    /// What it gets for the part of a GPU it needs.
+    pub gpu_grant: Option<GpuGrant>,
     /// How it will lie there.
     pub alignment: Alignment,
 }

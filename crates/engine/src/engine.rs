@@ -22,8 +22,9 @@ use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
+use crate::shares::Grant;
 use crate::state::{Checkpoint, Place, State};
-use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
+use crate::table::{ClassIx, NodeIx, PodIx};
 use crate::verdict::Diagnosis;
 
 /// Decides where pods go.
@@ -56,7 +57,7 @@ struct Saved {
 /// Where a pod can go at once.
 struct Found {
     node: NodeIx,
-    grant: Option<ResourceIx>,
+    grant: Option<Grant>,
     alignment: Alignment,
 }
 
@@ -201,7 +202,7 @@ impl Engine {
         Decision::Bind(Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
-            gpu_grant: found.grant.map(|grant| self.state.resources.name(grant).clone()),
+            gpu_grant: found.grant.map(|grant| self.state.named_grant(grant)),
             alignment: found.alignment,
         })
     }

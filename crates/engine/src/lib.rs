@@ -21,6 +21,7 @@ mod overlay;
 mod query;
 mod queue;
 mod shape;
+mod shares;
 mod state;
 mod table;
 pub mod verdict;

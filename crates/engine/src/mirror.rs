@@ -30,6 +30,8 @@ pub(crate) struct Mirror {
     /// Only pods that events told of have come, and none has left: the order in which they are taken
     /// in can still be mended.
     untouched: bool,
+    /// Devices of which shares are given away.
+    divided: Vec<u16>,
     /// What happened since the oldest decision that is not confirmed.
     unconfirmed: Option<Box<Unconfirmed>>,
 }
@@ -37,14 +39,30 @@ pub(crate) struct Mirror {
 #[derive(Clone, Debug)]
 struct Unconfirmed {
     before: Kubelet,
-    steps: Vec<(PodIx, Arc<str>, Step)>,
+    steps: Vec<Step>,
     pods: Vec<PodIx>,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Came(Option<Arc<PodDemand>>),
-    Left,
+    Came(PodIx, Arc<str>, Option<Arc<PodDemand>>),
+    Left(PodIx, Arc<str>),
+    /// A device is divided, so that it is not handed out whole, or is not any more.
+    Divided {
+        pool: usize,
+        device: u16,
+        divided: bool,
+    },
+}
+
+impl Step {
+    /// The pod that came or left.
+    fn pod(&self) -> Option<(PodIx, &Arc<str>)> {
+        match self {
+            Self::Came(pod, uid, _) | Self::Left(pod, uid) => Some((*pod, uid)),
+            Self::Divided { .. } => None,
+        }
+    }
 }
 
 impl Mirror {
@@ -56,6 +74,7 @@ impl Mirror {
             refused: Vec::new(),
             doubtful: Vec::new(),
             untouched: true,
+            divided: Vec::new(),
             unconfirmed: None,
         }
     }
@@ -85,7 +104,7 @@ impl Mirror {
         uid: &Arc<str>,
         demand: Option<Arc<PodDemand>>,
     ) {
-        self.step(pod, uid, Step::Came(demand));
+        self.step(Step::Came(pod, uid.clone(), demand));
     }
 
     /// We decided that a pod is on the node.
@@ -96,14 +115,29 @@ impl Mirror {
             Box::new(Unconfirmed { before, steps: Vec::new(), pods: Vec::new() })
         });
         unconfirmed.pods.push(pod);
-        self.step(pod, uid, Step::Came(demand));
+        self.step(Step::Came(pod, uid.clone(), demand));
     }
 
     /// A pod has left.
     pub(crate) fn remove(&mut self, pod: PodIx, uid: &Arc<str>) {
         self.untouched = false;
-        self.step(pod, uid, Step::Left);
+        self.step(Step::Left(pod, uid.clone()));
         self.confirm(pod);
+    }
+
+    /// Which devices of a resource are divided: whoever hands them out does not give them away whole
+    /// then, and tells the kubelet that they are not to be had.
+    pub(crate) fn divide(&mut self, resource: &str, is_divided: impl Fn(u16) -> bool) {
+        let Some(pool) = self.kubelet.pool_of(resource) else { return };
+        let devices = self.kubelet.pools().nth(pool).map_or(0, |pool| pool.devices.len());
+        for device in 0..u16::try_from(devices).unwrap_or(u16::MAX) {
+            let divided = is_divided(device);
+            if divided != self.divided.contains(&device) {
+                self.divided.retain(|one| *one != device);
+                self.divided.extend(divided.then_some(device));
+                self.step(Step::Divided { pool, device, divided });
+            }
+        }
     }
 
     /// A decision has been seen carried out.
@@ -125,19 +159,20 @@ impl Mirror {
         let Unconfirmed { before, steps, mut pods } = *unconfirmed;
         pods.retain(|one| *one != pod);
         // By UID: a pod that has left may have had the same number.
-        let again = steps.into_iter().filter(|(_, one, _)| one != uid).collect::<Vec<_>>();
+        let others = |step: &Step| step.pod().is_none_or(|(_, one)| one != uid);
+        let again = steps.into_iter().filter(others).collect::<Vec<_>>();
         self.admitted.retain(|one| *one != pod);
         self.refused.retain(|one| *one != pod);
-        for (other, _, _) in &again {
-            self.admitted.retain(|one| one != other);
-            self.refused.retain(|one| one != other);
+        for (other, _) in again.iter().filter_map(Step::pod) {
+            self.admitted.retain(|one| *one != other);
+            self.refused.retain(|one| *one != other);
         }
         self.kubelet = before.clone();
         if !pods.is_empty() {
             let steps = Vec::with_capacity(again.len());
             self.unconfirmed = Some(Box::new(Unconfirmed { before, steps, pods }));
         }
-        again.into_iter().for_each(|(pod, uid, step)| self.step(pod, &uid, step));
+        again.into_iter().for_each(|step| self.step(step));
     }
 
     /// Who came after it may have been given something else.
@@ -151,28 +186,35 @@ impl Mirror {
         self.remove(pod, uid);
     }
 
-    fn step(&mut self, pod: PodIx, uid: &Arc<str>, step: Step) {
+    fn step(&mut self, step: Step) {
         match &step {
-            Step::Came(demand) => {
+            Step::Came(pod, uid, demand) => {
                 let demand = demand.as_ref();
                 if demand.is_none_or(|demand| self.kubelet.admit(uid, demand).is_err()) {
-                    self.refused.push(pod);
+                    self.refused.push(*pod);
                 } else {
-                    self.admitted.push(pod);
+                    self.admitted.push(*pod);
                     if !self.doubtful.is_empty() {
-                        self.doubtful.push(pod);
+                        self.doubtful.push(*pod);
                     }
                 }
             }
-            Step::Left => {
+            Step::Left(pod, uid) => {
                 self.kubelet.remove(uid);
                 for pods in [&mut self.admitted, &mut self.refused, &mut self.doubtful] {
-                    pods.retain(|one| *one != pod);
+                    pods.retain(|one| one != pod);
                 }
+            }
+            Step::Divided { pool, device, divided } => {
+                let device = usize::from(*device);
+                let listed = self.kubelet.pools().nth(*pool);
+                let healthy = listed.and_then(|pool| pool.devices.get(device));
+                let healthy = healthy.is_some_and(|device| device.healthy) && !divided;
+                self.kubelet.set_device_health(*pool, device, healthy);
             }
         }
         if let Some(unconfirmed) = &mut self.unconfirmed {
-            unconfirmed.steps.push((pod, uid.clone(), step));
+            unconfirmed.steps.push(step);
             if unconfirmed.steps.len() > UNCONFIRMED_STEPS_MAX {
                 self.unconfirmed = None;
             }

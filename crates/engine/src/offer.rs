@@ -15,6 +15,7 @@ use berth_model::spec::GpuNeed;
 use smallvec::SmallVec;
 
 use crate::amounts::Resources;
+use crate::shares::WHOLE_MILLI;
 use crate::table::ResourceIx;
 
 /// Something that can be given for a part of a GPU.
@@ -26,6 +27,8 @@ pub(crate) struct Offer {
     pub(crate) memory_bytes: u64,
     /// Its part of the GPU's compute, in thousandths.
     pub(crate) compute_milli: u16,
+    /// Whether shares of it can be had as well, of any size.
+    pub(crate) divisible: bool,
 }
 
 /// What is said about device resources, by name.
@@ -41,6 +44,12 @@ impl Offer {
     }
 }
 
+/// The label by which whoever hands out a node's GPUs says that it divides them on demand, and how.
+const DIVISION: &str = "berth.dev/gpu-division";
+
+/// In shares with capped memory and compute.
+const BY_SHARES: &str = "shares";
+
 const DOMAIN: &str = "nvidia.com/";
 const SHARED_RESOURCE: &str = ".shared";
 const SHARED_PRODUCT: &str = "-SHARED";
@@ -53,6 +62,7 @@ pub(crate) fn of_node(
     accelerators: &Accelerators,
     resources: &mut Resources,
 ) -> Offers {
+    let divided = node.labels.get(DIVISION).is_some_and(|value| value.as_ref() == BY_SHARES);
     let mut offers: Offers = node
         .allocatable
         .iter()
@@ -62,7 +72,9 @@ pub(crate) fn of_node(
                 Some(known) => (said_bytes(node, &known.memory)?, known.compute_milli),
                 None => unit(node, name.as_str().strip_prefix(DOMAIN)?)?,
             };
-            Some(Offer { resource: resources.number(name), memory_bytes, compute_milli })
+            let divisible = divided && compute_milli == WHOLE_MILLI;
+            let resource = resources.number(name);
+            Some(Offer { resource, memory_bytes, compute_milli, divisible })
         })
         .collect();
     // By name last, because numbers depend on the order of events.

@@ -3,18 +3,20 @@
 //! Owns the difference to the node as it is, so that preemption and nominations can be tried without
 //! changing anything. Must not know what is tried.
 
-use berth_model::spec::HostPort;
+use berth_model::spec::{GpuNeed, HostPort};
 use smallvec::SmallVec;
 
-use crate::amounts;
+use crate::shares::{self, Grant, Shares};
 use crate::state::{NodeState, State};
-use crate::table::{PodIx, ResourceIx};
+use crate::table::PodIx;
 
 /// A node with some pods taken away and others added.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
     /// What would be used, once that differs from what is.
     used: Option<Vec<i64>>,
+    /// How GPUs would be divided, once that may differ from how they are.
+    shares: Option<Box<Shares>>,
     pod_change: i64,
     /// Host ports that would be taken, once they differ: each once, so that a port that two pods
     /// have is free when one of them goes. That is how kube-scheduler counts them.
@@ -29,6 +31,11 @@ impl Overlay {
     /// What would be used of the node, by resource.
     pub(crate) fn used<'a>(&'a self, node: &'a NodeState) -> &'a [i64] {
         self.used.as_deref().unwrap_or(&node.used)
+    }
+
+    /// How the node's GPUs would be divided.
+    pub(crate) fn shares<'a>(&'a self, node: &'a NodeState) -> Option<&'a Shares> {
+        self.shares.as_deref().or(node.shares.as_deref())
     }
 
     /// Whether none of these host ports would be taken.
@@ -74,15 +81,16 @@ impl Overlay {
         self.count(state, node, pod, 1);
     }
 
-    /// With one more of a resource taken.
-    pub(crate) fn take_one(&mut self, node: &NodeState, resource: ResourceIx) {
+    /// With what a pod would be given for the part of a GPU it needs.
+    pub(crate) fn give(&mut self, node: &NodeState, grant: Grant, need: Option<&GpuNeed>) {
         let used = self.used.get_or_insert_with(|| node.used.clone());
-        *amounts::at_mut(used, resource) += 1;
+        let shares = shares_of(&mut self.shares, node);
+        shares::count(grant, need, used, shares, 1);
     }
 
     fn count(&mut self, state: &State, node: &NodeState, pod: PodIx, sign: i64) {
         let used = self.used.get_or_insert_with(|| node.used.clone());
-        state.count_requests(pod, used, sign);
+        state.count_requests(pod, used, shares_of(&mut self.shares, node), sign);
         self.pod_change += sign;
         let changed = &state.class_of(pod).spec.host_ports;
         if changed.is_empty() {
@@ -113,4 +121,11 @@ impl Overlay {
         let gone = self.gone.iter().map(|pod| (*pod, -1));
         gone.chain(self.come.iter().map(|pod| (*pod, 1)))
     }
+}
+
+fn shares_of<'a>(changed: &'a mut Option<Box<Shares>>, node: &NodeState) -> Option<&'a mut Shares> {
+    if changed.is_none() {
+        changed.clone_from(&node.shares);
+    }
+    changed.as_deref_mut()
 }

@@ -103,7 +103,7 @@ fn a_need_is_met_by_the_smallest_part_that_will_do_on_any_board() {
         kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Pod(pending(&spec, 1)));
         let Some(Decision::Bind(binding)) = engine.decide(0) else { panic!("{pool}: not bound") };
-        let grant = binding.gpu_grant.unwrap().to_string();
+        let grant = binding.gpu_grant.unwrap().resource.to_string();
         // A slice of 10 GB is too small, so on that node the need is met by a whole GPU.
         let expected = if pool == "h100" { whole } else { smallest.0 };
         assert_eq!(grant, expected, "{pool}");
@@ -125,7 +125,7 @@ fn a_need_is_met_by_another_vendors_device_once_it_is_said_what_that_is() {
     let memory = AcceleratorMemory::Bytes(192_000_000_000);
     engine.apply(Event::Accelerator(Accelerator { resource, memory, compute_milli: 1000 }));
     let Some(Decision::Bind(binding)) = engine.decide(1) else { panic!("not bound") };
-    assert_eq!(binding.gpu_grant.unwrap().as_str(), "amd.com/gpu");
+    assert_eq!(binding.gpu_grant.unwrap().resource.as_str(), "amd.com/gpu");
 }
 
 #[test]

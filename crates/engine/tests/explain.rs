@@ -21,7 +21,7 @@ use berth_model::policy::{DisruptionBudget, Pool};
 use berth_model::quantity::Quantity;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{
-    GpuNeed, HostPort, Phase, PodObject, PodSpec, PreemptionPolicy, Protocol, Volume,
+    GpuGrant, GpuNeed, HostPort, Phase, PodObject, PodSpec, PreemptionPolicy, Protocol, Volume,
 };
 use berth_model::taint::{Effect, Taint};
 use berth_testkit::cluster::{
@@ -944,7 +944,7 @@ fn explains_anything_in_under_a_thousand_characters() {
             pod,
             node,
             alignment: Alignment::Unknown,
-            grant: Some(long_resource(1)),
+            grant: Some(GpuGrant { resource: long_resource(1), gpu: Some(u16::MAX) }),
             why: Box::new(long_why()),
         },
     ] {

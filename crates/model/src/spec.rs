@@ -184,8 +184,19 @@ pub struct PodObject {
     pub nominated: Option<Arc<str>>,
     /// Where it is in its life.
     pub phase: Phase,
-    /// The resource of which it has been given one for the part of a GPU it needs.
-    pub gpu_grant: Option<ResourceName>,
+    /// What it has been given for the part of a GPU it needs.
+    pub gpu_grant: Option<GpuGrant>,
+}
+
+/// What a pod has been given for the part of a GPU it needs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GpuGrant {
+    /// A device resource.
+    pub resource: ResourceName,
+    /// The number of the GPU of which it is a share, on nodes whose GPUs are divided on demand;
+    /// `None`: it is one of the resource. Where the node's devices are known this is the place in the
+    /// plugin's list; elsewhere it only says which shares go together.
+    pub gpu: Option<u16>,
 }
 
 /// Where a pod is in its life.

@@ -10,6 +10,7 @@ use super::room::{Ask, View};
 use crate::filter::Inquiry;
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
+use crate::shares::Grant;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx};
 
@@ -71,6 +72,7 @@ impl<'s> Foresight<'s> {
         if let Some(mirror) = self.mirror_mut() {
             mirror.remove(pod, uid);
         }
+        self.divide();
     }
 
     /// With a pod that waits; `None` if there is no room for it.
@@ -82,13 +84,17 @@ impl<'s> Foresight<'s> {
         let uid: &Arc<str> = &state.pods[pod].uid;
         if let Some(mirror) = self.mirror_mut() {
             let version = mirror.kubelet().config().version;
-            let grant = room.grant.map(|grant| (grant, state.resources.name(grant)));
-            let demand = ask.demands.get(&class.spec.pod, version, grant).cloned();
+            let device = room.grant.and_then(Grant::device);
+            let device = device.map(|device| (device, state.resources.name(device)));
+            let demand = ask.demands.get(&class.spec.pod, version, device).cloned();
             mirror.admit_told(pod, uid, demand);
         }
         let node = self.node();
         self.overlay.add(state, node, pod);
-        room.grant.into_iter().for_each(|grant| self.overlay.take_one(node, grant));
+        if let Some(grant) = room.grant {
+            self.overlay.give(node, grant, class.spec.gpu.as_ref());
+        }
+        self.divide();
         Some(())
     }
 
@@ -105,6 +111,19 @@ impl<'s> Foresight<'s> {
         inquiry.filter(self.at, &self.overlay).is_ok()
             && (self.overlay.come.is_empty()
                 || !inquiry.is_refused(self.at, &self.overlay) && without())
+    }
+
+    /// GPUs may be divided now, or whole again.
+    fn divide(&mut self) {
+        let state = self.state;
+        if self.node().shares.is_none() {
+            return;
+        }
+        let Self { overlay, mirror, .. } = self;
+        if let (Some(shares), Some(mirror)) = (overlay.shares(&state.nodes[self.at]), mirror) {
+            let resource = state.resources.name(shares.resource);
+            mirror.divide(resource.as_str(), |gpu| shares.is_divided(gpu));
+        }
     }
 
     fn mirror_mut(&mut self) -> Option<&mut Mirror> {

@@ -16,6 +16,8 @@ use super::room::{Ask, View};
 use crate::amounts::{self, Amounts};
 use crate::filter::Inquiry;
 use crate::kube::preempt::{PRIORITY_SHIFT, importance, priority, split_by_budgets};
+use crate::offer::Offer;
+use crate::shares::Grant;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx};
 
@@ -109,7 +111,8 @@ impl Missing {
     fn evict(&mut self, state: &State, view: View<'_>, pod: PodIx, sign: i64) -> bool {
         let mut helps = self.pods > 0;
         self.pods -= sign;
-        let grant = state.pods[pod].grant.map(|grant| (grant, 1));
+        let device = state.pods[pod].grant.and_then(Grant::device);
+        let grant = device.map(|device| (device, 1));
         for (resource, amount) in state.class_of(pod).requests.iter().copied().chain(grant) {
             for (one, missing) in &mut self.amounts {
                 if *one == resource {
@@ -148,7 +151,9 @@ pub(crate) fn estimate(
     let grants: SmallVec<[Option<ResourceIx>; 2]> = match &spec.gpu {
         None => std::iter::once(None).collect(),
         Some(need) => {
-            let offers = node.offers.iter().filter(|offer| offer.satisfies(need));
+            // Whom shares have to be taken from is found out by trying.
+            let satisfies = |offer: &&Offer| offer.satisfies(need) && !offer.divisible;
+            let offers = node.offers.iter().filter(satisfies);
             offers.map(|offer| Some(offer.resource)).collect()
         }
     };
@@ -311,7 +316,8 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
         let freed = victims.iter().map(|pod| {
             let requests = &state.class_of(*pod).requests;
             let of_class = requests.iter().find(|(one, _)| one == resource);
-            let granted = i64::from(state.pods[*pod].grant == Some(*resource));
+            let device = state.pods[*pod].grant.and_then(Grant::device);
+            let granted = i64::from(device == Some(*resource));
             of_class.map_or(0, |(_, amount)| *amount).saturating_add(granted)
         });
         freed.fold(0, i64::saturating_add).saturating_sub(*amount)

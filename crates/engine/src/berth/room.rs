@@ -3,10 +3,12 @@
 //! Owns the judgement of a node by itself: resources, ports, offers for parts of GPUs, what its
 //! kubelet would do, and what would be left. Less is better. Must not know other nodes.
 
-use berth_kubelet::{KubeletVersion, PodDemand, Reason, TopologyPolicy, Verdict};
+use std::cmp::Reverse;
+
+use berth_kubelet::{Certainty, KubeletVersion, PodDemand, Reason, TopologyPolicy, Verdict};
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
-use berth_model::spec::PodSpec;
+use berth_model::spec::{GpuNeed, PodSpec};
 use smallvec::SmallVec;
 
 use crate::amounts::{self, Amounts, CPU, Resources};
@@ -15,6 +17,7 @@ use crate::demand::Demands;
 use crate::filter::{Shortage, fit};
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
+use crate::shares::{Grant, Share, Shares, WHOLE_MILLI};
 use crate::state::NodeState;
 use crate::table::{PodIx, ResourceIx};
 
@@ -43,6 +46,7 @@ pub(crate) struct View<'a> {
     pub(crate) node: &'a NodeState,
     pub(crate) used: &'a [i64],
     pub(crate) pods: i64,
+    pub(crate) shares: Option<&'a Shares>,
     pub(crate) mirror: Option<&'a Mirror>,
     /// Pods that would be gone.
     pub(crate) gone: &'a [PodIx],
@@ -52,13 +56,14 @@ impl<'a> View<'a> {
     /// As it is.
     pub(crate) fn of(node: &'a NodeState) -> Self {
         let (used, pods) = (node.used.as_slice(), node.pods.len() as i64);
-        Self { node, used, pods, mirror: node.mirror.as_deref(), gone: &[] }
+        let (shares, mirror) = (node.shares.as_deref(), node.mirror.as_deref());
+        Self { node, used, pods, shares, mirror, gone: &[] }
     }
 
     /// With some pods gone and others come, apart from what the kubelet makes of that.
     pub(crate) fn with(self, overlay: &'a Overlay) -> Self {
         let (used, pods) = (overlay.used(self.node), overlay.pod_count(self.node));
-        Self { used, pods, gone: &overlay.gone, ..self }
+        Self { used, pods, shares: overlay.shares(self.node), gone: &overlay.gone, ..self }
     }
 }
 
@@ -81,7 +86,7 @@ pub(crate) struct Room {
     /// Orders nodes; less is better.
     pub(crate) key: u64,
     /// What is given for a part of a GPU.
-    pub(crate) grant: Option<ResourceIx>,
+    pub(crate) grant: Option<Grant>,
     pub(crate) alignment: Alignment,
 }
 
@@ -114,15 +119,22 @@ impl Judge<'_> {
     pub(crate) fn judge(&self, ask: &mut Ask, view: View<'_>) -> Result<Room, Obstacle> {
         fit(&ask.requests, view.node, view.used, view.pods).map_err(Obstacle::Short)?;
         self.ports(view)?;
-        let Some(need) = &self.spec.gpu else { return self.with_grant(ask, view, None) };
+        let Some(need) = &self.spec.gpu else { return self.with_device(ask, view, None) };
         let mut obstacle = Obstacle::NoOffer;
         for offer in view.node.offers.iter().filter(|offer| offer.satisfies(need)) {
+            if let Some(shares) = view.shares.filter(|shares| shares.resource == offer.resource) {
+                match self.with_share(ask, view, shares, need) {
+                    Ok(room) => return Ok(room),
+                    Err(found) => obstacle = found,
+                }
+                continue;
+            }
             let capacity = amounts::at(&view.node.capacity, offer.resource);
             if amounts::at(view.used, offer.resource) >= capacity {
                 obstacle = Obstacle::Short(Shortage::of(offer.resource));
                 continue;
             }
-            match self.with_grant(ask, view, Some(offer.resource)) {
+            match self.with_device(ask, view, Some(offer.resource)) {
                 Ok(room) => {
                     let excess = offer.memory_bytes.saturating_sub(need.memory_bytes);
                     let key = room.key | Key::excess(excess);
@@ -145,14 +157,55 @@ impl Judge<'_> {
         if !wanted.is_empty() && taken(wanted) { Err(Obstacle::Ports) } else { Ok(()) }
     }
 
-    fn with_grant(
+    /// With one of a resource for the part of a GPU it needs, if it needs one.
+    fn with_device(
+        &self,
+        ask: &mut Ask,
+        view: View<'_>,
+        device: Option<ResourceIx>,
+    ) -> Result<Room, Obstacle> {
+        let (alignment, pinned) = self.alignment(ask, view, device)?;
+        let key = Key::of(ask, view, device, self.resources, alignment, pinned);
+        let grant = device.map(|resource| Grant { resource, gpu: None });
+        Ok(Room { key, grant, alignment })
+    }
+
+    /// With a share of one of the node's GPUs: near the pod's CPUs, and where it leaves least.
+    fn with_share(
+        &self,
+        ask: &mut Ask,
+        view: View<'_>,
+        shares: &Shares,
+        need: &GpuNeed,
+    ) -> Result<Room, Obstacle> {
+        let (alignment, pinned) = self.alignment(ask, view, None)?;
+        let numa = match alignment {
+            Alignment::Aligned(numa) | Alignment::Misaligned(numa) => Some(numa),
+            Alignment::Unmanaged | Alignment::Unknown => None,
+        };
+        let gpus = Gpus { view, shares, share: shares.share(need), resources: self.resources };
+        let short = Obstacle::Short(Shortage::of(shares.resource));
+        let (gpu, far) = gpus.best(numa).ok_or(short)?;
+        // The kubelet aligns what it hands out; shares it does not know.
+        let alignment = match alignment {
+            Alignment::Aligned(numa) if far => Alignment::Misaligned(numa),
+            other => other,
+        };
+        let key = Key::of(ask, view, None, self.resources, alignment, pinned);
+        let key = Key::with_share(key, gpus.left_milli(gpu), gpus.opens(gpu));
+        let grant = Grant { resource: shares.resource, gpu: Some(gpu) };
+        Ok(Room { key, grant: Some(grant), alignment })
+    }
+
+    /// How the pod would lie with what the kubelet hands out, and whether anything of it is pinned.
+    fn alignment(
         &self,
         ask: &mut Ask,
         view: View<'_>,
         grant: Option<ResourceIx>,
-    ) -> Result<Room, Obstacle> {
+    ) -> Result<(Alignment, bool), Obstacle> {
         let Some(mirror) = view.mirror.filter(|mirror| mirror.is_believed()) else {
-            return self.without_mirror(ask, view, grant);
+            return self.without_mirror(ask, grant);
         };
         let kubelet = mirror.kubelet();
         let named = grant.map(|grant| (grant, self.resources.name(grant)));
@@ -172,17 +225,14 @@ impl Judge<'_> {
             Verdict::Admit { numa: Some(numa), preferred: true, .. } => Alignment::Aligned(numa),
             Verdict::Admit { numa: Some(numa), .. } => Alignment::Misaligned(numa),
         };
-        let pinned = is_pinned(demand);
-        let key = Key::of(ask, view, grant, self.resources, alignment, pinned);
-        Ok(Room { key, grant, alignment })
+        Ok((alignment, is_pinned(demand)))
     }
 
     fn without_mirror(
         &self,
         ask: &mut Ask,
-        view: View<'_>,
         grant: Option<ResourceIx>,
-    ) -> Result<Room, Obstacle> {
+    ) -> Result<(Alignment, bool), Obstacle> {
         let named = grant.map(|grant| (grant, self.resources.name(grant)));
         let demand = ask.demands.get(&self.spec.pod, KubeletVersion::default(), named);
         let pinned = demand.is_some_and(|demand| is_pinned(demand));
@@ -190,8 +240,64 @@ impl Judge<'_> {
             return Err(Obstacle::UnknownTopology);
         }
         let alignment = if pinned { Alignment::Unknown } else { Alignment::Unmanaged };
-        let key = Key::of(ask, view, grant, self.resources, alignment, pinned);
-        Ok(Room { key, grant, alignment })
+        Ok((alignment, pinned))
+    }
+}
+
+/// The GPUs of a node of which a share could be had.
+struct Gpus<'a> {
+    view: View<'a>,
+    shares: &'a Shares,
+    share: Share,
+    resources: &'a Resources,
+}
+
+impl Gpus<'_> {
+    /// The GPU to take the share from, and whether it is far from the pod's other parts: the one of
+    /// which least is left then, so that whole ones stay whole; among equals the first.
+    fn best(&self, numa: Option<NumaMask>) -> Option<(u16, bool)> {
+        let kubelet = self.view.mirror.filter(|mirror| mirror.is_believed()).map(Mirror::kubelet);
+        let name = self.resources.name(self.shares.resource);
+        let pool = kubelet.and_then(|kubelet| Some((kubelet, kubelet.pool_of(name.as_str())?)));
+        let whole = amounts::at(&self.view.node.capacity, self.shares.resource)
+            > amounts::at(self.view.used, self.shares.resource);
+        // Which GPUs are whole is known where the kubelet hands them out by a rule.
+        let can_open = |gpu: u16| {
+            whole
+                && pool.is_none_or(|(kubelet, pool)| {
+                    kubelet.device_certainty(pool) == Certainty::Exact
+                        && kubelet.free_devices(pool).contains(usize::from(gpu))
+                })
+        };
+        let is_far = |gpu: u16| match (numa, pool) {
+            (Some(numa), Some((kubelet, pool))) => {
+                let devices = kubelet.pools().nth(pool).map(|pool| &pool.devices);
+                let device = devices.and_then(|devices| devices.get(usize::from(gpu)));
+                device.is_some_and(|one| !one.numa.is_empty() && !one.numa.intersects(numa))
+            }
+            _ => false,
+        };
+        self.shares
+            .gpus()
+            .filter(|(gpu, divided)| {
+                let open = divided.shares > 0 || can_open(*gpu);
+                open && self.shares.has_room(divided, self.share)
+            })
+            .map(|(gpu, divided)| (is_far(gpu), Reverse(divided.compute_milli), gpu))
+            .min()
+            .map(|(far, _, gpu)| (gpu, far))
+    }
+
+    /// Whether the GPU would not be whole any more.
+    fn opens(&self, gpu: u16) -> bool {
+        !self.shares.is_divided(gpu)
+    }
+
+    /// What would be left of the GPU.
+    fn left_milli(&self, gpu: u16) -> i64 {
+        let given = self.shares.gpus().find(|(one, _)| *one == gpu);
+        let given = given.map_or(0, |(_, divided)| i64::from(divided.compute_milli));
+        i64::from(WHOLE_MILLI) - given - i64::from(self.share.compute_milli)
     }
 }
 
@@ -266,6 +372,14 @@ impl Key {
             | clamp(loss, Self::LOSS_BITS) << (Self::CPU_BITS + Self::FREE_BITS)
             | waste << Self::WASTE_SHIFT
             | far << Self::ALIGN_SHIFT
+    }
+
+    /// For a pod that gets a share, and so does not use a node with devices in vain: whether a whole
+    /// GPU is taken apart, and how much of the GPU is left.
+    fn with_share(key: u64, left_milli: i64, opens: bool) -> u64 {
+        let key = key & !(1 << Self::WASTE_SHIFT);
+        key | u64::from(opens) << (Self::CPU_BITS + Self::FREE_BITS)
+            | clamp(left_milli, Self::FREE_BITS) << Self::CPU_BITS
     }
 
     fn excess(bytes: u64) -> u64 {

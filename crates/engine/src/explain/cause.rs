@@ -212,7 +212,8 @@ pub(super) fn demand<'s>(
         None => None,
         Some(need) => {
             let mut offers = node.offers.iter().filter(|offer| offer.satisfies(need));
-            Some(offers.find(|offer| node.free(offer.resource) > 0)?.resource)
+            let offer = offers.find(|offer| offer.divisible || node.free(offer.resource) > 0)?;
+            (!offer.divisible).then_some(offer.resource)
         }
     };
     let named = grant.map(|grant| (grant, state.resources.name(grant)));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use berth_model::label::{Requirement, Selector};
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
-use berth_model::spec::{GpuNeed, HostPort};
+use berth_model::spec::{GpuGrant, GpuNeed, HostPort};
 use berth_model::taint::Taint;
 
 use super::relax::Relaxation;
@@ -74,7 +74,7 @@ pub enum Explanation {
         /// How it lies there.
         alignment: Alignment,
         /// What it has been given for the part of a GPU it needs.
-        grant: Option<ResourceName>,
+        grant: Option<GpuGrant>,
         /// Why there, as far as that can be seen now.
         why: Box<Why>,
     },

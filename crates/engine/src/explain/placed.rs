@@ -50,7 +50,7 @@ pub(super) fn explain(
         }
         compare(state, config, pod, at, &mut why);
     }
-    let grant = row.grant.map(|grant| state.resources.name(grant).clone());
+    let grant = row.grant.map(|grant| state.named_grant(grant));
     Explanation::Placed {
         pod: pod_name(state, pod),
         node: name,
@@ -127,7 +127,8 @@ fn part_uses(kubelet: &Kubelet, held: &Admission) -> Vec<PartUse> {
 fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
     let requests = state.class_of(pod).requests.iter().map(|(one, _)| *one);
     let mut extended = requests.filter(|one| state.resources.name(*one).is_extended());
-    state.pods[pod].grant.or_else(|| extended.next())
+    let granted = state.pods[pod].grant.map(|grant| grant.resource);
+    granted.or_else(|| extended.next())
 }
 
 /// What the other nodes would say of one more such pod.

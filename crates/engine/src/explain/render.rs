@@ -41,7 +41,11 @@ pub fn render(explanation: &Explanation) -> String {
         Explanation::Placed { node, alignment, grant, why, .. } => {
             let mut sentences = vec![format!("Placed on {}.", name(node))];
             if let Some(grant) = grant {
-                sentences.push(format!("It was given one {}.", name(grant.as_str())));
+                let resource = name(grant.resource.as_str());
+                sentences.push(match grant.gpu {
+                    None => format!("It was given one {resource}."),
+                    Some(gpu) => format!("It was given a share of GPU {gpu} ({resource})."),
+                });
             }
             sentences.extend(placed(*alignment, why));
             let rest = |left: usize| format!("And {} more.", count(left, "fact"));

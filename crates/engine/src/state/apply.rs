@@ -9,11 +9,13 @@ use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
 use super::{NodeState, Place, PodState, State};
+use crate::amounts;
 use crate::changes::Change;
 use crate::class::Scored;
 use crate::event::{Event, NodeTopology};
 use crate::offer;
-use crate::table::{NodeIx, PodIx, ResourceIx, fingerprint};
+use crate::shares::{self, Grant, Shares};
+use crate::table::{NodeIx, PodIx, fingerprint};
 
 impl State {
     /// Makes the state as the event says.
@@ -167,10 +169,12 @@ impl State {
             ports: SmallVec::new(),
             nominated: SmallVec::new(),
             has_devices: has_devices(&node),
+            shares: None,
             offers,
             mirror: None,
         });
         self.node_names.insert(name.clone(), at);
+        self.divide_anew(at);
         self.census.add_node(at, &node);
         self.count_images(&node, 1);
         for pod in self.strays.remove(&name).unwrap_or_default() {
@@ -206,7 +210,30 @@ impl State {
         let row = &mut self.nodes[at];
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
+        self.divide_anew(at);
         self.touch(at, Change::Node);
+    }
+
+    /// What a node offers has changed: its GPUs are divided on demand, or are not, or others are.
+    fn divide_anew(&mut self, at: NodeIx) {
+        let node = &mut self.nodes[at];
+        let offer = node.offers.iter().find(|offer| offer.divisible);
+        let mut shares = offer.map(|offer| {
+            let count = amounts::at(&node.capacity, offer.resource);
+            Box::new(Shares::new(offer, count))
+        });
+        if shares.is_none() && node.shares.is_none() {
+            return;
+        }
+        for pod in node.pods.clone() {
+            let pod = &self.pods[pod];
+            let need = self.class_rows[pod.class].spec.gpu.as_ref();
+            let Some(grant) = pod.grant.filter(|grant| grant.gpu.is_some()) else { continue };
+            shares::count(grant, need, &mut node.used, node.shares.as_deref_mut(), -1);
+            shares::count(grant, need, &mut node.used, shares.as_deref_mut(), 1);
+        }
+        node.shares = shares;
+        self.mirror_shares(at);
     }
 
     /// What device resources are has changed: nodes may offer something else.
@@ -216,6 +243,7 @@ impl State {
             let offers = offer::of_node(&node, &self.accelerators, &mut self.resources);
             if offers != self.nodes[at].offers {
                 self.nodes[at].offers = offers;
+                self.divide_anew(at);
                 self.touch(at, Change::Node);
             }
         }
@@ -314,7 +342,7 @@ impl State {
         at: PodIx,
         object: &PodObject,
         told: Place,
-        grant: Option<ResourceIx>,
+        grant: Option<Grant>,
         moved: bool,
     ) {
         object.node.iter().for_each(|name| self.journal_mirror(name));

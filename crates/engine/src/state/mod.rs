@@ -14,8 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
-use berth_model::resource::ResourceName;
-use berth_model::spec::{Phase, PodObject, PodSpec};
+use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
 use smallvec::SmallVec;
 
 use crate::amounts::{self, Resources};
@@ -25,7 +24,8 @@ use crate::class::Class;
 use crate::event::NodeTopology;
 use crate::offer::Accelerators;
 use crate::query::Namespaces;
-use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
+use crate::shares::{self, Grant, Shares};
+use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, Slab};
 use crate::volume::Storage;
 
 pub use journal::Checkpoint;
@@ -97,7 +97,7 @@ pub(crate) struct PodState {
     /// When the pod was evicted that this one replaces; it is left alone for a while.
     pub(crate) replaces_evicted_at_ms: Option<i64>,
     /// What it has been given for a part of a GPU it needs.
-    pub(crate) grant: Option<ResourceIx>,
+    pub(crate) grant: Option<Grant>,
 }
 
 /// Where a pod is or wants to be.
@@ -203,8 +203,13 @@ impl State {
             node,
             nominated,
             phase: pod.phase,
-            gpu_grant: pod.grant.map(|grant| self.resources.name(grant).clone()),
+            gpu_grant: pod.grant.map(|grant| self.named_grant(grant)),
         }
+    }
+
+    /// A grant as it is told.
+    pub(crate) fn named_grant(&self, grant: Grant) -> GpuGrant {
+        GpuGrant { resource: self.resources.name(grant.resource).clone(), gpu: grant.gpu }
     }
 
     /// How many nodes hold an image of this name, and its size on the first of them by name:
@@ -245,11 +250,18 @@ impl State {
         (pod.created_at_ms >= second).then_some(evicted_at_ms)
     }
 
-    /// Adds what a pod requests to `used`, or takes it away with a `sign` of -1.
-    pub(crate) fn count_requests(&self, pod: PodIx, used: &mut Vec<i64>, sign: i64) {
-        amounts::add(used, &self.class_of(pod).requests, sign);
+    /// Adds what a pod requests and has been given, or takes it away with a `sign` of -1.
+    pub(crate) fn count_requests(
+        &self,
+        pod: PodIx,
+        used: &mut Vec<i64>,
+        shares: Option<&mut Shares>,
+        sign: i64,
+    ) {
+        let class = self.class_of(pod);
+        amounts::add(used, &class.requests, sign);
         if let Some(grant) = self.pods[pod].grant {
-            *amounts::at_mut(used, grant) += sign;
+            shares::count(grant, class.spec.gpu.as_ref(), used, shares, sign);
         }
     }
 
@@ -261,9 +273,10 @@ impl State {
         self.nodes.iter().flat_map(on).map(|(at, pod)| (at, self.pods[pod].resident()))
     }
 
-    /// The resource a pod's grant names, numbered.
-    fn grant(&mut self, grant: Option<&ResourceName>) -> Option<ResourceIx> {
-        grant.map(|name| self.resources.number(name))
+    /// A grant as told, numbered.
+    fn grant(&mut self, grant: Option<&GpuGrant>) -> Option<Grant> {
+        let grant = grant?;
+        Some(Grant { resource: self.resources.number(&grant.resource), gpu: grant.gpu })
     }
 }
 

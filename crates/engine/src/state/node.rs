@@ -8,10 +8,11 @@ use berth_model::node::Node;
 use berth_model::spec::HostPort;
 use smallvec::SmallVec;
 
-use crate::amounts::{self, Amounts};
+use crate::amounts;
 use crate::class::{Class, Scored};
 use crate::mirror::Mirror;
 use crate::offer::Offers;
+use crate::shares::{self, Grant, Shares};
 use crate::table::{PodIx, ResourceIx};
 
 /// A node and what is on it.
@@ -35,6 +36,8 @@ pub(crate) struct NodeState {
     pub(crate) has_devices: bool,
     /// What it has for pods that need a part of a GPU, smallest first.
     pub(crate) offers: Offers,
+    /// How its GPUs are divided, if they are on demand.
+    pub(crate) shares: Option<Box<Shares>>,
     /// What its kubelet has handed out; `None` if its topology is not known.
     pub(crate) mirror: Option<Box<Mirror>>,
 }
@@ -45,10 +48,11 @@ impl NodeState {
         amounts::at(&self.capacity, resource).saturating_sub(amounts::at(&self.used, resource))
     }
 
-    pub(super) fn count(&mut self, at: PodIx, class: &Class, grant: Option<ResourceIx>, sign: i64) {
+    pub(super) fn count(&mut self, at: PodIx, class: &Class, grant: Option<Grant>, sign: i64) {
         amounts::add(&mut self.used, &class.requests, sign);
         if let Some(grant) = grant {
-            amounts::add(&mut self.used, &Amounts::from_slice(&[(grant, 1)]), sign);
+            let (need, shares) = (class.spec.gpu.as_ref(), self.shares.as_deref_mut());
+            shares::count(grant, need, &mut self.used, shares, sign);
         }
         let scored = class.scored_held;
         let add = |sum: i64, more: i64| sum.saturating_add(sign.saturating_mul(more));

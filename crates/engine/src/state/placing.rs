@@ -9,11 +9,12 @@ use berth_model::policy::DisruptionBudget;
 use berth_model::spec::{Phase, Volume};
 use smallvec::SmallVec;
 
-use super::{FullName, Place, State, workload};
+use super::{FullName, NodeState, Place, State, workload};
 use crate::changes::Change;
 use crate::kube::preempt::protects;
 use crate::mirror::Mirror;
-use crate::table::{Bits, ClassIx, NodeIx, PodIx, ResourceIx};
+use crate::shares::Grant;
+use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
 impl State {
     /// Puts a pod where its `place` says, if that node exists: as an event tells, whose order need
@@ -74,8 +75,13 @@ impl State {
     fn grant_if_needed(&mut self, at: PodIx, node: NodeIx) {
         let pod = &self.pods[at];
         if let (None, Some(need)) = (pod.grant, &self.class_rows[pod.class].spec.gpu) {
-            let offer = self.nodes[node].offers.iter().find(|offer| offer.satisfies(need));
-            let grant = offer.map(|offer| offer.resource);
+            let row = &self.nodes[node];
+            let offer = row.offers.iter().find(|offer| offer.satisfies(need));
+            let grant = offer.map(|offer| {
+                let resource = offer.resource;
+                let shares = row.shares.as_ref().filter(|shares| shares.resource == resource);
+                Grant { resource, gpu: shares.and_then(|shares| shares.likely_gpu(need)) }
+            });
             self.pods[at].grant = grant;
         }
     }
@@ -102,6 +108,7 @@ impl State {
         *self.priorities.entry(class.spec.priority).or_insert(0) += 1;
         self.nodes[node].count(at, class, pod.grant, 1);
         self.census.move_pod(node, pod.resident(), 1);
+        self.mirror_shares(node);
         self.use_claims(at, true);
     }
 
@@ -117,7 +124,17 @@ impl State {
             }
         }
         self.census.move_pod(node, pod.resident(), -1);
+        self.mirror_shares(node);
         self.use_claims(at, false);
+    }
+
+    /// Tells the kubelet's mirror which GPUs are divided.
+    pub(super) fn mirror_shares(&mut self, node: NodeIx) {
+        let NodeState { shares, mirror, .. } = &mut self.nodes[node];
+        if let (Some(shares), Some(mirror)) = (shares, mirror) {
+            let resource = self.resources.name(shares.resource);
+            mirror.divide(resource.as_str(), |gpu| shares.is_divided(gpu));
+        }
     }
 
     fn use_claims(&mut self, at: PodIx, comes: bool) {
@@ -149,8 +166,9 @@ impl State {
         let class = &mut self.class_rows[pod.class];
         let Some(mirror) = &mut self.nodes[node].mirror else { return };
         let version = mirror.kubelet().config().version;
-        let grant = pod.grant.map(|grant| (grant, self.resources.name(grant)));
-        let demand = class.demands.get(&class.spec.pod, version, grant).cloned();
+        let device = pod.grant.and_then(Grant::device);
+        let device = device.map(|device| (device, self.resources.name(device)));
+        let demand = class.demands.get(&class.spec.pod, version, device).cloned();
         if told {
             mirror.admit_told(at, &pod.uid, demand);
         } else {
@@ -164,6 +182,7 @@ impl State {
         let name = self.nodes[node].object.name.clone();
         let mirror = self.topologies.get(&name).map(|topology| Box::new(Mirror::new(topology)));
         self.nodes[node].mirror = mirror;
+        self.mirror_shares(node);
         let mut pods = self.nodes[node].pods.clone();
         pods.sort_by(|one, other| self.pods[*one].arrival().cmp(&self.pods[*other].arrival()));
         for pod in pods {
@@ -172,7 +191,7 @@ impl State {
     }
 
     /// Binds a waiting pod to a node, as a decision rather than an event.
-    pub(crate) fn bind(&mut self, at: PodIx, node: NodeIx, grant: Option<ResourceIx>) {
+    pub(crate) fn bind(&mut self, at: PodIx, node: NodeIx, grant: Option<Grant>) {
         let name = self.nodes[node].object.name.clone();
         self.journal_mirror(&name);
         self.journal_pod(at);

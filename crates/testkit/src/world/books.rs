@@ -14,7 +14,7 @@ use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::policy::DisruptionBudget;
 use berth_model::resource::ResourceName;
-use berth_model::spec::{Phase, PodObject, PodSpec};
+use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
 
 use super::offer::offers;
 use super::twin::Twin;
@@ -181,7 +181,7 @@ impl Books {
                 decided: false,
                 leaving: false,
                 replaces_evicted_at_ms: None,
-                grant: object.gpu_grant.clone(),
+                grant: device(object.gpu_grant.as_ref()),
             };
             // Creation is told in whole seconds.
             let evicted_at_ms = self.evictions.get(&entry.workload()).copied();
@@ -192,7 +192,7 @@ impl Books {
         };
         entry.object = object.clone();
         if object.gpu_grant.is_some() {
-            entry.grant = object.gpu_grant.clone();
+            entry.grant = device(object.gpu_grant.as_ref());
         }
         // News without a node may be from before our decision.
         if entry.decided && object.node.is_none() {
@@ -234,7 +234,7 @@ impl Books {
             entry.decided = true;
             entry.grant = None;
         }
-        self.put(&binding.pod, Spot::On(binding.node.clone()), binding.gpu_grant.clone());
+        self.put(&binding.pod, Spot::On(binding.node.clone()), device(binding.gpu_grant.as_ref()));
     }
 
     /// A decision to evict.
@@ -294,4 +294,9 @@ impl Books {
                 && other.spec().priority < pod.spec().priority
         })
     }
+}
+
+/// The device given for a part of a GPU.
+pub(super) fn device(grant: Option<&GpuGrant>) -> Option<ResourceName> {
+    grant.map(|grant| grant.resource.clone())
 }

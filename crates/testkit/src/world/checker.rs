@@ -14,7 +14,7 @@ use berth_engine::event::Event;
 use berth_kubelet::Verdict;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
-use super::books::{Books, Entry, Spot};
+use super::books::{Books, Entry, Spot, device};
 use super::rules::Scene;
 
 /// What decisions must keep to.
@@ -288,7 +288,9 @@ impl Checker {
         let twin = self.books.twins.get(&binding.node).filter(|twin| twin.is_known());
         let Some(twin) = twin.filter(|_| self.asks_kubelets()) else { return };
         let (uid, node) = (&binding.pod, &binding.node);
-        let Some(demand) = twin.demand(&entry.spec().pod, binding.gpu_grant.as_ref()) else {
+        let Some(demand) =
+            twin.demand(&entry.spec().pod, device(binding.gpu_grant.as_ref()).as_ref())
+        else {
             return self.broken(Law::KubeletAdmits, format!("{uid} on {node} cannot be counted"));
         };
         if let Err(rejection) = twin.answer(uid, &demand) {

@@ -1,0 +1,154 @@
+//! GPUs that are divided on demand: how much of each is given away in shares.
+//!
+//! Owns the books of the divided GPUs of one node. A GPU of which a share is given counts as taken
+//! for those who want whole ones; it is whole again when its last share is given back. Must not know
+//! who should get what.
+
+use std::cmp::Reverse;
+
+use berth_model::spec::GpuNeed;
+use smallvec::SmallVec;
+
+use crate::amounts;
+use crate::offer::Offer;
+use crate::table::ResourceIx;
+
+/// All of a GPU's compute, in thousandths.
+pub(crate) const WHOLE_MILLI: u16 = 1000;
+
+/// No node has more GPUs; numbers beyond are not believed.
+const GPUS_MAX: usize = 1024;
+
+/// What a pod has been given for the part of a GPU it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) resource: ResourceIx,
+    /// Of which GPU it is a share; `None`: it is one whole unit of the resource.
+    pub(crate) gpu: Option<u16>,
+}
+
+impl Grant {
+    /// The device that the kubelet hands out for it. Shares are handed out beside it.
+    pub(crate) fn device(self) -> Option<ResourceIx> {
+        self.gpu.is_none().then_some(self.resource)
+    }
+}
+
+/// A share: no need for memory or compute is no wish for none, so the one follows from the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) compute_milli: u16,
+    pub(crate) memory_bytes: u64,
+}
+
+/// What is given away of one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Divided {
+    pub(crate) shares: u16,
+    pub(crate) compute_milli: u32,
+    pub(crate) memory_bytes: u64,
+}
+
+/// The GPUs of a node that are divided on demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// What they are as whole ones.
+    pub(crate) resource: ResourceIx,
+    /// The memory of each.
+    memory_bytes: u64,
+    /// By number. With a known topology that is the device's place in the plugin's list; otherwise it
+    /// only says which shares go together.
+    gpus: SmallVec<[Divided; 8]>,
+}
+
+impl Shares {
+    /// Of a node on which nothing is given away.
+    pub(crate) fn new(offer: &Offer, count: i64) -> Self {
+        let count = usize::try_from(count).unwrap_or(0).min(GPUS_MAX);
+        let gpus = std::iter::repeat_n(Divided::default(), count).collect();
+        Self { resource: offer.resource, memory_bytes: offer.memory_bytes, gpus }
+    }
+
+    /// The share that meets a need.
+    pub(crate) fn share(&self, need: &GpuNeed) -> Share {
+        let memory = u128::from(self.memory_bytes.max(1));
+        let by_memory = (u128::from(need.memory_bytes) * u128::from(WHOLE_MILLI)).div_ceil(memory);
+        let by_compute = memory * u128::from(need.compute_milli) / u128::from(WHOLE_MILLI);
+        Share {
+            compute_milli: match need.compute_milli {
+                0 => u16::try_from(by_memory).unwrap_or(u16::MAX),
+                milli => milli,
+            },
+            memory_bytes: match need.memory_bytes {
+                0 => u64::try_from(by_compute).unwrap_or(u64::MAX),
+                bytes => bytes,
+            },
+        }
+    }
+
+    /// Whether a share can be had of what is left of a GPU.
+    pub(crate) fn has_room(&self, gpu: &Divided, share: Share) -> bool {
+        gpu.compute_milli + u32::from(share.compute_milli) <= u32::from(WHOLE_MILLI)
+            && gpu.memory_bytes.saturating_add(share.memory_bytes) <= self.memory_bytes
+    }
+
+    /// The GPU that somebody else is likely to have taken a share of: the fullest that has room, or
+    /// the first that is whole.
+    pub(crate) fn likely_gpu(&self, need: &GpuNeed) -> Option<u16> {
+        let share = self.share(need);
+        let roomy = self.gpus().filter(|(_, gpu)| self.has_room(gpu, share));
+        let fullest = |(number, gpu): &(u16, &Divided)| (Reverse(gpu.compute_milli), *number);
+        roomy.min_by_key(fullest).map(|(number, _)| number)
+    }
+
+    /// All GPUs by number, divided or not.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = (u16, &Divided)> {
+        (0..).zip(&self.gpus)
+    }
+
+    /// Whether a share of the GPU is given away.
+    pub(crate) fn is_divided(&self, gpu: u16) -> bool {
+        self.gpus.get(usize::from(gpu)).is_some_and(|gpu| gpu.shares > 0)
+    }
+
+    /// Counts a share of a GPU as given (`sign` 1) or given back (-1), and the GPU as taken from the
+    /// whole ones when its first share is given.
+    pub(crate) fn count(&mut self, used: &mut Vec<i64>, gpu: u16, need: &GpuNeed, sign: i64) {
+        let (number, share) = (usize::from(gpu), self.share(need));
+        if number >= self.gpus.len() {
+            if number >= GPUS_MAX {
+                return;
+            }
+            self.gpus.resize(number + 1, Divided::default());
+        }
+        let gpu = &mut self.gpus[number];
+        let was_divided = gpu.shares > 0;
+        if sign > 0 {
+            gpu.shares = gpu.shares.saturating_add(1);
+            gpu.compute_milli = gpu.compute_milli.saturating_add(share.compute_milli.into());
+            gpu.memory_bytes = gpu.memory_bytes.saturating_add(share.memory_bytes);
+        } else {
+            gpu.shares = gpu.shares.saturating_sub(1);
+            gpu.compute_milli = gpu.compute_milli.saturating_sub(share.compute_milli.into());
+            gpu.memory_bytes = gpu.memory_bytes.saturating_sub(share.memory_bytes);
+        }
+        let whole = i64::from(gpu.shares > 0) - i64::from(was_divided);
+        *amounts::at_mut(used, self.resource) += whole;
+    }
+}
+
+/// Counts what a pod has been given: one of a resource, or a share of a GPU.
+pub(crate) fn count(
+    grant: Grant,
+    need: Option<&GpuNeed>,
+    used: &mut Vec<i64>,
+    shares: Option<&mut Shares>,
+    sign: i64,
+) {
+    match (grant.gpu, need, shares) {
+        (None, ..) => *amounts::at_mut(used, grant.resource) += sign,
+        (Some(gpu), Some(need), Some(shares)) => shares.count(used, gpu, need, sign),
+        // The node does not divide GPUs any more: there is nothing to count it in.
+        (Some(_), ..) => {}
+    }
+}
