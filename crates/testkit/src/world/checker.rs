@@ -193,7 +193,8 @@ impl Checker {
             let hopeful = !victims.is_empty()
                 && !self.is_awaited(node, entry.spec().priority)
                 && self.is_known(node);
-            let fits = hopeful && scene.without(&victims).takes(entry, node).is_ok();
+            let gone = [victims.as_slice(), &self.leaving(entry, node)].concat();
+            let fits = hopeful && scene.without(&gone).takes(entry, node).is_ok();
             fits.then(|| format!("{uid} waits though {victims:?} on {node} could be evicted"))
         });
         if let Some(text) = missed {
