@@ -1,0 +1,134 @@
+//! The mix of work, learned from what arrives.
+//!
+//! Owns how often each request for GPUs was seen, and the question whether that has changed enough to
+//! judge by it anew. Nothing is known in advance, and nothing depends on what became of a pod:
+//! those that found no place count like the others. Must not know nodes.
+
+use std::collections::BTreeMap;
+
+use crate::request::{GpuAsk, Request};
+
+/// Beyond so many observations, all counts are halved: half of what is remembered is recent.
+const OBSERVATIONS_MAX: u64 = 16_384;
+
+/// So many different requests are told apart. Beyond that the rarest are forgotten.
+const REQUESTS_MAX: usize = 1_024;
+
+/// The mix is looked at again after an eighth as many observations as there are, within these bounds.
+const LOOK_AFTER: (u64, u64) = (16, 512);
+
+/// So much of the mix must have moved, in thousandths, to count as changed.
+const CHANGED_MILLI: u64 = 20;
+
+/// How often requests for GPUs were seen.
+#[derive(Clone, Debug, Default)]
+pub struct Mix {
+    counts: BTreeMap<Request, Count>,
+    total: u64,
+    /// How many observations the last look was at, and how many came since.
+    settled_total: u64,
+    since_look: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    now: u64,
+    /// When the mix last counted as changed.
+    settled: u64,
+}
+
+impl Mix {
+    /// A pod arrived. Whether the mix has changed by now, so that a [`Rule`](crate::score::Rule) made
+    /// from it is worth making again.
+    pub fn observe(&mut self, request: &Request) -> bool {
+        if request.gpus == GpuAsk::None {
+            return false;
+        }
+        self.counts.entry(*request).or_default().now += 1;
+        self.total += 1;
+        self.since_look += 1;
+        if self.total > OBSERVATIONS_MAX || self.counts.len() > REQUESTS_MAX {
+            self.halve();
+        }
+        if self.since_look < (self.total / 8).clamp(LOOK_AFTER.0, LOOK_AFTER.1) {
+            return false;
+        }
+        self.since_look = 0;
+        let changed = self.has_changed();
+        if changed {
+            self.settled_total = self.total;
+            self.counts.values_mut().for_each(|count| count.settled = count.now);
+        }
+        changed
+    }
+
+    /// What was seen, and how often.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Request, u64)> {
+        self.counts.iter().map(|(request, count)| (request, count.now))
+    }
+
+    /// Whether the shares of requests differ from those at the last change.
+    fn has_changed(&self) -> bool {
+        if self.settled_total == 0 {
+            return true;
+        }
+        // Half the sum of differences of shares; both sides times the product of the totals.
+        let moved: u64 = self
+            .counts
+            .values()
+            .map(|count| (count.now * self.settled_total).abs_diff(count.settled * self.total))
+            .sum();
+        moved * 1_000 / 2 > CHANGED_MILLI * self.total * self.settled_total
+    }
+
+    fn halve(&mut self) {
+        self.counts.retain(|_, count| {
+            count.now /= 2;
+            count.settled /= 2;
+            count.now > 0
+        });
+        self.total = self.counts.values().map(|count| count.now).sum();
+        self.settled_total = self.counts.values().map(|count| count.settled).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Part;
+
+    fn share(milli: u16) -> Request {
+        Request { gpus: GpuAsk::Share(Part::even(milli)), ..Request::default() }
+    }
+
+    #[test]
+    fn a_steady_mix_stops_changing_and_a_new_kind_of_work_changes_it() {
+        let mut mix = Mix::default();
+        let steady = |mix: &mut Mix, pods: usize| {
+            (0..pods).filter(|at| mix.observe(&share(if at % 3 == 0 { 470 } else { 810 }))).count()
+        };
+        assert!(steady(&mut mix, 1_000) >= 1);
+        assert_eq!(steady(&mut mix, 10_000), 0);
+        assert!((0..2_000).any(|_| mix.observe(&share(200))));
+    }
+
+    #[test]
+    fn pods_without_gpus_do_not_count() {
+        let mut mix = Mix::default();
+        assert!((0..1_000).all(|_| !mix.observe(&Request::default())));
+        assert_eq!(mix.iter().count(), 0);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut mix = Mix::default();
+        for cpu_milli in 0..100_000 {
+            mix.observe(&Request { cpu_milli, gpus: GpuAsk::Whole(1), ..Request::default() });
+            mix.observe(&share(500));
+        }
+        assert!(mix.iter().count() <= REQUESTS_MAX);
+        assert!(mix.total <= OBSERVATIONS_MAX);
+        let (_, halves) = mix.iter().find(|(request, _)| **request == share(500)).unwrap();
+        assert!(halves * 2 > mix.total, "{halves} of {}", mix.total);
+    }
+}
