@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
 
+use crate::berth::economy::Economy;
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
 use crate::berth::rank::{Ranking, Rankings};
 use crate::berth::room::{Alignment, View};
 use crate::berth::select::{allows, select};
 use crate::changes::{Change, Cursor};
+use crate::class::Class;
 use crate::config::{Config, Profile};
 use crate::decision::{Binding, Decision, Preempting};
 use crate::event::Event;
@@ -41,6 +43,8 @@ pub struct Engine {
     woken_epoch: u64,
     /// Changes that have been undone, and so are none.
     undone: Vec<Range<Cursor>>,
+    /// How often it was worked out what GPUs are worth.
+    appraisals: u64,
 }
 
 /// What is restored with the state when a checkpoint is rolled back to.
@@ -52,6 +56,7 @@ struct Saved {
     at: Cursor,
     epoch: u64,
     undone: Vec<Range<Cursor>>,
+    economy: Economy,
 }
 
 /// Where a pod can go at once.
@@ -124,6 +129,7 @@ impl Engine {
             at: self.state.changes.now(),
             epoch: self.state.changes.epoch(),
             undone: self.undone.clone(),
+            economy: self.state.economy.clone(),
         });
         self.state.checkpoint()
     }
@@ -139,6 +145,7 @@ impl Engine {
         self.state.rollback(checkpoint);
         if let Some(saved) = self.saved.pop() {
             // What was undone is no news.
+            self.state.restore_economy(saved.economy);
             self.undone = saved.undone;
             self.undone.push(saved.at..self.state.changes.now());
             self.woken = saved.woken;
@@ -168,8 +175,10 @@ impl Engine {
 
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        self.appraise();
         self.wake(now_ms);
         let at = self.queue.next()?;
+        self.learn(at);
         if let Some(found) = self.place(at) {
             return Some(self.bind(at, found));
         }
@@ -183,6 +192,37 @@ impl Engine {
         }
         let uid = self.state.pods[at].uid.clone();
         Some(Decision::Wait { pod: uid })
+    }
+
+    /// Works out what GPUs are worth if other machines are there now.
+    fn appraise(&mut self) {
+        if self.config.profile == Profile::Berth && self.state.economy.has_other_fleet() {
+            self.appraisals += 1;
+            self.state.remake_economy(self.appraisals);
+        }
+    }
+
+    /// Counts a pod as an arrival when it is looked at for the first time.
+    fn learn(&mut self, at: PodIx) {
+        let pod = &self.state.pods[at];
+        if pod.counted || self.config.profile != Profile::Berth {
+            return;
+        }
+        let class = pod.class;
+        self.state.count_arrival(at);
+        let Class { spec, requests, .. } = self.state.class(class);
+        let extended =
+            |(resource, _): &(_, i64)| self.state.resources.name(*resource).is_extended();
+        if spec.gpu.is_none() && !requests.iter().any(extended) {
+            return;
+        }
+        let request = self
+            .rankings
+            .with(&mut self.state, class, |state, ranking, _| ranking.typical_request(state));
+        if self.state.economy.observe(&request) {
+            self.appraisals += 1;
+            self.state.remake_economy(self.appraisals);
+        }
     }
 
     /// A decision could not be carried out: the pod looks for its place again.

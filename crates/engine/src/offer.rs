@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_model::gpu::WHOLE_GPU;
 use berth_model::mig::{Board, Profile};
 use berth_model::node::Node;
 use berth_model::policy::{Accelerator, AcceleratorMemory};
@@ -15,6 +16,7 @@ use berth_model::spec::GpuNeed;
 use smallvec::SmallVec;
 
 use crate::amounts::Resources;
+use crate::berth::economy::NodeGpus;
 use crate::shares::WHOLE_MILLI;
 use crate::table::ResourceIx;
 
@@ -82,6 +84,23 @@ pub(crate) fn of_node(
         (offer.memory_bytes, offer.compute_milli, resources.name(offer.resource).clone())
     });
     offers
+}
+
+/// The GPUs of a node that are handed out whole or divided on demand: the resource that most memory
+/// comes with, or NVIDIA's if nothing is known of any.
+pub(crate) fn gpus_of(node: &Node, offers: &Offers, resources: &mut Resources) -> Option<NodeGpus> {
+    let whole = offers.iter().rev().find(|offer| offer.compute_milli == WHOLE_MILLI);
+    let resource = match whole {
+        Some(offer) => offer.resource,
+        None if !offers.is_empty() => return None,
+        None => {
+            let name = ResourceName::new(WHOLE_GPU);
+            node.allocatable.contains_key(&name).then(|| resources.number(&name))?
+        }
+    };
+    let count = node.allocatable.get(resources.name(resource))?.value();
+    let model = node.labels.get(&format!("{DOMAIN}gpu.product")).cloned().unwrap_or_default();
+    Some(NodeGpus { resource, count: u16::try_from(count).ok().filter(|count| *count > 0)?, model })
 }
 
 /// The memory of one of a resource, as said; `None` if the node lacks the label or it is no number.

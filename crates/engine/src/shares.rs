@@ -101,6 +101,23 @@ impl Shares {
         roomy.min_by_key(fullest).map(|(number, _)| number)
     }
 
+    /// What is left of a divided GPU, in thousandths of compute and memory; `None` if it is whole.
+    pub(crate) fn left(&self, gpu: u16) -> Option<(u16, u16)> {
+        let gpu = self.gpus.get(usize::from(gpu)).filter(|gpu| gpu.shares > 0)?;
+        let compute = u32::from(WHOLE_MILLI).saturating_sub(gpu.compute_milli);
+        let left = u128::from(self.memory_bytes.saturating_sub(gpu.memory_bytes));
+        let memory = left * u128::from(WHOLE_MILLI) / u128::from(self.memory_bytes.max(1));
+        let milli = |part: u128| u16::try_from(part).unwrap_or(WHOLE_MILLI).min(WHOLE_MILLI);
+        Some((milli(compute.into()), milli(memory)))
+    }
+
+    /// A part of a GPU's memory, in thousandths, rounded up.
+    pub(crate) fn memory_milli(&self, bytes: u64) -> u16 {
+        let milli = u128::from(bytes) * u128::from(WHOLE_MILLI);
+        let milli = milli.div_ceil(u128::from(self.memory_bytes.max(1)));
+        u16::try_from(milli).unwrap_or(WHOLE_MILLI).min(WHOLE_MILLI)
+    }
+
     /// All GPUs by number, divided or not.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = (u16, &Divided)> {
         (0..).zip(&self.gpus)

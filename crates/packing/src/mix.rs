@@ -62,6 +62,17 @@ impl Mix {
         changed
     }
 
+    /// Models have other indexes now: the one of each is where its old index points.
+    pub fn renumber(&mut self, moved: &[u8]) {
+        let counts = std::mem::take(&mut self.counts);
+        for (request, count) in counts {
+            let sum = self.counts.entry(request.with_models(request.models.moved(moved)));
+            let sum = sum.or_default();
+            sum.now += count.now;
+            sum.settled += count.settled;
+        }
+    }
+
     /// What was seen, and how often.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Request, u64)> {
         self.counts.iter().map(|(request, count)| (request, count.now))
@@ -95,7 +106,7 @@ impl Mix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Part;
+    use crate::request::{Models, Part};
 
     fn share(milli: u16) -> Request {
         Request { gpus: GpuAsk::Share(Part::even(milli)), ..Request::default() }
@@ -117,6 +128,17 @@ mod tests {
         let mut mix = Mix::default();
         assert!((0..1_000).all(|_| !mix.observe(&Request::default())));
         assert_eq!(mix.iter().count(), 0);
+    }
+
+    #[test]
+    fn models_can_be_numbered_anew() {
+        let mut mix = Mix::default();
+        let of = |models| share(500).with_models(models);
+        mix.observe(&of(Models(0b11)));
+        mix.observe(&of(Models::ANY));
+        mix.renumber(&[0, 2]);
+        let seen: Vec<Request> = mix.iter().map(|(request, _)| *request).collect();
+        assert_eq!(seen, [of(Models(0b101)), of(Models::ANY)]);
     }
 
     #[test]

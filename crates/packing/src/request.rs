@@ -112,6 +112,19 @@ impl Models {
     }
 }
 
+impl Models {
+    /// The same models where each index is another.
+    #[must_use]
+    pub(crate) fn moved(self, moved: &[u8]) -> Self {
+        if self == Self::ANY {
+            return self;
+        }
+        let models = (0_u8..).zip(moved).filter(|(before, _)| self.contains(*before));
+        let bits = models.filter_map(|(_, after)| 1_u64.checked_shl(u32::from(*after)));
+        Self(bits.fold(0, |all, bit| all | bit))
+    }
+}
+
 impl Default for Models {
     fn default() -> Self {
         Self::ANY
@@ -129,4 +142,12 @@ pub struct Request {
     pub gpus: GpuAsk,
     /// Which models will do. Without GPUs this does not matter.
     pub models: Models,
+}
+
+impl Request {
+    /// The same, of these models.
+    #[must_use]
+    pub fn with_models(self, models: Models) -> Self {
+        Self { models, ..self }
+    }
 }

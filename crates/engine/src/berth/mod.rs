@@ -3,6 +3,7 @@
 //! Owns rankings of nodes by shape of pod, kept up to date by what changed; the choice among them;
 //! and preemption that frees the right thing. Must not know the queue.
 
+pub(crate) mod economy;
 pub(crate) mod foresee;
 pub(crate) mod locality;
 pub(crate) mod plan;

@@ -7,17 +7,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_model::spec::PodSpec;
+use berth_packing::request::{GpuAsk, Request};
 use smallvec::SmallVec;
 
+use super::economy;
 use super::locality::{Localities, LocalityIx};
-use super::room::{Ask, Judge, Obstacle, Room, View};
+use super::room::{Ask, Judge, Obstacle, Room, View, gpu_ask};
 use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::UnknownTopology;
 use crate::filter::{self, object, untolerated_soft_taints};
 use crate::kube::score::{image_bytes_score, preferred_weight};
 use crate::shape::{Shape, ShapeRef};
-use crate::state::State;
+use crate::state::{NodeState, State};
 use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ShapeIx};
 
 /// So many rankings are kept; the one that was not asked for longest goes first.
@@ -63,6 +65,10 @@ pub(crate) struct Ranking {
     feasible: usize,
     cursor: Cursor,
     generation: u64,
+    /// By which appraisal of GPUs nodes were judged.
+    appraisal: u64,
+    /// What such a pod asks for as the mix of arrivals sees it, until a node's object changes.
+    typical: Option<Request>,
     used_at: u64,
 }
 
@@ -93,8 +99,34 @@ impl Ranking {
             feasible: 0,
             cursor: Cursor::default(),
             generation: u64::MAX,
+            appraisal: u64::MAX,
+            typical: None,
             used_at: 0,
         }
+    }
+
+    /// What such a pod asks for as the mix of arrivals sees it: of the models of GPUs that it may
+    /// use, and of a share as much as it is of the GPUs of one such node, the same whatever the order
+    /// of events.
+    pub(crate) fn typical_request(&mut self, state: &State) -> Request {
+        if let Some(request) = self.typical {
+            return request;
+        }
+        let rows = || state.nodes.iter().filter(|(_, row)| row.gpus.is_some());
+        let allowed = || rows().filter(|(at, _)| self.object_allows(*at)).map(|(_, row)| row);
+        let all_allowed = allowed().count() == rows().count();
+        let models =
+            state.economy.models(allowed().filter_map(|row| row.gpus.as_ref()), all_allowed);
+        let one = allowed().min_by_key(|row| (row.tie, row.object.name.clone()));
+        let gpus = one.map_or(GpuAsk::None, |row| self.gpu_ask(row));
+        let request = Request { gpus, models, ..economy::host(&self.ask) };
+        self.typical = Some(request);
+        request
+    }
+
+    /// What such a pod asks of the GPUs of a node.
+    fn gpu_ask(&self, node: &NodeState) -> GpuAsk {
+        gpu_ask(&self.spec, &self.ask, View::of(node))
     }
 
     /// Looks at every node, wherever that is.
@@ -152,8 +184,7 @@ impl Ranking {
 
     /// The judgement of a node as it is or would be.
     pub(crate) fn judge(&mut self, state: &State, view: View<'_>) -> Result<Room, Obstacle> {
-        let (resources, unknown) = (&state.resources, self.unknown);
-        Judge { spec: &self.spec, resources, unknown }.judge(&mut self.ask, view)
+        Judge::of(&self.spec, self.unknown, state).judge(&mut self.ask, view)
     }
 
     /// The same for another pod.
@@ -164,8 +195,7 @@ impl Ranking {
         ask: &mut Ask,
         view: View<'_>,
     ) -> Result<Room, Obstacle> {
-        let (resources, unknown) = (&state.resources, self.unknown);
-        Judge { spec, resources, unknown }.judge(ask, view)
+        Judge::of(spec, self.unknown, state).judge(ask, view)
     }
 
     fn forget(&mut self, nodes: usize) {
@@ -246,6 +276,11 @@ impl Rankings {
             Some(changed) => refresh.changed(ranking, changed),
             None => refresh.all(ranking),
         }
+        let appraisal = state.economy.generation;
+        if ranking.appraisal != appraisal && ranking.generation == generation {
+            refresh.rejudge(ranking);
+        }
+        ranking.appraisal = appraisal;
         ranking.generation = generation;
         ranking.cursor = state.changes.now();
         ranking
@@ -334,12 +369,21 @@ impl Refresh<'_> {
         }
     }
 
+    /// Nodes are worth something else now.
+    fn rejudge(&mut self, ranking: &mut Ranking) {
+        let keys = self.localities.keys();
+        for node in self.state.nodes.indexes() {
+            self.look_at(ranking, &keys, node, Change::Freed);
+        }
+    }
+
     fn look_at(&mut self, ranking: &mut Ranking, keys: &[KeyIx], at: NodeIx, change: Change) {
         let Some(node) = self.state.nodes.get(at) else {
             // Its tie is not known any more, but it is still in the order by its number.
             return ranking.drop_node(at);
         };
         if change == Change::Node {
+            ranking.typical = None;
             ranking.drop_node(at);
             let bucket = match object(&ranking.spec, &node.object) {
                 Err(_) => NONE,

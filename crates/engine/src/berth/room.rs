@@ -9,8 +9,10 @@ use berth_kubelet::{Certainty, KubeletVersion, PodDemand, Reason, TopologyPolicy
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuNeed, PodSpec};
+use berth_packing::request::GpuAsk;
 use smallvec::SmallVec;
 
+use super::economy::{self, Economy};
 use crate::amounts::{self, Amounts, CPU, Resources};
 use crate::config::UnknownTopology;
 use crate::demand::Demands;
@@ -18,7 +20,7 @@ use crate::filter::{Shortage, fit};
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
 use crate::shares::{Grant, Share, Shares, WHOLE_MILLI};
-use crate::state::NodeState;
+use crate::state::{NodeState, State};
 use crate::table::{PodIx, ResourceIx};
 
 /// What a pod asks of nodes, worked out once per shape.
@@ -109,9 +111,31 @@ pub(crate) enum Obstacle {
 
 /// What a pod needs to be judged on a node.
 pub(crate) struct Judge<'a> {
-    pub(crate) spec: &'a PodSpec,
-    pub(crate) resources: &'a Resources,
-    pub(crate) unknown: UnknownTopology,
+    spec: &'a PodSpec,
+    resources: &'a Resources,
+    economy: &'a Economy,
+    unknown: UnknownTopology,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn of(spec: &'a PodSpec, unknown: UnknownTopology, state: &'a State) -> Self {
+        Self { spec, resources: &state.resources, economy: &state.economy, unknown }
+    }
+}
+
+/// What a pod asks of the GPUs of a node, as far as they are whole or divided on demand: a share, or
+/// so many; nothing if it asks for something else.
+pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuAsk {
+    let Some(gpus) = &view.node.gpus else { return GpuAsk::None };
+    match (&spec.gpu, view.shares) {
+        (Some(need), Some(shares)) => GpuAsk::Share(economy::part(shares, shares.share(need))),
+        (Some(_), None) => GpuAsk::Whole(1),
+        (None, _) => {
+            let asked = ask.devices.iter().find(|(resource, _)| *resource == gpus.resource);
+            let count = asked.and_then(|(_, count)| u16::try_from(*count).ok());
+            count.map_or(GpuAsk::None, GpuAsk::Whole)
+        }
+    }
 }
 
 impl Judge<'_> {
@@ -166,6 +190,7 @@ impl Judge<'_> {
     ) -> Result<Room, Obstacle> {
         let (alignment, pinned) = self.alignment(ask, view, device)?;
         let key = Key::of(ask, view, device, self.resources, alignment, pinned);
+        let key = Key::with_cost(key, self.cost(ask, view, device));
         let grant = device.map(|resource| Grant { resource, gpu: None });
         Ok(Room { key, grant, alignment })
     }
@@ -185,16 +210,38 @@ impl Judge<'_> {
         };
         let gpus = Gpus { view, shares, share: shares.share(need), resources: self.resources };
         let short = Obstacle::Short(Shortage::of(shares.resource));
-        let (gpu, far) = gpus.best(numa).ok_or(short)?;
+        let (mut gpu, far) = gpus.best(numa).ok_or(short)?;
+        let part = GpuAsk::Share(economy::part(shares, gpus.share));
+        let choice = self.economy.judge(ask, view, part, |gpu| gpus.is_usable(gpu, numa, far));
+        gpu = choice.and_then(|choice| choice.gpu).unwrap_or(gpu);
         // The kubelet aligns what it hands out; shares it does not know.
         let alignment = match alignment {
             Alignment::Aligned(numa) if far => Alignment::Misaligned(numa),
             other => other,
         };
         let key = Key::of(ask, view, None, self.resources, alignment, pinned);
-        let key = Key::with_share(key, gpus.left_milli(gpu), gpus.opens(gpu));
+        let key = match choice {
+            Some(choice) => Key::with_cost(key, Some(choice.cost_micro)),
+            None => Key::with_share(key, gpus.left_milli(gpu), gpus.opens(gpu)),
+        };
+        let key = Key::not_in_vain(key);
         let grant = Grant { resource: shares.resource, gpu: Some(gpu) };
         Ok(Room { key, grant: Some(grant), alignment })
+    }
+
+    /// What the place would cost in GPUs that the work that arrives can no longer use; `None` for pods
+    /// that ask for devices of another kind.
+    fn cost(&self, ask: &Ask, view: View<'_>, device: Option<ResourceIx>) -> Option<i64> {
+        let gpus = match (device, &view.node.gpus) {
+            (Some(device), Some(gpus)) if gpus.resource == device => GpuAsk::Whole(1),
+            (Some(_), _) => return None,
+            (None, _) => gpu_ask(self.spec, ask, view),
+        };
+        if gpus == GpuAsk::None && !ask.devices.is_empty() {
+            return None;
+        }
+        let choice = self.economy.judge(ask, view, gpus, |_| true)?;
+        Some(choice.cost_micro)
     }
 
     /// How the pod would lie with what the kubelet hands out, and whether anything of it is pinned.
@@ -256,20 +303,28 @@ impl Gpus<'_> {
     /// The GPU to take the share from, and whether it is far from the pod's other parts: the one of
     /// which least is left then, so that whole ones stay whole; among equals the first.
     fn best(&self, numa: Option<NumaMask>) -> Option<(u16, bool)> {
+        self.candidates(numa).min().map(|(far, _, gpu)| (gpu, far))
+    }
+
+    /// GPUs with room for the share: whether each is far, what is given of it, and its number.
+    fn candidates(
+        &self,
+        numa: Option<NumaMask>,
+    ) -> impl Iterator<Item = (bool, Reverse<u32>, u16)> {
         let kubelet = self.view.mirror.filter(|mirror| mirror.is_believed()).map(Mirror::kubelet);
         let name = self.resources.name(self.shares.resource);
         let pool = kubelet.and_then(|kubelet| Some((kubelet, kubelet.pool_of(name.as_str())?)));
         let whole = amounts::at(&self.view.node.capacity, self.shares.resource)
             > amounts::at(self.view.used, self.shares.resource);
         // Which GPUs are whole is known where the kubelet hands them out by a rule.
-        let can_open = |gpu: u16| {
+        let can_open = move |gpu: u16| {
             whole
                 && pool.is_none_or(|(kubelet, pool)| {
                     kubelet.device_certainty(pool) == Certainty::Exact
                         && kubelet.free_devices(pool).contains(usize::from(gpu))
                 })
         };
-        let is_far = |gpu: u16| match (numa, pool) {
+        let is_far = move |gpu: u16| match (numa, pool) {
             (Some(numa), Some((kubelet, pool))) => {
                 let devices = kubelet.pools().nth(pool).map(|pool| &pool.devices);
                 let device = devices.and_then(|devices| devices.get(usize::from(gpu)));
@@ -279,13 +334,16 @@ impl Gpus<'_> {
         };
         self.shares
             .gpus()
-            .filter(|(gpu, divided)| {
+            .filter(move |(gpu, divided)| {
                 let open = divided.shares > 0 || can_open(*gpu);
                 open && self.shares.has_room(divided, self.share)
             })
-            .map(|(gpu, divided)| (is_far(gpu), Reverse(divided.compute_milli), gpu))
-            .min()
-            .map(|(far, _, gpu)| (gpu, far))
+            .map(move |(gpu, divided)| (is_far(gpu), Reverse(divided.compute_milli), gpu))
+    }
+
+    /// Whether the share could be had of the GPU, near the pod's other parts unless that cannot be.
+    fn is_usable(&self, gpu: u16, numa: Option<NumaMask>, far: bool) -> bool {
+        self.candidates(numa).any(|(is_far, _, one)| one == gpu && is_far == far)
     }
 
     /// Whether the GPU would not be whole any more.
@@ -316,6 +374,9 @@ impl Key {
     const FREE_BITS: u32 = 12;
     const LOSS_BITS: u32 = 16;
     const EXCESS_BITS: u32 = 11;
+    const COST_BITS: u32 = Self::CPU_BITS + Self::FREE_BITS;
+    /// Costs can be below zero.
+    const COST_ZERO: i64 = 1 << (Self::COST_BITS - 1);
     const EXCESS_SHIFT: u32 = Self::CPU_BITS + Self::FREE_BITS + Self::LOSS_BITS;
     const WASTE_SHIFT: u32 = Self::EXCESS_SHIFT + Self::EXCESS_BITS;
     const ALIGN_SHIFT: u32 = Self::WASTE_SHIFT + 1;
@@ -360,8 +421,10 @@ impl Key {
                 };
                 let name = resources.name(resource);
                 let by_numa = view.mirror.and_then(|mirror| lost_room(mirror, name, count, numa));
+                let by_cost = view.node.gpus.as_ref().is_some_and(|gpus| gpus.resource == resource);
                 let loss = by_numa.unwrap_or_else(|| {
-                    lost(&[free(resource)], &[free(resource).saturating_sub(count)])
+                    let left = free(resource).saturating_sub(count);
+                    if by_cost { 0 } else { lost(&[free(resource)], &[left]) }
                 });
                 (loss, free(resource).saturating_sub(count))
             }
@@ -374,10 +437,21 @@ impl Key {
             | far << Self::ALIGN_SHIFT
     }
 
-    /// For a pod that gets a share, and so does not use a node with devices in vain: whether a whole
-    /// GPU is taken apart, and how much of the GPU is left.
+    /// What the place costs decides instead of how much stays free; but room for larger pods on one
+    /// NUMA node comes before it, where the kubelet insists on that.
+    fn with_cost(key: u64, cost_micro: Option<i64>) -> u64 {
+        let Some(cost_micro) = cost_micro else { return key };
+        let kept = u64::MAX << (Self::CPU_BITS + Self::FREE_BITS);
+        key & kept | clamp(cost_micro.saturating_add(Self::COST_ZERO), Self::COST_BITS)
+    }
+
+    /// For a pod that gets a share, and so does not use a node with devices in vain.
+    fn not_in_vain(key: u64) -> u64 {
+        key & !(1 << Self::WASTE_SHIFT)
+    }
+
+    /// For a share: whether a whole GPU is taken apart, and how much of the GPU is left.
     fn with_share(key: u64, left_milli: i64, opens: bool) -> u64 {
-        let key = key & !(1 << Self::WASTE_SHIFT);
         key | u64::from(opens) << (Self::CPU_BITS + Self::FREE_BITS)
             | clamp(left_milli, Self::FREE_BITS) << Self::CPU_BITS
     }

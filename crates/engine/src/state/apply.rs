@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::{NodeState, Place, PodState, State};
 use crate::amounts;
+use crate::berth::economy::Kind;
 use crate::changes::Change;
 use crate::class::Scored;
 use crate::event::{Event, NodeTopology};
@@ -169,12 +170,14 @@ impl State {
             ports: SmallVec::new(),
             nominated: SmallVec::new(),
             has_devices: has_devices(&node),
+            gpus: None,
+            kind: Kind::default(),
             shares: None,
             offers,
             mirror: None,
         });
         self.node_names.insert(name.clone(), at);
-        self.divide_anew(at);
+        self.assess_anew(at);
         self.census.add_node(at, &node);
         self.count_images(&node, 1);
         for pod in self.strays.remove(&name).unwrap_or_default() {
@@ -207,11 +210,23 @@ impl State {
             self.count_images(&before, -1);
             self.count_images(&node, 1);
         }
+        self.economy.count(&self.nodes[at].machine(), -1);
         let row = &mut self.nodes[at];
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
-        self.divide_anew(at);
+        self.assess_anew(at);
         self.touch(at, Change::Node);
+    }
+
+    /// What a node has or offers has changed, or has been forgotten: which GPUs it has, what kind of
+    /// machine it is, and how its GPUs are divided.
+    fn assess_anew(&mut self, at: NodeIx) {
+        let node = &mut self.nodes[at];
+        node.gpus = offer::gpus_of(&node.object, &node.offers, &mut self.resources);
+        let machine = node.machine();
+        node.kind = self.economy.kind(&machine);
+        self.economy.count(&machine, 1);
+        self.divide_anew(at);
     }
 
     /// What a node offers has changed: its GPUs are divided on demand, or are not, or others are.
@@ -242,8 +257,9 @@ impl State {
             let node = self.nodes[at].object.clone();
             let offers = offer::of_node(&node, &self.accelerators, &mut self.resources);
             if offers != self.nodes[at].offers {
+                self.economy.count(&self.nodes[at].machine(), -1);
                 self.nodes[at].offers = offers;
-                self.divide_anew(at);
+                self.assess_anew(at);
                 self.touch(at, Change::Node);
             }
         }
@@ -253,6 +269,7 @@ impl State {
         let Some(at) = self.node_by_name(name) else { return };
         self.journal_mirror(name);
         self.journal_object(Event::Node((*self.nodes[at].object).clone()));
+        self.economy.count(&self.nodes[at].machine(), -1);
         for pod in self.nodes[at].pods.clone() {
             self.uncount(pod, at);
             self.pods[pod].place = Place::Bound(name.clone(), None);
@@ -406,6 +423,7 @@ impl State {
             bound_serial: None,
             leaving: false,
             replaces_evicted_at_ms: self.replaces_evicted_at_ms(object),
+            counted: false,
             grant,
         });
         self.pod_uids.insert(object.uid.clone(), at);

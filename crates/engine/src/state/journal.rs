@@ -46,6 +46,7 @@ struct Before {
     bound_serial: Option<u64>,
     leaving: bool,
     replaces_evicted_at_ms: Option<i64>,
+    counted: bool,
 }
 
 impl State {
@@ -83,6 +84,7 @@ impl State {
                             (pod.decided, pod.leaving) = (before.decided, before.leaving);
                             pod.bound_serial = before.bound_serial;
                             pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
+                            pod.counted = before.counted;
                         }
                     }
                 }
@@ -111,10 +113,12 @@ impl State {
         if self.is_journalling() {
             let object = self.object(at);
             let name = object.node.clone();
-            let PodState { decided, bound_serial, leaving, replaces_evicted_at_ms, .. } =
-                self.pods[at];
+            let PodState {
+                decided, bound_serial, leaving, replaces_evicted_at_ms, counted, ..
+            } = self.pods[at];
             let uid = object.uid.clone();
-            let before = Before { object, decided, bound_serial, leaving, replaces_evicted_at_ms };
+            let before =
+                Before { object, decided, bound_serial, leaving, replaces_evicted_at_ms, counted };
             let undo = Undo::Pod(uid, Some(Box::new(before)));
             name.into_iter().for_each(|name| self.journal_mirror(&name));
             self.journal.entries.push(undo);

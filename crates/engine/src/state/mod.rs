@@ -18,6 +18,7 @@ use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
 use smallvec::SmallVec;
 
 use crate::amounts::{self, Resources};
+use crate::berth::economy::Economy;
 use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
@@ -74,6 +75,8 @@ pub(crate) struct State {
     /// When a pod of each workload was last evicted for another.
     evictions: BTreeMap<FullName, i64>,
     eviction_times: BTreeSet<(i64, FullName)>,
+    /// What GPUs are worth to the work that arrives.
+    pub(crate) economy: Economy,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
 }
@@ -96,6 +99,8 @@ pub(crate) struct PodState {
     pub(crate) leaving: bool,
     /// When the pod was evicted that this one replaces; it is left alone for a while.
     pub(crate) replaces_evicted_at_ms: Option<i64>,
+    /// Whether it has been counted as an arrival.
+    pub(crate) counted: bool,
     /// What it has been given for a part of a GPU it needs.
     pub(crate) grant: Option<Grant>,
 }
@@ -204,6 +209,28 @@ impl State {
             nominated,
             phase: pod.phase,
             gpu_grant: pod.grant.map(|grant| self.named_grant(grant)),
+        }
+    }
+
+    /// Has what GPUs are worth worked out anew.
+    pub(crate) fn remake_economy(&mut self, generation: u64) {
+        self.economy.remake(generation);
+        self.place_machines();
+    }
+
+    /// What GPUs are worth is as it was at some other time.
+    pub(crate) fn restore_economy(&mut self, economy: Economy) {
+        let is_other = economy.generation != self.economy.generation;
+        self.economy = economy;
+        if is_other {
+            self.place_machines();
+        }
+    }
+
+    fn place_machines(&mut self) {
+        for at in self.nodes.indexes().collect::<Vec<NodeIx>>() {
+            let kind = self.economy.kind(&self.nodes[at].machine());
+            self.nodes[at].kind = kind;
         }
     }
 

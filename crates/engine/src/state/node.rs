@@ -9,6 +9,7 @@ use berth_model::spec::HostPort;
 use smallvec::SmallVec;
 
 use crate::amounts;
+use crate::berth::economy::{Kind, Machine, NodeGpus};
 use crate::class::{Class, Scored};
 use crate::mirror::Mirror;
 use crate::offer::Offers;
@@ -36,6 +37,10 @@ pub(crate) struct NodeState {
     pub(crate) has_devices: bool,
     /// What it has for pods that need a part of a GPU, smallest first.
     pub(crate) offers: Offers,
+    /// Its GPUs, whole or divided on demand.
+    pub(crate) gpus: Option<NodeGpus>,
+    /// What kind of machine it is.
+    pub(crate) kind: Kind,
     /// How its GPUs are divided, if they are on demand.
     pub(crate) shares: Option<Box<Shares>>,
     /// What its kubelet has handed out; `None` if its topology is not known.
@@ -43,6 +48,11 @@ pub(crate) struct NodeState {
 }
 
 impl NodeState {
+    /// What it is when it is empty.
+    pub(crate) fn machine(&self) -> Machine {
+        Machine::of(self.gpus.as_ref(), &self.capacity)
+    }
+
     /// How much of a resource nobody has requested; negative if the node shrank below what runs.
     pub(crate) fn free(&self, resource: ResourceIx) -> i64 {
         amounts::at(&self.capacity, resource).saturating_sub(amounts::at(&self.used, resource))

@@ -314,6 +314,12 @@ impl State {
         waiting
     }
 
+    /// A pod has been counted as an arrival.
+    pub(crate) fn count_arrival(&mut self, at: PodIx) {
+        self.journal_pod(at);
+        self.pods[at].counted = true;
+    }
+
     /// A pod is to be evicted; it stays until an event says that it is gone.
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.journal_pod(at);
