@@ -33,7 +33,7 @@ use crate::verdict::Diagnosis;
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
     config: Config,
-    state: State,
+    pub(crate) state: State,
     queue: Queue,
     saved: Vec<Saved>,
     rankings: Rankings,
@@ -60,10 +60,10 @@ struct Saved {
 }
 
 /// Where a pod can go at once.
-struct Found {
-    node: NodeIx,
-    grant: Option<Grant>,
-    alignment: Alignment,
+pub(crate) struct Found {
+    pub(crate) node: NodeIx,
+    pub(crate) grant: Option<Grant>,
+    pub(crate) alignment: Alignment,
 }
 
 /// Whom to evict.
@@ -236,7 +236,7 @@ impl Engine {
         }
     }
 
-    fn bind(&mut self, at: PodIx, found: Found) -> Decision {
+    pub(crate) fn bind(&mut self, at: PodIx, found: Found) -> Decision {
         self.queue.remove(at);
         self.state.bind(at, found.node, found.grant);
         Decision::Bind(Binding {
@@ -275,13 +275,28 @@ impl Engine {
     }
 
     /// Where a pod can go at once.
-    fn place(&mut self, at: PodIx) -> Option<Found> {
+    pub(crate) fn place(&mut self, at: PodIx) -> Option<Found> {
         let class = self.state.pods[at].class;
         self.state.rules(class);
         match self.config.profile {
             Profile::Berth => self.place_ranked(at, class),
             Profile::KubeScheduler | Profile::KubeSchedulerPacking => self.place_scored(at, class),
         }
+    }
+
+    /// Asks something about a pod with the ranking for its like; `None` if the pod is turned down for
+    /// the whole cluster.
+    pub(crate) fn with_inquiry<T>(
+        &mut self,
+        at: PodIx,
+        ask: impl FnOnce(&Inquiry<'_>, &mut Ranking) -> T,
+    ) -> Option<T> {
+        let class = self.state.pods[at].class;
+        self.state.rules(class);
+        self.rankings.with(&mut self.state, class, |state, ranking, _| {
+            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            Some(ask(&inquiry, ranking))
+        })
     }
 
     fn place_ranked(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
@@ -351,8 +366,12 @@ impl Engine {
         if self.config.profile != Profile::Berth {
             return self.evictions_scored(at);
         }
-        let evictor =
-            Evictor { priority: spec.priority, now_ms, rest_ms: self.config.eviction_rest_ms };
+        let evictor = Evictor {
+            priority: spec.priority,
+            now_ms,
+            rest_ms: self.config.eviction_rest_ms,
+            movable_only: false,
+        };
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
         let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
@@ -475,7 +494,7 @@ impl Engine {
 }
 
 /// Whether a node has room for a pod and may be taken.
-fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) -> bool {
+pub(crate) fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) -> bool {
     ranking.rank(inquiry.state, node).is_some()
         && allows(inquiry, ranking, node, inquiry.has_neighbour_rules())
 }

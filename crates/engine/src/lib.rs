@@ -20,6 +20,7 @@ mod offer;
 mod overlay;
 mod query;
 mod queue;
+pub mod repair;
 mod shape;
 mod shares;
 mod state;

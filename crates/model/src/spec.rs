@@ -49,6 +49,8 @@ pub struct PodSpec {
     pub gates: Vec<Arc<str>>,
     /// What controls it.
     pub controller: Option<Controller>,
+    /// It is not to be moved to another node while it runs.
+    pub stays: bool,
     /// A part of a GPU it needs, in whatever form a node offers it.
     pub gpu: Option<GpuNeed>,
 }

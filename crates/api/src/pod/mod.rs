@@ -81,8 +81,21 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         preemption: preemption_policy(spec.preemption_policy.as_deref()).map_err(in_spec)?,
         gates: gates.map(|gate| gate.name.as_str().into()).collect(),
         controller: meta::controller(&pod.metadata).map(controller),
+        stays: stays(&pod.metadata),
         gpu: gpu::need(&pod.metadata)?,
     })
+}
+
+/// Annotations by which pods ask not to be moved, and what each has to say: Berth's, Karpenter's and
+/// that of the Cluster Autoscaler.
+const STAYING: [(&str, &str); 3] = [
+    ("berth.dev/movable", "false"),
+    ("karpenter.sh/do-not-disrupt", "true"),
+    ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+];
+
+fn stays(metadata: &ObjectMeta) -> bool {
+    STAYING.iter().any(|(name, value)| meta::annotation(metadata, name) == Some(*value))
 }
 
 /// The owner that controls it. Spread defaults follow Kubernetes' own controllers only, so those of

@@ -17,6 +17,7 @@ use crate::amounts::{self, Amounts};
 use crate::filter::Inquiry;
 use crate::kube::preempt::{PRIORITY_SHIFT, importance, priority, split_by_budgets};
 use crate::offer::Offer;
+use crate::repair::is_movable;
 use crate::shares::Grant;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx};
@@ -51,6 +52,8 @@ pub(crate) struct Evictor {
     pub(crate) priority: i32,
     pub(crate) now_ms: i64,
     pub(crate) rest_ms: i64,
+    /// Only those that can be moved elsewhere.
+    pub(crate) movable_only: bool,
 }
 
 impl Evictor {
@@ -63,6 +66,7 @@ impl Evictor {
                 && !row.is_terminating()
                 && !row.leaving
                 && self.rests_until(state, **pod).is_none()
+                && (!self.movable_only || is_movable(state, **pod))
         };
         let mut pods: SmallVec<[PodIx; 16]> = node.pods.iter().filter(may).copied().collect();
         pods.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));

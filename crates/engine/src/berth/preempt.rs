@@ -128,6 +128,27 @@ impl Preemption {
         best
     }
 
+    /// Evictions after which the pod fits, of so many nodes at most, those first where they cost least
+    /// by counting.
+    pub(crate) fn plans(
+        &mut self,
+        inquiry: &Inquiry<'_>,
+        ranking: &mut Ranking,
+        evictor: &Evictor,
+        nodes_max: usize,
+    ) -> Vec<Plan> {
+        let nodes: Vec<NodeIx> = if ranking.is_detached() {
+            ranking.allowed_nodes().collect()
+        } else {
+            let order = self.order(inquiry.state, ranking, evictor);
+            let counted = order.by_cost.iter().map(|(_, _, at)| *at);
+            counted.chain(order.others.iter().map(|(_, at)| *at)).collect()
+        };
+        let mut trial = Trial { inquiry, ranking };
+        let plans = nodes.into_iter().take(nodes_max).filter_map(|at| trial.exact(at, evictor));
+        plans.collect()
+    }
+
     /// The order for pods like this one, up to date.
     fn order(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) -> &mut Order {
         self.serial += 1;

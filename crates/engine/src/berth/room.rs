@@ -90,6 +90,8 @@ pub(crate) struct Room {
     /// What is given for a part of a GPU.
     pub(crate) grant: Option<Grant>,
     pub(crate) alignment: Alignment,
+    /// What it costs in GPUs that the work that arrives can no longer use, in millionths.
+    pub(crate) cost_micro: Option<i64>,
 }
 
 /// What keeps a pod off a node.
@@ -190,9 +192,10 @@ impl Judge<'_> {
     ) -> Result<Room, Obstacle> {
         let (alignment, pinned) = self.alignment(ask, view, device)?;
         let key = Key::of(ask, view, device, self.resources, alignment, pinned);
-        let key = Key::with_cost(key, self.cost(ask, view, device));
+        let cost_micro = self.cost(ask, view, device);
+        let key = Key::with_cost(key, cost_micro);
         let grant = device.map(|resource| Grant { resource, gpu: None });
-        Ok(Room { key, grant, alignment })
+        Ok(Room { key, grant, alignment, cost_micro })
     }
 
     /// With a share of one of the node's GPUs: near the pod's CPUs, and where it leaves least.
@@ -226,7 +229,8 @@ impl Judge<'_> {
         };
         let key = Key::not_in_vain(key);
         let grant = Grant { resource: shares.resource, gpu: Some(gpu) };
-        Ok(Room { key, grant: Some(grant), alignment })
+        let cost_micro = choice.map(|choice| choice.cost_micro);
+        Ok(Room { key, grant: Some(grant), alignment, cost_micro })
     }
 
     /// What the place would cost in GPUs that the work that arrives can no longer use; `None` for pods

@@ -144,10 +144,14 @@ impl Search<'_> {
         let priority = spec.priority;
         let own = (spec.preemption == PreemptionPolicy::LowerPriority).then(|| {
             let rest_ms = self.config.eviction_rest_ms;
-            Evictor { priority, now_ms: self.now_ms, rest_ms }
+            Evictor { priority, now_ms: self.now_ms, rest_ms, movable_only: false }
         });
-        let equals =
-            Evictor { priority: priority.saturating_add(1), now_ms: self.now_ms, rest_ms: 0 };
+        let equals = Evictor {
+            priority: priority.saturating_add(1),
+            now_ms: self.now_ms,
+            rest_ms: 0,
+            movable_only: false,
+        };
         let found = own.and_then(|evictor| Some((true, self.victims(spec, &evictor)?)));
         let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
         let (by_preemption, (at, victims, budget_violations)) = found?;
