@@ -169,6 +169,10 @@ impl<'m> Gathering<'m> {
         self.visit_core_groups(|cpus, group| {
             // All these cores have the same number of free CPUs, so their order is that of ids.
             for core in group.cores(cpus.machine) {
+                // A core with so many free CPUs has at least as many, which is more than is missing.
+                if cpus.missing < whole as i64 {
+                    return;
+                }
                 if count_threads(core, &free) == whole {
                     let threads: CpuSet = core.threads().collect();
                     cpus.take_whole(std::iter::once(threads));
