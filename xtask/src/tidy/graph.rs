@@ -14,12 +14,13 @@ use super::Problem;
 
 /// Crates that do no I/O, have no clock and no randomness of their own.
 pub(crate) const PURE: &[&str] =
-    &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity"];
+    &["berth-model", "berth-packing", "berth-kubelet", "berth-engine", "berth-capacity"];
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// listed need not exist yet; one that exists must be listed.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-model", &[]),
+    ("berth-packing", &["berth-model"]),
     ("berth-kubelet", &["berth-model"]),
     ("berth-engine", &["berth-model", "berth-kubelet"]),
     ("berth-capacity", &["berth-model"]),
@@ -36,6 +37,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "xtask",
         &[
             "berth-model",
+            "berth-packing",
             "berth-kubelet",
             "berth-engine",
             "berth-capacity",
