@@ -249,9 +249,9 @@ impl Fleet {
     fn demands(&self, mix: &Mix) -> Vec<Demand> {
         let demand = |weight: u64, of: &dyn Fn(&Herd, &Grid) -> Option<ShapeIndex>| {
             // A board whose last GPU has gone is as one that never was.
-            let shape = |herd: &Herd| match herd.by_state.is_empty() {
-                true => None,
-                false => of(herd, self.grids.get(herd.grid)?),
+            let shape = |herd: &Herd| {
+                let grid = self.grids.get(herd.grid).filter(|_| !herd.by_state.is_empty());
+                of(herd, grid?)
             };
             let shapes: Vec<_> = self.herds.iter().map(shape).collect();
             let places = |(herd, shape): (&Herd, &Option<ShapeIndex>)| {
