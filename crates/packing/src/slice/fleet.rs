@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_model::mig::{Board, Layout, LayoutError, Profile};
 
-use super::grid::{Grid, PLACE, ShapeIndex, ShapeSet, StateIndex, Step};
+use super::grid::{Grid, PARTS_OF_GPU, PLACE, ShapeIndex, ShapeSet, StateIndex, Step};
 use super::mix::Mix;
 use super::want::Want;
 
@@ -82,8 +82,8 @@ struct Demand {
 /// What the best place so far is worth: less is better.
 #[derive(PartialEq, PartialOrd)]
 struct Cost {
-    stranded: i64,
-    scarcity: f64,
+    /// Of all requests, those at risk, and of all memory, what is stranded.
+    at_risk: f64,
     free_units: u8,
 }
 
@@ -151,6 +151,7 @@ impl Fleet {
     #[must_use]
     pub fn choose(&self, want: &Want, mix: &Mix) -> Option<Placement> {
         let demands = self.demands(mix);
+        let whole = (PARTS_OF_GPU * self.gpus.len() as u64) as f64;
         let mut best: Option<(Cost, Placement)> = None;
         for (at, herd) in self.herds.iter().enumerate() {
             let (Some(profile), Some(grid)) = (want.on(herd.board), self.grids.get(herd.grid))
@@ -161,7 +162,7 @@ impl Fleet {
             let useful = useful(&demands, at);
             for (state, gpus) in &herd.by_state {
                 for step in grid.steps_with(*state, shape) {
-                    let cost = cost(grid, at, *state, step, useful, &demands);
+                    let cost = cost(grid, at, *state, step, useful, &demands, whole);
                     if best.as_ref().is_some_and(|(least, _)| cost > *least) {
                         continue;
                     }
@@ -265,10 +266,21 @@ impl Fleet {
                 kind.want.on(herd.board).and_then(|profile| grid.shape(profile))
             })
         });
-        let known: Vec<Demand> = kinds.filter(|d| d.shapes.iter().any(Option::is_some)).collect();
-        if !known.is_empty() {
-            return known;
+        let mut known: Vec<Demand> =
+            kinds.filter(|d| d.shapes.iter().any(Option::is_some)).collect();
+        if known.is_empty() {
+            known = self.every_shape(&demand);
         }
+        let total: f64 = known.iter().map(|demand| demand.weight).sum();
+        known.iter_mut().for_each(|demand| demand.weight /= total);
+        known
+    }
+
+    /// All shapes of all boards alike: the demand where nothing is known.
+    fn every_shape(
+        &self,
+        demand: &impl Fn(u64, &dyn Fn(&Herd, &Grid) -> Option<ShapeIndex>) -> Demand,
+    ) -> Vec<Demand> {
         let herds = self.herds.iter().filter(|herd| !herd.by_state.is_empty());
         let every = herds.flat_map(|herd| {
             let shapes = self.grids.get(herd.grid).into_iter().flat_map(Grid::shapes);
@@ -289,7 +301,7 @@ fn useful(demands: &[Demand], herd: usize) -> ShapeSet {
     shapes
 }
 
-/// What a step would cost: see the rule in `slice`.
+/// What a step would cost: see the rule in `slice`. The memory of all GPUs is `whole` parts.
 fn cost(
     grid: &Grid,
     herd: usize,
@@ -297,10 +309,11 @@ fn cost(
     step: Step,
     useful: ShapeSet,
     demands: &[Demand],
+    whole: f64,
 ) -> Cost {
-    let stranded = |state| i64::try_from(grid.stranded(state, useful)).unwrap_or(i64::MAX);
+    let stranded = |state| grid.stranded(state, useful) as f64;
     let (before, after) = (grid.places_in(state), grid.places_in(step.next));
-    let mut scarcity = 0.0;
+    let mut at_risk = (stranded(step.next) - stranded(state)) / whole;
     for demand in demands {
         let lost = match demand.shapes.get(herd).copied().flatten() {
             Some(shape) => match (before.get(shape.at()), after.get(shape.at())) {
@@ -310,11 +323,7 @@ fn cost(
             None => 0,
         };
         let places = demand.places.saturating_sub(lost).saturating_add(PLACE);
-        scarcity += demand.weight * PLACE as f64 / places as f64;
+        at_risk += demand.weight * PLACE as f64 / places as f64;
     }
-    Cost {
-        stranded: stranded(step.next) - stranded(state),
-        scarcity,
-        free_units: grid.free_units(state),
-    }
+    Cost { at_risk, free_units: grid.free_units(state) }
 }

@@ -24,6 +24,9 @@ pub struct Kind {
 }
 
 /// Kinds of requests with their weights; kinds come in the order in which they were first seen.
+///
+/// Begin with what may come, such as one of each profile: a mix that has seen two small requests
+/// knows of no large ones, and would spare nothing for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mix {
     kinds: Vec<Kind>,
