@@ -10,10 +10,12 @@
 //! - *unusable*: of the free units, those on GPUs that cannot take the next request, on average over
 //!   the mix and time; this is the measure of FGD (ATC'23).
 
+mod parvagpu;
 mod policies;
 mod world;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_model::mig::{Attribute, Board, Profile};
@@ -34,6 +36,9 @@ pub(crate) struct Options {
     /// Only this mix
     #[arg(long)]
     mix: Option<String>,
+    /// ParvaGPU's data: plan its six scenarios, too
+    #[arg(long, value_name = "DIR")]
+    parvagpu: Option<PathBuf>,
     /// The board, by its id
     #[arg(long, default_value = "a100-80gb")]
     board: String,
@@ -99,7 +104,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         let cells = behind.get(&rule).map_or(&[][..], Vec::as_slice);
         println!("berth accepts less than {rule} in {} of 32 cells {cells:?}", cells.len());
     }
-    Ok(behind.is_empty())
+    let planned = options.parvagpu.as_deref().map_or(Ok(true), parvagpu::run)?;
+    Ok(planned && behind.is_empty())
 }
 
 /// The plain profiles, the smallest first.
