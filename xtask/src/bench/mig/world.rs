@@ -112,10 +112,21 @@ pub(super) struct Outcome {
 }
 
 /// A time that orders as numbers do.
-#[derive(PartialEq, PartialOrd)]
 struct Time(f64);
 
+impl PartialEq for Time {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
 impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Time {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
