@@ -9,13 +9,18 @@
 //! their throughput reaches the rate; for the GPUs, how many of each full set of slices, so that
 //! there are slices enough; the fewest GPUs, then the fewest compute slices, so that the least is
 //! provisioned in vain. Of the points of a profile within the latency limit only the one with the
-//! highest throughput matters. It is solved by branch and bound over the linear relaxation, with the
-//! cuts that rounding each service's demand by itself gives, and stops after a number of nodes that
-//! the caller states; what is found by then is returned with the proven lower bound.
+//! highest throughput matters.
+//!
+//! Demands are whole, so few ways to meet one come near its least number of slices, and where GPUs
+//! are nearly full no others matter: those are added up service by service (`tight`). What that does
+//! not settle is left to branch and bound over the linear relaxation, with the cuts that rounding
+//! each service's demand by itself gives (`search`), which stops after a number of nodes that the
+//! caller states. What is found is returned with the proven lower bound.
 
 mod lp;
 mod pack;
 mod search;
+mod tight;
 
 #[cfg(test)]
 mod tests;

@@ -25,39 +25,73 @@ pub(super) fn patterns(
     Ok(found)
 }
 
-/// Lays these slices on GPUs, the largest first, each on the fullest GPU that takes it, at the start
-/// that leaves the most possible.
+/// Up to so many GPUs, slices are laid with care for what they strand; above, on the fullest.
+const CAREFUL_GPUS_MAX: usize = 256;
+
+/// Lays these slices on as few GPUs as it finds.
 pub(super) fn pack(
     board: &'static Board,
     profiles: &[&'static Profile],
     counts: &Counts,
 ) -> Result<Vec<Layout>, LayoutError> {
-    let mut order: Vec<usize> = (0..profiles.len()).collect();
-    let size = |at: &usize| {
-        let profile = profiles[*at];
-        std::cmp::Reverse((profile.memory_units(), profile.compute_slices(), *at))
-    };
-    order.sort_by_key(size);
-    let mut gpus: Vec<Layout> = Vec::new();
-    for at in order {
-        for _ in 0..counts.get(at).copied().unwrap_or(0) {
-            let fullest = gpus
-                .iter()
-                .enumerate()
-                .filter(|(_, gpu)| !gpu.open_starts(profiles[at]).is_empty())
-                .max_by_key(|(at, gpu)| (gpu.occupied().count_ones(), std::cmp::Reverse(*at)))
-                .map(|(at, _)| at);
-            let gpu = match fullest {
-                Some(gpu) => gpu,
-                None => {
-                    gpus.push(Layout::empty(board)?);
-                    gpus.len() - 1
-                }
-            };
-            if let Some(start) = gpus[gpu].best_start(profiles[at]) {
-                gpus[gpu].add(profiles[at], start)?;
-            }
+    let mut slices: Vec<&'static Profile> = Vec::new();
+    for (profile, count) in profiles.iter().zip(counts) {
+        slices.extend(std::iter::repeat_n(*profile, *count as usize));
+    }
+    slices.sort_by_key(|p| std::cmp::Reverse((p.memory_units(), p.compute_slices())));
+    let used = slices.iter().map(|p| usize::from(p.compute_slices())).sum::<usize>();
+    let least = used.div_ceil(usize::from(board.compute_slices()).max(1));
+    let fullest = lay(board, &slices, slices.len(), Prefer::Fullest)?;
+    let most = fullest.as_ref().map_or(slices.len(), Vec::len);
+    for gpus in (least..most).take_while(|gpus| *gpus <= CAREFUL_GPUS_MAX) {
+        if let Some(found) = lay(board, &slices, gpus, Prefer::LeastStranded)? {
+            return Ok(found);
         }
     }
-    Ok(gpus)
+    Ok(fullest.unwrap_or_default())
+}
+
+/// Which of the GPUs that have room a slice goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prefer {
+    /// The fullest.
+    Fullest,
+    /// The one of which the least becomes unusable for anything; of those the fullest. Two `3g` on one
+    /// GPU strand a slice that beside `4g` or smaller ones would be used.
+    LeastStranded,
+}
+
+/// Lays slices, in this order, on at most so many GPUs, each at the start that leaves the most
+/// possible; `None` when they do not fit that way.
+fn lay(
+    board: &'static Board,
+    slices: &[&'static Profile],
+    gpus_max: usize,
+    prefer: Prefer,
+) -> Result<Option<Vec<Layout>>, LayoutError> {
+    let mut gpus: Vec<Layout> = Vec::new();
+    for profile in slices {
+        // The first GPU that is still empty stands for all of them.
+        if gpus.len() < gpus_max && gpus.last().is_none_or(|gpu| !gpu.is_empty()) {
+            gpus.push(Layout::empty(board)?);
+        }
+        let mut best: Option<((u16, u32), usize, Layout)> = None;
+        for (at, gpu) in gpus.iter().enumerate() {
+            let Some(start) = gpu.best_start(profile) else { continue };
+            let then = gpu.with(profile, start)?;
+            let stranded = |layout: &Layout| layout.shares().stranded.parts;
+            let grown = match prefer {
+                Prefer::Fullest => 0,
+                Prefer::LeastStranded => stranded(&then).saturating_sub(stranded(gpu)),
+            };
+            let rank = (grown, gpu.occupied().count_zeros());
+            if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
+                best = Some((rank, at, then));
+            }
+        }
+        let Some((_, at, then)) = best else { return Ok(None) };
+        gpus[at] = then;
+    }
+    gpus.retain(|gpu| !gpu.is_empty());
+    Ok(Some(gpus))
 }

@@ -28,8 +28,8 @@ pub(super) struct Problem {
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) chosen: Vec<Counts>,
-    gpus: usize,
-    slices: u64,
+    pub(super) gpus: usize,
+    pub(super) slices: u64,
     /// The proven least number of GPUs.
     pub(super) gpus_min: usize,
 }
@@ -51,9 +51,10 @@ fn sum(chosen: &[Counts]) -> Counts {
 }
 
 /// What a slice weighs when a service is looked at by itself.
-type Weight = fn(&Profile) -> usize;
+pub(super) type Weight = fn(&Profile) -> usize;
 
-const WEIGHTS: [Weight; 3] = [
+/// Compute slices, memory units, and both.
+pub(super) const WEIGHTS: [Weight; 3] = [
     |profile| usize::from(profile.compute_slices()),
     |profile| usize::from(profile.memory_units().unwrap_or(0)),
     |profile| usize::from(profile.compute_slices() + profile.memory_units().unwrap_or(0)),
@@ -100,15 +101,39 @@ impl Problem {
             return Ok(best);
         }
         let root = self.program()?;
-        let exhausted = self.branch(&root, nodes_max, Aim::Gpus, &mut best)?;
-        if exhausted {
+        // Its first node is the bound by the linear relaxation.
+        self.branch(&root, 1, Aim::Gpus, &mut best)?;
+        let mut exhausted = false;
+        for gpus in best.gpus_min..=best.gpus {
+            exhausted = self.tight(gpus, &mut best)?;
+            if best.gpus <= gpus {
+                break;
+            }
+        }
+        if best.gpus > best.gpus_min && self.branch(&root, nodes_max, Aim::Gpus, &mut best)? {
             best.gpus_min = best.gpus;
         }
-        self.branch(&root, nodes_max / 2, Aim::Slices, &mut best)?;
+        if !exhausted {
+            self.branch(&root, nodes_max / 2, Aim::Slices, &mut best)?;
+        }
         Ok(best)
     }
 
-    fn throughput(&self, service: usize, profile: usize) -> u64 {
+    pub(super) fn services(&self) -> usize {
+        self.rates.len()
+    }
+
+    pub(super) fn rate(&self, service: usize) -> u64 {
+        self.rates[service]
+    }
+
+    /// The compute slices and memory units of so many GPUs.
+    pub(super) fn room(&self, gpus: usize) -> (usize, usize) {
+        let units = self.board.memory_units().unwrap_or(0);
+        (gpus * usize::from(self.board.compute_slices()), gpus * usize::from(units))
+    }
+
+    pub(super) fn throughput(&self, service: usize, profile: usize) -> u64 {
         self.best[service][profile].map_or(0, |point| point.throughput_milli)
     }
 
@@ -177,7 +202,11 @@ impl Problem {
     }
 
     /// Takes these segments if they are better than the best so far.
-    fn offer(&self, chosen: Vec<Counts>, best: &mut Option<Found>) -> Result<(), ServingError> {
+    pub(super) fn offer(
+        &self,
+        chosen: Vec<Counts>,
+        best: &mut Option<Found>,
+    ) -> Result<(), ServingError> {
         let counts = sum(&chosen);
         let slices = |(p, n): (&&Profile, &u32)| u64::from(p.compute_slices()) * u64::from(*n);
         let slices: u64 = self.profiles.iter().zip(&counts).map(slices).sum();
@@ -194,7 +223,7 @@ impl Problem {
     }
 
     /// The least weight that reaches the service's rate, if a few GPUs do.
-    fn least_weight(&self, service: usize, weight: Weight) -> Option<usize> {
+    pub(super) fn least_weight(&self, service: usize, weight: Weight) -> Option<usize> {
         let table = self.knapsack(service, weight);
         table.iter().position(|(reached, _)| *reached >= self.rates[service])
     }
