@@ -210,6 +210,60 @@ fn many_services_get_a_plan_without_the_program() {
     assert!(deployment.gpus.len() <= deployment.gpus_min + deployment.gpus_min / 10);
 }
 
+/// ParvaGPU's fifth and sixth scenario (SC'24; measurements and rates of MunQ-Lee/ParvaGPU_SC24, MIT): for
+/// each model the requests per second wanted, and per 1,000 seconds the best throughput within 0.45 of
+/// the latency objective on 1, 2, 3, 4 and 7 slices of an A100.
+type Measured = [(&'static str, u64, [u64; 5]); 11];
+
+const FIFTH: Measured = [
+    ("bert", 843, [154_972, 299_400, 447_265, 589_716, 764_485]),
+    ("densenet121", 2_228, [296_478, 618_562, 1_115_186, 1_258_418, 2_206_389]),
+    ("densenet169", 3_507, [233_853, 489_194, 857_002, 1_005_484, 1_733_798]),
+    ("densenet201", 1_513, [161_385, 342_224, 635_516, 730_932, 1_195_174]),
+    ("inceptionv3", 3_815, [575_154, 1_244_900, 1_861_659, 2_259_096, 3_815_200]),
+    ("mobilenetv2", 5_009, [771_152, 1_572_694, 2_702_637, 3_105_209, 5_000_600]),
+    ("resnet101", 1_874, [232_625, 484_845, 827_181, 1_002_610, 1_771_896]),
+    ("resnet152", 1_340, [143_465, 326_579, 596_426, 738_508, 1_246_814]),
+    ("resnet50", 2_796, [358_277, 738_306, 1_359_900, 1_498_581, 2_687_805]),
+    ("vgg16", 1_773, [239_471, 500_589, 819_931, 996_267, 1_773_640]),
+    ("vgg19", 1_531, [204_227, 430_966, 703_280, 866_111, 1_531_484]),
+];
+
+const SIXTH: Measured = [
+    ("bert", 1_264, [183_576, 351_792, 545_010, 626_400, 843_755]),
+    ("densenet121", 3_342, [322_621, 668_916, 1_138_521, 1_286_061, 2_206_389]),
+    ("densenet169", 5_260, [256_488, 526_272, 1_460_726, 1_619_344, 3_507_528]),
+    ("densenet201", 2_269, [186_284, 423_876, 699_393, 822_318, 1_407_440]),
+    ("inceptionv3", 5_722, [583_922, 1_244_900, 2_001_875, 2_282_242, 3_815_200]),
+    ("mobilenetv2", 7_513, [771_152, 1_572_694, 2_702_637, 3_618_704, 5_000_600]),
+    ("resnet101", 2_811, [253_003, 516_100, 902_432, 1_059_640, 1_851_052]),
+    ("resnet152", 2_010, [183_615, 381_758, 678_014, 768_104, 1_298_946]),
+    ("resnet50", 4_196, [412_097, 819_840, 1_422_534, 1_620_240, 2_764_932]),
+    ("vgg16", 2_659, [261_971, 532_784, 846_456, 1_026_992, 1_773_640]),
+    ("vgg19", 2_296, [224_591, 448_906, 754_874, 916_322, 1_531_484]),
+];
+
+fn scenario(measured: &Measured) -> Vec<Service> {
+    let names = ["1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
+    let one = |(name, rate, speeds): &(&str, u64, [u64; 5])| {
+        let points = names.iter().zip(speeds).filter(|(_, speed)| **speed > 0);
+        let points = points
+            .map(|(profile, speed)| Point { throughput_milli: *speed, ..point(profile, 0, 1) });
+        Service { points: points.collect(), ..service(name, *rate, &[]) }
+    };
+    measured.iter().map(one).collect()
+}
+
+#[test]
+fn parvagpu_s_largest_scenarios_fit_one_gpu_less_than_its_authors_use() {
+    for (measured, gpus) in [(&FIFTH, 12), (&SIXTH, 15)] {
+        let services = scenario(measured);
+        let deployment = plan(a100(), &services, 20).unwrap();
+        assert_valid(a100(), &services, &deployment);
+        assert_eq!((deployment.gpus.len(), deployment.gpus_min), (gpus, gpus));
+    }
+}
+
 fn arbitrary_service(board: &'static Board) -> impl Strategy<Value = Service> {
     let speeds = proptest::collection::vec(0_u64..400, board.profiles().len());
     (1_u64..900, speeds, 0_u64..3).prop_map(|(rate, speeds, slow)| {
