@@ -193,13 +193,14 @@ impl Meter {
         Layout::empty(board)?;
         let wanted: Vec<(&Profile, u32)> =
             requests.profiles.iter().copied().zip(requests.weights.iter().copied()).collect();
+        let covered = covered(&wanted, all);
         let by_occupancy = (0..1_u32 << all)
             .map(|occupied| {
                 let free = f64::from(all - occupied.count_ones());
                 let total: u32 = wanted.iter().map(|(_, w)| w).sum();
                 let fits = |p: &Profile| masks(p).any(|mask| mask & occupied == 0);
                 let cannot: u32 = wanted.iter().filter(|(p, _)| !fits(p)).map(|(_, w)| w).sum();
-                let stranded = free - f64::from(covered(&wanted, occupied));
+                let stranded = free - f64::from(covered[occupied as usize]);
                 (stranded, free * f64::from(cannot) / f64::from(total))
             })
             .collect();
@@ -218,9 +219,16 @@ pub(super) fn masks(profile: &Profile) -> impl Iterator<Item = u32> {
     starts.into_iter().map(move |start| ((1_u32 << units) - 1) << start)
 }
 
-/// The most free units that instances of the wanted profiles cover.
-fn covered(wanted: &[(&Profile, u32)], occupied: u32) -> u32 {
-    let placements = wanted.iter().filter(|(_, w)| *w > 0).flat_map(|(p, _)| masks(p));
-    let open = placements.filter(|mask| mask & occupied == 0);
-    open.map(|mask| mask.count_ones() + covered(wanted, occupied | mask)).max().unwrap_or(0)
+/// By occupancy, the most free units that instances of the wanted profiles cover. Whatever is placed
+/// makes the occupancy a larger number, so going downwards finds what follows done.
+fn covered(wanted: &[(&Profile, u32)], all: u32) -> Vec<u32> {
+    let placements: Vec<u32> =
+        wanted.iter().filter(|(_, w)| *w > 0).flat_map(|(p, _)| masks(p)).collect();
+    let mut table = vec![0; 1 << all];
+    for occupied in (0..1_u32 << all).rev() {
+        let open = placements.iter().filter(|mask| **mask & occupied == 0);
+        let most = open.map(|mask| mask.count_ones() + table[(occupied | mask) as usize]).max();
+        table[occupied as usize] = most.unwrap_or(0);
+    }
+    table
 }
