@@ -86,6 +86,8 @@ enum Bench {
     },
     /// What three profiles strand on 1,000 nodes
     Stranding,
+    /// Acceptance and stranded units of MIG slices under four mixes, against four baselines
+    Mig(bench::mig::Options),
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -131,6 +133,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
             bench::stranding::run().map(|()| true)
         }
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
+        Task::Bench { of: Bench::Mig(options) } => bench::mig::run(&options),
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
         Task::Bench { of: Bench::Counted { name } } => {

@@ -1,0 +1,120 @@
+//! What a request asks for.
+//!
+//! Owns which profile will do on which board. It must not know GPUs or how often a request comes.
+
+use berth_model::mig::{Board, Need, Profile, ProfileName};
+
+/// A request: on each board, at most one profile that will do.
+///
+/// A Kubernetes resource such as `nvidia.com/mig-3g.40gb` is offered by several boards, and a need
+/// in bytes is met by other profiles on other boards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Want {
+    /// Ascending by the board's id; never empty.
+    options: Vec<(&'static Board, &'static Profile)>,
+}
+
+/// A request that no board can meet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WantError {
+    /// The profile is another board's, or the board's placements are unknown.
+    #[error(
+        "{profile} cannot be placed on board {board}; name a profile of a board whose placements \
+         are known"
+    )]
+    NotPlaceable {
+        /// The profile.
+        profile: ProfileName,
+        /// The board's id.
+        board: &'static str,
+    },
+    /// A board is named twice.
+    #[error("board {board} has two profiles in one request; keep one of them")]
+    BoardTwice {
+        /// The board's id.
+        board: &'static str,
+    },
+    /// No board is named.
+    #[error("no board with known placements offers {what:?}; name a MIG profile that one has")]
+    Nowhere {
+        /// What was asked for.
+        what: String,
+    },
+}
+
+impl Want {
+    /// This profile of this board and no other.
+    ///
+    /// # Errors
+    /// When the profile cannot be placed on the board.
+    pub fn profile(board: &'static Board, profile: &'static Profile) -> Result<Self, WantError> {
+        Self::any([(board, profile)])
+    }
+
+    /// Any of these profiles, one per board.
+    ///
+    /// # Errors
+    /// When there is none, a board comes twice, or a profile cannot be placed on its board.
+    pub fn any(
+        options: impl IntoIterator<Item = (&'static Board, &'static Profile)>,
+    ) -> Result<Self, WantError> {
+        let mut options: Vec<_> = options.into_iter().collect();
+        for (board, profile) in &options {
+            if board.share(profile).is_none() {
+                let profile = profile.name();
+                return Err(WantError::NotPlaceable { profile, board: board.id() });
+            }
+        }
+        options.sort_by_key(|(board, _)| board.id());
+        if let Some(pair) = options.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(WantError::BoardTwice { board: pair[0].0.id() });
+        }
+        if options.is_empty() {
+            return Err(WantError::Nowhere { what: "nothing".to_owned() });
+        }
+        Ok(Self { options })
+    }
+
+    /// What a Kubernetes resource such as `nvidia.com/mig-3g.40gb` means, on every board that
+    /// offers it.
+    ///
+    /// # Errors
+    /// When no board with known placements does.
+    pub fn resource(name: &str) -> Result<Self, WantError> {
+        let options = Board::all().iter().filter_map(|board| {
+            let profile = board.profile_by_resource(name).ok()?;
+            board.share(profile).map(|_| (board, profile))
+        });
+        Self::any(options).map_err(|_| WantError::Nowhere { what: name.to_owned() })
+    }
+
+    /// The smallest slice that meets a need, on each of these boards that has one.
+    ///
+    /// # Errors
+    /// When none has.
+    pub fn need(
+        need: &Need,
+        boards: impl IntoIterator<Item = &'static Board>,
+    ) -> Result<Self, WantError> {
+        let options = boards.into_iter().filter_map(|board| {
+            let profile = board.smallest(need)?;
+            board.share(profile).map(|_| (board, profile))
+        });
+        Self::any(options).map_err(|error| match error {
+            WantError::Nowhere { .. } => WantError::Nowhere { what: format!("{need:?}") },
+            other => other,
+        })
+    }
+
+    /// The profile that will do on this board.
+    #[must_use]
+    pub fn on(&self, board: &Board) -> Option<&'static Profile> {
+        self.options.iter().find(|(b, _)| *b == board).map(|(_, profile)| *profile)
+    }
+
+    /// The boards that will do, each with its profile, ascending by id.
+    #[must_use]
+    pub fn options(&self) -> &[(&'static Board, &'static Profile)] {
+        &self.options
+    }
+}
