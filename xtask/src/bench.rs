@@ -3,4 +3,5 @@
 pub(crate) mod engine;
 pub(crate) mod instructions;
 pub(crate) mod kubelet;
+pub(crate) mod packing;
 pub(crate) mod stranding;
