@@ -3,6 +3,7 @@
 //!
 //! Owns their definitions, with their truncations. Ties go to the smallest node name, as there.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use berth_packing::node::{FreeNode, GpuPositions};
@@ -73,6 +74,11 @@ impl Judge for BestFit {
     }
 }
 
+/// How much of the largest machine is free: from 0 to 2, for CPU and GPUs together.
+fn free_part(node: &FreeNode) -> f64 {
+    node.cpu_milli as f64 / CPU_MILLI_MAX + free_milli(node) as f64 / GPU_MILLI_MAX
+}
+
 fn free_milli(node: &FreeNode) -> u64 {
     node.gpus.iter().map(|free| u64::from(free.room_milli())).sum()
 }
@@ -84,6 +90,16 @@ fn fitting(node: &FreeNode, part: Part) -> impl Iterator<Item = u16> {
 /// Fragmentation gradient descent: least growth of the GPUs that typical pods cannot use.
 pub(crate) struct Fgd {
     typical: Vec<Typical>,
+    ties: FgdTies,
+}
+
+/// Whom FGD takes among nodes of one score. Its scores are whole numbers, so there are many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FgdTies {
+    /// The smallest name, as in the published runs.
+    Name,
+    /// The fullest node, which serves it better on most lists.
+    BestFit,
 }
 
 /// A frequent kind of pod. Memory does not count.
@@ -102,7 +118,7 @@ const TYPICAL_PART: f64 = 0.95;
 
 impl Fgd {
     /// Knows the whole list in advance, as published.
-    pub(crate) fn new(list: &PodList) -> Self {
+    pub(crate) fn new(list: &PodList, ties: FgdTies) -> Self {
         let mut counts: BTreeMap<(u64, u16, u16, Models), u32> = BTreeMap::new();
         for pod in &list.pods {
             let milli = match pod.gpus {
@@ -114,7 +130,7 @@ impl Fgd {
             *counts.entry(key).or_default() += 1;
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
-        counts.sort_by(|a, b| (b.1, b.0).cmp(&(a.1, a.0)));
+        counts.sort_by_key(|(kind, count)| Reverse((*count, *kind)));
         let enough = TYPICAL_PART * list.pods.len() as f64;
         let mut covered = 0.0;
         let mut typical: Vec<Typical> = Vec::new();
@@ -126,7 +142,7 @@ impl Fgd {
             typical.push(Typical { cpu_milli, gpus, milli, models, part: f64::from(count) });
         }
         typical.iter_mut().for_each(|typical| typical.part /= covered);
-        Self { typical }
+        Self { typical, ties }
     }
 
     /// GPUs that typical pods cannot use, in thousandths, on average.
@@ -182,7 +198,12 @@ impl Fgd {
 
 impl Judge for Fgd {
     fn cost(&self, node: &FreeNode, request: &Request) -> i64 {
-        self.best(node, request).0.saturating_neg()
+        let score = self.best(node, request).0;
+        match self.ties {
+            FgdTies::Name => -score,
+            // Less than one score apart.
+            FgdTies::BestFit => -score * 1_000 + (free_part(node) * 400.0) as i64,
+        }
     }
 
     fn gpus(&mut self, node: &FreeNode, request: &Request) -> GpuPositions {

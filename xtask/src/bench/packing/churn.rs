@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use berth_packing::request::Request;
 use berth_testkit::cluster::Dice;
 
+use super::baselines::FgdTies;
 use super::moves::plan;
 use super::scheduler::{Ledger, PodIx, Scheduler};
 use super::trace::{Cluster, PodList};
@@ -204,10 +205,10 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
     for list in &selection.lists {
         for (policy, with_moves) in [
             (Policy::BestFit, false),
-            (Policy::Fgd, false),
+            (Policy::Fgd(FgdTies::Name), false),
             (Policy::Berth, false),
             (Policy::BestFit, true),
-            (Policy::Fgd, true),
+            (Policy::Fgd(FgdTies::Name), true),
             (Policy::Berth, true),
         ] {
             row(selection, list, policy, with_moves)?;

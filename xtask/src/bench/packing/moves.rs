@@ -2,13 +2,15 @@
 //!
 //! Owns the search for a plan. Carrying it out is the run's.
 
-use berth_packing::node::FreeNode;
-use berth_packing::request::{GpuAsk, Request};
+use std::collections::BTreeMap;
+
+use berth_packing::node::{FreeNode, GpuPositions};
+use berth_packing::request::{GpuAsk, Part, Request};
 
 use super::scheduler::{Ledger, PodIx};
 
 /// A plan moves no more pods than this.
-const PODS_MAX: usize = 4;
+const PODS_MAX: usize = 8;
 
 /// So many plans, the shortest first, are tried for places where the moved pods could go.
 const TRIES: usize = 32;
@@ -49,7 +51,7 @@ fn clear(
     // GPUs that the fewest pods are on come first. Pods of several GPUs stay.
     let mut gpus: Vec<(usize, u16)> = (0_u16..)
         .zip(&node.gpus)
-        .filter(|(_, free)| **free != berth_packing::request::Part::WHOLE)
+        .filter(|(_, free)| **free != Part::WHOLE)
         .filter_map(|(gpu, _)| {
             let on = || here.iter().filter(|pod| holds(ledger, **pod, gpu));
             on().all(|pod| is_small(ledger, *pod)).then(|| (on().count(), gpu))
@@ -90,36 +92,78 @@ fn is_small(ledger: &Ledger, pod: PodIx) -> bool {
 
 /// Whether all find a place on other nodes, one after the other.
 fn fit_elsewhere(ledger: &Ledger, from: usize, pods: &[PodIx]) -> bool {
-    let mut touched: Vec<(usize, FreeNode)> = Vec::new();
+    let mut changed: BTreeMap<usize, FreeNode> = BTreeMap::new();
     pods.iter().all(|pod| {
         let Some((request, _)) = ledger.held.get(pod) else {
             return false;
         };
-        let now = |at: usize, node: &FreeNode| {
-            touched
-                .iter()
-                .rfind(|(other, _)| *other == at)
-                .map_or(node.clone(), |(_, node)| node.clone())
-        };
-        let place = ledger.nodes.iter().enumerate().find_map(|(at, node)| {
-            (at != from && node.can_take(request))
-                .then(|| (at, now(at, node)))
-                .filter(|(_, node)| node.can_take(request))
+        let mut nodes = ledger.nodes.iter().enumerate().filter(|(at, _)| *at != from);
+        let place = nodes.find_map(|(at, node)| {
+            let node = changed.get(&at).unwrap_or(node);
+            node.can_take(request).then(|| (at, node.clone()))
         });
-        let Some((at, mut node)) = place else {
-            return false;
-        };
-        let gpus = match request.gpus {
-            GpuAsk::Share(part) => (0_u16..)
-                .zip(&node.gpus)
-                .find(|(_, free)| free.holds(part))
-                .map(|(at, _)| at)
-                .into_iter()
-                .collect(),
-            ask => node.first_wholes(ask.count()),
-        };
-        node.take(request, &gpus);
-        touched.push((at, node));
-        true
+        place.is_some_and(|(at, mut node)| {
+            let gpus = match request.gpus {
+                GpuAsk::Share(part) => node.gpus.iter().position(|free| free.holds(part)),
+                GpuAsk::None | GpuAsk::Whole(_) => None,
+            };
+            let gpus = match gpus.and_then(|at| u16::try_from(at).ok()) {
+                Some(at) => GpuPositions::from_slice(&[at]),
+                None => node.first_wholes(request.gpus.count()),
+            };
+            node.take(request, &gpus);
+            changed.insert(at, node);
+            true
+        })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_packing::fleet::Capacity;
+
+    use super::*;
+    use crate::bench::packing::scheduler::Placement;
+    use crate::bench::packing::trace::Cluster;
+
+    fn whole(count: u16) -> Request {
+        Request { cpu_milli: 1_000, gpus: GpuAsk::Whole(count), ..Request::default() }
+    }
+
+    /// Machines of four GPUs with so many pods of one GPU on each.
+    fn ledger(pods: &[u16], cpu_milli: u64) -> Ledger {
+        let machine = Capacity { cpu_milli, gpus: 4, ..Capacity::default() };
+        let mut ledger = Ledger::new(&Cluster::for_test(vec![machine; pods.len()]));
+        let mut names = (0..).map(PodIx);
+        for (node, pods) in pods.iter().enumerate() {
+            for gpu in 0..*pods {
+                let placement = Placement { node, gpus: GpuPositions::from_slice(&[gpu]) };
+                ledger.record(names.next().unwrap(), &whole(1), Some(&placement)).unwrap();
+            }
+        }
+        ledger
+    }
+
+    #[test]
+    fn the_fewest_pods_that_have_another_place_are_moved() {
+        assert_eq!(plan(&ledger(&[3, 1, 2], 9_000), &whole(4), 9), Some(vec![PodIx(3)]));
+        assert_eq!(plan(&ledger(&[3, 2, 2], 9_000), &whole(3), 9), Some(vec![PodIx(3)]));
+    }
+
+    #[test]
+    fn nobody_is_moved_without_another_place_or_allowance() {
+        assert_eq!(plan(&ledger(&[4, 1, 4], 9_000), &whole(4), 9), None);
+        assert_eq!(plan(&ledger(&[3, 2, 2], 9_000), &whole(4), 1), None);
+        assert_eq!(plan(&ledger(&[3, 2, 2], 9_000), &whole(1), 9), None);
+    }
+
+    #[test]
+    fn cpu_is_freed_too() {
+        // Two GPUs are free, but only two CPUs.
+        let hungry = |cpu_milli| Request { cpu_milli, ..whole(2) };
+        let moved = plan(&ledger(&[2, 3], 4_000), &hungry(3_000), 9);
+        assert_eq!(moved, Some(vec![PodIx(1)]));
+        assert_eq!(plan(&ledger(&[2, 4], 4_000), &hungry(3_000), 9), None, "no other place");
+        assert_eq!(plan(&ledger(&[2, 3], 4_000), &hungry(5_000), 9), None, "too large");
+    }
 }
