@@ -4,4 +4,5 @@ pub(crate) mod engine;
 pub(crate) mod instructions;
 pub(crate) mod kubelet;
 pub(crate) mod mig;
+pub(crate) mod packing;
 pub(crate) mod stranding;

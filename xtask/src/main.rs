@@ -74,6 +74,25 @@ enum Sweep {
     },
 }
 
+#[derive(Args)]
+struct Openb {
+    /// The directory with openb's CSV files, or the one above it
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Both ends included
+    #[arg(long, default_value = "42..51", value_name = "A..B")]
+    seeds: String,
+    /// Lists of pods by name, as `default,multigpu20`; all if left out
+    #[arg(long, value_delimiter = ',')]
+    lists: Vec<String>,
+}
+
+impl Openb {
+    fn select(&self) -> anyhow::Result<bench::packing::Selection> {
+        bench::packing::Selection::new(&self.data, &self.seeds, &self.lists)
+    }
+}
+
 #[derive(Subcommand)]
 enum Bench {
     /// `would_admit` and `admit` on 1, 2, 4 and 8 NUMA nodes
@@ -88,6 +107,10 @@ enum Bench {
     Stranding,
     /// Acceptance and stranded units of MIG slices under four mixes, against four baselines
     Mig(bench::mig::Options),
+    /// Alibaba's openb cluster filled under Random, `BestFit`, FGD and Berth
+    Packing(Openb),
+    /// The same mix with departures, at 95 % load, without moves and with few
+    Churn(Openb),
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -134,6 +157,12 @@ fn run(task: Task) -> anyhow::Result<bool> {
         }
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
         Task::Bench { of: Bench::Mig(options) } => bench::mig::run(&options),
+        Task::Bench { of: Bench::Packing(openb) } => {
+            bench::packing::run(&openb.select()?).map(|()| true)
+        }
+        Task::Bench { of: Bench::Churn(openb) } => {
+            bench::packing::run_churn(&openb.select()?).map(|()| true)
+        }
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
         Task::Bench { of: Bench::Counted { name } } => {

@@ -12,9 +12,11 @@
 //! and on facts that change slowly (the mix, the fleet), so a ranking of nodes stays valid but for
 //! the nodes that change.
 //!
-//! **Ties** go to the first node in any fixed order, the same for all pods. A fixed order fills one
-//! node after the other where the rule sees no difference, which best-fit ties do not: measured on
-//! Alibaba's traces they lose up to half a point, and random ties more. Which order does not matter.
+//! **Ties** go to the first node in a fixed order, the same for all pods; which order does not
+//! matter. Costs are exact enough that little hangs on it: on Alibaba's traces ties by name, by
+//! other orders and by chance end within 0.1 points of each other, but where CPU is the scarcest
+//! (`cpu250`), where chance loses 0.7. FGD by comparison owes five points on its default trace to
+//! its ties.
 //!
 //! Must not know which nodes a pod may use for other reasons, nor whose turn it is.
 
@@ -201,13 +203,14 @@ impl Rule {
 impl Block {
     /// How many GPUs pods like this could take of what is left.
     fn room(&self, left: &Left) -> u64 {
-        let fits = |pods: u64| {
-            self.request.cpu_milli.saturating_mul(pods) <= left.cpu_milli
-                && self.request.memory_bytes.saturating_mul(pods) <= left.memory_bytes
-        };
+        let Request { cpu_milli, memory_bytes, .. } = self.request;
         let mut pods = left.wholes / self.gpus;
-        while pods > 0 && !fits(pods) {
-            pods -= 1;
+        // Mostly all fit; divisions take longer than looking.
+        if cpu_milli.saturating_mul(pods) > left.cpu_milli {
+            pods = left.cpu_milli / cpu_milli;
+        }
+        if memory_bytes.saturating_mul(pods) > left.memory_bytes {
+            pods = left.memory_bytes / memory_bytes;
         }
         pods * self.gpus
     }
