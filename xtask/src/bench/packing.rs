@@ -61,14 +61,14 @@ impl Policy {
     }
 
     /// On an empty cluster.
-    fn scheduler(self, cluster: &Cluster, list: &PodList, seed: u64) -> Box<dyn Scheduler> {
-        let (nodes, fleet) = empty_nodes(cluster);
-        match self {
+    fn scheduler(self, cluster: &Cluster, list: &PodList, seed: u64) -> Result<Box<dyn Scheduler>> {
+        let nodes = empty_nodes(cluster);
+        Ok(match self {
             Self::Random => Box::new(Ranked::new(nodes, Random(Dice::new(!seed)))),
             Self::BestFit => Box::new(Ranked::new(nodes, BestFit)),
             Self::Fgd(ties) => Box::new(Ranked::new(nodes, Fgd::new(list, ties))),
-            Self::Berth => Box::new(Ranked::new(nodes, Berth::new(fleet))),
-        }
+            Self::Berth => Box::new(Berth::new(cluster)?),
+        })
     }
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
 fn row(selection: &Selection, list: &PodList, policy: Policy) -> Result<(f64, Option<f64>)> {
     let runs = for_seeds(&selection.seeds, |seed| {
         let pods = arrivals(list, &selection.cluster, seed);
-        let mut scheduler = policy.scheduler(&selection.cluster, list, seed);
+        let mut scheduler = policy.scheduler(&selection.cluster, list, seed)?;
         fill(&selection.cluster, &pods, scheduler.as_mut())
             .with_context(|| format!("{} on {}, seed {seed}", policy.name(), list.name))
     })?;

@@ -219,7 +219,7 @@ pub(crate) fn run(selection: &Selection) -> Result<()> {
 
 fn row(selection: &Selection, list: &PodList, policy: Policy, with_moves: bool) -> Result<()> {
     let runs = for_seeds(&selection.seeds, |seed| {
-        let mut scheduler = policy.scheduler(&selection.cluster, list, seed);
+        let mut scheduler = policy.scheduler(&selection.cluster, list, seed)?;
         churn(&selection.cluster, list, scheduler.as_mut(), seed, with_moves)
             .with_context(|| format!("{} on {}, seed {seed}", policy.name(), list.name))
     })?;

@@ -16,11 +16,6 @@ pub(crate) const IMPOSSIBLE: i64 = i64::MAX;
 
 /// What a placement costs.
 pub(crate) trait Judge {
-    /// A pod has arrived; whether everything must be judged anew.
-    fn arrived(&mut self, _request: &Request) -> bool {
-        false
-    }
-
     /// What it costs on a node that can take it; less is better.
     fn cost(&self, node: &FreeNode, request: &Request) -> i64;
 
@@ -60,10 +55,6 @@ impl<J: Judge> Ranked<J> {
 
 impl<J: Judge> Scheduler for Ranked<J> {
     fn arrive(&mut self, pod: PodIx, request: &Request) -> Result<Option<Placement>> {
-        if self.judge.arrived(request) {
-            self.rankings.clear();
-            self.changes.clear();
-        }
         let judge = &self.judge;
         let cost = |node: &FreeNode| {
             if node.can_take(request) { judge.cost(node, request) } else { IMPOSSIBLE }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use berth_packing::fleet::Fleet;
+use berth_packing::fleet::KindIx;
 use berth_packing::node::{FreeNode, GpuPositions};
 use berth_packing::request::{GpuAsk, Part, Request};
 
@@ -33,15 +33,10 @@ pub(crate) trait Scheduler {
     fn depart(&mut self, pod: PodIx) -> Result<()>;
 }
 
-/// The cluster with nothing on it, and its kinds of machine.
-pub(crate) fn empty_nodes(cluster: &Cluster) -> (Vec<FreeNode>, Fleet) {
-    let mut fleet = Fleet::default();
-    let nodes = cluster
-        .machines
-        .iter()
-        .map(|machine| FreeNode::empty(machine, fleet.join(*machine)))
-        .collect();
-    (nodes, fleet)
+/// The cluster with nothing on it.
+pub(crate) fn empty_nodes(cluster: &Cluster) -> Vec<FreeNode> {
+    let empty = |machine| FreeNode::empty(machine, KindIx::default());
+    cluster.machines.iter().map(empty).collect()
 }
 
 /// Who holds what. Believes nobody.
@@ -56,7 +51,7 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(cluster: &Cluster) -> Self {
-        let (nodes, _) = empty_nodes(cluster);
+        let nodes = empty_nodes(cluster);
         let pods = vec![Vec::new(); nodes.len()];
         Self { nodes, held: BTreeMap::new(), pods, allocated_milli: 0 }
     }
