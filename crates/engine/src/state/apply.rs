@@ -307,12 +307,14 @@ impl State {
         }
         pod.grant = grant.or(pod.grant);
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+        pod.uncounted_at_ms = object.uncounted_at_ms;
         self.attach(at, true);
     }
 
     fn update_pod(&mut self, at: PodIx, object: &PodObject, stale: bool) {
         let pod = &self.pods[at];
-        let same = (pod.phase, pod.started_at_ms) == (object.phase, object.started_at_ms);
+        let same = (pod.phase, pod.started_at_ms, pod.uncounted_at_ms)
+            == (object.phase, object.started_at_ms, object.uncounted_at_ms);
         if same && (stale || !pod.decided) {
             return;
         }
@@ -323,6 +325,7 @@ impl State {
         }
         let pod = &mut self.pods[at];
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+        pod.uncounted_at_ms = object.uncounted_at_ms;
         let after = pod.resident();
         if let Place::Nominated(_, Some(node)) = pod.place {
             self.touch(node, Change::Freed);
@@ -347,6 +350,7 @@ impl State {
             created_at_ms: object.created_at_ms,
             started_at_ms: object.started_at_ms,
             phase: object.phase,
+            uncounted_at_ms: object.uncounted_at_ms,
             place: Place::of(object),
             decided: false,
             bound_serial: None,

@@ -84,6 +84,7 @@ pub(crate) struct PodState {
     pub(crate) created_at_ms: i64,
     pub(crate) started_at_ms: Option<i64>,
     pub(crate) phase: Phase,
+    pub(crate) uncounted_at_ms: Option<i64>,
     pub(crate) place: Place,
     /// Whether the place is a decision of ours that no event has confirmed yet.
     pub(crate) decided: bool,
@@ -200,6 +201,7 @@ impl State {
             node,
             nominated,
             phase: pod.phase,
+            uncounted_at_ms: pod.uncounted_at_ms,
             gpu_grant: pod.grant.map(|grant| self.resources.name(grant).clone()),
         }
     }
