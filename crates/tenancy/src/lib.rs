@@ -5,3 +5,4 @@
 //! no node.
 
 pub mod quota;
+pub mod share;
