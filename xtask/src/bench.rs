@@ -3,4 +3,5 @@
 pub(crate) mod engine;
 pub(crate) mod instructions;
 pub(crate) mod kubelet;
+pub(crate) mod shares;
 pub(crate) mod stranding;

@@ -86,6 +86,18 @@ enum Bench {
     },
     /// What three profiles strand on 1,000 nodes
     Stranding,
+    /// A month of four teams, one of them greedy: guarantees, evictions, utilisation
+    Shares {
+        /// So many nodes of 8 GPUs
+        #[arg(long, default_value_t = 64)]
+        nodes: usize,
+        /// So many days
+        #[arg(long, default_value_t = 30)]
+        days: i64,
+        /// The same seed gives the same work
+        #[arg(long, default_value_t = 42)]
+        seed: u64,
+    },
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -131,6 +143,9 @@ fn run(task: Task) -> anyhow::Result<bool> {
             bench::stranding::run().map(|()| true)
         }
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
+        Task::Bench { of: Bench::Shares { nodes, days, seed } } => {
+            bench::shares::run(nodes, days, seed)
+        }
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
         Task::Bench { of: Bench::Counted { name } } => {

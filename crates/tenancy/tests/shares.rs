@@ -84,7 +84,7 @@ fn work_within_a_guarantee_goes_before_work_that_borrows() {
     has(&mut ledger, "a", 8);
     has(&mut ledger, "b", 4);
     let one = ask(&mut ledger, 1);
-    let turn = |name: &str, priority| ledger.turn(of(&ledger, name), priority, &one, None);
+    let turn = |name: &str, priority| ledger.turn(of(&ledger, name), priority, &one);
     assert!(turn("a", 100).borrows && !turn("b", 0).borrows);
     assert!(turn("b", 0) < turn("a", 100));
     assert!(turn("b", 5) < turn("b", 0));
@@ -102,7 +102,7 @@ fn of_those_that_borrow_the_smaller_weighted_dominant_share_goes_first() {
     let (b, charge) = (of(&ledger, "b"), [(memory, 7)].into_iter().collect());
     ledger.add(b, &charge, Held::Has, 1);
     let one = ask(&mut ledger, 1);
-    let turn = |name: &str| ledger.turn(of(&ledger, name), 0, &one, None);
+    let turn = |name: &str| ledger.turn(of(&ledger, name), 0, &one);
     assert_eq!((turn("a").shares[0], turn("b").shares[0]), (75_000_000, 70_000_000));
     assert!(turn("b") < turn("a"));
 }
@@ -292,26 +292,19 @@ proptest! {
             prop_assert_eq!(account.borrowed_total(), borrowed);
             prop_assert!(account.lent <= (account.guaranteed - account.has).max(0));
         }
-        let mut line: Line<u32, (TeamIx, i64)> = Line::default();
-        for (at, (who, gpus)) in held.iter().enumerate() {
-            let team = of(&live, names[*who]);
-            line.insert(team, at as u32, (team, *gpus));
-        }
         let gpus = live.dimension(&GPUS);
-        let turn = |team, (_, amount): (TeamIx, i64)| {
-            live.turn(team, 0, &[(gpus, amount)].into_iter().collect(), None)
+        let turn = |(team, amount): (TeamIx, i64)| {
+            live.turn(team, 0, &[(gpus, amount)].into_iter().collect())
         };
         let mut left: Vec<(usize, (TeamIx, i64))> = held.iter().enumerate()
             .map(|(at, (who, gpus))| (at, (of(&live, names[*who]), *gpus)))
             .collect();
+        let mut line: Line<i64, usize, (TeamIx, i64)> = Line::new(true);
+        left.iter().for_each(|(at, pod)| line.insert(pod.0, pod.1, *at, *pod));
         while let Some(first) = line.first(turn) {
-            // The first of every team, by turn and then by age.
-            let heads = left.iter().filter(|(at, (team, _))| {
-                !left.iter().any(|(other, (same, _))| same == team && other < at)
-            });
-            let want = *heads.min_by_key(|(at, pod)| (turn(pod.0, *pod), *at)).unwrap();
+            let want = *left.iter().min_by_key(|(at, pod)| (turn(*pod), *at)).unwrap();
             prop_assert_eq!(first, want.1);
-            line.remove(first.0, &(want.0 as u32));
+            line.remove(first.0, first.1, &want.0);
             left.retain(|(at, _)| *at != want.0);
         }
         prop_assert!(left.is_empty() && line.is_empty());

@@ -8,11 +8,10 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use super::plan::{Cost, Evictor, Plan, Trial, estimate};
+use super::plan::{Cost, Evictor, Party, Plan, Trial, estimate};
 use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
-use crate::kube::preempt::priority;
 use crate::shape::ShapeRef;
 use crate::state::{NodeState, State};
 use crate::table::{Index, Lookup, NodeIx, PodIx, ShapeIx};
@@ -37,7 +36,8 @@ struct Order {
     /// Nodes to look at again because pods there need not be left alone any longer, by when.
     rested: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
-    epoch: u64,
+    /// Of budgets, and of what teams have.
+    epoch: (u64, u64),
     used_at: u64,
 }
 
@@ -56,7 +56,7 @@ enum Place {
 /// All such orders.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preemption {
-    orders: Lookup<(ShapeIx, i32), Box<Order>>,
+    orders: Lookup<(ShapeIx, i32, Party), Box<Order>>,
     serial: u64,
 }
 
@@ -126,7 +126,7 @@ impl Preemption {
     /// The order for pods like this one, up to date.
     fn order(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) -> &mut Order {
         self.serial += 1;
-        let key = (ranking.shape().at, evictor.priority);
+        let key = (ranking.shape().at, evictor.priority, evictor.party());
         if self.orders.len() >= ORDERS_MAX && !self.orders.contains_key(&key) {
             let oldest = self.orders.iter().min_by_key(|(_, order)| order.used_at);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
@@ -161,8 +161,7 @@ fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> 
 
 /// Whether nobody is made room for on a node who matters as much or more: that is left to them.
 fn is_open(state: &State, at: NodeIx, evictor: &Evictor) -> bool {
-    let yields =
-        |pod: &PodIx| priority(state, *pod) < evictor.priority || state.pods[*pod].is_terminating();
+    let yields = |pod: &PodIx| evictor.outranks(state, *pod) || state.pods[*pod].is_terminating();
     state.nodes[at].nominated.iter().all(yields)
 }
 
@@ -176,7 +175,7 @@ impl Order {
             tried: 0,
             rested: BTreeSet::new(),
             cursor: Cursor::default(),
-            epoch: u64::MAX,
+            epoch: (u64::MAX, 0),
             used_at: 0,
         }
     }
@@ -211,7 +210,7 @@ impl Order {
     }
 
     fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
-        let epoch = state.changes.budget_epoch();
+        let epoch = (state.changes.budget_epoch(), state.tenancy.ledger.version());
         let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
         let few = |changed: &&[(NodeIx, Change)]| changed.len() <= state.nodes.len();
         let mut nodes: Vec<NodeIx> = match changed.filter(few) {

@@ -141,13 +141,10 @@ impl Search<'_> {
 
     /// Others leave: those whom preemption would evict, or else those of no higher priority.
     fn evict(&mut self, spec: &PodSpec) -> Option<Remedy> {
-        let priority = spec.priority;
-        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then(|| {
-            let rest_ms = self.config.eviction_rest_ms;
-            Evictor { priority, now_ms: self.now_ms, rest_ms }
-        });
-        let equals =
-            Evictor { priority: priority.saturating_add(1), now_ms: self.now_ms, rest_ms: 0 };
+        let rest_ms = self.config.eviction_rest_ms;
+        let evictor = Evictor::new(self.state, self.pod, self.now_ms, rest_ms);
+        let equals = evictor.with_priority(spec.priority.saturating_add(1));
+        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then_some(evictor);
         let found = own.and_then(|evictor| Some((true, self.victims(spec, &evictor)?)));
         let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
         let (by_preemption, (node, victims, budget_violations)) = found?;
@@ -164,7 +161,7 @@ impl Search<'_> {
         spec: &PodSpec,
         evictor: &Evictor,
     ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
-        if !self.state.has_pods_below(evictor.priority) {
+        if !evictor.has_victims(self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {

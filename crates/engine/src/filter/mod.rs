@@ -121,15 +121,16 @@ impl<'s> Inquiry<'s> {
             && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())
     }
 
-    /// Pods of at least this pod's priority that wait for a node, the most important first.
+    /// Pods that wait for a node and matter at least as much as this one, the most important first.
     pub(crate) fn ahead(&self, at: NodeIx) -> SmallVec<[PodIx; 2]> {
         let priority = |pod: PodIx| self.state.class_of(pod).spec.priority;
+        let own = || self.state.pod_by_uid(self.uid);
         let nominated = self.state.nodes[at].nominated.iter().copied();
         let mut ahead: SmallVec<[PodIx; 2]> = nominated
             .filter(|pod| {
                 let row = &self.state.pods[*pod];
                 let waits = row.uid.as_ref() != self.uid && !row.is_terminating();
-                waits && priority(*pod) >= self.class.spec.priority
+                waits && self.state.goes_before(*pod, self.class_at, own())
             })
             .collect();
         ahead.sort_by(|one, other| {

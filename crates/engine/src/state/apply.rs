@@ -82,11 +82,28 @@ impl State {
             },
             Event::Quota(quota) => {
                 let name = (quota.namespace.clone(), quota.name.clone());
-                let before = self.quotas.insert(name.clone(), quota);
+                let before = self.quotas.insert(name.clone(), quota.clone());
+                self.book_quota(quota);
                 before.map_or(Event::QuotaGone(name.0, name.1), Event::Quota)
             }
             Event::QuotaGone(namespace, name) => match self.quotas.remove(&(namespace, name)) {
-                Some(before) => Event::Quota(before),
+                Some(before) => {
+                    self.tenancy.books.remove_quota(&before.namespace, &before.name);
+                    Event::Quota(before)
+                }
+                None => return,
+            },
+            Event::Team(team) if self.teams().get(&team.name) == Some(&team) => return,
+            Event::Team(team) => {
+                let name = team.name.clone();
+                let before = self.set_team(&name, Some(team));
+                before.map_or(Event::TeamGone(name), Event::Team)
+            }
+            Event::TeamGone(name) => match self.teams().get(&name).cloned() {
+                Some(before) => {
+                    self.set_team(&name, None);
+                    Event::Team(before)
+                }
                 None => return,
             },
             Event::Pool(pool) => {
@@ -157,6 +174,7 @@ impl State {
             mirror: None,
         });
         self.node_names.insert(name.clone(), at);
+        self.count_capacity(at);
         self.census.add_node(at, &node);
         self.count_images(&node, 1);
         for pod in self.strays.remove(&name).unwrap_or_default() {
@@ -192,6 +210,11 @@ impl State {
         let row = &mut self.nodes[at];
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
+        self.count_capacity(at);
+        if self.tenancy.has_teams() {
+            // Its labels say what its GPUs are.
+            self.nodes[at].pods.clone().into_iter().for_each(|pod| self.restake(pod));
+        }
         self.touch(at, Change::Node);
     }
 
@@ -205,6 +228,7 @@ impl State {
             self.strays.entry(name.clone()).or_default().push(pod);
         }
         for pod in std::mem::take(&mut self.nodes[at].nominated) {
+            self.unstake(pod);
             if self.pods[pod].decided {
                 // Nobody makes room for it there any more.
                 self.journal_pod(pod);
@@ -218,6 +242,7 @@ impl State {
         let object = self.nodes[at].object.clone();
         self.count_images(&object, -1);
         self.nodes.remove(at);
+        self.count_capacity(at);
         self.node_names.remove(name);
         self.touch(at, Change::Node);
     }
@@ -272,6 +297,9 @@ impl State {
         let respecified = *spec != object.spec;
         let resized = (&spec.pod, &spec.gpu) != (&object.spec.pod, &object.spec.gpu);
         let regranted = grant.is_some() && grant != pod.grant;
+        if spec.namespace != object.spec.namespace {
+            self.unbook(at);
+        }
         if moved || resized || regranted {
             self.replace_pod(at, object, told, grant, moved);
         } else if respecified {
@@ -280,6 +308,7 @@ impl State {
             self.reclass(at, class);
         }
         self.update_pod(at, object, stale);
+        self.book(at);
     }
 
     /// A pod is somewhere else, or asks for something else.
@@ -335,6 +364,7 @@ impl State {
             self.census.move_pod(node, before, -1);
             self.census.move_pod(node, after, 1);
         }
+        self.restake(at);
         self.touch(node, Change::Freed);
     }
 
@@ -360,11 +390,13 @@ impl State {
         });
         self.pod_uids.insert(object.uid.clone(), at);
         self.attach(at, true);
+        self.book(at);
     }
 
     pub(super) fn remove_pod(&mut self, uid: &Arc<str>) {
         let Some(at) = self.pod_by_uid(uid) else { return };
         self.journal_pod(at);
+        self.unbook(at);
         self.detach(at);
         self.pod_uids.remove(uid);
         self.leaving.remove(&at);

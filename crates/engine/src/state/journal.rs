@@ -83,6 +83,7 @@ impl State {
                             (pod.decided, pod.leaving) = (before.decided, before.leaving);
                             pod.bound_serial = before.bound_serial;
                             pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
+                            self.restake(at);
                         }
                     }
                 }

@@ -25,6 +25,7 @@ use crate::class::Class;
 use crate::event::NodeTopology;
 use crate::query::Namespaces;
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
+use crate::tenancy::Tenancy;
 use crate::volume::Storage;
 
 pub use journal::Checkpoint;
@@ -57,6 +58,7 @@ pub(crate) struct State {
     pub(crate) quotas: BTreeMap<FullName, Quota>,
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
     pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
+    pub(crate) tenancy: Tenancy,
     pub(crate) storage: Storage,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,

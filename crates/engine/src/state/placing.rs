@@ -21,6 +21,7 @@ impl State {
                 Some(node) => {
                     self.nodes[node].nominated.push(at);
                     self.pods[at].place = Place::Nominated(name, Some(node));
+                    self.restake(at);
                     self.touch(node, Change::Taken);
                 }
                 None => self.strays.entry(name).or_default().push(at),
@@ -44,6 +45,7 @@ impl State {
             Place::Pending => {}
             Place::Nominated(_, Some(node)) => {
                 self.nodes[node].nominated.retain(|one| *one != at);
+                self.unstake(at);
                 self.touch(node, Change::Freed);
             }
             Place::Bound(_, Some(node)) => {
@@ -87,6 +89,7 @@ impl State {
         self.nodes[node].count(at, class, pod.grant, 1);
         self.census.move_pod(node, pod.resident(), 1);
         self.use_claims(at, true);
+        self.restake(at);
     }
 
     pub(super) fn uncount(&mut self, at: PodIx, node: NodeIx) {
@@ -102,6 +105,7 @@ impl State {
         }
         self.census.move_pod(node, pod.resident(), -1);
         self.use_claims(at, false);
+        self.unstake(at);
     }
 
     fn use_claims(&mut self, at: PodIx, comes: bool) {
@@ -166,6 +170,7 @@ impl State {
         pod.bound_serial = Some(self.bindings);
         self.bindings += 1;
         self.attach(at, false);
+        self.book(at);
     }
 
     /// A decision about a pod could not be carried out: its kubelet never sees it, or whom it was to
@@ -185,6 +190,7 @@ impl State {
         }
         self.nominate(at, None);
         self.pods[at].grant = None;
+        self.book(at);
     }
 
     /// If a pod was bound by a decision that nobody has confirmed, its kubelet never sees it.
@@ -203,6 +209,7 @@ impl State {
             self.journal_pod(at);
             self.pods[at].leaving = false;
             self.leaving.remove(&at);
+            self.restake(at);
             if let Some(node) = self.pods[at].place.node() {
                 self.touch(node, Change::Taken);
             }
@@ -229,6 +236,8 @@ impl State {
         if let Some(node) = node {
             self.count(at, node);
             self.touch(node, Change::Freed);
+        } else {
+            self.restake(at);
         }
         self.release_class(before);
     }
@@ -254,7 +263,10 @@ impl State {
         pods.filter(move |pod| {
             let row = &self.pods[*pod];
             let preempted = row.phase == (Phase::Terminating { by_preemption: true });
-            (row.leaving || preempted) && self.class(row.class).spec.priority < priority
+            // What is taken back for a team need not be of lower priority.
+            let reclaimed = self.tenancy.has_teams();
+            let lower = reclaimed || self.class(row.class).spec.priority < priority;
+            (row.leaving || preempted) && lower
         })
     }
 
@@ -267,6 +279,7 @@ impl State {
         self.set_eviction(workload, Some(now_ms));
         self.pods[at].leaving = true;
         self.leaving.insert(at);
+        self.restake(at);
         if let Some(node) = self.pods[at].place.node() {
             self.touch(node, Change::Taken);
         }

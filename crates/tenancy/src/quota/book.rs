@@ -158,6 +158,16 @@ impl Books {
 
     /// UIDs of pods that are refused now and were not, or the other way round, since this was asked
     /// last.
+    pub fn changed(&self) -> &BTreeSet<Arc<str>> {
+        &self.changed
+    }
+
+    /// Lets these be the pods for which something changed: whatever else did was undone.
+    pub fn set_changed(&mut self, changed: BTreeSet<Arc<str>>) {
+        self.changed = changed;
+    }
+
+    /// The same, which are then not told again.
     pub fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.changed)
     }
@@ -185,12 +195,7 @@ impl Book {
             }
             for (name, amount) in limited(&account.quota, &entry.usage) {
                 let used = account.used.get(&name).copied().unwrap_or(Quantity::ZERO);
-                let left = used.saturating_sub(amount);
-                if left.is_zero() {
-                    account.used.remove(&name);
-                } else {
-                    account.used.insert(name, left);
-                }
+                account.used.insert(name, used.saturating_sub(amount));
             }
         }
     }
@@ -201,9 +206,9 @@ impl Book {
             let same = before.spec == entry.spec && before.uncounted_at_ms == entry.uncounted_at_ms;
             let kept = before.refusal.is_none() && same;
             if kept && before.standing != entry.standing {
-                // All who count fit together, in whatever order they are counted; but who is beyond
-                // the cap could have come before somebody who waits again.
-                let settled = entry.standing == Standing::Placed || self.refused == 0;
+                // Who waited and counted goes on counting. Who had a place may have been beyond the
+                // cap, and others before who are not any more.
+                let settled = entry.standing == Standing::Placed;
                 self.pods.insert(arrival, entry);
                 if !settled {
                     self.count_anew(changed);
@@ -243,7 +248,10 @@ impl Book {
 
     /// Counts everybody again: who has a place, and then in the order of creation.
     fn count_anew(&mut self, changed: &mut BTreeSet<Arc<str>>) {
-        self.accounts.values_mut().for_each(|account| account.used.clear());
+        for account in self.accounts.values_mut() {
+            let names = account.quota.hard.keys();
+            account.used = names.map(|name| (name.clone(), Quantity::ZERO)).collect();
+        }
         self.refused = 0;
         let mut pods = std::mem::take(&mut self.pods);
         for entry in pods.values().filter(|entry| entry.standing == Standing::Placed) {

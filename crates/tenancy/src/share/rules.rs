@@ -125,9 +125,9 @@ impl Taken {
 }
 
 impl Ledger {
-    /// Where a pod stands in the order. `own` is what is expected of the pod itself already.
-    pub fn turn(&self, team: TeamIx, priority: i32, ask: &Charge, own: Option<&Charge>) -> Turn {
-        let borrows = self.borrows(team, ask, own);
+    /// Where a pod stands in the order.
+    pub fn turn(&self, team: TeamIx, priority: i32, ask: &Charge) -> Turn {
+        let borrows = self.borrows(team, ask, None);
         let mut shares: SmallVec<[u64; 2]> = self
             .path(team)
             .map(|at| if borrows { self.dominant_share(at) } else { self.fulfilment(at) })

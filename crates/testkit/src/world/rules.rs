@@ -107,10 +107,10 @@ impl<'a> Scene<'a> {
 
     /// Pods that wait for the node and are at least as important.
     fn ahead(&self, pod: &Entry, node: &Arc<str>) -> impl Iterator<Item = &'a Entry> {
-        let (uid, priority) = (pod.object.uid.clone(), pod.spec().priority);
-        let node = node.clone();
-        self.books.pods.values().filter(move |other| {
-            other.awaits(&node) && other.object.uid != uid && other.spec().priority >= priority
+        let (pod, node, books) = (pod.clone(), node.clone(), self.books);
+        books.pods.values().filter(move |other| {
+            let waits = other.awaits(&node) && other.object.uid != pod.object.uid;
+            waits && books.goes_before(other, &pod)
         })
     }
 
