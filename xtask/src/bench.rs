@@ -5,4 +5,5 @@ pub(crate) mod instructions;
 pub(crate) mod kubelet;
 pub(crate) mod mig;
 pub(crate) mod packing;
+pub(crate) mod shares;
 pub(crate) mod stranding;

@@ -111,6 +111,18 @@ enum Bench {
     Packing(Openb),
     /// The same mix with departures, at 95 % load, without moves and with few
     Churn(Openb),
+    /// A month of four teams, one of them greedy: guarantees, evictions, utilisation
+    Shares {
+        /// So many nodes of 8 GPUs
+        #[arg(long, default_value_t = 64)]
+        nodes: usize,
+        /// So many days
+        #[arg(long, default_value_t = 30)]
+        days: i64,
+        /// The same seed gives the same work
+        #[arg(long, default_value_t = 42)]
+        seed: u64,
+    },
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -162,6 +174,9 @@ fn run(task: Task) -> anyhow::Result<bool> {
         }
         Task::Bench { of: Bench::Churn(openb) } => {
             bench::packing::run_churn(&openb.select()?).map(|()| true)
+        }
+        Task::Bench { of: Bench::Shares { nodes, days, seed } } => {
+            bench::shares::run(nodes, days, seed)
         }
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),

@@ -47,3 +47,8 @@ pub(crate) fn filled(text: Option<&String>) -> Option<Arc<str>> {
 pub(crate) fn text(text: Option<&String>) -> Arc<str> {
     text.map_or("", String::as_str).into()
 }
+
+/// A list of texts; empty if it is not written.
+pub(crate) fn shared(list: Option<&Vec<String>>) -> Vec<Arc<str>> {
+    list.into_iter().flatten().map(|one| one.as_str().into()).collect()
+}

@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_model::label::{Labels, Selector};
-use berth_model::policy::{DisruptionBudget, Grouping, Namespace, PriorityClass, Quota};
+use berth_model::label::{Labels, Operator, Selector};
+use berth_model::policy::{
+    DisruptionBudget, Grouping, Namespace, PriorityClass, Quota, QuotaScope,
+};
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -16,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::{Metadata, Resource};
 
 use crate::Lower;
-use crate::error::{self, LowerError, Problem};
+use crate::error::{self, LowerError, Problem, each};
 use crate::meta;
 use crate::pod::preemption_policy;
 use crate::resource::resource_list;
@@ -74,18 +76,56 @@ impl Lower for core::ResourceQuota {
         let lower = || -> Result<Quota, Problem> {
             let spec = self.spec.as_ref();
             let hard = spec.and_then(|spec| spec.hard.as_ref());
-            let scoped = spec.is_some_and(|spec| {
-                let listed = spec.scopes.as_ref().is_some_and(|scopes| !scopes.is_empty());
-                listed || spec.scope_selector.is_some()
-            });
+            let scopes = spec.map(quota_scopes).transpose();
             Ok(Quota {
                 namespace: meta::namespace(&self.metadata),
                 name: meta::name(&self.metadata)?,
                 hard: resource_list("spec.hard", hard)?,
-                scoped,
+                scopes: scopes.map_err(|problem| problem.under("spec"))?.unwrap_or_default(),
             })
         };
         error::of(self, lower())
+    }
+}
+
+/// Both ways to write which pods count: `scopes` are those of a selector that `Exists`.
+fn quota_scopes(spec: &core::ResourceQuotaSpec) -> Result<Vec<QuotaScope>, Problem> {
+    let exists = |scope: &String| quota_scope(scope, Operator::Exists);
+    let listed = each("scopes", spec.scopes.as_ref(), exists)?;
+    let selector = spec.scope_selector.as_ref();
+    let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
+    let selected = each("scopeSelector.matchExpressions", expressions, |one| {
+        let values = || meta::shared(one.values.as_ref());
+        let operator = match one.operator.as_str() {
+            "In" => Operator::In(values()),
+            "NotIn" => Operator::NotIn(values()),
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            other => {
+                let known = "In, NotIn, Exists or DoesNotExist";
+                return Err(Problem::unknown("operator", other, known));
+            }
+        };
+        quota_scope(&one.scope_name, operator).map_err(|problem| problem.under("scopeName"))
+    })?;
+    Ok(listed.into_iter().chain(selected).collect())
+}
+
+/// Only priority classes have a value that an operator could be about.
+fn quota_scope(name: &str, operator: Operator) -> Result<QuotaScope, Problem> {
+    match name {
+        "Terminating" => Ok(QuotaScope::Deadline(true)),
+        "NotTerminating" => Ok(QuotaScope::Deadline(false)),
+        "BestEffort" => Ok(QuotaScope::BestEffort(true)),
+        "NotBestEffort" => Ok(QuotaScope::BestEffort(false)),
+        "PriorityClass" => Ok(QuotaScope::PriorityClass(operator)),
+        "CrossNamespacePodAffinity" => Ok(QuotaScope::CrossNamespaceAffinity),
+        "VolumeAttributesClass" => Ok(QuotaScope::NoPod),
+        other => {
+            let known = "Terminating, NotTerminating, BestEffort, NotBestEffort, PriorityClass, \
+                         CrossNamespacePodAffinity or VolumeAttributesClass";
+            Err(Problem::unknown("", other, known))
+        }
     }
 }
 
@@ -204,6 +244,6 @@ mod tests {
         .unwrap();
         let quota = quota.lower().unwrap();
         assert_eq!(quota.hard["requests.nvidia.com/gpu"].value(), 4);
-        assert!(quota.scoped);
+        assert_eq!(quota.scopes, [QuotaScope::Deadline(true)]);
     }
 }

@@ -15,6 +15,7 @@ use crate::census::{Claim, ScopeRule};
 use crate::demand::Demands;
 use crate::shape::ShapeRef;
 use crate::table::{KeyIx, QueryIx, TallyIx};
+use crate::tenancy::Tenant;
 
 /// Label that tells nodes apart.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -44,6 +45,8 @@ pub(crate) struct Class {
     pub(crate) rules: Option<Arc<Rules>>,
     /// What kubelets see of it.
     pub(crate) demands: Demands,
+    /// What teams know of it.
+    pub(crate) tenant: Tenant,
     /// Its ranking of nodes, if that is still kept.
     pub(crate) shape: Option<ShapeRef>,
 }
@@ -138,6 +141,7 @@ impl Class {
             scored_held,
             rules: None,
             demands: Demands::default(),
+            tenant: Tenant::default(),
             shape: None,
         }
     }

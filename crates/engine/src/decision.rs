@@ -6,6 +6,8 @@
 use std::sync::Arc;
 
 use berth_model::spec::GpuGrant;
+use berth_tenancy::quota::Refusal;
+use berth_tenancy::share::Hold;
 
 pub use crate::berth::room::Alignment;
 
@@ -16,12 +18,30 @@ pub enum Decision {
     Bind(Binding),
     /// Evict others; it waits for their node.
     Preempt(Preempting),
+    /// It is not to start now, whatever room there is, and more nodes would not help. It is looked at
+    /// again when what holds it changes.
+    Hold {
+        /// The pod's UID.
+        pod: Arc<str>,
+        /// Why.
+        by: HeldBy,
+    },
     /// Nothing can be done until something changes. If it waited for a node that nobody is leaving, it
     /// does not any more.
     Wait {
         /// The pod's UID.
         pod: Arc<str>,
     },
+}
+
+/// What keeps a pod from starting that is no node's fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldBy {
+    /// A ResourceQuota of its namespace. Where an API server enforces quotas, only pods that were
+    /// there before one was lowered; otherwise those beyond it in the order of creation.
+    Quota(Refusal),
+    /// A limit on what its team may borrow, or on what others lend.
+    Share(Hold),
 }
 
 /// A pod is to be bound.

@@ -4,10 +4,12 @@
 //! but as told, nor who drives it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
+use berth_tenancy::share::Account;
 
 use crate::berth::economy::Economy;
 use crate::berth::plan::Evictor;
@@ -18,7 +20,7 @@ use crate::berth::select::{allows, select};
 use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::{Config, Profile};
-use crate::decision::{Binding, Decision, Preempting};
+use crate::decision::{Binding, Decision, HeldBy, Preempting};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
@@ -57,6 +59,8 @@ struct Saved {
     epoch: u64,
     undone: Vec<Range<Cursor>>,
     economy: Economy,
+    /// Pods for which quotas say something else, of which nobody has taken notice yet.
+    by_quota: BTreeSet<Arc<str>>,
 }
 
 /// Where a pod can go at once.
@@ -100,8 +104,24 @@ impl Engine {
                 }
                 self.state.apply(Event::PodGone(uid));
             }
+            // kube-scheduler knows no teams.
+            Event::Team(_) | Event::TeamGone(_) if self.config.profile != Profile::Berth => {}
+            Event::Team(_) | Event::TeamGone(_) => {
+                self.state.apply(event);
+                self.refile();
+            }
             other => self.state.apply(other),
         }
+    }
+
+    /// Classes, or the teams they belong to, may have other numbers now.
+    fn refile(&mut self) {
+        let state = &self.state;
+        self.queue.refile(state.tenancy.has_teams(), |pod| {
+            let class = state.pods[pod].class;
+            (class, state.class(class).tenant.team)
+        });
+        self.state.tenancy.ledger.distrust();
     }
 
     /// Puts a pod into the queue or takes it out, as it is now.
@@ -114,7 +134,8 @@ impl Engine {
             && spec.gates.is_empty();
         if waits {
             let turn = (Reverse(spec.priority), pod.created_at_ms, pod.uid.clone());
-            self.queue.add(at, pod.class, turn);
+            let team = self.state.class(pod.class).tenant.team;
+            self.queue.add(at, pod.class, team, turn);
         } else {
             self.queue.remove(at);
         }
@@ -130,6 +151,7 @@ impl Engine {
             epoch: self.state.changes.epoch(),
             undone: self.undone.clone(),
             economy: self.state.economy.clone(),
+            by_quota: self.state.tenancy.books.changed().clone(),
         });
         self.state.checkpoint()
     }
@@ -155,7 +177,8 @@ impl Engine {
                 saved.woken_epoch
             };
             self.queue = saved.queue;
-            self.queue.refile(|pod| self.state.pods[pod].class);
+            self.state.tenancy.books.set_changed(saved.by_quota);
+            self.refile();
         }
     }
 
@@ -173,12 +196,32 @@ impl Engine {
         self.queue.len()
     }
 
+    /// How many pods are held by quotas or by their team's share.
+    pub fn held(&self) -> usize {
+        self.queue.held()
+    }
+
+    /// What every team has, is guaranteed, and has borrowed from whom, by team and resource.
+    pub fn accounts(&self) -> Vec<Account> {
+        self.state.accounts()
+    }
+
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
         self.appraise();
         self.wake(now_ms);
-        let at = self.queue.next()?;
+        self.reconsider(now_ms);
+        let state = &self.state;
+        let at = self.queue.next(|pod| state.turn(pod))?;
         self.learn(at);
+        if let Some(by) = self.held_by(at) {
+            self.queue.park(at);
+            self.queue.hold(self.state.pods[at].class);
+            if matches!(self.state.pods[at].place, Place::Nominated(..)) {
+                self.state.nominate(at, None);
+            }
+            return Some(Decision::Hold { pod: self.state.pods[at].uid.clone(), by });
+        }
         if let Some(found) = self.place(at) {
             return Some(self.bind(at, found));
         }
@@ -253,9 +296,9 @@ impl Engine {
             self.state.evict(*victim, now_ms);
         }
         // Whoever waits for the node and matters less has to look elsewhere.
-        let priority = self.state.class_of(at).spec.priority;
+        let class = self.state.pods[at].class;
         let mut displaced = self.state.nodes[evictions.node].nominated.to_vec();
-        displaced.retain(|pod| self.state.class_of(*pod).spec.priority < priority);
+        displaced.retain(|pod| *pod != at && !self.state.goes_before(*pod, class, Some(at)));
         displaced.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
         displaced.iter().for_each(|pod| self.state.nominate(*pod, None));
         self.state.nominate(at, Some(node.clone()));
@@ -359,19 +402,16 @@ impl Engine {
     fn evictions(&mut self, at: PodIx, now_ms: i64) -> Option<Evictions> {
         let class = self.state.pods[at].class;
         let spec = self.state.class(class).spec.clone();
-        let may = spec.preemption == PreemptionPolicy::LowerPriority && !self.awaits_room(at);
-        if !may || !self.state.has_pods_below(spec.priority) {
+        if spec.preemption != PreemptionPolicy::LowerPriority || self.awaits_room(at) {
+            return None;
+        }
+        let evictor = Evictor::new(&self.state, at, now_ms, self.config.eviction_rest_ms);
+        if !evictor.has_victims(&self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {
             return self.evictions_scored(at);
         }
-        let evictor = Evictor {
-            priority: spec.priority,
-            now_ms,
-            rest_ms: self.config.eviction_rest_ms,
-            movable_only: false,
-        };
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
         let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
@@ -399,6 +439,42 @@ impl Engine {
         Some(Evictions { node, victims, budget_violations })
     }
 
+    /// What keeps a pod waiting that is no node's fault. kube-scheduler leaves that to others.
+    fn held_by(&self, at: PodIx) -> Option<HeldBy> {
+        if self.config.profile != Profile::Berth { None } else { self.state.held_by(at) }
+    }
+
+    /// Looks again at who is held, where quotas or what teams have changed: of every class the first,
+    /// since the next follows when that one has its place.
+    fn reconsider(&mut self, now_ms: i64) {
+        let tenancy = &mut self.state.tenancy;
+        if !tenancy.books.is_empty() {
+            tenancy.books.tell_time(now_ms);
+        }
+        if tenancy.books.changed().is_empty() && !tenancy.ledger.has_changed() {
+            return;
+        }
+        let teams = tenancy.ledger.take_changed();
+        let by_quota = tenancy.books.take_changed();
+        if self.config.profile != Profile::Berth {
+            return;
+        }
+        teams.iter().for_each(|team| self.queue.distrust(*team));
+        for uid in &by_quota {
+            if let Some(at) = self.state.pod_by_uid(uid).filter(|at| self.held_by(*at).is_none()) {
+                self.queue.wake(at);
+            }
+        }
+        let held: Vec<ClassIx> = self.queue.held_classes().collect();
+        for class in held {
+            let first = self.queue.parked_of(class).next();
+            if first.is_none_or(|first| self.held_by(first).is_none()) {
+                self.queue.release(class);
+                first.into_iter().for_each(|first| self.queue.wake(first));
+            }
+        }
+    }
+
     /// Looks through what changed, and wakes the first of every class for which something can be done
     /// now: it has a place, or others could be evicted for it. Classes are asked, not pods; their
     /// rankings look at changed nodes only.
@@ -412,6 +488,8 @@ impl Engine {
         let freed = changed
             .as_ref()
             .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
+        // For whom a node is kept depends on what teams have anywhere.
+        let freed = freed || self.state.tenancy.has_teams();
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
         if unchanged {
@@ -430,6 +508,10 @@ impl Engine {
         let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
         for class in parked {
             let Some(first) = self.queue.parked_of(class).next() else { continue };
+            if self.held_by(first).is_some() {
+                self.queue.hold(class);
+                continue;
+            }
             // What others take can only help pods that want others near, or evenly spread.
             let rules = self.state.rules(class);
             let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();

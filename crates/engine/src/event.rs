@@ -17,6 +17,7 @@ use berth_model::spec::PodObject;
 use berth_model::storage::{
     Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
 };
+use berth_tenancy::share::Team;
 
 /// What a node looks like inside, and how its kubelet is set up. Checked when it is made; nodes that
 /// are alike had better share one.
@@ -84,6 +85,10 @@ pub enum Event {
     Quota(Quota),
     /// No resource quota of this namespace and name.
     QuotaGone(Arc<str>, Arc<str>),
+    /// A team, or a group of teams. Heeded by the profile `berth` only.
+    Team(Team),
+    /// No team of this name.
+    TeamGone(Arc<str>),
     /// A pool that can grow.
     Pool(Pool),
     /// No pool of this name.

@@ -25,9 +25,11 @@ mod shape;
 mod shares;
 mod state;
 mod table;
+mod tenancy;
 pub mod verdict;
 mod volume;
 
 pub use config::{Config, Profile};
 pub use engine::Engine;
 pub use state::Checkpoint;
+pub use tenancy::TEAM_LABEL;

@@ -104,7 +104,7 @@ impl Engine {
 
     /// Nodes that could be cleared for a pod by moving others.
     fn clearings(&mut self, at: PodIx, now_ms: i64) -> Vec<Plan> {
-        let evictor = Evictor { priority: i32::MAX, now_ms, rest_ms: 0, movable_only: true };
+        let evictor = Evictor::new(&self.state, at, now_ms, 0).moving();
         self.with_inquiry(at, |inquiry, ranking| {
             Preemption::default().plans(inquiry, ranking, &evictor, NODES_MAX)
         })

@@ -40,6 +40,7 @@ fn tell(decision: Option<Decision>) -> String {
         None => "nothing".to_owned(),
         Some(Decision::Bind(binding)) => binding.node.to_string(),
         Some(Decision::Preempt(preempting)) => format!("evict {}", preempting.victims.join(" ")),
+        Some(Decision::Hold { .. }) => "hold".to_owned(),
         Some(Decision::Wait { .. }) => "wait".to_owned(),
     }
 }

@@ -5,7 +5,6 @@
 
 use thiserror::Error;
 
-use crate::quantity::Quantity;
 use crate::resource::{MemoryKind, ResourceList, ResourceName};
 
 /// Requests and limits, as written under `resources`.
@@ -302,18 +301,47 @@ impl Pod {
         self.peak(|resources| &resources.limits)
     }
 
+    /// The most that the pod may use at any time: the containers' limits, with pod-level limits in
+    /// their place where written, plus overhead where anything but nothing is limited.
+    pub fn total_limits(&self, pod_level: PodLevelResources) -> ResourceList {
+        let mut total = self.peak_limits();
+        let of_pod = self.resources.as_ref().filter(|_| pod_level.counts(true));
+        for (name, quantity) in of_pod.iter().flat_map(|of_pod| &of_pod.limits) {
+            if is_pod_level(name) {
+                total.insert(name.clone(), *quantity);
+            }
+        }
+        for (name, more) in &self.overhead {
+            if let Some(limit) = total.get_mut(name).filter(|limit| !limit.is_zero()) {
+                *limit = limit.saturating_add(*more);
+            }
+        }
+        total
+    }
+
+    /// As Kubernetes adds it up, apps before sidecars, so that sums also print alike.
     fn peak(&self, list: impl Fn(&Resources) -> &ResourceList) -> ResourceList {
-        let names = self.containers.iter().flat_map(|container| list(&container.resources).keys());
-        let of = |name: &ResourceName, container: &Container| {
-            list(&container.resources).get(name).copied().unwrap_or(Quantity::ZERO)
-        };
-        names
-            .map(|name| {
-                let asked = self.containers.iter().map(|one| (one.kind, of(name, one)));
-                let peak = peak_over_time(asked, Quantity::ZERO, Quantity::saturating_add);
-                (name.clone(), peak)
-            })
-            .collect()
+        let mut running = ResourceList::new();
+        for app in self.containers.iter().filter(|one| one.kind == ContainerKind::App) {
+            add(&mut running, list(&app.resources));
+        }
+        let (mut sidecars, mut starting) = (ResourceList::new(), ResourceList::new());
+        for container in &self.containers {
+            let asked = list(&container.resources);
+            let mut at_start = ResourceList::new();
+            match container.kind {
+                ContainerKind::App => continue,
+                ContainerKind::Init => add(&mut at_start, asked),
+                ContainerKind::Sidecar => {
+                    add(&mut running, asked);
+                    add(&mut sidecars, asked);
+                }
+            }
+            add(&mut at_start, &sidecars);
+            raise(&mut starting, &at_start);
+        }
+        raise(&mut running, &starting);
+        running
     }
 }
 
@@ -339,6 +367,14 @@ fn add(total: &mut ResourceList, more: &ResourceList) {
     for (name, quantity) in more {
         let sum = total.get(name).map_or(*quantity, |have| have.saturating_add(*quantity));
         total.insert(name.clone(), sum);
+    }
+}
+
+/// The larger of both, resource by resource.
+pub(crate) fn raise(list: &mut ResourceList, other: &ResourceList) {
+    for (name, quantity) in other {
+        let have = list.entry(name.clone()).or_insert(*quantity);
+        *have = if *quantity > *have { *quantity } else { *have };
     }
 }
 
@@ -379,6 +415,7 @@ fn qos_class<'a>(resources: impl Iterator<Item = &'a Resources>, limited: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quantity::Quantity;
     use ContainerKind::{App, Init, Sidecar};
 
     fn list(pairs: &[(&str, &str)]) -> ResourceList {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::label::{Labels, Selector};
+use crate::label::{Labels, Operator, Selector};
 use crate::node::Node;
 use crate::resource::{ResourceList, ResourceName};
 use crate::spec::PreemptionPolicy;
@@ -57,8 +57,23 @@ pub struct Quota {
     pub name: Arc<str>,
     /// What the namespace may use at most, by quota resource (`requests.nvidia.com/gpu`, `pods`).
     pub hard: ResourceList,
-    /// Whether it counts only some of the namespace's pods (`scopes`, `scopeSelector`).
-    pub scoped: bool,
+    /// Which of the namespace's pods it counts: those that all of these mean.
+    pub scopes: Vec<QuotaScope>,
+}
+
+/// A condition on the pods that a quota counts (`scopes`, `scopeSelector`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaScope {
+    /// Pods with a deadline (`activeDeadlineSeconds`), or those without.
+    Deadline(bool),
+    /// Pods of the QoS class BestEffort, or of another.
+    BestEffort(bool),
+    /// Pods by the name of their priority class; those that name none have no value.
+    PriorityClass(Operator),
+    /// Pods with an affinity term that looks at other namespaces.
+    CrossNamespaceAffinity,
+    /// A scope of other objects: no pod is meant.
+    NoPod,
 }
 
 /// What a controller or a service says about which pods belong together.

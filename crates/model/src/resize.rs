@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::pod::{ContainerKind, Pod, Resources};
+use crate::pod::{ContainerKind, Pod, Resources, raise};
 use crate::quantity::Quantity;
 use crate::resource::ResourceList;
 
@@ -78,14 +78,6 @@ fn counted(desired: &ResourceList, reported: &Reported, infeasible: bool) -> Res
         raise(&mut counted, desired);
     }
     counted
-}
-
-/// The larger of both, by name.
-fn raise(list: &mut ResourceList, other: &ResourceList) {
-    for (name, quantity) in other {
-        let larger = list.get(name).map_or(*quantity, |have| *have.max(quantity));
-        list.insert(name.clone(), larger);
-    }
 }
 
 #[cfg(test)]

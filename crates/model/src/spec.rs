@@ -43,6 +43,10 @@ pub struct PodSpec {
     pub volumes: Vec<Volume>,
     /// Its priority.
     pub priority: i32,
+    /// The priority class it names, if any.
+    pub priority_class: Option<Arc<str>>,
+    /// After how long it is ended (`activeDeadlineSeconds`).
+    pub deadline_ms: Option<i64>,
     /// Whether it may have others evicted.
     pub preemption: PreemptionPolicy,
     /// Why it is not to be scheduled yet (`schedulingGates`, by name).
@@ -186,6 +190,9 @@ pub struct PodObject {
     pub nominated: Option<Arc<str>>,
     /// Where it is in its life.
     pub phase: Phase,
+    /// When a pod that is being deleted stops to count against quotas, even if it is still there:
+    /// once more its grace period after it should have gone.
+    pub uncounted_at_ms: Option<i64>,
     /// What it has been given for the part of a GPU it needs.
     pub gpu_grant: Option<GpuGrant>,
 }

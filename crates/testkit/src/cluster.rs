@@ -169,6 +169,7 @@ pub fn pending(spec: &Arc<PodSpec>, number: u64) -> PodObject {
         node: None,
         nominated: None,
         phase: Phase::Alive,
+        uncounted_at_ms: None,
         gpu_grant: None,
     }
 }

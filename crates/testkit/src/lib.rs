@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod invariants;
 pub mod kubelet;
+pub mod month;
 pub mod node;
 pub mod scenario;
 pub mod scheduler;

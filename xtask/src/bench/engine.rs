@@ -217,7 +217,7 @@ impl World {
                     self.gpus.1 += gpus;
                     self.running.push((binding.pod, gpus));
                 }
-                Decision::Wait { pod } => {
+                Decision::Hold { pod, .. } | Decision::Wait { pod } => {
                     waits += 1;
                     self.leave(&pod);
                 }

@@ -13,8 +13,14 @@ use serde_json::Value;
 use super::Problem;
 
 /// Crates that do no I/O, have no clock and no randomness of their own.
-pub(crate) const PURE: &[&str] =
-    &["berth-model", "berth-packing", "berth-kubelet", "berth-engine", "berth-capacity"];
+pub(crate) const PURE: &[&str] = &[
+    "berth-model",
+    "berth-packing",
+    "berth-kubelet",
+    "berth-tenancy",
+    "berth-engine",
+    "berth-capacity",
+];
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// listed need not exist yet; one that exists must be listed.
@@ -22,23 +28,38 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-model", &[]),
     ("berth-packing", &["berth-model"]),
     ("berth-kubelet", &["berth-model"]),
-    ("berth-engine", &["berth-model", "berth-packing", "berth-kubelet"]),
+    ("berth-tenancy", &["berth-model"]),
+    ("berth-engine", &["berth-model", "berth-packing", "berth-kubelet", "berth-tenancy"]),
     ("berth-capacity", &["berth-model"]),
-    ("berth-sim", &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity"]),
+    (
+        "berth-sim",
+        &["berth-model", "berth-kubelet", "berth-tenancy", "berth-engine", "berth-capacity"],
+    ),
     ("berth-api", &["berth-model"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     (
         "berth-control",
-        &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity", "berth-api"],
+        &[
+            "berth-model",
+            "berth-kubelet",
+            "berth-tenancy",
+            "berth-engine",
+            "berth-capacity",
+            "berth-api",
+        ],
     ),
     // For tests and tools only: no product crate may list these two.
-    ("berth-testkit", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
+    (
+        "berth-testkit",
+        &["berth-model", "berth-kubelet", "berth-tenancy", "berth-engine", "berth-api"],
+    ),
     (
         "xtask",
         &[
             "berth-model",
             "berth-packing",
             "berth-kubelet",
+            "berth-tenancy",
             "berth-engine",
             "berth-capacity",
             "berth-sim",

@@ -3,14 +3,13 @@
 //! Owns the way from the API's affinities and spread constraints to the model's. Must not know who
 //! is where.
 
-use std::sync::Arc;
-
 use berth_model::affinity::{
     Inclusion, NodeAffinity, NodeTerm, PodAffinity, PodTerm, SpreadConstraint, Unsatisfiable,
 };
 use k8s_openapi::api::core::v1 as core;
 
 use crate::error::{Problem, each};
+use crate::meta;
 use crate::selector::{NodeNames, node_term, optional_selector};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -77,7 +76,7 @@ fn pod_term(term: &core::PodAffinityTerm) -> Result<PodTerm, Problem> {
     let namespace_selector = term.namespace_selector.as_ref();
     Ok(PodTerm {
         selector: optional_selector("labelSelector", term.label_selector.as_ref())?,
-        namespaces: shared(term.namespaces.as_ref()),
+        namespaces: meta::shared(term.namespaces.as_ref()),
         namespace_selector: optional_selector("namespaceSelector", namespace_selector)?,
         topology_key: term.topology_key.as_str().into(),
     })
@@ -104,7 +103,7 @@ pub(super) fn spread_constraint(
         min_domains: constraint.min_domains.unwrap_or(1),
         node_affinity: inclusion("nodeAffinityPolicy", affinity_policy, Inclusion::Honor)?,
         node_taints: inclusion("nodeTaintsPolicy", taints_policy, Inclusion::Ignore)?,
-        match_label_keys: shared(constraint.match_label_keys.as_ref()),
+        match_label_keys: meta::shared(constraint.match_label_keys.as_ref()),
     })
 }
 
@@ -115,8 +114,4 @@ fn inclusion(field: &str, policy: Option<&str>, default: Inclusion) -> Result<In
         Some("Ignore") => Ok(Inclusion::Ignore),
         Some(other) => Err(Problem::unknown(field, other, "Honor or Ignore")),
     }
-}
-
-fn shared(list: Option<&Vec<String>>) -> Vec<Arc<str>> {
-    list.into_iter().flatten().map(|one| one.as_str().into()).collect()
 }

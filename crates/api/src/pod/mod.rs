@@ -51,6 +51,7 @@ fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
         node: meta::filled(spec.node_name.as_ref()),
         nominated: meta::filled(status.and_then(|status| status.nominated_node_name.as_ref())),
         phase: phase(pod),
+        uncounted_at_ms: uncounted_at_ms(&pod.metadata),
         gpu_grant: None,
     })
 }
@@ -78,6 +79,8 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         images: containers::images(spec),
         volumes: spec.volumes.iter().flatten().filter_map(|v| volumes::volume(v, name)).collect(),
         priority: spec.priority.unwrap_or(0),
+        priority_class: meta::filled(spec.priority_class_name.as_ref()),
+        deadline_ms: spec.active_deadline_seconds.map(|s| s.saturating_mul(1000)),
         preemption: preemption_policy(spec.preemption_policy.as_deref()).map_err(in_spec)?,
         gates: gates.map(|gate| gate.name.as_str().into()).collect(),
         controller: meta::controller(&pod.metadata).map(controller),
@@ -111,6 +114,13 @@ fn controller(owner: &OwnerReference) -> Controller {
         _ => owner.kind.clone(),
     };
     Controller { kind: kind.into(), name: owner.name.as_str().into() }
+}
+
+/// The deletion timestamp is when the grace period ends; quotas wait for another one.
+fn uncounted_at_ms(meta: &ObjectMeta) -> Option<i64> {
+    let deleted_at_ms = meta::unix_ms(meta.deletion_timestamp.as_ref())?;
+    let grace_s = meta.deletion_grace_period_seconds?;
+    Some(deleted_at_ms.saturating_add(grace_s.saturating_mul(1000)))
 }
 
 fn phase(pod: &core::Pod) -> Phase {

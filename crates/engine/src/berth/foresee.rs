@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::plan::Evictor;
 use super::rank::Ranking;
 use super::room::{Ask, View};
 use crate::filter::Inquiry;
@@ -30,18 +31,18 @@ impl<'s> Foresight<'s> {
         Self { state, at, overlay: Overlay::default(), mirror: None }
     }
 
-    /// The node when those have left who make room for a pod of this priority, and those have come
-    /// who wait for it and matter as much or more. `None` if one of them has no room even then:
+    /// The node when those have left who make room for a pod, and those have come who wait for it and
+    /// matter as much or more. `None` if one of them has no room even then:
     /// whoever is told of the node next cannot count on anything.
-    pub(crate) fn for_priority(
+    pub(crate) fn for_evictor(
         state: &'s State,
         ranking: &Ranking,
         at: NodeIx,
-        priority: i32,
+        evictor: &Evictor,
     ) -> Option<Self> {
         let mut foreseen = Self::now(state, at);
-        state.leaving_for(at, priority).for_each(|pod| foreseen.remove(pod));
-        for pod in state.waiting_for(at, priority) {
+        state.leaving_for(at, evictor.priority).for_each(|pod| foreseen.remove(pod));
+        for pod in state.waiting_for(at, |pod| !evictor.outranks(state, pod)) {
             foreseen.add(ranking, pod)?;
         }
         Some(foreseen)

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use berth_model::numa::NumaMask;
 use berth_model::spec::PodSpec;
+use berth_tenancy::share::{Candidate, Charge, TeamIx};
 use smallvec::SmallVec;
 
 use super::foresee::Foresight;
@@ -20,7 +21,8 @@ use crate::offer::Offer;
 use crate::repair::is_movable;
 use crate::shares::Grant;
 use crate::state::{NodeState, State};
-use crate::table::{NodeIx, PodIx, ResourceIx};
+use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
+use crate::tenancy::Standpoint;
 
 /// So many sets of NUMA nodes are looked at, smallest first.
 const PARTS_MAX: usize = 32;
@@ -33,6 +35,8 @@ pub(crate) struct Cost {
     highest_priority: i32,
     priority_sum: i64,
     victims: u32,
+    /// The least that one of their teams has beyond its guarantee: who has most gives first.
+    borrowed_share: Reverse<u64>,
     excess_devices: i64,
     /// The earliest start among the most important: who ran longest is spared.
     earliest_start: Reverse<i64>,
@@ -47,22 +51,68 @@ pub(crate) struct Plan {
 }
 
 /// Who may be evicted, and by whom.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Evictor {
     pub(crate) priority: i32,
     pub(crate) now_ms: i64,
     pub(crate) rest_ms: i64,
     /// Only those that can be moved elsewhere.
     pub(crate) movable_only: bool,
+    class: ClassIx,
+    pod: PodIx,
+    /// What its team may take back; `None` if priorities alone decide.
+    standpoint: Option<Standpoint>,
 }
 
+/// Whose pod it is for whom others are evicted, and whether room is being made for it already.
+pub(crate) type Party = Option<(TeamIx, bool)>;
+
 impl Evictor {
-    /// Pods of lower priority that are not leaving anyway and need not be left alone for a while; the
-    /// least important first, but those that budgets protect last.
+    /// A pod that looks for its place, as the settings have it.
+    pub(crate) fn new(state: &State, pod: PodIx, now_ms: i64, rest_ms: i64) -> Self {
+        let class = state.pods[pod].class;
+        let standpoint = state.standpoint(class, Some(pod));
+        let priority = state.class(class).spec.priority;
+        Self { priority, now_ms, rest_ms, movable_only: false, class, pod, standpoint }
+    }
+
+    /// The same pod if its priority were another and nobody had to be left alone.
+    pub(crate) fn with_priority(&self, priority: i32) -> Self {
+        let standpoint = self.standpoint.clone().map(|one| one.with_priority(priority));
+        Self { priority, rest_ms: 0, standpoint, ..self.clone() }
+    }
+
+    /// The same pod, for whom everybody moves who can be moved, whatever their priority.
+    pub(crate) fn moving(self) -> Self {
+        Self { priority: i32::MAX, rest_ms: 0, movable_only: true, standpoint: None, ..self }
+    }
+
+    /// Whether there can be anybody to evict.
+    pub(crate) fn has_victims(&self, state: &State) -> bool {
+        let equals = i32::from(self.standpoint.is_some());
+        state.has_pods_below(self.priority.saturating_add(equals))
+    }
+
+    pub(crate) fn party(&self) -> Party {
+        self.standpoint.as_ref().map(|one| (one.team, one.is_expected()))
+    }
+
+    /// Whether it matters more than a pod that waits for a node.
+    pub(crate) fn outranks(&self, state: &State, waiting: PodIx) -> bool {
+        match &self.standpoint {
+            None => priority(state, waiting) < self.priority,
+            Some(_) => !state.goes_before(waiting, self.class, Some(self.pod)),
+        }
+    }
+
+    /// Pods of lower priority, or of teams that have to give something back, that are not leaving
+    /// anyway and need not be left alone for a while; the least important first, but those that
+    /// budgets protect last.
     pub(crate) fn evictable(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
+        let equals = self.standpoint.is_some();
         let may = |pod: &&PodIx| {
-            let row = &state.pods[**pod];
-            priority(state, **pod) < self.priority
+            let (row, priority) = (&state.pods[**pod], priority(state, **pod));
+            (priority < self.priority || equals && priority == self.priority)
                 && !row.is_terminating()
                 && !row.leaving
                 && self.rests_until(state, **pod).is_none()
@@ -70,6 +120,9 @@ impl Evictor {
         };
         let mut pods: SmallVec<[PodIx; 16]> = node.pods.iter().filter(may).copied().collect();
         pods.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+        if let Some(standpoint) = &self.standpoint {
+            pods = by_shares(state, standpoint, &pods);
+        }
         if !state.budgets.is_empty() {
             let (protected, others) = split_by_budgets(state, &pods);
             pods = protected.into_iter().chain(others).collect();
@@ -83,6 +136,24 @@ impl Evictor {
         let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.rest_ms);
         (until > self.now_ms).then_some(until)
     }
+}
+
+/// Of these pods, the most important first, those that teams have to give up, in the same order but
+/// by what their teams have as well.
+fn by_shares(state: &State, standpoint: &Standpoint, pods: &[PodIx]) -> SmallVec<[PodIx; 16]> {
+    let nothing = Charge::new();
+    let candidates = pods.iter().rev().map(|pod| {
+        let (team, charge) = state.holding(*pod).unwrap_or((TeamIx::NONE, &nothing));
+        Candidate {
+            pod: *pod,
+            team,
+            priority: priority(state, *pod),
+            charge,
+            started_at_ms: state.pods[*pod].started_at_ms.unwrap_or(i64::MAX),
+        }
+    });
+    let least_first = state.tenancy.ledger.evictable(&standpoint.claim(), candidates);
+    least_first.into_iter().rev().collect()
 }
 
 /// What is missing for a pod on a part of a node.
@@ -331,9 +402,18 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
         highest_priority: top,
         priority_sum: priorities().map(|one| i64::from(one) + PRIORITY_SHIFT).sum(),
         victims: victims.len() as u32,
+        borrowed_share: Reverse(borrowed_share(state, victims)),
         excess_devices,
         earliest_start: Reverse(earliest),
     }
+}
+
+fn borrowed_share(state: &State, victims: &[PodIx]) -> u64 {
+    let of = |pod: &PodIx| {
+        let (team, _) = state.holding(*pod)?;
+        Some(state.tenancy.ledger.dominant_share(team))
+    };
+    if state.tenancy.has_teams() { victims.iter().filter_map(of).min().unwrap_or(0) } else { 0 }
 }
 
 /// Tries plans out.
@@ -345,7 +425,7 @@ pub(crate) struct Trial<'a, 's> {
 impl<'s> Trial<'_, 's> {
     /// The node as it is going to be when the pod's turn there comes, if anybody can tell.
     pub(crate) fn foresee(&self, at: NodeIx, evictor: &Evictor) -> Option<Foresight<'s>> {
-        Foresight::for_priority(self.inquiry.state, self.ranking, at, evictor.priority)
+        Foresight::for_evictor(self.inquiry.state, self.ranking, at, evictor)
     }
 
     /// Whether the pod fits once the victims are gone, aligned if the kubelet insists on it.

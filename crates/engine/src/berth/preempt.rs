@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::foresee::Foresight;
-use super::plan::{Cost, Evictor, Plan, Trial, estimate};
+use super::plan::{Cost, Evictor, Party, Plan, Trial, estimate};
 use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
@@ -35,8 +35,8 @@ struct Order {
     /// Nodes to look at again because pods there need not be left alone any longer, by when.
     rested: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
-    /// Whether all nodes have been looked at.
-    is_made: bool,
+    /// Of what teams have, when all nodes were looked at; `None` before that.
+    epoch: Option<u64>,
     used_at: u64,
 }
 
@@ -55,7 +55,7 @@ enum Place {
 /// All such orders.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preemption {
-    orders: Lookup<(ShapeIx, i32), Box<Order>>,
+    orders: Lookup<(ShapeIx, i32, Party), Box<Order>>,
     serial: u64,
 }
 
@@ -152,7 +152,7 @@ impl Preemption {
     /// The order for pods like this one, up to date.
     fn order(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) -> &mut Order {
         self.serial += 1;
-        let key = (ranking.shape().at, evictor.priority);
+        let key = (ranking.shape().at, evictor.priority, evictor.party());
         if self.orders.len() >= ORDERS_MAX && !self.orders.contains_key(&key) {
             let oldest = self.orders.iter().min_by_key(|(_, order)| order.used_at);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
@@ -195,7 +195,7 @@ impl Order {
             tried: 0,
             rested: BTreeSet::new(),
             cursor: Cursor::default(),
-            is_made: false,
+            epoch: None,
             used_at: 0,
         }
     }
@@ -230,7 +230,8 @@ impl Order {
     }
 
     fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
-        let changed = state.changes.since(self.cursor).filter(|_| self.is_made);
+        let epoch = Some(state.tenancy.ledger.version());
+        let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
         let few = |changed: &&[(NodeIx, Change)]| changed.len() <= state.nodes.len();
         let mut nodes: Vec<NodeIx> = match changed.filter(few) {
             Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
@@ -239,7 +240,7 @@ impl Order {
                 state.nodes.indexes().collect()
             }
         };
-        self.is_made = true;
+        self.epoch = epoch;
         self.cursor = state.changes.now();
         while let Some((until, node)) = self.rested.first().copied()
             && until <= evictor.now_ms
@@ -257,7 +258,7 @@ impl Order {
     fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
         let Some(node) = state.nodes.get(at) else { return self.set(at, Place::Nobody) };
         let foreseen = if ranking.object_allows(at) {
-            Foresight::for_priority(state, ranking, at, evictor.priority)
+            Foresight::for_evictor(state, ranking, at, evictor)
         } else {
             None
         };

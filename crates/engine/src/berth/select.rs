@@ -73,7 +73,7 @@ pub(crate) fn allows(
 /// of them cannot be taken in, because those it replaces have not left yet, the node is closed.
 fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
     let state = inquiry.state;
-    let mut ahead = state.waiting_for(at, inquiry.spec().priority);
+    let mut ahead = state.waiting_for(at, |pod| inquiry.yields_to(pod));
     // Of those that wait for the same node and matter as much, the first to come is the first to go.
     match ahead.iter().position(|pod| state.pods[*pod].uid.as_ref() == inquiry.uid) {
         Some(own) => ahead.truncate(own),

@@ -12,7 +12,7 @@ use berth_model::spec::{GpuGrant, GpuNeed, HostPort};
 use berth_model::taint::Taint;
 
 use super::relax::Relaxation;
-use crate::decision::Alignment;
+use crate::decision::{Alignment, HeldBy};
 use crate::verdict::{Plugin, Reason};
 
 /// A pod, as people name it.
@@ -40,6 +40,15 @@ pub enum Explanation {
     Leaving {
         /// The pod.
         pod: PodName,
+    },
+    /// A quota or its team's share holds it; more nodes would not help.
+    Held {
+        /// The pod.
+        pod: PodName,
+        /// Its team; empty if it has none.
+        team: Arc<str>,
+        /// What holds it.
+        by: HeldBy,
     },
     /// Pods are leaving a node to make room for it.
     AwaitsRoom {

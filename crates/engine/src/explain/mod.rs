@@ -29,7 +29,7 @@ use self::cause::pod_name;
 use self::group::{Grouping, Row, groups};
 use self::probe::Probe;
 use self::remedy::Search;
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::filter::Newcomer;
 use crate::state::{Place, State};
 use crate::table::{NodeIx, PodIx};
@@ -66,6 +66,11 @@ fn unplaced(state: &mut State, config: &Config, at: PodIx, now_ms: i64) -> Expla
     }
     if !gates.is_empty() {
         return Explanation::Gated { pod, gates: gates.clone() };
+    }
+    let held = Some(()).filter(|()| config.profile == Profile::Berth);
+    if let Some(by) = held.and_then(|()| state.held_by(at)) {
+        let team = state.tenancy.ledger.name(state.class_of(at).tenant.team).clone();
+        return Explanation::Held { pod, team, by };
     }
     let mut leaving: Vec<PodName> = state.making_room(at).map(|one| pod_name(state, one)).collect();
     if let (Place::Nominated(node, _), false) = (&row.place, leaving.is_empty()) {

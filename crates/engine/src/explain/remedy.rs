@@ -141,23 +141,16 @@ impl Search<'_> {
 
     /// Others leave: those whom preemption would evict, or else those of no higher priority.
     fn evict(&mut self, spec: &PodSpec) -> Option<Remedy> {
-        let priority = spec.priority;
-        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then(|| {
-            let rest_ms = self.config.eviction_rest_ms;
-            Evictor { priority, now_ms: self.now_ms, rest_ms, movable_only: false }
-        });
-        let equals = Evictor {
-            priority: priority.saturating_add(1),
-            now_ms: self.now_ms,
-            rest_ms: 0,
-            movable_only: false,
-        };
+        let rest_ms = self.config.eviction_rest_ms;
+        let evictor = Evictor::new(self.state, self.pod, self.now_ms, rest_ms);
+        let equals = evictor.with_priority(spec.priority.saturating_add(1));
+        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then_some(evictor);
         let found = own.and_then(|evictor| Some((true, self.victims(spec, &evictor)?)));
         let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
         let (by_preemption, (at, victims, budget_violations)) = found?;
         let node = self.state.nodes[at].object.name.clone();
         let named = |pod: PodIx| pod_name(self.state, pod);
-        let above = if by_preemption { priority } else { equals.priority };
+        let above = if by_preemption { spec.priority } else { equals.priority };
         let leaving = match self.config.profile {
             Profile::Berth => self.state.leaving_for(at, above).map(named).collect(),
             _ => Vec::new(),
@@ -171,7 +164,7 @@ impl Search<'_> {
         spec: &PodSpec,
         evictor: &Evictor,
     ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
-        if !self.state.has_pods_below(evictor.priority) {
+        if !evictor.has_victims(self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {

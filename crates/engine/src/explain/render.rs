@@ -4,6 +4,8 @@
 //! clauses at a time. Must not find anything out.
 
 use berth_model::quantity::{Format, Quantity};
+use berth_tenancy::quota::Refusal;
+use berth_tenancy::share::Hold;
 
 use super::data::{
     Cause, Explanation, Group, Holding, Lack, Miss, Others, PartUse, Preference, Remedy, Shortage,
@@ -14,7 +16,7 @@ use super::words::{
     amount, bytes, count, devices, label, list, name, need, part, part_kind, pod,
     pod_with_priority, port, quote, requirement, selector, share, sum, taint,
 };
-use crate::decision::Alignment;
+use crate::decision::{Alignment, HeldBy};
 
 /// Every text is shorter than this.
 const LENGTH_MAX_BYTES: usize = 1000;
@@ -23,12 +25,16 @@ const LENGTH_MAX_BYTES: usize = 1000;
 const NEAREST_MAX_BYTES: usize = 220;
 const REMEDIES_MAX_BYTES: usize = 400;
 
+/// What a quota's own words may take.
+const QUOTA_MAX_BYTES: usize = 700;
+
 /// An explanation in plain English, under 1,000 characters.
 pub fn render(explanation: &Explanation) -> String {
     match explanation {
         Explanation::Gated { gates, .. } => {
             format!("Not to be scheduled yet: schedulingGates {}.", list(gates, |gate| name(gate)))
         }
+        Explanation::Held { team, by, .. } => held(team, by),
         Explanation::Leaving { .. } => "It is being deleted.".to_owned(),
         Explanation::AwaitsRoom { node, leaving, .. } => {
             let verb = if leaving.len() == 1 { "is" } else { "are" };
@@ -52,6 +58,67 @@ pub fn render(explanation: &Explanation) -> String {
             fill("", &sentences, " ", "", LENGTH_MAX_BYTES - 1, rest)
         }
     }
+}
+
+/// What holds a pod, and what would help.
+fn held(team: &str, by: &HeldBy) -> String {
+    match by {
+        HeldBy::Quota(refusal) => {
+            let remedy = match refusal {
+                Refusal::Exceeded { quota, .. } => {
+                    format!("Raise {}, or end pods that it counts.", name(quota))
+                }
+                Refusal::Unspecified { .. } => "Say it in these containers.".to_owned(),
+                Refusal::Negative { .. } => "Ask for 0 or more.".to_owned(),
+            };
+            let words = shortened(&refusal.to_string(), QUOTA_MAX_BYTES);
+            format!("Held by a quota, not for want of nodes: {words}. {remedy}")
+        }
+        HeldBy::Share(Hold::BorrowingLimit {
+            team: limited,
+            dimension,
+            asked,
+            has,
+            guaranteed,
+            borrow_max,
+        }) => {
+            let show = |amount: &i64| dimension.show(*amount);
+            let whose = if **limited == *team { "Its team" } else { "The group" };
+            format!(
+                "Held by its team's share, not for want of nodes: it asks for {}. {whose} {} has {}, \
+                 is guaranteed {} and may borrow {}. Raise what it may borrow, or end pods of it.",
+                show(asked),
+                name(limited),
+                show(has),
+                show(guaranteed),
+                show(borrow_max)
+            )
+        }
+        HeldBy::Share(Hold::Withheld { dimension, asked, capacity, kept, by }) => {
+            let show = |amount: i64| dimension.show(amount);
+            let keepers: Vec<String> =
+                by.iter().map(|(team, idle)| format!("{} {}", name(team), show(*idle))).collect();
+            let start = format!(
+                "Held by its team's share, not for want of nodes: it asks for {} beyond what is \
+                 guaranteed to it. Of {}, {} are used, or idle and not lent",
+                show(*asked),
+                show(*capacity),
+                show(*kept)
+            );
+            let rest = |left: usize| format!("{} more", count(left, "team"));
+            let end = ". Let one of them lend more.";
+            fill(&format!("{start} by "), &keepers, ", ", end, LENGTH_MAX_BYTES - 1, rest)
+        }
+    }
+}
+
+/// A text of at most so many bytes.
+fn shortened(text: &str, max_bytes: usize) -> String {
+    if text.len() <= max_bytes {
+        return text.to_owned();
+    }
+    let end = (0..=max_bytes - 3).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}...", &text[..end])
 }
 
 /// As many of the clauses as there is room for, and how many more there are.

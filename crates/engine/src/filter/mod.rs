@@ -121,11 +121,15 @@ impl<'s> Inquiry<'s> {
             && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())
     }
 
-    /// Pods of at least this pod's priority that wait for a node, the most important first.
+    /// Pods that wait for a node and matter at least as much as this one, the most important first.
     pub(crate) fn ahead(&self, at: NodeIx) -> SmallVec<[PodIx; 2]> {
-        let mut ahead = self.state.waiting_for(at, self.class.spec.priority);
-        ahead.retain(|pod| self.state.pods[*pod].uid.as_ref() != self.uid);
-        ahead
+        let is_other = |pod: PodIx| self.state.pods[pod].uid.as_ref() != self.uid;
+        self.state.waiting_for(at, |pod| is_other(pod) && self.yields_to(pod))
+    }
+
+    /// Whether a pod that waits for a node matters at least as much as this one.
+    pub(crate) fn yields_to(&self, waiting: PodIx) -> bool {
+        self.state.goes_before(waiting, self.class_at, self.state.pod_by_uid(self.uid))
     }
 
     fn ports(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {

@@ -86,11 +86,28 @@ impl State {
             },
             Event::Quota(quota) => {
                 let name = (quota.namespace.clone(), quota.name.clone());
-                let before = self.quotas.insert(name.clone(), quota);
+                let before = self.quotas.insert(name.clone(), quota.clone());
+                self.book_quota(quota);
                 before.map_or(Event::QuotaGone(name.0, name.1), Event::Quota)
             }
             Event::QuotaGone(namespace, name) => match self.quotas.remove(&(namespace, name)) {
-                Some(before) => Event::Quota(before),
+                Some(before) => {
+                    self.tenancy.books.remove_quota(&before.namespace, &before.name);
+                    Event::Quota(before)
+                }
+                None => return,
+            },
+            Event::Team(team) if self.teams().get(&team.name) == Some(&team) => return,
+            Event::Team(team) => {
+                let name = team.name.clone();
+                let before = self.set_team(&name, Some(team));
+                before.map_or(Event::TeamGone(name), Event::Team)
+            }
+            Event::TeamGone(name) => match self.teams().get(&name).cloned() {
+                Some(before) => {
+                    self.set_team(&name, None);
+                    Event::Team(before)
+                }
                 None => return,
             },
             Event::Pool(pool) => {
@@ -178,6 +195,7 @@ impl State {
         });
         self.node_names.insert(name.clone(), at);
         self.assess_anew(at);
+        self.count_capacity(at);
         self.census.add_node(at, &node);
         self.count_images(&node, 1);
         for pod in self.strays.remove(&name).unwrap_or_default() {
@@ -215,6 +233,11 @@ impl State {
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
         self.assess_anew(at);
+        self.count_capacity(at);
+        if self.tenancy.has_teams() {
+            // Its labels say what its GPUs are.
+            self.nodes[at].pods.clone().into_iter().for_each(|pod| self.restake(pod));
+        }
         self.touch(at, Change::Node);
     }
 
@@ -276,6 +299,7 @@ impl State {
             self.strays.entry(name.clone()).or_default().push(pod);
         }
         for pod in std::mem::take(&mut self.nodes[at].nominated) {
+            self.unstake(pod);
             if self.pods[pod].decided {
                 // Nobody makes room for it there any more.
                 self.journal_pod(pod);
@@ -289,6 +313,7 @@ impl State {
         let object = self.nodes[at].object.clone();
         self.count_images(&object, -1);
         self.nodes.remove(at);
+        self.count_capacity(at);
         self.node_names.remove(name);
         self.touch(at, Change::Node);
     }
@@ -343,6 +368,9 @@ impl State {
         let respecified = *spec != object.spec;
         let resized = (&spec.pod, &spec.gpu) != (&object.spec.pod, &object.spec.gpu);
         let regranted = grant.is_some() && grant != pod.grant;
+        if spec.namespace != object.spec.namespace {
+            self.unbook(at);
+        }
         if moved || resized || regranted {
             self.replace_pod(at, object, told, grant, moved);
         } else if respecified {
@@ -351,6 +379,7 @@ impl State {
             self.reclass(at, class);
         }
         self.update_pod(at, object, stale);
+        self.book(at);
     }
 
     /// A pod is somewhere else, or asks for something else.
@@ -378,12 +407,14 @@ impl State {
         }
         pod.grant = grant.or(pod.grant);
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+        pod.uncounted_at_ms = object.uncounted_at_ms;
         self.attach(at, true);
     }
 
     fn update_pod(&mut self, at: PodIx, object: &PodObject, stale: bool) {
         let pod = &self.pods[at];
-        let same = (pod.phase, pod.started_at_ms) == (object.phase, object.started_at_ms);
+        let same = (pod.phase, pod.started_at_ms, pod.uncounted_at_ms)
+            == (object.phase, object.started_at_ms, object.uncounted_at_ms);
         if same && (stale || !pod.decided) {
             return;
         }
@@ -394,6 +425,7 @@ impl State {
         }
         let pod = &mut self.pods[at];
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
+        pod.uncounted_at_ms = object.uncounted_at_ms;
         let after = pod.resident();
         if let Place::Nominated(_, Some(node)) = pod.place {
             self.touch(node, Change::Freed);
@@ -403,6 +435,7 @@ impl State {
             self.census.move_pod(node, before, -1);
             self.census.move_pod(node, after, 1);
         }
+        self.restake(at);
         self.touch(node, Change::Freed);
     }
 
@@ -418,6 +451,7 @@ impl State {
             created_at_ms: object.created_at_ms,
             started_at_ms: object.started_at_ms,
             phase: object.phase,
+            uncounted_at_ms: object.uncounted_at_ms,
             place: Place::of(object),
             decided: false,
             bound_serial: None,
@@ -428,11 +462,13 @@ impl State {
         });
         self.pod_uids.insert(object.uid.clone(), at);
         self.attach(at, true);
+        self.book(at);
     }
 
     pub(super) fn remove_pod(&mut self, uid: &Arc<str>) {
         let Some(at) = self.pod_by_uid(uid) else { return };
         self.journal_pod(at);
+        self.unbook(at);
         self.detach(at);
         self.pod_uids.remove(uid);
         self.leaving.remove(&at);

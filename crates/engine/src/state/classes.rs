@@ -32,7 +32,8 @@ impl State {
             return at;
         }
         self.class_pointers.insert(pointer, at);
-        let class = Class::new(spec.clone(), &mut self.resources);
+        let mut class = Class::new(spec.clone(), &mut self.resources);
+        class.tenant = self.tenant(spec);
         let row = self.class_rows.insert(class);
         debug_assert_eq!(row, at, "both tables give the same numbers");
         self.census.add_class(at, &spec.namespace, &spec.labels, &self.namespaces);
@@ -41,6 +42,15 @@ impl State {
             self.census.set_asking(at, asking);
         }
         at
+    }
+
+    /// Teams are others now: asks anew whose the pods of all classes are.
+    pub(crate) fn reclass_tenants(&mut self) {
+        let classes: Vec<ClassIx> = self.class_rows.indexes().collect();
+        for at in classes {
+            let spec = self.class_rows[at].spec.clone();
+            self.class_rows[at].tenant = self.tenant(&spec);
+        }
     }
 
     pub(crate) fn release_class(&mut self, at: ClassIx) {

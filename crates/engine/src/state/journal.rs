@@ -36,6 +36,8 @@ enum Undo {
     Object(Box<Event>),
     /// Pods of this workload were last evicted then, or never.
     Eviction(FullName, Option<i64>),
+    /// The pod of this UID had not been counted as an arrival.
+    Arrival(Arc<str>),
 }
 
 /// A pod as it was.
@@ -85,6 +87,7 @@ impl State {
                             pod.bound_serial = before.bound_serial;
                             pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
                             pod.counted = before.counted;
+                            self.restake(at);
                         }
                     }
                 }
@@ -96,6 +99,11 @@ impl State {
                 }
                 Some(Undo::Object(event)) => self.apply_object(*event),
                 Some(Undo::Eviction(workload, before)) => self.set_eviction(workload, before),
+                Some(Undo::Arrival(uid)) => {
+                    if let Some(at) = self.pod_by_uid(&uid) {
+                        self.pods[at].counted = false;
+                    }
+                }
             }
         }
         self.journal.open = open;
@@ -146,6 +154,13 @@ impl State {
     pub(super) fn journal_object(&mut self, before: Event) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::Object(Box::new(before)));
+        }
+    }
+
+    /// Remembers that a pod has not been counted as an arrival.
+    pub(super) fn journal_arrival(&mut self, at: PodIx) {
+        if self.is_journalling() {
+            self.journal.entries.push(Undo::Arrival(self.pods[at].uid.clone()));
         }
     }
 

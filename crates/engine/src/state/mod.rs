@@ -27,6 +27,7 @@ use crate::offer::Accelerators;
 use crate::query::Namespaces;
 use crate::shares::{self, Grant, Shares};
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, Slab};
+use crate::tenancy::Tenancy;
 use crate::volume::Storage;
 
 pub use journal::Checkpoint;
@@ -61,6 +62,7 @@ pub(crate) struct State {
     pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
     /// What is said about device resources.
     accelerators: Accelerators,
+    pub(crate) tenancy: Tenancy,
     pub(crate) storage: Storage,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
@@ -90,6 +92,7 @@ pub(crate) struct PodState {
     pub(crate) created_at_ms: i64,
     pub(crate) started_at_ms: Option<i64>,
     pub(crate) phase: Phase,
+    pub(crate) uncounted_at_ms: Option<i64>,
     pub(crate) place: Place,
     /// Whether the place is a decision of ours that no event has confirmed yet.
     pub(crate) decided: bool,
@@ -208,6 +211,7 @@ impl State {
             node,
             nominated,
             phase: pod.phase,
+            uncounted_at_ms: pod.uncounted_at_ms,
             gpu_grant: pod.grant.map(|grant| self.named_grant(grant)),
         }
     }

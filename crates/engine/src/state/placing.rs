@@ -2,7 +2,7 @@
 //!
 //! Owns the one way onto a node and off it, so that all sums stay true. Must not decide anything.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use berth_model::policy::DisruptionBudget;
@@ -26,6 +26,7 @@ impl State {
                 Some(node) => {
                     self.nodes[node].nominated.push(at);
                     self.pods[at].place = Place::Nominated(name, Some(node));
+                    self.restake(at);
                     self.touch(node, Change::Taken);
                 }
                 None => self.strays.entry(name).or_default().push(at),
@@ -49,6 +50,7 @@ impl State {
             Place::Pending => {}
             Place::Nominated(_, Some(node)) => {
                 self.nodes[node].nominated.retain(|one| *one != at);
+                self.unstake(at);
                 self.touch(node, Change::Freed);
             }
             Place::Bound(_, Some(node)) => {
@@ -110,6 +112,7 @@ impl State {
         self.census.move_pod(node, pod.resident(), 1);
         self.mirror_shares(node);
         self.use_claims(at, true);
+        self.restake(at);
     }
 
     pub(super) fn uncount(&mut self, at: PodIx, node: NodeIx) {
@@ -126,6 +129,7 @@ impl State {
         self.census.move_pod(node, pod.resident(), -1);
         self.mirror_shares(node);
         self.use_claims(at, false);
+        self.unstake(at);
     }
 
     /// Tells the kubelet's mirror which GPUs are divided.
@@ -201,6 +205,7 @@ impl State {
         pod.bound_serial = Some(self.bindings);
         self.bindings += 1;
         self.attach(at, false);
+        self.book(at);
     }
 
     /// A decision about a pod could not be carried out: its kubelet never sees it, or whom it was to
@@ -220,6 +225,7 @@ impl State {
         }
         self.nominate(at, None);
         self.pods[at].grant = None;
+        self.book(at);
     }
 
     /// If a pod was bound by a decision that nobody has confirmed, its kubelet never sees it.
@@ -242,6 +248,7 @@ impl State {
             let budgets = self.budgets.values().filter(|budget| protects(budget, spec));
             let budgets: Vec<DisruptionBudget> = budgets.cloned().collect();
             budgets.iter().for_each(|budget| self.touch_protected(budget));
+            self.restake(at);
             if let Some(node) = self.pods[at].place.node() {
                 self.touch(node, Change::Taken);
             }
@@ -268,6 +275,8 @@ impl State {
         if let Some(node) = node {
             self.count(at, node);
             self.touch(node, Change::Freed);
+        } else {
+            self.restake(at);
         }
         self.release_class(before);
     }
@@ -297,26 +306,36 @@ impl State {
         self.nodes[node].pods.iter().copied().filter(move |pod| {
             let row = &self.pods[*pod];
             let preempted = row.phase == (Phase::Terminating { by_preemption: true });
-            (row.leaving || preempted) && self.class(row.class).spec.priority < priority
+            // What is taken back for a team need not be of lower priority.
+            let reclaimed = self.tenancy.has_teams();
+            let lower = reclaimed || self.class(row.class).spec.priority < priority;
+            (row.leaving || preempted) && lower
         })
     }
 
-    /// Pods that wait for a node and matter at least as much as this, the most important first.
-    pub(crate) fn waiting_for(&self, node: NodeIx, priority: i32) -> SmallVec<[PodIx; 2]> {
-        let of = |pod: PodIx| self.class_of(pod).spec.priority;
+    /// Those who wait for a node and come first, in the order in which they do.
+    pub(crate) fn waiting_for(
+        &self,
+        node: NodeIx,
+        comes_first: impl Fn(PodIx) -> bool,
+    ) -> SmallVec<[PodIx; 2]> {
         let nominated = self.nodes[node].nominated.iter().copied();
-        let waits = |pod: &PodIx| !self.pods[*pod].is_terminating() && of(*pod) >= priority;
+        let waits = |pod: &PodIx| !self.pods[*pod].is_terminating() && comes_first(*pod);
         let mut waiting: SmallVec<[PodIx; 2]> = nominated.filter(waits).collect();
-        waiting.sort_by_cached_key(|pod| {
-            let row = &self.pods[*pod];
-            (Reverse(of(*pod)), row.created_at_ms, row.uid.clone())
+        let before =
+            |one: PodIx, other: PodIx| self.goes_before(one, self.pods[other].class, Some(other));
+        let turn = |pod: PodIx| (self.pods[pod].created_at_ms, &self.pods[pod].uid);
+        waiting.sort_by(|one, other| match (before(*one, *other), before(*other, *one)) {
+            (true, false) => Ordering::Less,
+            (false, true) => Ordering::Greater,
+            _ => turn(*one).cmp(&turn(*other)),
         });
         waiting
     }
 
     /// A pod has been counted as an arrival.
     pub(crate) fn count_arrival(&mut self, at: PodIx) {
-        self.journal_pod(at);
+        self.journal_arrival(at);
         self.pods[at].counted = true;
     }
 
@@ -329,6 +348,7 @@ impl State {
         self.set_eviction(workload, Some(now_ms));
         self.pods[at].leaving = true;
         self.leaving.insert(at);
+        self.restake(at);
         if let Some(node) = self.pods[at].place.node() {
             self.touch(node, Change::Taken);
         }

@@ -12,9 +12,10 @@ use berth_engine::decision::{Binding, Preempting};
 use berth_engine::event::{Event, NodeTopology};
 use berth_model::label::Labels;
 use berth_model::node::Node;
-use berth_model::policy::DisruptionBudget;
+use berth_model::policy::{DisruptionBudget, Quota};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use berth_tenancy::share::Team;
 
 use super::offer::offers;
 use super::twin::Twin;
@@ -94,6 +95,8 @@ pub(super) struct Books {
     pub(super) pods: BTreeMap<Arc<str>, Entry>,
     pub(super) namespaces: BTreeMap<Arc<str>, Labels>,
     pub(super) budgets: BTreeMap<FullName, DisruptionBudget>,
+    pub(super) quotas: BTreeMap<FullName, Quota>,
+    pub(super) teams: BTreeMap<Arc<str>, Team>,
     /// When a pod of each workload was last evicted.
     pub(super) evictions: BTreeMap<FullName, i64>,
 }
@@ -132,6 +135,25 @@ impl Books {
             }
             Event::BudgetGone(namespace, name) => {
                 self.budgets.remove(&(namespace.clone(), name.clone()));
+            }
+            other => self.apply_tenancy(other),
+        }
+    }
+
+    fn apply_tenancy(&mut self, event: &Event) {
+        match event {
+            Event::Quota(quota) => {
+                let name = (quota.namespace.clone(), quota.name.clone());
+                self.quotas.insert(name, quota.clone());
+            }
+            Event::QuotaGone(namespace, name) => {
+                self.quotas.remove(&(namespace.clone(), name.clone()));
+            }
+            Event::Team(team) => {
+                self.teams.insert(team.name.clone(), team.clone());
+            }
+            Event::TeamGone(name) => {
+                self.teams.remove(name);
             }
             _ => {}
         }
@@ -249,16 +271,27 @@ impl Books {
             (entry.spot, entry.decided) = (Spot::Nowhere, false);
         }
         let awaits = Spot::Awaits(preempting.node.clone());
-        let Some(priority) = self.pods.get(&preempting.pod).map(|pod| pod.spec().priority) else {
-            return;
-        };
+        let Some(own) = self.pods.get(&preempting.pod) else { return };
         // Whoever waits for the node and matters less has to look elsewhere.
-        let lower = |pod: &&mut Entry| pod.spot == awaits && pod.spec().priority < priority;
-        for pod in self.pods.values_mut().filter(lower) {
-            (pod.spot, pod.decided) = (Spot::Nowhere, false);
+        let lower = self.pods.values().filter(|pod| {
+            let other = pod.object.uid != preempting.pod && pod.spot == awaits;
+            other && !self.goes_before(pod, own)
+        });
+        let lower: Vec<Arc<str>> = lower.map(|pod| pod.object.uid.clone()).collect();
+        for uid in lower {
+            if let Some(pod) = self.pods.get_mut(&uid) {
+                (pod.spot, pod.decided) = (Spot::Nowhere, false);
+            }
         }
         if let Some(entry) = self.pods.get_mut(&preempting.pod) {
             (entry.spot, entry.decided) = (awaits, true);
+        }
+    }
+
+    /// A decision to hold a pod: it waits for no node.
+    pub(super) fn hold(&mut self, uid: &Arc<str>) {
+        if let Some(entry) = self.pods.get_mut(uid) {
+            (entry.spot, entry.decided) = (Spot::Nowhere, false);
         }
     }
 
@@ -291,7 +324,7 @@ impl Books {
             self.nodes.contains_key(node)
                 && other.node() == Some(node)
                 && (other.leaving || preempted)
-                && other.spec().priority < pod.spec().priority
+                && self.may_leave_for(other, pod)
         })
     }
 }

@@ -44,6 +44,8 @@ pub enum Law {
     BudgetsAreCounted,
     /// When the victims have left, the pod gets the node.
     PreemptorGetsTheNode,
+    /// Who is beyond a quota or a share is held, and nobody else.
+    HeldForAReason,
     /// Without news, there is an end of decisions.
     DecisionsEnd,
 }
@@ -102,7 +104,10 @@ impl Checker {
             Event::Pod(pod) => promise.victims.contains(&pod.uid),
             _ => false,
         });
-        self.books.apply(event);
+        // kube-scheduler knows no teams.
+        if self.asks_kubelets() || !matches!(event, Event::Team(_) | Event::TeamGone(_)) {
+            self.books.apply(event);
+        }
     }
 
     /// The engine was told that a decision could not be carried out.
@@ -127,6 +132,14 @@ impl Checker {
         match decision {
             Some(Decision::Bind(binding)) => self.bound(binding, now_ms),
             Some(Decision::Preempt(preempting)) => self.preempted(preempting, now_ms),
+            Some(Decision::Hold { pod, by }) => {
+                if let Some(entry) = self.deciding(pod) {
+                    if !self.is_held(&entry) {
+                        self.broken(Law::HeldForAReason, format!("{pod} is held by {by:?}"));
+                    }
+                    self.books.hold(pod);
+                }
+            }
             Some(Decision::Wait { pod }) => {
                 if let Some(entry) = self.deciding(pod) {
                     self.waits_rightly(&entry, now_ms);
@@ -176,8 +189,16 @@ impl Checker {
         }
     }
 
+    /// Whether a quota or its team's share keeps a pod waiting. kube-scheduler knows neither.
+    fn is_held(&self, entry: &Entry) -> bool {
+        self.asks_kubelets() && self.books.is_held(entry)
+    }
+
     /// Whether nothing can be done for a pod.
     fn waits_rightly(&mut self, entry: &Entry, now_ms: i64) {
+        if self.is_held(entry) {
+            return;
+        }
         let scene = Scene::new(&self.books, self.config);
         let uid = &entry.object.uid;
         if let Some(node) = scene.taker(entry) {
@@ -190,9 +211,8 @@ impl Checker {
         let nodes = self.books.nodes.keys().filter(|_| preempts);
         let missed = nodes.into_iter().find_map(|node| {
             let victims = self.evictable(entry, node, now_ms);
-            let hopeful = !victims.is_empty()
-                && !self.is_awaited(node, entry.spec().priority)
-                && self.is_known(node);
+            let hopeful =
+                !victims.is_empty() && !self.is_awaited(node, entry) && self.is_known(node);
             let gone = [victims.as_slice(), &self.leaving(entry, node)].concat();
             let fits = hopeful && scene.without(&gone).takes(entry, node).is_ok();
             fits.then(|| format!("{uid} waits though {victims:?} on {node} could be evicted"))
@@ -203,8 +223,9 @@ impl Checker {
     }
 
     /// Whether a pod that is as important waits for the node: then evictions there are its own.
-    fn is_awaited(&self, node: &Arc<str>, priority: i32) -> bool {
-        self.books.pods.values().any(|pod| pod.awaits(node) && pod.spec().priority >= priority)
+    fn is_awaited(&self, node: &Arc<str>, entry: &Entry) -> bool {
+        let mut pods = self.books.pods.values();
+        pods.any(|pod| pod.awaits(node) && self.books.goes_before(pod, entry))
     }
 
     /// Whether the node's kubelet can be known, or need not be.
@@ -216,12 +237,13 @@ impl Checker {
     fn evictable(&self, entry: &Entry, node: &Arc<str>, now_ms: i64) -> Vec<Arc<str>> {
         let may = |pod: &&Entry| {
             pod.node() == Some(node)
-                && pod.spec().priority < entry.spec().priority
                 && pod.object.phase == Phase::Alive
                 && !pod.leaving
                 && !self.rests(pod, now_ms)
         };
-        self.books.pods.values().filter(may).map(|pod| pod.object.uid.clone()).collect()
+        let on_node: Vec<&Entry> = self.books.pods.values().filter(may).collect();
+        let evictable = self.books.evictable(entry, on_node);
+        evictable.into_iter().map(|pod| pod.object.uid.clone()).collect()
     }
 
     /// Whether a pod replaces one that was evicted, and is left alone for that.
@@ -233,13 +255,14 @@ impl Checker {
 
     /// Whether somebody who comes before a pod could have been bound.
     fn first_comes_first(&mut self, entry: &Entry) {
-        let turn = |pod: &Entry| {
-            let object = &pod.object;
-            (Reverse(pod.spec().priority), object.created_at_ms, object.uid.clone())
-        };
-        let own = turn(entry);
+        if self.is_held(entry) {
+            let text = format!("{} is served though it is held", entry.object.uid);
+            return self.broken(Law::HeldForAReason, text);
+        }
+        let own = self.books.turn(entry);
         let scene = Scene::new(&self.books, self.config);
-        let before = self.books.pods.values().filter(|pod| pod.waits() && turn(pod) < own);
+        let waiting = self.books.pods.values().filter(|pod| pod.waits() && !self.is_held(pod));
+        let before = waiting.filter(|pod| self.books.turn(pod) < own);
         let could = before.into_iter().find_map(|pod| {
             let uid = &pod.object.uid;
             let node = scene.taker(pod)?;
@@ -277,7 +300,7 @@ impl Checker {
                     .books
                     .pods
                     .get(&promise.pod)
-                    .is_none_or(|promised| promised.spec().priority <= entry.spec().priority);
+                    .is_none_or(|promised| self.books.goes_before(&entry, promised));
             // What others require of their neighbours may have changed.
             let rules = &entry.spec().pod_affinity;
             !to_other && !to_more_important && rules.is_empty() && entry.spec().spread.is_empty()
@@ -380,7 +403,7 @@ impl Checker {
             self.asks_kubelets()
                 && pod.spot == Spot::On(node.clone())
                 && (pod.leaving || preempted)
-                && pod.spec().priority < entry.spec().priority
+                && self.books.may_leave_for(pod, entry)
         };
         self.books.pods.values().filter(leaves).map(|pod| pod.object.uid.clone()).collect()
     }

@@ -16,6 +16,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject, PodSpec};
 
 use super::hardware::{self, Hardware, RACK};
+use super::tenancy;
 use super::workload::{self, NAMESPACES};
 use crate::cluster::{BuildError, Dice, GPU, ZONE, pending};
 
@@ -57,6 +58,9 @@ pub struct Size {
     pub rounds: usize,
 }
 
+/// Worlds of this seed and of all above it have teams and quotas.
+pub const TENANTS_FROM: u64 = 1 << 40;
+
 /// A cluster and what happens to it.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -68,6 +72,8 @@ pub struct World {
     templates: Vec<Arc<PodSpec>>,
     pods: BTreeMap<Arc<str>, Life>,
     budgets: BTreeMap<Arc<str>, DisruptionBudget>,
+    /// Whether there are teams and quotas.
+    tenants: bool,
     numbered: u64,
     acts: Vec<Act>,
 }
@@ -83,6 +89,7 @@ impl World {
             templates: Vec::new(),
             pods: BTreeMap::new(),
             budgets: BTreeMap::new(),
+            tenants: seed >= TENANTS_FROM,
             numbered: 0,
             acts: Vec::new(),
         };
@@ -93,8 +100,10 @@ impl World {
             world.add_node()?;
         }
         for number in 0..4 + world.dice.below(5) {
-            let spec = workload::arbitrary(&mut world.dice, number)?;
-            world.templates.push(Arc::new(spec));
+            world.add_template(number)?;
+        }
+        for _ in 0..if world.tenants { 4 } else { 0 } {
+            world.change_tenancy()?;
         }
         for _ in 0..world.dice.below(6) {
             world.bind_elsewhere(None);
@@ -149,7 +158,7 @@ impl World {
                     life.object.nominated = Some(preempting.node.clone());
                 }
             }
-            Decision::Wait { .. } => {}
+            Decision::Hold { .. } | Decision::Wait { .. } => {}
         }
     }
 
@@ -237,6 +246,9 @@ impl World {
 
     /// Something arbitrary.
     fn happen(&mut self) -> Result<(), BuildError> {
+        if self.tenants && self.dice.below(8) == 0 {
+            return self.change_tenancy();
+        }
         match self.dice.below(40) {
             0..=13 => self.arrive(),
             14..=18 => {
@@ -268,11 +280,25 @@ impl World {
                 self.label_namespace(name);
             }
             38 => {
-                let spec = workload::arbitrary(&mut self.dice, self.templates.len())?;
-                self.templates.push(Arc::new(spec));
+                self.add_template(self.templates.len())?;
             }
             _ => self.repeat(),
         }
+        Ok(())
+    }
+
+    fn add_template(&mut self, number: usize) -> Result<(), BuildError> {
+        let mut spec = workload::arbitrary(&mut self.dice, number)?;
+        if self.tenants {
+            tenancy::claim(&mut self.dice, &mut spec);
+        }
+        self.templates.push(Arc::new(spec));
+        Ok(())
+    }
+
+    fn change_tenancy(&mut self) -> Result<(), BuildError> {
+        let event = tenancy::arbitrary(&mut self.dice)?;
+        self.tell(event);
         Ok(())
     }
 

@@ -12,11 +12,13 @@ mod offer;
 mod order;
 mod rules;
 mod run;
+mod tenancy;
+mod tenants;
 mod trial;
 mod twin;
 mod workload;
 
 pub use checker::{Checker, Law, Violation};
-pub use happening::{Act, Round, Size, World};
+pub use happening::{Act, Round, Size, TENANTS_FROM, World};
 pub use run::{Run, Watched, play, record, run};
 pub use trial::{breaks_a_law, depends_on_order, remembers_trials};

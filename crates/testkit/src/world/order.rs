@@ -112,6 +112,10 @@ fn lanes(act: &Act, nodes: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
         Event::NamespaceGone(name) => vec![object("namespace", name)],
         Event::Budget(budget) => vec![object("budget", &budget.name)],
         Event::BudgetGone(_, name) => vec![object("budget", name)],
+        Event::Quota(quota) => vec![object("quota", &quota.name)],
+        Event::QuotaGone(_, name) => vec![object("quota", name)],
+        Event::Team(team) => vec![object("team", &team.name)],
+        Event::TeamGone(name) => vec![object("team", name)],
         _ => Vec::new(),
     }
 }

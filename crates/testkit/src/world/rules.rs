@@ -108,17 +108,15 @@ impl<'a> Scene<'a> {
     /// Pods that wait for the node and are at least as important. For Berth, of two equals that wait
     /// for the node the older goes first.
     fn ahead(&self, pod: &Entry, node: &Arc<str>) -> impl Iterator<Item = &'a Entry> {
-        let turn = |one: &Entry| {
-            (Reverse(one.spec().priority), one.object.created_at_ms, one.object.uid.clone())
-        };
-        let (own, node) = (turn(pod), node.clone());
+        let turn = |one: &Entry| (one.object.created_at_ms, one.object.uid.clone());
+        let (pod, node, books) = (pod.clone(), node.clone(), self.books);
         let by_turn = self.kubelets && pod.awaits(&node);
-        self.books.pods.values().filter(move |other| {
-            let theirs = turn(other);
+        books.pods.values().filter(move |other| {
+            let equal = books.goes_before(&pod, other);
             other.awaits(&node)
-                && theirs.2 != own.2
-                && theirs.0 <= own.0
-                && (!by_turn || theirs < own)
+                && other.object.uid != pod.object.uid
+                && books.goes_before(other, &pod)
+                && (!by_turn || !equal || turn(other) < turn(&pod))
         })
     }
 

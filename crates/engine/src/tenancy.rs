@@ -1,0 +1,317 @@
+//! Quotas and teams: what pods count for there, and what follows for them.
+//!
+//! Owns the charge of a pod in the dimensions that teams share, by what it asks for and by the node it
+//! is on, and keeps the books of quotas and the ledger of teams as pods come and go. The rules are
+//! those of the tenancy crate. Must not know the queue, nor choose nodes.
+//!
+//! Without quotas and teams nothing of this costs anything.
+
+mod charge;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_tenancy::quota::{Arrival, Books, Standing};
+use berth_tenancy::share::{Account, Charge, Claim, Held, Ledger, Team, TeamIx, Turn};
+
+use crate::decision::HeldBy;
+use crate::state::{Place, State};
+use crate::table::{ClassIx, Lookup, NodeIx, PodIx};
+
+/// The label by which a pod says which of its namespace's teams it belongs to.
+pub const TEAM_LABEL: &str = "berth.dev/team";
+
+/// Pods of this priority or a higher one keep clusters alive: they are nobody's, and never held.
+const SYSTEM_PRIORITY: i32 = 2_000_000_000;
+
+/// What a kind of pod is to teams.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tenant {
+    pub(crate) team: TeamIx,
+    /// What it takes, as far as its spec tells.
+    ask: Charge,
+}
+
+/// What a pod has in the ledger.
+#[derive(Clone, Debug)]
+struct Stake {
+    team: TeamIx,
+    charge: Charge,
+    held: Held,
+    leaving: bool,
+}
+
+/// Quotas and teams.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tenancy {
+    teams: BTreeMap<Arc<str>, Team>,
+    pub(crate) ledger: Ledger,
+    pub(crate) books: Books,
+    stakes: Lookup<PodIx, Stake>,
+    /// What nodes have been counted with.
+    nodes: Lookup<NodeIx, Charge>,
+}
+
+impl Tenancy {
+    /// Whether there are teams.
+    pub(crate) fn has_teams(&self) -> bool {
+        self.ledger.is_active()
+    }
+
+    fn stake(&mut self, at: PodIx, stake: Stake) {
+        self.ledger.add(stake.team, &stake.charge, stake.held, 1);
+        if stake.leaving {
+            self.ledger.add(stake.team, &stake.charge, Held::Leaving, 1);
+        }
+        self.stakes.insert(at, stake);
+    }
+
+    fn unstake(&mut self, at: PodIx) {
+        let Some(stake) = self.stakes.remove(&at) else { return };
+        self.ledger.add(stake.team, &stake.charge, stake.held, -1);
+        if stake.leaving {
+            self.ledger.add(stake.team, &stake.charge, Held::Leaving, -1);
+        }
+    }
+
+    fn count_node(&mut self, at: NodeIx, charge: Option<Charge>) {
+        for (dimension, amount) in self.nodes.remove(&at).unwrap_or_default() {
+            self.ledger.add_capacity(dimension, -amount);
+        }
+        if let Some(charge) = charge {
+            charge.iter().for_each(|(dimension, amount)| {
+                self.ledger.add_capacity(*dimension, *amount);
+            });
+            self.nodes.insert(at, charge);
+        }
+    }
+
+    /// What room is being made for, if it is for this pod.
+    fn coming(&self, at: PodIx) -> Option<&Charge> {
+        let stake = self.stakes.get(&at).filter(|stake| stake.held == Held::Coming);
+        stake.map(|stake| &stake.charge)
+    }
+}
+
+/// What teams say of a pod that looks for its place, or for whom others may be evicted.
+#[derive(Clone, Debug)]
+pub(crate) struct Standpoint {
+    pub(crate) team: TeamIx,
+    priority: i32,
+    ask: Charge,
+    own: Option<Charge>,
+}
+
+impl Standpoint {
+    pub(crate) fn claim(&self) -> Claim<'_> {
+        let Self { team, priority, ask, own } = self;
+        Claim { team: *team, priority: *priority, ask, own: own.as_ref() }
+    }
+
+    /// The same, if its priority were another.
+    pub(crate) fn with_priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// Whether room is being made for it.
+    pub(crate) fn is_expected(&self) -> bool {
+        self.own.is_some()
+    }
+}
+
+impl State {
+    /// A team is as given, or is gone. The team as it was.
+    pub(crate) fn set_team(&mut self, name: &Arc<str>, team: Option<Team>) -> Option<Team> {
+        let before = match team {
+            Some(team) => self.tenancy.teams.insert(name.clone(), team),
+            None => self.tenancy.teams.remove(name),
+        };
+        let had_teams = self.tenancy.has_teams();
+        self.tenancy.ledger.configure(&self.tenancy.teams);
+        self.tenancy.stakes.clear();
+        if self.tenancy.has_teams() != had_teams {
+            let nodes: Vec<NodeIx> = self.nodes.indexes().collect();
+            nodes.into_iter().for_each(|node| self.count_capacity(node));
+        }
+        self.reclass_tenants();
+        let pods: Vec<PodIx> = self.pods.indexes().collect();
+        pods.into_iter().for_each(|pod| self.restake(pod));
+        self.changes.everything();
+        before
+    }
+
+    /// All teams.
+    pub(crate) fn teams(&self) -> &BTreeMap<Arc<str>, Team> {
+        &self.tenancy.teams
+    }
+
+    /// What every team has, and has borrowed from whom.
+    pub(crate) fn accounts(&self) -> Vec<Account> {
+        if self.tenancy.has_teams() { self.tenancy.ledger.accounts() } else { Vec::new() }
+    }
+
+    /// A node is new, has changed or is gone: counts what there is to share.
+    pub(crate) fn count_capacity(&mut self, at: NodeIx) {
+        if !self.tenancy.has_teams() && self.tenancy.nodes.is_empty() {
+            return;
+        }
+        let counted = self.nodes.get(at).filter(|_| self.tenancy.has_teams());
+        let charge = counted.map(|node| charge::of_node(&mut self.tenancy.ledger, &node.object));
+        self.tenancy.count_node(at, charge);
+    }
+
+    /// What teams know of a kind of pod.
+    pub(crate) fn tenant(&mut self, spec: &berth_model::spec::PodSpec) -> Tenant {
+        if !self.tenancy.has_teams() {
+            return Tenant::default();
+        }
+        let label = spec.labels.get(TEAM_LABEL).map(AsRef::as_ref);
+        let team = self.tenancy.ledger.team_of(&spec.namespace, label);
+        Tenant { team, ask: charge::of_spec(&mut self.tenancy.ledger, spec) }
+    }
+
+    /// Counts a pod for its team as it is now.
+    pub(crate) fn restake(&mut self, at: PodIx) {
+        if !self.tenancy.has_teams() {
+            return;
+        }
+        self.tenancy.unstake(at);
+        let Some(pod) = self.pods.get(at) else { return };
+        let leaving = pod.leaving || pod.is_terminating();
+        let tenant = &self.class(pod.class).tenant;
+        let team = tenant.team;
+        let (charge, held) = match pod.place {
+            Place::Bound(_, Some(node)) => {
+                let spec = self.class(pod.class).spec.clone();
+                let grant = pod.grant.map(|grant| self.named_grant(grant));
+                let node = &self.nodes[node].object;
+                let charge = charge::of_pod(&mut self.tenancy.ledger, &spec, grant.as_ref(), node);
+                (charge, Held::Has)
+            }
+            Place::Nominated(_, Some(_)) => (tenant.ask.clone(), Held::Coming),
+            _ => return,
+        };
+        let leaving = leaving && held == Held::Has;
+        self.tenancy.stake(at, Stake { team, charge, held, leaving });
+    }
+
+    /// A pod is off its node.
+    pub(crate) fn unstake(&mut self, at: PodIx) {
+        if self.tenancy.has_teams() {
+            self.tenancy.unstake(at);
+        }
+    }
+
+    fn arrival(&self, at: PodIx) -> Arrival {
+        let pod = &self.pods[at];
+        Arrival { created_at_ms: pod.created_at_ms, uid: pod.uid.clone() }
+    }
+
+    /// Enters a pod into the books of its namespace's quotas as it is now.
+    pub(crate) fn book(&mut self, at: PodIx) {
+        if self.tenancy.books.is_empty() {
+            return;
+        }
+        let pod = &self.pods[at];
+        let spec = self.class(pod.class).spec.clone();
+        if !self.tenancy.books.covers(&spec.namespace) {
+            return;
+        }
+        let standing = match pod.place {
+            Place::Bound(..) => Standing::Placed,
+            _ => Standing::Waiting,
+        };
+        let uncounted_at_ms = pod.uncounted_at_ms;
+        let arrival = self.arrival(at);
+        self.tenancy.books.set_pod(arrival, &spec, standing, uncounted_at_ms);
+    }
+
+    /// Strikes a pod out of the books of a namespace.
+    pub(crate) fn unbook(&mut self, at: PodIx) {
+        if !self.tenancy.books.is_empty() {
+            let arrival = self.arrival(at);
+            let namespace = self.class_of(at).spec.namespace.clone();
+            self.tenancy.books.remove_pod(&namespace, &arrival);
+        }
+    }
+
+    /// A quota is as given: its namespace's pods are counted.
+    pub(crate) fn book_quota(&mut self, quota: berth_model::policy::Quota) {
+        let namespace = quota.namespace.clone();
+        let covered = self.tenancy.books.covers(&namespace);
+        self.tenancy.books.set_quota(quota);
+        if !covered {
+            let of = |(at, pod): (PodIx, &crate::state::PodState)| {
+                (self.class(pod.class).spec.namespace == namespace).then_some(at)
+            };
+            let pods: Vec<PodIx> = self.pods.iter().filter_map(of).collect();
+            pods.into_iter().for_each(|pod| self.book(pod));
+        }
+    }
+
+    /// What keeps a pod waiting that is no node's fault.
+    pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
+        let pod = &self.pods[at];
+        let class = self.class(pod.class);
+        if !self.tenancy.books.is_empty() {
+            let refusal = self.tenancy.books.refusal(&class.spec.namespace, &self.arrival(at));
+            if let Some(refusal) = refusal {
+                return Some(HeldBy::Quota(refusal.clone()));
+            }
+        }
+        if !self.tenancy.has_teams() || class.spec.priority >= SYSTEM_PRIORITY {
+            return None;
+        }
+        let Tenant { team, ask } = &class.tenant;
+        let held = self.tenancy.ledger.may_start(*team, ask, self.tenancy.coming(at));
+        held.err().map(HeldBy::Share)
+    }
+
+    /// Where a pod stands in the order of teams; the same for all of its kind.
+    pub(crate) fn turn(&self, at: PodIx) -> Turn {
+        let class = self.class_of(at);
+        let Tenant { team, ask } = &class.tenant;
+        let priority = class.spec.priority;
+        let mut turn = self.tenancy.ledger.turn(*team, priority, ask);
+        if priority >= SYSTEM_PRIORITY {
+            turn.borrows = false;
+        }
+        turn
+    }
+
+    /// What teams say of a pod for whom others may be evicted; `None` if that is a matter of
+    /// priorities alone.
+    pub(crate) fn standpoint(&self, class: ClassIx, pod: Option<PodIx>) -> Option<Standpoint> {
+        let class = self.class(class);
+        if !self.tenancy.has_teams() || class.spec.priority >= SYSTEM_PRIORITY {
+            return None;
+        }
+        let Tenant { team, ask } = class.tenant.clone();
+        let own = pod.and_then(|pod| self.tenancy.coming(pod)).cloned();
+        Some(Standpoint { team, priority: class.spec.priority, ask, own })
+    }
+
+    /// What a pod on a node has, and whose it is.
+    pub(crate) fn holding(&self, at: PodIx) -> Option<(TeamIx, &Charge)> {
+        self.tenancy.stakes.get(&at).map(|stake| (stake.team, &stake.charge))
+    }
+
+    /// Whether a pod that waits for a node goes before another that wants it: both by their team's
+    /// guarantee and then by priority.
+    pub(crate) fn goes_before(&self, waiting: PodIx, class: ClassIx, pod: Option<PodIx>) -> bool {
+        let priority = self.class(class).spec.priority;
+        let of_waiting = self.class_of(waiting).spec.priority;
+        if !self.tenancy.has_teams() {
+            return of_waiting >= priority;
+        }
+        let borrows = |class: ClassIx, pod: Option<PodIx>| {
+            let Tenant { team, ask } = &self.class(class).tenant;
+            let own = pod.and_then(|pod| self.tenancy.coming(pod));
+            self.class(class).spec.priority < SYSTEM_PRIORITY
+                && self.tenancy.ledger.borrows(*team, ask, own)
+        };
+        let rank = |borrows: bool, priority: i32| (!borrows, priority);
+        rank(borrows(self.pods[waiting].class, Some(waiting)), of_waiting)
+            >= rank(borrows(class, pod), priority)
+    }
+}

@@ -1,0 +1,162 @@
+//! What each team has borrowed, and from whom, for people to see.
+//!
+//! Owns the attribution. Must not decide anything.
+//!
+//! The rule: teams of one group settle among themselves first. Who has more than its guarantee
+//! borrows the difference. It comes first from what nobody was guaranteed, then from teams that have
+//! less than theirs and lend it, the one with most idle first and then by name, and, inside of a
+//! group, from what the group itself has borrowed. Borrowers are served in name order. What is left
+//! is more than there is to lend: it is owed to whoever asks for its guarantee next. For every
+//! borrower the parts add up to exactly what it borrowed.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::ledger::{Cell, DimensionIx, Ledger, TeamIx};
+use super::team::Dimension;
+
+/// Where something borrowed comes from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lender {
+    /// What nobody of the same group, or of the cluster, was guaranteed.
+    Common,
+    /// The idle part of a team's guarantee.
+    Team(Arc<str>),
+    /// What the group has borrowed itself.
+    Group(Arc<str>),
+    /// Nobody can lend it any more: it is to be given back.
+    Owed,
+}
+
+/// What a team has of one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The team; empty for pods of no team.
+    pub team: Arc<str>,
+    /// Of what.
+    pub dimension: Dimension,
+    /// What it has.
+    pub has: i64,
+    /// How much of that it is about to lose.
+    pub leaving: i64,
+    /// For how much room is being made.
+    pub coming: i64,
+    /// What it is guaranteed.
+    pub guaranteed: i64,
+    /// What it has beyond that, and from whom.
+    pub borrowed: Vec<(Lender, i64)>,
+    /// How much of its guarantee others have.
+    pub lent: i64,
+}
+
+impl Account {
+    /// What it has beyond its guarantee.
+    pub fn borrowed_total(&self) -> i64 {
+        self.borrowed.iter().map(|(_, amount)| amount).sum()
+    }
+}
+
+impl Ledger {
+    /// The accounts of all teams, by team and by what there is to share.
+    pub fn accounts(&self) -> Vec<Account> {
+        let mut accounts = Vec::new();
+        for (at, supply) in self.supplies.iter().enumerate().filter(|(_, one)| one.is_shared) {
+            let dimension = DimensionIx::new(at);
+            let roots: Vec<TeamIx> = self.numbers().filter(|one| self.is_root(*one)).collect();
+            self.settle(None, &roots, supply.capacity, dimension, &mut accounts);
+            for group in self.numbers() {
+                let cell = self.cell(group, dimension);
+                let children = &self.nodes[group.at()].children;
+                let pool = cell.guaranteed();
+                self.settle(Some(group), children, pool, dimension, &mut accounts);
+            }
+        }
+        accounts.sort_by(|one, other| {
+            (&one.team, &one.dimension).cmp(&(&other.team, &other.dimension))
+        });
+        accounts
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = TeamIx> + use<> {
+        (0..self.nodes.len()).map(TeamIx::new)
+    }
+
+    fn is_root(&self, team: TeamIx) -> bool {
+        self.nodes[team.at()].parent.is_none()
+    }
+
+    /// Attributes what the teams of one group have borrowed.
+    fn settle(
+        &self,
+        group: Option<TeamIx>,
+        teams: &[TeamIx],
+        pool: i64,
+        dimension: DimensionIx,
+        accounts: &mut Vec<Account>,
+    ) {
+        let cells: Vec<(TeamIx, Cell)> =
+            teams.iter().map(|team| (*team, self.cell(*team, dimension))).collect();
+        let guaranteed: i64 = cells.iter().map(|(_, cell)| cell.guaranteed()).sum();
+        let mut sources: Vec<(Lender, i64)> = vec![(Lender::Common, (pool - guaranteed).max(0))];
+        let mut idle: Vec<(i64, &Arc<str>)> = cells
+            .iter()
+            .map(|(team, cell)| (lendable(cell), self.name(*team)))
+            .filter(|(amount, _)| *amount > 0)
+            .collect();
+        idle.sort_by_key(|(amount, name)| (Reverse(*amount), *name));
+        sources.extend(idle.into_iter().map(|(amount, name)| (Lender::Team(name.clone()), amount)));
+        if let Some(group) = group {
+            let own = self.cell(group, dimension);
+            let borrowed = (own.has - own.guaranteed()).max(0);
+            sources.push((Lender::Group(self.name(group).clone()), borrowed));
+        }
+        let first = accounts.len();
+        for (team, cell) in cells.iter().filter(|(_, cell)| cell.is_used()) {
+            let borrowed = draw(&mut sources, (cell.has - cell.guaranteed()).max(0));
+            accounts.push(Account {
+                team: self.name(*team).clone(),
+                dimension: self.dimension_name(dimension).clone(),
+                has: cell.has,
+                leaving: cell.leaving,
+                coming: cell.coming,
+                guaranteed: cell.guaranteed(),
+                borrowed,
+                lent: 0,
+            });
+        }
+        let of_group = &accounts[first..];
+        let lent: Vec<i64> = of_group
+            .iter()
+            .map(|account| {
+                let lender = Lender::Team(account.team.clone());
+                let borrowed = of_group.iter().flat_map(|other| &other.borrowed);
+                borrowed.filter(|(from, _)| *from == lender).map(|(_, amount)| amount).sum()
+            })
+            .collect();
+        accounts[first..].iter_mut().zip(lent).for_each(|(account, lent)| account.lent = lent);
+    }
+}
+
+/// How much of its guarantee others can have.
+fn lendable(cell: &Cell) -> i64 {
+    let idle = cell.guaranteed() - cell.has;
+    let limit = cell.entitled.and_then(|one| one.lend_max).unwrap_or(i64::MAX);
+    idle.min(limit).max(0)
+}
+
+/// Takes an amount from sources in their order.
+fn draw(sources: &mut [(Lender, i64)], amount: i64) -> Vec<(Lender, i64)> {
+    let mut missing = amount;
+    let mut parts = Vec::new();
+    for (lender, left) in sources {
+        let part = missing.min(*left);
+        if part > 0 {
+            (*left, missing) = (*left - part, missing - part);
+            parts.push((lender.clone(), part));
+        }
+    }
+    if missing > 0 {
+        parts.push((Lender::Owed, missing));
+    }
+    parts
+}

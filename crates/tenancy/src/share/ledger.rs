@@ -1,0 +1,378 @@
+//! The ledger of teams: what each has, is owed and may still have.
+//!
+//! Owns the tree of teams and its sums, kept as pods come and go at a cost of the depth of the tree
+//! times the resources of the pod. Must not know pods but as charges, nor nodes.
+//!
+//! Amounts of a group are those of its teams together. A team is *within its guarantee* if what it
+//! has and expects, without what it is about to lose, is no more than it was guaranteed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::team::{AMOUNT_MAX, Dimension, Entitlement, Team, is_below_itself};
+
+/// A team by number; numbers follow the names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TeamIx(u32);
+
+impl TeamIx {
+    /// Pods of no team: nothing is guaranteed to them, and nothing forbidden.
+    pub const NONE: Self = Self(0);
+
+    pub(super) fn new(at: usize) -> Self {
+        Self(u32::try_from(at).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Something there is to share, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DimensionIx(u32);
+
+impl DimensionIx {
+    pub(super) fn new(at: usize) -> Self {
+        Self(u32::try_from(at).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a pod takes, each once and above 0.
+pub type Charge = SmallVec<[(DimensionIx, i64); 4]>;
+
+/// How a charge stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Somebody has it.
+    Has,
+    /// Somebody has it and is about to lose it.
+    Leaving,
+    /// Room is being made for it.
+    Coming,
+}
+
+/// What a team has of one thing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cell {
+    pub(super) entitled: Option<Entitlement>,
+    pub(super) has: i64,
+    pub(super) leaving: i64,
+    pub(super) coming: i64,
+    /// What it keeps others from: what it has and expects, or as much as it does not lend.
+    pub(super) kept: i64,
+    /// The same, of the teams of a group together.
+    pub(super) kept_below: i64,
+    /// What pods have that belong to the group itself.
+    pub(super) own: i64,
+}
+
+impl Cell {
+    pub(super) fn guaranteed(&self) -> i64 {
+        self.entitled.map_or(0, |one| one.guaranteed)
+    }
+
+    /// What it will have if nothing else happens.
+    pub(super) fn expected(&self) -> i64 {
+        self.has - self.leaving + self.coming
+    }
+
+    /// Whether there is anything to tell.
+    pub(super) fn is_used(&self) -> bool {
+        self.entitled.is_some() || self.has != 0 || self.coming != 0
+    }
+
+    /// What it has and is not about to lose.
+    pub(super) fn staying(&self) -> i64 {
+        self.has - self.leaving
+    }
+
+    /// What it keeps others from, from what it and those below it have.
+    pub(super) fn keeps_now(&self) -> i64 {
+        let unlent = self.entitled.map_or(0, |one| match one.lend_max {
+            Some(lent) => (one.guaranteed - lent).max(0),
+            None => 0,
+        });
+        self.own.saturating_add(self.kept_below).max(unlent)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    pub(super) name: Arc<str>,
+    pub(super) parent: Option<TeamIx>,
+    pub(super) children: Vec<TeamIx>,
+    pub(super) weight_milli: u32,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// What there is of one thing.
+#[derive(Clone, Debug)]
+pub(super) struct Supply {
+    pub(super) dimension: Dimension,
+    /// In the whole cluster.
+    pub(super) capacity: i64,
+    /// Whether some team says something about it.
+    pub(super) is_shared: bool,
+    /// Whether some team does not lend all of it.
+    pub(super) is_withheld: bool,
+    /// What all teams without a group keep others from.
+    pub(super) kept: i64,
+}
+
+/// What all teams have.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    pub(super) nodes: Vec<Node>,
+    pub(super) supplies: Vec<Supply>,
+    by_namespace: BTreeMap<Arc<str>, Vec<TeamIx>>,
+    version: u64,
+    /// Teams about which something changed since this was last asked.
+    changed: Vec<TeamIx>,
+    everything_changed: bool,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            nodes: vec![Node { weight_milli: 1000, ..Node::default() }],
+            supplies: Vec::new(),
+            by_namespace: BTreeMap::new(),
+            version: 0,
+            changed: Vec::new(),
+            everything_changed: false,
+        }
+    }
+}
+
+impl Ledger {
+    /// Whether there are teams at all.
+    pub fn is_active(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    /// These are the teams. What anybody has is forgotten and to be told again; capacities stay.
+    pub fn configure(&mut self, teams: &BTreeMap<Arc<str>, Team>) {
+        let number: BTreeMap<&Arc<str>, TeamIx> =
+            teams.keys().zip(1..).map(|(name, at)| (name, TeamIx(at))).collect();
+        let mut nodes = vec![Node { weight_milli: 1000, ..Node::default() }];
+        for team in teams.values() {
+            let parent = team.parent.as_ref().and_then(|parent| number.get(parent)).copied();
+            nodes.push(Node {
+                name: team.name.clone(),
+                parent: parent.filter(|_| !is_below_itself(teams, team)),
+                weight_milli: team.weight_milli.max(1),
+                ..Node::default()
+            });
+        }
+        for at in 1..nodes.len() {
+            if let Some(parent) = nodes[at].parent {
+                nodes[parent.at()].children.push(TeamIx(at as u32));
+            }
+        }
+        self.nodes = nodes;
+        self.by_namespace.clear();
+        for (team, at) in teams.values().zip((1..).map(TeamIx)) {
+            for namespace in &team.namespaces {
+                self.by_namespace.entry(namespace.clone()).or_default().push(at);
+            }
+        }
+        for supply in &mut self.supplies {
+            (supply.is_shared, supply.is_withheld, supply.kept) = (false, false, 0);
+        }
+        for (team, at) in teams.values().zip((1..).map(TeamIx)) {
+            for (dimension, one) in &team.entitlements {
+                let amount = |amount: i64| amount.clamp(0, AMOUNT_MAX);
+                let one = Entitlement {
+                    guaranteed: amount(one.guaranteed),
+                    borrow_max: one.borrow_max.map(amount),
+                    lend_max: one.lend_max.map(amount),
+                };
+                let dimension = self.dimension(dimension);
+                let supply = &mut self.supplies[dimension.at()];
+                supply.is_shared = true;
+                supply.is_withheld |= one.lend_max.is_some_and(|lent| lent < one.guaranteed);
+                cell_mut(&mut self.nodes[at.at()], dimension).entitled = Some(one);
+            }
+        }
+        // What nobody has yet can be kept already; from the leaves up, whatever the order of names.
+        for at in (1..self.nodes.len()).map(|at| TeamIx(at as u32)) {
+            for dimension in (0..self.supplies.len() as u32).map(DimensionIx) {
+                self.keep(at, dimension, 0);
+            }
+        }
+        self.everything_changed = true;
+        self.version += 1;
+    }
+
+    /// The number of something there is to share.
+    pub fn dimension(&mut self, dimension: &Dimension) -> DimensionIx {
+        let found = self.supplies.iter().position(|one| one.dimension == *dimension);
+        let at = found.unwrap_or_else(|| {
+            self.supplies.push(Supply {
+                dimension: dimension.clone(),
+                capacity: 0,
+                is_shared: false,
+                is_withheld: false,
+                kept: 0,
+            });
+            self.supplies.len() - 1
+        });
+        DimensionIx(at as u32)
+    }
+
+    /// The name of something there is to share.
+    pub fn dimension_name(&self, dimension: DimensionIx) -> &Dimension {
+        &self.supplies[dimension.at()].dimension
+    }
+
+    /// Whether some team says something about it.
+    pub fn is_shared(&self, dimension: DimensionIx) -> bool {
+        self.supplies[dimension.at()].is_shared
+    }
+
+    /// There is so much more in the cluster, or so much less.
+    pub fn add_capacity(&mut self, dimension: DimensionIx, more: i64) {
+        let supply = &mut self.supplies[dimension.at()];
+        supply.capacity = supply.capacity.saturating_add(more);
+        self.everything_changed = true;
+        self.version += 1;
+    }
+
+    /// Whose pod it is: of the teams of its namespace the one that its label names, else the first.
+    /// A label cannot name a team of other namespaces.
+    pub fn team_of(&self, namespace: &str, label: Option<&str>) -> TeamIx {
+        let Some(teams) = self.by_namespace.get(namespace) else { return TeamIx::NONE };
+        let named = teams.iter().find(|team| Some(&*self.nodes[team.at()].name) == label);
+        named.or(teams.first()).copied().unwrap_or(TeamIx::NONE)
+    }
+
+    /// A team's name; empty for pods of no team.
+    pub fn name(&self, team: TeamIx) -> &Arc<str> {
+        &self.nodes[team.at()].name
+    }
+
+    /// Counts a charge for a team, or takes it away with a `sign` of -1.
+    pub fn add(&mut self, team: TeamIx, charge: &Charge, held: Held, sign: i64) {
+        for (dimension, amount) in charge {
+            let amount = amount.saturating_mul(sign);
+            let mut at = Some(team);
+            while let Some(one) = at {
+                let node = &mut self.nodes[one.at()];
+                at = node.parent;
+                let cell = cell_mut(node, *dimension);
+                match held {
+                    Held::Has => cell.has += amount,
+                    Held::Leaving => cell.leaving += amount,
+                    Held::Coming => cell.coming += amount,
+                }
+            }
+            if held != Held::Leaving {
+                self.keep(team, *dimension, amount);
+            }
+        }
+        self.version += 1;
+        self.touch(team);
+    }
+
+    /// A team itself keeps so much more; what its groups keep follows.
+    fn keep(&mut self, team: TeamIx, dimension: DimensionIx, more: i64) {
+        cell_mut(&mut self.nodes[team.at()], dimension).own += more;
+        let mut at = team;
+        loop {
+            let node = &mut self.nodes[at.at()];
+            let parent = node.parent;
+            let cell = cell_mut(node, dimension);
+            let kept = cell.keeps_now();
+            let change = kept - std::mem::replace(&mut cell.kept, kept);
+            match parent {
+                Some(parent) => {
+                    cell_mut(&mut self.nodes[parent.at()], dimension).kept_below += change;
+                    at = parent;
+                }
+                None => {
+                    self.supplies[dimension.at()].kept += change;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn touch(&mut self, team: TeamIx) {
+        if self.changed.len() < self.nodes.len() * 2 {
+            self.changed.push(team);
+        } else {
+            self.everything_changed = true;
+        }
+    }
+
+    /// Changes whenever anything does.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Teams whose standing may have changed since this was asked last: those that had something
+    /// happen, and all who share a group with them.
+    pub fn take_changed(&mut self) -> Vec<TeamIx> {
+        let changed = std::mem::take(&mut self.changed);
+        let all = || (0..self.nodes.len() as u32).map(TeamIx).collect();
+        if std::mem::take(&mut self.everything_changed) {
+            return all();
+        }
+        let mut affected: Vec<TeamIx> = Vec::new();
+        let mut groups: Vec<TeamIx> = Vec::new();
+        for team in changed {
+            let top = self.top(team);
+            if !groups.contains(&top) {
+                groups.push(top);
+                self.below(top, &mut affected);
+            }
+        }
+        affected
+    }
+
+    /// Whether anything changed since [`Ledger::take_changed`].
+    pub fn has_changed(&self) -> bool {
+        self.everything_changed || !self.changed.is_empty()
+    }
+
+    /// Everything is to be asked again.
+    pub fn distrust(&mut self) {
+        self.everything_changed = true;
+    }
+
+    fn top(&self, team: TeamIx) -> TeamIx {
+        self.path(team).last().unwrap_or(team)
+    }
+
+    fn below(&self, team: TeamIx, into: &mut Vec<TeamIx>) {
+        let mut next = into.len();
+        into.push(team);
+        while let Some(team) = into.get(next) {
+            next += 1;
+            into.extend_from_slice(&self.nodes[team.at()].children);
+        }
+    }
+
+    /// A team and the groups above it.
+    pub(super) fn path(&self, team: TeamIx) -> impl Iterator<Item = TeamIx> {
+        std::iter::successors(Some(team), |at| self.nodes[at.at()].parent)
+    }
+
+    pub(super) fn cell(&self, team: TeamIx, dimension: DimensionIx) -> Cell {
+        self.nodes[team.at()].cells.get(dimension.at()).copied().unwrap_or_default()
+    }
+}
+
+fn cell_mut(node: &mut Node, dimension: DimensionIx) -> &mut Cell {
+    if dimension.at() >= node.cells.len() {
+        node.cells.resize(dimension.at() + 1, Cell::default());
+    }
+    &mut node.cells[dimension.at()]
+}

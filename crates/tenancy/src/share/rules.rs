@@ -1,0 +1,371 @@
+//! Whose turn it is, who has to wait, and from whom something may be taken back.
+//!
+//! Owns the rules; all of them read the ledger and nothing else. Must not know pods but by what they
+//! take, nor nodes.
+//!
+//! # Whose turn it is
+//!
+//! 1. Work within its team's guarantee goes before work that borrows: a guarantee is a promise, and
+//!    what is borrowed is what nobody else wants. Work that takes nothing that teams have shares of
+//!    borrows nothing.
+//! 2. Of both kinds, the higher priority first.
+//! 3. Then the team that is worse off. Of teams within their guarantee, that is the one with the
+//!    smaller part of it. Of those that borrow, it is the one with the smaller weighted dominant
+//!    share: of everything it has beyond its guarantee, the largest part of what the cluster has,
+//!    divided by its weight. Groups are compared before the teams in them.
+//! 4. Then age.
+//!
+//! # Who may be evicted for a higher priority
+//!
+//! Pods of the same team, and pods of others that are not within their team's guarantee, nor within
+//! that of a group which the evicting team is not in.
+//!
+//! # From whom something may be taken back
+//!
+//! A pod within its team's guarantee may have a borrower's pod evicted that holds something of which
+//! its team was guaranteed a part, if the priority is not higher. Two teams meet at the group that
+//! both are below (or at the cluster): everybody on the one way up to there must be within its
+//! guarantee with the pod, and everybody on the other must be beyond it with the victim, so
+//! that nothing is taken from a team within its guarantee, or from one whose group is. The victim's
+//! replacement would borrow, and so cannot take back what it lost: nothing is taken to and fro.
+//! Between borrowers nothing is taken back; what they get is a matter of turns.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::ledger::{Charge, DimensionIx, Ledger, TeamIx};
+use super::team::Dimension;
+
+/// Shares are told in so many parts of all there is.
+pub const WHOLE: u64 = 1_000_000_000;
+
+/// Where a pod stands in the order, before its age.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn {
+    /// Whether it would borrow.
+    pub borrows: bool,
+    /// Its priority, highest first.
+    pub priority: std::cmp::Reverse<i32>,
+    /// How well off its group, its group's group and so on are, the outermost first, and then its
+    /// team.
+    pub shares: SmallVec<[u64; 2]>,
+}
+
+/// Why a pod has to wait, however much room there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Its team, or a group of it, would have more than it may borrow.
+    BorrowingLimit {
+        /// The team or the group.
+        team: Arc<str>,
+        /// Of what.
+        dimension: Dimension,
+        /// What the pod takes.
+        asked: i64,
+        /// What the team has, expects, and keeps for others of the group.
+        has: i64,
+        /// What it is guaranteed.
+        guaranteed: i64,
+        /// What it may have beyond that.
+        borrow_max: i64,
+    },
+    /// What is idle is kept by teams that do not lend it.
+    Withheld {
+        /// Of what.
+        dimension: Dimension,
+        /// What the pod takes.
+        asked: i64,
+        /// What there is in the cluster.
+        capacity: i64,
+        /// What everybody has, expects, or does not lend.
+        kept: i64,
+        /// The teams that keep what they do not use, and how much.
+        by: Vec<(Arc<str>, i64)>,
+    },
+}
+
+/// A pod for which others may be evicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// Its team.
+    pub team: TeamIx,
+    /// Its priority.
+    pub priority: i32,
+    /// What it takes.
+    pub ask: &'a Charge,
+    /// What is expected of it already, because room is being made for it.
+    pub own: Option<&'a Charge>,
+}
+
+/// A pod that may be evicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a, P> {
+    /// The pod.
+    pub pod: P,
+    /// Its team.
+    pub team: TeamIx,
+    /// Its priority.
+    pub priority: i32,
+    /// What it has.
+    pub charge: &'a Charge,
+    /// When it started.
+    pub started_at_ms: i64,
+}
+
+/// What has been taken from teams while victims are being chosen.
+#[derive(Clone, Debug, Default)]
+struct Taken(SmallVec<[(TeamIx, DimensionIx, i64); 8]>);
+
+impl Taken {
+    fn of(&self, team: TeamIx, dimension: DimensionIx) -> i64 {
+        let same = self.0.iter().filter(|one| (one.0, one.1) == (team, dimension));
+        same.map(|one| one.2).sum()
+    }
+}
+
+impl Ledger {
+    /// Where a pod stands in the order.
+    pub fn turn(&self, team: TeamIx, priority: i32, ask: &Charge) -> Turn {
+        let borrows = self.borrows(team, ask, None);
+        let mut shares: SmallVec<[u64; 2]> = self
+            .path(team)
+            .map(|at| if borrows { self.dominant_share(at) } else { self.fulfilment(at) })
+            .collect();
+        shares.reverse();
+        Turn { borrows, priority: std::cmp::Reverse(priority), shares }
+    }
+
+    /// Whether a pod would have its team, or a group of it, beyond its guarantee in anything it
+    /// takes; also if nothing of it was guaranteed to anybody on the way up.
+    pub fn borrows(&self, team: TeamIx, ask: &Charge, own: Option<&Charge>) -> bool {
+        let shared = ask.iter().filter(|(dimension, _)| self.is_shared(*dimension));
+        let (mut asks_for_shares, mut entitled) = (false, false);
+        for (dimension, amount) in shared {
+            asks_for_shares = true;
+            let expected = own_part(own, *dimension);
+            for at in self.path(team) {
+                let cell = self.cell(at, *dimension);
+                let Some(one) = cell.entitled else { continue };
+                entitled |= one.guaranteed > 0;
+                if cell.expected() - expected + amount > one.guaranteed {
+                    return true;
+                }
+            }
+        }
+        asks_for_shares && !entitled
+    }
+
+    /// The largest part of the cluster that a team has beyond its guarantee, by its weight.
+    pub fn dominant_share(&self, team: TeamIx) -> u64 {
+        let shares = self.cells(team).map(|(supply, cell)| {
+            let beyond = cell.expected() - cell.guaranteed();
+            part(beyond, supply.capacity)
+        });
+        let weight = u128::from(self.nodes[team.at()].weight_milli);
+        let share = u128::from(shares.max().unwrap_or(0)) * 1000 / weight.max(1);
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
+    /// The largest part of its guarantee that a team has.
+    fn fulfilment(&self, team: TeamIx) -> u64 {
+        let guaranteed = self.cells(team).filter(|(_, cell)| cell.guaranteed() > 0);
+        guaranteed.map(|(_, cell)| part(cell.expected(), cell.guaranteed())).max().unwrap_or(0)
+    }
+
+    fn cells(
+        &self,
+        team: TeamIx,
+    ) -> impl Iterator<Item = (&super::ledger::Supply, &super::ledger::Cell)> {
+        let all = self.supplies.iter().zip(&self.nodes[team.at()].cells);
+        all.filter(|(supply, _)| supply.is_shared)
+    }
+
+    /// Whether a pod may start at all, if there is room for it. `own` is what is expected of the pod
+    /// itself already.
+    pub fn may_start(&self, team: TeamIx, ask: &Charge, own: Option<&Charge>) -> Result<(), Hold> {
+        let borrows = self.borrows(team, ask, own);
+        let mut ask: SmallVec<[&(DimensionIx, i64); 4]> =
+            ask.iter().filter(|(dimension, _)| self.is_shared(*dimension)).collect();
+        ask.sort_by_key(|(dimension, _)| self.dimension_name(*dimension));
+        for (dimension, amount) in ask {
+            let more = amount - own_part(own, *dimension);
+            let grown = self.check_limits(team, *dimension, *amount, more)?;
+            let supply = &self.supplies[dimension.at()];
+            if borrows && supply.is_withheld && supply.kept + grown > supply.capacity {
+                return Err(Hold::Withheld {
+                    dimension: supply.dimension.clone(),
+                    asked: *amount,
+                    capacity: supply.capacity,
+                    kept: supply.kept,
+                    by: self.withholders(*dimension),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the limits on the way up; by how much more all teams would keep.
+    fn check_limits(
+        &self,
+        team: TeamIx,
+        dimension: DimensionIx,
+        asked: i64,
+        more: i64,
+    ) -> Result<i64, Hold> {
+        let mut grown = more;
+        let mut is_own = true;
+        for at in self.path(team) {
+            let mut cell = self.cell(at, dimension);
+            if is_own {
+                cell.own += grown;
+            } else {
+                cell.kept_below += grown;
+            }
+            is_own = false;
+            let uses = cell.own + cell.kept_below;
+            if let Some(one) = cell.entitled
+                && let Some(borrow_max) = one.borrow_max
+                && uses > one.guaranteed.saturating_add(borrow_max)
+            {
+                return Err(Hold::BorrowingLimit {
+                    team: self.name(at).clone(),
+                    dimension: self.dimension_name(dimension).clone(),
+                    asked,
+                    has: uses - grown,
+                    guaranteed: one.guaranteed,
+                    borrow_max,
+                });
+            }
+            grown = cell.keeps_now() - cell.kept;
+        }
+        Ok(grown)
+    }
+
+    /// Teams that keep more than they use.
+    fn withholders(&self, dimension: DimensionIx) -> Vec<(Arc<str>, i64)> {
+        let idle = self.nodes.iter().filter_map(|node| {
+            let cell = node.cells.get(dimension.at())?;
+            let idle = cell.kept - cell.own - cell.kept_below;
+            (idle > 0).then(|| (node.name.clone(), idle))
+        });
+        idle.collect()
+    }
+
+    /// Those who may be evicted for a pod, the right ones first: of the lowest priority, because that
+    /// is what may be interrupted; of these, pods of the team that has the most beyond its guarantee;
+    /// of these, the youngest. All of them, or any part of them, leave every team its guarantee.
+    /// Those alike stay in the order in which they were given.
+    pub fn evictable<'a, P: Copy>(
+        &self,
+        claim: &Claim<'_>,
+        candidates: impl IntoIterator<Item = Candidate<'a, P>>,
+    ) -> Vec<P> {
+        let mut ranked: Vec<_> = candidates
+            .into_iter()
+            .filter(|one| one.priority <= claim.priority)
+            .map(|one| {
+                let share = std::cmp::Reverse(self.dominant_share(one.team));
+                ((one.priority, share, std::cmp::Reverse(one.started_at_ms)), one)
+            })
+            .collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        let mut taken = Taken::default();
+        let may = |one: &Candidate<'_, P>| {
+            let evictable = self.may_evict(claim, one, &taken);
+            if evictable {
+                self.take(one.team, one.charge, &mut taken);
+            }
+            evictable
+        };
+        ranked.into_iter().map(|(_, one)| one).filter(may).map(|one| one.pod).collect()
+    }
+
+    fn may_evict<P>(&self, claim: &Claim<'_>, one: &Candidate<'_, P>, taken: &Taken) -> bool {
+        let lower = one.priority < claim.priority;
+        lower && !self.protects(claim.team, (one.team, one.charge), taken)
+            || self.reclaims(claim, one.team, one.charge, taken)
+    }
+
+    /// Whether something may be taken back from a team's pod.
+    fn reclaims(&self, claim: &Claim<'_>, from: TeamIx, charge: &Charge, taken: &Taken) -> bool {
+        charge.iter().any(|(dimension, _)| {
+            self.is_shared(*dimension) && self.may_reclaim(claim, from, *dimension, taken)
+        })
+    }
+
+    /// Counts a pod as taken from its team and the groups above it.
+    fn take(&self, from: TeamIx, charge: &Charge, taken: &mut Taken) {
+        for at in self.path(from) {
+            taken.0.extend(charge.iter().map(|(dimension, amount)| (at, *dimension, *amount)));
+        }
+    }
+
+    fn may_reclaim(
+        &self,
+        claim: &Claim<'_>,
+        from: TeamIx,
+        dimension: DimensionIx,
+        taken: &Taken,
+    ) -> bool {
+        let Claim { team, ask, own, .. } = *claim;
+        if team == from {
+            return false;
+        }
+        let both = |at: &TeamIx| self.path(from).any(|other| other == *at);
+        let ours: SmallVec<[TeamIx; 4]> = self.path(team).take_while(|at| !both(at)).collect();
+        let shared = |at: &TeamIx| self.path(team).any(|other| other == *at);
+        let mut theirs = self.path(from).take_while(|at| !shared(at));
+        // A group that reclaims for itself from a team in it, or the other way round, has no way of
+        // its own up to where both meet.
+        let guaranteed = ours.iter().any(|at| self.cell(*at, dimension).guaranteed() > 0);
+        let within = ask.iter().filter(|(one, _)| self.is_shared(*one)).all(|(one, amount)| {
+            let expected = own_part(own, *one);
+            ours.iter().all(|at| {
+                let cell = self.cell(*at, *one);
+                cell.entitled.is_none_or(|entitled| {
+                    cell.expected() - expected + amount <= entitled.guaranteed
+                })
+            })
+        });
+        guaranteed
+            && within
+            && theirs.all(|at| {
+                let cell = self.cell(at, dimension);
+                let left = cell.staying() - taken.of(at, dimension);
+                left > cell.guaranteed()
+            })
+    }
+
+    /// Whether a pod is within its team's guarantee, or that of a group, after what has been taken
+    /// already, so that one of `by` must not have it evicted, whatever its priority.
+    fn protects(&self, by: TeamIx, (team, charge): (TeamIx, &Charge), taken: &Taken) -> bool {
+        let shared = |at: &TeamIx| self.path(by).any(|other| other == *at);
+        self.path(team).take_while(|at| !shared(at)).any(|at| {
+            let mut guaranteed = false;
+            let mut beyond = false;
+            for (dimension, _) in charge.iter().filter(|(one, _)| self.is_shared(*one)) {
+                let cell = self.cell(at, *dimension);
+                guaranteed |= cell.guaranteed() > 0;
+                beyond |= cell.guaranteed() > 0
+                    && cell.staying() - taken.of(at, *dimension) > cell.guaranteed();
+            }
+            guaranteed && !beyond
+        })
+    }
+}
+
+fn own_part(own: Option<&Charge>, dimension: DimensionIx) -> i64 {
+    let found = own.and_then(|own| own.iter().find(|(one, _)| *one == dimension));
+    found.map_or(0, |(_, amount)| *amount)
+}
+
+/// What part `amount` is of `all`; more than everything if there is nothing.
+fn part(amount: i64, all: i64) -> u64 {
+    let Ok(amount) = u128::try_from(amount) else { return 0 };
+    match u128::try_from(all) {
+        Ok(all) if all > 0 => u64::try_from(amount * u128::from(WHOLE) / all).unwrap_or(u64::MAX),
+        _ if amount > 0 => u64::MAX,
+        _ => 0,
+    }
+}

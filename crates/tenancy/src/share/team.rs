@@ -1,0 +1,182 @@
+//! Teams: what they are entitled to, and who belongs to them.
+//!
+//! Owns the vocabulary and its check. Must not know what teams have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use berth_model::quantity::Quantity;
+use thiserror::Error;
+
+/// So many parts make a GPU: every MIG slice of the boards we know (parts of 112 and of 32), every
+/// thousandth and every share of up to 16 is a whole number of them. Finer shares are rounded down.
+pub const GPU_PARTS: i64 = 36_036_000;
+
+/// No amount counts for more, so that sums over all pods of a cluster stay exact.
+pub const AMOUNT_MAX: i64 = 1 << 52;
+
+/// Something that teams have shares of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dimension {
+    /// GPUs of any model, in parts ([`GPU_PARTS`]): whole ones, slices and capped shares alike.
+    Gpus,
+    /// GPUs of one model, named as nodes name it (`nvidia.com/gpu.product`), in parts.
+    GpusOf(Arc<str>),
+    /// Memory of GPUs, in bytes.
+    GpuMemory,
+    /// CPU, in thousandths.
+    Cpu,
+    /// Memory, in bytes.
+    Memory,
+}
+
+impl Dimension {
+    /// An amount as people write it: `4.125 GPUs`, `96Gi of memory`.
+    pub fn show(&self, amount: i64) -> String {
+        match self {
+            Self::Gpus | Self::GpusOf(_) => {
+                let milli = i128::from(amount) * 1000 / i128::from(GPU_PARTS);
+                let sign = if amount < 0 { "-" } else { "" };
+                let (whole, rest) = (milli.unsigned_abs() / 1000, milli.unsigned_abs() % 1000);
+                let rest = format!("{rest:03}");
+                let rest = rest.trim_end_matches('0');
+                let dot = if rest.is_empty() { "" } else { "." };
+                format!("{sign}{whole}{dot}{rest} {self}")
+            }
+            Self::Cpu => format!("{} of {self}", Quantity::from_milli(amount)),
+            Self::GpuMemory | Self::Memory => {
+                format!("{} of {self}", Quantity::from_bytes(amount))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpus => f.write_str("GPUs"),
+            Self::GpusOf(model) => write!(f, "GPUs of model {model}"),
+            Self::GpuMemory => f.write_str("GPU memory"),
+            Self::Cpu => f.write_str("CPU"),
+            Self::Memory => f.write_str("memory"),
+        }
+    }
+}
+
+/// What a team may have of something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entitlement {
+    /// What it gets whenever it has work for it, if need be back from those who borrow it.
+    pub guaranteed: i64,
+    /// How much more it may have while others leave it idle; `None`: no limit.
+    pub borrow_max: Option<i64>,
+    /// How much of its guarantee others may have while it is idle; `None`: all of it.
+    pub lend_max: Option<i64>,
+}
+
+/// A team, or a group of teams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The group it belongs to; what the group has is what its teams have.
+    pub parent: Option<Arc<str>>,
+    /// Namespaces whose pods are its own. If several teams name one, the pod's label says whose it
+    /// is, else the first by name.
+    pub namespaces: BTreeSet<Arc<str>>,
+    /// How much of what is idle it may have, compared with others, in thousandths.
+    pub weight_milli: u32,
+    /// By what there is to share. What is not listed is neither guaranteed nor limited.
+    pub entitlements: BTreeMap<Dimension, Entitlement>,
+}
+
+impl Default for Team {
+    fn default() -> Self {
+        Self {
+            name: "".into(),
+            parent: None,
+            namespaces: BTreeSet::new(),
+            weight_milli: 1000,
+            entitlements: BTreeMap::new(),
+        }
+    }
+}
+
+/// What is wrong with a team. Such teams are used as far as they make sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("team {team}: {field}: {problem}")]
+pub struct TeamError {
+    /// The team.
+    pub team: Arc<str>,
+    /// The field that is wrong.
+    pub field: String,
+    /// What is wrong with it, and what to do.
+    pub problem: String,
+}
+
+/// What is wrong with teams, in their order.
+pub fn problems(teams: &BTreeMap<Arc<str>, Team>) -> Vec<TeamError> {
+    let mut found = Vec::new();
+    for team in teams.values() {
+        let mut say = |field: &str, problem: String| {
+            found.push(TeamError { team: team.name.clone(), field: field.to_owned(), problem });
+        };
+        if team.weight_milli == 0 {
+            say("weight", "is 0; write a number above it, 1 is usual".to_owned());
+        }
+        if let Some(parent) = &team.parent {
+            if !teams.contains_key(parent) {
+                say("parent", format!("no team {parent:?} is known; it stands by itself"));
+            } else if is_below_itself(teams, team) {
+                say("parent", "leads back to the team itself; it stands by itself".to_owned());
+            }
+        }
+        for (dimension, one) in &team.entitlements {
+            let negative = [Some(one.guaranteed), one.borrow_max, one.lend_max];
+            if negative.into_iter().flatten().any(|amount| amount < 0) {
+                say("shares", format!("an amount of {dimension} is negative; write 0 or more"));
+            }
+            if one.lend_max.is_some_and(|lend| lend > one.guaranteed) {
+                say("shares", format!("more {dimension} lent than guaranteed; all of it is"));
+            }
+        }
+        for (dimension, parent, children) in overdrawn(teams, team) {
+            let [own, theirs] = [parent, children].map(|amount| dimension.show(amount));
+            let problem = format!(
+                "its teams are guaranteed {theirs} and it has {own}; raise it or lower theirs"
+            );
+            say("shares", problem);
+        }
+    }
+    found
+}
+
+/// Whether the way up from a team comes back to it.
+pub(super) fn is_below_itself(teams: &BTreeMap<Arc<str>, Team>, team: &Team) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut at = team;
+    while let Some(parent) = at.parent.as_ref().and_then(|parent| teams.get(parent)) {
+        if parent.name == team.name {
+            return true;
+        }
+        if !seen.insert(&parent.name) {
+            return false;
+        }
+        at = parent;
+    }
+    false
+}
+
+fn overdrawn(teams: &BTreeMap<Arc<str>, Team>, group: &Team) -> Vec<(Dimension, i64, i64)> {
+    let children = || teams.values().filter(|one| one.parent.as_ref() == Some(&group.name));
+    let of = |team: &Team, dimension: &Dimension| {
+        team.entitlements.get(dimension).map_or(0, |one| one.guaranteed)
+    };
+    let sum = |dimension: &Dimension| {
+        children().fold(0_i64, |sum, child| sum.saturating_add(of(child, dimension)))
+    };
+    let listed = group.entitlements.iter();
+    let all = listed.map(|(dimension, one)| (dimension.clone(), one.guaranteed, sum(dimension)));
+    all.filter(|(_, own, theirs)| *theirs > (*own).max(0)).collect()
+}
