@@ -177,6 +177,7 @@ impl Engine {
                 saved.woken_epoch
             };
             self.queue = saved.queue;
+            self.state.tenancy.books.forget_time();
             self.state.tenancy.books.set_changed(saved.by_quota);
             self.refile();
         }

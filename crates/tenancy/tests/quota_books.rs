@@ -89,6 +89,10 @@ fn pods_that_are_long_overdue_stop_to_count() {
     assert!(is_refused(&books, 2));
     books.tell_time(1_001);
     assert!(!is_refused(&books, 2));
+    books.forget_time();
+    assert!(is_refused(&books, 2));
+    books.tell_time(2_000);
+    assert!(!is_refused(&books, 2));
 }
 
 /// Pod, GPUs, what happens to it.

@@ -259,6 +259,21 @@ fn problems_name_the_team_the_field_and_the_remedy() {
     assert!(ledger.take_changed().len() == 5, "and none of it is followed for ever");
 }
 
+#[test]
+fn absurd_amounts_are_survived() {
+    let most =
+        Entitlement { guaranteed: i64::MAX, borrow_max: Some(i64::MAX), lend_max: Some(i64::MIN) };
+    let mut ledger = ledger(vec![team("a", None, &[(GPUS, most)]), team("b", Some("a"), &[])], 1);
+    for _ in 0..3 {
+        let (b, charge) = (of(&ledger, "b"), ask(&mut ledger, i64::MAX));
+        ledger.add(b, &charge, Held::Has, 1);
+        ledger.add(b, &charge, Held::Coming, 1);
+        let _ = ledger.may_start(b, &charge, None);
+        let _ = ledger.turn(b, 0, &charge);
+        let _ = ledger.accounts();
+    }
+}
+
 proptest! {
     /// Sums follow from what everybody has, whatever happened before; loans add up; and the line
     /// gives pods in the order of their turns.

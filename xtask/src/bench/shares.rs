@@ -65,8 +65,8 @@ fn print(report: &Report) {
             "  {:<8} {:>10} {:>10} {:>10} {:>18} {:>9} {:>9}",
             team.name,
             team.guaranteed,
-            tenths(team.used_milli / 10),
-            tenths(team.borrowed_milli / 10),
+            tenths(team.used_milli / 100),
+            tenths(team.borrowed_milli / 100),
             team.longest_below_ms / 1000,
             team.evicted,
             team.started
@@ -74,7 +74,7 @@ fn print(report: &Report) {
     }
 }
 
-/// Thousandths as percents; hundredths of hundredths as units with one digit after the point.
-fn tenths(milli: i64) -> String {
-    format!("{}.{}", milli / 10, milli % 10)
+/// So many tenths, with a point.
+fn tenths(tenths: i64) -> String {
+    format!("{}.{}", tenths / 10, tenths % 10)
 }

@@ -176,7 +176,8 @@ fn unit(labels: &Labels, resource: &ResourceName) -> Option<Unit> {
     })
 }
 
-/// The slice that a resource names, of the board or else of the first that has such slices.
+/// The slice that a resource names, of the board. Where that is not known, boards differ in how much
+/// of them slices of one name are; the least is meant then.
 fn slice(
     board: Option<&'static Board>,
     resource: &str,
@@ -184,7 +185,10 @@ fn slice(
     let of = |board: &'static Board| Some((board, board.profile_by_resource(resource).ok()?));
     match board {
         Some(board) => of(board),
-        None => Board::all().iter().find_map(of),
+        None => {
+            let known = Board::all().iter().filter_map(of);
+            known.min_by_key(|(board, profile)| parts_of(board, profile))
+        }
     }
 }
 
@@ -243,6 +247,10 @@ mod tests {
         assert_eq!(part(&[h100], "nvidia.com/mig-1g.10gb"), Some((15, 112)));
         assert_eq!(part(&[h100], "nvidia.com/mig-3g.40gb"), Some((13, 28)));
         assert_eq!(part(&[], "nvidia.com/mig-3g.40gb"), Some((13, 28)), "by its name alone");
+        // On a board with 40 GB it is a slice with double memory.
+        let small = ("gpu.product", "NVIDIA-A100-SXM4-40GB");
+        assert_eq!(part(&[small], "nvidia.com/mig-1g.10gb"), Some((11, 56)));
+        assert_eq!(part(&[], "nvidia.com/mig-1g.10gb"), Some((15, 112)));
         let single = ("gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-2g.20gb");
         assert_eq!(part(&[single], "nvidia.com/gpu"), Some((15, 56)));
         let shared = [("gpu.product", "NVIDIA-H200-SHARED"), ("gpu.replicas", "3")];

@@ -66,6 +66,8 @@ pub struct Books {
     expiring: BTreeSet<(i64, Arc<str>, Arrival)>,
     /// UIDs of pods for which it changed whether they are refused.
     changed: BTreeSet<Arc<str>>,
+    /// Whether somebody stopped to count.
+    has_ended: bool,
 }
 
 impl Books {
@@ -141,8 +143,25 @@ impl Books {
                 && entry.uncounted_at_ms == Some(at)
             {
                 entry.usage = usage(&entry.spec.pod, Life::Ended);
+                self.has_ended = true;
                 book.count_anew(&mut self.changed);
             }
+        }
+    }
+
+    /// Time may start anew: whoever stopped to count does so again until the time is told next.
+    pub fn forget_time(&mut self) {
+        if !std::mem::take(&mut self.has_ended) {
+            return;
+        }
+        for (namespace, book) in &mut self.books {
+            for (arrival, entry) in &mut book.pods {
+                if let Some(at) = entry.uncounted_at_ms {
+                    entry.usage = usage(&entry.spec.pod, Life::Live);
+                    self.expiring.insert((at, namespace.clone(), arrival.clone()));
+                }
+            }
+            book.count_anew(&mut self.changed);
         }
     }
 

@@ -96,8 +96,10 @@ impl Ledger {
     ) {
         let cells: Vec<(TeamIx, Cell)> =
             teams.iter().map(|team| (*team, self.cell(*team, dimension))).collect();
-        let guaranteed: i64 = cells.iter().map(|(_, cell)| cell.guaranteed()).sum();
-        let mut sources: Vec<(Lender, i64)> = vec![(Lender::Common, (pool - guaranteed).max(0))];
+        let sum = |sum: i64, (_, cell): &(TeamIx, Cell)| sum.saturating_add(cell.guaranteed());
+        let guaranteed = cells.iter().fold(0, sum);
+        let mut sources: Vec<(Lender, i64)> =
+            vec![(Lender::Common, (pool.saturating_sub(guaranteed)).max(0))];
         let mut idle: Vec<(i64, &Arc<str>)> = cells
             .iter()
             .map(|(team, cell)| (lendable(cell), self.name(*team)))
@@ -107,12 +109,12 @@ impl Ledger {
         sources.extend(idle.into_iter().map(|(amount, name)| (Lender::Team(name.clone()), amount)));
         if let Some(group) = group {
             let own = self.cell(group, dimension);
-            let borrowed = (own.has - own.guaranteed()).max(0);
+            let borrowed = (own.has.saturating_sub(own.guaranteed())).max(0);
             sources.push((Lender::Group(self.name(group).clone()), borrowed));
         }
         let first = accounts.len();
         for (team, cell) in cells.iter().filter(|(_, cell)| cell.is_used()) {
-            let borrowed = draw(&mut sources, (cell.has - cell.guaranteed()).max(0));
+            let borrowed = draw(&mut sources, (cell.has.saturating_sub(cell.guaranteed())).max(0));
             accounts.push(Account {
                 team: self.name(*team).clone(),
                 dimension: self.dimension_name(dimension).clone(),
@@ -139,7 +141,7 @@ impl Ledger {
 
 /// How much of its guarantee others can have.
 fn lendable(cell: &Cell) -> i64 {
-    let idle = cell.guaranteed() - cell.has;
+    let idle = cell.guaranteed().saturating_sub(cell.has);
     let limit = cell.entitled.and_then(|one| one.lend_max).unwrap_or(i64::MAX);
     idle.min(limit).max(0)
 }

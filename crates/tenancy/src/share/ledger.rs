@@ -80,7 +80,7 @@ impl Cell {
 
     /// What it will have if nothing else happens.
     pub(super) fn expected(&self) -> i64 {
-        self.has - self.leaving + self.coming
+        self.staying().saturating_add(self.coming)
     }
 
     /// Whether there is anything to tell.
@@ -90,7 +90,7 @@ impl Cell {
 
     /// What it has and is not about to lose.
     pub(super) fn staying(&self) -> i64 {
-        self.has - self.leaving
+        self.has.saturating_sub(self.leaving)
     }
 
     /// What it keeps others from, from what it and those below it have.
@@ -268,9 +268,9 @@ impl Ledger {
                 at = node.parent;
                 let cell = cell_mut(node, *dimension);
                 match held {
-                    Held::Has => cell.has += amount,
-                    Held::Leaving => cell.leaving += amount,
-                    Held::Coming => cell.coming += amount,
+                    Held::Has => cell.has = cell.has.saturating_add(amount),
+                    Held::Leaving => cell.leaving = cell.leaving.saturating_add(amount),
+                    Held::Coming => cell.coming = cell.coming.saturating_add(amount),
                 }
             }
             if held != Held::Leaving {
@@ -283,21 +283,24 @@ impl Ledger {
 
     /// A team itself keeps so much more; what its groups keep follows.
     fn keep(&mut self, team: TeamIx, dimension: DimensionIx, more: i64) {
-        cell_mut(&mut self.nodes[team.at()], dimension).own += more;
+        let cell = cell_mut(&mut self.nodes[team.at()], dimension);
+        cell.own = cell.own.saturating_add(more);
         let mut at = team;
         loop {
             let node = &mut self.nodes[at.at()];
             let parent = node.parent;
             let cell = cell_mut(node, dimension);
             let kept = cell.keeps_now();
-            let change = kept - std::mem::replace(&mut cell.kept, kept);
+            let change = kept.saturating_sub(std::mem::replace(&mut cell.kept, kept));
             match parent {
                 Some(parent) => {
-                    cell_mut(&mut self.nodes[parent.at()], dimension).kept_below += change;
+                    let above = cell_mut(&mut self.nodes[parent.at()], dimension);
+                    above.kept_below = above.kept_below.saturating_add(change);
                     at = parent;
                 }
                 None => {
-                    self.supplies[dimension.at()].kept += change;
+                    let supply = &mut self.supplies[dimension.at()];
+                    supply.kept = supply.kept.saturating_add(change);
                     return;
                 }
             }

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::ledger::{Charge, DimensionIx, Ledger, TeamIx};
+use super::ledger::{Cell, Charge, DimensionIx, Ledger, Supply, TeamIx};
 use super::team::Dimension;
 
 /// Shares are told in so many parts of all there is.
@@ -120,7 +120,7 @@ struct Taken(SmallVec<[(TeamIx, DimensionIx, i64); 8]>);
 impl Taken {
     fn of(&self, team: TeamIx, dimension: DimensionIx) -> i64 {
         let same = self.0.iter().filter(|one| (one.0, one.1) == (team, dimension));
-        same.map(|one| one.2).sum()
+        same.fold(0, |sum: i64, one| sum.saturating_add(one.2))
     }
 }
 
@@ -148,7 +148,7 @@ impl Ledger {
                 let cell = self.cell(at, *dimension);
                 let Some(one) = cell.entitled else { continue };
                 entitled |= one.guaranteed > 0;
-                if cell.expected() - expected + amount > one.guaranteed {
+                if with(&cell, expected, *amount) > one.guaranteed {
                     return true;
                 }
             }
@@ -159,7 +159,7 @@ impl Ledger {
     /// The largest part of the cluster that a team has beyond its guarantee, by its weight.
     pub fn dominant_share(&self, team: TeamIx) -> u64 {
         let shares = self.cells(team).map(|(supply, cell)| {
-            let beyond = cell.expected() - cell.guaranteed();
+            let beyond = cell.expected().saturating_sub(cell.guaranteed());
             part(beyond, supply.capacity)
         });
         let weight = u128::from(self.nodes[team.at()].weight_milli);
@@ -173,10 +173,7 @@ impl Ledger {
         guaranteed.map(|(_, cell)| part(cell.expected(), cell.guaranteed())).max().unwrap_or(0)
     }
 
-    fn cells(
-        &self,
-        team: TeamIx,
-    ) -> impl Iterator<Item = (&super::ledger::Supply, &super::ledger::Cell)> {
+    fn cells(&self, team: TeamIx) -> impl Iterator<Item = (&Supply, &Cell)> {
         let all = self.supplies.iter().zip(&self.nodes[team.at()].cells);
         all.filter(|(supply, _)| supply.is_shared)
     }
@@ -192,7 +189,8 @@ impl Ledger {
             let more = amount - own_part(own, *dimension);
             let grown = self.check_limits(team, *dimension, *amount, more)?;
             let supply = &self.supplies[dimension.at()];
-            if borrows && supply.is_withheld && supply.kept + grown > supply.capacity {
+            if borrows && supply.is_withheld && supply.kept.saturating_add(grown) > supply.capacity
+            {
                 return Err(Hold::Withheld {
                     dimension: supply.dimension.clone(),
                     asked: *amount,
@@ -218,12 +216,12 @@ impl Ledger {
         for at in self.path(team) {
             let mut cell = self.cell(at, dimension);
             if is_own {
-                cell.own += grown;
+                cell.own = cell.own.saturating_add(grown);
             } else {
-                cell.kept_below += grown;
+                cell.kept_below = cell.kept_below.saturating_add(grown);
             }
             is_own = false;
-            let uses = cell.own + cell.kept_below;
+            let uses = cell.own.saturating_add(cell.kept_below);
             if let Some(one) = cell.entitled
                 && let Some(borrow_max) = one.borrow_max
                 && uses > one.guaranteed.saturating_add(borrow_max)
@@ -232,12 +230,12 @@ impl Ledger {
                     team: self.name(at).clone(),
                     dimension: self.dimension_name(dimension).clone(),
                     asked,
-                    has: uses - grown,
+                    has: uses.saturating_sub(grown),
                     guaranteed: one.guaranteed,
                     borrow_max,
                 });
             }
-            grown = cell.keeps_now() - cell.kept;
+            grown = cell.keeps_now().saturating_sub(cell.kept);
         }
         Ok(grown)
     }
@@ -246,7 +244,7 @@ impl Ledger {
     fn withholders(&self, dimension: DimensionIx) -> Vec<(Arc<str>, i64)> {
         let idle = self.nodes.iter().filter_map(|node| {
             let cell = node.cells.get(dimension.at())?;
-            let idle = cell.kept - cell.own - cell.kept_below;
+            let idle = cell.kept.saturating_sub(cell.own).saturating_sub(cell.kept_below);
             (idle > 0).then(|| (node.name.clone(), idle))
         });
         idle.collect()
@@ -323,16 +321,15 @@ impl Ledger {
             let expected = own_part(own, *one);
             ours.iter().all(|at| {
                 let cell = self.cell(*at, *one);
-                cell.entitled.is_none_or(|entitled| {
-                    cell.expected() - expected + amount <= entitled.guaranteed
-                })
+                cell.entitled
+                    .is_none_or(|entitled| with(&cell, expected, *amount) <= entitled.guaranteed)
             })
         });
         guaranteed
             && within
             && theirs.all(|at| {
                 let cell = self.cell(at, dimension);
-                let left = cell.staying() - taken.of(at, dimension);
+                let left = cell.staying().saturating_sub(taken.of(at, dimension));
                 left > cell.guaranteed()
             })
     }
@@ -348,11 +345,16 @@ impl Ledger {
                 let cell = self.cell(at, *dimension);
                 guaranteed |= cell.guaranteed() > 0;
                 beyond |= cell.guaranteed() > 0
-                    && cell.staying() - taken.of(at, *dimension) > cell.guaranteed();
+                    && cell.staying().saturating_sub(taken.of(at, *dimension)) > cell.guaranteed();
             }
             guaranteed && !beyond
         })
     }
+}
+
+/// What a team will have with a pod of which this much is expected already.
+fn with(cell: &Cell, expected: i64, amount: i64) -> i64 {
+    cell.expected().saturating_sub(expected).saturating_add(amount)
 }
 
 fn own_part(own: Option<&Charge>, dimension: DimensionIx) -> i64 {
