@@ -14,28 +14,37 @@ use super::Problem;
 
 /// Crates that do no I/O, have no clock and no randomness of their own.
 pub(crate) const PURE: &[&str] =
-    &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity"];
+    &["berth-model", "berth-dra", "berth-kubelet", "berth-engine", "berth-capacity"];
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// listed need not exist yet; one that exists must be listed.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-model", &[]),
+    ("berth-dra", &["berth-model"]),
     ("berth-kubelet", &["berth-model"]),
-    ("berth-engine", &["berth-model", "berth-kubelet"]),
+    ("berth-engine", &["berth-model", "berth-dra", "berth-kubelet"]),
     ("berth-capacity", &["berth-model"]),
-    ("berth-sim", &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity"]),
+    ("berth-sim", &["berth-model", "berth-dra", "berth-kubelet", "berth-engine", "berth-capacity"]),
     ("berth-api", &["berth-model"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     (
         "berth-control",
-        &["berth-model", "berth-kubelet", "berth-engine", "berth-capacity", "berth-api"],
+        &[
+            "berth-model",
+            "berth-dra",
+            "berth-kubelet",
+            "berth-engine",
+            "berth-capacity",
+            "berth-api",
+        ],
     ),
     // For tests and tools only: no product crate may list these two.
-    ("berth-testkit", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
+    ("berth-testkit", &["berth-model", "berth-dra", "berth-kubelet", "berth-engine", "berth-api"]),
     (
         "xtask",
         &[
             "berth-model",
+            "berth-dra",
             "berth-kubelet",
             "berth-engine",
             "berth-capacity",
