@@ -337,26 +337,30 @@ fn select(of: &Value, key: &Value, function: &str) -> Evaluated {
     }
 }
 
-/// `a.?b` and `a[?b]`.
-fn select_if_there(of: &Value, key: &Value) -> Evaluated {
-    match of {
-        Value::Map(map) => Ok(map.find(key).map_or(Value::none(), |one| Value::some(one.clone()))),
-        Value::List(list) => {
-            let at = position(key).and_then(|at| usize::try_from(at).ok());
-            let found = at.and_then(|at| list.get(at));
-            Ok(found.map_or(Value::none(), |one| Value::some(one.clone())))
-        }
-        Value::Optional(None) => Ok(Value::none()),
-        Value::Optional(Some(inner)) => select_if_there(inner, key),
-        other => Err(Failure::no_overload("_?._", &[other.clone(), key.clone()])),
+/// The element of a list at a position that is there; fails if it is no position.
+fn element<'a>(list: &'a [Value], key: &Value) -> Result<Option<&'a Value>, Failure> {
+    match position(key) {
+        Some(at) => Ok(usize::try_from(at).ok().and_then(|at| list.get(at))),
+        None => Err(Failure::new(format!("unsupported index type {} in list", key.type_name()))),
     }
 }
 
+/// `a.?b` and `a[?b]`. What has no fields has not this one.
+fn select_if_there(of: &Value, key: &Value) -> Evaluated {
+    let found = match of {
+        Value::Map(map) => map.find(key),
+        Value::List(list) => element(list, key)?,
+        Value::Optional(Some(inner)) => return select_if_there(inner, key),
+        _ => None,
+    };
+    Ok(found.map_or(Value::none(), |one| Value::some(one.clone())))
+}
+
 fn has(of: &Value, key: &Value) -> Evaluated {
-    match of {
-        Value::Map(map) => Ok(Value::Bool(map.find(key).is_some())),
-        Value::Optional(None) => Ok(Value::Bool(false)),
-        Value::Optional(Some(inner)) => has(inner, key),
-        other => Err(Failure::no_overload("has", std::slice::from_ref(other))),
-    }
+    Ok(Value::Bool(match of {
+        Value::Map(map) => map.find(key).is_some(),
+        Value::List(list) => element(list, key)?.is_some(),
+        Value::Optional(Some(inner)) => return has(inner, key),
+        _ => false,
+    }))
 }

@@ -11,15 +11,13 @@
 //! Types are not checked before evaluation. The API server does that before it stores an
 //! expression; one that it would have refused fails here only when it gets to the wrong part.
 //!
-//! *Deliberately absent:* URLs, IP addresses, CIDRs, named formats and authorization, which
-//! Kubernetes declares for all its expressions; calling them is an error.
+//! *Deliberately absent:* URLs, IP addresses, CIDRs, named formats, `%e` in `format`, time zones and
+//! authorization, which Kubernetes declares for all its expressions; calling them is an error.
 
 mod eval;
 mod library;
 mod parse;
 mod syntax;
-#[cfg(test)]
-mod tests;
 mod token;
 mod value;
 mod version;

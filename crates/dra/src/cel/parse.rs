@@ -175,7 +175,13 @@ impl Parser {
             self.next += 1;
             let (right, right_depth) = self.binary(level + 1)?;
             depth = self.deepen(depth.max(right_depth))?;
-            left = Expr::Call(function, vec![left, right]);
+            left = match (function.name, &right) {
+                // Nothing is in an empty list, and then nobody asks what it is.
+                ("in", Expr::List(elements)) if elements.is_empty() => {
+                    Expr::Constant(Value::Bool(false))
+                }
+                _ => Expr::Call(function, vec![left, right]),
+            };
         }
     }
 

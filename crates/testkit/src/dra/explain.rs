@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::case::Case;
-use super::replay::{Verdict, compare, decide};
+use super::replay::{Verdict, compare, decide, options};
 
 /// The case in text.
 pub fn explain(case: &Case) -> String {
@@ -40,8 +40,7 @@ pub fn explain(case: &Case) -> String {
                 let node = case.nodes.iter().find(|node| *node.name == **name);
                 let demand = case.inventory.prepare(&case.needs).ok().flatten();
                 if let (Some(node), Some(demand)) = (node, demand)
-                    && let Err(rejection) =
-                        case.inventory.place(&demand, node, &berth_dra::Options::default())
+                    && let Err(rejection) = case.inventory.place(&demand, node, &options())
                 {
                     let _ = writeln!(text, "  {rejection}");
                 }

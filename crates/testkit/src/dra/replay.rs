@@ -97,7 +97,7 @@ pub fn decide(case: &Case) -> Decision {
         let lacking = lacking(case, node);
         let verdict = if lacking.is_empty() {
             let placed = match &demand {
-                Some(demand) => case.inventory.place(demand, node, &Options::default()),
+                Some(demand) => case.inventory.place(demand, node, &options()),
                 None => Ok(Placement::default()),
             };
             match placed {
@@ -122,6 +122,11 @@ pub fn decide(case: &Case) -> Decision {
     let names = scores.into_iter().map(|(name, _)| name);
     let scores = if values.len() > 1 { names.zip(values).collect() } else { BTreeMap::new() };
     Decision { nodes, scores }
+}
+
+/// As recorded: after every timeout that a recording can speak of.
+pub(super) fn options() -> Options {
+    Options { now_ms: i64::MAX, ..Options::default() }
 }
 
 /// What NodeResourcesFit lacks on a node without pods: what the pod requests beyond what is there,

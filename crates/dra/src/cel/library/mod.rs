@@ -22,7 +22,7 @@ type Code = fn(&mut Meter, &[Value]) -> Called;
 
 /// A function.
 pub(super) struct Function {
-    name: &'static str,
+    pub(super) name: &'static str,
     /// Whether it is written after a dot; its first argument then stands before the dot.
     member: bool,
     /// How many arguments it takes, that before the dot included.

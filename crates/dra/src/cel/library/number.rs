@@ -9,7 +9,8 @@ use super::{Called, Failure, Function, Meter, Value, plain, time};
 
 pub(super) const OPERATORS: &[Function] = &[
     plain("==", 2, 2, |_, values| Ok(Value::Bool(values[0].equals(&values[1])?))),
-    plain("!=", 2, 2, |_, values| Ok(Value::Bool(!values[0].equals(&values[1])?))),
+    // What cannot be compared is not equal, although asking whether it is fails.
+    plain("!=", 2, 2, |_, values| Ok(Value::Bool(!values[0].equals(&values[1]).unwrap_or(false)))),
     plain("<", 2, 2, |_, values| ordered("_<_", values, Ordering::is_lt)),
     plain("<=", 2, 2, |_, values| ordered("_<=_", values, Ordering::is_le)),
     plain(">", 2, 2, |_, values| ordered("_>_", values, Ordering::is_gt)),

@@ -322,7 +322,6 @@ fn formatted(verb: Option<char>, places: Option<usize>, value: &Value) -> Result
         (Some('d'), Value::Int(one)) => one.to_string(),
         (Some('d'), Value::Uint(one)) => one.to_string(),
         (Some('f'), Value::Double(one)) => format!("{one:.places$}"),
-        (Some('f'), Value::Int(one)) => format!("{:.places$}", *one as f64),
         (Some('b'), Value::Int(one)) => signed(*one, |one| format!("{one:b}")),
         (Some('b'), Value::Uint(one)) => format!("{one:b}"),
         (Some('b'), Value::Bool(one)) => u8::from(*one).to_string(),
@@ -347,6 +346,11 @@ fn signed(value: i64, write: fn(u64) -> String) -> String {
 }
 
 fn shown(value: &Value) -> Result<String, Failure> {
+    // Texts inside of something else are quoted.
+    let inside = |value: &Value| match value {
+        Value::Text(one) => Ok(quoted(one)),
+        other => shown(other),
+    };
     Ok(match value {
         Value::Text(one) => one.to_string(),
         Value::Bool(one) => one.to_string(),
@@ -355,9 +359,19 @@ fn shown(value: &Value) -> Result<String, Failure> {
         Value::Double(one) => super::number::shortest(*one),
         Value::Null => "null".to_owned(),
         Value::Type(one) => (*one).to_owned(),
+        Value::Duration(length) => super::time::seconds(*length),
+        Value::Timestamp(at) => super::time::written(*at),
         Value::List(list) => {
-            let shown: Result<Vec<String>, Failure> = list.iter().map(shown).collect();
+            let shown: Result<Vec<String>, Failure> = list.iter().map(inside).collect();
             format!("[{}]", shown?.join(", "))
+        }
+        Value::Map(map) => {
+            let shown: Result<Vec<String>, Failure> = map
+                .entries
+                .iter()
+                .map(|(key, value)| Ok(format!("{}:{}", inside(&key.value())?, inside(value)?)))
+                .collect();
+            format!("{{{}}}", shown?.join(", "))
         }
         other => return Err(Failure::new(format!("format: %s of a {}", other.type_name()))),
     })

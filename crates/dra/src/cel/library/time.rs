@@ -50,7 +50,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     member("getMilliseconds", 1, 1, |_, values| {
         let nanos = match &values[0] {
             Value::Timestamp(at) => at.rem_euclid(NANOS_PER_SECOND),
-            Value::Duration(length) => i128::from(*length) % NANOS_PER_SECOND,
+            Value::Duration(length) => i128::from(*length),
             _ => return Err(Failure::no_overload("getMilliseconds", values)),
         };
         number(nanos / 1_000_000)
