@@ -27,7 +27,7 @@ fn kube_scheduler_1_36_gives_the_same_devices() {
         let mismatches = comparison.mismatches.into_iter();
         differences.extend(mismatches.map(|mismatch| (case.id.clone(), mismatch)));
     }
-    assert_eq!(lines.len(), 287);
+    assert_eq!(lines.len(), 303);
     assert!(verdicts > 500 && allocations > 200, "{verdicts} verdicts, {allocations} allocations");
     let first = differences.first();
     assert!(differences.is_empty(), "{} differ: {first:#?}", differences.len());

@@ -1,4 +1,4 @@
-//! Evaluating expressions.
+//! How expressions are evaluated for one device.
 //!
 //! Owns the order of evaluation, what errors are passed over (`false && error` is false), and the
 //! budget. Must not know how expressions are written.

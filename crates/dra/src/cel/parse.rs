@@ -1,4 +1,4 @@
-//! Reading expressions.
+//! How expressions are read from their text.
 //!
 //! Owns CEL's grammar, its macros and what names mean where. Must not know any device.
 

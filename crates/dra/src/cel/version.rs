@@ -1,4 +1,4 @@
-//! Semantic versions.
+//! Semantic versions, as attributes of devices and expressions have them.
 //!
 //! Owns how versions are read and ordered, as Kubernetes does it. Must not know CEL.
 

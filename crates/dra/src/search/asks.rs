@@ -11,6 +11,7 @@ use berth_model::dra::slice::Reach;
 use super::capacity::Take;
 use super::constraint::Rule;
 use super::{Search, Spot, Wish};
+use crate::Lookup;
 use crate::inventory::Class;
 use crate::pools::PoolState;
 use crate::published::reaches;
@@ -34,8 +35,8 @@ pub(super) struct Ask<'a> {
     pub(super) all: Vec<usize>,
     /// By candidate, whether it is selected, once known.
     selected: Vec<Option<bool>>,
-    /// By candidate, what would be taken of it, once known.
-    pub(super) takes: Vec<Option<Take>>,
+    /// By candidate with capacities, what would be taken of it, once known.
+    pub(super) takes: Lookup<usize, Take>,
 }
 
 impl Ask<'_> {
@@ -126,7 +127,7 @@ impl<'a> Search<'a> {
                 count,
                 all: Vec::new(),
                 selected: vec![None; self.candidates.len()],
-                takes: self.candidates.iter().map(|_| None).collect(),
+                takes: Lookup::default(),
             });
             let spot = Spot { request, alternative: at, settled: true, ..Spot::claim(claim) };
             if ask.count == Count::All {

@@ -84,7 +84,10 @@ impl Search<'_> {
     pub(super) fn has_room(&mut self, spot: Spot, candidate: usize) -> bool {
         let ask = &mut self.asks[spot.claim][spot.request][spot.alternative];
         let one = &self.candidates[candidate];
-        let take = ask.takes[candidate].get_or_insert_with(|| Take::of(ask.ask, one.device));
+        if one.device.capacity.is_empty() {
+            return ask.ask.capacity.is_empty();
+        }
+        let take = ask.takes.entry(candidate).or_insert_with(|| Take::of(ask.ask, one.device));
         let Take::Amounts(amounts) = take else { return false };
         let (held, trying) =
             (one.hold.and_then(Hold::consumed), self.trying[candidate].shared.as_ref());
@@ -103,7 +106,7 @@ impl Search<'_> {
     /// Gives a part of a device.
     pub(super) fn share(&mut self, spot: Spot, candidate: usize, undo: &mut Undo) -> Amounts {
         let ask = &self.asks[spot.claim][spot.request][spot.alternative];
-        let amounts = match &ask.takes[candidate] {
+        let amounts = match ask.takes.get(&candidate) {
             Some(Take::Amounts(amounts)) => amounts.clone(),
             _ => Amounts::new(),
         };
