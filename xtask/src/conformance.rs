@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use berth_testkit::{CaseError, kubelet, scheduler};
+use berth_testkit::{CaseError, dra, kubelet, scheduler};
 use flate2::read::MultiGzDecoder;
 
 /// Differences printed in full; the rest is only counted.
@@ -83,6 +83,54 @@ const SCHEDULER: Recording = Recording {
     },
 };
 
+const DRA: Recording = Recording {
+    of: "dra",
+    unit: "allocations",
+    replay: |line| {
+        let case = dra::Case::parse(line)?;
+        let comparison = dra::compare(&case, &dra::decide(&case));
+        let differences = comparison.mismatches.into_iter().map(|mismatch| {
+            let (what, expected, got) = (mismatch.what, mismatch.expected, mismatch.got);
+            format!(" {what}: recorded {expected}, got {got}")
+        });
+        Ok(Replayed {
+            mismatches: differences.collect(),
+            compared: comparison.allocations,
+            id: case.id,
+            stratum: case.stratum,
+        })
+    },
+    explain: |line| {
+        let case = dra::Case::parse(line)?;
+        let text = dra::explain(&case);
+        Ok((case.id, text))
+    },
+};
+
+const CEL: Recording = Recording {
+    of: "cel",
+    unit: "evaluations",
+    replay: |line| {
+        let selection = dra::Selection::parse(line)?;
+        // What the API server refuses never gets here.
+        let results = if selection.refused.is_some() { Vec::new() } else { selection.evaluate() };
+        let different = results.iter().filter(|result| !result.agree());
+        let told = different
+            .map(|result| format!(": recorded {:?}, got {:?}", result.recorded, result.got));
+        Ok(Replayed {
+            mismatches: told.collect(),
+            compared: results.len(),
+            id: selection.expression,
+            stratum: if selection.refused.is_some() { "refused" } else { "evaluated" }.to_owned(),
+        })
+    },
+    explain: |line| {
+        let selection = dra::Selection::parse(line)?;
+        let text = format!("{:#?}\n", selection.evaluate());
+        Ok((selection.expression, text))
+    },
+};
+
 /// Runs the kubelet's cases, or explains one; whether all was as recorded.
 pub(crate) fn kubelet(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
     run_or_show(&KUBELET, files, show)
@@ -91,6 +139,16 @@ pub(crate) fn kubelet(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
 /// Runs the scheduler's cases, or explains one; whether all was as recorded.
 pub(crate) fn scheduler(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
     run_or_show(&SCHEDULER, files, show)
+}
+
+/// Runs the cases of device allocation, or explains one; whether all was as recorded.
+pub(crate) fn dra(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
+    run_or_show(&DRA, files, show)
+}
+
+/// Runs recorded selectors, or explains one; whether all was as recorded.
+pub(crate) fn cel(files: &[PathBuf], show: Option<&str>) -> Result<bool> {
+    run_or_show(&CEL, files, show)
 }
 
 fn run_or_show(recording: &Recording, files: &[PathBuf], show: Option<&str>) -> Result<bool> {

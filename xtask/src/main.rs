@@ -49,6 +49,10 @@ enum Conformance {
     Kubelet(Recorded),
     /// kube-scheduler's decisions
     Scheduler(Recorded),
+    /// kube-scheduler's allocations of devices
+    Dra(Recorded),
+    /// Selectors of devices, as Kubernetes' CEL evaluates them
+    Cel(Recorded),
 }
 
 #[derive(Args)]
@@ -161,6 +165,12 @@ fn run(task: Task) -> anyhow::Result<bool> {
         }
         Task::Conformance { of: Conformance::Scheduler(Recorded { files, show }) } => {
             conformance::scheduler(&files, show.as_deref())
+        }
+        Task::Conformance { of: Conformance::Dra(Recorded { files, show }) } => {
+            conformance::dra(&files, show.as_deref())
+        }
+        Task::Conformance { of: Conformance::Cel(Recorded { files, show }) } => {
+            conformance::cel(&files, show.as_deref())
         }
         Task::Bench { of: Bench::Kubelet } => bench::kubelet::run().map(|()| true),
         Task::Bench { of: Bench::Engine { nodes_max } } => {

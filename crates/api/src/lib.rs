@@ -8,6 +8,7 @@
 //! even where Kubernetes would not match it with anything; what it would have refused is one, and
 //! names the field.
 
+mod dra;
 mod error;
 mod meta;
 mod node;

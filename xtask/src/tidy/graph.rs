@@ -16,10 +16,12 @@ use super::Problem;
 pub(crate) const PURE: &[&str] = &[
     "berth-model",
     "berth-packing",
+    "berth-dra",
     "berth-kubelet",
     "berth-tenancy",
     "berth-engine",
     "berth-capacity",
+    "berth-forecast",
 ];
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
@@ -27,13 +29,25 @@ pub(crate) const PURE: &[&str] = &[
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-model", &[]),
     ("berth-packing", &["berth-model"]),
+    ("berth-dra", &["berth-model"]),
     ("berth-kubelet", &["berth-model"]),
     ("berth-tenancy", &["berth-model"]),
-    ("berth-engine", &["berth-model", "berth-packing", "berth-kubelet", "berth-tenancy"]),
+    (
+        "berth-engine",
+        &["berth-model", "berth-packing", "berth-dra", "berth-kubelet", "berth-tenancy"],
+    ),
     ("berth-capacity", &["berth-model"]),
+    ("berth-forecast", &["berth-model", "berth-engine"]),
     (
         "berth-sim",
-        &["berth-model", "berth-kubelet", "berth-tenancy", "berth-engine", "berth-capacity"],
+        &[
+            "berth-model",
+            "berth-kubelet",
+            "berth-tenancy",
+            "berth-engine",
+            "berth-capacity",
+            "berth-forecast",
+        ],
     ),
     ("berth-api", &["berth-model"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
@@ -41,27 +55,38 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "berth-control",
         &[
             "berth-model",
+            "berth-dra",
             "berth-kubelet",
             "berth-tenancy",
             "berth-engine",
             "berth-capacity",
+            "berth-forecast",
             "berth-api",
         ],
     ),
     // For tests and tools only: no product crate may list these two.
     (
         "berth-testkit",
-        &["berth-model", "berth-kubelet", "berth-tenancy", "berth-engine", "berth-api"],
+        &[
+            "berth-model",
+            "berth-dra",
+            "berth-kubelet",
+            "berth-tenancy",
+            "berth-engine",
+            "berth-api",
+        ],
     ),
     (
         "xtask",
         &[
             "berth-model",
             "berth-packing",
+            "berth-dra",
             "berth-kubelet",
             "berth-tenancy",
             "berth-engine",
             "berth-capacity",
+            "berth-forecast",
             "berth-sim",
             "berth-api",
             "berth-testkit",

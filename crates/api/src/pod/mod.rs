@@ -5,6 +5,7 @@
 
 mod affinity;
 mod containers;
+mod devices;
 mod gpu;
 mod priority;
 mod volumes;
@@ -20,6 +21,7 @@ use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
 use crate::meta;
 
+pub use devices::device_needs;
 pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
 pub use priority::resolve_priority;
 

@@ -1,0 +1,366 @@
+//! How expressions are evaluated for one device.
+//!
+//! Owns the order of evaluation, what errors are passed over (`false && error` is false), and the
+//! budget. Must not know how expressions are written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::library::list::sorted_by;
+use super::syntax::{Expr, IfThere, Walk, WalkKind};
+use super::value::{Key, Map, Value};
+use super::{Failure, Meter};
+
+/// An evaluation.
+pub(super) struct Run<'a> {
+    pub(super) device: &'a Value,
+    pub(super) variables: Vec<Value>,
+    pub(super) meter: Meter,
+}
+
+type Evaluated = Result<Value, Failure>;
+
+impl Run<'_> {
+    pub(super) fn eval(&mut self, expr: &Expr) -> Evaluated {
+        self.meter.charge(1)?;
+        match expr {
+            Expr::Constant(value) => Ok(value.clone()),
+            Expr::Device => Ok(self.device.clone()),
+            Expr::Variable(at) => match self.variables.get(*at) {
+                Some(value) => Ok(value.clone()),
+                None => Err(Failure::new("a variable without a value")),
+            },
+            Expr::Select(of, field) => {
+                let of = self.eval(of)?;
+                select(&of, &Value::Text(field.clone()), "select")
+            }
+            Expr::Has(of, field) => {
+                let of = self.eval(of)?;
+                has(&of, &Value::Text(field.clone()))
+            }
+            Expr::SelectIfThere(of, field) => {
+                let of = self.eval(of)?;
+                select_if_there(&of, &Value::Text(field.clone()))
+            }
+            Expr::Index(of, key) => {
+                let (of, key) = (self.eval(of)?, self.eval(key)?);
+                select(&of, &key, "_[_]")
+            }
+            Expr::IndexIfThere(of, key) => {
+                let (of, key) = (self.eval(of)?, self.eval(key)?);
+                select_if_there(&of, &key)
+            }
+            Expr::Call(function, arguments) => {
+                let mut values = smallvec::SmallVec::<[Value; 3]>::new();
+                for argument in arguments {
+                    values.push(self.eval(argument)?);
+                }
+                (function.code)(&mut self.meter, &values)
+            }
+            Expr::Matches(of, regex) => {
+                let of = self.eval(of)?;
+                let Value::Text(text) = &of else {
+                    return Err(Failure::no_overload("matches", &[of]));
+                };
+                self.meter.charge_size(text.len().saturating_mul(regex.as_str().len()))?;
+                Ok(Value::Bool(regex.is_match(text)))
+            }
+            Expr::And(terms) => self.junction(terms, false),
+            Expr::Or(terms) => self.junction(terms, true),
+            Expr::Not(term) => match self.eval(term)? {
+                Value::Bool(value) => Ok(Value::Bool(!value)),
+                other => Err(Failure::no_overload("!_", &[other])),
+            },
+            Expr::Choice(parts) => {
+                let [condition, then, otherwise] = parts.as_ref();
+                match self.eval(condition)? {
+                    Value::Bool(true) => self.eval(then),
+                    Value::Bool(false) => self.eval(otherwise),
+                    other => Err(Failure::no_overload("_?_:_", &[other])),
+                }
+            }
+            Expr::List(elements) => self.list(elements),
+            Expr::Map(entries) => self.map(entries),
+            Expr::Bind(parts) => {
+                let [what, then] = parts.as_ref();
+                let what = self.eval(what)?;
+                self.with(&[what], then)
+            }
+            Expr::MapOptional(parts, flat) => self.map_optional(parts, *flat),
+            Expr::Walk(walk) => self.walk(walk),
+        }
+    }
+
+    /// Evaluates with further variables.
+    fn with(&mut self, values: &[Value], expr: &Expr) -> Evaluated {
+        let outside = self.variables.len();
+        self.variables.extend_from_slice(values);
+        let evaluated = self.eval(expr);
+        self.variables.truncate(outside);
+        evaluated
+    }
+
+    /// `&&` and `||`: one term that decides outweighs errors in others.
+    fn junction(&mut self, terms: &[Expr], decides: bool) -> Evaluated {
+        let mut failure = None;
+        for term in terms {
+            match self.eval(term) {
+                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
+                Ok(Value::Bool(_)) => {}
+                Ok(other) => {
+                    failure.get_or_insert(Failure::no_overload("logic", &[other]));
+                }
+                Err(fatal) if fatal.is_final => return Err(fatal),
+                Err(one) => {
+                    failure.get_or_insert(one);
+                }
+            }
+        }
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok(Value::Bool(!decides)),
+        }
+    }
+
+    fn list(&mut self, elements: &[(Expr, IfThere)]) -> Evaluated {
+        let mut values = Vec::with_capacity(elements.len());
+        for (element, if_there) in elements {
+            match (self.eval(element)?, if_there) {
+                (value, false) => values.push(value),
+                (Value::Optional(Some(value)), true) => values.push(value.as_ref().clone()),
+                (Value::Optional(None), true) => {}
+                (other, true) => return Err(Failure::no_overload("[?_]", &[other])),
+            }
+        }
+        Ok(Value::list(values))
+    }
+
+    fn map(&mut self, entries: &[(Expr, Expr, IfThere)]) -> Evaluated {
+        let mut map = BTreeMap::new();
+        for (key, value, if_there) in entries {
+            let key = Key::of(&self.eval(key)?)?;
+            match (self.eval(value)?, if_there) {
+                (value, false) => {
+                    map.insert(key, value);
+                }
+                (Value::Optional(Some(value)), true) => {
+                    map.insert(key, value.as_ref().clone());
+                }
+                (Value::Optional(None), true) => {}
+                (other, true) => return Err(Failure::no_overload("{?_}", &[other])),
+            }
+        }
+        Ok(Value::Map(Arc::new(Map { entries: map, otherwise: None })))
+    }
+
+    fn map_optional(&mut self, parts: &[Expr; 2], flat: bool) -> Evaluated {
+        let [of, then] = parts;
+        match self.eval(of)? {
+            Value::Optional(None) => Ok(Value::none()),
+            Value::Optional(Some(value)) => {
+                let made = self.with(&[value.as_ref().clone()], then)?;
+                match (flat, made) {
+                    (false, made) => Ok(Value::some(made)),
+                    (true, made @ Value::Optional(_)) => Ok(made),
+                    (true, other) => Err(Failure::no_overload("optFlatMap", &[other])),
+                }
+            }
+            other => Err(Failure::no_overload("optMap", &[other])),
+        }
+    }
+
+    fn walk(&mut self, walk: &Walk) -> Evaluated {
+        let over = self.eval(&walk.over)?;
+        let items = items(&over, walk.two)?;
+        match walk.kind {
+            WalkKind::All => self.quantify(walk, &items, false),
+            WalkKind::Exists => self.quantify(walk, &items, true),
+            WalkKind::ExistsOne => {
+                let mut found = 0;
+                for item in &items {
+                    found += usize::from(self.holds(item, &walk.body)?);
+                }
+                Ok(Value::Bool(found == 1))
+            }
+            WalkKind::Filter => {
+                let mut kept = Vec::new();
+                for item in &items {
+                    if self.holds(item, &walk.body)? {
+                        kept.extend(item.first().cloned());
+                    }
+                }
+                Ok(Value::list(kept))
+            }
+            WalkKind::List => {
+                let mut made = Vec::new();
+                for item in &items {
+                    if self.passes(walk, item)? {
+                        made.push(self.with(item, &walk.body)?);
+                    }
+                }
+                Ok(Value::list(made))
+            }
+            WalkKind::Map | WalkKind::Entries => self.entries(walk, &items),
+            WalkKind::Sort => {
+                let mut keys = Vec::with_capacity(items.len());
+                for item in &items {
+                    keys.push(self.with(item, &walk.body)?);
+                }
+                sorted_by(items.iter().filter_map(|item| item.first().cloned()).collect(), &keys)
+            }
+        }
+    }
+
+    fn entries(&mut self, walk: &Walk, items: &[Item]) -> Evaluated {
+        let mut map = BTreeMap::new();
+        for item in items {
+            if !self.passes(walk, item)? {
+                continue;
+            }
+            let made = self.with(item, &walk.body)?;
+            let new = match (walk.kind, &made, item.first()) {
+                (WalkKind::Map, _, Some(key)) => vec![(Key::of(key)?, made)],
+                (_, Value::Map(entries), _) => entries
+                    .entries
+                    .iter()
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect(),
+                _ => return Err(Failure::no_overload("transformMapEntry", &[made])),
+            };
+            for (key, value) in new {
+                if map.insert(key, value).is_some() {
+                    return Err(Failure::new("insert failed: key already exists"));
+                }
+            }
+        }
+        Ok(Value::Map(Arc::new(Map { entries: map, otherwise: None })))
+    }
+
+    fn passes(&mut self, walk: &Walk, item: &Item) -> Result<bool, Failure> {
+        match &walk.filter {
+            Some(filter) => self.holds(item, filter),
+            None => Ok(true),
+        }
+    }
+
+    fn holds(&mut self, item: &Item, expr: &Expr) -> Result<bool, Failure> {
+        match self.with(item, expr)? {
+            Value::Bool(value) => Ok(value),
+            other => Err(Failure::no_overload("_?_:_", &[other])),
+        }
+    }
+
+    /// `all` and `exists`: one element that decides outweighs errors of others.
+    fn quantify(&mut self, walk: &Walk, items: &[Item], decides: bool) -> Evaluated {
+        let mut failure = None;
+        for item in items {
+            match self.with(item, &walk.body) {
+                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
+                Ok(Value::Bool(_)) => {}
+                Ok(other) => {
+                    failure.get_or_insert(Failure::no_overload("logic", &[other]));
+                }
+                Err(fatal) if fatal.is_final => return Err(fatal),
+                Err(one) => {
+                    failure.get_or_insert(one);
+                }
+            }
+        }
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok(Value::Bool(!decides)),
+        }
+    }
+}
+
+/// What the variables of a walk are for one element.
+type Item = smallvec::SmallVec<[Value; 2]>;
+
+fn items(over: &Value, two: bool) -> Result<Vec<Item>, Failure> {
+    match over {
+        Value::List(list) => {
+            let item = |(at, value): (usize, &Value)| -> Item {
+                if two {
+                    let at = Value::Int(i64::try_from(at).unwrap_or(i64::MAX));
+                    [at, value.clone()].into_iter().collect()
+                } else {
+                    [value.clone()].into_iter().collect()
+                }
+            };
+            Ok(list.iter().enumerate().map(item).collect())
+        }
+        Value::Map(map) => {
+            let item = |(key, value): (&Key, &Value)| -> Item {
+                let value = two.then(|| value.clone());
+                [key.value()].into_iter().chain(value).collect()
+            };
+            Ok(map.entries.iter().map(item).collect())
+        }
+        other => {
+            let problem = format!("cannot go through the elements of a {}", other.type_name());
+            Err(Failure::new(problem))
+        }
+    }
+}
+
+fn missing(key: &Value) -> Failure {
+    Failure::new(match key {
+        Value::Text(text) => format!("no such key: {text}"),
+        other => format!("no such key: {other:?}"),
+    })
+}
+
+fn position(key: &Value) -> Option<i128> {
+    match key {
+        Value::Int(one) => Some(i128::from(*one)),
+        Value::Uint(one) => Some(i128::from(*one)),
+        Value::Double(one) if *one == one.trunc() && one.abs() < 9e18 => Some(*one as i128),
+        _ => None,
+    }
+}
+
+/// `a.b` and `a[b]`. Of an optional value, what is selected is optional too.
+fn select(of: &Value, key: &Value, function: &str) -> Evaluated {
+    match of {
+        Value::Map(map) => map.find(key).cloned().ok_or_else(|| missing(key)),
+        Value::List(list) => {
+            let Some(at) = position(key) else {
+                return Err(Failure::no_overload(function, &[of.clone(), key.clone()]));
+            };
+            let found = usize::try_from(at).ok().and_then(|at| list.get(at));
+            found.cloned().ok_or_else(|| {
+                Failure::new(format!("index {at} out of range in a list of {}", list.len()))
+            })
+        }
+        Value::Optional(_) => select_if_there(of, key),
+        other => Err(Failure::no_overload(function, &[other.clone(), key.clone()])),
+    }
+}
+
+/// The element of a list at a position that is there; fails if it is no position.
+fn element<'a>(list: &'a [Value], key: &Value) -> Result<Option<&'a Value>, Failure> {
+    match position(key) {
+        Some(at) => Ok(usize::try_from(at).ok().and_then(|at| list.get(at))),
+        None => Err(Failure::new(format!("unsupported index type {} in list", key.type_name()))),
+    }
+}
+
+/// `a.?b` and `a[?b]`. What has no fields has not this one.
+fn select_if_there(of: &Value, key: &Value) -> Evaluated {
+    let found = match of {
+        Value::Map(map) => map.find(key),
+        Value::List(list) => element(list, key)?,
+        Value::Optional(Some(inner)) => return select_if_there(inner, key),
+        _ => None,
+    };
+    Ok(found.map_or(Value::none(), |one| Value::some(one.clone())))
+}
+
+fn has(of: &Value, key: &Value) -> Evaluated {
+    Ok(Value::Bool(match of {
+        Value::Map(map) => map.find(key).is_some(),
+        Value::List(list) => element(list, key)?.is_some(),
+        Value::Optional(Some(inner)) => return has(inner, key),
+        _ => false,
+    }))
+}

@@ -1,0 +1,187 @@
+//! CEL, as Kubernetes 1.36 evaluates it to select devices.
+//!
+//! Owns expressions over one device: reading them, their functions, their cost. Must not know which
+//! device is asked about, nor what a match is for.
+//!
+//! The general CEL libraries for Rust evaluate without a budget and read without a limit on depth,
+//! and know neither the maps of Kubernetes that give an empty map for any domain, nor how its
+//! quantities and versions compare. So this is an evaluator of its own, small and total: it never
+//! panics, and ends within [`COST_MAX`] whatever is written.
+//!
+//! Types are not checked before evaluation. The API server does that before it stores an
+//! expression; one that it would have refused fails here only when it gets to the wrong part.
+//!
+//! *Deliberately absent:* URLs, IP addresses, CIDRs, named formats, `%e` in `format`, time zones and
+//! authorization, which Kubernetes declares for all its expressions; calling them is an error.
+
+mod eval;
+mod library;
+mod parse;
+mod syntax;
+mod token;
+mod value;
+mod version;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_model::dra::slice::{Attribute, Device};
+use thiserror::Error;
+
+use eval::Run;
+use syntax::Expr;
+use value::{Amount, Key, Map, Value};
+use version::Version;
+
+/// The most an evaluation may cost: a step costs one, work on long texts and lists more.
+pub const COST_MAX: u64 = 1_000_000;
+
+/// The longest expression that is read.
+pub const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
+
+/// The deepest nesting that is read.
+const DEPTH_MAX: usize = 250;
+
+/// Why an expression cannot be evaluated at all.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("CEL compile error at byte {at}: {problem}")]
+pub struct CompileError {
+    /// Where.
+    pub at: usize,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// Why an expression has no value for a device.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("CEL runtime error: {message}")]
+pub struct Failure {
+    /// What went wrong.
+    pub message: String,
+    /// Whether it ends the evaluation, whatever else holds.
+    is_final: bool,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_final: false }
+    }
+
+    fn no_overload(function: &str, values: &[Value]) -> Self {
+        let types: Vec<&str> = values.iter().map(Value::type_name).collect();
+        Self::new(format!("no such overload: {function}({})", types.join(", ")))
+    }
+}
+
+/// What is left of the budget.
+struct Meter {
+    left: u64,
+}
+
+impl Meter {
+    fn charge(&mut self, cost: u64) -> Result<(), Failure> {
+        match self.left.checked_sub(cost) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                let message = format!("the evaluation costs more than {COST_MAX}");
+                Err(Failure { message, is_final: true })
+            }
+        }
+    }
+
+    /// Work on a text or a list of this size.
+    fn charge_size(&mut self, size: usize) -> Result<(), Failure> {
+        self.charge(u64::try_from(size / 10).unwrap_or(u64::MAX))
+    }
+
+    /// Making so many values.
+    fn charge_values(&mut self, count: usize) -> Result<(), Failure> {
+        self.charge(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+}
+
+/// An expression, ready to be evaluated.
+#[derive(Clone, Debug)]
+pub struct Program {
+    expr: Expr,
+}
+
+impl Program {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    ///
+    /// When it is not CEL, or calls what there is not; the error says where.
+    pub fn compile(text: &str) -> Result<Self, CompileError> {
+        Ok(Self { expr: parse::parse(text)? })
+    }
+
+    /// Whether it holds for a device of this driver.
+    ///
+    /// # Errors
+    ///
+    /// When it has no value, or one that is neither true nor false. In Kubernetes that ends the
+    /// attempt to place the pod.
+    pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, Failure> {
+        let device = device_value(driver, device)?;
+        let meter = Meter { left: COST_MAX };
+        let mut run = Run { device: &device, variables: Vec::new(), meter };
+        match run.eval(&self.expr)? {
+            Value::Bool(value) => Ok(value),
+            other => {
+                let found = other.type_name();
+                Err(Failure::new(format!("the value is a {found}; a selector gives true or false")))
+            }
+        }
+    }
+}
+
+/// The variable `device`.
+fn device_value(driver: &str, device: &Device) -> Result<Value, Failure> {
+    let mut attributes: BTreeMap<Key, BTreeMap<Key, Value>> = BTreeMap::new();
+    for (name, attribute) in &device.attributes {
+        let problem = |what: &str| Failure::new(format!("attribute {name}: {what}"));
+        let value = match attribute {
+            Attribute::Int(value) => Value::Int(*value),
+            Attribute::Bool(value) => Value::Bool(*value),
+            Attribute::Text(value) => Value::Text(value.clone()),
+            Attribute::Version(text) => {
+                let version = Version::parse(text).map_err(|cause| problem(&cause))?;
+                Value::Version(Arc::new(version))
+            }
+            Attribute::Unsupported => return Err(problem("unsupported attribute value")),
+        };
+        let (domain, id) = qualified(name, driver);
+        attributes.entry(domain).or_default().insert(id, value);
+    }
+    let mut capacity: BTreeMap<Key, BTreeMap<Key, Value>> = BTreeMap::new();
+    for (name, given) in &device.capacity {
+        let (domain, id) = qualified(name, driver);
+        let amount = Amount { quantity: given.value, computed: false };
+        capacity.entry(domain).or_default().insert(id, Value::Quantity(amount));
+    }
+    let fields = [
+        ("driver", Value::text(driver)),
+        ("allowMultipleAllocations", Value::Bool(device.shareable)),
+        ("attributes", by_domain(attributes)),
+        ("capacity", by_domain(capacity)),
+    ];
+    let entries = fields.into_iter().map(|(name, value)| (Key::Text(name.into()), value));
+    Ok(Value::Map(Arc::new(Map { entries: entries.collect(), otherwise: None })))
+}
+
+/// The domain and the name in it; a name without a domain belongs to the driver's.
+fn qualified(name: &str, driver: &str) -> (Key, Key) {
+    let (domain, id) = name.split_once('/').unwrap_or((driver, name));
+    (Key::Text(domain.into()), Key::Text(id.into()))
+}
+
+/// A map in which every domain can be looked up: those that are not there are empty.
+fn by_domain(domains: BTreeMap<Key, BTreeMap<Key, Value>>) -> Value {
+    let map = |entries| Value::Map(Arc::new(Map { entries, otherwise: None }));
+    let entries = domains.into_iter().map(|(domain, values)| (domain, map(values))).collect();
+    Value::Map(Arc::new(Map { entries, otherwise: Some(map(BTreeMap::new())) }))
+}

@@ -1,0 +1,37 @@
+//! The NUMA nodes of devices, read from their attributes.
+//!
+//! Owns which attributes say so. Kubernetes itself does not look at them; a caller that knows where
+//! a pod's CPUs will be can ask for devices there.
+
+use std::collections::BTreeSet;
+
+use berth_model::dra::slice::{Attribute, Device, ResourceSlice};
+
+/// Ids of NUMA nodes.
+pub type NumaNodes = BTreeSet<u32>;
+
+/// The attribute that Kubernetes reserves for it.
+const STANDARD: &str = "resource.kubernetes.io/numaNode";
+
+/// What drivers call it in their own domain.
+const OF_DRIVERS: [&str; 2] = ["numaNode", "numa"];
+
+/// The NUMA node that a device is on, if it says.
+pub(crate) fn of(slice: &ResourceSlice, device: &Device) -> Option<u32> {
+    let standard = device.attributes.get(STANDARD);
+    let own = OF_DRIVERS.iter().find_map(|name| {
+        let qualified = || device.attributes.get(format!("{}/{name}", slice.driver).as_str());
+        device.attributes.get(*name).or_else(qualified)
+    });
+    match standard.or(own)? {
+        Attribute::Int(id) => u32::try_from(*id).ok(),
+        Attribute::Text(id) => id.parse().ok(),
+        Attribute::Bool(_) | Attribute::Version(_) | Attribute::Unsupported => None,
+    }
+}
+
+/// Whether a device may be given if only these NUMA nodes will do. One that does not say where it
+/// is may.
+pub(crate) fn allows(allowed: &NumaNodes, slice: &ResourceSlice, device: &Device) -> bool {
+    of(slice, device).is_none_or(|id| allowed.contains(&id))
+}

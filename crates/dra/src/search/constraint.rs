@@ -1,0 +1,124 @@
+//! What must hold for the devices of a claim together.
+//!
+//! Owns the constraints in the present attempt, as kube-scheduler keeps them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_model::dra::claim::{Constraint, ConstraintRule};
+use berth_model::dra::slice::{Attribute, Device};
+
+use super::{Search, Undo};
+
+/// A constraint in the present attempt.
+pub(super) struct Rule<'a> {
+    requests: &'a [Arc<str>],
+    attribute: &'a Arc<str>,
+    seen: Seen<'a>,
+    /// How many devices it is about so far.
+    devices: usize,
+}
+
+/// The values seen so far.
+enum Seen<'a> {
+    /// The one that all must have.
+    Match(Option<&'a Attribute>),
+    /// By request, those that others must not have. kube-scheduler remembers one value for each
+    /// request: two devices of one request need only differ from the last one, and forgetting one
+    /// forgets all of the request.
+    Distinct(BTreeMap<Arc<str>, &'a Attribute>),
+}
+
+impl<'a> Rule<'a> {
+    /// The constraint without any devices; `None` if it says nothing that is understood.
+    pub(super) fn of(constraint: &'a Constraint) -> Option<Self> {
+        let (attribute, seen) = match &constraint.rule {
+            ConstraintRule::Match(attribute) => (attribute, Seen::Match(None)),
+            ConstraintRule::Distinct(attribute) => (attribute, Seen::Distinct(BTreeMap::new())),
+            ConstraintRule::Unknown => return None,
+        };
+        Some(Self { requests: &constraint.requests, attribute, seen, devices: 0 })
+    }
+
+    fn is_about(&self, request: &str, alternative: Option<&Arc<str>>) -> bool {
+        let names = |one: &Arc<str>| {
+            one.as_ref() == request
+                || alternative.is_some_and(|alternative| {
+                    one.split_once('/') == Some((request, alternative.as_ref()))
+                })
+        };
+        self.requests.is_empty() || self.requests.iter().any(names)
+    }
+
+    fn add(&mut self, request: &Arc<str>, value: Option<&'a Attribute>) -> bool {
+        let Some(value) = value else { return false };
+        let first = self.devices == 0;
+        match &mut self.seen {
+            Seen::Match(all) if first => *all = Some(value),
+            Seen::Match(all) => {
+                if *value == Attribute::Unsupported || *all != Some(value) {
+                    return false;
+                }
+            }
+            Seen::Distinct(others) => {
+                let clashes =
+                    |other: &&Attribute| *value == Attribute::Unsupported || **other == *value;
+                if !first && others.values().any(clashes) {
+                    return false;
+                }
+                others.insert(request.clone(), value);
+            }
+        }
+        self.devices += 1;
+        true
+    }
+
+    fn remove(&mut self, request: &str) {
+        if let Seen::Distinct(others) = &mut self.seen {
+            others.remove(request);
+        }
+        self.devices = self.devices.saturating_sub(1);
+    }
+}
+
+/// The value of an attribute with its domain. The driver's own domain may be left out.
+pub(super) fn attribute<'a>(device: &'a Device, driver: &str, name: &str) -> Option<&'a Attribute> {
+    device.attributes.get(name).or_else(|| {
+        let (domain, id) = name.split_once('/')?;
+        (domain == driver).then(|| device.attributes.get(id)).flatten()
+    })
+}
+
+impl Search<'_> {
+    /// Adds a device to all constraints of its claim; whether all hold.
+    pub(super) fn follow_rules(&mut self, undo: &mut Undo) -> bool {
+        let one = &self.candidates[undo.candidate];
+        let ask = &self.asks[undo.claim][undo.request][undo.alternative];
+        for rule in &mut self.rules[undo.claim] {
+            if rule.is_about(&ask.request, ask.alternative.as_ref()) {
+                let value = attribute(one.device, &one.slice.slice.driver, rule.attribute);
+                if !rule.add(&ask.request, value) {
+                    return false;
+                }
+            }
+            undo.rules_added += 1;
+        }
+        true
+    }
+
+    /// Takes a device from the first so many constraints.
+    pub(super) fn unfollow_rules(
+        &mut self,
+        claim: usize,
+        request: usize,
+        alternative: usize,
+        added: usize,
+    ) {
+        let ask = &self.asks[claim][request][alternative];
+        for rule in self.rules[claim].iter_mut().take(added) {
+            if rule.is_about(&ask.request, ask.alternative.as_ref()) {
+                rule.remove(&ask.request);
+            }
+        }
+    }
+}

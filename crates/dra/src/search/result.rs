@@ -1,0 +1,143 @@
+//! What the search found, as claims store it.
+//!
+//! Owns which nodes an allocation ties its users to, and what drivers are told.
+
+use std::sync::Arc;
+
+use berth_model::affinity::NodeTerm;
+use berth_model::dra::DeviceId;
+use berth_model::dra::claim::{AllocatedConfig, AllocatedDevice, Allocation, ConfigSource, Share};
+use berth_model::dra::slice::Reach;
+use berth_model::label::{Operator, Requirement};
+
+use super::asks::Ask;
+use super::{Given, Search, Wish};
+
+impl Search<'_> {
+    pub(super) fn results(&self, wishes: &[Wish<'_>]) -> Vec<Allocation> {
+        let result = |(claim, wish): (usize, &Wish<'_>)| Allocation {
+            devices: self.given[claim].iter().map(|given| self.device(claim, given)).collect(),
+            configs: self.configs(claim, wish),
+            nodes: self.nodes(&self.given[claim]).map(|term| vec![term]),
+            allocated_at_ms: None,
+        };
+        wishes.iter().enumerate().map(result).collect()
+    }
+
+    fn device(&self, claim: usize, given: &Given) -> AllocatedDevice {
+        let ask = &self.asks[claim][given.request][given.alternative];
+        let one = &self.candidates[given.candidate];
+        let slice = &one.slice.slice;
+        AllocatedDevice {
+            request: ask.full_name(),
+            id: DeviceId {
+                driver: slice.driver.clone(),
+                pool: slice.pool.name.clone(),
+                device: one.device.name.clone(),
+            },
+            admin_access: ask.ask.admin_access,
+            share: match &given.shared {
+                Some(consumed) => Share::Part { share_id: None, consumed: consumed.clone() },
+                None => Share::Whole,
+            },
+            tolerations: ask.ask.tolerations.clone(),
+            binding_conditions: one.device.binding_conditions.clone(),
+            binding_failure_conditions: one.device.binding_failure_conditions.clone(),
+        }
+    }
+
+    /// The nodes from which all devices can be used; `None`: from all nodes.
+    fn nodes(&self, given: &[Given]) -> Option<NodeTerm> {
+        let mut term = NodeTerm::default();
+        for given in given {
+            let one = &self.candidates[given.candidate];
+            let reach = match &one.slice.slice.reach {
+                Reach::PerDevice => &one.device.reach,
+                reach => reach,
+            };
+            if one.device.binds_to_node || matches!(reach, Reach::Node(_)) {
+                let name = vec![Operator::In(vec![self.node.name.clone()])];
+                return Some(NodeTerm { labels: Vec::new(), name });
+            }
+            let Reach::Nodes(terms) = reach else { continue };
+            // The API server takes one term only.
+            for other in terms.iter().take(1) {
+                for operator in &other.name {
+                    if !term.name.iter().any(|one| says_the_same(one, operator)) {
+                        term.name.push(operator.clone());
+                    }
+                }
+                for requirement in &other.labels {
+                    let same = |one: &Requirement| {
+                        one.key == requirement.key
+                            && says_the_same(&one.operator, &requirement.operator)
+                    };
+                    if !term.labels.iter().any(same) {
+                        term.labels.push(requirement.clone());
+                    }
+                }
+            }
+        }
+        (term != NodeTerm::default()).then_some(term)
+    }
+
+    fn chosen_ask(&self, claim: usize, request: usize) -> Option<&Ask<'_>> {
+        let chosen = *self.chosen.get(claim)?.get(request)?;
+        self.asks.get(claim)?.get(request)?.get(chosen)
+    }
+
+    /// What drivers are told: first what classes say, each once, then what the claim says.
+    fn configs(&self, claim: usize, wish: &Wish<'_>) -> Vec<AllocatedConfig> {
+        let mut configs: Vec<AllocatedConfig> = Vec::new();
+        let mut classes: Vec<(&Arc<str>, std::ops::Range<usize>)> = Vec::new();
+        for request in 0..wish.spec.requests.len() {
+            let Some(ask) = self.chosen_ask(claim, request) else { continue };
+            let class = &ask.class.class;
+            if let Some((_, range)) = classes.iter().find(|(name, _)| **name == class.name) {
+                for config in configs.iter_mut().take(range.end).skip(range.start) {
+                    config.requests.push(ask.full_name());
+                }
+                continue;
+            }
+            let start = configs.len();
+            configs.extend(class.configs.iter().map(|config| AllocatedConfig {
+                source: ConfigSource::Class,
+                requests: vec![ask.full_name()],
+                config: config.clone(),
+            }));
+            classes.push((&class.name, start..configs.len()));
+        }
+        for given in &wish.spec.configs {
+            let named = |request: usize| {
+                let Some(ask) = self.chosen_ask(claim, request) else { return false };
+                given.requests.contains(&ask.request)
+                    || ask.alternative.is_some() && given.requests.contains(&ask.full_name())
+            };
+            let times = if given.requests.is_empty() {
+                1
+            } else {
+                (0..wish.spec.requests.len()).filter(|request| named(*request)).count()
+            };
+            let config = AllocatedConfig {
+                source: ConfigSource::Claim,
+                requests: given.requests.clone(),
+                config: given.config.clone(),
+            };
+            configs.extend(std::iter::repeat_n(config, times));
+        }
+        configs
+    }
+}
+
+/// Whether two conditions are written with the same values, in any order.
+fn says_the_same(one: &Operator, two: &Operator) -> bool {
+    let same = |one: &[Arc<str>], two: &[Arc<str>]| {
+        one.iter().all(|value| two.contains(value)) && two.iter().all(|value| one.contains(value))
+    };
+    match (one, two) {
+        (Operator::In(one), Operator::In(two)) | (Operator::NotIn(one), Operator::NotIn(two)) => {
+            same(one, two)
+        }
+        (one, two) => one == two,
+    }
+}

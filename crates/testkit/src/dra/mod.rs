@@ -1,0 +1,12 @@
+//! Recorded allocations of the real kube-scheduler, and `berth-dra` held against them.
+
+mod case;
+mod cel;
+mod explain;
+mod replay;
+mod schema;
+
+pub use case::Case;
+pub use cel::{Selection, SelectionResult};
+pub use explain::explain;
+pub use replay::{Comparison, Decision, Given, Mismatch, Verdict, compare, decide};
