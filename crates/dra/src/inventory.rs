@@ -125,6 +125,11 @@ impl Inventory {
         self.known(namespace, name).map(|known| &known.claim)
     }
 
+    /// The extended resources that classes serve through devices, in the order of their names.
+    pub fn extended_resources(&self) -> impl Iterator<Item = ResourceName> {
+        self.extended.keys().cloned()
+    }
+
     /// The class that serves an extended resource through devices.
     pub fn class_for(&self, resource: &ResourceName) -> Option<&DeviceClass> {
         let name = self.extended.get(resource)?;

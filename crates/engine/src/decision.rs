@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use berth_dra::Placement;
 use berth_model::spec::GpuGrant;
 use berth_tenancy::quota::Refusal;
 use berth_tenancy::share::Hold;
@@ -53,6 +54,8 @@ pub struct Binding {
     pub node: Arc<str>,
     /// What it gets for the part of a GPU it needs.
     pub gpu_grant: Option<GpuGrant>,
+    /// What its claims are given that have nothing yet: to be written before it is bound.
+    pub devices: Option<Box<Placement>>,
     /// How it will lie there.
     pub alignment: Alignment,
 }

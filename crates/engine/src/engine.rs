@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use berth_dra::Placement;
 use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
 use berth_tenancy::share::Account;
 
@@ -15,12 +16,13 @@ use crate::berth::economy::Economy;
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
 use crate::berth::rank::{Ranking, Rankings};
-use crate::berth::room::{Alignment, View};
+use crate::berth::room::{Alignment, Room, View};
 use crate::berth::select::{allows, select};
 use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::{Config, Profile};
 use crate::decision::{Binding, Decision, HeldBy, Preempting};
+use crate::devices::Devices;
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
@@ -59,6 +61,7 @@ struct Saved {
     epoch: u64,
     undone: Vec<Range<Cursor>>,
     economy: Economy,
+    devices: Devices,
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
 }
@@ -68,6 +71,8 @@ pub(crate) struct Found {
     pub(crate) node: NodeIx,
     pub(crate) grant: Option<Grant>,
     pub(crate) alignment: Alignment,
+    /// What its claims are given.
+    pub(crate) devices: Option<Box<Placement>>,
 }
 
 /// Whom to evict.
@@ -151,6 +156,7 @@ impl Engine {
             epoch: self.state.changes.epoch(),
             undone: self.undone.clone(),
             economy: self.state.economy.clone(),
+            devices: self.state.devices.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
         });
         self.state.checkpoint()
@@ -168,6 +174,7 @@ impl Engine {
         if let Some(saved) = self.saved.pop() {
             // What was undone is no news.
             self.state.restore_economy(saved.economy);
+            self.state.restore_devices(saved.devices);
             self.undone = saved.undone;
             self.undone.push(saved.at..self.state.changes.now());
             self.woken = saved.woken;
@@ -283,10 +290,14 @@ impl Engine {
     pub(crate) fn bind(&mut self, at: PodIx, found: Found) -> Decision {
         self.queue.remove(at);
         self.state.bind(at, found.node, found.grant);
+        if let Some(placement) = &found.devices {
+            self.state.take_devices(at, placement);
+        }
         Decision::Bind(Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
             gpu_grant: found.grant.map(|grant| self.state.named_grant(grant)),
+            devices: found.devices,
             alignment: found.alignment,
         })
     }
@@ -349,15 +360,25 @@ impl Engine {
             if ranking.feasible() == 0 {
                 return None;
             }
-            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            let mut inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, node) => node,
                 _ => None,
             };
-            let nominated = nominated.filter(|node| is_open(&inquiry, ranking, *node));
-            let node = nominated.or_else(|| select(&inquiry, ranking, coarse))?;
+            let node = |inquiry: &Inquiry<'_>| {
+                let nominated = nominated.filter(|node| is_open(inquiry, ranking, *node));
+                nominated.or_else(|| select(inquiry, ranking, coarse))
+            };
+            // Rather where the devices it claims are near what the kubelet gives it.
+            inquiry.near_devices = inquiry.devices.is_some();
+            let mut chosen = node(&inquiry);
+            if chosen.is_none() && inquiry.near_devices {
+                inquiry.near_devices = false;
+                chosen = node(&inquiry);
+            }
+            let node = chosen?;
             let room = ranking.judge(state, View::of(&state.nodes[node])).ok()?;
-            Some(Found { node, grant: room.grant, alignment: room.alignment })
+            found(&inquiry, node, &room)
         });
         self.rankings = rankings;
         found
@@ -393,10 +414,12 @@ impl Engine {
                 Place::Nominated(_, node) => node.filter(|node| feasible.contains(node)),
                 _ => None,
             };
-            nominated.or_else(|| kube::pick(&inquiry, &feasible, &spread, packing))
+            let node = nominated.or_else(|| kube::pick(&inquiry, &feasible, &spread, packing))?;
+            Some((node, inquiry.devices_on(node, None).ok()?.map(Box::new)))
         });
         self.state.release_spread(spread);
-        node.map(|node| Found { node, grant: None, alignment: Alignment::Unknown })
+        let (node, devices) = node?;
+        Some(Found { node, grant: None, alignment: Alignment::Unknown, devices })
     }
 
     /// Whom to evict for a pod that fits nowhere.
@@ -516,6 +539,16 @@ impl Engine {
             // What others take can only help pods that want others near, or evenly spread.
             let rules = self.state.rules(class);
             let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
+            if !self.state.pods[first].claims.is_empty() {
+                // Pods of one kind have claims of their own, which need not fare alike.
+                let pods: Vec<PodIx> = self.queue.parked_of(class).collect();
+                for pod in pods {
+                    if self.fits_now(pod, &changed_nodes) {
+                        self.queue.wake(pod);
+                    }
+                }
+                continue;
+            }
             if may_fit && self.fits_now(first, &changed_nodes) {
                 self.queue.wake(first);
                 continue;
@@ -561,7 +594,7 @@ impl Engine {
         let class = self.state.acquire_class(&pod.spec);
         self.state.rules(class);
         let default_spread = self.state.default_spread(class);
-        let newcomer = Newcomer { class, uid: &pod.uid, name: &pod.name };
+        let newcomer = Newcomer { class, uid: &pod.uid, name: &pod.name, claims: &pod.claims };
         let diagnosis = match Inquiry::new(&self.state, newcomer) {
             Err(rejection) => {
                 kube::hopeless(&self.state, Verdicts::excluded(&self.state, &rejection))
@@ -582,7 +615,22 @@ pub(crate) fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) ->
         && allows(inquiry, ranking, node, inquiry.has_neighbour_rules())
 }
 
+/// What a node gives a pod. Devices that are far from what the kubelet gives it make it misaligned.
+pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<Found> {
+    let state = inquiry.state;
+    let numa = room.alignment.numa().filter(|_| inquiry.near_devices);
+    let devices = inquiry.devices_on(node, numa).ok()?.map(Box::new);
+    let of_devices = devices.as_ref().and_then(|devices| state.numa_of_devices(devices, node));
+    let alignment = match (room.alignment, of_devices) {
+        (Alignment::Aligned(numa), Some(of_devices)) if !of_devices.is_subset(numa) => {
+            Alignment::Misaligned(numa | of_devices)
+        }
+        (alignment, _) => alignment,
+    };
+    Some(Found { node, grant: room.grant, alignment, devices })
+}
+
 fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {
     let pod = &state.pods[at];
-    Newcomer { class: pod.class, uid: &pod.uid, name: &pod.name }
+    Newcomer { class: pod.class, uid: &pod.uid, name: &pod.name, claims: &pod.claims }
 }

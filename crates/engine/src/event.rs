@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use berth_kubelet::{ConfigError, Kubelet, KubeletConfig};
 use berth_model::device::DevicePool;
+use berth_model::dra::slice::ResourceSlice;
+use berth_model::dra::{self, DeviceClass};
 use berth_model::machine::Machine;
 use berth_model::node::Node;
 use berth_model::policy::{
@@ -97,6 +99,18 @@ pub enum Event {
     Accelerator(Accelerator),
     /// Nothing is said about this device resource (any more).
     AcceleratorGone(ResourceName),
+    /// Devices that a driver publishes.
+    DeviceSlice(ResourceSlice),
+    /// No slice of devices of this name.
+    DeviceSliceGone(Arc<str>),
+    /// A class of devices.
+    DeviceClass(DeviceClass),
+    /// No class of devices of this name.
+    DeviceClassGone(Arc<str>),
+    /// A claim of devices.
+    DeviceClaim(dra::claim::Claim),
+    /// No claim of devices of this namespace and name.
+    DeviceClaimGone(Arc<str>, Arc<str>),
     /// A service or controller that says which pods belong together.
     Grouping(Grouping),
     /// No such service or controller: its kind, namespace and name.

@@ -10,6 +10,7 @@ mod class;
 pub mod config;
 pub mod decision;
 mod demand;
+mod devices;
 mod engine;
 pub mod event;
 pub mod explain;

@@ -172,7 +172,7 @@ impl Engine {
             let state = inquiry.state;
             crate::engine::is_open(inquiry, ranking, node).then_some(())?;
             let room = ranking.judge(state, View::of(&state.nodes[node])).ok()?;
-            Some(Found { node, grant: room.grant, alignment: room.alignment })
+            crate::engine::found(inquiry, node, &room)
         })?
     }
 

@@ -40,6 +40,8 @@ pub enum Plugin {
     NodeResourcesBalancedAllocation,
     /// Images on nodes; scores only.
     ImageLocality,
+    /// Devices that pods claim.
+    DynamicResources,
     /// What the kubelet would do. Not in kube-scheduler.
     KubeletAdmission,
 }
@@ -62,6 +64,7 @@ impl Plugin {
             Self::InterPodAffinity => "InterPodAffinity",
             Self::NodeResourcesBalancedAllocation => "NodeResourcesBalancedAllocation",
             Self::ImageLocality => "ImageLocality",
+            Self::DynamicResources => "DynamicResources",
             Self::KubeletAdmission => "KubeletAdmission",
         }
     }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::affinity::{NodeAffinity, PodAffinity, SpreadConstraint};
+use crate::dra::pod::PodClaim;
 use crate::label::Labels;
 use crate::pod::Pod;
 use crate::resource::ResourceName;
@@ -195,6 +196,8 @@ pub struct PodObject {
     pub uncounted_at_ms: Option<i64>,
     /// What it has been given for the part of a GPU it needs.
     pub gpu_grant: Option<GpuGrant>,
+    /// The claims of devices it refers to, in the order in which they are given them.
+    pub claims: Arc<[PodClaim]>,
 }
 
 /// What a pod has been given for the part of a GPU it needs.

@@ -171,6 +171,7 @@ pub fn pending(spec: &Arc<PodSpec>, number: u64) -> PodObject {
         phase: Phase::Alive,
         uncounted_at_ms: None,
         gpu_grant: None,
+        claims: Arc::default(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Owns how a pod names its claims, and where their generated names are found. Must not know which
 //! claims exist.
 
+use std::sync::Arc;
+
 use berth_model::dra::pod::{ClaimSource, DeviceNeeds, PodClaim};
 use k8s_openapi::api::core::v1 as core;
 
@@ -24,21 +26,25 @@ fn needs(pod: &core::Pod) -> Result<DeviceNeeds, Problem> {
         return Err(Problem::new("spec", "is missing; a pod has at least one container"));
     };
     let status = pod.status.as_ref();
-    let claims = spec.resource_claims.iter().flatten();
     let (name, namespace) = (meta::name(&pod.metadata)?, meta::namespace(&pod.metadata));
     Ok(DeviceNeeds {
         uid: meta::filled(pod.metadata.uid.as_ref())
             .unwrap_or_else(|| format!("{namespace}/{name}").into()),
-        claims: claims
-            .map(|claim| PodClaim {
-                name: claim.name.as_str().into(),
-                source: source(claim, status),
-            })
-            .collect(),
+        claims: claims(pod).to_vec(),
         pod: containers::pod(spec, status)?,
         namespace,
         name,
     })
+}
+
+/// The claims that a pod refers to.
+pub(super) fn claims(pod: &core::Pod) -> Arc<[PodClaim]> {
+    let claims = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let lowered = |claim: &core::PodResourceClaim| PodClaim {
+        name: claim.name.as_str().into(),
+        source: source(claim, pod.status.as_ref()),
+    };
+    claims.map(lowered).collect()
 }
 
 fn source(claim: &core::PodResourceClaim, status: Option<&core::PodStatus>) -> ClaimSource {

@@ -55,6 +55,7 @@ fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
         phase: phase(pod),
         uncounted_at_ms: uncounted_at_ms(&pod.metadata),
         gpu_grant: None,
+        claims: devices::claims(pod),
     })
 }
 

@@ -82,6 +82,16 @@ pub enum Alignment {
     Unknown,
 }
 
+impl Alignment {
+    /// The NUMA nodes of what is pinned, if that is known.
+    pub(crate) fn numa(self) -> Option<NumaMask> {
+        match self {
+            Self::Aligned(numa) | Self::Misaligned(numa) => Some(numa),
+            Self::Unmanaged | Self::Unknown => None,
+        }
+    }
+}
+
 /// Room on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
@@ -116,12 +126,14 @@ pub(crate) struct Judge<'a> {
     spec: &'a PodSpec,
     resources: &'a Resources,
     economy: &'a Economy,
+    served: &'a [ResourceIx],
     unknown: UnknownTopology,
 }
 
 impl<'a> Judge<'a> {
     pub(crate) fn of(spec: &'a PodSpec, unknown: UnknownTopology, state: &'a State) -> Self {
-        Self { spec, resources: &state.resources, economy: &state.economy, unknown }
+        let State { resources, economy, served, .. } = state;
+        Self { spec, resources, economy, served, unknown }
     }
 }
 
@@ -143,7 +155,8 @@ pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuAsk {
 impl Judge<'_> {
     /// Whether the pod can be there, and how well.
     pub(crate) fn judge(&self, ask: &mut Ask, view: View<'_>) -> Result<Room, Obstacle> {
-        fit(&ask.requests, view.node, view.used, view.pods).map_err(Obstacle::Short)?;
+        fit(&ask.requests, view.node, view.used, view.pods, self.served)
+            .map_err(Obstacle::Short)?;
         self.ports(view)?;
         let Some(need) = &self.spec.gpu else { return self.with_device(ask, view, None) };
         let mut obstacle = Obstacle::NoOffer;
@@ -207,10 +220,7 @@ impl Judge<'_> {
         need: &GpuNeed,
     ) -> Result<Room, Obstacle> {
         let (alignment, pinned) = self.alignment(ask, view, None)?;
-        let numa = match alignment {
-            Alignment::Aligned(numa) | Alignment::Misaligned(numa) => Some(numa),
-            Alignment::Unmanaged | Alignment::Unknown => None,
-        };
+        let numa = alignment.numa();
         let gpus = Gpus { view, shares, share: shares.share(need), resources: self.resources };
         let short = Obstacle::Short(Shortage::of(shares.resource));
         let (mut gpu, far) = gpus.best(numa).ok_or(short)?;
@@ -419,10 +429,7 @@ impl Key {
         let (loss, left) = match devices {
             None => (0, 0),
             Some((resource, count)) => {
-                let numa = match alignment {
-                    Alignment::Aligned(numa) | Alignment::Misaligned(numa) => Some(numa),
-                    _ => None,
-                };
+                let numa = alignment.numa();
                 let name = resources.name(resource);
                 let by_numa = view.mirror.and_then(|mirror| lost_room(mirror, name, count, numa));
                 let by_cost = view.node.gpus.as_ref().is_some_and(|gpus| gpus.resource == resource);

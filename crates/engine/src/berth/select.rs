@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::foresee::Foresight;
 use super::rank::{Bucket, Rank, Ranking};
+use super::room::View;
 use crate::filter::Inquiry;
 use crate::kube::score;
 use crate::table::{KeyIx, NodeIx};
@@ -66,7 +67,19 @@ pub(crate) fn allows(
     neighbours: bool,
 ) -> bool {
     inquiry.walk_allows(at, neighbours)
+        && (inquiry.devices.is_none() || devices_allow(inquiry, ranking, at))
         && (inquiry.state.nodes[at].nominated.is_empty() || beside_nominated(inquiry, ranking, at))
+}
+
+/// Whether the node has devices for the pod: near what its kubelet gives it, if that is wanted.
+fn devices_allow(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
+    let numa = || {
+        let (state, mut ask) = (inquiry.state, ranking.ask().clone());
+        let view = View::of(&state.nodes[at]);
+        ranking.judge_other(state, inquiry.spec(), &mut ask, view).ok()?.alignment.numa()
+    };
+    let numa = inquiry.near_devices.then(numa).flatten();
+    inquiry.devices_on(at, numa).is_ok()
 }
 
 /// Whether there is room beside the pods that wait for the node and come before this one. While one

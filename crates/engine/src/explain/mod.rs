@@ -102,7 +102,7 @@ fn survey(state: &State, config: &Config, at: PodIx) -> Survey {
     let nodes = state.nodes_by_name();
     let mut survey =
         Survey { nodes: nodes.len(), fitting: 0, rows: Vec::new(), nearest: Vec::new() };
-    let pod = Newcomer { class: row.class, uid: &row.uid, name: &row.name };
+    let pod = Newcomer { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
     let mut probe = match Probe::new(state, pod, config) {
         Ok(probe) => probe,
         Err(rejection) => {

@@ -134,7 +134,8 @@ fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
 /// What the other nodes would say of one more such pod.
 fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why) {
     let row = &state.pods[pod];
-    let newcomer = Newcomer { class: row.class, uid: &row.uid, name: &row.name };
+    let newcomer =
+        Newcomer { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
     let Ok(mut probe) = Probe::new(state, newcomer, config) else { return };
     let (mut open, mut aligned) = (Vec::new(), None);
     for other in state.nodes.indexes().filter(|other| *other != at) {

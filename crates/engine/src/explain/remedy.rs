@@ -307,7 +307,7 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
 /// The pod, as one of another class.
 fn newcomer(state: &State, pod: PodIx, class: ClassIx) -> Newcomer<'_> {
     let row = &state.pods[pod];
-    Newcomer { class, uid: &row.uid, name: &row.name }
+    Newcomer { class, uid: &row.uid, name: &row.name, claims: &row.claims }
 }
 
 /// What nodes have of devices.

@@ -8,6 +8,9 @@ mod own;
 
 use std::sync::Arc;
 
+use berth_dra::{Demand, Placement};
+use berth_model::dra::pod::PodClaim;
+use berth_model::numa::NumaMask;
 use berth_model::spec::PodSpec;
 use smallvec::SmallVec;
 
@@ -26,6 +29,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) class: ClassIx,
     pub(crate) uid: &'a str,
     pub(crate) name: &'a str,
+    pub(crate) claims: &'a [PodClaim],
 }
 
 /// A pod, ready to be asked about on many nodes.
@@ -36,6 +40,10 @@ pub(crate) struct Inquiry<'s> {
     pub(crate) rules: Arc<Rules>,
     pub(crate) uid: &'s str,
     volumes: Option<PodVolumes<'s>>,
+    /// Devices it claims.
+    pub(crate) devices: Option<Demand>,
+    /// Whether the devices must be near what the kubelet gives it.
+    pub(crate) near_devices: bool,
     /// Counts of residents that refuse this pod near them.
     refused_by: SmallVec<[TallyIx; 2]>,
 }
@@ -52,6 +60,7 @@ impl<'s> Inquiry<'s> {
         let in_use = |namespace: &str, name: &str| state.claim_users(namespace, name) > 0;
         let owner = Owner { name: pod.name, uid: pod.uid };
         let volumes = PodVolumes::new(&state.storage, &class.spec, owner, &in_use)?;
+        let devices = state.devices.prepare(&class.spec, &pod)?;
         let refused_by = state
             .census
             .asked_about(pod.class)
@@ -60,14 +69,23 @@ impl<'s> Inquiry<'s> {
             .filter(|tally| state.census.tally(*tally).total() > 0)
             .collect();
         let rules = class.rules.clone().unwrap_or_default();
-        let inquiry =
-            Self { state, class_at: pod.class, class, rules, uid: pod.uid, volumes, refused_by };
+        let inquiry = Self {
+            state,
+            class_at: pod.class,
+            class,
+            rules,
+            uid: pod.uid,
+            volumes,
+            devices,
+            near_devices: false,
+            refused_by,
+        };
         Ok((inquiry, narrowed))
     }
 
     /// Whether anything but the node and its room decides: other pods, or volumes.
     pub(crate) fn looks_elsewhere(&self) -> bool {
-        self.has_neighbour_rules() || self.has_volumes()
+        self.has_neighbour_rules() || self.has_volumes() || self.devices.is_some()
     }
 
     /// Whether it has volumes that can tie it to nodes.
@@ -87,7 +105,18 @@ impl<'s> Inquiry<'s> {
         self.fit(node, overlay)?;
         self.volumes(node, overlay)?;
         self.spread(at, overlay)?;
-        self.pod_affinity(at, overlay)
+        self.pod_affinity(at, overlay)?;
+        self.devices_on(at, None).map(|_| ())
+    }
+
+    /// What its claims would be given on a node, of devices on some NUMA nodes if they are said.
+    pub(crate) fn devices_on(
+        &self,
+        at: NodeIx,
+        numa: Option<NumaMask>,
+    ) -> Result<Option<Placement>, Rejection> {
+        let Some(demand) = &self.devices else { return Ok(None) };
+        self.state.devices_on(demand, at, numa).map(Some)
     }
 
     /// As `filter`, both with the nominated pods of at least this pod's priority and without them.
@@ -145,7 +174,8 @@ impl<'s> Inquiry<'s> {
     }
 
     fn fit(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {
-        own::fit(&self.class.requests, node, overlay.used(node), overlay.pod_count(node))
+        let (used, pods) = (overlay.used(node), overlay.pod_count(node));
+        own::fit(&self.class.requests, node, used, pods, &self.state.served)
             .map_err(|short| short.rejection(&self.state.resources))
     }
 

@@ -98,18 +98,23 @@ pub(crate) struct Shortage {
     never: bool,
 }
 
-/// Whether there is room on a node of which `used` is taken by `pods` pods.
+/// Whether there is room on a node of which `used` is taken by `pods` pods. Resources that are
+/// `served` by devices which pods claim are not counted on nodes that do not offer them.
 pub(crate) fn fit(
     requests: &Amounts,
     node: &NodeState,
     used: &[i64],
     pods: i64,
+    served: &[ResourceIx],
 ) -> Result<(), Shortage> {
     let too_many_pods = pods >= node.pods_max;
     let free = |resource: ResourceIx| {
         amounts::at(&node.capacity, resource).saturating_sub(amounts::at(used, resource))
     };
-    let short = |(resource, amount): &&(ResourceIx, i64)| *amount > free(*resource);
+    let short = |(resource, amount): &&(ResourceIx, i64)| {
+        let elsewhere = || amounts::at(&node.capacity, *resource) == 0 && served.contains(resource);
+        *amount > free(*resource) && !elsewhere()
+    };
     if !too_many_pods && !requests.iter().any(|request| short(&request)) {
         return Ok(());
     }

@@ -50,6 +50,12 @@ impl State {
                     self.changes.everything();
                 }
             }
+            event @ (Event::DeviceSlice(_)
+            | Event::DeviceSliceGone(_)
+            | Event::DeviceClass(_)
+            | Event::DeviceClassGone(_)
+            | Event::DeviceClaim(_)
+            | Event::DeviceClaimGone(..)) => self.apply_devices(event),
             Event::Budget(budget) => {
                 let name = (budget.namespace.clone(), budget.name.clone());
                 if self.budgets.get(&name) == Some(&budget) {
@@ -378,6 +384,7 @@ impl State {
             let class = self.acquire_class(&object.spec);
             self.reclass(at, class);
         }
+        self.set_claims(at, &object.claims);
         self.update_pod(at, object, stale);
         self.book(at);
     }
@@ -459,6 +466,8 @@ impl State {
             replaces_evicted_at_ms: self.replaces_evicted_at_ms(object),
             counted: false,
             grant,
+            claims: object.claims.clone(),
+            devices: Vec::new(),
         });
         self.pod_uids.insert(object.uid.clone(), at);
         self.attach(at, true);
@@ -469,6 +478,7 @@ impl State {
         let Some(at) = self.pod_by_uid(uid) else { return };
         self.journal_pod(at);
         self.unbook(at);
+        self.release_devices(at);
         self.detach(at);
         self.pod_uids.remove(uid);
         self.leaving.remove(&at);

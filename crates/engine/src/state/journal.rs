@@ -49,6 +49,7 @@ struct Before {
     leaving: bool,
     replaces_evicted_at_ms: Option<i64>,
     counted: bool,
+    devices: Vec<Arc<str>>,
 }
 
 impl State {
@@ -87,6 +88,7 @@ impl State {
                             pod.bound_serial = before.bound_serial;
                             pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
                             pod.counted = before.counted;
+                            pod.devices = before.devices;
                             self.restake(at);
                         }
                     }
@@ -125,8 +127,16 @@ impl State {
                 decided, bound_serial, leaving, replaces_evicted_at_ms, counted, ..
             } = self.pods[at];
             let uid = object.uid.clone();
-            let before =
-                Before { object, decided, bound_serial, leaving, replaces_evicted_at_ms, counted };
+            let devices = self.pods[at].devices.clone();
+            let before = Before {
+                object,
+                decided,
+                bound_serial,
+                leaving,
+                replaces_evicted_at_ms,
+                counted,
+                devices,
+            };
             let undo = Undo::Pod(uid, Some(Box::new(before)));
             name.into_iter().for_each(|name| self.journal_mirror(&name));
             self.journal.entries.push(undo);

@@ -13,6 +13,7 @@ mod placing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_model::dra::pod::PodClaim;
 use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
 use smallvec::SmallVec;
@@ -22,11 +23,12 @@ use crate::berth::economy::Economy;
 use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
+use crate::devices::Devices;
 use crate::event::NodeTopology;
 use crate::offer::Accelerators;
 use crate::query::Namespaces;
 use crate::shares::{self, Grant, Shares};
-use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, Slab};
+use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
 use crate::tenancy::Tenancy;
 use crate::volume::Storage;
 
@@ -64,6 +66,10 @@ pub(crate) struct State {
     accelerators: Accelerators,
     pub(crate) tenancy: Tenancy,
     pub(crate) storage: Storage,
+    /// Devices that pods claim.
+    pub(crate) devices: Devices,
+    /// Resources that such devices serve.
+    pub(crate) served: Vec<ResourceIx>,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
@@ -106,6 +112,10 @@ pub(crate) struct PodState {
     pub(crate) counted: bool,
     /// What it has been given for a part of a GPU it needs.
     pub(crate) grant: Option<Grant>,
+    /// The claims of devices it refers to.
+    pub(crate) claims: Arc<[PodClaim]>,
+    /// UIDs of the claims that were given devices by a decision about this pod.
+    pub(crate) devices: Vec<Arc<str>>,
 }
 
 /// Where a pod is or wants to be.
@@ -213,6 +223,7 @@ impl State {
             phase: pod.phase,
             uncounted_at_ms: pod.uncounted_at_ms,
             gpu_grant: pod.grant.map(|grant| self.named_grant(grant)),
+            claims: pod.claims.clone(),
         }
     }
 

@@ -223,6 +223,7 @@ impl State {
             }
             _ => {}
         }
+        self.release_devices(at);
         self.nominate(at, None);
         self.pods[at].grant = None;
         self.book(at);
