@@ -4,6 +4,8 @@
 
 mod claim;
 mod slice;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
