@@ -34,9 +34,13 @@ const BLOCKS_MAX: usize = 16;
 /// between nodes that are alike otherwise, too little to waste parts of GPUs for.
 const BLOCK_DIVISOR: f64 = 20.0;
 
-/// A GPU of a kind that is in demand as much as it is there costs half a GPU more to those that
-/// could go elsewhere.
-const SCARCITY_FACTOR: f64 = 0.5;
+/// What CPU or memory is too short for counts by this much: it is not lost for good, as those that
+/// hold them leave again.
+const SHORTAGE_FACTOR: f64 = 0.7;
+
+/// A GPU of a kind that is asked for by those who need that kind as much as it is there costs so much
+/// of a GPU more to everybody.
+const SCARCITY_FACTOR: f64 = 0.4;
 
 /// Memory is counted in these.
 const MIB: u64 = 1 << 20;
@@ -179,7 +183,7 @@ impl Rule {
         let gpus = left.gpus_micro as f64;
         let short = self.cpu.unusable(gpus, left.cpu_milli as f64 * GPU_MICRO as f64)
             + self.memory.unusable(gpus, (left.memory_bytes / MIB) as f64 * GPU_MICRO as f64);
-        left.gpus_micro + (self.blocks_micro(node, left) - short) as i64
+        left.gpus_micro + (self.blocks_micro(node, left) - short * SHORTAGE_FACTOR) as i64
     }
 
     /// What room for pods of several GPUs adds.

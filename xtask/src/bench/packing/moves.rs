@@ -10,7 +10,7 @@ use berth_packing::request::{GpuAsk, Part, Request};
 use super::scheduler::{Ledger, PodIx};
 
 /// A plan moves no more pods than this.
-const PODS_MAX: usize = 8;
+const PODS_MAX: usize = 4;
 
 /// So many plans, the shortest first, are tried for places where the moved pods could go.
 const TRIES: usize = 32;
