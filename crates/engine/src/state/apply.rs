@@ -5,6 +5,8 @@
 use std::sync::Arc;
 
 use berth_model::node::Node;
+use berth_model::policy::Accelerator;
+use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
@@ -74,8 +76,20 @@ impl State {
                     self.journal_object(Event::Budget(before));
                 }
             }
+            Event::Accelerator(one) => self.apply_accelerator(one.resource.clone(), Some(one)),
+            Event::AcceleratorGone(name) => self.apply_accelerator(name, None),
             other => self.apply_settings(other),
         }
+    }
+
+    /// What is said about device resources.
+    fn apply_accelerator(&mut self, name: ResourceName, said: Option<Accelerator>) {
+        let before = match said {
+            Some(accelerator) => self.accelerators.insert(name.clone(), accelerator),
+            None => self.accelerators.remove(&name),
+        };
+        self.offer_anew();
+        self.journal_object(before.map_or(Event::AcceleratorGone(name), Event::Accelerator));
     }
 
     /// Objects of which nothing else is kept.
@@ -123,19 +137,6 @@ impl State {
             }
             Event::PoolGone(name) => match self.pools.remove(&name) {
                 Some(before) => Event::Pool(before),
-                None => return,
-            },
-            Event::Accelerator(accelerator) => {
-                let name = accelerator.resource.clone();
-                let before = self.accelerators.insert(name.clone(), accelerator);
-                self.offer_anew();
-                before.map_or(Event::AcceleratorGone(name), Event::Accelerator)
-            }
-            Event::AcceleratorGone(name) => match self.accelerators.remove(&name) {
-                Some(before) => {
-                    self.offer_anew();
-                    Event::Accelerator(before)
-                }
                 None => return,
             },
             Event::Grouping(grouping) => {
