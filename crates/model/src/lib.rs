@@ -22,3 +22,4 @@ pub mod resource;
 pub mod spec;
 pub mod storage;
 pub mod taint;
+pub mod workload;

@@ -4,6 +4,7 @@
 //! the modules below. Must not know where the pod could go.
 
 mod affinity;
+mod class;
 mod containers;
 mod gpu;
 mod priority;
@@ -20,6 +21,7 @@ use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
 use crate::meta;
 
+pub use class::{CLASS, MODEL};
 pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
 pub use priority::resolve_priority;
 
@@ -82,6 +84,8 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         gates: gates.map(|gate| gate.name.as_str().into()).collect(),
         controller: meta::controller(&pod.metadata).map(controller),
         gpu: gpu::need(&pod.metadata)?,
+        class: class::class(&pod.metadata),
+        model: class::model(&pod.metadata),
     })
 }
 
