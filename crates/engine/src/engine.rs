@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
 
+use crate::berth::headroom;
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
 use crate::berth::rank::{Ranking, Rankings};
@@ -20,9 +21,11 @@ use crate::decision::{Binding, Decision, Preempting};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
+use crate::headroom::WarmRoom;
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
 use crate::shares::Grant;
+use crate::state::headroom::Places;
 use crate::state::{Checkpoint, Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 use crate::verdict::Diagnosis;
@@ -52,6 +55,7 @@ struct Saved {
     at: Cursor,
     epoch: u64,
     undone: Vec<Range<Cursor>>,
+    places: Places,
 }
 
 /// Where a pod can go at once.
@@ -124,6 +128,7 @@ impl Engine {
             at: self.state.changes.now(),
             epoch: self.state.changes.epoch(),
             undone: self.undone.clone(),
+            places: self.state.headrooms.places(),
         });
         self.state.checkpoint()
     }
@@ -138,6 +143,7 @@ impl Engine {
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         self.state.rollback(checkpoint);
         if let Some(saved) = self.saved.pop() {
+            self.state.restore_places(&saved.places);
             // What was undone is no news.
             self.undone = saved.undone;
             self.undone.push(saved.at..self.state.changes.now());
@@ -166,8 +172,15 @@ impl Engine {
         self.queue.len()
     }
 
+    /// What is kept warm for whom, where, and how much is lacking, as of the last decision; those with
+    /// the strongest claim first.
+    pub fn headroom(&self) -> Vec<WarmRoom> {
+        self.state.warm_rooms()
+    }
+
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        self.keep_warm();
         self.wake(now_ms);
         let at = self.queue.next()?;
         if let Some(found) = self.place(at) {
@@ -338,6 +351,15 @@ impl Engine {
         let (node, victims, budget_violations) =
             kube::preempt::select(&inquiry, &verdicts, nominated)?;
         Some(Evictions { node, victims, budget_violations })
+    }
+
+    /// Keeps what is to be kept warm where it can be.
+    fn keep_warm(&mut self) {
+        if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
+            let mut rankings = std::mem::take(&mut self.rankings);
+            headroom::keep(&mut self.state, &mut rankings);
+            self.rankings = rankings;
+        }
     }
 
     /// Looks through what changed, and wakes the first of every class for which something can be done

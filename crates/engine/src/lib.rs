@@ -14,6 +14,7 @@ mod engine;
 pub mod event;
 pub mod explain;
 mod filter;
+pub mod headroom;
 mod kube;
 mod mirror;
 mod offer;

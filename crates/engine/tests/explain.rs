@@ -116,7 +116,7 @@ impl World {
     }
 
     fn pool(&mut self, name: &str, template: Node) {
-        let pool = Pool { name: name.into(), template, growth: None };
+        let pool = Pool { name: name.into(), template, ..Pool::default() };
         self.pools.insert(pool.name.clone(), pool.clone());
         self.engine.apply(Event::Pool(pool));
     }

@@ -4,6 +4,7 @@
 //! and preemption that frees the right thing. Must not know the queue.
 
 pub(crate) mod foresee;
+pub(crate) mod headroom;
 pub(crate) mod locality;
 pub(crate) mod plan;
 pub(crate) mod preempt;

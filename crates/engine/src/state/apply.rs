@@ -92,13 +92,9 @@ impl State {
                 Some(before) => Event::Quota(before),
                 None => return,
             },
-            Event::Pool(pool) => {
-                let name = pool.name.clone();
-                let before = self.pools.insert(name.clone(), pool);
-                before.map_or(Event::PoolGone(name), Event::Pool)
-            }
-            Event::PoolGone(name) => match self.pools.remove(&name) {
-                Some(before) => Event::Pool(before),
+            Event::Pool(pool) => self.set_pool(pool),
+            Event::PoolGone(name) => match self.remove_pool(&name) {
+                Some(before) => before,
                 None => return,
             },
             Event::Accelerator(accelerator) => {
@@ -127,6 +123,18 @@ impl State {
                     None => return,
                 }
             }
+            Event::Classes(rules) => match self.set_class_rules(rules) {
+                Some(before) => before,
+                None => return,
+            },
+            Event::Headroom(headroom) => match self.set_headroom(headroom) {
+                Some(before) => before,
+                None => return,
+            },
+            Event::HeadroomGone(name) => match self.remove_headroom(&name) {
+                Some(before) => before,
+                None => return,
+            },
             storage => match self.storage.apply(storage) {
                 Some(before) => {
                     self.changes.everything();
@@ -268,6 +276,7 @@ impl State {
                 self.strays.entry(name.clone()).or_default().push(pod);
             }
         }
+        self.headrooms.forget_node(at);
         self.census.remove_node(at);
         let object = self.nodes[at].object.clone();
         self.count_images(&object, -1);

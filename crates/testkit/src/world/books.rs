@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Preempting};
 use berth_engine::event::{Event, NodeTopology};
+use berth_engine::headroom::WarmRoom;
 use berth_model::label::Labels;
 use berth_model::node::Node;
-use berth_model::policy::DisruptionBudget;
+use berth_model::policy::{DisruptionBudget, Pool};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use berth_model::workload::{ClassRules, Headroom};
 
 use super::offer::offers;
 use super::twin::Twin;
@@ -94,6 +96,11 @@ pub(super) struct Books {
     pub(super) pods: BTreeMap<Arc<str>, Entry>,
     pub(super) namespaces: BTreeMap<Arc<str>, Labels>,
     pub(super) budgets: BTreeMap<FullName, DisruptionBudget>,
+    pub(super) pools: BTreeMap<Arc<str>, Pool>,
+    pub(super) class_rules: ClassRules,
+    pub(super) headrooms: BTreeMap<Arc<str>, Headroom>,
+    /// Where headroom is kept, by the engine's word.
+    pub(super) warm: Vec<WarmRoom>,
     /// When a pod of each workload was last evicted.
     pub(super) evictions: BTreeMap<FullName, i64>,
 }
@@ -132,6 +139,19 @@ impl Books {
             }
             Event::BudgetGone(namespace, name) => {
                 self.budgets.remove(&(namespace.clone(), name.clone()));
+            }
+            Event::Pool(pool) => {
+                self.pools.insert(pool.name.clone(), pool.clone());
+            }
+            Event::PoolGone(name) => {
+                self.pools.remove(name);
+            }
+            Event::Classes(rules) => self.class_rules = *rules,
+            Event::Headroom(headroom) => {
+                self.headrooms.insert(headroom.name.clone(), headroom.clone());
+            }
+            Event::HeadroomGone(name) => {
+                self.headrooms.remove(name);
             }
             _ => {}
         }

@@ -16,6 +16,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject, PodSpec};
 
 use super::hardware::{self, Hardware, RACK};
+use super::policy::Policy;
 use super::workload::{self, NAMESPACES};
 use crate::cluster::{BuildError, Dice, GPU, ZONE, pending};
 
@@ -70,6 +71,7 @@ pub struct World {
     budgets: BTreeMap<Arc<str>, DisruptionBudget>,
     numbered: u64,
     acts: Vec<Act>,
+    policy: Policy,
 }
 
 impl World {
@@ -85,6 +87,7 @@ impl World {
             budgets: BTreeMap::new(),
             numbered: 0,
             acts: Vec::new(),
+            policy: Policy::new(seed),
         };
         for name in &NAMESPACES[..2] {
             world.label_namespace(name);
@@ -93,8 +96,10 @@ impl World {
             world.add_node()?;
         }
         for number in 0..4 + world.dice.below(5) {
-            let spec = workload::arbitrary(&mut world.dice, number)?;
-            world.templates.push(Arc::new(spec));
+            world.add_template(number)?;
+        }
+        for _ in 0..4 {
+            world.say()?;
         }
         for _ in 0..world.dice.below(6) {
             world.bind_elsewhere(None);
@@ -108,7 +113,7 @@ impl World {
 
     /// The same world, in which other things will happen.
     pub fn fork(&self, seed: u64) -> Self {
-        Self { dice: Dice::new(seed), ..self.clone() }
+        Self { dice: Dice::new(seed), policy: self.policy.fork(seed), ..self.clone() }
     }
 
     /// What happens next.
@@ -118,6 +123,7 @@ impl World {
         for _ in 0..=self.dice.below(3) {
             self.happen()?;
         }
+        self.say()?;
         let acts = std::mem::take(&mut self.acts);
         Ok(Round { now_ms: self.now_ms, acts, decisions_max: self.decisions_max() })
     }
@@ -268,10 +274,33 @@ impl World {
                 self.label_namespace(name);
             }
             38 => {
-                let spec = workload::arbitrary(&mut self.dice, self.templates.len())?;
-                self.templates.push(Arc::new(spec));
+                self.add_template(self.templates.len())?;
             }
             _ => self.repeat(),
+        }
+        Ok(())
+    }
+
+    fn add_template(&mut self, number: usize) -> Result<(), BuildError> {
+        let mut spec = workload::arbitrary(&mut self.dice, number)?;
+        self.policy.classify(&mut spec);
+        self.templates.push(Arc::new(spec));
+        Ok(())
+    }
+
+    /// Operators say something about classes of work, now and then.
+    fn say(&mut self) -> Result<(), BuildError> {
+        if self.policy.speaks() {
+            let event = self.policy.say()?;
+            self.tell(event);
+        }
+        if self.policy.moves_a_node()
+            && let Some((key, value)) = self.policy.pool_label()
+            && let Some(hardware) = self.nodes.values_mut().next()
+        {
+            hardware.node.labels.insert(key, value);
+            let node = hardware.node.clone();
+            self.tell(Event::Node(node));
         }
         Ok(())
     }
@@ -372,7 +401,10 @@ impl World {
 
     fn add_node(&mut self) -> Result<(), BuildError> {
         self.numbered += 1;
-        let hardware = hardware::arbitrary(&mut self.dice, self.numbered as usize)?;
+        let mut hardware = hardware::arbitrary(&mut self.dice, self.numbered as usize)?;
+        if let Some((key, value)) = self.policy.pool_label() {
+            hardware.node.labels.insert(key, value);
+        }
         self.come(hardware);
         Ok(())
     }

@@ -10,10 +10,12 @@ mod happening;
 mod hardware;
 mod offer;
 mod order;
+mod policy;
 mod rules;
 mod run;
 mod trial;
 mod twin;
+mod warm;
 mod workload;
 
 pub use checker::{Checker, Law, Violation};

@@ -98,6 +98,11 @@ fn lanes(act: &Act, nodes: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
         Event::NamespaceGone(name) => vec![object("namespace", name)],
         Event::Budget(budget) => vec![object("budget", &budget.name)],
         Event::BudgetGone(_, name) => vec![object("budget", name)],
+        Event::Pool(pool) => vec![object("pool", &pool.name)],
+        Event::PoolGone(name) => vec![object("pool", name)],
+        Event::Headroom(headroom) => vec![object("headroom", &headroom.name)],
+        Event::HeadroomGone(name) => vec![object("headroom", name)],
+        Event::Classes(_) => vec![object("classes", &"".into())],
         _ => Vec::new(),
     }
 }
