@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use berth_engine::decision::{Alignment, Decision};
+use berth_engine::decision::{Alignment, Binding, Decision};
 use berth_engine::event::Event;
 use berth_engine::explain::{Cause, Explanation, PartKind, render};
 use berth_engine::headroom::WarmRoom;
@@ -16,6 +16,7 @@ use berth_model::workload::{
     CapacityType, ClassRules, ClassSet, Headroom, PoolClasses, WorkloadClass,
 };
 use berth_testkit::cluster::{NodeKind, gpu_template, pending, resources, template};
+use berth_testkit::world::{Checker, Law};
 
 use WorkloadClass::{Batch, Embedding, Experimentation, Interactive};
 
@@ -421,4 +422,31 @@ fn the_rules_of_kube_scheduler_know_no_classes() {
     engine.apply(Event::Headroom(headroom));
     engine.apply(Event::Pod(pending(&Arc::new(pod(Batch, 7)), 1)));
     assert!(matches!(engine.decide(0), Some(Decision::Bind(_))));
+}
+
+/// What the checker says about one pod of four GPUs that is bound while so many are kept.
+fn violations(kept: usize, class: WorkloadClass) -> Vec<Law> {
+    let kind = NodeKind::whole("h100", PRODUCT, TopologyPolicy::Restricted);
+    let mut checker = Checker::new(Profile::Berth.into());
+    kind.nodes(0, 1).unwrap().iter().for_each(|event| checker.apply(event));
+    let template = Arc::new(pod(Interactive, 4));
+    let headroom = Headroom { name: "warm".into(), template, count: 2, class: Interactive };
+    checker.apply(&Event::Headroom(headroom));
+    let newcomer = pending(&Arc::new(pod(class, 4)), 1);
+    checker.apply(&Event::Pod(newcomer.clone()));
+    let node: Arc<str> = "h100-000000".into();
+    let nodes = vec![node.clone(); kept];
+    checker.kept(vec![WarmRoom { name: "warm".into(), class: Interactive, nodes, lacking: 0 }]);
+    let (gpu_grant, alignment) = (None, Alignment::Unmanaged);
+    let binding = Binding { pod: newcomer.uid, node, gpu_grant, alignment };
+    checker.decided(Some(&Decision::Bind(binding)), 0);
+    checker.violations().iter().map(|violation| violation.law).collect()
+}
+
+#[test]
+fn the_checker_notices_a_pod_where_it_spoils_what_is_kept() {
+    assert_eq!(violations(1, Batch), []);
+    assert_eq!(violations(2, Batch), [Law::BoundWhereItFits]);
+    assert_eq!(violations(2, Interactive), []);
+    assert_eq!(violations(3, Interactive), [Law::HeadroomIsUsable]);
 }

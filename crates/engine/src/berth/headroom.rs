@@ -62,6 +62,8 @@ fn add(foreseen: &mut Foresight<'_>, unknown: UnknownTopology, kept: &Kept) -> b
 /// Gives up what cannot be kept any more, and finds other places for it. Looks at changed nodes only,
 /// unless there is something new to keep.
 pub(crate) fn keep(state: &mut State, rankings: &mut Rankings) {
+    let turns = state.headrooms.turns();
+    turns.iter().for_each(|turn| state.release_surplus(turn));
     let changed = state.changes.since(state.headrooms.cursor);
     let mut changed: BTreeSet<NodeIx> = match changed {
         Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
@@ -77,21 +79,26 @@ pub(crate) fn keep(state: &mut State, rankings: &mut Rankings) {
     for at in reserved {
         give_up(state, rankings.unknown(), at);
     }
-    for turn in state.headrooms.turns() {
+    for turn in turns {
         while let Some(at) = find(state, rankings, &turn, &changed) {
-            let before = count_on(state, &turn, at);
-            state.reserve(&turn, at);
-            give_up(state, rankings.unknown(), at);
+            place(state, rankings.unknown(), &turn, at);
             changed.insert(at);
-            state.headrooms.rows_mut().for_each(|kept| kept.blocked.set(at, false));
-            // Where it would not last it is not tried again until the node changes.
-            let lasts = count_on(state, &turn, at) > before;
-            if let Some(kept) = state.headrooms.get_mut(&turn).filter(|_| !lasts) {
-                kept.blocked.set(at, true);
-            }
         }
     }
     state.headrooms.cursor = state.changes.now();
+}
+
+/// Keeps one more on a node, at the expense of weaker claims if it must.
+fn place(state: &mut State, unknown: UnknownTopology, turn: &Turn, at: NodeIx) {
+    let before = count_on(state, turn, at);
+    state.reserve(turn, at);
+    give_up(state, unknown, at);
+    state.headrooms.rows_mut().for_each(|kept| kept.blocked.set(at, false));
+    // Where it would not last it is not tried again until the node changes.
+    let lasts = count_on(state, turn, at) > before;
+    if let Some(kept) = state.headrooms.get_mut(turn).filter(|_| !lasts) {
+        kept.blocked.set(at, true);
+    }
 }
 
 /// How many of a headroom are kept on a node.

@@ -92,11 +92,6 @@ impl State {
                 Some(before) => Event::Quota(before),
                 None => return,
             },
-            Event::Pool(pool) => self.set_pool(pool),
-            Event::PoolGone(name) => match self.remove_pool(&name) {
-                Some(before) => before,
-                None => return,
-            },
             Event::Accelerator(accelerator) => {
                 let name = accelerator.resource.clone();
                 let before = self.accelerators.insert(name.clone(), accelerator);
@@ -123,15 +118,11 @@ impl State {
                     None => return,
                 }
             }
-            Event::Classes(rules) => match self.set_class_rules(rules) {
-                Some(before) => before,
-                None => return,
-            },
-            Event::Headroom(headroom) => match self.set_headroom(headroom) {
-                Some(before) => before,
-                None => return,
-            },
-            Event::HeadroomGone(name) => match self.remove_headroom(&name) {
+            of_classes @ (Event::Pool(_)
+            | Event::PoolGone(_)
+            | Event::Classes(_)
+            | Event::Headroom(_)
+            | Event::HeadroomGone(_)) => match self.apply_class_policy(of_classes) {
                 Some(before) => before,
                 None => return,
             },

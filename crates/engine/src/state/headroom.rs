@@ -158,6 +158,12 @@ impl State {
     /// One more is kept on a node.
     pub(crate) fn reserve(&mut self, turn: &Turn, node: NodeIx) {
         self.headrooms.put(turn, node);
+        let mirror = self.nodes[node].mirror.as_ref();
+        if let (Some(kept), Some(mirror)) = (self.headrooms.rows.get_mut(turn), mirror) {
+            // It will be asked about again and again.
+            let version = mirror.kubelet().config().version;
+            kept.ask.demands.get(&kept.spec.pod, version, None);
+        }
         self.touch(node, Change::Taken);
     }
 
@@ -207,7 +213,6 @@ impl State {
                 return None;
             }
             kept.headroom.count = headroom.count;
-            self.release_surplus(&turn);
             return Some(Event::Headroom(before));
         }
         let before = self.remove_headroom(&name);
@@ -245,10 +250,9 @@ impl State {
         Some(Event::Headroom(kept.headroom))
     }
 
-    /// Fewer are to be kept than are: the last by the nodes' ties are given up.
-    fn release_surplus(&mut self, turn: &Turn) {
-        let Some(kept) = self.headrooms.get_mut(turn) else { return };
-        kept.searched = false;
+    /// Fewer may be to be kept than are: the last by the nodes' ties are given up.
+    pub(crate) fn release_surplus(&mut self, turn: &Turn) {
+        let Some(kept) = self.headrooms.get(turn) else { return };
         let count = kept.headroom.count as usize;
         let mut places = kept.places.clone();
         places.sort_by_key(|node| self.nodes[*node].tie);

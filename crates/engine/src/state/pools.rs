@@ -53,15 +53,27 @@ impl State {
         self.pools.get(pool_of(&node.labels)?)
     }
 
-    /// What is said of pools; the event that would say what was said before.
-    pub(super) fn set_pool(&mut self, pool: Pool) -> Event {
+    /// What operators say about classes of work; the event that would say what was said before, if
+    /// that was something else.
+    pub(super) fn apply_class_policy(&mut self, event: Event) -> Option<Event> {
+        match event {
+            Event::Pool(pool) => Some(self.set_pool(pool)),
+            Event::PoolGone(name) => self.remove_pool(&name),
+            Event::Classes(rules) => self.set_class_rules(rules),
+            Event::Headroom(headroom) => self.set_headroom(headroom),
+            Event::HeadroomGone(name) => self.remove_headroom(&name),
+            _ => None,
+        }
+    }
+
+    fn set_pool(&mut self, pool: Pool) -> Event {
         let name = pool.name.clone();
         let before = self.pools.insert(name.clone(), pool);
         self.pool_changed(&name, before.as_ref());
         before.map_or(Event::PoolGone(name), Event::Pool)
     }
 
-    pub(super) fn remove_pool(&mut self, name: &str) -> Option<Event> {
+    fn remove_pool(&mut self, name: &str) -> Option<Event> {
         let before = self.pools.remove(name)?;
         self.pool_changed(name, Some(&before));
         Some(Event::Pool(before))
@@ -84,9 +96,8 @@ impl State {
         self.changes.everything();
     }
 
-    /// How pods that do not say their class come by one; the event that would say what was said
-    /// before.
-    pub(super) fn set_class_rules(&mut self, rules: ClassRules) -> Option<Event> {
+    /// How pods that do not say their class come by one.
+    fn set_class_rules(&mut self, rules: ClassRules) -> Option<Event> {
         if rules == self.class_rules {
             return None;
         }
