@@ -19,6 +19,7 @@ mod selector;
 mod storage;
 
 pub use error::LowerError;
+pub use node::{MODEL_PREFIX, MODELS};
 
 /// An object of the Kubernetes API that the model knows.
 pub trait Lower {

@@ -2,16 +2,23 @@
 //!
 //! Owns the way from a Node to the model's. Must not know what runs there.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_model::node::{Image, Node};
 use berth_model::taint::{Effect, Taint};
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
 use crate::meta;
 use crate::resource::resource_list;
+
+/// Labels of nodes that hold a model start like this, followed by the model's name.
+pub const MODEL_PREFIX: &str = "model.berth.dev/";
+/// The annotation that lists the models of a node whose names are no label keys, with commas between.
+pub const MODELS: &str = "berth.dev/models";
 
 impl Lower for core::Node {
     type Model = Node;
@@ -36,7 +43,17 @@ fn node(node: &core::Node) -> Result<Node, Problem> {
         unschedulable: spec.unschedulable.unwrap_or(false),
         allocatable: allocatable?,
         images: status.images.iter().flatten().map(image).collect(),
+        models: models(&node.metadata),
     })
+}
+
+/// The models that a node says it holds.
+fn models(meta: &ObjectMeta) -> BTreeSet<Arc<str>> {
+    let labels = meta.labels.iter().flatten().filter(|(_, value)| value.as_str() != "false");
+    let by_label = labels.filter_map(|(key, _)| key.strip_prefix(MODEL_PREFIX));
+    let listed = meta::annotation(meta, MODELS).into_iter().flat_map(|list| list.split(','));
+    let all = by_label.chain(listed.map(str::trim)).filter(|name| !name.is_empty());
+    all.map(Arc::from).collect()
 }
 
 fn taint(taint: &core::Taint) -> Result<Taint, Problem> {
@@ -87,6 +104,20 @@ mod tests {
         let allocatable = from_value(json!({ "cpu": "7500m" })).unwrap();
         node.status.as_mut().unwrap().allocatable = Some(allocatable);
         assert_eq!(node.lower().unwrap().allocatable["cpu"].milli_value(), 7500);
+    }
+
+    #[test]
+    fn a_node_holds_the_models_that_its_labels_and_its_annotation_name() {
+        let node: core::Node = from_value(json!({
+            "metadata": {
+                "name": "n",
+                "labels": { "model.berth.dev/small": "true", "model.berth.dev/gone": "false" },
+                "annotations": { "berth.dev/models": "org/large-70b, ,small" },
+            },
+        }))
+        .unwrap();
+        let models: Vec<_> = node.lower().unwrap().models.into_iter().collect();
+        assert_eq!(models, ["org/large-70b".into(), "small".into()]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
 use berth_tenancy::share::Account;
 
 use crate::berth::economy::Economy;
+use crate::berth::headroom;
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
 use crate::berth::rank::{Ranking, Rankings};
@@ -26,9 +27,11 @@ use crate::devices::Devices;
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
+use crate::headroom::WarmRoom;
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
 use crate::shares::Grant;
+use crate::state::headroom::Places;
 use crate::state::{Checkpoint, Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 use crate::verdict::Diagnosis;
@@ -64,6 +67,7 @@ struct Saved {
     devices: Devices,
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
+    places: Places,
 }
 
 /// Where a pod can go at once.
@@ -158,6 +162,7 @@ impl Engine {
             economy: self.state.economy.clone(),
             devices: self.state.devices.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
+            places: self.state.headrooms.places(),
         });
         self.state.checkpoint()
     }
@@ -172,6 +177,7 @@ impl Engine {
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         self.state.rollback(checkpoint);
         if let Some(saved) = self.saved.pop() {
+            self.state.restore_places(&saved.places);
             // What was undone is no news.
             self.state.restore_economy(saved.economy);
             self.state.restore_devices(saved.devices);
@@ -214,9 +220,16 @@ impl Engine {
         self.state.accounts()
     }
 
+    /// What is kept warm for whom, where, and how much is lacking, as of the last decision; those with
+    /// the strongest claim first.
+    pub fn headroom(&self) -> Vec<WarmRoom> {
+        self.state.warm_rooms()
+    }
+
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
         self.appraise();
+        self.keep_warm();
         self.wake(now_ms);
         self.reconsider(now_ms);
         let state = &self.state;
@@ -496,6 +509,15 @@ impl Engine {
                 self.queue.release(class);
                 first.into_iter().for_each(|first| self.queue.wake(first));
             }
+        }
+    }
+
+    /// Keeps what is to be kept warm where it can be.
+    fn keep_warm(&mut self) {
+        if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
+            let mut rankings = std::mem::take(&mut self.rankings);
+            headroom::keep(&mut self.state, &mut rankings);
+            self.rankings = rankings;
         }
     }
 

@@ -19,6 +19,7 @@ use berth_model::spec::PodObject;
 use berth_model::storage::{
     Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
 };
+use berth_model::workload::{ClassRules, Headroom};
 use berth_tenancy::share::Team;
 
 /// What a node looks like inside, and how its kubelet is set up. Checked when it is made; nodes that
@@ -95,6 +96,12 @@ pub enum Event {
     Pool(Pool),
     /// No pool of this name.
     PoolGone(Arc<str>),
+    /// Which class pods are of that do not say so.
+    Classes(ClassRules),
+    /// Room that is to be kept warm for a class.
+    Headroom(Headroom),
+    /// No room is to be kept under this name.
+    HeadroomGone(Arc<str>),
     /// What one of a device resource is.
     Accelerator(Accelerator),
     /// Nothing is said about this device resource (any more).

@@ -6,6 +6,7 @@
 use berth_model::spec::{GpuNeed, HostPort};
 use smallvec::SmallVec;
 
+use crate::amounts::{self, Amounts};
 use crate::shares::{self, Grant, Shares};
 use crate::state::{NodeState, State};
 use crate::table::PodIx;
@@ -79,6 +80,13 @@ impl Overlay {
     pub(crate) fn add(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         self.come.push(pod);
         self.count(state, node, pod, 1);
+    }
+
+    /// With a pod that has no number, for no more than what it requests.
+    pub(crate) fn add_requests(&mut self, node: &NodeState, requests: &Amounts) {
+        let used = self.used.get_or_insert_with(|| node.used.clone());
+        amounts::add(used, requests, 1);
+        self.pod_change += 1;
     }
 
     /// With what a pod would be given for the part of a GPU it needs.

@@ -10,6 +10,7 @@ use berth_model::label::Labels;
 use berth_model::pod::Pod;
 use berth_model::spec::{GpuNeed, HostPort, PodSpec};
 use berth_model::taint::Toleration;
+use berth_model::workload::WorkloadClass;
 
 use crate::table::ShapeIx;
 
@@ -24,6 +25,9 @@ pub(crate) struct Shape {
     host_ports: Vec<HostPort>,
     images: Vec<Arc<str>>,
     gpu: Option<GpuNeed>,
+    model: Option<Arc<str>>,
+    /// Its class of work, where that matters.
+    claim: Option<WorkloadClass>,
 }
 
 /// A shape by number, and by serial number: numbers are given again, serial numbers are not.
@@ -34,7 +38,7 @@ pub(crate) struct ShapeRef {
 }
 
 impl Shape {
-    pub(crate) fn of(spec: &PodSpec) -> Self {
+    pub(crate) fn of(spec: &PodSpec, claim: Option<WorkloadClass>) -> Self {
         Self {
             pod: spec.pod.clone(),
             node_name: spec.node_name.clone(),
@@ -44,6 +48,8 @@ impl Shape {
             host_ports: spec.host_ports.clone(),
             images: spec.images.clone(),
             gpu: spec.gpu,
+            model: spec.model.clone(),
+            claim,
         }
     }
 }

@@ -24,6 +24,7 @@ use berth_model::spec::{
     GpuGrant, GpuNeed, HostPort, Phase, PodObject, PodSpec, PreemptionPolicy, Protocol, Volume,
 };
 use berth_model::taint::{Effect, Taint};
+use berth_model::workload::WorkloadClass;
 use berth_testkit::cluster::{
     Dice, GPU, NodeKind, ZONE, gpu_template, pending, resources, spread, template,
 };
@@ -116,7 +117,7 @@ impl World {
     }
 
     fn pool(&mut self, name: &str, template: Node) {
-        let pool = Pool { name: name.into(), template, growth: None };
+        let pool = Pool { name: name.into(), template, ..Pool::default() };
         self.pools.insert(pool.name.clone(), pool.clone());
         self.engine.apply(Event::Pool(pool));
     }
@@ -862,6 +863,18 @@ fn long_causes(number: usize) -> Vec<Cause> {
             words: "…".repeat(5000),
         },
         Cause::Reserved { by: long_pod(number) },
+        Cause::OtherClasses {
+            pool: long(number),
+            classes: WorkloadClass::ALL.into_iter().collect(),
+            class: WorkloadClass::Batch,
+        },
+        Cause::KeptWarm {
+            headroom: long(number),
+            class: WorkloadClass::Experimentation,
+            room: (0..20).map(|one| (long_resource(one), Quantity::MAX)).collect(),
+            need: Some(GpuNeed { memory_bytes: u64::MAX, compute_milli: u16::MAX }),
+            on_one: Some(PartKind::NumaNode),
+        },
     ]
 }
 

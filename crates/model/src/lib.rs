@@ -23,3 +23,4 @@ pub mod resource;
 pub mod spec;
 pub mod storage;
 pub mod taint;
+pub mod workload;

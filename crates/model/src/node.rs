@@ -3,6 +3,7 @@
 //! Owns what a Node object says that matters for placement. Must not know what runs there, nor what
 //! the machine looks like inside; that is [`machine`](crate::machine).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::label::Labels;
@@ -24,6 +25,8 @@ pub struct Node {
     pub allocatable: ResourceList,
     /// Container images it holds.
     pub images: Vec<Image>,
+    /// Models it holds, by name.
+    pub models: BTreeSet<Arc<str>>,
 }
 
 /// A container image on a node.

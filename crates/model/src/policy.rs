@@ -10,6 +10,7 @@ use crate::label::{Labels, Operator, Selector};
 use crate::node::Node;
 use crate::resource::{ResourceList, ResourceName};
 use crate::spec::PreemptionPolicy;
+use crate::workload::{CapacityType, PoolClasses};
 
 /// A Namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,8 +90,9 @@ pub struct Grouping {
     pub selector: Option<Selector>,
 }
 
-/// Nodes that can be had more of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Nodes that are alike and can be had more of. A node says by a label to which pool it belongs
+/// ([`POOL_LABELS`](crate::workload::POOL_LABELS)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
     /// Its name.
     pub name: Arc<str>,
@@ -98,6 +100,10 @@ pub struct Pool {
     pub template: Node,
     /// How many more nodes it may get; `None`: no limit is known.
     pub growth: Option<u32>,
+    /// Which classes of work it is for.
+    pub classes: PoolClasses,
+    /// On which terms its nodes are had; `None`: as their labels say.
+    pub capacity: Option<CapacityType>,
 }
 
 /// What one unit of a device resource is, for vendors whose nodes do not say it as NVIDIA's do.

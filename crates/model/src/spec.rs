@@ -11,6 +11,7 @@ use crate::pod::Pod;
 use crate::resource::ResourceName;
 use crate::storage::InTreeDisk;
 use crate::taint::Toleration;
+use crate::workload::WorkloadClass;
 
 /// What decides where a pod may go. Replicas of one template have equal ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,6 +59,10 @@ pub struct PodSpec {
     pub stays: bool,
     /// A part of a GPU it needs, in whatever form a node offers it.
     pub gpu: Option<GpuNeed>,
+    /// What kind of work it says it does; `None`: that follows from its priority.
+    pub class: Option<WorkloadClass>,
+    /// The model it loads, by whatever name nodes know that they hold it.
+    pub model: Option<Arc<str>>,
 }
 
 /// A port of the node.

@@ -4,6 +4,7 @@
 //! the modules below. Must not know where the pod could go.
 
 mod affinity;
+mod class;
 mod containers;
 mod devices;
 mod gpu;
@@ -21,6 +22,7 @@ use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
 use crate::meta;
 
+pub use class::{CLASS, MODEL};
 pub use devices::device_needs;
 pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
 pub use priority::resolve_priority;
@@ -89,6 +91,8 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         controller: meta::controller(&pod.metadata).map(controller),
         stays: stays(&pod.metadata),
         gpu: gpu::need(&pod.metadata)?,
+        class: class::class(&pod.metadata),
+        model: class::model(&pod.metadata),
     })
 }
 

@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
+use berth_model::spec::PodSpec;
+
 use super::plan::Evictor;
 use super::rank::Ranking;
-use super::room::{Ask, View};
+use super::room::{Ask, Judge, Room, View};
+use crate::config::UnknownTopology;
 use crate::filter::Inquiry;
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
@@ -23,12 +26,14 @@ pub(crate) struct Foresight<'s> {
     overlay: Overlay,
     /// The kubelet, once it differs.
     mirror: Option<Box<Mirror>>,
+    /// How many have come that are no pods.
+    likenesses: u32,
 }
 
 impl<'s> Foresight<'s> {
     /// The node as it is.
     pub(crate) fn now(state: &'s State, at: NodeIx) -> Self {
-        Self { state, at, overlay: Overlay::default(), mirror: None }
+        Self { state, at, overlay: Overlay::default(), mirror: None, likenesses: 0 }
     }
 
     /// The node when those have left who make room for a pod, and those have come who wait for it and
@@ -46,6 +51,10 @@ impl<'s> Foresight<'s> {
             foreseen.add(ranking, pod)?;
         }
         Some(foreseen)
+    }
+
+    pub(crate) fn state(&self) -> &'s State {
+        self.state
     }
 
     pub(crate) fn node(&self) -> &'s NodeState {
@@ -82,14 +91,7 @@ impl<'s> Foresight<'s> {
         let class = state.class_of(pod);
         let mut ask = Ask::new(&class.requests, &state.resources);
         let room = ranking.judge_other(state, &class.spec, &mut ask, self.view()).ok()?;
-        let uid: &Arc<str> = &state.pods[pod].uid;
-        if let Some(mirror) = self.mirror_mut() {
-            let version = mirror.kubelet().config().version;
-            let device = room.grant.and_then(Grant::device);
-            let device = device.map(|device| (device, state.resources.name(device)));
-            let demand = ask.demands.get(&class.spec.pod, version, device).cloned();
-            mirror.admit_told(pod, uid, demand);
-        }
+        self.admit(&class.spec, &mut ask, room, pod, &state.pods[pod].uid);
         let node = self.node();
         self.overlay.add(state, node, pod);
         if let Some(grant) = room.grant {
@@ -97,6 +99,52 @@ impl<'s> Foresight<'s> {
         }
         self.divide();
         Some(())
+    }
+
+    /// With something like a pod that is none: what a pod of this kind would find is taken, and no
+    /// neighbour sees it. `None` if there is no room for it.
+    pub(crate) fn add_like(
+        &mut self,
+        unknown: UnknownTopology,
+        spec: &PodSpec,
+        ask: &mut Ask,
+    ) -> Option<()> {
+        let state = self.state;
+        let judge = Judge::of(spec, unknown, state);
+        let room = judge.judge(ask, self.view()).ok()?;
+        // Pods that exist are numbered from below and have UIDs without spaces.
+        let number = PodIx(u32::MAX - self.likenesses);
+        let uid = format!("like {}", self.likenesses).into();
+        self.likenesses += 1;
+        self.admit(spec, ask, room, number, &uid);
+        let node = self.node();
+        self.overlay.add_requests(node, &ask.requests);
+        if let Some(grant) = room.grant {
+            self.overlay.give(node, grant, spec.gpu.as_ref());
+        }
+        self.divide();
+        Some(())
+    }
+
+    /// The same without those who were to come; `None` if nobody is.
+    pub(crate) fn without_comers(&self) -> Option<Self> {
+        if self.overlay.come.is_empty() {
+            return None;
+        }
+        let mut foreseen = Self::now(self.state, self.at);
+        self.overlay.gone.iter().for_each(|pod| foreseen.remove(*pod));
+        Some(foreseen)
+    }
+
+    fn admit(&mut self, spec: &PodSpec, ask: &mut Ask, room: Room, pod: PodIx, uid: &Arc<str>) {
+        let state = self.state;
+        if let Some(mirror) = self.mirror_mut() {
+            let version = mirror.kubelet().config().version;
+            let device = room.grant.and_then(Grant::device);
+            let device = device.map(|device| (device, state.resources.name(device)));
+            let demand = ask.demands.get(&spec.pod, version, device).cloned();
+            mirror.admit_told(pod, uid, demand);
+        }
     }
 
     /// Whether neighbours allow a pod: with those who are to come and, like kube-scheduler, also if

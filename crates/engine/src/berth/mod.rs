@@ -5,6 +5,7 @@
 
 pub(crate) mod economy;
 pub(crate) mod foresee;
+pub(crate) mod headroom;
 pub(crate) mod locality;
 pub(crate) mod plan;
 pub(crate) mod preempt;

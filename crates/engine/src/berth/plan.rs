@@ -12,6 +12,7 @@ use berth_tenancy::share::{Candidate, Charge, TeamIx};
 use smallvec::SmallVec;
 
 use super::foresee::Foresight;
+use super::headroom;
 use super::rank::Ranking;
 use super::room::{Ask, View};
 use crate::amounts::{self, Amounts};
@@ -434,6 +435,7 @@ impl<'s> Trial<'_, 's> {
         victims.iter().for_each(|pod| foreseen.remove(*pod));
         foreseen.neighbours_allow(self.inquiry)
             && self.ranking.judge(self.inquiry.state, foreseen.view()).is_ok()
+            && headroom::spares(self.ranking, &foreseen)
     }
 
     /// The victims found by sparing one after the other, the most important first, as long as the

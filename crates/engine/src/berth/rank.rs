@@ -7,17 +7,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_model::spec::PodSpec;
+use berth_model::workload::WorkloadClass;
 use berth_packing::request::{GpuAsk, Request};
 use smallvec::SmallVec;
 
 use super::economy;
+use super::headroom;
 use super::locality::{Localities, LocalityIx};
 use super::room::{Ask, Judge, Obstacle, Room, View, gpu_ask};
 use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::UnknownTopology;
 use crate::filter::{self, object, untolerated_soft_taints};
-use crate::kube::score::{image_bytes_score, preferred_weight};
+use crate::kube::score::{holds_model, image_bytes_score, preferred_weight};
 use crate::shape::{Shape, ShapeRef};
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ShapeIx};
@@ -40,6 +42,9 @@ pub(crate) struct Soft {
     taints: i64,
     affinity: i64,
     images: i64,
+    /// How well its pool suits the class of work.
+    pool: i64,
+    holds_model: bool,
 }
 
 /// Nodes with room that soft preferences cannot tell apart.
@@ -57,6 +62,8 @@ pub(crate) struct Ranking {
     spec: Arc<PodSpec>,
     ask: Ask,
     unknown: UnknownTopology,
+    /// The class of work of such pods, where that matters.
+    claim: Option<WorkloadClass>,
     /// By node: its bucket, or `NONE` if its object rules it out; and its key, or the largest
     /// number if it has no room.
     places: Vec<(u32, u64)>,
@@ -93,6 +100,7 @@ impl Ranking {
             spec: spec.clone(),
             ask: Ask::new(requests, &state.resources),
             unknown,
+            claim: state.claim_of(spec),
             places: Vec::new(),
             buckets: Vec::new(),
             bucket_numbers: Lookup::default(),
@@ -169,6 +177,16 @@ impl Ranking {
         self.spec.clone()
     }
 
+    /// What to do with nodes of whose inside nothing is known.
+    pub(crate) fn unknown(&self) -> UnknownTopology {
+        self.unknown
+    }
+
+    /// The class of work of such pods, where that matters.
+    pub(crate) fn claim(&self) -> Option<WorkloadClass> {
+        self.claim
+    }
+
     pub(crate) fn ask(&self) -> &Ask {
         &self.ask
     }
@@ -238,6 +256,11 @@ impl Rankings {
         Self { unknown, ..Self::default() }
     }
 
+    /// What to do with nodes of whose inside nothing is known.
+    pub(crate) fn unknown(&self) -> UnknownTopology {
+        self.unknown
+    }
+
     /// Asks something of the ranking for pods of a class, brought up to date, with the coarse keys.
     pub(crate) fn with<T>(
         &mut self,
@@ -294,7 +317,7 @@ impl Rankings {
                 return shape;
             }
         }
-        let (at, new) = self.shapes.acquire(Shape::of(&row.spec));
+        let (at, new) = self.shapes.acquire(Shape::of(&row.spec, state.claim_of(&row.spec)));
         let shape = match self.rows.get(&at) {
             Some(ranking) => ranking.shape,
             None => {
@@ -385,10 +408,12 @@ impl Refresh<'_> {
         if change == Change::Node {
             ranking.typical = None;
             ranking.drop_node(at);
-            let bucket = match object(&ranking.spec, &node.object) {
-                Err(_) => NONE,
-                Ok(()) => {
-                    let soft = self.soft(ranking, at);
+            let allowed = object(&ranking.spec, &node.object).is_ok();
+            let fit = self.state.pool_fit(ranking.claim, &node.object).filter(|_| allowed);
+            let bucket = match fit {
+                None => NONE,
+                Some(pool) => {
+                    let soft = self.soft(ranking, at, pool);
                     ranking.bucket(self.localities.of(self.state, keys, at), soft)
                 }
             };
@@ -399,15 +424,18 @@ impl Refresh<'_> {
             return;
         }
         let room = ranking.judge(self.state, View::of(node));
+        let room = room.ok().filter(|_| headroom::leaves_room(self.state, ranking, at));
         ranking.set(node.tie, at, (bucket, room.map_or(FULL, |room| room.key)));
     }
 
-    fn soft(&self, ranking: &Ranking, at: NodeIx) -> Soft {
+    fn soft(&self, ranking: &Ranking, at: NodeIx, pool: i64) -> Soft {
         let node = &self.state.nodes[at].object;
         Soft {
             taints: untolerated_soft_taints(&ranking.spec, node),
             affinity: preferred_weight(&ranking.spec, node),
             images: image_bytes_score(&ranking.spec, node),
+            pool,
+            holds_model: holds_model(&ranking.spec, node),
         }
     }
 }

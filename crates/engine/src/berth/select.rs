@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 
 use super::foresee::Foresight;
+use super::headroom;
 use super::rank::{Bucket, Rank, Ranking};
 use super::room::View;
 use crate::filter::Inquiry;
@@ -100,9 +101,10 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
     let mut ask = ranking.ask().clone();
     foreseen.neighbours_allow(inquiry)
         && ranking.judge_other(state, inquiry.spec(), &mut ask, foreseen.view()).is_ok()
+        && headroom::in_the_way(ranking, &foreseen).is_none()
 }
 
-fn best(inquiry: &Inquiry<'_>, ranking: &Ranking, found: &[Rank]) -> Option<NodeIx> {
+pub(super) fn best(inquiry: &Inquiry<'_>, ranking: &Ranking, found: &[Rank]) -> Option<NodeIx> {
     let alike = || {
         let mut softs = ranking.buckets().map(|bucket: &Bucket| bucket.soft);
         let first = softs.next();

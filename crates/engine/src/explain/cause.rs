@@ -3,6 +3,7 @@
 //! Owns the details that verdicts leave out: which label, which domain, how many are free. Must not
 //! know other nodes, nor change a verdict.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use berth_kubelet::{Kubelet, PodDemand};
@@ -10,6 +11,7 @@ use berth_model::label::Requirement;
 use berth_model::node::Node;
 use berth_model::spec::PodSpec;
 use berth_model::taint::Taint;
+use berth_model::workload::{ClassSet, PoolClasses, WorkloadClass};
 
 use super::data::{Cause, Lack, Offered, PodName, Shortage, quantity};
 use super::inside::{Inside, distance};
@@ -20,8 +22,9 @@ use crate::census::Claim;
 use crate::filter::Inquiry;
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
+use crate::state::headroom::Turn;
 use crate::state::{NodeState, State};
-use crate::table::{NodeIx, PodIx, TallyIx};
+use crate::table::{NodeIx, PodIx, ResourceIx, TallyIx};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
 /// The key by which conditions on a node's name are told.
@@ -41,11 +44,49 @@ pub(super) fn of(probe: &mut Probe<'_>, at: NodeIx, bar: &Bar) -> Cause {
             filtered(&probe.inquiry, at, rejection).unwrap_or_else(|| said(rejection))
         }
         Bar::Inside(obstacle) => inside(probe, at, obstacle),
+        Bar::Pool(class) => other_classes(probe.state, at, *class),
+        Bar::Warm(turn) => kept_warm(probe.state, at, turn),
         Bar::Reserved => {
             let by = probe.inquiry.ahead(at).first().map(|pod| pod_name(probe.state, *pod));
             Cause::Reserved { by: by.unwrap_or_default() }
         }
     }
+}
+
+fn other_classes(state: &State, at: NodeIx, class: WorkloadClass) -> Cause {
+    let pool = state.pool_of(&state.nodes[at].object);
+    let classes = match pool.map(|pool| pool.classes) {
+        Some(PoolClasses::Only(classes) | PoolClasses::Preferred(classes)) => classes,
+        Some(PoolClasses::Any) | None => ClassSet::default(),
+    };
+    let pool = pool.map_or_else(|| "".into(), |pool| pool.name.clone());
+    Cause::OtherClasses { pool, classes, class }
+}
+
+/// Devices are what people look at; without any, all that is asked for is told.
+fn kept_warm(state: &State, at: NodeIx, turn: &Turn) -> Cause {
+    let (Reverse(class), headroom) = turn.clone();
+    let mirror = state.nodes[at].mirror.as_ref().filter(|mirror| mirror.is_believed());
+    let kept = state.headrooms.get(turn);
+    let on_one = mirror.zip(kept).and_then(|(mirror, kept)| {
+        let kubelet = mirror.kubelet();
+        let mut demands = kept.ask.demands.clone();
+        let demand = demands.get(&kept.spec.pod, kubelet.config().version, None)?;
+        Inside::of(kubelet, demand)?.single()
+    });
+    let asked = kept.map_or(&[][..], |kept| match kept.ask.devices.is_empty() {
+        false => &kept.ask.devices,
+        true if kept.spec.gpu.is_some() => &[],
+        true => &kept.ask.requests,
+    });
+    let amount = |(one, amount): &(ResourceIx, i64)| {
+        let resource = state.resources.name(*one).clone();
+        let amount = quantity(&resource, *amount);
+        (resource, amount)
+    };
+    let room = asked.iter().map(amount).collect();
+    let need = kept.and_then(|kept| kept.spec.gpu);
+    Cause::KeptWarm { headroom, class, room, need, on_one }
 }
 
 /// The first reason as it was given.

@@ -10,6 +10,7 @@ use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, GpuNeed, HostPort};
 use berth_model::taint::Taint;
+use berth_model::workload::{ClassSet, WorkloadClass};
 
 use super::relax::Relaxation;
 use crate::decision::{Alignment, HeldBy};
@@ -234,6 +235,28 @@ pub enum Cause {
     Reserved {
         /// One of them.
         by: PodName,
+    },
+    /// Its pool is for other classes of work only.
+    OtherClasses {
+        /// The pool.
+        pool: Arc<str>,
+        /// Which classes it is for.
+        classes: ClassSet,
+        /// That of the pod.
+        class: WorkloadClass,
+    },
+    /// What is free is kept warm for work with a stronger claim, which could not use it any more.
+    KeptWarm {
+        /// Under this name.
+        headroom: Arc<str>,
+        /// For this class.
+        class: WorkloadClass,
+        /// What is kept.
+        room: Vec<(ResourceName, Quantity)>,
+        /// The part of a GPU that is kept.
+        need: Option<GpuNeed>,
+        /// It must be together on one such part of the node, because the kubelet insists on that.
+        on_one: Option<PartKind>,
     },
     /// In kube-scheduler's own words: volumes, mostly.
     Said {

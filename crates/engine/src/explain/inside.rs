@@ -77,6 +77,12 @@ impl<'k> Inside<'k> {
         Some(Self { machine, parts, pinned })
     }
 
+    /// What the parts are, if everything must be on a single one.
+    pub(super) fn single(&self) -> Option<PartKind> {
+        let single = self.parts.iter().all(|part| part.count() == 1);
+        (single && !self.pinned.is_empty()).then(|| part_kind(self.machine))
+    }
+
     /// Why nothing fits on any part, in figures; `None` if they do not tell.
     pub(super) fn cause(&self) -> Option<Cause> {
         let parts = part_kind(self.machine);

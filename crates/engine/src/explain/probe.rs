@@ -3,6 +3,10 @@
 //! Owns the order in which a node can be turned down, so that there is one reason for each. Must
 //! not know how reasons are told.
 
+use berth_model::workload::WorkloadClass;
+
+use crate::berth::foresee::Foresight;
+use crate::berth::headroom::in_the_way;
 use crate::berth::rank::Ranking;
 use crate::berth::room::{Alignment, Obstacle, View};
 use crate::berth::select::allows;
@@ -10,6 +14,7 @@ use crate::config::{Config, Profile};
 use crate::filter::{Inquiry, Newcomer};
 use crate::overlay::Overlay;
 use crate::state::State;
+use crate::state::headroom::Turn;
 use crate::table::NodeIx;
 use crate::verdict::Rejection;
 
@@ -28,6 +33,10 @@ pub(super) enum Bar {
     Filter(Rejection),
     /// What is inside of the node.
     Inside(Obstacle),
+    /// Its pool, which is not for this class of work.
+    Pool(WorkloadClass),
+    /// What is kept warm there, under this turn.
+    Warm(Turn),
     /// Pods that wait for the node.
     Reserved,
 }
@@ -55,8 +64,15 @@ impl<'s> Probe<'s> {
             let beside = self.inquiry.filter_nominated(at, &plain);
             return beside.map(|()| Alignment::Unmanaged).map_err(|_| Bar::Reserved);
         }
-        let view = View::of(&self.state.nodes[at]);
-        let room = self.ranking.judge(self.state, view).map_err(Bar::Inside)?;
+        let node = &self.state.nodes[at];
+        let claim = self.ranking.claim();
+        if let (Some(class), None) = (claim, self.state.pool_fit(claim, &node.object)) {
+            return Err(Bar::Pool(class));
+        }
+        let room = self.ranking.judge(self.state, View::of(node)).map_err(Bar::Inside)?;
+        if let Some(kept) = in_the_way(&self.ranking, &Foresight::now(self.state, at)) {
+            return Err(Bar::Warm(kept.turn()));
+        }
         let cares = self.inquiry.has_neighbour_rules();
         let free = allows(&self.inquiry, &self.ranking, at, cares);
         if free { Ok(room.alignment) } else { Err(Bar::Reserved) }

@@ -13,6 +13,7 @@ use berth_model::policy::Pool;
 use berth_model::resource::ResourceList;
 use berth_model::spec::{PodSpec, PreemptionPolicy};
 use berth_model::taint::{Effect, Taint};
+use berth_model::workload::{POOL_LABELS, pool_of};
 
 use super::cause::{self, pod_name};
 use super::data::{Cause, Remedy};
@@ -209,8 +210,11 @@ impl Search<'_> {
         let pools: Vec<Pool> =
             self.state.pools.values().filter(grows).take(POOLS_MAX).cloned().collect();
         let mut remedies = Vec::new();
-        for Pool { name, template, .. } in pools {
+        for Pool { name, mut template, .. } in pools {
             let topology = self.topology_of_pool(&template);
+            if pool_of(&template.labels).is_none() {
+                template.labels.insert(POOL_LABELS[0], name.clone());
+            }
             let class = self.state.pods[self.pod].class;
             let found = self.with_node(template, topology, |search, at| search.fits(class, &[at]));
             if let Some((_, alignment)) = found {
@@ -299,8 +303,11 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
     for pod in kubelet.pods() {
         loose.adopt(pod, &kubelet.assignment(pod)?).ok()?;
     }
-    // Nobody may be waiting for the node: what they will take is not in its books yet.
-    let nobody = probe.inquiry.ahead(at).is_empty();
+    // Nobody may be waiting for the node, and nothing be kept there: what they will take is not in
+    // its books yet.
+    let headrooms = &probe.state.headrooms;
+    let nobody = probe.inquiry.ahead(at).is_empty()
+        && headrooms.kept_from(probe.ranking.claim(), at).next().is_none();
     Some(nobody && loose.would_admit(&demand).admits())
 }
 

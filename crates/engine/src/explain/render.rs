@@ -4,6 +4,7 @@
 //! clauses at a time. Must not find anything out.
 
 use berth_model::quantity::{Format, Quantity};
+use berth_model::workload::WorkloadClass;
 use berth_tenancy::quota::Refusal;
 use berth_tenancy::share::Hold;
 
@@ -222,12 +223,35 @@ fn cause(cause: &Cause) -> String {
             format!("no label {}, by which pods are spread", name(key))
         }
         Cause::Reserved { by } => format!("kept for pods that wait for it, such as {}", pod(by)),
+        Cause::OtherClasses { .. } | Cause::KeptWarm { .. } => by_class(cause),
         Cause::Said { reason, .. } => quote(&reason.to_string()),
         Cause::Others { reasons } => count(*reasons, "other reason"),
         Cause::NoNeighbour { .. } | Cause::Unwelcome { .. } | Cause::Refused { .. } => {
             neighbour(cause)
         }
         _ => kubelet(cause),
+    }
+}
+
+/// What is for other classes of work.
+fn by_class(cause: &Cause) -> String {
+    match cause {
+        Cause::OtherClasses { pool, classes, .. } => {
+            let classes: Vec<WorkloadClass> = classes.iter().collect();
+            let classes = match classes.as_slice() {
+                [] => "no class of work".to_owned(),
+                some => list(some, WorkloadClass::to_string),
+            };
+            format!("pool {} is only for {classes}", name(pool))
+        }
+        Cause::KeptWarm { class, room, need: part_of_gpu, on_one, .. } => {
+            let mut kept: Vec<String> =
+                room.iter().map(|(resource, of_it)| amount(resource, *of_it)).collect();
+            kept.extend(part_of_gpu.as_ref().map(|one| format!("{} of a GPU", need(one))));
+            let on = on_one.map_or(String::new(), |kind| format!(" on one {}", part_kind(kind)));
+            format!("kept warm for {class}: {}{on}", list(&kept, String::clone))
+        }
+        _ => String::new(),
     }
 }
 

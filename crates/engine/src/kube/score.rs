@@ -25,6 +25,12 @@ const IMAGE_MAX_BYTES: i64 = 1000 * MIB;
 /// Steps in which Berth tells nodes apart by images.
 const IMAGE_STEP: i64 = 10;
 
+/// How much it counts that a pool is for the class of a pod: more than any one wish of the pod.
+const POOL_WEIGHT: i64 = 4;
+
+/// How much it counts that a node holds the model: loading one takes longer than any image.
+const MODEL_WEIGHT: i64 = 2;
+
 /// Scores of the plugins that take part, for each of `nodes`.
 pub(super) fn all(
     inquiry: &Inquiry<'_>,
@@ -98,7 +104,21 @@ pub(crate) fn soft_totals(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Vec<i64> {
     scores.extend(pod_affinity(inquiry, nodes).map(|of| (Plugin::InterPodAffinity, of)));
     let images = nodes.iter().map(|at| image_bytes_score(spec, object(at))).collect();
     scores.push((Plugin::ImageLocality, images));
-    totals(&scores, nodes.len())
+    let mut totals = totals(&scores, nodes.len());
+    let claim = inquiry.state.claim_of(spec);
+    if claim.is_some() || spec.model.is_some() {
+        for (total, at) in totals.iter_mut().zip(nodes) {
+            let fit = inquiry.state.pool_fit(claim, object(at)).unwrap_or(0);
+            let model = if holds_model(spec, object(at)) { MAX } else { 0 };
+            *total = total.saturating_add(POOL_WEIGHT * fit + MODEL_WEIGHT * model);
+        }
+    }
+    totals
+}
+
+/// Whether the node holds the model that the pod loads.
+pub(crate) fn holds_model(spec: &PodSpec, node: &Node) -> bool {
+    spec.model.as_ref().is_some_and(|model| node.models.contains(model))
 }
 
 /// How much of the pod's images the node has, whoever else has them, in steps of 10.

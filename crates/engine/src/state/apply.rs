@@ -130,15 +130,6 @@ impl State {
                 }
                 None => return,
             },
-            Event::Pool(pool) => {
-                let name = pool.name.clone();
-                let before = self.pools.insert(name.clone(), pool);
-                before.map_or(Event::PoolGone(name), Event::Pool)
-            }
-            Event::PoolGone(name) => match self.pools.remove(&name) {
-                Some(before) => Event::Pool(before),
-                None => return,
-            },
             Event::Grouping(grouping) => {
                 let [kind, namespace, name] =
                     [&grouping.kind, &grouping.namespace, &grouping.name].map(Arc::clone);
@@ -152,6 +143,14 @@ impl State {
                     None => return,
                 }
             }
+            of_classes @ (Event::Pool(_)
+            | Event::PoolGone(_)
+            | Event::Classes(_)
+            | Event::Headroom(_)
+            | Event::HeadroomGone(_)) => match self.apply_class_policy(of_classes) {
+                Some(before) => before,
+                None => return,
+            },
             storage => match self.storage.apply(storage) {
                 Some(before) => {
                     self.changes.everything();
@@ -316,6 +315,7 @@ impl State {
                 self.strays.entry(name.clone()).or_default().push(pod);
             }
         }
+        self.headrooms.forget_node(at);
         self.census.remove_node(at);
         let object = self.nodes[at].object.clone();
         self.count_images(&object, -1);

@@ -79,6 +79,13 @@ impl State {
         self.class_rows[at].shape = Some(shape);
     }
 
+    /// What nodes are ranked by may be something else for every class.
+    pub(super) fn forget_shapes(&mut self) {
+        for at in self.class_rows.indexes().collect::<Vec<ClassIx>>() {
+            self.class_rows[at].shape = None;
+        }
+    }
+
     /// What a newcomer of this class asks of the census.
     pub(crate) fn rules(&mut self, at: ClassIx) -> Arc<Rules> {
         if let Some(rules) = &self.class_rows[at].rules {

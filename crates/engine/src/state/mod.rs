@@ -6,9 +6,11 @@
 
 mod apply;
 mod classes;
+pub(crate) mod headroom;
 mod journal;
 mod node;
 mod placing;
+mod pools;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use berth_model::dra::pod::PodClaim;
 use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use berth_model::workload::ClassRules;
 use smallvec::SmallVec;
 
 use crate::amounts::{self, Resources};
@@ -31,6 +34,8 @@ use crate::shares::{self, Grant, Shares};
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
 use crate::tenancy::Tenancy;
 use crate::volume::Storage;
+
+use headroom::Headrooms;
 
 pub use journal::Checkpoint;
 pub(crate) use journal::Journal;
@@ -61,6 +66,12 @@ pub(crate) struct State {
     pub(crate) priority_classes: BTreeMap<Arc<str>, PriorityClass>,
     pub(crate) quotas: BTreeMap<FullName, Quota>,
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
+    /// Whether a pool says for which classes it is, or on which terms its nodes are had.
+    pools_say: bool,
+    class_rules: ClassRules,
+    /// Whether anybody cares which class of work a pod is of.
+    classes_matter: bool,
+    pub(crate) headrooms: Headrooms,
     pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
     /// What is said about device resources.
     accelerators: Accelerators,

@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Preempting};
 use berth_engine::event::{Event, NodeTopology};
+use berth_engine::headroom::WarmRoom;
 use berth_model::label::Labels;
 use berth_model::node::Node;
-use berth_model::policy::{DisruptionBudget, Quota};
+use berth_model::policy::{DisruptionBudget, Pool, Quota};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use berth_model::workload::{ClassRules, Headroom};
 use berth_tenancy::share::Team;
 
 use super::offer::offers;
@@ -97,6 +99,11 @@ pub(super) struct Books {
     pub(super) budgets: BTreeMap<FullName, DisruptionBudget>,
     pub(super) quotas: BTreeMap<FullName, Quota>,
     pub(super) teams: BTreeMap<Arc<str>, Team>,
+    pub(super) pools: BTreeMap<Arc<str>, Pool>,
+    pub(super) class_rules: ClassRules,
+    pub(super) headrooms: BTreeMap<Arc<str>, Headroom>,
+    /// Where headroom is kept, by the engine's word.
+    pub(super) warm: Vec<WarmRoom>,
     /// When a pod of each workload was last evicted.
     pub(super) evictions: BTreeMap<FullName, i64>,
 }
@@ -154,6 +161,25 @@ impl Books {
             }
             Event::TeamGone(name) => {
                 self.teams.remove(name);
+            }
+            other => self.apply_classes(other),
+        }
+    }
+
+    fn apply_classes(&mut self, event: &Event) {
+        match event {
+            Event::Pool(pool) => {
+                self.pools.insert(pool.name.clone(), pool.clone());
+            }
+            Event::PoolGone(name) => {
+                self.pools.remove(name);
+            }
+            Event::Classes(rules) => self.class_rules = *rules,
+            Event::Headroom(headroom) => {
+                self.headrooms.insert(headroom.name.clone(), headroom.clone());
+            }
+            Event::HeadroomGone(name) => {
+                self.headrooms.remove(name);
             }
             _ => {}
         }

@@ -11,6 +11,7 @@ use berth_engine::Config;
 use berth_engine::config::Profile;
 use berth_engine::decision::{Alignment, Binding, Decision, Preempting};
 use berth_engine::event::Event;
+use berth_engine::headroom::WarmRoom;
 use berth_kubelet::Verdict;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
@@ -46,6 +47,10 @@ pub enum Law {
     PreemptorGetsTheNode,
     /// Who is beyond a quota or a share is held, and nobody else.
     HeldForAReason,
+    /// What is said to be kept warm could be used where it is kept.
+    HeadroomIsUsable,
+    /// No headroom is lacking for which there is room.
+    HeadroomIsKept,
     /// Without news, there is an end of decisions.
     DecisionsEnd,
 }
@@ -120,6 +125,25 @@ impl Checker {
     /// What was broken so far.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
+    }
+
+    /// Where the engine keeps room warm while it makes the next decision.
+    pub fn kept(&mut self, rooms: Vec<WarmRoom>) {
+        self.books.warm = rooms;
+        if !self.asks_kubelets() || self.books.warm.is_empty() {
+            return;
+        }
+        let scene = Scene::new(&self.books, self.config);
+        let nodes = self.books.nodes.keys().filter(|node| self.is_known(node));
+        let useless: Vec<String> = nodes.filter_map(|node| scene.useless(node)).collect();
+        let lacking = self.books.warm.iter().filter(|room| room.lacking > 0);
+        let missed = lacking.filter_map(|room| {
+            let node = scene.keeper(&room.name)?;
+            Some(format!("{} lacks {} though {node} takes one", room.name, room.lacking))
+        });
+        let missed: Vec<String> = missed.collect();
+        useless.into_iter().for_each(|text| self.broken(Law::HeadroomIsUsable, text));
+        missed.into_iter().for_each(|text| self.broken(Law::HeadroomIsKept, text));
     }
 
     /// The engine decided this, or that there is nothing to decide.

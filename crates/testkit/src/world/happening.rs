@@ -16,6 +16,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject, PodSpec};
 
 use super::hardware::{self, Hardware, RACK};
+use super::policy::Policy;
 use super::tenancy;
 use super::workload::{self, NAMESPACES};
 use crate::cluster::{BuildError, Dice, GPU, ZONE, pending};
@@ -76,6 +77,7 @@ pub struct World {
     tenants: bool,
     numbered: u64,
     acts: Vec<Act>,
+    policy: Policy,
 }
 
 impl World {
@@ -92,6 +94,7 @@ impl World {
             tenants: seed >= TENANTS_FROM,
             numbered: 0,
             acts: Vec::new(),
+            policy: Policy::new(seed),
         };
         for name in &NAMESPACES[..2] {
             world.label_namespace(name);
@@ -105,6 +108,9 @@ impl World {
         for _ in 0..if world.tenants { 4 } else { 0 } {
             world.change_tenancy()?;
         }
+        for _ in 0..4 {
+            world.say()?;
+        }
         for _ in 0..world.dice.below(6) {
             world.bind_elsewhere(None);
         }
@@ -117,7 +123,7 @@ impl World {
 
     /// The same world, in which other things will happen.
     pub fn fork(&self, seed: u64) -> Self {
-        Self { dice: Dice::new(seed), ..self.clone() }
+        Self { dice: Dice::new(seed), policy: self.policy.fork(seed), ..self.clone() }
     }
 
     /// What happens next.
@@ -127,6 +133,7 @@ impl World {
         for _ in 0..=self.dice.below(3) {
             self.happen()?;
         }
+        self.say()?;
         let acts = std::mem::take(&mut self.acts);
         Ok(Round { now_ms: self.now_ms, acts, decisions_max: self.decisions_max() })
     }
@@ -292,6 +299,7 @@ impl World {
         if self.tenants {
             tenancy::claim(&mut self.dice, &mut spec);
         }
+        self.policy.classify(&mut spec);
         self.templates.push(Arc::new(spec));
         Ok(())
     }
@@ -299,6 +307,23 @@ impl World {
     fn change_tenancy(&mut self) -> Result<(), BuildError> {
         let event = tenancy::arbitrary(&mut self.dice)?;
         self.tell(event);
+        Ok(())
+    }
+
+    /// Operators say something about classes of work, now and then.
+    fn say(&mut self) -> Result<(), BuildError> {
+        if self.policy.speaks() {
+            let event = self.policy.say()?;
+            self.tell(event);
+        }
+        if self.policy.moves_a_node()
+            && let Some((key, value)) = self.policy.pool_label()
+            && let Some(hardware) = self.nodes.values_mut().next()
+        {
+            hardware.node.labels.insert(key, value);
+            let node = hardware.node.clone();
+            self.tell(Event::Node(node));
+        }
         Ok(())
     }
 
@@ -398,7 +423,10 @@ impl World {
 
     fn add_node(&mut self) -> Result<(), BuildError> {
         self.numbered += 1;
-        let hardware = hardware::arbitrary(&mut self.dice, self.numbered as usize)?;
+        let mut hardware = hardware::arbitrary(&mut self.dice, self.numbered as usize)?;
+        if let Some((key, value)) = self.policy.pool_label() {
+            hardware.node.labels.insert(key, value);
+        }
         self.come(hardware);
         Ok(())
     }

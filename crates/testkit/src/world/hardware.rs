@@ -76,7 +76,7 @@ pub(super) fn arbitrary(dice: &mut Dice, number: usize) -> Result<Hardware, Buil
     let labels = labels(dice, &name, kind);
     let taints = taints(dice);
     let unschedulable = dice.below(20) == 0;
-    let node = Node { name, labels, taints, unschedulable, allocatable, images: Vec::new() };
+    let node = Node { name, labels, taints, unschedulable, allocatable, ..Node::default() };
     Ok(Hardware { node, topology: (dice.below(6) > 0).then(|| Arc::new(topology)) })
 }
 

@@ -10,12 +10,14 @@ mod happening;
 mod hardware;
 mod offer;
 mod order;
+mod policy;
 mod rules;
 mod run;
 mod tenancy;
 mod tenants;
 mod trial;
 mod twin;
+mod warm;
 mod workload;
 
 pub use checker::{Checker, Law, Violation};

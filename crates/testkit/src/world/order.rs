@@ -116,6 +116,11 @@ fn lanes(act: &Act, nodes: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
         Event::QuotaGone(_, name) => vec![object("quota", name)],
         Event::Team(team) => vec![object("team", &team.name)],
         Event::TeamGone(name) => vec![object("team", name)],
+        Event::Pool(pool) => vec![object("pool", &pool.name)],
+        Event::PoolGone(name) => vec![object("pool", name)],
+        Event::Headroom(headroom) => vec![object("headroom", &headroom.name)],
+        Event::HeadroomGone(name) => vec![object("headroom", name)],
+        Event::Classes(_) => vec![object("classes", &"".into())],
         _ => Vec::new(),
     }
 }

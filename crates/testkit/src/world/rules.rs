@@ -37,11 +37,11 @@ struct Resident<'a> {
 /// A cluster as it is or would be.
 #[derive(Clone)]
 pub(super) struct Scene<'a> {
-    books: &'a Books,
+    pub(super) books: &'a Books,
     residents: Vec<Resident<'a>>,
     /// Pods that are taken to be gone.
     gone: Vec<Arc<str>>,
-    kubelets: bool,
+    pub(super) kubelets: bool,
     unknown: UnknownTopology,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether what the node's kubelet has handed out is known, or need not be.
-    fn is_known(&self, node: &Arc<str>) -> bool {
+    pub(super) fn is_known(&self, node: &Arc<str>) -> bool {
         !self.kubelets || self.books.twins.get(node).is_none_or(|twin| twin.is_known())
     }
 
@@ -88,6 +88,7 @@ impl<'a> Scene<'a> {
     pub(super) fn takes(&self, pod: &Entry, node: &Arc<str>) -> Result<(), Why> {
         let plain = self.kubelet_of(node);
         self.fits(pod, node, plain.as_ref())?;
+        self.spares(pod, node, plain.as_ref())?;
         let mut ahead: Vec<&Entry> = self.ahead(pod, node).collect();
         ahead.sort_by_key(|other| {
             let object = &other.object;
@@ -102,7 +103,8 @@ impl<'a> Scene<'a> {
             with.add(other, node, kubelet.as_mut())?;
         }
         let fits = with.fits(pod, node, kubelet.as_ref());
-        fits.map(|_| ()).map_err(|_| "it is kept for a pod that waits")
+        fits.map_err(|_| "it is kept for a pod that waits")?;
+        with.spares(pod, node, kubelet.as_ref())
     }
 
     /// Pods that wait for the node and are at least as important. For Berth, of two equals that wait
@@ -121,7 +123,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Adds a pod that waits for the node as if it had come.
-    fn add(
+    pub(super) fn add(
         &mut self,
         pod: &'a Entry,
         name: &Arc<str>,
@@ -154,7 +156,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The node's kubelet, if that is known and believed, without the pods that are gone.
-    fn kubelet_of(&self, node: &Arc<str>) -> Option<Kubelet> {
+    pub(super) fn kubelet_of(&self, node: &Arc<str>) -> Option<Kubelet> {
         let twin = self.books.twins.get(node).filter(|twin| twin.is_known() && self.kubelets)?;
         let mut kubelet = twin.kubelet().clone();
         self.gone.iter().for_each(|uid| {
@@ -174,6 +176,9 @@ impl<'a> Scene<'a> {
         let node = self.books.nodes.get(name).ok_or("there is no such node")?;
         let spec = pod.spec();
         object(spec, node)?;
+        if self.kubelets && !self.books.pool_admits(self.books.class_of(spec), node) {
+            return Err("its pool is for other classes of work");
+        }
         let here: Vec<&Resident<'_>> =
             self.residents.iter().filter(|one| one.node.name == *name).collect();
         room(spec, node, &here)?;
@@ -363,7 +368,7 @@ fn names(own: &PodSpec, term: &PodTerm) -> Vec<Arc<str>> {
 }
 
 /// What the node's object says.
-fn object(spec: &PodSpec, node: &Node) -> Result<(), Why> {
+pub(super) fn object(spec: &PodSpec, node: &Node) -> Result<(), Why> {
     if spec.node_name.as_ref().is_some_and(|name| *name != node.name) {
         return Err("it is not the node that the pod names");
     }

@@ -55,6 +55,7 @@ impl Watched {
     /// One decision.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
         let decision = self.engine.decide(now_ms);
+        self.checker.kept(self.engine.headroom());
         self.checker.decided(decision.as_ref(), now_ms);
         decision
     }

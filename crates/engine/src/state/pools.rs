@@ -1,0 +1,125 @@
+//! What pools of nodes say about classes of work, and which class a pod is of.
+//!
+//! Owns whether classes matter at all: where no pool and no headroom speaks of them, nothing is told
+//! apart by class and nothing is worked out. Must not know how preferences are weighed.
+
+use berth_model::node::Node;
+use berth_model::policy::Pool;
+use berth_model::spec::PodSpec;
+use berth_model::workload::{
+    CapacityType, ClassRules, PoolClasses, WorkloadClass, capacity_of, pool_of,
+};
+
+use super::State;
+use crate::changes::Change;
+use crate::event::Event;
+use crate::table::NodeIx;
+
+/// How well a node suits a class, in all: what its pool says of the class, and on which terms it is
+/// had. What is not said lies between good and bad.
+const WANTED: i64 = 60;
+const WANTED_UNSAID: i64 = 30;
+const TERMS: i64 = 40;
+const TERMS_UNSAID: i64 = 20;
+
+impl State {
+    /// The class by which a pod is told apart; `None` where classes do not matter.
+    pub(crate) fn claim_of(&self, spec: &PodSpec) -> Option<WorkloadClass> {
+        self.classes_matter.then(|| self.class_rules.class_of(spec))
+    }
+
+    /// How well a node suits pods of a class, 0 to 100; `None` if its pool is not for them.
+    pub(crate) fn pool_fit(&self, claim: Option<WorkloadClass>, node: &Node) -> Option<i64> {
+        let Some(class) = claim.filter(|_| self.pools_say) else { return Some(0) };
+        let pool = self.pool_of(node);
+        let wanted = match pool.map_or(PoolClasses::Any, |pool| pool.classes) {
+            PoolClasses::Any => WANTED_UNSAID,
+            PoolClasses::Preferred(of) | PoolClasses::Only(of) if of.contains(class) => WANTED,
+            PoolClasses::Preferred(_) => 0,
+            PoolClasses::Only(_) => return None,
+        };
+        let capacity = pool.and_then(|pool| pool.capacity).or_else(|| capacity_of(&node.labels));
+        let terms = match capacity {
+            None => TERMS_UNSAID,
+            Some(CapacityType::OnDemand) if class.is_serving() => TERMS,
+            Some(CapacityType::Spot) if !class.is_serving() => TERMS,
+            Some(_) => 0,
+        };
+        Some(wanted + terms)
+    }
+
+    /// The pool a node belongs to, if it is known.
+    pub(crate) fn pool_of(&self, node: &Node) -> Option<&Pool> {
+        self.pools.get(pool_of(&node.labels)?)
+    }
+
+    /// What operators say about classes of work; the event that would say what was said before, if
+    /// that was something else.
+    pub(super) fn apply_class_policy(&mut self, event: Event) -> Option<Event> {
+        match event {
+            Event::Pool(pool) => Some(self.set_pool(pool)),
+            Event::PoolGone(name) => self.remove_pool(&name),
+            Event::Classes(rules) => self.set_class_rules(rules),
+            Event::Headroom(headroom) => self.set_headroom(headroom),
+            Event::HeadroomGone(name) => self.remove_headroom(&name),
+            _ => None,
+        }
+    }
+
+    fn set_pool(&mut self, pool: Pool) -> Event {
+        let name = pool.name.clone();
+        let before = self.pools.insert(name.clone(), pool);
+        self.pool_changed(&name, before.as_ref());
+        before.map_or(Event::PoolGone(name), Event::Pool)
+    }
+
+    fn remove_pool(&mut self, name: &str) -> Option<Event> {
+        let before = self.pools.remove(name)?;
+        self.pool_changed(name, Some(&before));
+        Some(Event::Pool(before))
+    }
+
+    fn pool_changed(&mut self, name: &str, before: Option<&Pool>) {
+        let after = self.pools.get(name);
+        let of = |pool: Option<&Pool>| pool.map(|pool| (pool.classes, pool.capacity));
+        if of(before).unwrap_or_default() == of(after).unwrap_or_default() {
+            return;
+        }
+        self.pools_say = self.pools.values().any(says_something);
+        self.classes_may_matter();
+        let of_pool = |at: &NodeIx| {
+            let labels = &self.nodes[*at].object.labels;
+            pool_of(labels).is_some_and(|one| one.as_ref() == name)
+        };
+        let nodes: Vec<NodeIx> = self.nodes.indexes().filter(of_pool).collect();
+        nodes.into_iter().for_each(|at| self.touch(at, Change::Node));
+        self.changes.everything();
+    }
+
+    /// How pods that do not say their class come by one.
+    fn set_class_rules(&mut self, rules: ClassRules) -> Option<Event> {
+        if rules == self.class_rules {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.class_rules, rules);
+        if self.classes_matter {
+            self.forget_shapes();
+            self.changes.everything();
+        }
+        Some(Event::Classes(before))
+    }
+
+    /// Pods are told apart by class from now on, or not any more.
+    pub(super) fn classes_may_matter(&mut self) {
+        let matter = self.pools_say || !self.headrooms.is_empty();
+        if matter != self.classes_matter {
+            self.classes_matter = matter;
+            self.forget_shapes();
+            self.changes.everything();
+        }
+    }
+}
+
+fn says_something(pool: &Pool) -> bool {
+    pool.classes != PoolClasses::Any || pool.capacity.is_some()
+}

@@ -1,0 +1,251 @@
+//! Classes of work: who has the first claim on what is free, and where each is welcome.
+//!
+//! Owns the classes, how a pod comes by one, and what pools of nodes say about them. Must not know
+//! any scheduler.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::label::Labels;
+use crate::spec::PodSpec;
+
+/// What kind of work a pod does. Ordered by claim: whoever comes later may use what is kept warm for
+/// those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkloadClass {
+    /// Trying things out; nobody waits for it.
+    Experimentation,
+    /// Work with a deadline at best: training, evaluation, offline inference.
+    Batch,
+    /// Serving that other services wait for: embeddings, rerankers.
+    Embedding,
+    /// Serving that people wait for.
+    Interactive,
+}
+
+impl WorkloadClass {
+    /// All of them, the least claim first.
+    pub const ALL: [Self; 4] =
+        [Self::Experimentation, Self::Batch, Self::Embedding, Self::Interactive];
+
+    /// As labels spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Experimentation => "experimentation",
+            Self::Batch => "batch",
+            Self::Embedding => "embedding",
+            Self::Interactive => "interactive",
+        }
+    }
+
+    /// The class of this name; `None` if there is no such class.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == text)
+    }
+
+    /// Whether somebody waits for each answer, so that losing a node on short notice hurts.
+    pub const fn is_serving(self) -> bool {
+        matches!(self, Self::Interactive | Self::Embedding)
+    }
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+impl fmt::Display for WorkloadClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Some of the classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ClassSet(u8);
+
+impl ClassSet {
+    /// Whether the class is one of them.
+    pub const fn contains(self, class: WorkloadClass) -> bool {
+        self.0 & class.bit() != 0
+    }
+
+    /// Those that are in the set, the strongest claim first.
+    pub fn iter(self) -> impl Iterator<Item = WorkloadClass> {
+        WorkloadClass::ALL.into_iter().rev().filter(move |class| self.contains(*class))
+    }
+}
+
+impl FromIterator<WorkloadClass> for ClassSet {
+    fn from_iter<I: IntoIterator<Item = WorkloadClass>>(classes: I) -> Self {
+        Self(classes.into_iter().fold(0, |bits, class| bits | class.bit()))
+    }
+}
+
+/// Which class pods are of that do not say so: by priority, at least so much for each.
+///
+/// By default 1,000,000 and more is interactive, 100,000 and more embedding, everything else that is
+/// not negative batch, and negative priorities are experimentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClassRules {
+    /// The least priority of interactive work.
+    pub interactive_priority_min: i32,
+    /// The least priority of embedding; what is above interactive's has no effect.
+    pub embedding_priority_min: i32,
+    /// The least priority of batch; below it is experimentation.
+    pub batch_priority_min: i32,
+}
+
+impl Default for ClassRules {
+    fn default() -> Self {
+        Self {
+            interactive_priority_min: 1_000_000,
+            embedding_priority_min: 100_000,
+            batch_priority_min: 0,
+        }
+    }
+}
+
+impl ClassRules {
+    /// The class of a pod: what it says itself, otherwise by its priority.
+    pub fn class_of(&self, pod: &PodSpec) -> WorkloadClass {
+        let by_priority = || match pod.priority {
+            one if one >= self.interactive_priority_min => WorkloadClass::Interactive,
+            one if one >= self.embedding_priority_min => WorkloadClass::Embedding,
+            one if one >= self.batch_priority_min => WorkloadClass::Batch,
+            _ => WorkloadClass::Experimentation,
+        };
+        pod.class.unwrap_or_else(by_priority)
+    }
+}
+
+/// Which classes a pool of nodes is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PoolClasses {
+    /// All alike.
+    #[default]
+    Any,
+    /// These rather than others, but others may use what is left.
+    Preferred(ClassSet),
+    /// These, and no others.
+    Only(ClassSet),
+}
+
+impl PoolClasses {
+    /// Whether pods of the class may be there.
+    pub const fn admits(self, class: WorkloadClass) -> bool {
+        match self {
+            Self::Any | Self::Preferred(_) => true,
+            Self::Only(classes) => classes.contains(class),
+        }
+    }
+}
+
+/// On which terms a node is had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CapacityType {
+    /// For as long as it is wanted.
+    OnDemand,
+    /// Until the provider wants it back, which can be at short notice.
+    Spot,
+}
+
+/// Labels that name a node's pool. The first that a node has counts.
+pub const POOL_LABELS: [&str; 5] = [
+    "berth.dev/pool",
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+];
+
+/// Labels by which nodes that can be taken back are known, with the value that says so and, where
+/// there is one, the value that says they are not. The first that a node has counts.
+const CAPACITY_LABELS: [(&str, &str, &str); 6] = [
+    ("karpenter.sh/capacity-type", "spot", "on-demand"),
+    ("eks.amazonaws.com/capacityType", "SPOT", "ON_DEMAND"),
+    ("cloud.google.com/gke-spot", "true", "false"),
+    ("cloud.google.com/gke-preemptible", "true", "false"),
+    ("kubernetes.azure.com/scalesetpriority", "spot", "regular"),
+    ("node.kubernetes.io/lifecycle", "spot", "normal"),
+];
+
+/// The pool that a node's labels name.
+pub fn pool_of(labels: &Labels) -> Option<&Arc<str>> {
+    POOL_LABELS.iter().find_map(|key| labels.get(key))
+}
+
+/// On which terms a node is had, as far as its labels say.
+pub fn capacity_of(labels: &Labels) -> Option<CapacityType> {
+    CAPACITY_LABELS.iter().find_map(|(key, spot, on_demand)| match labels.get(key)?.as_ref() {
+        value if value == *spot => Some(CapacityType::Spot),
+        value if value == *on_demand => Some(CapacityType::OnDemand),
+        _ => None,
+    })
+}
+
+/// Room that is kept free for a class, so that its next pods need not wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headroom {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What must fit each time, as a pod would ask for it: four GPUs with their CPUs, one MIG slice, a
+    /// part of a GPU. Where it may be (selectors, taints, affinity to nodes) counts; what it wants of
+    /// other pods and volumes does not.
+    pub template: Arc<PodSpec>,
+    /// How many times it is to fit.
+    pub count: u32,
+    /// For which class it is kept. Pods of that class and of those with a stronger claim may use it.
+    pub class: WorkloadClass,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(class: Option<WorkloadClass>, priority: i32) -> PodSpec {
+        PodSpec { class, priority, ..PodSpec::default() }
+    }
+
+    #[test]
+    fn what_a_pod_says_counts_before_its_priority() {
+        let rules = ClassRules::default();
+        let of = |class, priority| rules.class_of(&pod(class, priority));
+        assert_eq!(of(Some(WorkloadClass::Batch), 2_000_000), WorkloadClass::Batch);
+        assert_eq!(of(None, 1_000_000), WorkloadClass::Interactive);
+        assert_eq!(of(None, 999_999), WorkloadClass::Embedding);
+        assert_eq!(of(None, 0), WorkloadClass::Batch);
+        assert_eq!(of(None, -1), WorkloadClass::Experimentation);
+    }
+
+    #[test]
+    fn classes_are_ordered_by_claim_and_known_by_name() {
+        assert!(WorkloadClass::ALL.is_sorted());
+        for class in WorkloadClass::ALL {
+            assert_eq!(WorkloadClass::parse(class.as_str()), Some(class));
+        }
+        assert_eq!(WorkloadClass::parse("Interactive"), None);
+    }
+
+    #[test]
+    fn the_first_label_that_names_a_pool_counts() {
+        let labels: Labels =
+            [("cloud.google.com/gke-nodepool", "gke"), ("karpenter.sh/nodepool", "karpenter")]
+                .into_iter()
+                .collect();
+        assert_eq!(pool_of(&labels).map(AsRef::as_ref), Some("karpenter"));
+        let spot: Labels = [("eks.amazonaws.com/capacityType", "SPOT")].into_iter().collect();
+        assert_eq!(capacity_of(&spot), Some(CapacityType::Spot));
+        let strange: Labels = [("karpenter.sh/capacity-type", "reserved")].into_iter().collect();
+        assert_eq!(capacity_of(&strange), None);
+    }
+
+    #[test]
+    fn a_pool_for_some_classes_only_admits_no_others() {
+        let serving: ClassSet =
+            WorkloadClass::ALL.into_iter().filter(|class| class.is_serving()).collect();
+        assert!(PoolClasses::Only(serving).admits(WorkloadClass::Embedding));
+        assert!(!PoolClasses::Only(serving).admits(WorkloadClass::Batch));
+        assert!(PoolClasses::Preferred(serving).admits(WorkloadClass::Batch));
+        assert_eq!(serving.iter().next(), Some(WorkloadClass::Interactive));
+    }
+}
