@@ -1,6 +1,7 @@
 //! Measures speed on release builds.
 
 pub(crate) mod engine;
+pub(crate) mod eta;
 pub(crate) mod instructions;
 pub(crate) mod kubelet;
 pub(crate) mod mig;

@@ -107,6 +107,15 @@ enum Bench {
         #[arg(long, default_value_t = 100_000)]
         nodes_max: usize,
     },
+    /// Forecasts of when pods start, on a trace replayed with departures
+    Eta {
+        /// The folder with the openb trace
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        /// Seeds of the replays, each with all loads
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
+        seeds: Vec<u64>,
+    },
     /// What three profiles strand on 1,000 nodes
     Stranding,
     /// Acceptance and stranded units of MIG slices under four mixes, against four baselines
@@ -176,6 +185,9 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Engine { nodes_max } } => {
             bench::engine::run(nodes_max)?;
             bench::stranding::run().map(|()| true)
+        }
+        Task::Bench { of: Bench::Eta { data, seeds } } => {
+            bench::eta::run(&data, &seeds).map(|()| true)
         }
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
         Task::Bench { of: Bench::Mig(options) } => bench::mig::run(&options),

@@ -19,6 +19,7 @@ pub mod headroom;
 mod kube;
 mod mirror;
 mod offer;
+pub mod outline;
 mod overlay;
 mod query;
 mod queue;

@@ -85,6 +85,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-kubelet",
             "berth-tenancy",
             "berth-engine",
+            "berth-forecast",
             "berth-capacity",
             "berth-forecast",
             "berth-sim",

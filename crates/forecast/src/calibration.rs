@@ -1,0 +1,318 @@
+//! What was told and what came true, and what follows for the next forecast.
+//!
+//! Owns the record. Simulated futures are never quite right: lifetimes are learned, and some rules are
+//! left out. So every bound is corrected by conformal prediction: of the past forecasts whose simulated
+//! bound was most like this one, the waits that came, as multiples of what was simulated, say by how
+//! much to stretch it so that the wanted share comes true. Those who still wait count too, as waiting
+//! for longer than until now (Kaplan and Meier again), or else only short waits would be learned from.
+//! Nothing here knows more than had happened by the time it is asked. Must not know how bounds were
+//! simulated.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::forecast::{HORIZON_MS, LEVELS, LEVELS_MILLI};
+
+/// So many forecasts that have been settled are remembered.
+const SETTLED_MAX: usize = 1_536;
+
+/// So many that have not been settled are followed.
+const OPEN_MAX: usize = 4_096;
+
+/// So many of the most similar ones are looked at.
+const SIMILAR_MAX: usize = 160;
+
+/// With so many similar ones the simulated bound itself counts for nothing any more.
+const SIMILAR_ENOUGH: f64 = 40.0;
+
+/// By how much the share that is aimed at moves when a bound is kept or not, and how far at most. Past
+/// forecasts come in bursts that are alike, which the correction above takes for more evidence than
+/// they are; this keeps the share right in the long run whatever comes (adaptive conformal inference,
+/// Gibbs and Candès 2021).
+const AIM_STEP: f64 = 0.02;
+const AIM_OFF_MAX: f64 = 0.16;
+
+/// Bounds that differ by less than a doubling are aimed alike, from half a minute up.
+const AIMS: usize = 12;
+const AIM_FIRST_MS: u64 = 30_000;
+
+/// Where too many still wait, a bound is stretched by so much beyond the longest wait at most.
+const TAIL_MAX: f64 = 8.0;
+
+/// Shorter waits are not told apart.
+const SHORTEST_MS: f64 = 1_000.0;
+
+/// One forecast.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    at_ms: i64,
+    simulated_ms: [f64; LEVELS],
+    within_ms: [Option<u64>; LEVELS],
+    /// Which bounds have been judged, as bits.
+    judged: u8,
+}
+
+/// One that has been settled.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    simulated_ms: [f64; LEVELS],
+    wait_ms: f64,
+    /// It started; otherwise it went away after so long.
+    started: bool,
+}
+
+/// How often forecasts came true.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reliability {
+    /// For each level: how many bounds were told and are settled, and how many of them were kept.
+    pub told: [(u64, u64); LEVELS],
+    /// The mean Brier score of these statements: the squared difference between the probability told
+    /// and what came (1 or 0).
+    pub brier: f64,
+}
+
+/// The record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Calibration {
+    open: BTreeMap<Arc<str>, Vec<Told>>,
+    open_count: usize,
+    settled: VecDeque<Settled>,
+    told: [(u64, u64); LEVELS],
+    squares: f64,
+    /// By level and length of the bound: how far the share that is aimed at is off the wanted one.
+    aims: [[f64; AIMS]; LEVELS],
+}
+
+/// A past forecast as evidence: how like it is, what came as a multiple of what was simulated, and
+/// whether that came or only has not come yet.
+#[derive(Clone, Copy, Debug)]
+struct Evidence {
+    unlike: f64,
+    ratio: f64,
+    certain: bool,
+}
+
+impl Calibration {
+    /// The bounds to tell for simulated ones, and how many similar forecasts they rest on.
+    pub(crate) fn correct(
+        &self,
+        simulated_ms: &[Option<u64>; LEVELS],
+        now_ms: i64,
+    ) -> ([Option<u64>; LEVELS], usize) {
+        let mut within_ms = [None; LEVELS];
+        let mut floor_ms = 0.0;
+        let mut similar = 0;
+        for (level, bound_ms) in in_numbers(simulated_ms).into_iter().enumerate() {
+            let evidence = sorted(self.similar(level, bound_ms, now_ms));
+            similar = evidence.len();
+            let wanted = f64::from(LEVELS_MILLI[level]) / 1000.0;
+            let count = evidence.len() as f64;
+            let believed = (count / SIMILAR_ENOUGH).min(1.0);
+            let stretched_ms =
+                |aim: f64| bound_ms * (1.0 + (stretch(&evidence, aim) - 1.0) * believed);
+            let off = self.aims[level][aim_of(stretched_ms(wanted) as u64)];
+            let corrected_ms = stretched_ms((wanted + off).clamp(0.02, 0.985));
+            floor_ms = corrected_ms.max(floor_ms);
+            within_ms[level] = (floor_ms < HORIZON_MS as f64).then_some(floor_ms as u64);
+        }
+        (within_ms, similar)
+    }
+
+    /// The past forecasts that are most like one with this bound.
+    fn similar(&self, level: usize, bound_ms: f64, now_ms: i64) -> Vec<Evidence> {
+        let evidence = |simulated_ms: f64, wait_ms: f64, certain: bool| Evidence {
+            unlike: if simulated_ms > bound_ms {
+                simulated_ms / bound_ms
+            } else {
+                bound_ms / simulated_ms
+            },
+            ratio: wait_ms / simulated_ms,
+            certain,
+        };
+        let settled = self.settled.iter();
+        let settled =
+            settled.map(|one| evidence(one.simulated_ms[level], one.wait_ms, one.started));
+        let open = self.open.values().flatten().map(|told| {
+            let waited_ms = now_ms.saturating_sub(told.at_ms).max(0) as f64;
+            evidence(told.simulated_ms[level], waited_ms, false)
+        });
+        let mut all: Vec<Evidence> = settled.chain(open).collect();
+        if all.len() > SIMILAR_MAX {
+            let by_likeness = |one: &Evidence, two: &Evidence| one.unlike.total_cmp(&two.unlike);
+            all.select_nth_unstable_by(SIMILAR_MAX, by_likeness);
+            all.truncate(SIMILAR_MAX);
+        }
+        all
+    }
+
+    /// Something has been told.
+    pub(crate) fn record(
+        &mut self,
+        uid: &Arc<str>,
+        now_ms: i64,
+        simulated_ms: &[Option<u64>; LEVELS],
+        within_ms: [Option<u64>; LEVELS],
+    ) {
+        self.judge_overdue(now_ms);
+        if self.open_count < OPEN_MAX {
+            self.open_count += 1;
+            let simulated_ms = in_numbers(simulated_ms);
+            let told = Told { at_ms: now_ms, simulated_ms, within_ms, judged: 0 };
+            self.open.entry(uid.clone()).or_default().push(told);
+        }
+    }
+
+    /// A bound was kept, or was not.
+    fn judge(&mut self, level: usize, bound_ms: u64, kept: bool) {
+        let told = &mut self.told[level];
+        (told.0, told.1) = (told.0 + 1, told.1 + u64::from(kept));
+        let off = f64::from(LEVELS_MILLI[level]) / 1000.0 - f64::from(u8::from(kept));
+        self.squares += off * off;
+        let aim = &mut self.aims[level][aim_of(bound_ms)];
+        *aim = (*aim + AIM_STEP * off).clamp(-AIM_OFF_MAX, AIM_OFF_MAX);
+    }
+
+    /// Bounds that have passed while pods still wait were not kept; that is known before they start.
+    fn judge_overdue(&mut self, now_ms: i64) {
+        let mut overdue = Vec::new();
+        for told in self.open.values_mut().flatten() {
+            let waited_ms = now_ms.saturating_sub(told.at_ms).max(0) as u64;
+            for (level, bound_ms) in told.within_ms.into_iter().enumerate() {
+                let bound_ms = bound_ms.filter(|bound_ms| waited_ms > *bound_ms);
+                if let Some(bound_ms) = bound_ms.filter(|_| told.judged & 1 << level == 0) {
+                    told.judged |= 1 << level;
+                    overdue.push((level, bound_ms));
+                }
+            }
+        }
+        overdue.into_iter().for_each(|(level, bound_ms)| self.judge(level, bound_ms, false));
+    }
+
+    /// A pod has started, or has gone away without.
+    pub(crate) fn settle(&mut self, uid: &str, now_ms: i64, started: bool) {
+        for told in self.open.remove(uid).unwrap_or_default() {
+            self.open_count -= 1;
+            let wait_ms = now_ms.saturating_sub(told.at_ms).max(0) as u64;
+            for (level, bound_ms) in told.within_ms.into_iter().enumerate() {
+                let bound_ms = bound_ms.filter(|_| told.judged & 1 << level == 0);
+                // Who went away in time has shown nothing.
+                if let Some(bound_ms) = bound_ms.filter(|bound_ms| started || wait_ms > *bound_ms) {
+                    self.judge(level, bound_ms, started && wait_ms <= bound_ms);
+                }
+            }
+            let (simulated_ms, wait_ms) = (told.simulated_ms, wait_ms as f64);
+            self.settled.push_back(Settled { simulated_ms, wait_ms, started });
+            if self.settled.len() > SETTLED_MAX {
+                self.settled.pop_front();
+            }
+        }
+    }
+
+    pub(crate) fn reliability(&self) -> Reliability {
+        let count: u64 = self.told.iter().map(|(told, _)| told).sum();
+        Reliability { told: self.told, brier: self.squares / count.max(1) as f64 }
+    }
+}
+
+fn in_numbers(bounds_ms: &[Option<u64>; LEVELS]) -> [f64; LEVELS] {
+    bounds_ms.map(|bound_ms| (bound_ms.unwrap_or(HORIZON_MS) as f64).max(SHORTEST_MS))
+}
+
+/// Which bounds are aimed like one of this length.
+fn aim_of(bound_ms: u64) -> usize {
+    let doublings = (bound_ms / AIM_FIRST_MS).checked_ilog2();
+    doublings.map_or(0, |doublings| 1 + doublings as usize).min(AIMS - 1)
+}
+
+fn sorted(mut evidence: Vec<Evidence>) -> Vec<Evidence> {
+    evidence.sort_unstable_by(|one, two| {
+        one.ratio.total_cmp(&two.ratio).then(two.certain.cmp(&one.certain))
+    });
+    evidence
+}
+
+/// The multiple below which the wanted share came true; with a little more than that share, because a
+/// forecast that is not among the evidence is as likely to be the next largest. The evidence is sorted.
+fn stretch(evidence: &[Evidence], wanted: f64) -> f64 {
+    let count = evidence.len() as f64;
+    let wanted_left = 1.0 - (wanted * (count + 1.0) / count.max(1.0)).min(1.0);
+    let (mut left, mut largest) = (1.0_f64, 1.0);
+    for (before, one) in evidence.iter().enumerate() {
+        largest = one.ratio;
+        if one.certain {
+            left *= 1.0 - 1.0 / (count - before as f64);
+            if left <= wanted_left + 1e-9 {
+                return one.ratio;
+            }
+        }
+    }
+    // Too many still wait to tell. Longer waits are taken to be as rare as they are long.
+    largest * (left / wanted_left.max(left / TAIL_MAX)).max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_MS: u64 = 1_000;
+
+    /// Forecasts of `bound`, one after another, each settled by `wait` before the next.
+    fn run(mut calibration: Calibration, waits_s: impl Iterator<Item = u64>) -> (Calibration, f64) {
+        let mut now_ms = 0;
+        let (mut told, mut kept) = (0.0, 0.0);
+        for (at, wait_s) in waits_s.enumerate() {
+            let simulated_ms = [Some(100 * SECOND_MS); LEVELS];
+            let (within_ms, _) = calibration.correct(&simulated_ms, now_ms);
+            let uid: Arc<str> = format!("pod-{at}").into();
+            calibration.record(&uid, now_ms, &simulated_ms, within_ms);
+            now_ms += (wait_s * SECOND_MS) as i64;
+            calibration.settle(&uid, now_ms, true);
+            if at >= 200 {
+                told += 1.0;
+                kept +=
+                    f64::from(u8::from(within_ms[4].is_some_and(|ms| wait_s * SECOND_MS <= ms)));
+            }
+        }
+        (calibration, kept / told)
+    }
+
+    #[test]
+    fn bounds_come_true_as_often_as_they_say_however_wrong_the_simulation_is() {
+        for factor in [1, 30, 500] {
+            let dice = crate::dice::Dice::new(factor);
+            let waits = (0..1_000).map(|at| 1 + dice.below(at, 100) as u64 * factor / 10);
+            let (calibration, share) = run(Calibration::default(), waits);
+            // So many similar ones leave a standard error of three points.
+            assert!((0.72..0.88).contains(&share), "{factor}: {share}");
+            let reliability = calibration.reliability();
+            assert_eq!(reliability.told[4].0, 1_000);
+            assert!(reliability.brier < 0.2, "{reliability:?}");
+        }
+    }
+
+    #[test]
+    fn those_who_still_wait_count() {
+        let mut calibration = Calibration::default();
+        let simulated_ms = [Some(100 * SECOND_MS); LEVELS];
+        for at in 0..100 {
+            let uid: Arc<str> = format!("pod-{at}").into();
+            calibration.record(&uid, 0, &simulated_ms, simulated_ms);
+            // Half start soon, half have not after an hour.
+            if at % 2 == 0 {
+                calibration.settle(&uid, 10_000, true);
+            }
+        }
+        let (within_ms, similar) = calibration.correct(&simulated_ms, 3_600_000);
+        assert_eq!(similar, 100);
+        assert!(within_ms[1].unwrap() < 40_000, "a quarter start soon: {within_ms:?}");
+        assert!(within_ms[4].unwrap() > 3_000_000, "most do not: {within_ms:?}");
+    }
+
+    #[test]
+    fn bounds_never_fall_with_the_level() {
+        let (calibration, _) = run(Calibration::default(), (0..300).map(|at: u64| at * 37 % 211));
+        let simulated_ms = std::array::from_fn(|level| Some(10 * SECOND_MS << level));
+        let (within_ms, _) = calibration.correct(&simulated_ms, 10_000_000);
+        assert!(within_ms.is_sorted(), "{within_ms:?}");
+    }
+}

@@ -1,0 +1,327 @@
+//! The forecaster: it is told what the engine is told and what it decides, and says when pods start.
+//!
+//! Owns the scene, what is learned, and the record of what was told. Must not know time but as told.
+
+use std::sync::Arc;
+
+use berth_engine::decision::{Decision, HeldBy};
+use berth_engine::event::Event;
+
+use crate::calibration::{Calibration, Reliability};
+use crate::dice::Dice;
+use crate::forecast::{
+    Blocker, Confidence, Doubt, End, Eta, Forecast, Grade, HORIZON_MS, Hold, LEVELS_MILLI, Lack,
+    Outlook, PlannedNode,
+};
+use crate::future::{Ending, Future, Target};
+use crate::lifetime::Lifetimes;
+use crate::scene::{NodeIx, Outcome, PodRow, Scene, Stay};
+use crate::stage::Stage;
+use crate::table::Index as _;
+
+/// How much work a forecast may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// So many futures are tried.
+    pub futures: usize,
+    /// So many comparisons are made in all futures together; when they are used up, the rest of the
+    /// futures is left out or cut short.
+    pub steps_max: u64,
+    /// What chance is made from: the same seed and the same past give the same forecast.
+    pub seed: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { futures: 48, steps_max: 100_000, seed: 1 }
+    }
+}
+
+/// At least so many futures are tried, each with its part of the work.
+const FUTURES_MIN: usize = 20;
+
+/// With fewer lifetimes, or fewer forecasts that have been checked, there is doubt.
+const LIFETIMES_FEW: f64 = 100.0;
+const FORECASTS_FEW: usize = 100;
+
+/// So many of those in the way are named.
+const BLOCKERS_MAX: usize = 3;
+
+/// Says when pods start.
+#[derive(Default)]
+pub struct Forecaster {
+    effort: Effort,
+    scene: Scene,
+    lifetimes: Lifetimes,
+    calibration: Calibration,
+    /// Used again for every future.
+    future: Future,
+}
+
+impl Forecaster {
+    /// One that knows of nothing yet.
+    pub fn new(effort: Effort) -> Self {
+        Self { effort, ..Self::default() }
+    }
+
+    /// Something is as the event says. Events are those of the engine, and come in its order.
+    pub fn observe(&mut self, event: &Event, now_ms: i64) {
+        let outcome = match event {
+            Event::Node(node) => {
+                self.scene.set_node(node.clone());
+                None
+            }
+            Event::NodeGone(name) => {
+                self.scene.remove_node(name);
+                None
+            }
+            Event::Pod(pod) => self.scene.set_pod(pod, now_ms),
+            Event::PodGone(uid) => self.scene.remove_pod(uid, now_ms),
+            _ => None,
+        };
+        self.learn(outcome, now_ms);
+    }
+
+    /// The engine has decided something.
+    pub fn decided(&mut self, decision: &Decision, now_ms: i64) {
+        match decision {
+            Decision::Bind(binding) => {
+                let outcome = self.scene.bind(binding, now_ms);
+                self.learn(outcome, now_ms);
+            }
+            Decision::Preempt(preempting) => {
+                self.scene.hold(&preempting.pod, None);
+                self.scene.evict(preempting, now_ms);
+            }
+            Decision::Hold { pod, by } => {
+                let hold = match by {
+                    HeldBy::Quota(refusal) => {
+                        Hold::Quota(refusal.quota().cloned().unwrap_or_default())
+                    }
+                    HeldBy::Share(_) => Hold::Share,
+                };
+                self.scene.hold(pod, Some(hold));
+            }
+            Decision::Wait { pod } => self.scene.hold(pod, None),
+        }
+    }
+
+    /// A decision to bind a pod could not be carried out.
+    pub fn undone(&mut self, uid: &str) {
+        self.scene.unbind(uid);
+    }
+
+    /// A node is to come. It is expected until it has come or is [called off](Self::call_off).
+    pub fn plan(&mut self, planned: PlannedNode) {
+        self.scene.plan(planned);
+    }
+
+    /// A node is not to come any more.
+    pub fn call_off(&mut self, node: &str) {
+        self.scene.planned.remove(node);
+    }
+
+    /// Something keeps a pod from looking for its place; `None`: nothing does any more.
+    pub fn hold(&mut self, uid: &str, hold: Option<Hold>) {
+        self.scene.hold(uid, hold);
+    }
+
+    /// When a pod ends at the latest, or for certain.
+    pub fn expect_end(&mut self, uid: &str, end: Option<End>) {
+        self.scene.expect_end(uid, end);
+    }
+
+    /// How often what was told has come true so far.
+    pub fn reliability(&self) -> Reliability {
+        self.calibration.reliability()
+    }
+
+    fn learn(&mut self, outcome: Option<Outcome>, now_ms: i64) {
+        match outcome {
+            Some(Outcome::Started { uid }) => self.calibration.settle(&uid, now_ms, true),
+            Some(Outcome::Abandoned { uid }) => self.calibration.settle(&uid, now_ms, false),
+            Some(Outcome::Ended { life, age_ms, natural }) => {
+                self.lifetimes.record(life, age_ms, natural);
+            }
+            None => {}
+        }
+    }
+
+    /// Says when a pod starts and remembers having said so. To be asked once the engine has decided
+    /// that the pod has to wait; `None` if it does not wait.
+    pub fn tell(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
+        let forecast = self.forecast(uid, now_ms)?;
+        if let Outlook::Starts(eta) = &forecast.outlook {
+            let (simulated_ms, within_ms) = (&eta.simulated_ms, eta.within_ms);
+            self.calibration.record(&forecast.pod, now_ms, simulated_ms, within_ms);
+        }
+        Some(forecast)
+    }
+
+    /// Says when a pod starts, and forgets having said so.
+    pub fn forecast(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
+        let (_, pod) = self.scene.pod(uid)?;
+        let said = |outlook| Forecast { pod: pod.uid.clone(), at_ms: now_ms, outlook };
+        if !matches!(pod.stay, Stay::Waits) || pod.leaves_by_ms.is_some() {
+            return None;
+        }
+        if let Some(hold) = &pod.hold {
+            return Some(said(Outlook::Held(hold.clone())));
+        }
+        let mut stage = Stage::new(&self.scene, &self.lifetimes, now_ms);
+        if let Some(impossible) = impossible(&mut stage, pod) {
+            return Some(said(impossible));
+        }
+        let crowd = stage.crowd(pod.kind)?;
+        let place = (0..).zip(self.scene.waiting.keys()).find(|(_, turn)| **turn == pod.turn)?.0;
+        let waits =
+            run(&mut self.future, &mut stage, Target { crowd, place }, &self.effort, now_ms);
+        let simulated_ms = LEVELS_MILLI.map(|level| quantile(&waits.sorted_ms, level));
+        let (within_ms, similar) = self.calibration.correct(&simulated_ms, now_ms);
+        let confidence = confidence(&self.lifetimes, &stage, &waits, similar, pod);
+        let eta = Eta {
+            within_ms,
+            simulated_ms,
+            futures: waits.sorted_ms.len(),
+            confidence,
+            waits_for: blockers(&stage, &waits),
+        };
+        Some(said(Outlook::Starts(Box::new(eta))))
+    }
+}
+
+/// How all futures ended.
+struct Waits {
+    /// `None` last: not at all.
+    sorted_ms: Vec<Option<u64>>,
+    /// By resident: in how many futures its end made room.
+    made_room: Vec<u32>,
+}
+
+fn run(
+    future: &mut Future,
+    stage: &mut Stage<'_>,
+    target: Target,
+    effort: &Effort,
+    now_ms: i64,
+) -> Waits {
+    let dice = Dice::new(effort.seed).of(now_ms as u64).of(target.place);
+    let mut waits = Waits { sorted_ms: Vec::new(), made_room: vec![0; stage.residents.len()] };
+    let steps_each_max = effort.steps_max / FUTURES_MIN as u64;
+    let mut steps = 0;
+    for number in 0..effort.futures.max(1) {
+        let ending = future.run(stage, target, dice.of(number as u64), steps_each_max);
+        steps += future.steps;
+        waits.sorted_ms.push(match ending {
+            Ending::Starts(wait_ms, node) => {
+                for resident in &future.gone {
+                    if stage.residents[*resident as usize].node == node {
+                        waits.made_room[*resident as usize] += 1;
+                    }
+                }
+                Some(wait_ms)
+            }
+            Ending::NotYet(wait_ms) => Some(wait_ms),
+            Ending::NotAtAll => None,
+        });
+        if steps >= effort.steps_max && number + 1 >= FUTURES_MIN {
+            break;
+        }
+    }
+    waits.sorted_ms.sort_unstable_by_key(|wait_ms| wait_ms.unwrap_or(u64::MAX));
+    waits
+}
+
+/// The time by which a share of all futures had the pod started.
+fn quantile(sorted_ms: &[Option<u64>], level_milli: u16) -> Option<u64> {
+    let last = sorted_ms.len().saturating_sub(1);
+    let rank = f64::from(level_milli) / 1000.0 * last as f64;
+    let (below, share) = (rank as usize, rank - f64::from(rank as u32));
+    let low_ms = (*sorted_ms.get(below)?)?;
+    let high_ms = (*sorted_ms.get((below + 1).min(last))?).unwrap_or(HORIZON_MS);
+    Some(low_ms + (high_ms.saturating_sub(low_ms) as f64 * share) as u64)
+}
+
+/// Why a pod starts on no node whoever leaves, if so.
+fn impossible(stage: &mut Stage<'_>, pod: &PodRow) -> Option<Outlook> {
+    let kind = stage.scene.kinds.get(pod.kind)?;
+    let mut matches = false;
+    for number in 0..stage.nodes_end() {
+        let node = NodeIx::new(number);
+        let empty = match stage.planned_at(node) {
+            Some((_, room)) => Some(room),
+            None => stage.scene.nodes.get(node).map(|row| &row.empty),
+        };
+        let Some(empty) = empty.filter(|_| stage.accepts(pod.kind, node)) else { continue };
+        if empty.fits(&kind.ask).is_some() {
+            return None;
+        }
+        matches = true;
+    }
+    Some(match &kind.spec.node_name {
+        Some(node) if matches => Outlook::Never { node: node.clone() },
+        _ => Outlook::NeedsCapacity(if matches { Lack::Size } else { Lack::Match }),
+    })
+}
+
+fn confidence(
+    lifetimes: &Lifetimes,
+    stage: &Stage<'_>,
+    waits: &Waits,
+    similar: usize,
+    pod: &PodRow,
+) -> Confidence {
+    let mut doubts = Vec::new();
+    let mut grade = Grade::High;
+    let mut doubt = |doubt: Doubt, at_most: Grade| {
+        doubts.push((at_most, doubt));
+        grade = grade.min(at_most);
+    };
+    let life = stage.scene.kinds.get(pod.kind).map(|kind| kind.life);
+    let [_, _, known] = life.map_or([0.0; 3], |life| lifetimes.evidence(life));
+    if known < LIFETIMES_FEW {
+        let at_most = if known < LIFETIMES_FEW / 5.0 { Grade::Low } else { Grade::Medium };
+        doubt(Doubt::FewLifetimes(known as usize), at_most);
+    }
+    if similar < FORECASTS_FEW {
+        let at_most = if similar < FORECASTS_FEW / 5 { Grade::Low } else { Grade::Medium };
+        doubt(Doubt::FewForecasts(similar), at_most);
+    }
+    let futures = waits.sorted_ms.len().max(1);
+    let never = waits.sorted_ms.iter().filter(|wait| wait.is_none()).count() * 1000 / futures;
+    if never > 100 {
+        let at_most = if never > 500 { Grade::Low } else { Grade::Medium };
+        doubt(Doubt::OftenNotAtAll(never as u16), at_most);
+    }
+    let wishes = stage.scene.kinds.get(pod.kind).is_some_and(|kind| {
+        let spec = &kind.spec;
+        !spec.pod_affinity.is_empty() || !spec.spread.is_empty() || !spec.volumes.is_empty()
+    });
+    if wishes {
+        doubt(Doubt::WishesLeftOut, Grade::Medium);
+    }
+    doubts.sort_by_key(|(at_most, _)| *at_most);
+    Confidence { grade, doubts: doubts.into_iter().map(|(_, doubt)| doubt).collect() }
+}
+
+/// Those whose ends made room most often.
+fn blockers(stage: &Stage<'_>, waits: &Waits) -> Vec<Blocker> {
+    let mut counts: Vec<(u32, &Arc<str>, &Arc<str>)> = stage
+        .residents
+        .iter()
+        .zip(&waits.made_room)
+        .filter(|(_, count)| **count > 0)
+        .filter_map(|(resident, count)| {
+            let pod = stage.scene.pods.get(resident.pod)?;
+            Some((*count, &pod.uid, &pod.name))
+        })
+        .collect();
+    counts.sort_by(|one, two| two.0.cmp(&one.0).then(one.1.cmp(two.1)));
+    let futures = waits.sorted_ms.len().max(1) as u32;
+    let blocker = |(count, uid, name): &(u32, &Arc<str>, &Arc<str>)| Blocker {
+        pod: (*uid).clone(),
+        name: (*name).clone(),
+        share_milli: (count * 1000 / futures) as u16,
+    };
+    counts.iter().take(BLOCKERS_MAX).map(blocker).collect()
+}

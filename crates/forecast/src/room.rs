@@ -1,0 +1,239 @@
+//! What a node has left, as numbers: enough to say whether one more pod fits by its requests.
+//!
+//! Owns the arithmetic of room. NUMA nodes, affinity between pods, spreading and volumes are left out
+//! on purpose: where they keep a pod off a node, forecasts made with this are too early, and only what
+//! is learned from past forecasts corrects them.
+
+use std::collections::BTreeMap;
+
+use berth_engine::outline::{GpuPart, gpu_parts};
+use berth_model::node::Node;
+use berth_model::pod::PodLevelResources;
+use berth_model::resource::{ResourceList, ResourceName};
+use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
+use smallvec::SmallVec;
+
+/// All of a GPU's compute.
+const WHOLE_MILLI: u32 = 1000;
+
+/// No node has more GPUs.
+const GPUS_MAX: i64 = 1024;
+
+/// The resource that counts pods.
+const PODS: &str = "pods";
+
+/// Resources by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resources {
+    numbers: BTreeMap<ResourceName, usize>,
+}
+
+impl Resources {
+    fn number(&mut self, name: &ResourceName) -> usize {
+        let next = self.numbers.len();
+        *self.numbers.entry(name.clone()).or_insert(next)
+    }
+
+    fn amounts(&mut self, list: &ResourceList) -> SmallVec<[(usize, i64); 4]> {
+        let amount = |(name, quantity): (&ResourceName, &berth_model::quantity::Quantity)| {
+            let milli = name.as_str() == "cpu";
+            let amount = if milli { quantity.milli_value() } else { quantity.value() };
+            (self.number(name), amount.max(0))
+        };
+        list.iter().map(amount).collect()
+    }
+
+    /// What a pod asks for.
+    pub(crate) fn ask(&mut self, spec: &PodSpec) -> Ask {
+        let requests = spec.pod.total_requests(PodLevelResources::HonouredIfEmptyToo);
+        let mut amounts = self.amounts(&requests);
+        amounts.retain(|(_, amount)| *amount > 0);
+        amounts.insert(0, (self.number(&ResourceName::new(PODS)), 1));
+        Ask { amounts, gpu: spec.gpu }
+    }
+
+    /// An empty node.
+    pub(crate) fn room(&mut self, node: &Node) -> Room {
+        let mut free = SmallVec::new();
+        for (number, amount) in self.amounts(&node.allocatable) {
+            *at_mut(&mut free, number) = amount;
+        }
+        let mut parts = Parts::new();
+        let mut gpus = SmallVec::new();
+        for part in gpu_parts(node) {
+            let GpuPart { memory_bytes, compute_milli, divisible, .. } = part;
+            let resource = self.number(&part.resource);
+            if divisible && gpus.is_empty() {
+                let count = at(&free, resource).clamp(0, GPUS_MAX) as usize;
+                gpus.resize(count, Gpu { compute_milli: WHOLE_MILLI, memory_bytes, shares: 0 });
+            }
+            parts.push(Part { resource, memory_bytes, compute_milli, divisible });
+        }
+        Room { free, gpus, parts }
+    }
+}
+
+/// What a pod asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ask {
+    amounts: SmallVec<[(usize, i64); 4]>,
+    gpu: Option<GpuNeed>,
+}
+
+/// Something that is given for a part of a GPU.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    resource: usize,
+    memory_bytes: u64,
+    compute_milli: u16,
+    divisible: bool,
+}
+
+type Parts = SmallVec<[Part; 1]>;
+
+/// What is left of a GPU that is divided on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gpu {
+    compute_milli: u32,
+    memory_bytes: u64,
+    shares: u16,
+}
+
+/// What a node has left.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    free: SmallVec<[i64; 6]>,
+    gpus: SmallVec<[Gpu; 8]>,
+    parts: Parts,
+}
+
+/// What a pod got for the part of a GPU it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// It needs none.
+    Nothing,
+    /// One of a resource.
+    Unit(usize),
+    /// A share of the GPU of this number.
+    Share(usize, u32, u64),
+}
+
+fn at(free: &[i64], number: usize) -> i64 {
+    free.get(number).copied().unwrap_or(0)
+}
+
+fn at_mut(free: &mut SmallVec<[i64; 6]>, number: usize) -> &mut i64 {
+    if number >= free.len() {
+        free.resize(number + 1, 0);
+    }
+    &mut free[number]
+}
+
+impl Room {
+    /// A node that is not there: it has room for nobody.
+    pub(crate) fn none() -> Self {
+        Self { free: SmallVec::new(), gpus: SmallVec::new(), parts: Parts::new() }
+    }
+
+    /// What a pod would get here, if there is room.
+    pub(crate) fn fits(&self, ask: &Ask) -> Option<Got> {
+        // Last first: devices are scarcer than CPUs, and come after them by name.
+        if ask.amounts.iter().rev().any(|(number, amount)| *amount > at(&self.free, *number)) {
+            return None;
+        }
+        let Some(need) = &ask.gpu else { return Some(Got::Nothing) };
+        self.parts.iter().find_map(|part| {
+            if part.divisible {
+                let (compute_milli, memory_bytes) = part.share(need);
+                let roomy = (0..).zip(&self.gpus).filter(|(_, gpu)| {
+                    gpu.compute_milli >= compute_milli && gpu.memory_bytes >= memory_bytes
+                });
+                // Of the fullest. Those that are whole must not all be given away as whole ones.
+                let whole = at(&self.free, part.resource) > 0;
+                let fullest = roomy
+                    .filter(|(_, gpu)| gpu.shares > 0 || whole)
+                    .min_by_key(|(_, gpu)| gpu.compute_milli);
+                return fullest.map(|(gpu, _)| Got::Share(gpu, compute_milli, memory_bytes));
+            }
+            let enough =
+                part.memory_bytes >= need.memory_bytes && part.compute_milli >= need.compute_milli;
+            let left = enough && at(&self.free, part.resource) > 0;
+            left.then_some(Got::Unit(part.resource))
+        })
+    }
+
+    /// What was granted, as this node counts it.
+    pub(crate) fn granted(
+        &self,
+        ask: &Ask,
+        grant: Option<&GpuGrant>,
+        resources: &mut Resources,
+    ) -> Got {
+        let (Some(need), Some(grant)) = (&ask.gpu, grant) else {
+            return self.fits(ask).unwrap_or(Got::Nothing);
+        };
+        let resource = resources.number(&grant.resource);
+        let part = self.parts.iter().find(|part| part.resource == resource);
+        match (grant.gpu, part) {
+            (Some(gpu), Some(part)) => {
+                let (compute_milli, memory_bytes) = part.share(need);
+                Got::Share(usize::from(gpu), compute_milli, memory_bytes)
+            }
+            _ => Got::Unit(resource),
+        }
+    }
+
+    /// A pod takes its room (`sign` 1) or gives it back (-1).
+    pub(crate) fn take(&mut self, ask: &Ask, got: Got, sign: i64) {
+        for (number, amount) in &ask.amounts {
+            *at_mut(&mut self.free, *number) -= sign * amount;
+        }
+        match got {
+            Got::Nothing => {}
+            Got::Unit(resource) => *at_mut(&mut self.free, resource) -= sign,
+            Got::Share(number, compute_milli, memory_bytes) => {
+                let whole = self.parts.iter().find(|part| part.divisible).map(|part| part.resource);
+                let Some(gpu) = self.gpus.get_mut(number) else { return };
+                let was_divided = gpu.shares > 0;
+                if sign > 0 {
+                    gpu.shares = gpu.shares.saturating_add(1);
+                    gpu.compute_milli = gpu.compute_milli.saturating_sub(compute_milli);
+                    gpu.memory_bytes = gpu.memory_bytes.saturating_sub(memory_bytes);
+                } else {
+                    gpu.shares = gpu.shares.saturating_sub(1);
+                    gpu.compute_milli = (gpu.compute_milli + compute_milli).min(WHOLE_MILLI);
+                    gpu.memory_bytes = gpu.memory_bytes.saturating_add(memory_bytes);
+                }
+                let divided = i64::from(gpu.shares > 0) - i64::from(was_divided);
+                if let Some(whole) = whole {
+                    *at_mut(&mut self.free, whole) -= divided;
+                }
+            }
+        }
+    }
+
+    /// How full it would be left, to compare places by: packing takes the fullest.
+    pub(crate) fn spare(&self) -> i64 {
+        let divided = self.gpus.iter().filter(|gpu| gpu.shares > 0);
+        let shares: u32 = divided.map(|gpu| gpu.compute_milli).sum();
+        let whole = self.parts.iter().map(|part| at(&self.free, part.resource)).sum::<i64>();
+        whole.saturating_mul(WHOLE_MILLI.into()).saturating_add(shares.into())
+    }
+}
+
+impl Part {
+    /// The share that meets a need: no wish for memory or compute is no wish for none.
+    fn share(&self, need: &GpuNeed) -> (u32, u64) {
+        let memory = u128::from(self.memory_bytes.max(1));
+        let milli = u128::from(WHOLE_MILLI);
+        let compute_milli = match need.compute_milli {
+            0 => (u128::from(need.memory_bytes) * milli).div_ceil(memory) as u32,
+            asked_milli => asked_milli.into(),
+        };
+        let memory_bytes = match need.memory_bytes {
+            0 => (memory * u128::from(need.compute_milli) / milli) as u64,
+            bytes => bytes,
+        };
+        (compute_milli, memory_bytes)
+    }
+}

@@ -1,0 +1,401 @@
+//! The cluster as forecasts see it: what nodes have left, who runs where and since when, who waits.
+//!
+//! Owns the books, kept from the same events and decisions that the engine sees, in any order. Must
+//! not know chance or curves.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+
+use berth_engine::decision::{Binding, Preempting};
+use berth_model::node::Node;
+use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use hashbrown::HashMap;
+
+use crate::arrivals::Arrivals;
+use crate::forecast::{End, Hold, PlannedNode};
+use crate::lifetime::LifeKey;
+use crate::room::{Ask, Got, Resources, Room};
+use crate::table::{Index, Table};
+
+/// How long a pod that is told to leave may take, where nobody says.
+const GRACE_MS: i64 = 30_000;
+
+macro_rules! index {
+    ($($(#[$docs:meta])* $name:ident;)*) => {$(
+        $(#[$docs])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub(crate) struct $name(pub(crate) u32);
+
+        impl Index for $name {
+            fn new(at: usize) -> Self {
+                Self(u32::try_from(at).unwrap_or(u32::MAX))
+            }
+
+            fn at(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+index! {
+    /// A node.
+    NodeIx;
+    /// A pod.
+    PodIx;
+    /// Pods of one spec.
+    KindIx;
+}
+
+/// Highest priority first, then oldest, then by UID: the engine's order.
+pub(crate) type Turn = (Reverse<i32>, i64, Arc<str>);
+
+/// Pods of one spec.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) spec: Arc<PodSpec>,
+    pub(crate) ask: Ask,
+    pub(crate) life: LifeKey,
+    /// Pods and remembered arrivals of the kind.
+    holders: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NodeRow {
+    /// `None`: only told of by pods that are bound to it.
+    pub(crate) object: Option<Node>,
+    pub(crate) empty: Room,
+    pub(crate) left: Room,
+    pods: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PodRow {
+    pub(crate) uid: Arc<str>,
+    pub(crate) name: Arc<str>,
+    pub(crate) kind: KindIx,
+    pub(crate) turn: Turn,
+    pub(crate) stay: Stay,
+    pub(crate) end: Option<End>,
+    /// When it has to be gone, for it has been told to leave.
+    pub(crate) leaves_by_ms: Option<i64>,
+    pub(crate) hold: Option<Hold>,
+    /// It does not leave by itself: its age when it goes is no lifetime.
+    made_to_leave: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stay {
+    Waits,
+    Runs { node: NodeIx, got: Got, since_ms: i64 },
+}
+
+/// What came of an event, for those who learn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// A pod has been bound.
+    Started { uid: Arc<str> },
+    /// A pod is gone, or does not look for a place any more, without having been bound.
+    Abandoned { uid: Arc<str> },
+    /// A pod that ran is gone.
+    Ended { life: LifeKey, age_ms: u64, natural: bool },
+}
+
+/// The cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scene {
+    resources: Resources,
+    pub(crate) kinds: Table<KindIx, Kind>,
+    by_spec: HashMap<Arc<PodSpec>, KindIx, foldhash::fast::FixedState>,
+    pub(crate) nodes: Table<NodeIx, NodeRow>,
+    by_name: BTreeMap<Arc<str>, NodeIx>,
+    pub(crate) pods: Table<PodIx, PodRow>,
+    by_uid: BTreeMap<Arc<str>, PodIx>,
+    /// In the order of their turns. Held and gated pods are not among them.
+    pub(crate) waiting: BTreeMap<Turn, PodIx>,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) planned: BTreeMap<Arc<str>, (PlannedNode, Room)>,
+}
+
+impl Scene {
+    pub(crate) fn pod(&self, uid: &str) -> Option<(PodIx, &PodRow)> {
+        let at = *self.by_uid.get(uid)?;
+        Some((at, self.pods.get(at)?))
+    }
+
+    fn kind(&mut self, spec: &Arc<PodSpec>) -> KindIx {
+        if let Some(kind) = self.by_spec.get(spec) {
+            if let Some(row) = self.kinds.get_mut(*kind) {
+                row.holders += 1;
+            }
+            return *kind;
+        }
+        let ask = self.resources.ask(spec);
+        let hash = |key: u64| key.wrapping_mul(2).wrapping_add(1);
+        let seeds = foldhash::quality::FixedState::default();
+        let of = |controller| seeds.hash_one((&spec.namespace, controller));
+        let life = LifeKey {
+            workload: spec.controller.as_ref().map(|controller| hash(of(controller))),
+            class: hash(seeds.hash_one((&spec.namespace, &ask, spec.priority))),
+        };
+        let kind = self.kinds.add(Kind { spec: spec.clone(), ask, life, holders: 1 });
+        self.by_spec.insert(spec.clone(), kind);
+        kind
+    }
+
+    fn release(&mut self, kind: KindIx) {
+        let Some(row) = self.kinds.get_mut(kind) else { return };
+        row.holders -= 1;
+        if row.holders == 0
+            && let Some(row) = self.kinds.remove(kind)
+        {
+            self.by_spec.remove(&row.spec);
+        }
+    }
+
+    /// A node is as told.
+    pub(crate) fn set_node(&mut self, node: Node) {
+        self.planned.remove(&node.name);
+        let at = self.node(&node.name);
+        let Some(row) = self.nodes.get_mut(at) else { return };
+        if row.object.as_ref() == Some(&node) {
+            return;
+        }
+        row.empty = self.resources.room(&node);
+        row.object = Some(node);
+        self.recount(at);
+    }
+
+    pub(crate) fn remove_node(&mut self, name: &str) {
+        let Some(at) = self.by_name.get(name).copied() else { return };
+        if let Some(row) = self.nodes.get_mut(at) {
+            (row.object, row.empty, row.left) = (None, Room::none(), Room::none());
+        }
+        self.drop_node(at, name);
+    }
+
+    fn node(&mut self, name: &Arc<str>) -> NodeIx {
+        if let Some(at) = self.by_name.get(name) {
+            return *at;
+        }
+        let row = NodeRow { object: None, empty: Room::none(), left: Room::none(), pods: 0 };
+        let at = self.nodes.add(row);
+        self.by_name.insert(name.clone(), at);
+        at
+    }
+
+    fn drop_node(&mut self, at: NodeIx, name: &str) {
+        if self.nodes.get(at).is_some_and(|row| row.object.is_none() && row.pods == 0) {
+            self.nodes.remove(at);
+            self.by_name.remove(name);
+        }
+    }
+
+    /// Counts anew what a node has left.
+    fn recount(&mut self, at: NodeIx) {
+        let Some(row) = self.nodes.get_mut(at) else { return };
+        row.left = row.empty.clone();
+        for (_, pod) in self.pods.iter() {
+            if let Stay::Runs { node, got, .. } = pod.stay
+                && node == at
+                && let Some(kind) = self.kinds.get(pod.kind)
+            {
+                row.left.take(&kind.ask, got, 1);
+            }
+        }
+    }
+
+    /// A node that is to come.
+    pub(crate) fn plan(&mut self, planned: PlannedNode) {
+        if !self.by_name.contains_key(&planned.node.name) {
+            let room = self.resources.room(&planned.node);
+            self.planned.insert(planned.node.name.clone(), (planned, room));
+        }
+    }
+
+    /// A pod is as told.
+    pub(crate) fn set_pod(&mut self, pod: &PodObject, now_ms: i64) -> Option<Outcome> {
+        if pod.phase == Phase::Finished {
+            return self.remove_pod(&pod.uid, now_ms);
+        }
+        let at = match self.by_uid.get(&pod.uid).copied() {
+            Some(at) => {
+                self.respec(at, &pod.spec);
+                at
+            }
+            None => self.admit(pod, now_ms),
+        };
+        let row = self.pods.get_mut(at)?;
+        if let Phase::Terminating { by_preemption } = pod.phase {
+            row.leaves_by_ms.get_or_insert(now_ms.saturating_add(GRACE_MS));
+            row.made_to_leave |= by_preemption;
+        }
+        let waits = matches!(row.stay, Stay::Waits);
+        match &pod.node {
+            Some(node) if waits => {
+                let since_ms = pod.started_at_ms.unwrap_or(now_ms).min(now_ms);
+                self.start(at, node, pod.gpu_grant.as_ref(), since_ms)
+            }
+            _ => {
+                self.enqueue(at);
+                None
+            }
+        }
+    }
+
+    /// A pod that nobody has told of yet.
+    fn admit(&mut self, pod: &PodObject, now_ms: i64) -> PodIx {
+        let kind = self.kind(&pod.spec);
+        let turn = (Reverse(pod.spec.priority), pod.created_at_ms, pod.uid.clone());
+        let gates = &pod.spec.gates;
+        let row = PodRow {
+            uid: pod.uid.clone(),
+            name: pod.name.clone(),
+            kind,
+            turn,
+            stay: Stay::Waits,
+            end: None,
+            leaves_by_ms: None,
+            hold: (!gates.is_empty()).then(|| Hold::Gates(gates.clone())),
+            made_to_leave: false,
+        };
+        let at = self.pods.add(row);
+        self.by_uid.insert(pod.uid.clone(), at);
+        // Those who run already when the books are opened are no arrivals.
+        if pod.node.is_none() {
+            let kind = self.kind(&pod.spec);
+            let forgotten = self.arrivals.record(now_ms, kind);
+            forgotten.into_iter().for_each(|kind| self.release(kind));
+        }
+        at
+    }
+
+    /// A pod may have been resized, relabelled or let through its gates.
+    fn respec(&mut self, at: PodIx, spec: &Arc<PodSpec>) {
+        let Some(row) = self.pods.get(at) else { return };
+        let before = row.kind;
+        if self.kinds.get(before).is_some_and(|kind| kind.spec == *spec) {
+            return;
+        }
+        let stay = row.stay;
+        self.waiting.remove(&row.turn.clone());
+        let kind = self.kind(spec);
+        if let Some(row) = self.pods.get_mut(at) {
+            row.kind = kind;
+            row.turn.0 = Reverse(spec.priority);
+            if matches!(row.hold, None | Some(Hold::Gates(_))) {
+                row.hold = (!spec.gates.is_empty()).then(|| Hold::Gates(spec.gates.clone()));
+            }
+        }
+        self.release(before);
+        if let Stay::Runs { node, .. } = stay {
+            self.recount(node);
+        }
+    }
+
+    /// Puts a pod among those who wait, or takes it out, as it is now.
+    fn enqueue(&mut self, at: PodIx) {
+        let Some(row) = self.pods.get(at) else { return };
+        let waits = matches!(row.stay, Stay::Waits) && row.hold.is_none();
+        if waits && row.leaves_by_ms.is_none() {
+            self.waiting.insert(row.turn.clone(), at);
+        } else {
+            self.waiting.remove(&row.turn);
+        }
+    }
+
+    pub(crate) fn bind(&mut self, binding: &Binding, now_ms: i64) -> Option<Outcome> {
+        let at = *self.by_uid.get(&binding.pod)?;
+        self.start(at, &binding.node, binding.gpu_grant.as_ref(), now_ms)
+    }
+
+    fn start(
+        &mut self,
+        at: PodIx,
+        node: &Arc<str>,
+        grant: Option<&GpuGrant>,
+        since_ms: i64,
+    ) -> Option<Outcome> {
+        let node = self.node(node);
+        let row = self.pods.get_mut(at)?;
+        let kind = self.kinds.get(row.kind)?;
+        let place = self.nodes.get_mut(node)?;
+        let got = place.left.granted(&kind.ask, grant, &mut self.resources);
+        place.left.take(&kind.ask, got, 1);
+        place.pods += 1;
+        row.stay = Stay::Runs { node, got, since_ms };
+        self.waiting.remove(&row.turn);
+        Some(Outcome::Started { uid: row.uid.clone() })
+    }
+
+    /// A binding has not come about.
+    pub(crate) fn unbind(&mut self, uid: &str) {
+        let Some(at) = self.by_uid.get(uid).copied() else { return };
+        self.vacate(at);
+        if let Some(row) = self.pods.get_mut(at) {
+            row.stay = Stay::Waits;
+        }
+        self.enqueue(at);
+    }
+
+    fn vacate(&mut self, at: PodIx) {
+        let Some(row) = self.pods.get(at) else { return };
+        let Stay::Runs { node, got, .. } = row.stay else { return };
+        let (Some(place), Some(kind)) = (self.nodes.get_mut(node), self.kinds.get(row.kind)) else {
+            return;
+        };
+        place.left.take(&kind.ask, got, -1);
+        place.pods -= 1;
+        if place.object.is_none() {
+            let name = self.by_name.iter().find(|(_, at)| **at == node);
+            let name = name.map(|(name, _)| name.clone());
+            name.into_iter().for_each(|name| self.drop_node(node, &name));
+        }
+    }
+
+    pub(crate) fn evict(&mut self, preempting: &Preempting, now_ms: i64) {
+        for uid in &preempting.victims {
+            let at = self.by_uid.get(uid).copied();
+            if let Some(row) = at.and_then(|at| self.pods.get_mut(at)) {
+                row.made_to_leave = true;
+                row.leaves_by_ms.get_or_insert(now_ms.saturating_add(GRACE_MS));
+            }
+        }
+    }
+
+    pub(crate) fn remove_pod(&mut self, uid: &str, now_ms: i64) -> Option<Outcome> {
+        let at = self.by_uid.remove(uid)?;
+        self.vacate(at);
+        let row = self.pods.remove(at)?;
+        self.waiting.remove(&row.turn);
+        let life = self.kinds.get(row.kind).map(|kind| kind.life);
+        self.release(row.kind);
+        Some(match row.stay {
+            Stay::Waits => Outcome::Abandoned { uid: row.uid },
+            Stay::Runs { since_ms, .. } => Outcome::Ended {
+                life: life?,
+                age_ms: now_ms.saturating_sub(since_ms).max(0) as u64,
+                natural: !row.made_to_leave,
+            },
+        })
+    }
+
+    /// Something keeps a pod from looking for its place, or does not any more.
+    pub(crate) fn hold(&mut self, uid: &str, hold: Option<Hold>) {
+        let Some(at) = self.by_uid.get(uid).copied() else { return };
+        if let Some(row) = self.pods.get_mut(at) {
+            row.hold = hold;
+        }
+        self.enqueue(at);
+    }
+
+    /// When a pod ends at the latest, or for certain.
+    pub(crate) fn expect_end(&mut self, uid: &str, end: Option<End>) {
+        let at = self.by_uid.get(uid).copied();
+        if let Some(row) = at.and_then(|at| self.pods.get_mut(at)) {
+            row.end = end;
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Forecasts in plain English.
+//!
+//! Owns the sentences. Must not know how a forecast came about.
+
+use std::fmt::Write as _;
+
+use crate::forecast::{Confidence, Doubt, Eta, Forecast, Grade, Hold, Lack, Outlook};
+
+/// What is to be said in one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// By when, with this probability in thousandths?
+    ByWhen(u16),
+    /// How likely within this time?
+    HowLikely(u64),
+}
+
+/// A forecast as a person reads it: the answer first, then what it rests on.
+pub fn render(forecast: &Forecast, question: Question) -> String {
+    match &forecast.outlook {
+        Outlook::Starts(eta) => {
+            let mut text = format!("Starts {}.", statement(eta, question));
+            let bound = |level: u16| match eta.within_ms(level) {
+                Some(within_ms) => format!("within {}", span(within_ms)),
+                None => "later than can be foretold".to_owned(),
+            };
+            let _ = write!(
+                text,
+                " Half of such pods start {}, 80 % {}, 95 % {}.",
+                bound(500),
+                bound(800),
+                bound(950)
+            );
+            if let Some(blockers) = blockers(eta) {
+                let _ = write!(text, " {blockers}");
+            }
+            let _ = write!(text, " {}", confidence(&eta.confidence));
+            text
+        }
+        Outlook::Held(Hold::Quota(name)) => {
+            format!("Held by the quota {name}: it starts only after the quota has room again.")
+        }
+        Outlook::Held(Hold::Share) => {
+            "Held by its team's share: it starts only after the team has room again.".to_owned()
+        }
+        Outlook::Held(Hold::Gates(gates)) => {
+            let gates: Vec<&str> = gates.iter().map(AsRef::as_ref).collect();
+            format!("Held by its scheduling gates: {}.", gates.join(", "))
+        }
+        Outlook::NeedsCapacity(Lack::Match) => {
+            "Not before capacity is added: no node, present or planned, matches what it selects and \
+             tolerates."
+                .to_owned()
+        }
+        Outlook::NeedsCapacity(Lack::Size) => {
+            "Not before capacity is added: no node, present or planned, is large enough even when it is \
+             empty."
+                .to_owned()
+        }
+        Outlook::Never { node } => {
+            format!("Never: it insists on the node {node}, which is too small even when it is empty.")
+        }
+    }
+}
+
+/// The one-line statement, such as "within 10 minutes, 80 %".
+pub fn statement(eta: &Eta, question: Question) -> String {
+    match question {
+        Question::ByWhen(level) => match eta.within_ms(level) {
+            Some(within_ms) => format!("within {}, {}", span(within_ms), percent(level)),
+            None => format!("later than can be foretold with {}", percent(level)),
+        },
+        Question::HowLikely(span_ms) => {
+            format!("within {}, {}", span(span_ms), percent(eta.probability_milli(span_ms)))
+        }
+    }
+}
+
+fn percent(milli: u16) -> String {
+    format!("{} %", (milli + 5) / 10)
+}
+
+/// A time span as people say it, rounded up to two digits at most.
+fn span(span_ms: u64) -> String {
+    const UNITS: [(u64, u64, &str); 3] = [
+        (90_000, 1_000, "second"),
+        (5_400_000, 60_000, "minute"),
+        (172_800_000, 3_600_000, "hour"),
+    ];
+    let unit = UNITS.iter().find(|(up_to_ms, _, _)| span_ms <= *up_to_ms);
+    let (unit_ms, name) = unit.map_or((86_400_000, "day"), |(_, unit_ms, name)| (*unit_ms, *name));
+    match span_ms.div_ceil(unit_ms).max(1) {
+        1 => format!("1 {name}"),
+        count => format!("{count} {name}s"),
+    }
+}
+
+fn blockers(eta: &Eta) -> Option<String> {
+    let likely = eta.waits_for.iter().filter(|blocker| blocker.share_milli >= 50);
+    let names: Vec<String> = likely
+        .map(|blocker| format!("{} ({})", blocker.name, percent(blocker.share_milli)))
+        .collect();
+    let names = (!names.is_empty()).then(|| names.join(", "))?;
+    Some(format!(
+        "What matters most is when these end, by how often their ends made room: {names}."
+    ))
+}
+
+fn confidence(confidence: &Confidence) -> String {
+    let grade = match confidence.grade {
+        Grade::High => "high",
+        Grade::Medium => "medium",
+        Grade::Low => "low",
+    };
+    let doubt = |doubt: &Doubt| match doubt {
+        Doubt::FewLifetimes(count) => format!("only {count} pods have been seen to end"),
+        Doubt::FewForecasts(count) => {
+            format!("only {count} forecasts like it have been checked")
+        }
+        Doubt::OftenNotAtAll(milli) => {
+            format!("in {} of the futures that were tried it does not start", percent(*milli))
+        }
+        Doubt::WishesLeftOut => {
+            "its wishes about neighbours or volumes are not foreseen".to_owned()
+        }
+    };
+    let doubts: Vec<String> = confidence.doubts.iter().map(doubt).collect();
+    if doubts.is_empty() {
+        format!("Confidence: {grade}.")
+    } else {
+        format!("Confidence: {grade}, because {}.", doubts.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forecast::Blocker;
+
+    fn eta() -> Eta {
+        let minutes = |count: u64| Some(count * 60_000);
+        Eta {
+            within_ms: [
+                Some(30_000),
+                minutes(1),
+                minutes(4),
+                minutes(6),
+                minutes(10),
+                minutes(40),
+                None,
+            ],
+            simulated_ms: [None; 7],
+            futures: 64,
+            confidence: Confidence { grade: Grade::Medium, doubts: vec![Doubt::FewForecasts(40)] },
+            waits_for: vec![Blocker {
+                pod: "uid".into(),
+                name: "train-0".into(),
+                share_milli: 437,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_answer_comes_first_and_then_what_it_rests_on() {
+        let forecast =
+            Forecast { pod: "a".into(), at_ms: 0, outlook: Outlook::Starts(Box::new(eta())) };
+        assert_eq!(
+            render(&forecast, Question::ByWhen(800)),
+            "Starts within 10 minutes, 80 %. Half of such pods start within 4 minutes, 80 % within 10 \
+             minutes, 95 % later than can be foretold. What matters most is when these end, by how \
+             often their ends made room: train-0 (44 %). Confidence: medium, because only 40 forecasts \
+             like it have been checked."
+        );
+    }
+
+    #[test]
+    fn both_ways_of_asking_agree() {
+        assert_eq!(statement(&eta(), Question::HowLikely(600_000)), "within 10 minutes, 80 %");
+        assert_eq!(statement(&eta(), Question::HowLikely(480_000)), "within 8 minutes, 73 %");
+        assert_eq!(eta().within_ms(725), Some(480_000));
+        // Beyond the last bound nothing more is promised.
+        assert_eq!(eta().probability_milli(u64::MAX), 900);
+        assert_eq!(eta().probability_milli(0), 0);
+    }
+
+    #[test]
+    fn what_is_no_matter_of_time_is_told_apart() {
+        let say = |outlook| {
+            render(&Forecast { pod: "a".into(), at_ms: 0, outlook }, Question::ByWhen(800))
+        };
+        let told = [
+            say(Outlook::Never { node: "one".into() }),
+            say(Outlook::NeedsCapacity(Lack::Match)),
+            say(Outlook::NeedsCapacity(Lack::Size)),
+            say(Outlook::Held(Hold::Quota("team-a".into()))),
+            say(Outlook::Held(Hold::Gates(vec!["wait".into()]))),
+        ];
+        assert!(told[0].starts_with("Never") && told[1].starts_with("Not before capacity"));
+        assert!(told[3].contains("the quota team-a") && told[4].contains("gates: wait"));
+        assert_ne!(told[1], told[2]);
+    }
+}
