@@ -3,11 +3,10 @@
 //! Owns the state, the queue and whatever is derived from them to decide quickly. Must not know time
 //! but as told, nor who drives it.
 
-use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 
-use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
+use berth_model::spec::{PodObject, PreemptionPolicy};
 
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
@@ -20,20 +19,22 @@ use crate::decision::{Binding, Decision, Preempting};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
+use crate::gang::Gangs;
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
 use crate::state::{Checkpoint, Place, State};
-use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
+use crate::table::{Bits, ClassIx, NodeIx, PodIx, ResourceIx};
 use crate::verdict::Diagnosis;
 
 /// Decides where pods go.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
-    config: Config,
-    state: State,
-    queue: Queue,
+    pub(crate) config: Config,
+    pub(crate) state: State,
+    pub(crate) queue: Queue,
+    pub(crate) gangs: Gangs,
     saved: Vec<Saved>,
-    rankings: Rankings,
+    pub(crate) rankings: Rankings,
     preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
     woken: Cursor,
@@ -46,6 +47,7 @@ pub struct Engine {
 #[derive(Clone, Debug)]
 struct Saved {
     queue: Queue,
+    gangs: Gangs,
     woken: Cursor,
     woken_epoch: u64,
     at: Cursor,
@@ -54,17 +56,17 @@ struct Saved {
 }
 
 /// Where a pod can go at once.
-struct Found {
-    node: NodeIx,
-    grant: Option<ResourceIx>,
-    alignment: Alignment,
+pub(crate) struct Found {
+    pub(crate) node: NodeIx,
+    pub(crate) grant: Option<ResourceIx>,
+    pub(crate) alignment: Alignment,
 }
 
 /// Whom to evict.
-struct Evictions {
-    node: NodeIx,
-    victims: Vec<PodIx>,
-    budget_violations: usize,
+pub(crate) struct Evictions {
+    pub(crate) node: NodeIx,
+    pub(crate) victims: Vec<PodIx>,
+    pub(crate) budget_violations: usize,
 }
 
 impl Engine {
@@ -79,6 +81,7 @@ impl Engine {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Pod(pod) => {
+                self.note_news(&pod);
                 let uid = pod.uid.clone();
                 let before = self.state.pod_by_uid(&uid);
                 self.state.apply(Event::Pod(pod));
@@ -89,10 +92,19 @@ impl Engine {
                 }
             }
             Event::PodGone(uid) => {
+                self.note_gone(&uid);
                 if let Some(at) = self.state.pod_by_uid(&uid) {
                     self.queue.remove(at);
                 }
                 self.state.apply(Event::PodGone(uid));
+            }
+            Event::Gang(gang) => {
+                self.note_gang(&gang.namespace, &gang.name);
+                self.state.apply(Event::Gang(gang));
+            }
+            Event::GangGone(namespace, name) => {
+                self.note_gang(&namespace, &name);
+                self.state.apply(Event::GangGone(namespace, name));
             }
             other => self.state.apply(other),
         }
@@ -101,16 +113,12 @@ impl Engine {
     /// Puts a pod into the queue or takes it out, as it is now.
     fn enqueue(&mut self, uid: &Arc<str>) {
         let Some(at) = self.state.pod_by_uid(uid) else { return };
-        let pod = &self.state.pods[at];
-        let spec = &self.state.class(pod.class).spec;
-        let waits = !matches!(pod.place, Place::Bound(..))
-            && pod.phase == Phase::Alive
-            && spec.gates.is_empty();
-        if waits {
-            let turn = (Reverse(spec.priority), pod.created_at_ms, pod.uid.clone());
-            self.queue.add(at, pod.class, turn);
-        } else {
+        let class = self.state.pods[at].class;
+        if !self.state.waits(at) {
             self.queue.remove(at);
+        } else if self.state.class(class).spec.gang.is_none() || !self.minds_gangs() {
+            let turn = self.state.turn(at);
+            self.queue.add(at, class, turn);
         }
     }
 
@@ -118,6 +126,7 @@ impl Engine {
     pub fn checkpoint(&mut self) -> Checkpoint {
         self.saved.push(Saved {
             queue: self.queue.clone(),
+            gangs: self.gangs.clone(),
             woken: self.woken,
             woken_epoch: self.woken_epoch,
             at: self.state.changes.now(),
@@ -146,6 +155,7 @@ impl Engine {
             } else {
                 saved.woken_epoch
             };
+            self.gangs = saved.gangs;
             self.queue = saved.queue;
             self.queue.refile(|pod| self.state.pods[pod].class);
         }
@@ -162,26 +172,56 @@ impl Engine {
 
     /// How many pods look for their place, and for how many of them nothing can be done now.
     pub fn queued(&self) -> (usize, usize) {
-        self.queue.len()
+        let (all, parked) = self.queue.len();
+        let held_back = self.held_back();
+        (all + held_back, parked + held_back)
+    }
+
+    /// What was changed since was undone, and is no news.
+    pub(crate) fn forget_changes(&mut self, from: Cursor) {
+        let to = self.state.changes.now();
+        match self.undone.last_mut().filter(|last| last.end == from) {
+            Some(last) => last.end = to,
+            None => self.undone.push(from..to),
+        }
     }
 
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        self.muster(now_ms);
         self.wake(now_ms);
-        let at = self.queue.next()?;
-        if let Some(found) = self.place(at) {
-            return Some(self.bind(at, found));
+        loop {
+            let at = self.queue.next()?;
+            let decision = match self.led_by(at) {
+                Some(gang) => self.decide_gang(&gang, at, now_ms),
+                None => Some(self.decide_pod(at, now_ms)),
+            };
+            if decision.is_some() {
+                return decision;
+            }
+        }
+    }
+
+    fn decide_pod(&mut self, at: PodIx, now_ms: i64) -> Decision {
+        let near = self.near_mates(at);
+        let within = near.as_ref().map(|(nodes, _)| nodes);
+        let required = near.as_ref().is_some_and(|(_, required)| *required);
+        let mut found = self.place(at, within);
+        if found.is_none() && near.is_some() && !required {
+            found = self.place(at, None);
+        }
+        if let Some(found) = found {
+            return self.bind(at, found);
         }
         self.queue.park(at);
         if matches!(self.state.pods[at].place, Place::Nominated(..)) && !self.awaits_room(at) {
             // What it waited for has not come true.
             self.state.nominate(at, None);
         }
-        if let Some(evictions) = self.evictions(at, now_ms) {
-            return Some(self.preempt(at, evictions, now_ms));
+        if let Some(evictions) = self.evictions(at, now_ms, within.filter(|_| required)) {
+            return self.preempt(at, evictions, now_ms);
         }
-        let uid = self.state.pods[at].uid.clone();
-        Some(Decision::Wait { pod: uid })
+        Decision::Wait { pod: self.state.pods[at].uid.clone() }
     }
 
     /// A decision could not be carried out: the pod looks for its place again.
@@ -190,6 +230,7 @@ impl Engine {
             && self.state.pods[at].decided
         {
             self.queue.remove(at);
+            self.undo_gang(at);
             self.state.undo(at);
             self.enqueue(uid);
         }
@@ -198,18 +239,22 @@ impl Engine {
     fn bind(&mut self, at: PodIx, found: Found) -> Decision {
         self.queue.remove(at);
         self.state.bind(at, found.node, found.grant);
-        Decision::Bind(Binding {
+        Decision::Bind(self.binding(at, &found))
+    }
+
+    pub(crate) fn binding(&self, at: PodIx, found: &Found) -> Binding {
+        Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
             gpu_grant: found.grant.map(|grant| self.state.resources.name(grant).clone()),
             alignment: found.alignment,
-        })
+        }
     }
 
     fn preempt(&mut self, at: PodIx, evictions: Evictions, now_ms: i64) -> Decision {
         let node = self.state.nodes[evictions.node].object.name.clone();
         for victim in &evictions.victims {
-            self.state.evict(*victim, now_ms);
+            self.evict(*victim, now_ms);
         }
         // Whoever waits for the node and matters less has to look elsewhere.
         let priority = self.state.class_of(at).spec.priority;
@@ -229,21 +274,32 @@ impl Engine {
     }
 
     /// Whether pods are leaving the node that a pod waits for, so that it should go on waiting.
-    fn awaits_room(&self, at: PodIx) -> bool {
+    pub(crate) fn awaits_room(&self, at: PodIx) -> bool {
         self.state.making_room(at).next().is_some()
     }
 
     /// Where a pod can go at once.
-    fn place(&mut self, at: PodIx) -> Option<Found> {
+    fn place(&mut self, at: PodIx, within: Option<&Bits>) -> Option<Found> {
         let class = self.state.pods[at].class;
-        self.state.rules(class);
         match self.config.profile {
-            Profile::Berth => self.place_ranked(at, class),
-            Profile::KubeScheduler | Profile::KubeSchedulerPacking => self.place_scored(at, class),
+            Profile::Berth => self.place_ranked(at, class, within, None),
+            Profile::KubeScheduler | Profile::KubeSchedulerPacking => {
+                self.state.rules(class);
+                self.place_scored(at, class)
+            }
         }
     }
 
-    fn place_ranked(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
+    /// Where a pod can go, of some nodes if they are given; rather to the node that it waits for or
+    /// that is given.
+    pub(crate) fn place_ranked(
+        &mut self,
+        at: PodIx,
+        class: ClassIx,
+        within: Option<&Bits>,
+        wanted: Option<NodeIx>,
+    ) -> Option<Found> {
+        self.state.rules(class);
         let mut rankings = std::mem::take(&mut self.rankings);
         let found = rankings.with(&mut self.state, class, |state, ranking, coarse| {
             if ranking.feasible() == 0 {
@@ -252,10 +308,13 @@ impl Engine {
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, node) => node,
-                _ => None,
+                _ => wanted,
             };
-            let nominated = nominated.filter(|node| is_open(&inquiry, ranking, *node));
-            let node = nominated.or_else(|| select(&inquiry, ranking, coarse))?;
+            let nominated = nominated.filter(|node| {
+                within.is_none_or(|nodes| nodes.contains(*node))
+                    && is_open(&inquiry, ranking, *node)
+            });
+            let node = nominated.or_else(|| select(&inquiry, ranking, coarse, within))?;
             let room = ranking.judge(state, View::of(&state.nodes[node])).ok()?;
             Some(Found { node, grant: room.grant, alignment: room.alignment })
         });
@@ -267,6 +326,8 @@ impl Engine {
     fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        let within = near.as_ref().map(|(nodes, _)| nodes);
         let mut rankings = std::mem::take(&mut self.rankings);
         let fits = rankings.with(&mut self.state, class, |state, ranking, coarse| {
             if ranking.feasible() == 0 {
@@ -275,9 +336,11 @@ impl Engine {
             let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
             // Volumes are asked about node by node, which is dear where they rule most out.
             if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
-                return changed.iter().any(|node| is_open(&inquiry, ranking, *node));
+                let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
+                let mut changed = changed.iter().filter(|node| near(**node));
+                return changed.any(|node| is_open(&inquiry, ranking, *node));
             }
-            select(&inquiry, ranking, coarse).is_some()
+            select(&inquiry, ranking, coarse, within).is_some()
         });
         self.rankings = rankings;
         fits
@@ -300,7 +363,12 @@ impl Engine {
     }
 
     /// Whom to evict for a pod that fits nowhere.
-    fn evictions(&mut self, at: PodIx, now_ms: i64) -> Option<Evictions> {
+    pub(crate) fn evictions(
+        &mut self,
+        at: PodIx,
+        now_ms: i64,
+        within: Option<&Bits>,
+    ) -> Option<Evictions> {
         let class = self.state.pods[at].class;
         let spec = self.state.class(class).spec.clone();
         let may = spec.preemption == PreemptionPolicy::LowerPriority && !self.awaits_room(at);
@@ -316,7 +384,7 @@ impl Engine {
         let preemption = &mut self.preemption;
         let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
-            preemption.find(&inquiry, ranking, &evictor)
+            preemption.find(&inquiry, ranking, &evictor, within)
         });
         self.rankings = rankings;
         plan.map(|plan| Evictions {
@@ -354,6 +422,9 @@ impl Engine {
             .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
+        for head in self.gangs.take_due(now_ms) {
+            self.queue.wake(head);
+        }
         if unchanged {
             return;
         }
@@ -373,15 +444,28 @@ impl Engine {
             // What others take can only help pods that want others near, or evenly spread.
             let rules = self.state.rules(class);
             let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
+            if let Some(gang) = self.led_by(first) {
+                if may_fit || rested {
+                    self.gangs.row(&gang).hopeless = false;
+                    self.queue.wake(first);
+                }
+                continue;
+            }
             if may_fit && self.fits_now(first, &changed_nodes) {
                 self.queue.wake(first);
                 continue;
             }
             let next = self.first_parked(class);
-            if let Some(next) = next.filter(|next| self.evictions(*next, now_ms).is_some()) {
+            if let Some(next) = next.filter(|next| self.could_preempt(*next, now_ms)) {
                 self.queue.wake(next);
             }
         }
+    }
+
+    /// Whether others could be evicted for a pod.
+    fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
     }
 
     /// The first parked pod of a class that does not wait for a node of its own. The others follow
@@ -399,6 +483,10 @@ impl Engine {
             .flat_map(|node| node.nominated.iter().copied())
             .collect();
         for pod in waiting {
+            if let Some(head) = self.head_for(pod) {
+                self.queue.wake(head);
+                continue;
+            }
             let in_vain = self.state.pods[pod].decided && !self.awaits_room(pod);
             if in_vain || self.fits_now(pod, changed) {
                 self.queue.wake(pod);
@@ -409,7 +497,8 @@ impl Engine {
     /// What there is to say about a pod now: why it waits and what would help, or where it is and
     /// why. `None` if it is not known.
     pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
-        explain::explain(&mut self.state, &self.config, uid, now_ms)
+        let with_gang = self.explain_gang(uid, now_ms);
+        with_gang.or_else(|| explain::explain(&mut self.state, &self.config, uid, now_ms))
     }
 
     /// Everything kube-scheduler would say about a pod that looks for its place, against all nodes.

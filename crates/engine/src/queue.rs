@@ -68,6 +68,11 @@ impl Queue {
         }
     }
 
+    /// Whether a pod is in the queue, parked or not.
+    pub(crate) fn contains(&self, pod: PodIx) -> bool {
+        self.entries.contains_key(&pod)
+    }
+
     /// Whose turn it is.
     pub(crate) fn next(&self) -> Option<PodIx> {
         self.active.first_key_value().map(|(_, pod)| *pod)

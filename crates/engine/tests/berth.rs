@@ -39,6 +39,7 @@ fn tell(decision: Option<Decision>) -> String {
         Some(Decision::Bind(binding)) => binding.node.to_string(),
         Some(Decision::Preempt(preempting)) => format!("evict {}", preempting.victims.join(" ")),
         Some(Decision::Wait { .. }) => "wait".to_owned(),
+        Some(other) => format!("{other:?}"),
     }
 }
 

@@ -72,11 +72,46 @@ impl Evictor {
         pods
     }
 
+    /// As `evictable`, but members of gangs that would have to go as a whole only if all of them may.
+    pub(crate) fn evictable_now(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
+        let mut pods = self.evictable(state, node);
+        if !state.gangs.is_empty() {
+            let all: SmallVec<[PodIx; 16]> = pods.clone();
+            pods.retain(|pod| {
+                state.class_of(*pod).spec.gang.is_none()
+                    || state.evicted_too(&of_gang(state, &all, *pod)).iter().all(|mate| {
+                        priority(state, *mate) < self.priority
+                            && self.rests_until(state, *mate).is_none()
+                    })
+            });
+        }
+        pods
+    }
+
     /// Until when a pod is left alone because it replaces one that was evicted; `None` if it is not.
     pub(crate) fn rests_until(&self, state: &State, pod: PodIx) -> Option<i64> {
         let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.rest_ms);
         (until > self.now_ms).then_some(until)
     }
+}
+
+/// Those of some pods that are in the gang of one of them.
+fn of_gang(state: &State, pods: &[PodIx], one: PodIx) -> Vec<PodIx> {
+    let gang = state.gang_of(one);
+    pods.iter().copied().filter(|pod| state.gang_of(*pod) == gang).collect()
+}
+
+fn priority_sum(priorities: impl Iterator<Item = i32>) -> i64 {
+    priorities.map(|one| i64::from(one) + PRIORITY_SHIFT).sum()
+}
+
+fn budget_violations(state: &State, victims: &[PodIx]) -> u32 {
+    if state.budgets.is_empty() {
+        return 0;
+    }
+    let mut by_importance = victims.to_vec();
+    by_importance.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+    split_by_budgets(state, &by_importance).0.len() as u32
 }
 
 /// What is missing for a pod on a part of a node.
@@ -291,13 +326,6 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
     let of_top = victims.iter().filter(|pod| priority(state, **pod) == top);
     let started = |pod: &PodIx| state.pods[*pod].started_at_ms.unwrap_or(i64::MAX);
     let earliest = of_top.map(started).min().unwrap_or(i64::MAX);
-    let budget_violations = if state.budgets.is_empty() {
-        0
-    } else {
-        let mut by_importance = victims.to_vec();
-        by_importance.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
-        split_by_budgets(state, &by_importance).0.len() as u32
-    };
     let device = requests.iter().find(|(resource, _)| {
         ask.devices.first().map_or(ask.requests.len() < requests.len(), |one| one.0 == *resource)
     });
@@ -311,9 +339,9 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
         freed.fold(0, i64::saturating_add).saturating_sub(*amount)
     });
     Cost {
-        budget_violations,
+        budget_violations: budget_violations(state, victims),
         highest_priority: top,
-        priority_sum: priorities().map(|one| i64::from(one) + PRIORITY_SHIFT).sum(),
+        priority_sum: priority_sum(priorities()),
         victims: victims.len() as u32,
         excess_devices,
         earliest_start: Reverse(earliest),
@@ -346,11 +374,49 @@ impl Trial<'_, '_> {
         self.ranking.judge(state, view).is_ok()
     }
 
+    /// The plan with the members of gangs that have to go as a whole, wherever they are; whether there
+    /// are any.
+    pub(crate) fn with_gangs(&mut self, mut plan: Plan) -> (Plan, bool) {
+        let state = self.inquiry.state;
+        let too = state.evicted_too(&plan.victims);
+        if too.is_empty() {
+            return (plan, false);
+        }
+        let on_node = |pod: &PodIx| state.pods[*pod].place.node() == Some(plan.node);
+        let here: Vec<PodIx> = too.iter().copied().filter(on_node).collect();
+        if !here.is_empty() {
+            plan.victims.extend(here);
+            self.spare_singles(&mut plan);
+        }
+        plan.victims.extend(state.evicted_too(&plan.victims));
+        let priorities = || plan.victims.iter().map(|pod| priority(state, *pod));
+        plan.cost.highest_priority = priorities().max().unwrap_or(i32::MIN);
+        plan.cost.priority_sum = priority_sum(priorities());
+        plan.cost.victims = plan.victims.len() as u32;
+        plan.cost.budget_violations = budget_violations(state, &plan.victims);
+        (plan, true)
+    }
+
+    /// Those who go with their gang may make others superfluous; the most important first.
+    fn spare_singles(&mut self, plan: &mut Plan) {
+        let state = self.inquiry.state;
+        let mut singles = plan.victims.clone();
+        singles.retain(|pod| state.class_of(*pod).spec.gang.is_none());
+        singles.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+        for pod in singles {
+            let others: Vec<PodIx> =
+                plan.victims.iter().copied().filter(|one| *one != pod).collect();
+            if self.fits_without(plan.node, &others) {
+                plan.victims = others;
+            }
+        }
+    }
+
     /// The victims found by sparing one after the other, the most important first, as long as the
     /// pod still fits: no part of them is superfluous.
     pub(crate) fn exact(&mut self, at: NodeIx, evictor: &Evictor) -> Option<Plan> {
         let state = self.inquiry.state;
-        let mut victims: Vec<PodIx> = evictor.evictable(state, &state.nodes[at]).to_vec();
+        let mut victims: Vec<PodIx> = evictor.evictable_now(state, &state.nodes[at]).to_vec();
         if victims.is_empty() || !self.fits_without(at, &victims) {
             return None;
         }

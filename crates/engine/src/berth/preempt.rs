@@ -15,7 +15,7 @@ use crate::filter::Inquiry;
 use crate::kube::preempt::priority;
 use crate::shape::ShapeRef;
 use crate::state::{NodeState, State};
-use crate::table::{Index, Lookup, NodeIx, PodIx, ShapeIx};
+use crate::table::{Bits, Index, Lookup, NodeIx, PodIx, ShapeIx};
 
 /// So many orders are kept; the one that was not asked for longest goes first.
 const ORDERS_MAX: usize = 128;
@@ -67,60 +67,59 @@ impl Preemption {
         inquiry: &Inquiry<'_>,
         ranking: &mut Ranking,
         evictor: &Evictor,
+        within: Option<&Bits>,
     ) -> Option<Plan> {
+        let state = inquiry.state;
+        let near = |at: NodeIx| within.is_none_or(|nodes| nodes.contains(at));
         if ranking.is_detached() {
-            let open = |at: &NodeIx| is_open(inquiry.state, *at, evictor);
+            let open = |at: &NodeIx| near(*at) && is_open(state, *at, evictor);
             let nodes: Vec<NodeIx> = ranking.allowed_nodes().filter(open).collect();
             let mut trial = Trial { inquiry, ranking };
-            let plans = nodes.into_iter().filter_map(|at| trial.exact(at, evictor));
-            return plans.min_by_key(|plan| (plan.cost, inquiry.state.nodes[plan.node].tie));
+            let plan = |at| trial.exact(at, evictor).map(|plan| trial.with_gangs(plan).0);
+            let plans = nodes.into_iter().filter_map(plan);
+            return plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie));
         }
         let order = self.order(inquiry.state, ranking, evictor);
         let mut trial = Trial { inquiry, ranking };
         if inquiry.looks_elsewhere() {
-            return by_trial(&mut trial, order, evictor);
+            return by_trial(&mut trial, order, evictor, near);
         }
         let mut best: Option<Plan> = None;
         let mut wrong: Vec<(NodeIx, Option<Cost>)> = Vec::new();
-        for (cost, _, at) in order.by_cost.iter().take(TRIALS_MAX) {
+        let candidates = order.by_cost.iter().filter(|(_, _, at)| near(*at));
+        for (cost, _, at) in candidates.take(TRIALS_MAX) {
             if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
                 break;
             }
-            let evictable = evictor.evictable(inquiry.state, &inquiry.state.nodes[*at]);
+            let evictable = evictor.evictable_now(state, &state.nodes[*at]);
             let ask = trial.ranking.ask_mut();
-            let plan = estimate(inquiry.state, ask, inquiry.spec(), *at, &evictable);
+            let plan = estimate(state, ask, inquiry.spec(), *at, &evictable);
             if let Some(plan) = plan.filter(|plan| trial.fits_without(*at, &plan.victims)) {
+                // What whole gangs cost is not in the order: somebody else may be cheaper.
+                let (plan, dearer) = trial.with_gangs(plan);
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
                     best = Some(plan);
+                }
+                if dearer {
+                    continue;
                 }
                 break;
             }
             // Counting was wrong, or could not tell: this node has been tried out before.
             let exact = trial.exact(*at, evictor);
-            wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
-            if let Some(exact) = exact
+            if !is_entangled(state, *at) {
+                wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
+            }
+            if let Some((exact, _)) = exact.map(|plan| trial.with_gangs(plan))
                 && best.as_ref().is_none_or(|best| exact.cost < best.cost)
             {
                 best = Some(exact);
             }
         }
         for (at, cost) in wrong {
-            order.settle(&inquiry.state.nodes[at], at, cost);
+            order.settle(&state.nodes[at], at, cost);
         }
-        if best.is_some() {
-            return best;
-        }
-        // What counting does not tell is tried once for each state of a node.
-        let others: Vec<NodeIx> = order.others.iter().map(|(_, at)| *at).take(TRIALS_MAX).collect();
-        for at in others {
-            let plan = trial.exact(at, evictor);
-            order.settle(&inquiry.state.nodes[at], at, plan.as_ref().map(|plan| plan.cost));
-            let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
-            if plan.as_ref().is_some_and(better) {
-                best = plan;
-            }
-        }
-        best
+        best.or_else(|| uncounted(&mut trial, order, evictor, near))
     }
 
     /// The order for pods like this one, up to date.
@@ -146,7 +145,12 @@ impl Preemption {
 
 /// Where other pods or volumes matter, counting does not tell: nodes with pods to evict are tried, the
 /// cheapest to clear first, up to a limit; the next search goes on where this one ended.
-fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> Option<Plan> {
+fn by_trial(
+    trial: &mut Trial<'_, '_>,
+    order: &mut Order,
+    evictor: &Evictor,
+    near: impl Fn(NodeIx) -> bool,
+) -> Option<Plan> {
     let state = trial.inquiry.state;
     let counted = order.by_cost.iter().map(|(_, _, at)| *at);
     let others = order.others.iter().map(|(_, at)| *at);
@@ -155,8 +159,41 @@ fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> 
     let candidates: Vec<NodeIx> =
         counted.chain(others).cycle().skip(skipped).take(all.min(TRIALS_MAX)).collect();
     order.tried = skipped + candidates.len();
-    let plans = candidates.into_iter().filter_map(|at| trial.exact(at, evictor));
+    let candidates = candidates.into_iter().filter(|at| near(*at));
+    let plan = |at| trial.exact(at, evictor).map(|plan| trial.with_gangs(plan).0);
+    let plans = candidates.filter_map(plan);
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
+}
+
+/// What counting does not tell is tried once for each state of a node.
+fn uncounted(
+    trial: &mut Trial<'_, '_>,
+    order: &mut Order,
+    evictor: &Evictor,
+    near: impl Fn(NodeIx) -> bool,
+) -> Option<Plan> {
+    let state = trial.inquiry.state;
+    let mut best: Option<Plan> = None;
+    let others = order.others.iter().map(|(_, at)| *at).filter(|at| near(*at));
+    let others: Vec<NodeIx> = others.take(TRIALS_MAX).collect();
+    for at in others {
+        let plan = trial.exact(at, evictor);
+        if !is_entangled(state, at) {
+            order.settle(&state.nodes[at], at, plan.as_ref().map(|plan| plan.cost));
+        }
+        let plan = plan.map(|plan| trial.with_gangs(plan).0);
+        let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
+        if plan.as_ref().is_some_and(better) {
+            best = plan;
+        }
+    }
+    best
+}
+
+/// Whether what evictions do on a node depends on pods elsewhere: on mates of members of gangs.
+fn is_entangled(state: &State, at: NodeIx) -> bool {
+    !state.gangs.is_empty()
+        && state.nodes[at].pods.iter().any(|pod| state.class_of(*pod).spec.gang.is_some())
 }
 
 /// Whether nobody is made room for on a node who matters as much or more: that is left to them.

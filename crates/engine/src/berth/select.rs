@@ -11,19 +11,26 @@ use super::room::{Ask, View};
 use crate::filter::Inquiry;
 use crate::kube::score;
 use crate::overlay::Overlay;
-use crate::table::{KeyIx, NodeIx};
+use crate::table::{Bits, KeyIx, NodeIx};
 
 /// Preferences that tell hosts apart are weighed among so many of the best nodes of each bucket.
 const WEIGHED_MAX: usize = 64;
 
-/// The best node, if any will do.
-pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx]) -> Option<NodeIx> {
+/// The best node, or the best of some, if any will do.
+pub(crate) fn select(
+    inquiry: &Inquiry<'_>,
+    ranking: &Ranking,
+    coarse: &[KeyIx],
+    within: Option<&Bits>,
+) -> Option<NodeIx> {
     if ranking.feasible() == 0 {
         return None;
     }
     let cares = inquiry.has_neighbour_rules();
+    let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
     if let Some(nodes) = inquiry.nodes_of_needed_pods(coarse) {
-        let ranked = nodes.into_iter().filter_map(|node| ranking.rank(inquiry.state, node));
+        let nodes = nodes.into_iter().filter(|node| near(*node));
+        let ranked = nodes.filter_map(|node| ranking.rank(inquiry.state, node));
         let found: SmallVec<[Rank; 8]> =
             ranked.filter(|rank| allows(inquiry, ranking, rank.2, cares)).collect();
         return best(inquiry, ranking, &found);
@@ -35,12 +42,12 @@ pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx])
         if cares && !inquiry.coarse_neighbours_allow(*first, coarse) {
             continue;
         }
-        let allowed = |rank: &&Rank| allows(inquiry, ranking, rank.2, cares);
+        let allowed = |rank: &&Rank| near(rank.2) && allows(inquiry, ranking, rank.2, cares);
         let good = bucket.order.iter().filter(allowed);
         found.extend(good.take(per_bucket).copied());
     }
     if per_bucket > 1 {
-        let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter();
+        let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter().filter(|node| near(*node));
         let welcome = welcome.filter_map(|node| ranking.rank(inquiry.state, node));
         found.extend(welcome.filter(|rank| allows(inquiry, ranking, rank.2, cares)));
         found.sort_unstable();

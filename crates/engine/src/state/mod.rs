@@ -23,6 +23,7 @@ use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
 use crate::event::NodeTopology;
+use crate::gang::Roster;
 use crate::query::Namespaces;
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
 use crate::volume::Storage;
@@ -58,6 +59,8 @@ pub(crate) struct State {
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
     pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
     pub(crate) storage: Storage,
+    /// Who belongs to which gang.
+    pub(crate) gangs: Roster,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,

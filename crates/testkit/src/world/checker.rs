@@ -4,6 +4,7 @@
 //! first must have come first. Must share nothing with the engine but its vocabulary.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use berth_engine::event::Event;
 use berth_kubelet::Verdict;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
-use super::books::{Books, Entry};
+use super::books::{Books, Entry, FullName};
+use super::gangs::gang_of;
 use super::rules::Scene;
 
 /// What decisions must keep to.
@@ -44,6 +46,12 @@ pub enum Law {
     BudgetsAreCounted,
     /// When the victims have left, the pod gets the node.
     PreemptorGetsTheNode,
+    /// Members of a gang are bound together with as many as it needs, or after it has started.
+    GangsStartWhole,
+    /// Nobody is evicted who leaves a gang behind that is too small.
+    GangsAreEvictedWhole,
+    /// Nodes are kept for one gang at a time until others have ended.
+    OneGangAtATime,
     /// Without news, there is an end of decisions.
     DecisionsEnd,
 }
@@ -65,18 +73,20 @@ impl fmt::Display for Violation {
 
 /// A node promised to a pod.
 #[derive(Clone, Debug)]
-struct Promise {
-    pod: Arc<str>,
-    node: Arc<str>,
+pub(super) struct Promise {
+    pub(super) pod: Arc<str>,
+    pub(super) node: Arc<str>,
     victims: Vec<Arc<str>>,
 }
 
 /// Follows events and decisions, and says which laws were broken.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    books: Books,
-    config: Config,
-    promises: Vec<Promise>,
+    pub(super) books: Books,
+    pub(super) config: Config,
+    pub(super) promises: Vec<Promise>,
+    /// The gang for which nodes are kept, and until when.
+    pub(super) kept_for: Option<(FullName, i64)>,
     violations: Vec<Violation>,
     /// Decisions since the last news.
     decisions: usize,
@@ -89,6 +99,7 @@ impl Checker {
             books: Books::default(),
             config,
             promises: Vec::new(),
+            kept_for: None,
             violations: Vec::new(),
             decisions: 0,
         }
@@ -124,20 +135,39 @@ impl Checker {
             self.broken(Law::DecisionsEnd, format!("{} since the last news", self.decisions));
             self.decisions = 0;
         }
+        if self.asks_kubelets() {
+            self.books.look_at_gangs();
+        }
         match decision {
+            Some(Decision::BindAll(all)) => self.bound_all(all, now_ms),
+            Some(Decision::Reserve(reserving)) => self.reserved(reserving, now_ms),
+            Some(Decision::Disband(disbanding)) => self.disbanded(disbanding, now_ms),
             Some(Decision::Bind(binding)) => self.bound(binding, now_ms),
             Some(Decision::Preempt(preempting)) => self.preempted(preempting, now_ms),
             Some(Decision::Wait { pod }) => {
                 if let Some(entry) = self.deciding(pod) {
-                    self.waits_rightly(&entry, now_ms);
-                    self.books.wait(pod);
+                    match gang_of(&entry).filter(|_| self.is_held(&entry)) {
+                        Some(gang) => {
+                            self.gang_waits_rightly(&gang);
+                            self.books.gang_waits(&gang);
+                        }
+                        None => {
+                            self.waits_rightly(&entry, now_ms);
+                            self.books.wait(pod);
+                        }
+                    }
                 }
             }
             None => self.settled(now_ms),
         }
     }
 
-    fn broken(&mut self, law: Law, text: impl Into<String>) {
+    /// Whether a pod can only be decided about together with its gang.
+    fn is_held(&self, pod: &Entry) -> bool {
+        self.asks_kubelets() && self.books.is_held(pod)
+    }
+
+    pub(super) fn broken(&mut self, law: Law, text: impl Into<String>) {
         self.violations.push(Violation { law, text: text.into() });
     }
 
@@ -162,8 +192,14 @@ impl Checker {
     fn settled(&mut self, now_ms: i64) {
         let waiting: Vec<Entry> =
             self.books.pods.values().filter(|pod| pod.waits()).cloned().collect();
-        for entry in waiting {
+        let (held, single): (Vec<Entry>, Vec<Entry>) =
+            waiting.into_iter().partition(|pod| self.is_held(pod));
+        for entry in single {
             self.waits_rightly(&entry, now_ms);
+        }
+        let gangs: BTreeSet<FullName> = held.iter().filter_map(gang_of).collect();
+        for gang in gangs {
+            self.gang_waits_rightly(&gang);
         }
         let kept = |promise: &Promise| {
             let left = promise.victims.iter().all(|uid| !self.books.pods.contains_key(uid));
@@ -213,14 +249,25 @@ impl Checker {
 
     /// Pods on a node that may be evicted for another.
     fn evictable(&self, entry: &Entry, node: &Arc<str>, now_ms: i64) -> Vec<Arc<str>> {
-        let may = |pod: &&Entry| {
-            pod.node() == Some(node)
-                && pod.spec().priority < entry.spec().priority
-                && pod.object.phase == Phase::Alive
-                && !pod.leaving
-                && !self.rests(pod, now_ms)
+        let priority = entry.spec().priority;
+        let may = |pod: &&Entry| pod.node() == Some(node) && self.may_go(pod, priority, now_ms);
+        let all: Vec<&Entry> = self.books.pods.values().filter(may).collect();
+        let with_its_gang = |pod: &&&Entry| {
+            let Some(gang) = gang_of(pod).filter(|_| self.asks_kubelets()) else { return true };
+            let here = all.iter().filter(|one| gang_of(one).as_ref() == Some(&gang));
+            let here: Vec<Arc<str>> = here.map(|one| one.object.uid.clone()).collect();
+            let too = self.books.go_too(&here);
+            too.iter().all(|uid| self.may_go(&self.books.pods[uid], priority, now_ms))
         };
-        self.books.pods.values().filter(may).map(|pod| pod.object.uid.clone()).collect()
+        all.iter().filter(with_its_gang).map(|pod| pod.object.uid.clone()).collect()
+    }
+
+    /// Whether a pod may be evicted for another of some priority.
+    pub(super) fn may_go(&self, pod: &Entry, priority: i32, now_ms: i64) -> bool {
+        pod.spec().priority < priority
+            && pod.object.phase == Phase::Alive
+            && !pod.leaving
+            && !self.rests(pod, now_ms)
     }
 
     /// Whether a pod replaces one that was evicted, and is left alone for that.
@@ -231,14 +278,15 @@ impl Checker {
     }
 
     /// Whether somebody who comes before a pod could have been bound.
-    fn first_comes_first(&mut self, entry: &Entry) {
+    pub(super) fn first_comes_first(&mut self, entry: &Entry) {
         let turn = |pod: &Entry| {
             let object = &pod.object;
             (Reverse(pod.spec().priority), object.created_at_ms, object.uid.clone())
         };
         let own = turn(entry);
         let scene = Scene::new(&self.books, self.config);
-        let before = self.books.pods.values().filter(|pod| pod.waits() && turn(pod) < own);
+        let comes_before = |pod: &&Entry| pod.waits() && turn(pod) < own && !self.is_held(pod);
+        let before = self.books.pods.values().filter(comes_before);
         let could = before.into_iter().find_map(|pod| {
             let uid = &pod.object.uid;
             let node = scene.taker(pod)?;
@@ -257,6 +305,15 @@ impl Checker {
     fn bound(&mut self, binding: &Binding, now_ms: i64) {
         let Some(entry) = self.deciding(&binding.pod) else { return };
         self.first_comes_first(&entry);
+        if self.is_held(&entry) {
+            self.broken(Law::GangsStartWhole, format!("{} alone", binding.pod));
+        }
+        self.bound_one(binding, now_ms);
+    }
+
+    /// A pod is bound, by itself or with its gang.
+    pub(super) fn bound_one(&mut self, binding: &Binding, now_ms: i64) {
+        let Some(entry) = self.deciding(&binding.pod) else { return };
         let (uid, node) = (&binding.pod, &binding.node);
         let scene = Scene::new(&self.books, self.config);
         if let Err(why) = scene.takes(&entry, node) {
@@ -317,9 +374,19 @@ impl Checker {
         let Some(entry) = self.deciding(&preempting.pod) else { return };
         self.first_comes_first(&entry);
         let Preempting { pod: uid, node, victims, .. } = preempting;
+        if self.asks_kubelets() {
+            self.whole_gangs(victims);
+        }
         let scene = Scene::new(&self.books, self.config);
         let taker = scene.taker(&entry);
-        let evictable = self.evictable(&entry, node, now_ms);
+        let on_node = here(&self.books, victims, node);
+        let mut evictable = self.evictable(&entry, node, now_ms);
+        if self.asks_kubelets() {
+            let priority = entry.spec().priority;
+            let too = self.books.go_too(&on_node).into_iter();
+            evictable
+                .extend(too.filter(|uid| self.may_go(&self.books.pods[uid], priority, now_ms)));
+        }
         let fits = |gone: &[Arc<str>]| scene.without(gone).takes(&entry, node);
         // kube-scheduler counts pods that are being deleted as gone twice, and a host port that two
         // pods have as free when one of them is gone.
@@ -327,10 +394,12 @@ impl Checker {
         let certain = self.asks_kubelets()
             || entry.spec().host_ports.is_empty() && !victims.iter().any(twice);
         let with_all = fits(victims).err().filter(|_| certain);
-        let superfluous = victims.iter().find(|spared| {
+        let superfluous = on_node.iter().find(|spared| {
             let others: Vec<Arc<str>> =
                 victims.iter().filter(|one| one != spared).cloned().collect();
-            fits(&others).is_ok()
+            // Who would have to go with its gang anyway is not spared.
+            let stays = !self.asks_kubelets() || !self.books.go_too(&others).contains(*spared);
+            stays && fits(&others).is_ok()
         });
         let superfluous = superfluous.filter(|_| self.is_known(node)).cloned();
         if let Some(other) = taker {
@@ -364,7 +433,7 @@ impl Checker {
 
     /// How many of the evictions violate a budget, the most important pods going first, after those
     /// that are under way.
-    fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
+    pub(super) fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
         let under_way = self.books.pods.values().filter(|pod| pod.leaving);
         let mut pods: Vec<&Entry> =
             victims.iter().filter_map(|uid| self.books.pods.get(uid)).collect();
@@ -399,4 +468,10 @@ impl Checker {
         }
         violations
     }
+}
+
+/// Those of some pods that are on a node.
+fn here(books: &Books, pods: &[Arc<str>], node: &Arc<str>) -> Vec<Arc<str>> {
+    let on = |uid: &&Arc<str>| books.pods.get(*uid).is_some_and(|pod| pod.node() == Some(node));
+    pods.iter().filter(on).cloned().collect()
 }

@@ -3,7 +3,7 @@
 //! Owns which acts of a round commute: what is said of one object stays in order, and so does what
 //! comes to a node and leaves it; everything else may be told in any order. Must not know engines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::decision::Decision;
@@ -26,6 +26,7 @@ impl Run {
     /// The same rounds, each told in another order.
     pub fn reordered(&self, dice: &mut Dice) -> Vec<Round> {
         let mut nodes: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+        let mut absent: BTreeSet<Arc<str>> = BTreeSet::new();
         let mut rounds = Vec::new();
         for (number, (round, decisions)) in self.rounds.iter().zip(&self.decisions).enumerate() {
             for act in &round.acts {
@@ -38,13 +39,31 @@ impl Run {
             }
             let mut lanes: Vec<Vec<Lane>> =
                 round.acts.iter().map(|act| lanes(act, &nodes)).collect();
+            for (act, lanes) in round.acts.iter().zip(&mut lanes) {
+                let Act::Tell(event) = act else { continue };
+                match &**event {
+                    Event::NodeGone(name) => {
+                        absent.insert(name.clone());
+                    }
+                    // A node that comes back finds the pods there that have not left meanwhile.
+                    Event::Node(node) if absent.remove(&node.name) => {
+                        lanes.push(Lane::Node(node.name.clone()));
+                    }
+                    _ => {}
+                }
+            }
             if number == 0 {
                 // Everything that runs at the beginning says itself when it started.
                 lanes.iter_mut().for_each(|of| of.retain(|lane| !matches!(lane, Lane::Node(_))));
             }
             rounds.push(Round { acts: shuffled(&round.acts, &lanes, dice), ..round.clone() });
             for decision in decisions {
-                if let Decision::Bind(binding) = decision {
+                let bindings = match decision {
+                    Decision::Bind(binding) => std::slice::from_ref(binding),
+                    Decision::BindAll(all) => &all.bindings,
+                    _ => &[],
+                };
+                for binding in bindings {
                     nodes.insert(binding.pod.clone(), binding.node.clone());
                 }
             }
@@ -98,6 +117,8 @@ fn lanes(act: &Act, nodes: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
         Event::NamespaceGone(name) => vec![object("namespace", name)],
         Event::Budget(budget) => vec![object("budget", &budget.name)],
         Event::BudgetGone(_, name) => vec![object("budget", name)],
+        Event::Gang(gang) => vec![object("gang", &gang.name)],
+        Event::GangGone(_, name) => vec![object("gang", name)],
         _ => Vec::new(),
     }
 }
