@@ -9,6 +9,7 @@
 //! names the field.
 
 mod error;
+pub mod gang;
 mod meta;
 mod node;
 pub mod pod;

@@ -14,6 +14,7 @@ mod engine;
 pub mod event;
 pub mod explain;
 mod filter;
+mod gang;
 mod kube;
 mod mirror;
 mod offer;

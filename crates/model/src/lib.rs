@@ -7,6 +7,7 @@
 
 pub mod affinity;
 pub mod device;
+pub mod gang;
 pub mod gpu;
 pub mod idset;
 pub mod label;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::affinity::{NodeAffinity, PodAffinity, SpreadConstraint};
+use crate::gang::Membership;
 use crate::label::Labels;
 use crate::pod::Pod;
 use crate::resource::ResourceName;
@@ -57,6 +58,8 @@ pub struct PodSpec {
     pub stays: bool,
     /// A part of a GPU it needs, in whatever form a node offers it.
     pub gpu: Option<GpuNeed>,
+    /// The gang it belongs to.
+    pub gang: Option<Membership>,
 }
 
 /// A port of the node.

@@ -18,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
+use crate::gang;
 use crate::meta;
 
 pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
@@ -86,6 +87,7 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         controller: meta::controller(&pod.metadata).map(controller),
         stays: stays(&pod.metadata),
         gpu: gpu::need(&pod.metadata)?,
+        gang: gang::membership(&pod.metadata, spec.scheduling_group.as_ref())?,
     })
 }
 

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use berth_model::gang::{Gang, GangTerms};
 use berth_model::node::Node;
 use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
-use super::{NodeState, Place, PodState, State};
+use super::{FullName, NodeState, Place, PodState, State};
 use crate::amounts;
 use crate::berth::economy::Kind;
 use crate::changes::Change;
@@ -142,6 +143,18 @@ impl State {
             Event::GroupingGone(kind, namespace, name) => {
                 match self.groupings.remove(&(kind, namespace, name)) {
                     Some(before) => Event::Grouping(before),
+                    None => return,
+                }
+            }
+            Event::Gang(gang) => {
+                let name = (gang.namespace.clone(), gang.name.clone());
+                let before = self.gangs.set_object(name.clone(), Some(gang.terms));
+                gang_event(name, before)
+            }
+            Event::GangGone(namespace, name) => {
+                let name = (namespace, name);
+                match self.gangs.set_object(name.clone(), None) {
+                    Some(before) => gang_event(name, Some(before)),
                     None => return,
                 }
             }
@@ -399,6 +412,8 @@ impl State {
         }
         self.detach(at);
         let class = self.acquire_class(&object.spec);
+        self.gangs.leave(at, &self.class_rows[self.pods[at].class].spec);
+        self.gangs.join(at, &object.spec);
         self.release_class(self.pods[at].class);
         let pod = &mut self.pods[at];
         pod.class = class;
@@ -461,20 +476,30 @@ impl State {
             grant,
         });
         self.pod_uids.insert(object.uid.clone(), at);
+        self.gangs.join(at, &object.spec);
         self.attach(at, true);
         self.book(at);
     }
 
-    pub(super) fn remove_pod(&mut self, uid: &Arc<str>) {
+    pub(crate) fn remove_pod(&mut self, uid: &Arc<str>) {
         let Some(at) = self.pod_by_uid(uid) else { return };
         self.journal_pod(at);
         self.unbook(at);
         self.detach(at);
         self.pod_uids.remove(uid);
         self.leaving.remove(&at);
+        self.gangs.leave(at, &self.class_rows[self.pods[at].class].spec);
         if let Some(pod) = self.pods.remove(at) {
             self.release_class(pod.class);
         }
+    }
+}
+
+/// What says that a gang is as given, or is gone.
+fn gang_event((namespace, name): FullName, terms: Option<GangTerms>) -> Event {
+    match terms {
+        Some(terms) => Event::Gang(Gang { namespace, name, terms }),
+        None => Event::GangGone(namespace, name),
     }
 }
 

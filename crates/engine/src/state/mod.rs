@@ -23,6 +23,7 @@ use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
 use crate::event::NodeTopology;
+use crate::gang::Roster;
 use crate::offer::Accelerators;
 use crate::query::Namespaces;
 use crate::shares::{self, Grant, Shares};
@@ -64,6 +65,8 @@ pub(crate) struct State {
     accelerators: Accelerators,
     pub(crate) tenancy: Tenancy,
     pub(crate) storage: Storage,
+    /// Who belongs to which gang.
+    pub(crate) gangs: Roster,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,

@@ -79,7 +79,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether what the node's kubelet has handed out is known, or need not be.
-    fn is_known(&self, node: &Arc<str>) -> bool {
+    pub(super) fn is_known(&self, node: &Arc<str>) -> bool {
         !self.kubelets || self.books.twins.get(node).is_none_or(|twin| twin.is_known())
     }
 
@@ -174,6 +174,7 @@ impl<'a> Scene<'a> {
         let node = self.books.nodes.get(name).ok_or("there is no such node")?;
         let spec = pod.spec();
         object(spec, node)?;
+        self.near_mates(pod, node)?;
         let here: Vec<&Resident<'_>> =
             self.residents.iter().filter(|one| one.node.name == *name).collect();
         room(spec, node, &here)?;
@@ -181,6 +182,18 @@ impl<'a> Scene<'a> {
         self.spread(spec, node)?;
         self.affinity(spec, node)?;
         self.kubelet_takes(pod, node, &here, kubelet)
+    }
+
+    /// Whether the node is near the members of the pod's gang that have a place.
+    fn near_mates(&self, pod: &Entry, node: &Node) -> Result<(), Why> {
+        let Some((key, value)) = self.books.near(pod).filter(|_| self.kubelets) else {
+            return Ok(());
+        };
+        match (node.labels.get(&key), value) {
+            (None, _) => Err("it lacks the label by which its gang is to be near"),
+            (Some(own), Some(value)) if *own != value => Err("its gang is elsewhere"),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the kubelet takes the pod, with any of what the node offers for a part of a GPU.
