@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
-use berth_tenancy::share::Account;
+use berth_tenancy::share::{Account, News};
 
 use crate::berth::economy::Economy;
 use crate::berth::plan::Evictor;
@@ -61,6 +61,8 @@ struct Saved {
     economy: Economy,
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
+    /// The same of teams.
+    of_teams: News,
 }
 
 /// Where a pod can go at once.
@@ -121,7 +123,6 @@ impl Engine {
             let class = state.pods[pod].class;
             (class, state.class(class).tenant.team)
         });
-        self.state.tenancy.ledger.distrust();
     }
 
     /// Puts a pod into the queue or takes it out, as it is now.
@@ -152,6 +153,7 @@ impl Engine {
             undone: self.undone.clone(),
             economy: self.state.economy.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
+            of_teams: self.state.tenancy.ledger.news().clone(),
         });
         self.state.checkpoint()
     }
@@ -178,6 +180,7 @@ impl Engine {
             };
             self.queue = saved.queue;
             self.state.tenancy.books.set_changed(saved.by_quota);
+            self.state.tenancy.ledger.set_news(saved.of_teams);
             self.refile();
         }
     }
