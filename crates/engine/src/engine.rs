@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use berth_model::spec::{PodObject, PreemptionPolicy};
-use berth_tenancy::share::Account;
+use berth_tenancy::share::{Account, News};
 
 use crate::berth::economy::Economy;
 use crate::berth::plan::Evictor;
@@ -63,6 +63,8 @@ struct Saved {
     economy: Economy,
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
+    /// The same of teams.
+    of_teams: News,
 }
 
 /// Where a pod can go at once.
@@ -133,7 +135,6 @@ impl Engine {
             let class = state.pods[pod].class;
             (class, state.class(class).tenant.team)
         });
-        self.state.tenancy.ledger.distrust();
     }
 
     /// Puts a pod into the queue or takes it out, as it is now.
@@ -172,6 +173,7 @@ impl Engine {
             undone: self.undone.clone(),
             economy: self.state.economy.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
+            of_teams: self.state.tenancy.ledger.news().clone(),
         });
         self.state.checkpoint()
     }
@@ -200,6 +202,7 @@ impl Engine {
             self.queue = saved.queue;
             self.state.tenancy.books.forget_time();
             self.state.tenancy.books.set_changed(saved.by_quota);
+            self.state.tenancy.ledger.set_news(saved.of_teams);
             self.refile();
         }
     }
@@ -231,7 +234,7 @@ impl Engine {
 
     /// How many pods are held by quotas or by their team's share.
     pub fn held(&self) -> usize {
-        self.queue.held()
+        self.queue.held() + self.held_mates()
     }
 
     /// What every team has, is guaranteed, and has borrowed from whom, by team and resource.

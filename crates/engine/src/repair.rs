@@ -69,6 +69,9 @@ impl Engine {
         }
         let mut plans = self.clearings(at, now_ms);
         plans.retain(|plan| plan.victims.len() <= moves_max && plan.cost.budget_violations == 0);
+        if let Some((nodes, _)) = self.near_mates(at).filter(|(_, required)| *required) {
+            plans.retain(|plan| nodes.contains(plan.node));
+        }
         plans.sort_by_key(|plan| (plan.victims.len(), plan.cost, self.state.nodes[plan.node].tie));
         plans.iter().find_map(|plan| self.try_moves(uid, plan, now_ms))
     }

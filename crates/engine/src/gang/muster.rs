@@ -123,6 +123,15 @@ impl Engine {
         members.filter(|pod| self.state.waits(*pod) && !self.queue.contains(*pod)).count()
     }
 
+    /// How many members wait because the one that stands in the queue for them is held.
+    pub(crate) fn held_mates(&self) -> usize {
+        let state = &self.state;
+        let held = self.gangs.held().flat_map(|(gang, head)| {
+            state.gangs.members(gang).filter(move |pod| state.waits(*pod) && *pod != head)
+        });
+        held.count()
+    }
+
     /// The gang as it is now; `None` if nobody says what it asks for.
     pub(super) fn roll(&self, gang: &FullName) -> Option<Roll> {
         let state = &self.state;

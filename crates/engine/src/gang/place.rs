@@ -65,6 +65,7 @@ impl Engine {
             self.keep_class(*pod, &mut kept);
         }
         let by_quota = self.state.tenancy.books.changed().clone();
+        let of_teams = self.state.tenancy.ledger.news().clone();
         let checkpoint = self.state.checkpoint();
         for pod in &roll.waiting {
             // Mates that are kept nodes for would be in each other's way elsewhere.
@@ -78,6 +79,7 @@ impl Engine {
         } else {
             self.state.rollback(checkpoint);
             self.state.tenancy.books.set_changed(by_quota);
+            self.state.tenancy.ledger.set_news(of_teams);
             self.forget_changes(from);
         }
         kept.into_iter().for_each(|class| self.state.release_class(class));

@@ -121,6 +121,12 @@ impl Gangs {
         self.finished_of.get(gang).copied().unwrap_or(0)
     }
 
+    /// Gangs that quotas or shares keep from starting, and who stands in the queue for them.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&FullName, PodIx)> {
+        let held = self.rows.iter().filter(|(_, row)| row.held);
+        held.filter_map(|(gang, row)| Some((gang, row.head?)))
+    }
+
     /// A gang is to be looked at again at a time.
     pub(crate) fn remind(&mut self, due_ms: i64, gang: &FullName) {
         self.due.insert((due_ms, gang.clone()));
