@@ -76,6 +76,15 @@ enum Sweep {
         #[arg(long, default_value_t = 0)]
         first: u64,
     },
+    /// Gangs that compete: none in part, none stuck, none starved
+    Gangs {
+        /// So many contests
+        #[arg(long, default_value_t = 2_000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+    },
 }
 
 #[derive(Args)]
@@ -206,6 +215,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
             bench::instructions::counted(&name).map(|()| true)
         }
         Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
+        Task::Sweep { of: Sweep::Gangs { seeds, first } } => sweep::gangs(first, seeds),
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

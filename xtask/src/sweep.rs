@@ -6,6 +6,7 @@ use anyhow::Result;
 use berth_engine::Config;
 use berth_engine::config::{Profile, UnknownTopology};
 use berth_testkit::cluster::BuildError;
+use berth_testkit::contest::{self, Outcome};
 use berth_testkit::world::{Size, breaks_a_law, depends_on_order, remembers_trials};
 
 /// Findings printed in full; the rest is only counted.
@@ -45,5 +46,34 @@ pub(crate) fn engine(first: u64, seeds: u64) -> Result<bool> {
         wrong += found;
     }
     println!("sweep: {seeds} worlds, {wrong} findings");
+    Ok(wrong == 0)
+}
+
+/// Runs `seeds` contests of gangs from `first` on; whether nothing was wrong.
+pub(crate) fn gangs(first: u64, seeds: u64) -> Result<bool> {
+    let mut sum = Outcome::default();
+    let mut wrong = 0;
+    for seed in first..first.saturating_add(seeds) {
+        let outcome = contest::run(seed).map_err(anyhow::Error::from_boxed)?;
+        if let Some(broken) = &outcome.broken {
+            if wrong < SHOWN {
+                println!("seed {seed}, {broken}");
+            }
+            wrong += 1;
+        }
+        sum.gangs += outcome.gangs;
+        sum.started += outcome.started;
+        sum.reserved += outcome.reserved;
+        sum.evicted += outcome.evicted;
+        sum.decisions += outcome.decisions;
+        sum.wait_ms_max = sum.wait_ms_max.max(outcome.wait_ms_max);
+        sum.wait_percent_max = sum.wait_percent_max.max(outcome.wait_percent_max);
+    }
+    let Outcome { gangs, started, reserved, evicted, decisions, .. } = sum;
+    println!("{gangs} gangs that fit an empty cluster, {started} started");
+    println!("{decisions} decisions, {evicted} evictions, nodes kept {reserved} times");
+    println!("longest wait {} s", sum.wait_ms_max / 1000);
+    println!("longest wait where a bound is known: {} % of the bound", sum.wait_percent_max);
+    println!("sweep: {seeds} contests, {wrong} findings");
     Ok(wrong == 0)
 }

@@ -10,6 +10,7 @@
 
 mod dra;
 mod error;
+pub mod gang;
 mod meta;
 mod node;
 pub mod pod;

@@ -35,6 +35,8 @@ pub struct Config {
     pub unknown_topology: UnknownTopology,
     /// For so long after a pod of a workload was evicted for another, pods that replace it are not.
     pub eviction_rest_ms: i64,
+    /// A gang that has waited for so long gets nodes set aside, one gang at a time.
+    pub gang_patience_ms: i64,
 }
 
 impl Default for Config {
@@ -43,6 +45,7 @@ impl Default for Config {
             profile: Profile::default(),
             unknown_topology: UnknownTopology::default(),
             eviction_rest_ms: 10 * 60 * 1000,
+            gang_patience_ms: 60 * 1000,
         }
     }
 }

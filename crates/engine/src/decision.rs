@@ -10,6 +10,8 @@ use berth_model::spec::GpuGrant;
 use berth_tenancy::quota::Refusal;
 use berth_tenancy::share::Hold;
 
+use crate::state::FullName;
+
 pub use crate::berth::room::Alignment;
 
 /// What to do for a pod.
@@ -20,15 +22,23 @@ pub enum Decision {
     /// Evict others; it waits for their node.
     Preempt(Preempting),
     /// It is not to start now, whatever room there is, and more nodes would not help. It is looked at
-    /// again when what holds it changes.
+    /// again when what holds it changes. For a gang it is said of one member, and means all of them.
     Hold {
         /// The pod's UID.
         pod: Arc<str>,
         /// Why.
         by: HeldBy,
     },
+    /// Bind all of them. If one cannot be bound, the others keep their place while a new one is looked
+    /// for, but not for longer than the gang's timeout: then the gang is disbanded.
+    BindAll(GangBinding),
+    /// Keep nodes for a gang, and evict others where that is said. The members wait for their nodes;
+    /// none of them is bound before all that are needed can be.
+    Reserve(Reserving),
+    /// A gang that holds some places, and did not get the others in time, gives them back.
+    Disband(Disbanding),
     /// Nothing can be done until something changes. If it waited for a node that nobody is leaving, it
-    /// does not any more.
+    /// does not any more. For a gang it is said of one member, and means all of them.
     Wait {
         /// The pod's UID.
         pod: Arc<str>,
@@ -43,6 +53,57 @@ pub enum HeldBy {
     Quota(Refusal),
     /// A limit on what its team may borrow, or on what others lend.
     Share(Hold),
+}
+
+/// A gang, by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GangName {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl GangName {
+    pub(crate) fn of((namespace, name): &FullName) -> Self {
+        Self { namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+/// Members of a gang are to be bound together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangBinding {
+    /// The gang.
+    pub gang: GangName,
+    /// Where its members go: as many as it needs to start, and those beyond that for whom there is
+    /// room as well.
+    pub bindings: Vec<Binding>,
+}
+
+/// Nodes are kept for a gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserving {
+    /// The gang.
+    pub gang: GangName,
+    /// UIDs of members, each with the node it waits for. Other members wait for none.
+    pub places: Vec<(Arc<str>, Arc<str>)>,
+    /// UIDs of pods to evict.
+    pub victims: Vec<Arc<str>>,
+    /// How many of the evictions violate a disruption budget.
+    pub budget_violations: usize,
+    /// UIDs of less important pods that waited for the nodes and have to look elsewhere.
+    pub displaced: Vec<Arc<str>>,
+    /// When it is another gang's turn, if nobody is evicted.
+    pub until_ms: Option<i64>,
+}
+
+/// A gang gives its places back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disbanding {
+    /// The gang.
+    pub gang: GangName,
+    /// UIDs of the members to evict.
+    pub pods: Vec<Arc<str>>,
 }
 
 /// A pod is to be bound.

@@ -3,14 +3,13 @@
 //! Owns the state, the queue and whatever is derived from them to decide quickly. Must not know time
 //! but as told, nor who drives it.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use berth_dra::Placement;
-use berth_model::spec::{Phase, PodObject, PreemptionPolicy};
-use berth_tenancy::share::Account;
+use berth_model::spec::{PodObject, PreemptionPolicy};
+use berth_tenancy::share::{Account, News};
 
 use crate::berth::economy::Economy;
 use crate::berth::headroom;
@@ -27,23 +26,25 @@ use crate::devices::Devices;
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
+use crate::gang::Gangs;
 use crate::headroom::WarmRoom;
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
 use crate::shares::Grant;
 use crate::state::headroom::Places;
 use crate::state::{Checkpoint, Place, State};
-use crate::table::{ClassIx, NodeIx, PodIx};
+use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 use crate::verdict::Diagnosis;
 
 /// Decides where pods go.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
-    config: Config,
+    pub(crate) config: Config,
     pub(crate) state: State,
-    queue: Queue,
+    pub(crate) queue: Queue,
+    pub(crate) gangs: Gangs,
     saved: Vec<Saved>,
-    rankings: Rankings,
+    pub(crate) rankings: Rankings,
     preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
     woken: Cursor,
@@ -58,6 +59,7 @@ pub struct Engine {
 #[derive(Clone, Debug)]
 struct Saved {
     queue: Queue,
+    gangs: Gangs,
     woken: Cursor,
     woken_epoch: u64,
     at: Cursor,
@@ -68,6 +70,8 @@ struct Saved {
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
     places: Places,
+    /// The same of teams.
+    of_teams: News,
 }
 
 /// Where a pod can go at once.
@@ -80,10 +84,10 @@ pub(crate) struct Found {
 }
 
 /// Whom to evict.
-struct Evictions {
-    node: NodeIx,
-    victims: Vec<PodIx>,
-    budget_violations: usize,
+pub(crate) struct Evictions {
+    pub(crate) node: NodeIx,
+    pub(crate) victims: Vec<PodIx>,
+    pub(crate) budget_violations: usize,
 }
 
 impl Engine {
@@ -98,6 +102,7 @@ impl Engine {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Pod(pod) => {
+                self.note_news(&pod);
                 let uid = pod.uid.clone();
                 let before = self.state.pod_by_uid(&uid);
                 self.state.apply(Event::Pod(pod));
@@ -108,6 +113,7 @@ impl Engine {
                 }
             }
             Event::PodGone(uid) => {
+                self.note_gone(&uid);
                 if let Some(at) = self.state.pod_by_uid(&uid) {
                     self.queue.remove(at);
                 }
@@ -118,6 +124,14 @@ impl Engine {
             Event::Team(_) | Event::TeamGone(_) => {
                 self.state.apply(event);
                 self.refile();
+            }
+            Event::Gang(gang) => {
+                self.note_gang(&gang.namespace, &gang.name);
+                self.state.apply(Event::Gang(gang));
+            }
+            Event::GangGone(namespace, name) => {
+                self.note_gang(&namespace, &name);
+                self.state.apply(Event::GangGone(namespace, name));
             }
             other => self.state.apply(other),
         }
@@ -130,30 +144,37 @@ impl Engine {
             let class = state.pods[pod].class;
             (class, state.class(class).tenant.team)
         });
-        self.state.tenancy.ledger.distrust();
     }
 
     /// Puts a pod into the queue or takes it out, as it is now.
     fn enqueue(&mut self, uid: &Arc<str>) {
         let Some(at) = self.state.pod_by_uid(uid) else { return };
-        let pod = &self.state.pods[at];
-        let spec = &self.state.class(pod.class).spec;
-        let waits = !matches!(pod.place, Place::Bound(..))
-            && pod.phase == Phase::Alive
-            && spec.gates.is_empty();
-        if waits {
-            let turn = (Reverse(spec.priority), pod.created_at_ms, pod.uid.clone());
-            let team = self.state.class(pod.class).tenant.team;
-            self.queue.add(at, pod.class, team, turn);
-        } else {
+        let class = self.state.pods[at].class;
+        if !self.state.waits(at) {
             self.queue.remove(at);
+        } else if self.state.class(class).spec.gang.is_none() || !self.minds_gangs() {
+            self.line_up(at);
         }
+    }
+
+    /// Puts a pod into the queue, for itself or for its gang.
+    pub(crate) fn line_up(&mut self, at: PodIx) {
+        let class = self.state.pods[at].class;
+        let team = self.state.class(class).tenant.team;
+        self.queue.add(at, class, team, self.state.queue_turn(at));
+    }
+
+    /// A pod waits, and with it those alike, until what holds it changes.
+    pub(crate) fn park_held(&mut self, at: PodIx) {
+        self.queue.park(at);
+        self.queue.hold(self.state.pods[at].class);
     }
 
     /// From here on everything that happens can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
         self.saved.push(Saved {
             queue: self.queue.clone(),
+            gangs: self.gangs.clone(),
             woken: self.woken,
             woken_epoch: self.woken_epoch,
             at: self.state.changes.now(),
@@ -163,6 +184,7 @@ impl Engine {
             devices: self.state.devices.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
             places: self.state.headrooms.places(),
+            of_teams: self.state.tenancy.ledger.news().clone(),
         });
         self.state.checkpoint()
     }
@@ -189,9 +211,11 @@ impl Engine {
             } else {
                 saved.woken_epoch
             };
+            self.gangs = saved.gangs;
             self.queue = saved.queue;
             self.state.tenancy.books.forget_time();
             self.state.tenancy.books.set_changed(saved.by_quota);
+            self.state.tenancy.ledger.set_news(saved.of_teams);
             self.refile();
         }
     }
@@ -207,12 +231,23 @@ impl Engine {
 
     /// How many pods look for their place, and for how many of them nothing can be done now.
     pub fn queued(&self) -> (usize, usize) {
-        self.queue.len()
+        let (all, parked) = self.queue.len();
+        let held_back = self.held_back();
+        (all + held_back, parked + held_back)
+    }
+
+    /// What was changed since was undone, and is no news.
+    pub(crate) fn forget_changes(&mut self, from: Cursor) {
+        let to = self.state.changes.now();
+        match self.undone.last_mut().filter(|last| last.end == from) {
+            Some(last) => last.end = to,
+            None => self.undone.push(from..to),
+        }
     }
 
     /// How many pods are held by quotas or by their team's share.
     pub fn held(&self) -> usize {
-        self.queue.held()
+        self.queue.held() + self.held_mates()
     }
 
     /// What every team has, is guaranteed, and has borrowed from whom, by team and resource.
@@ -230,32 +265,51 @@ impl Engine {
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
         self.appraise();
         self.keep_warm();
+        self.muster(now_ms);
         self.wake(now_ms);
         self.reconsider(now_ms);
-        let state = &self.state;
-        let at = self.queue.next(|pod| state.turn(pod))?;
+        loop {
+            let state = &self.state;
+            let at = self.queue.next(|pod| state.turn(pod))?;
+            let decision = match self.led_by(at) {
+                Some(gang) => self.decide_gang(&gang, at, now_ms),
+                None => Some(self.decide_pod(at, now_ms)),
+            };
+            if decision.is_some() {
+                return decision;
+            }
+        }
+    }
+
+    fn decide_pod(&mut self, at: PodIx, now_ms: i64) -> Decision {
         self.learn(at);
         if let Some(by) = self.held_by(at) {
-            self.queue.park(at);
-            self.queue.hold(self.state.pods[at].class);
+            self.park_held(at);
             if matches!(self.state.pods[at].place, Place::Nominated(..)) {
                 self.state.nominate(at, None);
             }
-            return Some(Decision::Hold { pod: self.state.pods[at].uid.clone(), by });
+            return Decision::Hold { pod: self.state.pods[at].uid.clone(), by };
         }
-        if let Some(found) = self.place(at) {
-            return Some(self.bind(at, found));
+        if let Some(found) = self.place_near(at) {
+            return self.bind(at, found);
         }
         self.queue.park(at);
         if matches!(self.state.pods[at].place, Place::Nominated(..)) && !self.awaits_room(at) {
             // What it waited for has not come true.
             self.state.nominate(at, None);
         }
-        if let Some(evictions) = self.evictions(at, now_ms) {
-            return Some(self.preempt(at, evictions, now_ms));
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        if let Some(evictions) = self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)) {
+            return self.preempt(at, evictions, now_ms);
         }
-        let uid = self.state.pods[at].uid.clone();
-        Some(Decision::Wait { pod: uid })
+        Decision::Wait { pod: self.state.pods[at].uid.clone() }
+    }
+
+    /// Where a pod can go at once: near the members of its gang that have a place, if it is in one.
+    pub(crate) fn place_near(&mut self, at: PodIx) -> Option<Found> {
+        let Some((nodes, required)) = self.near_mates(at) else { return self.place(at, None) };
+        let found = self.place(at, Some(&nodes));
+        if found.is_none() && !required { self.place(at, None) } else { found }
     }
 
     /// Works out what GPUs are worth if other machines are there now.
@@ -267,7 +321,7 @@ impl Engine {
     }
 
     /// Counts a pod as an arrival when it is looked at for the first time.
-    fn learn(&mut self, at: PodIx) {
+    pub(crate) fn learn(&mut self, at: PodIx) {
         let pod = &self.state.pods[at];
         if pod.counted || self.config.profile != Profile::Berth {
             return;
@@ -295,6 +349,7 @@ impl Engine {
             && self.state.pods[at].decided
         {
             self.queue.remove(at);
+            self.undo_gang(at);
             self.state.undo(at);
             self.enqueue(uid);
         }
@@ -306,19 +361,23 @@ impl Engine {
         if let Some(placement) = &found.devices {
             self.state.take_devices(at, placement);
         }
-        Decision::Bind(Binding {
+        Decision::Bind(self.binding(at, &found))
+    }
+
+    pub(crate) fn binding(&self, at: PodIx, found: &Found) -> Binding {
+        Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
             gpu_grant: found.grant.map(|grant| self.state.named_grant(grant)),
-            devices: found.devices,
+            devices: found.devices.clone(),
             alignment: found.alignment,
-        })
+        }
     }
 
     fn preempt(&mut self, at: PodIx, evictions: Evictions, now_ms: i64) -> Decision {
         let node = self.state.nodes[evictions.node].object.name.clone();
         for victim in &evictions.victims {
-            self.state.evict(*victim, now_ms);
+            self.evict(*victim, now_ms);
         }
         // Whoever waits for the node and matters less has to look elsewhere.
         let class = self.state.pods[at].class;
@@ -338,17 +397,19 @@ impl Engine {
     }
 
     /// Whether pods are leaving the node that a pod waits for, so that it should go on waiting.
-    fn awaits_room(&self, at: PodIx) -> bool {
+    pub(crate) fn awaits_room(&self, at: PodIx) -> bool {
         self.state.making_room(at).next().is_some()
     }
 
     /// Where a pod can go at once.
-    pub(crate) fn place(&mut self, at: PodIx) -> Option<Found> {
+    pub(crate) fn place(&mut self, at: PodIx, within: Option<&Bits>) -> Option<Found> {
         let class = self.state.pods[at].class;
-        self.state.rules(class);
         match self.config.profile {
-            Profile::Berth => self.place_ranked(at, class),
-            Profile::KubeScheduler | Profile::KubeSchedulerPacking => self.place_scored(at, class),
+            Profile::Berth => self.place_ranked(at, class, within, None),
+            Profile::KubeScheduler | Profile::KubeSchedulerPacking => {
+                self.state.rules(class);
+                self.place_scored(at, class)
+            }
         }
     }
 
@@ -367,7 +428,16 @@ impl Engine {
         })
     }
 
-    fn place_ranked(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
+    /// Where a pod can go, of some nodes if they are given; rather to the node that it waits for or
+    /// that is given.
+    pub(crate) fn place_ranked(
+        &mut self,
+        at: PodIx,
+        class: ClassIx,
+        within: Option<&Bits>,
+        wanted: Option<NodeIx>,
+    ) -> Option<Found> {
+        self.state.rules(class);
         let mut rankings = std::mem::take(&mut self.rankings);
         let found = rankings.with(&mut self.state, class, |state, ranking, coarse| {
             if ranking.feasible() == 0 {
@@ -376,11 +446,14 @@ impl Engine {
             let mut inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, node) => node,
-                _ => None,
+                _ => wanted,
             };
             let node = |inquiry: &Inquiry<'_>| {
-                let nominated = nominated.filter(|node| is_open(inquiry, ranking, *node));
-                nominated.or_else(|| select(inquiry, ranking, coarse))
+                let nominated = nominated.filter(|node| {
+                    within.is_none_or(|nodes| nodes.contains(*node))
+                        && is_open(inquiry, ranking, *node)
+                });
+                nominated.or_else(|| select(inquiry, ranking, coarse, within))
             };
             // Rather where the devices it claims are near what the kubelet gives it.
             inquiry.near_devices = inquiry.devices.is_some();
@@ -401,6 +474,8 @@ impl Engine {
     fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        let within = near.as_ref().map(|(nodes, _)| nodes);
         let mut rankings = std::mem::take(&mut self.rankings);
         let fits = rankings.with(&mut self.state, class, |state, ranking, coarse| {
             if ranking.feasible() == 0 {
@@ -409,9 +484,11 @@ impl Engine {
             let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
             // Volumes are asked about node by node, which is dear where they rule most out.
             if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
-                return changed.iter().any(|node| is_open(&inquiry, ranking, *node));
+                let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
+                let mut changed = changed.iter().filter(|node| near(**node));
+                return changed.any(|node| is_open(&inquiry, ranking, *node));
             }
-            select(&inquiry, ranking, coarse).is_some()
+            select(&inquiry, ranking, coarse, within).is_some()
         });
         self.rankings = rankings;
         fits
@@ -436,7 +513,12 @@ impl Engine {
     }
 
     /// Whom to evict for a pod that fits nowhere.
-    fn evictions(&mut self, at: PodIx, now_ms: i64) -> Option<Evictions> {
+    pub(crate) fn evictions(
+        &mut self,
+        at: PodIx,
+        now_ms: i64,
+        within: Option<&Bits>,
+    ) -> Option<Evictions> {
         let class = self.state.pods[at].class;
         let spec = self.state.class(class).spec.clone();
         if spec.preemption != PreemptionPolicy::LowerPriority || self.awaits_room(at) {
@@ -453,7 +535,7 @@ impl Engine {
         let preemption = &mut self.preemption;
         let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
             let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
-            preemption.find(&inquiry, ranking, &evictor)
+            preemption.find(&inquiry, ranking, &evictor, within)
         });
         self.rankings = rankings;
         plan.map(|plan| Evictions {
@@ -476,9 +558,16 @@ impl Engine {
         Some(Evictions { node, victims, budget_violations })
     }
 
-    /// What keeps a pod waiting that is no node's fault. kube-scheduler leaves that to others.
-    fn held_by(&self, at: PodIx) -> Option<HeldBy> {
-        if self.config.profile != Profile::Berth { None } else { self.state.held_by(at) }
+    /// What keeps a pod, or the gang for which it stands in the queue, waiting that is no node's
+    /// fault. kube-scheduler leaves that to others.
+    pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
+        if self.config.profile != Profile::Berth {
+            return None;
+        }
+        match self.led_by(at) {
+            Some(gang) => self.gang_held_by(&gang),
+            None => self.state.held_by(at),
+        }
     }
 
     /// Looks again at who is held, where quotas or what teams have changed: of every class the first,
@@ -498,7 +587,9 @@ impl Engine {
         }
         teams.iter().for_each(|team| self.queue.distrust(*team));
         for uid in &by_quota {
-            if let Some(at) = self.state.pod_by_uid(uid).filter(|at| self.held_by(*at).is_none()) {
+            let Some(at) = self.state.pod_by_uid(uid) else { continue };
+            let at = self.head_for(at).unwrap_or(at);
+            if self.held_by(at).is_none() {
                 self.queue.wake(at);
             }
         }
@@ -538,6 +629,9 @@ impl Engine {
         let freed = freed || self.state.tenancy.has_teams();
         self.woken = self.state.changes.now();
         self.woken_epoch = epoch;
+        for head in self.gangs.take_due(now_ms) {
+            self.queue.wake(head);
+        }
         if unchanged {
             return;
         }
@@ -571,15 +665,28 @@ impl Engine {
                 }
                 continue;
             }
+            if let Some(gang) = self.led_by(first) {
+                if may_fit || rested {
+                    self.gangs.row(&gang).hopeless = false;
+                    self.queue.wake(first);
+                }
+                continue;
+            }
             if may_fit && self.fits_now(first, &changed_nodes) {
                 self.queue.wake(first);
                 continue;
             }
             let next = self.first_parked(class);
-            if let Some(next) = next.filter(|next| self.evictions(*next, now_ms).is_some()) {
+            if let Some(next) = next.filter(|next| self.could_preempt(*next, now_ms)) {
                 self.queue.wake(next);
             }
         }
+    }
+
+    /// Whether others could be evicted for a pod.
+    fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
     }
 
     /// The first parked pod of a class that does not wait for a node of its own. The others follow
@@ -597,6 +704,10 @@ impl Engine {
             .flat_map(|node| node.nominated.iter().copied())
             .collect();
         for pod in waiting {
+            if let Some(head) = self.head_for(pod) {
+                self.queue.wake(head);
+                continue;
+            }
             let in_vain = self.state.pods[pod].decided && !self.awaits_room(pod);
             if in_vain || self.fits_now(pod, changed) {
                 self.queue.wake(pod);
@@ -607,7 +718,8 @@ impl Engine {
     /// What there is to say about a pod now: why it waits and what would help, or where it is and
     /// why. `None` if it is not known.
     pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
-        explain::explain(&mut self.state, &self.config, uid, now_ms)
+        let with_gang = self.explain_gang(uid, now_ms);
+        with_gang.or_else(|| explain::explain(&mut self.state, &self.config, uid, now_ms))
     }
 
     /// Everything kube-scheduler would say about a pod that looks for its place, against all nodes.

@@ -9,6 +9,7 @@ use berth_kubelet::{ConfigError, Kubelet, KubeletConfig};
 use berth_model::device::DevicePool;
 use berth_model::dra::slice::ResourceSlice;
 use berth_model::dra::{self, DeviceClass};
+use berth_model::gang::Gang;
 use berth_model::machine::Machine;
 use berth_model::node::Node;
 use berth_model::policy::{
@@ -122,6 +123,10 @@ pub enum Event {
     Grouping(Grouping),
     /// No such service or controller: its kind, namespace and name.
     GroupingGone(Arc<str>, Arc<str>, Arc<str>),
+    /// A gang that is an object of its own.
+    Gang(Gang),
+    /// No such gang of this namespace and name.
+    GangGone(Arc<str>, Arc<str>),
     /// A claim.
     Claim(Claim),
     /// No claim of this namespace and name.

@@ -15,6 +15,7 @@ mod engine;
 pub mod event;
 pub mod explain;
 mod filter;
+mod gang;
 pub mod headroom;
 mod kube;
 mod mirror;

@@ -108,6 +108,11 @@ impl Queue {
         }
     }
 
+    /// Whether a pod is in the queue, parked or not.
+    pub(crate) fn contains(&self, pod: PodIx) -> bool {
+        self.entries.contains_key(&pod)
+    }
+
     /// Whose turn it is; between teams, as they stand.
     pub(crate) fn next(&mut self, turn_of: impl Fn(PodIx) -> share::Turn) -> Option<PodIx> {
         self.active.first(turn_of)

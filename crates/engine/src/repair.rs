@@ -61,11 +61,17 @@ impl Engine {
     /// The fewest moves, `moves_max` at most, after which a pod that waits would have its place.
     pub fn repair(&mut self, uid: &str, moves_max: usize, now_ms: i64) -> Option<Repair> {
         let at = self.state.pod_by_uid(uid)?;
-        if matches!(self.state.pods[at].place, Place::Bound(..)) || moves_max == 0 {
+        // One member of a gang does not start by itself.
+        let with_its_gang = self.head_for(at).is_some();
+        if matches!(self.state.pods[at].place, Place::Bound(..)) || with_its_gang || moves_max == 0
+        {
             return None;
         }
         let mut plans = self.clearings(at, now_ms);
         plans.retain(|plan| plan.victims.len() <= moves_max && plan.cost.budget_violations == 0);
+        if let Some((nodes, _)) = self.near_mates(at).filter(|(_, required)| *required) {
+            plans.retain(|plan| nodes.contains(plan.node));
+        }
         plans.sort_by_key(|plan| (plan.victims.len(), plan.cost, self.state.nodes[plan.node].tie));
         plans.iter().find_map(|plan| self.try_moves(uid, plan, now_ms))
     }
@@ -159,7 +165,7 @@ impl Engine {
         let at = self.state.pod_by_uid(&uid)?;
         let found = match to {
             Some(node) => self.room_on(at, node)?,
-            None => self.place(at)?,
+            None => self.place_near(at)?,
         };
         let to = self.state.nodes[found.node].object.name.clone();
         self.bind(at, found);
@@ -184,7 +190,7 @@ impl Engine {
             without.remove(pod);
             ranking.judge(inquiry.state, without.view()).ok()?.cost_micro
         })??;
-        let there = self.place(pod).filter(|found| found.node != here)?;
+        let there = self.place_near(pod).filter(|found| found.node != here)?;
         let cost = self.with_inquiry(pod, |inquiry, ranking| {
             let view = View::of(&inquiry.state.nodes[there.node]);
             ranking.judge(inquiry.state, view).ok()?.cost_micro
@@ -197,6 +203,8 @@ impl Engine {
         let rows = self.state.pods.iter();
         let on_nodes = rows.filter(|(_, row)| row.place.node().is_some()).map(|(at, _)| at);
         let movable = on_nodes.filter(|at| is_movable(&self.state, *at));
+        // Nor does a gang go on with fewer than it needs.
+        let movable = movable.filter(|at| self.state.evicted_too(&[*at]).is_empty());
         // One at a time: a budget that allows none is used up.
         movable.filter(|at| split_by_budgets(&self.state, &[*at]).0.is_empty()).collect()
     }

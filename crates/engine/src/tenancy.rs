@@ -119,6 +119,23 @@ impl Standpoint {
     }
 }
 
+/// What pods of one team take that start together.
+#[derive(Clone, Debug, Default)]
+struct Started {
+    ask: Charge,
+    /// What is expected of them already, because room is being made for them.
+    own: Charge,
+}
+
+fn add_charge(sum: &mut Charge, more: &Charge) {
+    for (dimension, amount) in more {
+        match sum.iter_mut().find(|(one, _)| one == dimension) {
+            Some((_, sum)) => *sum = sum.saturating_add(*amount),
+            None => sum.push((*dimension, *amount)),
+        }
+    }
+}
+
 impl State {
     /// A team is as given, or is gone. The team as it was.
     pub(crate) fn set_team(&mut self, name: &Arc<str>, team: Option<Team>) -> Option<Team> {
@@ -251,6 +268,27 @@ impl State {
 
     /// What keeps a pod waiting that is no node's fault.
     pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
+        self.held_together(&[at], 1)
+    }
+
+    /// What keeps so many of some pods from starting together that is no node's fault; `None` if
+    /// enough of them may, those first who come first.
+    pub(crate) fn held_together(&self, pods: &[PodIx], need: usize) -> Option<HeldBy> {
+        if self.tenancy.books.is_empty() && !self.tenancy.has_teams() {
+            return None;
+        }
+        let mut started: BTreeMap<TeamIx, Started> = BTreeMap::new();
+        for (pod, own) in pods.iter().filter_map(|pod| Some((*pod, self.tenancy.coming(*pod)?))) {
+            add_charge(&mut started.entry(self.class_of(pod).tenant.team).or_default().own, own);
+        }
+        let held = pods.iter().filter_map(|pod| self.held_beside(*pod, &mut started));
+        let held: Vec<HeldBy> = held.collect();
+        let free = pods.len() - held.len();
+        held.into_iter().next().filter(|_| free < need)
+    }
+
+    /// What keeps a pod waiting if others start with it; otherwise it is one of them.
+    fn held_beside(&self, at: PodIx, started: &mut BTreeMap<TeamIx, Started>) -> Option<HeldBy> {
         let pod = &self.pods[at];
         let class = self.class(pod.class);
         if !self.tenancy.books.is_empty() {
@@ -263,8 +301,14 @@ impl State {
             return None;
         }
         let Tenant { team, ask } = &class.tenant;
-        let held = self.tenancy.ledger.may_start(*team, ask, self.tenancy.coming(at));
-        held.err().map(HeldBy::Share)
+        let Started { ask: before, own } = started.entry(*team).or_default();
+        let mut together = before.clone();
+        add_charge(&mut together, ask);
+        if let Err(hold) = self.tenancy.ledger.may_start(*team, &together, Some(own)) {
+            return Some(HeldBy::Share(hold));
+        }
+        *before = together;
+        None
     }
 
     /// Where a pod stands in the order of teams; the same for all of its kind.

@@ -42,6 +42,7 @@ fn tell(decision: Option<Decision>) -> String {
         Some(Decision::Preempt(preempting)) => format!("evict {}", preempting.victims.join(" ")),
         Some(Decision::Hold { .. }) => "hold".to_owned(),
         Some(Decision::Wait { .. }) => "wait".to_owned(),
+        Some(other) => format!("{other:?}"),
     }
 }
 

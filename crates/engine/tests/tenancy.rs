@@ -96,6 +96,15 @@ fn tell(decision: &Decision) -> String {
             let victims: Vec<String> = preempting.victims.iter().map(|uid| short(uid)).collect();
             format!("evict {} for {}", victims.join(" "), short(&preempting.pod))
         }
+        Decision::BindAll(all) => {
+            let pods: Vec<String> = all.bindings.iter().map(|one| short(&one.pod)).collect();
+            format!("bind {}", pods.join(" "))
+        }
+        Decision::Reserve(reserving) => {
+            let victims: Vec<String> = reserving.victims.iter().map(|uid| short(uid)).collect();
+            format!("evict {} for {}", victims.join(" "), reserving.gang.name)
+        }
+        Decision::Disband(disbanding) => format!("disband {}", disbanding.gang.name),
         Decision::Hold { pod, .. } => format!("hold {}", short(pod)),
         Decision::Wait { pod } => format!("wait {}", short(pod)),
     }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_engine::decision::{Decision, HeldBy};
+use berth_engine::decision::{Binding, Decision, HeldBy};
 use berth_engine::event::Event;
 
 use crate::calibration::{Calibration, Reliability};
@@ -85,14 +85,16 @@ impl Forecaster {
     /// The engine has decided something.
     pub fn decided(&mut self, decision: &Decision, now_ms: i64) {
         match decision {
-            Decision::Bind(binding) => {
-                let outcome = self.scene.bind(binding, now_ms);
-                self.learn(outcome, now_ms);
+            Decision::Bind(binding) => self.bound(binding, now_ms),
+            Decision::BindAll(gang) => {
+                gang.bindings.iter().for_each(|binding| self.bound(binding, now_ms));
             }
             Decision::Preempt(preempting) => {
                 self.scene.hold(&preempting.pod, None);
-                self.scene.evict(preempting, now_ms);
+                self.scene.evict(&preempting.victims, now_ms);
             }
+            Decision::Reserve(reserving) => self.scene.evict(&reserving.victims, now_ms),
+            Decision::Disband(disbanding) => self.scene.evict(&disbanding.pods, now_ms),
             Decision::Hold { pod, by } => {
                 let hold = match by {
                     HeldBy::Quota(refusal) => {
@@ -104,6 +106,11 @@ impl Forecaster {
             }
             Decision::Wait { pod } => self.scene.hold(pod, None),
         }
+    }
+
+    fn bound(&mut self, binding: &Binding, now_ms: i64) {
+        let outcome = self.scene.bind(binding, now_ms);
+        self.learn(outcome, now_ms);
     }
 
     /// A decision to bind a pod could not be carried out.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use berth_engine::decision::{Binding, Preempting};
+use berth_engine::decision::Binding;
 use berth_model::node::Node;
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
 use hashbrown::HashMap;
@@ -355,8 +355,8 @@ impl Scene {
         }
     }
 
-    pub(crate) fn evict(&mut self, preempting: &Preempting, now_ms: i64) {
-        for uid in &preempting.victims {
+    pub(crate) fn evict(&mut self, pods: &[Arc<str>], now_ms: i64) {
+        for uid in pods {
             let at = self.by_uid.get(uid).copied();
             if let Some(row) = at.and_then(|at| self.pods.get_mut(at)) {
                 row.made_to_leave = true;

@@ -8,6 +8,7 @@
 pub mod affinity;
 pub mod device;
 pub mod dra;
+pub mod gang;
 pub mod gpu;
 pub mod idset;
 pub mod label;

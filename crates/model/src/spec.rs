@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::affinity::{NodeAffinity, PodAffinity, SpreadConstraint};
 use crate::dra::pod::PodClaim;
+use crate::gang::Membership;
 use crate::label::Labels;
 use crate::pod::Pod;
 use crate::resource::ResourceName;
@@ -63,6 +64,8 @@ pub struct PodSpec {
     pub class: Option<WorkloadClass>,
     /// The model it loads, by whatever name nodes know that they hold it.
     pub model: Option<Arc<str>>,
+    /// The gang it belongs to.
+    pub gang: Option<Membership>,
 }
 
 /// A port of the node.

@@ -5,6 +5,7 @@
 //! here can also run on text that a test spells out.
 
 pub mod cluster;
+pub mod contest;
 pub mod dra;
 pub mod invariants;
 pub mod kubelet;

@@ -303,6 +303,8 @@ impl Cluster {
                         self.later(self.now_ms + GRACE_MS, Coming::Evicted(victim));
                     }
                 }
+                // There are no gangs here.
+                Decision::BindAll(_) | Decision::Reserve(_) | Decision::Disband(_) => {}
                 Decision::Hold { .. } | Decision::Wait { .. } => {}
             }
         }

@@ -222,6 +222,8 @@ impl World {
                     self.leave(&pod);
                 }
                 Decision::Preempt(preempting) => self.leave(&preempting.pod),
+                // There are no gangs here.
+                Decision::BindAll(_) | Decision::Reserve(_) | Decision::Disband(_) => {}
             }
         }
         (made, waits)

@@ -191,7 +191,7 @@ fn print_scenario(scenario: &Scenario, replayed: &Replayed, score: &Score) {
 }
 
 fn print_tables(score: &Score) {
-    for (table, name) in score.tables.iter().zip(METHOD_NAMES) {
+    for (method, (table, name)) in score.tables.iter().zip(METHOD_NAMES).enumerate() {
         println!("\n{name}: of those told \"within T, p %\", how many did (and of how many)");
         print!("{:>5}", "p");
         let mut from = 0;

@@ -20,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
+use crate::gang;
 use crate::meta;
 
 pub use class::{CLASS, MODEL};
@@ -93,6 +94,7 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         gpu: gpu::need(&pod.metadata)?,
         class: class::class(&pod.metadata),
         model: class::model(&pod.metadata),
+        gang: gang::membership(&pod.metadata, spec.scheduling_group.as_ref())?,
     })
 }
 

@@ -110,26 +110,54 @@ impl Evictor {
     /// anyway and need not be left alone for a while; the least important first, but those that
     /// budgets protect last.
     pub(crate) fn evictable(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
+        let pods = node.pods.iter().copied().filter(|pod| self.may_evict(state, *pod)).collect();
+        protected_last(state, self.by_shares(state, pods))
+    }
+
+    /// As `evictable`, but members of gangs that would have to go as a whole only if all of them may,
+    /// wherever they are.
+    pub(crate) fn evictable_now(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
+        if !has_members(state, node) {
+            return self.evictable(state, node);
+        }
+        let may = node.pods.iter().copied().filter(|pod| self.may_evict(state, *pod));
+        let mut here: SmallVec<[PodIx; 16]> = may.collect();
+        loop {
+            let mates = state.evicted_too(&here);
+            let mates = mates.into_iter().filter(|mate| self.may_evict(state, *mate));
+            let may_go = self.by_shares(state, here.iter().copied().chain(mates).collect());
+            let left: SmallVec<[PodIx; 16]> =
+                may_go.iter().copied().filter(|pod| here.contains(pod)).collect();
+            let stays = |mate: &PodIx| self.movable_only || !may_go.contains(mate);
+            // Of a gang that cannot go as a whole nobody goes.
+            let whole = state.evicted_too(&left).into_iter().filter(stays);
+            let whole: SmallVec<[_; 2]> = whole.filter_map(|mate| state.gang_of(mate)).collect();
+            if whole.is_empty() {
+                return protected_last(state, left);
+            }
+            here.retain(|pod| state.gang_of(*pod).is_none_or(|gang| !whole.contains(&gang)));
+        }
+    }
+
+    /// Whether a pod may be evicted, as far as that depends on nobody else.
+    fn may_evict(&self, state: &State, pod: PodIx) -> bool {
+        let (row, priority) = (&state.pods[pod], priority(state, pod));
         let equals = self.standpoint.is_some();
-        let may = |pod: &&PodIx| {
-            let (row, priority) = (&state.pods[**pod], priority(state, **pod));
-            (priority < self.priority || equals && priority == self.priority)
-                && !row.is_terminating()
-                && !row.leaving
-                && self.rests_until(state, **pod).is_none()
-                && (!self.movable_only || is_movable(state, **pod))
-        };
-        let mut pods: SmallVec<[PodIx; 16]> = node.pods.iter().filter(may).copied().collect();
+        (priority < self.priority || equals && priority == self.priority)
+            && !row.is_terminating()
+            && !row.leaving
+            && self.rests_until(state, pod).is_none()
+            && (!self.movable_only || is_movable(state, pod))
+    }
+
+    /// Of these pods those that teams have to give up, the most important first, but by what their
+    /// teams have as well.
+    fn by_shares(&self, state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[PodIx; 16]> {
         pods.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
-        if let Some(standpoint) = &self.standpoint {
-            pods = by_shares(state, standpoint, &pods);
+        match &self.standpoint {
+            Some(standpoint) => by_shares(state, standpoint, &pods),
+            None => pods,
         }
-        if !state.budgets.is_empty() {
-            let (protected, others) = split_by_budgets(state, &pods);
-            pods = protected.into_iter().chain(others).collect();
-        }
-        pods.reverse();
-        pods
     }
 
     /// Until when a pod is left alone because it replaces one that was evicted; `None` if it is not.
@@ -137,6 +165,22 @@ impl Evictor {
         let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.rest_ms);
         (until > self.now_ms).then_some(until)
     }
+}
+
+/// Whether members of gangs are on a node.
+pub(super) fn has_members(state: &State, node: &NodeState) -> bool {
+    !state.gangs.is_empty() && node.pods.iter().any(|pod| state.class_of(*pod).spec.gang.is_some())
+}
+
+/// Pods given with the most important first: the least important first, but those that budgets
+/// protect last.
+fn protected_last(state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[PodIx; 16]> {
+    if !state.budgets.is_empty() {
+        let (protected, others) = split_by_budgets(state, &pods);
+        pods = protected.into_iter().chain(others).collect();
+    }
+    pods.reverse();
+    pods
 }
 
 /// Of these pods, the most important first, those that teams have to give up, in the same order but
@@ -155,6 +199,19 @@ fn by_shares(state: &State, standpoint: &Standpoint, pods: &[PodIx]) -> SmallVec
     });
     let least_first = state.tenancy.ledger.evictable(&standpoint.claim(), candidates);
     least_first.into_iter().rev().collect()
+}
+
+fn priority_sum(priorities: impl Iterator<Item = i32>) -> i64 {
+    priorities.map(|one| i64::from(one) + PRIORITY_SHIFT).sum()
+}
+
+fn budget_violations(state: &State, victims: &[PodIx]) -> u32 {
+    if state.budgets.is_empty() {
+        return 0;
+    }
+    let mut by_importance = victims.to_vec();
+    by_importance.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+    split_by_budgets(state, &by_importance).0.len() as u32
 }
 
 /// What is missing for a pod on a part of a node.
@@ -378,13 +435,6 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
     let of_top = victims.iter().filter(|pod| priority(state, **pod) == top);
     let started = |pod: &PodIx| state.pods[*pod].started_at_ms.unwrap_or(i64::MAX);
     let earliest = of_top.map(started).min().unwrap_or(i64::MAX);
-    let budget_violations = if state.budgets.is_empty() {
-        0
-    } else {
-        let mut by_importance = victims.to_vec();
-        by_importance.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
-        split_by_budgets(state, &by_importance).0.len() as u32
-    };
     let device = requests.iter().find(|(resource, _)| {
         ask.devices.first().map_or(ask.requests.len() < requests.len(), |one| one.0 == *resource)
     });
@@ -399,9 +449,9 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
         freed.fold(0, i64::saturating_add).saturating_sub(*amount)
     });
     Cost {
-        budget_violations,
+        budget_violations: budget_violations(state, victims),
         highest_priority: top,
-        priority_sum: priorities().map(|one| i64::from(one) + PRIORITY_SHIFT).sum(),
+        priority_sum: priority_sum(priorities()),
         victims: victims.len() as u32,
         borrowed_share: Reverse(borrowed_share(state, victims)),
         excess_devices,
@@ -438,12 +488,52 @@ impl<'s> Trial<'_, 's> {
             && headroom::spares(self.ranking, &foreseen)
     }
 
+    /// The plan with the members of gangs that have to go as a whole, wherever they are; whether there
+    /// are any.
+    pub(crate) fn with_gangs(&mut self, mut plan: Plan, evictor: &Evictor) -> (Plan, bool) {
+        let state = self.inquiry.state;
+        let too = state.evicted_too(&plan.victims);
+        if too.is_empty() {
+            return (plan, false);
+        }
+        let on_node = |pod: &PodIx| state.pods[*pod].place.node() == Some(plan.node);
+        let here: Vec<PodIx> = too.iter().copied().filter(on_node).collect();
+        if !here.is_empty() {
+            plan.victims.extend(here);
+            self.spare_singles(&mut plan, evictor);
+        }
+        plan.victims.extend(state.evicted_too(&plan.victims));
+        let priorities = || plan.victims.iter().map(|pod| priority(state, *pod));
+        plan.cost.highest_priority = priorities().max().unwrap_or(i32::MIN);
+        plan.cost.priority_sum = priority_sum(priorities());
+        plan.cost.victims = plan.victims.len() as u32;
+        plan.cost.borrowed_share = Reverse(borrowed_share(state, &plan.victims));
+        plan.cost.budget_violations = budget_violations(state, &plan.victims);
+        (plan, true)
+    }
+
+    /// Those who go with their gang may make others superfluous; the most important first.
+    fn spare_singles(&mut self, plan: &mut Plan, evictor: &Evictor) {
+        let state = self.inquiry.state;
+        let Some(foreseen) = self.foresee(plan.node, evictor) else { return };
+        let mut singles = plan.victims.clone();
+        singles.retain(|pod| state.class_of(*pod).spec.gang.is_none());
+        singles.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+        for pod in singles {
+            let others: Vec<PodIx> =
+                plan.victims.iter().copied().filter(|one| *one != pod).collect();
+            if self.fits_without(&foreseen, &others) {
+                plan.victims = others;
+            }
+        }
+    }
+
     /// The victims found by sparing one after the other, the most important first, as long as the
     /// pod still fits: no part of them is superfluous.
     pub(crate) fn exact(&mut self, at: NodeIx, evictor: &Evictor) -> Option<Plan> {
         let state = self.inquiry.state;
         let foreseen = self.foresee(at, evictor)?;
-        let mut victims: Vec<PodIx> = evictor.evictable(state, &state.nodes[at]).to_vec();
+        let mut victims: Vec<PodIx> = evictor.evictable_now(state, &state.nodes[at]).to_vec();
         let enough = usize::from(!foreseen.somebody_leaves());
         if victims.len() < enough || !self.fits_without(&foreseen, &victims) {
             return None;

@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 
 use super::foresee::Foresight;
-use super::plan::{Cost, Evictor, Party, Plan, Trial, estimate};
+use super::plan::{Cost, Evictor, Party, Plan, Trial, estimate, has_members};
 use super::rank::Ranking;
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
 use crate::shape::ShapeRef;
 use crate::state::{NodeState, State};
-use crate::table::{Index, Lookup, NodeIx, ShapeIx};
+use crate::table::{Bits, Index, Lookup, NodeIx, ShapeIx};
 
 /// So many orders are kept; the one that was not asked for longest goes first.
 const ORDERS_MAX: usize = 128;
@@ -66,66 +66,64 @@ impl Preemption {
         inquiry: &Inquiry<'_>,
         ranking: &mut Ranking,
         evictor: &Evictor,
+        within: Option<&Bits>,
     ) -> Option<Plan> {
+        let state = inquiry.state;
+        let near = |at: NodeIx| within.is_none_or(|nodes| nodes.contains(at));
         if ranking.is_detached() {
-            let nodes: Vec<NodeIx> = ranking.allowed_nodes().collect();
+            let nodes: Vec<NodeIx> = ranking.allowed_nodes().filter(|at| near(*at)).collect();
             let mut trial = Trial { inquiry, ranking };
-            let plans = nodes.into_iter().filter_map(|at| trial.exact(at, evictor));
-            return plans.min_by_key(|plan| (plan.cost, inquiry.state.nodes[plan.node].tie));
+            let plan = |at| trial.exact(at, evictor).map(|plan| trial.with_gangs(plan, evictor).0);
+            let plans = nodes.into_iter().filter_map(plan);
+            return plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie));
         }
         let order = self.order(inquiry.state, ranking, evictor);
         let mut trial = Trial { inquiry, ranking };
         if inquiry.looks_elsewhere() {
-            return by_trial(&mut trial, order, evictor);
+            return by_trial(&mut trial, order, evictor, near);
         }
         let mut best: Option<Plan> = None;
         let mut wrong: Vec<(NodeIx, Option<Cost>)> = Vec::new();
-        for (cost, _, at) in order.by_cost.iter().take(TRIALS_MAX) {
+        let candidates = order.by_cost.iter().filter(|(_, _, at)| near(*at));
+        for (cost, _, at) in candidates.take(TRIALS_MAX) {
             if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
                 break;
             }
-            let evictable = evictor.evictable(inquiry.state, &inquiry.state.nodes[*at]);
+            let evictable = evictor.evictable_now(state, &state.nodes[*at]);
             let Some(foreseen) = trial.foresee(*at, evictor) else { continue };
             let ask = trial.ranking.ask_mut();
-            let plan = estimate(inquiry.state, ask, inquiry.spec(), &foreseen, &evictable);
+            let plan = estimate(state, ask, inquiry.spec(), &foreseen, &evictable);
             if let Some(plan) = plan.filter(|plan| trial.fits_without(&foreseen, &plan.victims)) {
-                // Budgets may have been used up elsewhere since it was put into the order.
+                // Budgets may have been used up elsewhere since it was put into the order, and what
+                // whole gangs cost is not in it: somebody else may be cheaper.
                 let dearer = (plan.cost > *cost).then_some(plan.cost);
+                let (plan, takes_gangs) = trial.with_gangs(plan, evictor);
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
                     best = Some(plan);
                 }
-                match dearer {
-                    None => break,
-                    Some(_) => wrong.push((*at, dearer)),
+                if dearer.is_none() && !takes_gangs {
+                    break;
+                }
+                if dearer.is_some() && !is_entangled(state, *at) {
+                    wrong.push((*at, dearer));
                 }
                 continue;
             }
             // Counting was wrong, or could not tell: this node has been tried out before.
             let exact = trial.exact(*at, evictor);
-            wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
-            if let Some(exact) = exact
+            if !is_entangled(state, *at) {
+                wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
+            }
+            if let Some((exact, _)) = exact.map(|plan| trial.with_gangs(plan, evictor))
                 && best.as_ref().is_none_or(|best| exact.cost < best.cost)
             {
                 best = Some(exact);
             }
         }
         for (at, cost) in wrong {
-            order.settle(&inquiry.state.nodes[at], at, cost);
+            order.settle(&state.nodes[at], at, cost);
         }
-        if best.is_some() {
-            return best;
-        }
-        // What counting does not tell is tried once for each state of a node.
-        let others: Vec<NodeIx> = order.others.iter().map(|(_, at)| *at).take(TRIALS_MAX).collect();
-        for at in others {
-            let plan = trial.exact(at, evictor);
-            order.settle(&inquiry.state.nodes[at], at, plan.as_ref().map(|plan| plan.cost));
-            let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
-            if plan.as_ref().is_some_and(better) {
-                best = plan;
-            }
-        }
-        best
+        best.or_else(|| uncounted(&mut trial, order, evictor, near))
     }
 
     /// Evictions after which the pod fits, of so many nodes at most, those first where they cost least
@@ -172,7 +170,12 @@ impl Preemption {
 
 /// Where other pods or volumes matter, counting does not tell: nodes with pods to evict are tried, the
 /// cheapest to clear first, up to a limit; the next search goes on where this one ended.
-fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> Option<Plan> {
+fn by_trial(
+    trial: &mut Trial<'_, '_>,
+    order: &mut Order,
+    evictor: &Evictor,
+    near: impl Fn(NodeIx) -> bool,
+) -> Option<Plan> {
     let state = trial.inquiry.state;
     let counted = order.by_cost.iter().map(|(_, _, at)| *at);
     let others = order.others.iter().map(|(_, at)| *at);
@@ -181,8 +184,40 @@ fn by_trial(trial: &mut Trial<'_, '_>, order: &mut Order, evictor: &Evictor) -> 
     let candidates: Vec<NodeIx> =
         counted.chain(others).cycle().skip(skipped).take(all.min(TRIALS_MAX)).collect();
     order.tried = skipped + candidates.len();
-    let plans = candidates.into_iter().filter_map(|at| trial.exact(at, evictor));
+    let candidates = candidates.into_iter().filter(|at| near(*at));
+    let plan = |at| trial.exact(at, evictor).map(|plan| trial.with_gangs(plan, evictor).0);
+    let plans = candidates.filter_map(plan);
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
+}
+
+/// What counting does not tell is tried once for each state of a node.
+fn uncounted(
+    trial: &mut Trial<'_, '_>,
+    order: &mut Order,
+    evictor: &Evictor,
+    near: impl Fn(NodeIx) -> bool,
+) -> Option<Plan> {
+    let state = trial.inquiry.state;
+    let mut best: Option<Plan> = None;
+    let others = order.others.iter().map(|(_, at)| *at).filter(|at| near(*at));
+    let others: Vec<NodeIx> = others.take(TRIALS_MAX).collect();
+    for at in others {
+        let plan = trial.exact(at, evictor);
+        if !is_entangled(state, at) {
+            order.settle(&state.nodes[at], at, plan.as_ref().map(|plan| plan.cost));
+        }
+        let plan = plan.map(|plan| trial.with_gangs(plan, evictor).0);
+        let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
+        if plan.as_ref().is_some_and(better) {
+            best = plan;
+        }
+    }
+    best
+}
+
+/// Whether what evictions do on a node depends on pods elsewhere: on mates of members of gangs.
+fn is_entangled(state: &State, at: NodeIx) -> bool {
+    has_members(state, &state.nodes[at])
 }
 
 impl Order {
@@ -269,7 +304,8 @@ impl Order {
                 let spec = ranking.spec();
                 match estimate(state, ranking.ask_mut(), &spec, &foreseen, &evictable) {
                     Some(plan) => Place::Cost(plan.cost, node.tie),
-                    None if evictable.is_empty() => Place::Nobody,
+                    // Who may go with gangs is another question each time.
+                    None if evictable.is_empty() && !is_entangled(state, at) => Place::Nobody,
                     None => Place::Other(node.tie),
                 }
             }

@@ -22,7 +22,7 @@ use crate::filter::{self, object, untolerated_soft_taints};
 use crate::kube::score::{holds_model, image_bytes_score, preferred_weight};
 use crate::shape::{Shape, ShapeRef};
 use crate::state::{NodeState, State};
-use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ShapeIx};
+use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ResourceIx, ShapeIx};
 
 /// So many rankings are kept; the one that was not asked for longest goes first.
 const RANKINGS_MAX: usize = 512;
@@ -155,6 +155,19 @@ impl Ranking {
     pub(crate) fn rank(&self, state: &State, node: NodeIx) -> Option<Rank> {
         let (bucket, key) = *self.places.get(node.at())?;
         (bucket != NONE && key != FULL).then(|| (key, state.nodes[node].tie, node))
+    }
+
+    /// How many such pods a node with room could take at most, by counting what they request.
+    pub(crate) fn copies(&self, state: &State, node: NodeIx) -> u32 {
+        let row = &state.nodes[node];
+        let fit = |(resource, amount): &(ResourceIx, i64)| match *amount {
+            ..=0 => i64::MAX,
+            amount => row.free(*resource) / amount,
+        };
+        let pods = row.pods_max.saturating_sub(row.pods.len() as i64);
+        let most = if self.spec.host_ports.is_empty() { i64::MAX } else { 1 };
+        let copies = self.ask.requests.iter().map(fit).fold(pods.min(most), i64::min);
+        u32::try_from(copies.max(0)).unwrap_or(u32::MAX)
     }
 
     /// Whether nobody keeps it: it is for this pod only.

@@ -12,7 +12,7 @@ use super::rank::{Bucket, Rank, Ranking};
 use super::room::View;
 use crate::filter::Inquiry;
 use crate::kube::score;
-use crate::table::{KeyIx, NodeIx};
+use crate::table::{Bits, KeyIx, NodeIx};
 
 /// Preferences that tell hosts apart are weighed among so many of the best nodes of each bucket.
 const WEIGHED_MAX: usize = 64;
@@ -20,14 +20,21 @@ const WEIGHED_MAX: usize = 64;
 /// So many more are looked at for one without pods that this one had better be apart from.
 const WALKED_MAX: usize = 4096;
 
-/// The best node, if any will do.
-pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx]) -> Option<NodeIx> {
+/// The best node, or the best of some, if any will do.
+pub(crate) fn select(
+    inquiry: &Inquiry<'_>,
+    ranking: &Ranking,
+    coarse: &[KeyIx],
+    within: Option<&Bits>,
+) -> Option<NodeIx> {
     if ranking.feasible() == 0 {
         return None;
     }
     let cares = inquiry.has_neighbour_rules();
+    let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
     if let Some(nodes) = inquiry.nodes_of_needed_pods(coarse) {
-        let ranked = nodes.into_iter().filter_map(|node| ranking.rank(inquiry.state, node));
+        let nodes = nodes.into_iter().filter(|node| near(*node));
+        let ranked = nodes.filter_map(|node| ranking.rank(inquiry.state, node));
         let found: SmallVec<[Rank; 8]> =
             ranked.filter(|rank| allows(inquiry, ranking, rank.2, cares)).collect();
         return best(inquiry, ranking, &found);
@@ -39,7 +46,7 @@ pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx])
         if cares && !inquiry.coarse_neighbours_allow(*first, coarse) {
             continue;
         }
-        let allowed = |rank: &&Rank| allows(inquiry, ranking, rank.2, cares);
+        let allowed = |rank: &&Rank| near(rank.2) && allows(inquiry, ranking, rank.2, cares);
         let mut good = bucket.order.iter().filter(allowed);
         let first = found.len();
         found.extend(good.by_ref().take(per_bucket).copied());
@@ -51,7 +58,7 @@ pub(crate) fn select(inquiry: &Inquiry<'_>, ranking: &Ranking, coarse: &[KeyIx])
         }
     }
     if per_bucket > 1 {
-        let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter();
+        let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter().filter(|node| near(*node));
         let welcome = welcome.filter_map(|node| ranking.rank(inquiry.state, node));
         found.extend(welcome.filter(|rank| allows(inquiry, ranking, rank.2, cares)));
         found.sort_unstable();

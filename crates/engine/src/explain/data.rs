@@ -13,7 +13,7 @@ use berth_model::taint::Taint;
 use berth_model::workload::{ClassSet, WorkloadClass};
 
 use super::relax::Relaxation;
-use crate::decision::{Alignment, HeldBy};
+use crate::decision::{Alignment, GangName, HeldBy};
 use crate::verdict::{Plugin, Reason};
 
 /// A pod, as people name it.
@@ -75,6 +75,16 @@ pub enum Explanation {
         /// What would make it fit, each by itself. All of it has been tried out.
         remedies: Vec<Remedy>,
     },
+    /// It waits with its gang, which starts together or not at all.
+    InGang {
+        /// The pod.
+        pod: PodName,
+        /// The gang.
+        gang: Box<GangReport>,
+        /// What there is to say about the first member for which there is no room beside the
+        /// others.
+        next: Option<Box<Explanation>>,
+    },
     /// It has its place.
     Placed {
         /// The pod.
@@ -88,6 +98,44 @@ pub enum Explanation {
         /// Why there, as far as that can be seen now.
         why: Box<Why>,
     },
+}
+
+/// How a gang stands that has not started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangReport {
+    /// Its name.
+    pub name: GangName,
+    /// How many members start together; `None` if there is no PodGroup that says so.
+    pub min: Option<usize>,
+    /// How many members look for their place.
+    pub waiting: usize,
+    /// How many have one, or have finished.
+    pub served: usize,
+    /// Its members say different things about it. What the oldest says counts.
+    pub disagrees: bool,
+    /// The node label of which all members are to get one value.
+    pub topology_key: Option<Arc<str>>,
+    /// Whether they wait for that.
+    pub required: bool,
+    /// How many values there are.
+    pub domains: usize,
+    /// Where most of those waiting fit now, found out by trying.
+    pub rooms: Vec<DomainRoom>,
+    /// Others are leaving to make room for it.
+    pub evicting: bool,
+    /// Until when nodes are kept for it.
+    pub reserved_until_ms: Option<i64>,
+    /// How often nodes were kept for it in vain.
+    pub timeouts: u32,
+}
+
+/// How many members of a gang fit somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainRoom {
+    /// The value of the label that the nodes share; `None`: on any nodes.
+    pub value: Option<Arc<str>>,
+    /// So many.
+    pub room: usize,
 }
 
 /// Nodes that will not do for one and the same reason.

@@ -19,8 +19,8 @@ mod words;
 use berth_model::spec::Phase;
 
 pub use self::data::{
-    Cause, Explanation, FreeDevices, Group, HeldDevices, Holding, Lack, Miss, Offered, Others,
-    Part, PartKind, PartUse, PodName, Preference, Remedy, Shortage, Why,
+    Cause, DomainRoom, Explanation, FreeDevices, GangReport, Group, HeldDevices, Holding, Lack,
+    Miss, Offered, Others, Part, PartKind, PartUse, PodName, Preference, Remedy, Shortage, Why,
 };
 pub use self::relax::Relaxation;
 pub use self::render::render;

@@ -176,7 +176,7 @@ impl Search<'_> {
         let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
         ranking.look_at_all(self.state);
         // An order of its own: the engine's is corrected as it is used.
-        let plan = Preemption::default().find(&inquiry, &mut ranking, evictor)?;
+        let plan = Preemption::default().find(&inquiry, &mut ranking, evictor, None)?;
         Some((plan.node, plan.victims, plan.cost.budget_violations as usize))
     }
 

@@ -9,8 +9,8 @@ use berth_tenancy::quota::Refusal;
 use berth_tenancy::share::Hold;
 
 use super::data::{
-    Cause, Explanation, Group, Holding, Lack, Miss, Others, PartUse, Preference, Remedy, Shortage,
-    Why,
+    Cause, DomainRoom, Explanation, GangReport, Group, Holding, Lack, Miss, Others, PartUse,
+    Preference, Remedy, Shortage, Why,
 };
 use super::relax::Relaxation;
 use super::words::{
@@ -29,6 +29,9 @@ const REMEDIES_MAX_BYTES: usize = 400;
 /// What a quota's own words may take.
 const QUOTA_MAX_BYTES: usize = 700;
 
+/// What is said of a gang may take so much of it; one of its members has the rest.
+const GANG_MAX_BYTES: usize = 500;
+
 /// An explanation in plain English, under 1,000 characters.
 pub fn render(explanation: &Explanation) -> String {
     match explanation {
@@ -44,6 +47,14 @@ pub fn render(explanation: &Explanation) -> String {
         }
         Explanation::Waiting { nodes, fitting, groups, nearest, remedies, .. } => {
             waiting(*nodes, *fitting, groups, nearest, remedies)
+        }
+        Explanation::InGang { gang, next, .. } => {
+            let mut sentences = in_gang(gang);
+            let left = LENGTH_MAX_BYTES - 2 - GANG_MAX_BYTES;
+            let text = fill("", &sentences, " ", "", GANG_MAX_BYTES, |_| String::new());
+            sentences = vec![text];
+            sentences.extend(next.iter().map(|next| next_member(next, left)));
+            sentences.join(" ")
         }
         Explanation::Placed { node, alignment, grant, why, .. } => {
             let mut sentences = vec![format!("Placed on {}.", name(node))];
@@ -120,6 +131,55 @@ fn shortened(text: &str, max_bytes: usize) -> String {
     }
     let end = (0..=max_bytes - 3).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     format!("{}...", &text[..end])
+}
+
+fn in_gang(gang: &GangReport) -> Vec<String> {
+    let who = format!("Gang {}", name(&gang.name.name));
+    let Some(min) = gang.min else {
+        return vec![format!("{who} waits: no PodGroup of this name says how many members start.")];
+    };
+    let exist = gang.waiting + gang.served;
+    let mut sentences = Vec::new();
+    if exist < min {
+        sentences.push(format!("{who} waits: {exist} of {min} members exist."));
+    } else {
+        let need = min - gang.served.min(min);
+        sentences.push(format!("{who} waits for room for {} at once.", count(need, "member")));
+        let key = gang.topology_key.as_ref().map(|key| name(key));
+        let room = |one: &DomainRoom| match &one.value {
+            Some(value) => format!("{} for {} of {need}", name(value), one.room),
+            None => format!("all nodes together for {} of {need}", one.room),
+        };
+        let rooms = list(&gang.rooms, room);
+        match (key, gang.rooms.is_empty()) {
+            (Some(key), true) => sentences.push(format!("No node has the label {key}.")),
+            (Some(key), false) => sentences.push(format!(
+                "{} of {key}; there is room in {rooms}.",
+                count(gang.domains, "value")
+            )),
+            (None, _) => sentences.push(format!("There is room on {rooms}.")),
+        }
+    }
+    if gang.disagrees {
+        let remedy = "write the same on all; what the oldest says counts";
+        sentences.push(format!("Its members say different things about it: {remedy}."));
+    }
+    if gang.evicting {
+        sentences.push("Others are leaving to make room for it.".to_owned());
+    }
+    if gang.reserved_until_ms.is_some() {
+        sentences.push("Nodes are kept for it until what runs there has ended.".to_owned());
+    }
+    if gang.timeouts > 0 {
+        let times = count(gang.timeouts as usize, "time");
+        sentences.push(format!("Nodes were kept for it in vain {times}; others had their turn."));
+    }
+    sentences
+}
+
+/// What is said of a member, cut where there is too much.
+fn next_member(next: &Explanation, room_bytes: usize) -> String {
+    shortened(&format!("Beside those, a member: {}", render(next)), room_bytes)
 }
 
 /// As many of the clauses as there is room for, and how many more there are.

@@ -4,13 +4,14 @@
 
 use std::sync::Arc;
 
+use berth_model::gang::{Gang, GangTerms};
 use berth_model::node::Node;
 use berth_model::policy::Accelerator;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
-use super::{NodeState, Place, PodState, State};
+use super::{FullName, NodeState, Place, PodState, State};
 use crate::amounts;
 use crate::berth::economy::Kind;
 use crate::changes::Change;
@@ -76,9 +77,20 @@ impl State {
                     self.journal_object(Event::Budget(before));
                 }
             }
+            Event::Gang(gang) => self.apply_gang((gang.namespace, gang.name), Some(gang.terms)),
+            Event::GangGone(namespace, name) => self.apply_gang((namespace, name), None),
             Event::Accelerator(one) => self.apply_accelerator(one.resource.clone(), Some(one)),
             Event::AcceleratorGone(name) => self.apply_accelerator(name, None),
             other => self.apply_settings(other),
+        }
+    }
+
+    /// What a gang asks for, as an object of its own says.
+    fn apply_gang(&mut self, name: FullName, terms: Option<GangTerms>) {
+        let is_gone = terms.is_none();
+        let before = self.gangs.set_object(name.clone(), terms);
+        if before.is_some() || !is_gone {
+            self.journal_object(gang_event(name, before));
         }
     }
 
@@ -407,6 +419,8 @@ impl State {
         }
         self.detach(at);
         let class = self.acquire_class(&object.spec);
+        self.gangs.leave(at, &self.class_rows[self.pods[at].class].spec);
+        self.gangs.join(at, &object.spec);
         self.release_class(self.pods[at].class);
         let pod = &mut self.pods[at];
         pod.class = class;
@@ -471,11 +485,12 @@ impl State {
             devices: Vec::new(),
         });
         self.pod_uids.insert(object.uid.clone(), at);
+        self.gangs.join(at, &object.spec);
         self.attach(at, true);
         self.book(at);
     }
 
-    pub(super) fn remove_pod(&mut self, uid: &Arc<str>) {
+    pub(crate) fn remove_pod(&mut self, uid: &Arc<str>) {
         let Some(at) = self.pod_by_uid(uid) else { return };
         self.journal_pod(at);
         self.unbook(at);
@@ -483,9 +498,18 @@ impl State {
         self.detach(at);
         self.pod_uids.remove(uid);
         self.leaving.remove(&at);
+        self.gangs.leave(at, &self.class_rows[self.pods[at].class].spec);
         if let Some(pod) = self.pods.remove(at) {
             self.release_class(pod.class);
         }
+    }
+}
+
+/// What says that a gang is as given, or is gone.
+fn gang_event((namespace, name): FullName, terms: Option<GangTerms>) -> Event {
+    match terms {
+        Some(terms) => Event::Gang(Gang { namespace, name, terms }),
+        None => Event::GangGone(namespace, name),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::changes::Changes;
 use crate::class::Class;
 use crate::devices::Devices;
 use crate::event::NodeTopology;
+use crate::gang::Roster;
 use crate::offer::Accelerators;
 use crate::query::Namespaces;
 use crate::shares::{self, Grant, Shares};
@@ -81,6 +82,8 @@ pub(crate) struct State {
     pub(crate) devices: Devices,
     /// Resources that such devices serve.
     pub(crate) served: Vec<ResourceIx>,
+    /// Who belongs to which gang.
+    pub(crate) gangs: Roster,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,

@@ -218,6 +218,9 @@ impl State {
             }
             Place::Nominated(_, Some(node)) => {
                 for pod in self.nodes[node].pods.clone() {
+                    if self.pods[pod].leaving {
+                        self.spare_mates(pod);
+                    }
                     self.spare(pod);
                 }
             }
@@ -256,6 +259,13 @@ impl State {
         }
     }
 
+    /// The members of a gang that was to be evicted as a whole stay with one that does.
+    fn spare_mates(&mut self, at: PodIx) {
+        let Some(gang) = self.gang_of(at) else { return };
+        let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
+        mates.into_iter().for_each(|pod| self.spare(pod));
+    }
+
     /// An event has confirmed a decision about a pod.
     pub(super) fn confirm(&mut self, at: PodIx) {
         self.pods[at].decided = false;
@@ -273,6 +283,8 @@ impl State {
             self.uncount(at, node);
         }
         let before = std::mem::replace(&mut self.pods[at].class, class);
+        self.gangs.leave(at, &self.class_rows[before].spec);
+        self.gangs.join(at, &self.class_rows[class].spec);
         if let Some(node) = node {
             self.count(at, node);
             self.touch(node, Change::Freed);

@@ -64,7 +64,7 @@ pub struct Books {
     books: BTreeMap<Arc<str>, Book>,
     /// Pods that will stop to count, by when, namespace and arrival.
     expiring: BTreeSet<(i64, Arc<str>, Arrival)>,
-    /// UIDs of pods for which it changed whether they are refused.
+    /// UIDs of pods for which it changed whether they are refused, and not back again.
     changed: BTreeSet<Arc<str>>,
     /// Whether somebody stopped to count.
     has_ended: bool,
@@ -124,7 +124,7 @@ impl Books {
         let Some(entry) = book.pods.remove(arrival) else { return };
         if entry.refusal.is_some() {
             book.refused -= 1;
-            self.changed.insert(arrival.uid.clone());
+            flip(&mut self.changed, &arrival.uid);
         } else if book.refused > 0 {
             book.count_anew(&mut self.changed);
         } else {
@@ -192,6 +192,13 @@ impl Books {
     }
 }
 
+/// It changed whether a pod is refused; if for the second time, it is as it was.
+fn flip(changed: &mut BTreeSet<Arc<str>>, uid: &Arc<str>) {
+    if !changed.remove(uid) {
+        changed.insert(uid.clone());
+    }
+}
+
 impl Book {
     /// Whether a pod may be had beside those who count.
     fn check(&self, entry: &Entry) -> Result<(), Refusal> {
@@ -248,7 +255,7 @@ impl Book {
                 Ok(()) => self.count(&entry),
                 Err(refusal) => {
                     self.refused += 1;
-                    changed.insert(arrival.uid.clone());
+                    flip(changed, &arrival.uid);
                     entry.refusal = Some(refusal);
                 }
             }
@@ -287,7 +294,7 @@ impl Book {
                 _ => {}
             }
             if refusal.is_some() != entry.refusal.is_some() {
-                changed.insert(arrival.uid.clone());
+                flip(changed, &arrival.uid);
             }
             entry.refusal = refusal;
         }

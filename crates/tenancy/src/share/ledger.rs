@@ -133,9 +133,14 @@ pub struct Ledger {
     pub(super) supplies: Vec<Supply>,
     by_namespace: BTreeMap<Arc<str>, Vec<TeamIx>>,
     version: u64,
-    /// Teams about which something changed since this was last asked.
-    changed: Vec<TeamIx>,
-    everything_changed: bool,
+    news: News,
+}
+
+/// What changed since [`Ledger::take_changed`] was last asked.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    teams: Vec<TeamIx>,
+    everything: bool,
 }
 
 impl Default for Ledger {
@@ -145,8 +150,7 @@ impl Default for Ledger {
             supplies: Vec::new(),
             by_namespace: BTreeMap::new(),
             version: 0,
-            changed: Vec::new(),
-            everything_changed: false,
+            news: News::default(),
         }
     }
 }
@@ -207,7 +211,7 @@ impl Ledger {
                 self.keep(at, dimension, 0);
             }
         }
-        self.everything_changed = true;
+        self.news.everything = true;
         self.version += 1;
     }
 
@@ -241,7 +245,7 @@ impl Ledger {
     pub fn add_capacity(&mut self, dimension: DimensionIx, more: i64) {
         let supply = &mut self.supplies[dimension.at()];
         supply.capacity = supply.capacity.saturating_add(more);
-        self.everything_changed = true;
+        self.news.everything = true;
         self.version += 1;
     }
 
@@ -308,10 +312,10 @@ impl Ledger {
     }
 
     fn touch(&mut self, team: TeamIx) {
-        if self.changed.len() < self.nodes.len() * 2 {
-            self.changed.push(team);
+        if self.news.teams.len() < self.nodes.len() * 2 {
+            self.news.teams.push(team);
         } else {
-            self.everything_changed = true;
+            self.news.everything = true;
         }
     }
 
@@ -323,10 +327,9 @@ impl Ledger {
     /// Teams whose standing may have changed since this was asked last: those that had something
     /// happen, and all who share a group with them.
     pub fn take_changed(&mut self) -> Vec<TeamIx> {
-        let changed = std::mem::take(&mut self.changed);
-        let all = || (0..self.nodes.len() as u32).map(TeamIx).collect();
-        if std::mem::take(&mut self.everything_changed) {
-            return all();
+        let News { teams: changed, everything } = std::mem::take(&mut self.news);
+        if everything {
+            return (0..self.nodes.len() as u32).map(TeamIx).collect();
         }
         let mut affected: Vec<TeamIx> = Vec::new();
         let mut groups: Vec<TeamIx> = Vec::new();
@@ -342,12 +345,17 @@ impl Ledger {
 
     /// Whether anything changed since [`Ledger::take_changed`].
     pub fn has_changed(&self) -> bool {
-        self.everything_changed || !self.changed.is_empty()
+        self.news.everything || !self.news.teams.is_empty()
     }
 
-    /// Everything is to be asked again.
-    pub fn distrust(&mut self) {
-        self.everything_changed = true;
+    /// What nobody has taken notice of yet.
+    pub fn news(&self) -> &News {
+        &self.news
+    }
+
+    /// Lets this be the news: the teams are the same as then, and whatever else happened was undone.
+    pub fn set_news(&mut self, news: News) {
+        self.news = news;
     }
 
     fn top(&self, team: TeamIx) -> TeamIx {

@@ -10,7 +10,7 @@ mod rules;
 mod team;
 
 pub use account::{Account, Lender};
-pub use ledger::{Charge, DimensionIx, Held, Ledger, TeamIx};
+pub use ledger::{Charge, DimensionIx, Held, Ledger, News, TeamIx};
 pub use line::Line;
 pub use rules::{Candidate, Claim, Hold, Turn, WHOLE};
 pub use team::{AMOUNT_MAX, Dimension, Entitlement, GPU_PARTS, Team, TeamError, problems};

@@ -5,12 +5,13 @@
 //! Nothing is counted ahead; whoever wants a sum adds it up. Must share nothing with the engine but
 //! its vocabulary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_engine::decision::{Binding, Preempting};
+use berth_engine::decision::{Binding, Preempting, Reserving};
 use berth_engine::event::{Event, NodeTopology};
 use berth_engine::headroom::WarmRoom;
+use berth_model::gang::GangTerms;
 use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::policy::{DisruptionBudget, Pool, Quota};
@@ -23,7 +24,7 @@ use super::offer::offers;
 use super::twin::Twin;
 
 /// Namespace and name.
-type FullName = (Arc<str>, Arc<str>);
+pub(super) type FullName = (Arc<str>, Arc<str>);
 
 /// Where a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +107,12 @@ pub(super) struct Books {
     pub(super) warm: Vec<WarmRoom>,
     /// When a pod of each workload was last evicted.
     pub(super) evictions: BTreeMap<FullName, i64>,
+    /// What gangs ask for that are objects of their own.
+    pub(super) gangs: BTreeMap<FullName, GangTerms>,
+    /// Members of gangs that have finished, by UID.
+    pub(super) finished: BTreeMap<Arc<str>, FullName>,
+    /// Gangs that were whole once.
+    pub(super) started: BTreeSet<FullName>,
 }
 
 impl Books {
@@ -128,8 +135,26 @@ impl Books {
                 }
             }
             Event::Topology { node, topology } => self.set_topology(node, topology.as_ref()),
-            Event::Pod(pod) => self.set_pod(pod),
-            Event::PodGone(uid) => self.remove_pod(uid),
+            Event::Pod(pod) => {
+                self.finished.remove(&pod.uid);
+                let gang = pod.spec.gang.as_ref().filter(|_| pod.phase == Phase::Finished);
+                if let Some(gang) = gang {
+                    let name = (pod.spec.namespace.clone(), gang.name.clone());
+                    self.finished.insert(pod.uid.clone(), name);
+                }
+                self.set_pod(pod);
+            }
+            Event::PodGone(uid) => {
+                self.finished.remove(uid);
+                self.remove_pod(uid);
+            }
+            Event::Gang(gang) => {
+                let name = (gang.namespace.clone(), gang.name.clone());
+                self.gangs.insert(name, gang.terms.clone());
+            }
+            Event::GangGone(namespace, name) => {
+                self.gangs.remove(&(namespace.clone(), name.clone()));
+            }
             Event::Namespace(namespace) => {
                 self.namespaces.insert(namespace.name.clone(), namespace.labels.clone());
             }
@@ -271,7 +296,7 @@ impl Books {
         }
     }
 
-    fn remove_pod(&mut self, uid: &Arc<str>) {
+    pub(super) fn remove_pod(&mut self, uid: &Arc<str>) {
         self.put(uid, Spot::Nowhere, None);
         self.pods.remove(uid);
     }
@@ -287,15 +312,8 @@ impl Books {
 
     /// A decision to evict.
     pub(super) fn preempt(&mut self, preempting: &Preempting, now_ms: i64) {
-        for victim in &preempting.victims {
-            let Some(entry) = self.pods.get_mut(victim) else { continue };
-            entry.leaving = true;
-            self.evictions.insert(entry.workload(), now_ms);
-        }
-        for displaced in &preempting.displaced {
-            let Some(entry) = self.pods.get_mut(displaced) else { continue };
-            (entry.spot, entry.decided) = (Spot::Nowhere, false);
-        }
+        self.evict(&preempting.victims, now_ms);
+        self.displace(&preempting.displaced);
         let awaits = Spot::Awaits(preempting.node.clone());
         let Some(own) = self.pods.get(&preempting.pod) else { return };
         // Whoever waits for the node and matters less has to look elsewhere.
@@ -317,6 +335,34 @@ impl Books {
     /// A decision to hold a pod: it waits for no node.
     pub(super) fn hold(&mut self, uid: &Arc<str>) {
         if let Some(entry) = self.pods.get_mut(uid) {
+            (entry.spot, entry.decided) = (Spot::Nowhere, false);
+        }
+    }
+
+    /// A decision to keep nodes for a gang.
+    pub(super) fn reserve(&mut self, reserving: &Reserving, now_ms: i64) {
+        self.evict(&reserving.victims, now_ms);
+        self.displace(&reserving.displaced);
+        for (pod, node) in &reserving.places {
+            if let Some(entry) = self.pods.get_mut(pod) {
+                (entry.spot, entry.decided) = (Spot::Awaits(node.clone()), true);
+            }
+        }
+    }
+
+    /// Pods are to be evicted.
+    pub(super) fn evict(&mut self, pods: &[Arc<str>], now_ms: i64) {
+        for uid in pods {
+            let Some(entry) = self.pods.get_mut(uid) else { continue };
+            entry.leaving = true;
+            self.evictions.insert(entry.workload(), now_ms);
+        }
+    }
+
+    /// Pods do not wait for their node any more.
+    fn displace(&mut self, pods: &[Arc<str>]) {
+        for uid in pods {
+            let Some(entry) = self.pods.get_mut(uid) else { continue };
             (entry.spot, entry.decided) = (Spot::Nowhere, false);
         }
     }

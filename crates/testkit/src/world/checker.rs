@@ -4,6 +4,7 @@
 //! first must have come first. Must share nothing with the engine but its vocabulary.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use berth_engine::headroom::WarmRoom;
 use berth_kubelet::Verdict;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
-use super::books::{Books, Entry, Spot, device};
+use super::books::{Books, Entry, FullName, Spot, device};
+use super::gangs::gang_of;
 use super::rules::Scene;
 
 /// What decisions must keep to.
@@ -51,6 +53,12 @@ pub enum Law {
     HeadroomIsUsable,
     /// No headroom is lacking for which there is room.
     HeadroomIsKept,
+    /// Members of a gang are bound together with as many as it needs, or after it has started.
+    GangsStartWhole,
+    /// Nobody is evicted who leaves a gang behind that is too small.
+    GangsAreEvictedWhole,
+    /// Nodes are kept for one gang at a time until others have ended.
+    OneGangAtATime,
     /// Without news, there is an end of decisions.
     DecisionsEnd,
 }
@@ -72,18 +80,20 @@ impl fmt::Display for Violation {
 
 /// A node promised to a pod.
 #[derive(Clone, Debug)]
-struct Promise {
-    pod: Arc<str>,
-    node: Arc<str>,
+pub(super) struct Promise {
+    pub(super) pod: Arc<str>,
+    pub(super) node: Arc<str>,
     victims: Vec<Arc<str>>,
 }
 
 /// Follows events and decisions, and says which laws were broken.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    books: Books,
-    config: Config,
-    promises: Vec<Promise>,
+    pub(super) books: Books,
+    pub(super) config: Config,
+    pub(super) promises: Vec<Promise>,
+    /// The gang for which nodes are kept, and until when.
+    pub(super) kept_for: Option<(FullName, i64)>,
     violations: Vec<Violation>,
     /// Decisions since the last news.
     decisions: usize,
@@ -96,6 +106,7 @@ impl Checker {
             books: Books::default(),
             config,
             promises: Vec::new(),
+            kept_for: None,
             violations: Vec::new(),
             decisions: 0,
         }
@@ -153,7 +164,13 @@ impl Checker {
             self.broken(Law::DecisionsEnd, format!("{} since the last news", self.decisions));
             self.decisions = 0;
         }
+        if self.asks_kubelets() {
+            self.books.look_at_gangs();
+        }
         match decision {
+            Some(Decision::BindAll(all)) => self.bound_all(all, now_ms),
+            Some(Decision::Reserve(reserving)) => self.reserved(reserving, now_ms),
+            Some(Decision::Disband(disbanding)) => self.disbanded(disbanding, now_ms),
             Some(Decision::Bind(binding)) => self.bound(binding, now_ms),
             Some(Decision::Preempt(preempting)) => self.preempted(preempting, now_ms),
             Some(Decision::Hold { pod, by }) => {
@@ -161,20 +178,36 @@ impl Checker {
                     if !self.is_held(&entry) {
                         self.broken(Law::HeldForAReason, format!("{pod} is held by {by:?}"));
                     }
-                    self.books.hold(pod);
+                    match gang_of(&entry).filter(|_| self.is_held_back(&entry)) {
+                        Some(gang) => self.books.stop_waiting(&gang),
+                        None => self.books.hold(pod),
+                    }
                 }
             }
             Some(Decision::Wait { pod }) => {
                 if let Some(entry) = self.deciding(pod) {
-                    self.waits_rightly(&entry, now_ms);
-                    self.books.wait(pod);
+                    match gang_of(&entry).filter(|_| self.is_held_back(&entry)) {
+                        Some(gang) => {
+                            self.gang_waits_rightly(&gang);
+                            self.books.gang_waits(&gang);
+                        }
+                        None => {
+                            self.waits_rightly(&entry, now_ms);
+                            self.books.wait(pod);
+                        }
+                    }
                 }
             }
             None => self.settled(now_ms),
         }
     }
 
-    fn broken(&mut self, law: Law, text: impl Into<String>) {
+    /// Whether a pod can only be decided about together with its gang.
+    fn is_held_back(&self, pod: &Entry) -> bool {
+        self.asks_kubelets() && self.books.is_held_back(pod)
+    }
+
+    pub(super) fn broken(&mut self, law: Law, text: impl Into<String>) {
         self.violations.push(Violation { law, text: text.into() });
     }
 
@@ -199,8 +232,14 @@ impl Checker {
     fn settled(&mut self, now_ms: i64) {
         let waiting: Vec<Entry> =
             self.books.pods.values().filter(|pod| pod.waits()).cloned().collect();
-        for entry in waiting {
+        let (held_back, single): (Vec<Entry>, Vec<Entry>) =
+            waiting.into_iter().partition(|pod| self.is_held_back(pod));
+        for entry in single {
             self.waits_rightly(&entry, now_ms);
+        }
+        let gangs: BTreeSet<FullName> = held_back.iter().filter_map(gang_of).collect();
+        for gang in gangs {
+            self.gang_waits_rightly(&gang);
         }
         let kept = |promise: &Promise| {
             let left = promise.victims.iter().all(|uid| !self.books.pods.contains_key(uid));
@@ -213,9 +252,15 @@ impl Checker {
         }
     }
 
-    /// Whether a quota or its team's share keeps a pod waiting. kube-scheduler knows neither.
+    /// Whether a quota or its team's share keeps a pod waiting, or its gang where that starts as a
+    /// whole. kube-scheduler knows none of these.
     fn is_held(&self, entry: &Entry) -> bool {
-        self.asks_kubelets() && self.books.is_held(entry)
+        let gang = gang_of(entry).filter(|_| self.is_held_back(entry));
+        self.asks_kubelets()
+            && match gang {
+                Some(gang) => self.books.is_gang_held(&gang),
+                None => self.books.is_held(entry),
+            }
     }
 
     /// Whether nothing can be done for a pod.
@@ -259,15 +304,40 @@ impl Checker {
 
     /// Pods on a node that may be evicted for another.
     fn evictable(&self, entry: &Entry, node: &Arc<str>, now_ms: i64) -> Vec<Arc<str>> {
-        let may = |pod: &&Entry| {
-            pod.node() == Some(node)
-                && pod.object.phase == Phase::Alive
-                && !pod.leaving
-                && !self.rests(pod, now_ms)
-        };
-        let on_node: Vec<&Entry> = self.books.pods.values().filter(may).collect();
-        let evictable = self.books.evictable(entry, on_node);
-        evictable.into_iter().map(|pod| pod.object.uid.clone()).collect()
+        let priority = entry.spec().priority;
+        let may = |pod: &&Entry| pod.node() == Some(node) && self.may_go(pod, priority, now_ms);
+        let mut here: Vec<&Entry> = self.books.pods.values().filter(may).collect();
+        loop {
+            let mates = self.go_too(&uids(&here)).into_iter();
+            let mates = mates.filter_map(|uid| self.books.pods.get(&uid));
+            let mates = mates.filter(|pod| self.may_go(pod, priority, now_ms));
+            let all = here.iter().copied().chain(mates).collect();
+            let may_go = uids(&self.books.evictable(entry, all));
+            let left: Vec<Arc<str>> =
+                uids(&here).into_iter().filter(|uid| may_go.contains(uid)).collect();
+            // Of a gang that cannot go as a whole nobody goes.
+            let stuck = self.go_too(&left).into_iter().filter(|uid| !may_go.contains(uid));
+            let stuck: Vec<FullName> =
+                stuck.filter_map(|uid| gang_of(&self.books.pods[&uid])).collect();
+            if stuck.is_empty() {
+                return left;
+            }
+            here.retain(|pod| gang_of(pod).is_none_or(|gang| !stuck.contains(&gang)));
+        }
+    }
+
+    /// The pods that have to go with others because their gang would be too small; other profiles know
+    /// no gangs.
+    fn go_too(&self, gone: &[Arc<str>]) -> Vec<Arc<str>> {
+        if self.asks_kubelets() { self.books.go_too(gone) } else { Vec::new() }
+    }
+
+    /// Whether a pod may be evicted for another of some priority, as far as its team does not matter.
+    pub(super) fn may_go(&self, pod: &Entry, priority: i32, now_ms: i64) -> bool {
+        self.books.may_matter_less(pod, priority)
+            && pod.object.phase == Phase::Alive
+            && !pod.leaving
+            && !self.rests(pod, now_ms)
     }
 
     /// Whether a pod replaces one that was evicted, and is left alone for that.
@@ -278,15 +348,15 @@ impl Checker {
     }
 
     /// Whether somebody who comes before a pod could have been bound.
-    fn first_comes_first(&mut self, entry: &Entry) {
+    pub(super) fn first_comes_first(&mut self, entry: &Entry) {
         if self.is_held(entry) {
             let text = format!("{} is served though it is held", entry.object.uid);
             return self.broken(Law::HeldForAReason, text);
         }
         let own = self.books.turn(entry);
         let scene = Scene::new(&self.books, self.config);
-        let waiting = self.books.pods.values().filter(|pod| pod.waits() && !self.is_held(pod));
-        let before = waiting.filter(|pod| self.books.turn(pod) < own);
+        let waiting = self.books.pods.values().filter(|pod| pod.waits() && !self.is_held_back(pod));
+        let before = waiting.filter(|pod| self.books.turn(pod) < own && !self.is_held(pod));
         let could = before.into_iter().find_map(|pod| {
             let uid = &pod.object.uid;
             let node = scene.taker(pod)?;
@@ -305,6 +375,15 @@ impl Checker {
     fn bound(&mut self, binding: &Binding, now_ms: i64) {
         let Some(entry) = self.deciding(&binding.pod) else { return };
         self.first_comes_first(&entry);
+        if self.is_held_back(&entry) {
+            self.broken(Law::GangsStartWhole, format!("{} alone", binding.pod));
+        }
+        self.bound_one(binding, now_ms);
+    }
+
+    /// A pod is bound, by itself or with its gang.
+    pub(super) fn bound_one(&mut self, binding: &Binding, now_ms: i64) {
+        let Some(entry) = self.deciding(&binding.pod) else { return };
         let (uid, node) = (&binding.pod, &binding.node);
         let scene = Scene::new(&self.books, self.config);
         if let Err(why) = scene.takes(&entry, node) {
@@ -367,9 +446,16 @@ impl Checker {
         let Some(entry) = self.deciding(&preempting.pod) else { return };
         self.first_comes_first(&entry);
         let Preempting { pod: uid, node, victims, .. } = preempting;
+        if self.asks_kubelets() {
+            self.whole_gangs(victims);
+        }
         let scene = Scene::new(&self.books, self.config);
         let taker = scene.taker(&entry);
-        let evictable = self.evictable(&entry, node, now_ms);
+        let on_node = here(&self.books, victims, node);
+        let mut evictable = self.evictable(&entry, node, now_ms);
+        let priority = entry.spec().priority;
+        let too = self.go_too(&on_node).into_iter();
+        evictable.extend(too.filter(|uid| self.may_go(&self.books.pods[uid], priority, now_ms)));
         let leaving = self.leaving(&entry, node);
         let fits = |gone: &[Arc<str>]| {
             let gone: Vec<Arc<str>> = gone.iter().chain(&leaving).cloned().collect();
@@ -381,10 +467,12 @@ impl Checker {
         let certain = self.asks_kubelets()
             || entry.spec().host_ports.is_empty() && !victims.iter().any(twice);
         let with_all = fits(victims).err().filter(|_| certain);
-        let superfluous = victims.iter().find(|spared| {
+        let superfluous = on_node.iter().find(|spared| {
             let others: Vec<Arc<str>> =
                 victims.iter().filter(|one| one != spared).cloned().collect();
-            fits(&others).is_ok()
+            // Who would have to go with its gang anyway is not spared.
+            let stays = !self.go_too(&others).contains(*spared);
+            stays && fits(&others).is_ok()
         });
         let superfluous = superfluous.filter(|_| self.is_known(node)).cloned();
         if let Some(other) = taker {
@@ -421,7 +509,7 @@ impl Checker {
 
     /// Who is leaving a node, evicted for others and less important than a pod: Berth counts them as
     /// gone, kube-scheduler does not.
-    fn leaving(&self, entry: &Entry, node: &Arc<str>) -> Vec<Arc<str>> {
+    pub(super) fn leaving(&self, entry: &Entry, node: &Arc<str>) -> Vec<Arc<str>> {
         let leaves = |pod: &&Entry| {
             let preempted = pod.object.phase == (Phase::Terminating { by_preemption: true });
             self.asks_kubelets()
@@ -434,7 +522,7 @@ impl Checker {
 
     /// How many of the evictions violate a budget, the most important pods going first, after those
     /// that are under way.
-    fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
+    pub(super) fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
         let under_way = self.books.pods.values().filter(|pod| pod.leaving);
         let mut pods: Vec<&Entry> =
             victims.iter().filter_map(|uid| self.books.pods.get(uid)).collect();
@@ -469,4 +557,14 @@ impl Checker {
         }
         violations
     }
+}
+
+fn uids(pods: &[&Entry]) -> Vec<Arc<str>> {
+    pods.iter().map(|pod| pod.object.uid.clone()).collect()
+}
+
+/// Those of some pods that are on a node.
+fn here(books: &Books, pods: &[Arc<str>], node: &Arc<str>) -> Vec<Arc<str>> {
+    let on = |uid: &&Arc<str>| books.pods.get(*uid).is_some_and(|pod| pod.node() == Some(node));
+    pods.iter().filter(on).cloned().collect()
 }

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_engine::decision::Decision;
+use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
+use berth_model::gang::Gang;
 use berth_model::label::{Labels, Selector};
 use berth_model::policy::{DisruptionBudget, Namespace};
 use berth_model::quantity::{Format, Quantity};
@@ -145,27 +146,43 @@ impl World {
     /// A decision is carried out.
     pub fn decided(&mut self, decision: &Decision) {
         match decision {
-            Decision::Bind(binding) => {
-                let now_ms = self.tick();
-                if let Some(life) = self.pods.get_mut(&binding.pod) {
-                    life.object.node = Some(binding.node.clone());
-                    life.object.gpu_grant = binding.gpu_grant.clone();
-                    // Its kubelet sees it before anybody tells.
-                    life.object.started_at_ms = Some(now_ms);
-                    life.unconfirmed = true;
-                }
-            }
-            Decision::Preempt(preempting) => {
-                for victim in &preempting.victims {
-                    if let Some(life) = self.pods.get_mut(victim) {
-                        life.evicted = true;
+            Decision::Bind(binding) => self.bound(binding),
+            Decision::BindAll(all) => all.bindings.iter().for_each(|one| self.bound(one)),
+            Decision::Reserve(reserving) => {
+                self.evicted(&reserving.victims);
+                for (pod, node) in &reserving.places {
+                    if let Some(life) = self.pods.get_mut(pod) {
+                        life.object.nominated = Some(node.clone());
                     }
                 }
+            }
+            Decision::Disband(disbanding) => self.evicted(&disbanding.pods),
+            Decision::Preempt(preempting) => {
+                self.evicted(&preempting.victims);
                 if let Some(life) = self.pods.get_mut(&preempting.pod) {
                     life.object.nominated = Some(preempting.node.clone());
                 }
             }
             Decision::Hold { .. } | Decision::Wait { .. } => {}
+        }
+    }
+
+    fn bound(&mut self, binding: &Binding) {
+        let now_ms = self.tick();
+        if let Some(life) = self.pods.get_mut(&binding.pod) {
+            life.object.node = Some(binding.node.clone());
+            life.object.gpu_grant = binding.gpu_grant.clone();
+            // Its kubelet sees it before anybody tells.
+            life.object.started_at_ms = Some(now_ms);
+            life.unconfirmed = true;
+        }
+    }
+
+    fn evicted(&mut self, pods: &[Arc<str>]) {
+        for uid in pods {
+            if let Some(life) = self.pods.get_mut(uid) {
+                life.evicted = true;
+            }
         }
     }
 
@@ -256,7 +273,7 @@ impl World {
         if self.tenants && self.dice.below(8) == 0 {
             return self.change_tenancy();
         }
-        match self.dice.below(40) {
+        match self.dice.below(43) {
             0..=13 => self.arrive(),
             14..=18 => {
                 let uid = self.some_pod(|life| life.object.node.is_some());
@@ -289,6 +306,8 @@ impl World {
             38 => {
                 self.add_template(self.templates.len())?;
             }
+            39 | 40 => self.change_gang(),
+            41 => self.regang_pod(),
             _ => self.repeat(),
         }
         Ok(())
@@ -395,6 +414,35 @@ impl World {
         if let Some(life) = self.pods.get_mut(&uid) {
             let mut spec = (*life.object.spec).clone();
             spec.labels.insert("tier", tier);
+            life.object.spec = Arc::new(spec);
+        }
+        self.tell_pod(&uid);
+    }
+
+    /// What a gang asks for is told anew by an object of its own, or there is none any more.
+    fn change_gang(&mut self) {
+        let at = self.dice.below(self.templates.len());
+        let spec = self.templates[at].clone();
+        let Some(gang) = &spec.gang else { return };
+        let (namespace, name) = (spec.namespace.clone(), gang.name.clone());
+        if self.dice.below(4) == 0 {
+            return self.tell(Event::GangGone(namespace, name));
+        }
+        let terms = workload::gang_terms(&mut self.dice);
+        self.tell(Event::Gang(Gang { namespace, name, terms }));
+    }
+
+    /// A pod says something else about its gang, or leaves it.
+    fn regang_pod(&mut self) {
+        let Some(uid) = self.some_pod(|life| life.object.spec.gang.is_some()) else { return };
+        let terms = workload::gang_terms(&mut self.dice);
+        let leaves = self.dice.below(3) == 0;
+        if let Some(life) = self.pods.get_mut(&uid) {
+            let mut spec = (*life.object.spec).clone();
+            match &mut spec.gang {
+                Some(gang) if !leaves => gang.terms = Some(terms),
+                gang => *gang = None,
+            }
             life.object.spec = Arc::new(spec);
         }
         self.tell_pod(&uid);

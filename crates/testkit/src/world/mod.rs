@@ -6,6 +6,7 @@
 
 mod books;
 mod checker;
+mod gangs;
 mod happening;
 mod hardware;
 mod offer;

@@ -58,7 +58,12 @@ impl Run {
             }
             rounds.push(Round { acts: shuffled(&round.acts, &lanes, dice), ..round.clone() });
             for decision in decisions {
-                if let Decision::Bind(binding) = decision {
+                let bindings = match decision {
+                    Decision::Bind(binding) => std::slice::from_ref(binding),
+                    Decision::BindAll(all) => &all.bindings,
+                    _ => &[],
+                };
+                for binding in bindings {
                     nodes.insert(binding.pod.clone(), binding.node.clone());
                 }
             }
@@ -121,6 +126,8 @@ fn lanes(act: &Act, nodes: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<Lane> {
         Event::Headroom(headroom) => vec![object("headroom", &headroom.name)],
         Event::HeadroomGone(name) => vec![object("headroom", name)],
         Event::Classes(_) => vec![object("classes", &"".into())],
+        Event::Gang(gang) => vec![object("gang", &gang.name)],
+        Event::GangGone(_, name) => vec![object("gang", name)],
         _ => Vec::new(),
     }
 }

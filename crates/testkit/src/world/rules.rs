@@ -179,6 +179,7 @@ impl<'a> Scene<'a> {
         if self.kubelets && !self.books.pool_admits(self.books.class_of(spec), node) {
             return Err("its pool is for other classes of work");
         }
+        self.near_mates(pod, node)?;
         let here: Vec<&Resident<'_>> =
             self.residents.iter().filter(|one| one.node.name == *name).collect();
         room(spec, node, &here)?;
@@ -186,6 +187,18 @@ impl<'a> Scene<'a> {
         self.spread(spec, node)?;
         self.affinity(spec, node)?;
         self.kubelet_takes(pod, node, &here, kubelet)
+    }
+
+    /// Whether the node is near the members of the pod's gang that have a place.
+    fn near_mates(&self, pod: &Entry, node: &Node) -> Result<(), Why> {
+        let Some((key, value)) = self.books.near(pod).filter(|_| self.kubelets) else {
+            return Ok(());
+        };
+        match (node.labels.get(&key), value) {
+            (None, _) => Err("it lacks the label by which its gang is to be near"),
+            (Some(own), Some(value)) if *own != value => Err("its gang is elsewhere"),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the kubelet takes the pod, with any of what the node offers for a part of a GPU.

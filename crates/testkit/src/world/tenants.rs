@@ -178,14 +178,19 @@ impl Books {
         self.has_teams() || victim.spec().priority < pod.spec().priority
     }
 
-    /// Of the pods on a node, those that may be evicted for another, as teams and priorities say.
-    pub(super) fn evictable<'a>(&'a self, pod: &Entry, on_node: Vec<&'a Entry>) -> Vec<&'a Entry> {
+    /// Whether a pod may have to go for one of some priority, if teams do not forbid it.
+    pub(super) fn may_matter_less(&self, pod: &Entry, priority: i32) -> bool {
+        pod.spec().priority < priority || self.has_teams() && pod.spec().priority == priority
+    }
+
+    /// Of some pods, those that may be evicted for another, as teams and priorities say.
+    pub(super) fn evictable<'a>(&'a self, pod: &Entry, of: Vec<&'a Entry>) -> Vec<&'a Entry> {
         let priority = pod.spec().priority;
         if !self.has_teams() {
-            return on_node.into_iter().filter(|one| one.spec().priority < priority).collect();
+            return of.into_iter().filter(|one| one.spec().priority < priority).collect();
         }
         let mut ranked: Vec<&Entry> =
-            on_node.into_iter().filter(|one| one.spec().priority <= priority).collect();
+            of.into_iter().filter(|one| one.spec().priority <= priority).collect();
         ranked.sort_by_cached_key(|one| {
             let started = one.object.started_at_ms.unwrap_or(i64::MAX);
             let team = self.chain(one.spec()).first().copied();
@@ -297,6 +302,11 @@ impl Books {
     pub(super) fn is_held(&self, pod: &Entry) -> bool {
         self.beyond_quota().contains(&&pod.object.uid)
             || self.has_teams() && self.is_held_by_share(pod)
+    }
+
+    /// Whether teams or quotas can hold anybody.
+    pub(super) fn may_hold(&self) -> bool {
+        self.has_teams() || !self.quotas.is_empty()
     }
 
     fn is_held_by_share(&self, pod: &Entry) -> bool {

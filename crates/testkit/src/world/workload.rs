@@ -7,6 +7,7 @@ use std::sync::Arc;
 use berth_model::affinity::{
     Inclusion, NodeAffinity, NodeTerm, PodTerm, SpreadConstraint, Unsatisfiable,
 };
+use berth_model::gang::{Disruption, GangTerms, GangTopology, Membership};
 use berth_model::label::{Labels, Operator, Requirement, Selector};
 use berth_model::spec::{Controller, GpuNeed, HostPort, PodSpec, PreemptionPolicy, Protocol};
 use berth_model::taint::{Toleration, TolerationOperator};
@@ -57,7 +58,28 @@ pub(super) fn arbitrary(dice: &mut Dice, number: usize) -> Result<PodSpec, Build
         }
     }
     neighbours(dice, &mut spec);
+    if dice.below(4) == 0 {
+        let terms = (dice.below(5) > 0).then(|| gang_terms(dice));
+        spec.gang = Some(Membership { name: format!("gang-{}", number % APPS).into(), terms });
+        if dice.below(3) > 0 {
+            // Many gangs are of pods that only need room.
+            (spec.spread, spec.pod_affinity) = Default::default();
+            spec.host_ports.clear();
+        }
+    }
     Ok(spec)
+}
+
+/// What an arbitrary gang asks for.
+pub(super) fn gang_terms(dice: &mut Dice) -> GangTerms {
+    let topology =
+        (dice.below(2) == 0).then(|| GangTopology { key: key(dice), required: dice.below(3) > 0 });
+    GangTerms {
+        min: 1 + dice.below(5) as u32,
+        topology,
+        timeout_ms: [1_000, 60_000, 600_000][dice.below(3)],
+        disruption: [Disruption::Whole, Disruption::Whole, Disruption::Single][dice.below(3)],
+    }
 }
 
 /// What its container asks for.

@@ -1,0 +1,426 @@
+//! Gangs as pods and PodGroups write them.
+//!
+//! Owns the names and text of Berth's own labels and annotations for gangs, and the way from the
+//! PodGroups of Kubernetes 1.36 (`scheduling.k8s.io/v1alpha2`) and 1.37 (`v1beta1`) to the model's.
+//! Workloads are templates from which controllers make PodGroups; schedulers do not look at them.
+//! Must not know which pods exist.
+
+use berth_model::gang::{
+    DEFAULT_TIMEOUT_MS, Disruption, Gang, GangTerms, GangTopology, Membership,
+};
+use k8s_openapi::api::core::v1::PodSchedulingGroup;
+use k8s_openapi::api::scheduling::v1alpha2;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
+use serde::Deserialize;
+
+use crate::Lower;
+use crate::error::{self, LowerError, Problem};
+use crate::meta;
+
+/// Label of pods: the name of their gang.
+pub const GANG: &str = "berth.dev/gang";
+/// Label of pods: how many members start together.
+pub const GANG_SIZE: &str = "berth.dev/gang-size";
+/// Annotation of pods and PodGroups: the node label of which all members get one value, such as
+/// `topology.kubernetes.io/zone`; with `,preferred` after it, only if that can be had.
+pub const GANG_TOPOLOGY: &str = "berth.dev/gang-topology";
+/// Annotation of pods and PodGroups: for how long something may be set aside, such as `10m`.
+pub const GANG_TIMEOUT: &str = "berth.dev/gang-timeout";
+
+/// Sizes of gangs.
+const SIZES: std::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// Timeouts, in seconds.
+const TIMEOUT_S: std::ops::RangeInclusive<i64> = 1..=7 * 24 * 3600;
+
+/// The gang a pod belongs to: the PodGroup it names, or the gang its labels describe.
+pub(crate) fn membership(
+    meta: &ObjectMeta,
+    group: Option<&PodSchedulingGroup>,
+) -> Result<Option<Membership>, Problem> {
+    let named = group.and_then(|group| meta::filled(group.pod_group_name.as_ref()));
+    let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key));
+    let Some(name) = meta::filled(label(GANG)) else {
+        let alone = [GANG_SIZE].into_iter().find(|key| label(key).is_some());
+        return match (named, alone) {
+            (Some(name), _) => Ok(Some(Membership { name, terms: None })),
+            (None, Some(key)) => {
+                let text = format!("says nothing without a gang; write its name into {GANG}");
+                Err(Problem::new(format!("metadata.labels[{key}]"), text))
+            }
+            (None, None) => Ok(None),
+        };
+    };
+    if let Some(named) = named {
+        let text = format!(
+            "the pod is in PodGroup {named:?} already (spec.schedulingGroup); drop this label"
+        );
+        return Err(Problem::new(format!("metadata.labels[{GANG}]"), text));
+    }
+    let min = match label(GANG_SIZE) {
+        Some(text) => size(text),
+        None => Err("is missing; write how many pods of the gang start together".to_owned()),
+    };
+    let min = min.map_err(|text| Problem::new(format!("metadata.labels[{GANG_SIZE}]"), text))?;
+    let terms = terms(meta, min, None, Disruption::Whole)?;
+    Ok(Some(Membership { name, terms: Some(terms) }))
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let size = text.parse().ok().filter(|size| SIZES.contains(size));
+    size.ok_or_else(|| {
+        let (least, most) = (SIZES.start(), SIZES.end());
+        format!("{text:?} is no size of a gang; write a number from {least} to {most}")
+    })
+}
+
+/// The terms, with what annotations add.
+fn terms(
+    meta: &ObjectMeta,
+    min: u32,
+    topology: Option<GangTopology>,
+    disruption: Disruption,
+) -> Result<GangTerms, Problem> {
+    let at = |key: &str, text: String| Problem::new(format!("metadata.annotations[{key}]"), text);
+    let annotated = meta::annotation(meta, GANG_TOPOLOGY).map(self::topology).transpose();
+    let annotated = annotated.map_err(|text| at(GANG_TOPOLOGY, text))?;
+    let timeout_ms = meta::annotation(meta, GANG_TIMEOUT).map(timeout_ms).transpose();
+    let timeout_ms = timeout_ms.map_err(|text| at(GANG_TIMEOUT, text))?;
+    if let (Some(one), Some(other)) = (&topology, &annotated)
+        && one != other
+    {
+        let text = format!("the spec asks for {:?} already; drop this annotation", one.key);
+        return Err(at(GANG_TOPOLOGY, text));
+    }
+    Ok(GangTerms {
+        min,
+        topology: topology.or(annotated),
+        timeout_ms: timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
+        disruption,
+    })
+}
+
+/// `KEY` or `KEY,preferred`.
+fn topology(text: &str) -> Result<GangTopology, String> {
+    let (key, how) = text.split_once(',').unwrap_or((text, "required"));
+    let required = match how {
+        "required" => true,
+        "preferred" => false,
+        other => return Err(format!("{other:?} is unknown; write required or preferred")),
+    };
+    if key.is_empty() || key.contains(char::is_whitespace) {
+        let such = "such as topology.kubernetes.io/zone";
+        return Err(format!("{key:?} is no label of nodes; write its key, {such}"));
+    }
+    Ok(GangTopology { key: key.into(), required })
+}
+
+/// `90s`, `10m`, `1h30m`.
+fn timeout_ms(text: &str) -> Result<i64, String> {
+    let parse = || {
+        let mut seconds: i64 = 0;
+        let mut number = String::new();
+        for one in text.chars() {
+            if one.is_ascii_digit() {
+                number.push(one);
+                continue;
+            }
+            let unit = match one {
+                'h' => 3600,
+                'm' => 60,
+                's' => 1,
+                _ => return None,
+            };
+            let part = number.parse::<i64>().ok()?.checked_mul(unit)?;
+            seconds = seconds.checked_add(part)?;
+            number.clear();
+        }
+        (number.is_empty() && TIMEOUT_S.contains(&seconds)).then_some(seconds * 1000)
+    };
+    parse().ok_or_else(|| format!("{text:?} is no time; write 1s to 168h, such as 10m or 1h30m"))
+}
+
+/// What both versions of PodGroup say, each in its own words.
+struct Group<'a> {
+    gang: Option<i32>,
+    basic: bool,
+    topology: Vec<&'a str>,
+    disruption: Option<Disruption>,
+}
+
+fn lower<K>(object: &K, group: Group<'_>) -> Result<Gang, Problem>
+where
+    K: Resource + Metadata<Ty = ObjectMeta>,
+{
+    let meta = object.metadata();
+    let min = match (group.gang, group.basic) {
+        (Some(min), false) => match u32::try_from(min).ok().filter(|min| SIZES.contains(min)) {
+            Some(min) => min,
+            None => {
+                let text = format!("{min} is no size of a gang; write {SIZES:?}");
+                return Err(Problem::new("spec.schedulingPolicy.gang.minCount", text));
+            }
+        },
+        // Its pods do not wait for each other, but they may still want to be near.
+        (None, true) => 1,
+        _ => return Err(Problem::new("spec.schedulingPolicy", "write one of basic and gang")),
+    };
+    let topology = match group.topology.as_slice() {
+        [] => None,
+        [key] => {
+            let field = "spec.schedulingConstraints.topology[0].key";
+            Some(self::topology(key).map_err(|text| Problem::new(field, text))?)
+        }
+        _ => {
+            let text = "has several keys; members can be near by one, keep that";
+            return Err(Problem::new("spec.schedulingConstraints.topology", text));
+        }
+    };
+    let terms = terms(meta, min, topology, group.disruption.unwrap_or_default())?;
+    Ok(Gang { namespace: meta::namespace(meta), name: meta::name(meta)?, terms })
+}
+
+impl Lower for v1alpha2::PodGroup {
+    type Model = Gang;
+
+    fn lower(&self) -> Result<Gang, LowerError> {
+        let spec = &self.spec;
+        let disruption = match spec.disruption_mode.as_deref() {
+            None | Some("") => Ok(None),
+            Some("Pod") => Ok(Some(Disruption::Single)),
+            Some("PodGroup") => Ok(Some(Disruption::Whole)),
+            Some(other) => Err(Problem::unknown("spec.disruptionMode", other, "Pod or PodGroup")),
+        };
+        let topology = spec.scheduling_constraints.iter().flat_map(|one| &one.topology).flatten();
+        let lowered = disruption.and_then(|disruption| {
+            let gang = spec.scheduling_policy.gang.as_ref().map(|gang| gang.min_count);
+            let basic = spec.scheduling_policy.basic.is_some();
+            let topology = topology.map(|one| one.key.as_str()).collect();
+            lower(self, Group { gang, basic, topology, disruption })
+        });
+        error::of(self, lowered)
+    }
+}
+
+/// A PodGroup of Kubernetes 1.37 (`scheduling.k8s.io/v1beta1`), as far as it says what a gang asks
+/// for. What it says beyond that is not read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodGroup {
+    /// Its name and the like.
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    pub spec: PodGroupSpec,
+}
+
+/// What a PodGroup of 1.37 wants.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodGroupSpec {
+    /// `basic` or `gang`.
+    pub scheduling_policy: SchedulingPolicy,
+    /// Where members go.
+    #[serde(default)]
+    pub scheduling_constraints: Option<SchedulingConstraints>,
+    /// `single` or `all`.
+    #[serde(default)]
+    pub disruption_mode: Option<DisruptionMode>,
+}
+
+/// Whether members wait for each other.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct SchedulingPolicy {
+    /// They do not.
+    pub basic: Option<Empty>,
+    /// They do.
+    pub gang: Option<GangPolicy>,
+}
+
+/// How many members start together.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GangPolicy {
+    /// So many.
+    pub min_count: i32,
+}
+
+/// Where members go.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct SchedulingConstraints {
+    /// To nodes with one value of each of these labels.
+    #[serde(default)]
+    pub topology: Vec<v1alpha2::TopologyConstraint>,
+}
+
+/// What becomes of the others when one is evicted.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct DisruptionMode {
+    /// They stay.
+    pub single: Option<Empty>,
+    /// They are evicted too.
+    pub all: Option<Empty>,
+}
+
+/// Something that says all by being there.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Empty {}
+
+impl Resource for PodGroup {
+    const API_VERSION: &'static str = "scheduling.k8s.io/v1beta1";
+    const GROUP: &'static str = "scheduling.k8s.io";
+    const KIND: &'static str = "PodGroup";
+    const VERSION: &'static str = "v1beta1";
+    const URL_PATH_SEGMENT: &'static str = "podgroups";
+    type Scope = NamespaceResourceScope;
+}
+
+impl Metadata for PodGroup {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl Lower for PodGroup {
+    type Model = Gang;
+
+    fn lower(&self) -> Result<Gang, LowerError> {
+        let spec = &self.spec;
+        let disruption = match &spec.disruption_mode {
+            None => Ok(None),
+            Some(DisruptionMode { single: Some(_), all: None }) => Ok(Some(Disruption::Single)),
+            Some(DisruptionMode { single: None, all: Some(_) }) => Ok(Some(Disruption::Whole)),
+            Some(_) => Err(Problem::new("spec.disruptionMode", "write one of single and all")),
+        };
+        let topology = spec.scheduling_constraints.iter().flat_map(|one| &one.topology);
+        let lowered = disruption.and_then(|disruption| {
+            let gang = spec.scheduling_policy.gang.as_ref().map(|gang| gang.min_count);
+            let basic = spec.scheduling_policy.basic.is_some();
+            let topology = topology.map(|one| one.key.as_str()).collect();
+            lower(self, Group { gang, basic, topology, disruption })
+        });
+        error::of(self, lowered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    fn pod(labels: Value, annotations: Value, group: Value) -> Result<Option<Membership>, String> {
+        let pod: Pod = from_value(json!({
+            "metadata": { "name": "p", "namespace": "team", "labels": labels,
+                          "annotations": annotations },
+            "spec": { "containers": [{ "name": "c" }], "schedulingGroup": group },
+        }))
+        .unwrap();
+        pod.lower().map(|pod| pod.spec.gang.clone()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_pod_joins_a_gang_by_label() {
+        let labels = json!({ GANG: "train", GANG_SIZE: "8" });
+        let annotations =
+            json!({ GANG_TOPOLOGY: "nvidia.com/gpu.clique,preferred", GANG_TIMEOUT: "1h30m" });
+        let gang = pod(labels, annotations, Value::Null).unwrap().unwrap();
+        let terms = gang.terms.unwrap();
+        assert_eq!((&*gang.name, terms.min, terms.timeout_ms), ("train", 8, 5_400_000));
+        let topology = terms.topology.unwrap();
+        assert_eq!((&*topology.key, topology.required), ("nvidia.com/gpu.clique", false));
+        assert_eq!(pod(json!({}), json!({}), Value::Null), Ok(None));
+    }
+
+    #[test]
+    fn a_pod_joins_a_gang_by_pod_group() {
+        let gang = pod(json!({}), json!({}), json!({ "podGroupName": "train" })).unwrap().unwrap();
+        assert_eq!((&*gang.name, gang.terms), ("train", None));
+    }
+
+    #[test]
+    fn what_is_no_gang_is_an_error_with_the_remedy() {
+        let size = |text: &str| json!({ GANG: "train", GANG_SIZE: text });
+        for text in ["", "0", "-1", "many", "10001", "2.0"] {
+            let error = pod(size(text), json!({}), Value::Null).unwrap_err();
+            assert!(error.contains(GANG_SIZE) && error.contains("write a number"), "{error}");
+        }
+        for text in ["", "10", "m", "0s", "169h", "1d", "-5m", "99999999999999999999h"] {
+            let error = pod(size("2"), json!({ GANG_TIMEOUT: text }), Value::Null).unwrap_err();
+            assert!(error.contains(GANG_TIMEOUT) && error.contains("such as 10m"), "{error}");
+        }
+        for (text, remedy) in [("", "such as"), ("a b", "such as"), ("zone,maybe", "preferred")] {
+            let error = pod(size("2"), json!({ GANG_TOPOLOGY: text }), Value::Null).unwrap_err();
+            assert!(error.contains(GANG_TOPOLOGY) && error.contains(remedy), "{error}");
+        }
+        let error = pod(json!({ GANG: "train" }), json!({}), Value::Null).unwrap_err();
+        assert!(error.contains("is missing; write how many"), "{error}");
+        let error = pod(json!({ GANG_SIZE: "2" }), json!({}), Value::Null).unwrap_err();
+        assert!(error.contains(&format!("into {GANG}")), "{error}");
+        let both = pod(size("2"), json!({}), json!({ "podGroupName": "g" })).unwrap_err();
+        assert!(both.contains("drop this label"), "{both}");
+    }
+
+    fn of_1_36(spec: Value) -> Result<GangTerms, String> {
+        let metadata = json!({ "name": "g", "namespace": "team",
+                               "annotations": { GANG_TIMEOUT: "90s" } });
+        let group: v1alpha2::PodGroup =
+            from_value(json!({ "metadata": metadata, "spec": spec })).unwrap();
+        group.lower().map(|gang| gang.terms).map_err(|error| error.to_string())
+    }
+
+    fn of_1_37(spec: Value) -> Result<GangTerms, String> {
+        let metadata = json!({ "name": "g", "namespace": "team",
+                               "annotations": { GANG_TIMEOUT: "90s" } });
+        let group: PodGroup = from_value(json!({ "metadata": metadata, "spec": spec })).unwrap();
+        group.lower().map(|gang| gang.terms).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pod_groups_of_both_versions_say_the_same() {
+        let policy = json!({ "gang": { "minCount": 4 } });
+        let constraints = json!({ "topology": [{ "key": "rack" }] });
+        let expected = GangTerms {
+            min: 4,
+            topology: Some(GangTopology { key: "rack".into(), required: true }),
+            timeout_ms: 90_000,
+            disruption: Disruption::Single,
+        };
+        let old = of_1_36(json!({ "schedulingPolicy": policy, "disruptionMode": "Pod",
+                                  "schedulingConstraints": constraints }));
+        assert_eq!(old, Ok(expected.clone()));
+        let new = of_1_37(json!({ "schedulingPolicy": policy, "disruptionMode": { "single": {} },
+                                  "schedulingConstraints": constraints,
+                                  "workloadRef": { "workloadName": "w", "templateName": "t" } }));
+        assert_eq!(new, Ok(expected));
+        let basic = of_1_37(json!({ "schedulingPolicy": { "basic": {} } })).unwrap();
+        assert_eq!((basic.min, basic.disruption), (1, Disruption::Whole));
+    }
+
+    #[test]
+    fn pod_groups_that_make_no_sense_name_the_field() {
+        let gang = |min: i32| json!({ "gang": { "minCount": min } });
+        let two = json!({ "topology": [{ "key": "zone" }, { "key": "rack" }] });
+        for (spec, field) in [
+            (json!({ "schedulingPolicy": {} }), "spec.schedulingPolicy"),
+            (json!({ "schedulingPolicy": gang(0) }), "spec.schedulingPolicy.gang.minCount"),
+            (
+                json!({ "schedulingPolicy": gang(2), "schedulingConstraints": two }),
+                "spec.schedulingConstraints.topology",
+            ),
+        ] {
+            for error in [of_1_36(spec.clone()).unwrap_err(), of_1_37(spec).unwrap_err()] {
+                assert!(error.starts_with(&format!("PodGroup team/g: {field}: ")), "{error}");
+            }
+        }
+        let error = of_1_36(json!({ "schedulingPolicy": gang(2), "disruptionMode": "Half" }));
+        assert!(error.unwrap_err().contains("write Pod or PodGroup"));
+    }
+}

@@ -1,0 +1,138 @@
+//! What happens when it is a gang's turn.
+//!
+//! Owns the order of things: hold it, if it is not to start; place it; or go on waiting for what is kept for it, as long as that may
+//! come true; or evict others; or, after some patience and one gang at a time, keep nodes for it;
+//! or wait. Must not know how any of these is found.
+
+use super::muster::Roll;
+use super::standing::Reserved;
+use crate::decision::{Binding, Decision, Disbanding, GangBinding, GangName, HeldBy};
+use crate::engine::Engine;
+use crate::state::{FullName, Place};
+use crate::table::PodIx;
+
+impl Engine {
+    /// Decides about a gang; `None` if there is nothing new to say. Its head is not in the way of
+    /// others any more then.
+    pub(crate) fn decide_gang(
+        &mut self,
+        gang: &FullName,
+        head: PodIx,
+        now_ms: i64,
+    ) -> Option<Decision> {
+        let Some(roll) = self.roll(gang) else {
+            self.queue.park(head);
+            return None;
+        };
+        roll.waiting.iter().for_each(|pod| self.learn(*pod));
+        let held = self.state.held_together(&roll.waiting, roll.need);
+        self.gangs.row(gang).held = held.is_some();
+        if held.is_none()
+            && let Some(bindings) = self.place_gang(&roll)
+        {
+            return Some(self.bind_gang(&roll, head, bindings, now_ms));
+        }
+        self.queue.park(head);
+        if let Some(disbanding) = self.disband(&roll, now_ms) {
+            return Some(disbanding);
+        }
+        if let Some(by) = held {
+            return Some(self.hold_gang(gang, head, by, now_ms));
+        }
+        let reserved = self.gangs.row(gang).reserved;
+        let awaits_end = matches!(reserved, Some(Reserved::Until(until_ms)) if now_ms < until_ms);
+        if awaits_end || roll.waiting.iter().any(|pod| self.awaits_room(*pod)) {
+            return self.say_once(gang, head, false);
+        }
+        let released = self.release_gang(&roll, now_ms);
+        if let Some(plan) = self.gang_evictions(&roll, now_ms) {
+            return Some(self.carry_out(&roll, plan, Reserved::Evicting, now_ms));
+        }
+        // Whoever has just had its turn lets the next one try.
+        let patience_ms = self.config.gang_patience_ms;
+        if !released && self.gangs.may_reserve(gang, now_ms, patience_ms) {
+            if let Some(plan) = self.nodes_to_keep(&roll) {
+                let until_ms = now_ms.saturating_add(roll.terms.timeout_ms.max(1));
+                return Some(self.carry_out(&roll, plan, Reserved::Until(until_ms), now_ms));
+            }
+            self.gangs.row(gang).hopeless = true;
+            self.gangs.pass_on(now_ms, patience_ms);
+        }
+        self.say_once(gang, head, released)
+    }
+
+    /// That a gang waits, if that is news.
+    fn say_once(&mut self, gang: &FullName, head: PodIx, is_news: bool) -> Option<Decision> {
+        let row = self.gangs.row(gang);
+        let is_news = is_news || !row.told;
+        row.told = true;
+        is_news.then(|| Decision::Wait { pod: self.state.pods[head].uid.clone() })
+    }
+
+    /// A gang is not to start whatever room there is: nothing is kept for it, and others in line have
+    /// their turn.
+    fn hold_gang(&mut self, gang: &FullName, head: PodIx, by: HeldBy, now_ms: i64) -> Decision {
+        let patience_ms = self.config.gang_patience_ms;
+        self.park_held(head);
+        self.give_up_reserved(gang);
+        self.gangs.release(gang, now_ms, patience_ms);
+        self.gangs.pass_on(now_ms, patience_ms);
+        self.gangs.row(gang).told = false;
+        Decision::Hold { pod: self.state.pods[head].uid.clone(), by }
+    }
+
+    fn bind_gang(
+        &mut self,
+        roll: &Roll,
+        head: PodIx,
+        bindings: Vec<Binding>,
+        now_ms: i64,
+    ) -> Decision {
+        self.queue.remove(head);
+        self.gangs.release(&roll.gang, now_ms, self.config.gang_patience_ms);
+        let row = self.gangs.row(&roll.gang);
+        (row.head, row.short_since_ms, row.told) = (None, None, false);
+        self.gangs.note(roll.gang.clone());
+        Decision::BindAll(GangBinding { gang: GangName::of(&roll.gang), bindings })
+    }
+
+    /// What was kept for a gang, if anything was, did not help: it goes to the end of the line.
+    /// Whether members waited for nodes.
+    fn release_gang(&mut self, roll: &Roll, now_ms: i64) -> bool {
+        let waited = |pod: &PodIx| matches!(self.state.pods[*pod].place, Place::Nominated(..));
+        let waited = roll.waiting.iter().any(waited);
+        self.give_up_reserved(&roll.gang);
+        let row = self.gangs.row(&roll.gang);
+        if let Some(reserved) = row.reserved {
+            row.in_line_since_ms = now_ms;
+            row.timeouts += u32::from(matches!(reserved, Reserved::Until(_)));
+            self.gangs.release(&roll.gang, now_ms, self.config.gang_patience_ms);
+        }
+        waited
+    }
+
+    /// Members that have a place give it back if the others do not get one in time, so that nobody
+    /// waits for what a gang holds that cannot start.
+    fn disband(&mut self, roll: &Roll, now_ms: i64) -> Option<Decision> {
+        let state = &self.state;
+        let members = state.gangs.members(&roll.gang).filter(|pod| state.stays(*pod));
+        let mut holding: Vec<PodIx> = members.collect();
+        if holding.is_empty() {
+            self.gangs.row(&roll.gang).short_since_ms = None;
+            return None;
+        }
+        let since_ms = *self.gangs.row(&roll.gang).short_since_ms.get_or_insert(now_ms);
+        let until_ms = since_ms.saturating_add(roll.terms.timeout_ms);
+        if now_ms < until_ms {
+            self.gangs.remind(until_ms, &roll.gang);
+            return None;
+        }
+        holding.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
+        for pod in &holding {
+            self.evict(*pod, now_ms);
+        }
+        self.gangs.row(&roll.gang).short_since_ms = None;
+        let pods = holding.iter().map(|pod| self.state.pods[*pod].uid.clone()).collect();
+        Some(Decision::Disband(Disbanding { gang: GangName::of(&roll.gang), pods }))
+    }
+}

@@ -1,0 +1,276 @@
+//! Making room for a gang: whom to evict for all of its members together, or which nodes to keep for
+//! it until what runs there has ended.
+//!
+//! Owns these plans. All of them are tried out under a checkpoint, for the whole gang: nobody is
+//! evicted, and no node is kept, unless enough members then fit. Must not know when a plan is wanted.
+
+use berth_model::spec::PreemptionPolicy;
+
+use super::muster::Roll;
+use super::place::Kept;
+use super::standing::Reserved;
+use crate::berth::plan::Evictor;
+use crate::decision::{Decision, GangName, Reserving};
+use crate::engine::{Engine, Evictions, Found};
+use crate::kube::preempt::{importance, priority, split_by_budgets};
+use crate::table::{Bits, ClassIx, NodeIx, PodIx};
+
+/// So many nodes are cleared in thought for one plan.
+const CLEARED_MAX: usize = 512;
+
+/// Where members are to go, and who has to go before.
+pub(super) struct Plan {
+    places: Vec<(PodIx, NodeIx)>,
+    victims: Vec<PodIx>,
+    /// Whether some of the room is that of pods that leave already.
+    awaits_leavers: bool,
+    budget_violations: usize,
+}
+
+impl Engine {
+    /// The evictions after which a gang fits that violate the fewest budgets and concern the fewest
+    /// pods.
+    pub(super) fn gang_evictions(&mut self, roll: &Roll, now_ms: i64) -> Option<Plan> {
+        let rest_ms = self.config.eviction_rest_ms;
+        let may = |pod: &PodIx| {
+            let spec = &self.state.class_of(*pod).spec;
+            spec.preemption == PreemptionPolicy::LowerPriority
+                && Evictor::new(&self.state, *pod, now_ms, rest_ms).has_victims(&self.state)
+        };
+        if !roll.waiting.iter().any(may) {
+            return None;
+        }
+        let mut best: Option<Plan> = None;
+        for spot in self.spots_to_clear(roll) {
+            if spot.nodes.is_none() && best.is_some() {
+                break;
+            }
+            let mut found = None;
+            self.attempt(roll, |engine, kept| {
+                found = engine.try_evictions(roll, spot.nodes.as_ref(), now_ms, kept);
+                None::<()>
+            });
+            let awaits = |plan: &Plan| plan.awaits_leavers || !plan.victims.is_empty();
+            let Some(mut plan) = found.filter(awaits) else { continue };
+            plan.budget_violations = self.budget_violations(&plan.victims);
+            let cost = |plan: &Plan| (plan.budget_violations, plan.victims.len());
+            if best.as_ref().is_none_or(|best| cost(&plan) < cost(best)) {
+                best = Some(plan);
+            }
+        }
+        best
+    }
+
+    fn budget_violations(&self, victims: &[PodIx]) -> usize {
+        let mut victims = victims.to_vec();
+        let state = &self.state;
+        victims.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
+        split_by_budgets(state, &victims).0.len()
+    }
+
+    /// Places members, with others evicted where they do not fit, until there are enough. What budgets
+    /// are violated can only be said once all is as it was.
+    fn try_evictions(
+        &mut self,
+        roll: &Roll,
+        within: Option<&Bits>,
+        now_ms: i64,
+        kept: &mut Kept,
+    ) -> Option<Plan> {
+        let (mut places, mut victims) = (Vec::new(), Vec::new());
+        let mut awaits_leavers = false;
+        for pod in self.large_first(roll) {
+            if places.len() >= roll.need {
+                break;
+            }
+            if self.state.held_by(pod).is_some() {
+                continue;
+            }
+            let class = self.state.pods[pod].class;
+            let mut found = self.place_ranked(pod, class, within, None);
+            if found.is_none()
+                && let Some(Evictions { node, victims: more, .. }) =
+                    self.evictions(pod, now_ms, within)
+            {
+                // Members of one gang may differ in priority, but do not make room for each other.
+                let is_mate = |pod: &PodIx| self.state.gang_of(*pod).as_ref() == Some(&roll.gang);
+                if more.iter().any(is_mate) {
+                    return None;
+                }
+                // What others have been evicted for counts as free there.
+                let leaving: Vec<PodIx> =
+                    self.state.leaving_for(node, priority(&self.state, pod)).collect();
+                awaits_leavers |= !leaving.is_empty();
+                for gone in more.iter().chain(&leaving) {
+                    self.take_away(*gone, kept);
+                }
+                victims.extend(more);
+                found = Some(self.place_ranked(pod, class, within, Some(node))?);
+            }
+            if let Some(Found { node, grant, .. }) = found {
+                self.state.bind(pod, node, grant);
+                places.push((pod, node));
+            }
+        }
+        let enough = places.len() >= roll.need;
+        enough.then_some(Plan { places, victims, awaits_leavers, budget_violations: 0 })
+    }
+
+    /// In thought, a pod is gone.
+    fn take_away(&mut self, pod: PodIx, kept: &mut Kept) {
+        self.keep_class(pod, kept);
+        let uid = self.state.pods[pod].uid.clone();
+        self.state.remove_pod(&uid);
+    }
+
+    /// Nodes on which a gang fits once what runs there has ended: those with the fewest pods.
+    pub(super) fn nodes_to_keep(&mut self, roll: &Roll) -> Option<Plan> {
+        for spot in self.spots_to_clear(roll) {
+            let mut found = None;
+            self.attempt(roll, |engine, kept| {
+                found = engine.try_clearing(roll, spot.nodes.as_ref(), kept);
+                None::<()>
+            });
+            if let Some(places) = found {
+                return Some(Plan {
+                    places,
+                    victims: Vec::new(),
+                    awaits_leavers: false,
+                    budget_violations: 0,
+                });
+            }
+        }
+        None
+    }
+
+    fn try_clearing(
+        &mut self,
+        roll: &Roll,
+        within: Option<&Bits>,
+        kept: &mut Kept,
+    ) -> Option<Vec<(PodIx, NodeIx)>> {
+        let mut places = Vec::new();
+        let mut left = self.large_first(roll);
+        self.try_each(&mut left, &mut places, roll.need, within);
+        for node in self.clearable(roll, within) {
+            if places.len() >= roll.need {
+                break;
+            }
+            for pod in self.mortal(roll, node) {
+                self.take_away(pod, kept);
+            }
+            let mut alone = Bits::default();
+            alone.set(node, true);
+            self.try_each(&mut left, &mut places, roll.need, Some(&alone));
+        }
+        (places.len() >= roll.need).then_some(places)
+    }
+
+    /// Places those left where they fit, up to the number needed.
+    fn try_each(
+        &mut self,
+        left: &mut Vec<PodIx>,
+        places: &mut Vec<(PodIx, NodeIx)>,
+        need: usize,
+        within: Option<&Bits>,
+    ) {
+        let mut failed: Vec<ClassIx> = Vec::new();
+        for pod in std::mem::take(left) {
+            let class = self.state.pods[pod].class;
+            let hopeful = places.len() < need
+                && !failed.contains(&class)
+                && self.state.held_by(pod).is_none();
+            if !hopeful {
+                left.push(pod);
+                continue;
+            }
+            match self.place_ranked(pod, class, within, None) {
+                Some(found) => {
+                    self.state.bind(pod, found.node, found.grant);
+                    places.push((pod, found.node));
+                }
+                None => {
+                    failed.push(class);
+                    left.push(pod);
+                }
+            }
+        }
+    }
+
+    /// Nodes on which something runs and for which nobody else waits, those with the fewest pods
+    /// first.
+    fn clearable(&self, roll: &Roll, within: Option<&Bits>) -> Vec<NodeIx> {
+        let state = &self.state;
+        let open = |node: &NodeIx| {
+            within.is_none_or(|nodes| nodes.contains(*node))
+                && !state.nodes[*node].pods.is_empty()
+                && state.nodes[*node].nominated.iter().all(|pod| roll.waiting.contains(pod))
+        };
+        let mut nodes: Vec<NodeIx> = state.nodes.indexes().filter(open).collect();
+        nodes.sort_by_key(|node| {
+            let row = &state.nodes[*node];
+            (row.pods.len(), row.tie, row.object.name.clone())
+        });
+        nodes.truncate(CLEARED_MAX);
+        nodes
+    }
+
+    /// The pods of others on a node that may end one day, in name order.
+    fn mortal(&self, roll: &Roll, node: NodeIx) -> Vec<PodIx> {
+        let state = &self.state;
+        let ends = |pod: &PodIx| {
+            let controller = state.class_of(*pod).spec.controller.as_ref();
+            controller.is_none_or(|controller| controller.kind.as_ref() != "DaemonSet")
+                && state.gang_of(*pod).as_ref() != Some(&roll.gang)
+        };
+        let mut pods: Vec<PodIx> = state.nodes[node].pods.iter().copied().filter(ends).collect();
+        pods.sort_by_key(|pod| state.pods[*pod].uid.clone());
+        pods
+    }
+
+    /// Members wait for the nodes of a plan, and victims are to be evicted.
+    pub(super) fn carry_out(
+        &mut self,
+        roll: &Roll,
+        plan: Plan,
+        reserved: Reserved,
+        now_ms: i64,
+    ) -> Decision {
+        self.give_up_reserved(&roll.gang);
+        for victim in &plan.victims {
+            self.evict(*victim, now_ms);
+        }
+        // Whoever waits for the nodes and matters less than every member has to look elsewhere.
+        let state = &self.state;
+        let matters_less = |pod: &PodIx| {
+            let members = || plan.places.iter().map(|(member, _)| *member);
+            members().all(|member| {
+                *pod != member && !state.goes_before(*pod, state.pods[member].class, Some(member))
+            })
+        };
+        let awaited = plan.places.iter().flat_map(|(_, node)| &state.nodes[*node].nominated);
+        let mut displaced: Vec<PodIx> = awaited.copied().filter(matters_less).collect();
+        displaced.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
+        displaced.dedup();
+        displaced.iter().for_each(|pod| self.state.nominate(*pod, None));
+        for (pod, node) in &plan.places {
+            let name = self.state.nodes[*node].object.name.clone();
+            self.state.nominate(*pod, Some(name));
+        }
+        self.gangs.reserve(&roll.gang, reserved);
+        self.gangs.row(&roll.gang).told = true;
+        let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
+        let name = |node: NodeIx| self.state.nodes[node].object.name.clone();
+        Decision::Reserve(Reserving {
+            gang: GangName::of(&roll.gang),
+            places: plan.places.iter().map(|(pod, node)| (uid(pod), name(*node))).collect(),
+            victims: plan.victims.iter().map(uid).collect(),
+            budget_violations: plan.budget_violations,
+            displaced: displaced.iter().map(uid).collect(),
+            until_ms: match reserved {
+                Reserved::Evicting => None,
+                Reserved::Until(until_ms) => Some(until_ms),
+            },
+        })
+    }
+}

@@ -1,0 +1,375 @@
+//! Gangs start together or not at all, near each other if they ask for it, and each in its time.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use berth_engine::config::Profile;
+use berth_engine::decision::{Binding, Decision, GangBinding, Reserving};
+use berth_engine::event::Event;
+use berth_engine::explain::{Explanation, render};
+use berth_engine::{Config, Engine};
+use berth_kubelet::TopologyPolicy;
+use berth_model::gang::{Disruption, Gang, GangTerms, GangTopology, Membership};
+use berth_model::spec::{PodObject, PodSpec};
+use berth_testkit::cluster::{NodeKind, ZONE, gpu_template, pending};
+use berth_testkit::contest;
+
+const PATIENCE_MS: i64 = 60_000;
+const TIMEOUT_MS: i64 = 600_000;
+
+/// An engine with nodes of 8 GPUs; number 0, 3, … are in one zone, 1, 4, … in the next.
+fn engine(nodes: usize) -> Engine {
+    let mut engine = Engine::new(Config::default());
+    add_nodes(&mut engine, 0, nodes);
+    engine
+}
+
+fn add_nodes(engine: &mut Engine, first: usize, count: usize) {
+    let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::None);
+    kind.nodes(first, count).unwrap().into_iter().for_each(|event| engine.apply(event));
+}
+
+fn terms(min: u32, zone: Option<bool>) -> GangTerms {
+    GangTerms {
+        min,
+        topology: zone.map(|required| GangTopology { key: ZONE.into(), required }),
+        timeout_ms: TIMEOUT_MS,
+        disruption: Disruption::Whole,
+    }
+}
+
+/// A member of a gang that asks for some GPUs.
+fn member(gang: &str, gpus: u32, priority: i32, terms: Option<GangTerms>) -> Arc<PodSpec> {
+    let mut spec = gpu_template(gang, priority, gpus).unwrap();
+    spec.gang = Some(Membership { name: gang.into(), terms });
+    Arc::new(spec)
+}
+
+fn single(gpus: u32, priority: i32) -> Arc<PodSpec> {
+    Arc::new(gpu_template("single", priority, gpus).unwrap())
+}
+
+fn come(engine: &mut Engine, spec: &Arc<PodSpec>, numbers: std::ops::Range<u64>) {
+    numbers.for_each(|number| engine.apply(Event::Pod(pending(spec, number))));
+}
+
+fn uid(number: u64) -> Arc<str> {
+    format!("uid-{number:08}").into()
+}
+
+fn settle(engine: &mut Engine, now_ms: i64) -> Vec<Decision> {
+    let decisions: Vec<Decision> =
+        std::iter::from_fn(|| engine.decide(now_ms)).take(1_000).collect();
+    assert!(decisions.len() < 1_000, "decisions do not end");
+    decisions
+}
+
+/// The only decision, which is to bind a gang.
+fn bound_together(engine: &mut Engine, now_ms: i64) -> GangBinding {
+    let mut decisions = settle(engine, now_ms);
+    match (decisions.pop(), decisions.is_empty()) {
+        (Some(Decision::BindAll(all)), true) => all,
+        (other, _) => panic!("{other:?} after {decisions:?}"),
+    }
+}
+
+fn reserved(decisions: &[Decision]) -> Option<&Reserving> {
+    decisions.iter().find_map(|decision| match decision {
+        Decision::Reserve(reserving) => Some(reserving),
+        _ => None,
+    })
+}
+
+/// Tells that bindings were carried out.
+fn confirm(engine: &mut Engine, spec: &Arc<PodSpec>, bindings: &[Binding]) {
+    for binding in bindings {
+        let number = binding.pod.trim_start_matches("uid-").parse().unwrap();
+        let node = Some(binding.node.clone());
+        engine.apply(Event::Pod(PodObject { node, ..pending(spec, number) }));
+    }
+}
+
+fn zone(node: &str) -> usize {
+    node.rsplit('-').next().unwrap().parse::<usize>().unwrap() % 3
+}
+
+fn told(engine: &mut Engine, number: u64, now_ms: i64) -> String {
+    render(&engine.explain(&uid(number), now_ms).unwrap())
+}
+
+#[test]
+fn nobody_is_bound_until_all_can_be() {
+    let mut engine = engine(2);
+    come(&mut engine, &member("train", 8, 0, Some(terms(3, None))), 1..4);
+    assert!(matches!(settle(&mut engine, 0)[..], [Decision::Wait { .. }]));
+    assert_eq!(engine.queued(), (3, 3));
+    let text = told(&mut engine, 2, 0);
+    assert!(text.contains("all nodes together for 2 of 3"), "{text}");
+    add_nodes(&mut engine, 2, 1);
+    let all = bound_together(&mut engine, 1);
+    assert_eq!((&*all.gang.name, all.bindings.len()), ("train", 3));
+    assert_eq!(engine.queued(), (0, 0));
+}
+
+#[test]
+fn a_gang_without_enough_members_is_not_decided_about() {
+    let mut engine = engine(4);
+    let spec = member("train", 8, 0, Some(terms(3, None)));
+    come(&mut engine, &spec, 1..3);
+    assert_eq!(settle(&mut engine, 0), []);
+    assert_eq!(told(&mut engine, 1, 0), "Gang train waits: 2 of 3 members exist.");
+    // Others are not held up by it.
+    come(&mut engine, &single(8, 0), 10..12);
+    assert_eq!(settle(&mut engine, 0).len(), 2);
+    come(&mut engine, &spec, 3..4);
+    assert!(matches!(settle(&mut engine, 0)[..], [Decision::Wait { .. }]));
+    engine.apply(Event::PodGone(uid(10)));
+    assert_eq!(bound_together(&mut engine, 1).bindings.len(), 3);
+}
+
+#[test]
+fn a_pod_group_says_what_its_pods_do_not() {
+    let mut engine = engine(2);
+    come(&mut engine, &member("train", 8, 0, None), 1..3);
+    assert_eq!(settle(&mut engine, 0), []);
+    assert!(told(&mut engine, 1, 0).contains("no PodGroup of this name"));
+    let gang = Gang { namespace: "serving".into(), name: "train".into(), terms: terms(2, None) };
+    engine.apply(Event::Gang(gang));
+    assert_eq!(bound_together(&mut engine, 0).bindings.len(), 2);
+}
+
+#[test]
+fn what_the_oldest_member_says_counts() {
+    let mut engine = engine(2);
+    come(&mut engine, &member("train", 8, 0, Some(terms(9, None))), 2..3);
+    come(&mut engine, &member("train", 8, 0, Some(terms(2, None))), 1..2);
+    let text = told(&mut engine, 1, 0);
+    assert!(text.contains("say different things") && text.contains("write the same"), "{text}");
+    assert_eq!(bound_together(&mut engine, 0).bindings.len(), 2);
+}
+
+#[test]
+fn members_share_a_zone_where_that_is_required() {
+    // Zone 0 has three nodes, the others two.
+    let mut engine = engine(7);
+    let near = Some(terms(2, Some(true)));
+    let all = {
+        come(&mut engine, &member("one", 8, 0, near.clone()), 1..3);
+        bound_together(&mut engine, 0).bindings
+    };
+    // The tightest zone that will do, so that three together still fit.
+    assert_eq!(zone(&all[0].node), zone(&all[1].node));
+    assert_ne!(zone(&all[0].node), 0);
+    come(&mut engine, &member("two", 8, 0, Some(terms(3, Some(true)))), 10..13);
+    let all = bound_together(&mut engine, 0).bindings;
+    assert!(all.iter().all(|binding| zone(&binding.node) == 0), "{all:?}");
+    come(&mut engine, &member("three", 8, 0, Some(terms(3, Some(true)))), 20..23);
+    assert!(matches!(settle(&mut engine, 0)[..], [Decision::Wait { .. }]));
+    let text = told(&mut engine, 20, 0);
+    assert!(text.contains("3 values of topology.kubernetes.io/zone"), "{text}");
+    assert!(text.contains("for 2 of 3"), "{text}");
+}
+
+#[test]
+fn members_share_a_zone_if_they_can_where_that_is_preferred() {
+    let mut engine = engine(5);
+    come(&mut engine, &member("one", 8, 0, Some(terms(2, Some(false)))), 1..3);
+    let all = bound_together(&mut engine, 0).bindings;
+    assert_eq!(zone(&all[0].node), zone(&all[1].node));
+    come(&mut engine, &member("two", 8, 0, Some(terms(3, Some(false)))), 10..13);
+    assert_eq!(bound_together(&mut engine, 0).bindings.len(), 3);
+}
+
+#[test]
+fn members_beyond_the_minimum_join_the_others() {
+    let mut engine = engine(6);
+    let spec = member("train", 8, 0, Some(terms(1, Some(true))));
+    come(&mut engine, &spec, 1..2);
+    let all = bound_together(&mut engine, 0).bindings;
+    confirm(&mut engine, &spec, &all);
+    come(&mut engine, &spec, 2..4);
+    let later = settle(&mut engine, 1);
+    // Their zone has two nodes.
+    let [Decision::Bind(second), Decision::Wait { .. }] = &later[..] else { panic!("{later:?}") };
+    assert_eq!(zone(&second.node), zone(&all[0].node));
+}
+
+#[test]
+fn two_gangs_do_not_wait_for_what_the_other_holds() {
+    let mut engine = engine(3);
+    come(&mut engine, &member("one", 8, 0, Some(terms(2, None))), 1..3);
+    come(&mut engine, &member("two", 8, 0, Some(terms(2, None))), 11..13);
+    let decisions = settle(&mut engine, 0);
+    let [Decision::BindAll(all), Decision::Wait { .. }] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert_eq!(&*all.gang.name, "one");
+    all.bindings.iter().for_each(|one| engine.apply(Event::PodGone(one.pod.clone())));
+    assert_eq!(&*bound_together(&mut engine, 1).gang.name, "two");
+}
+
+#[test]
+fn a_gang_is_not_overtaken_for_ever() {
+    let mut engine = engine(2);
+    come(&mut engine, &single(8, 0), 1..3);
+    settle(&mut engine, 0);
+    come(&mut engine, &member("train", 8, 0, Some(terms(2, None))), 11..13);
+    assert_eq!(settle(&mut engine, 1).len(), 1);
+    // Small pods take what becomes free.
+    engine.apply(Event::PodGone(uid(1)));
+    come(&mut engine, &single(8, 0), 21..22);
+    assert!(matches!(settle(&mut engine, 2)[..], [Decision::Bind(_)]));
+    // After a while nodes are kept.
+    let decisions = settle(&mut engine, 1 + PATIENCE_MS);
+    let kept = reserved(&decisions).unwrap();
+    assert_eq!((kept.places.len(), kept.victims.len()), (2, 0));
+    engine.apply(Event::PodGone(uid(2)));
+    come(&mut engine, &single(1, 0), 22..23);
+    let waits = settle(&mut engine, 2 + PATIENCE_MS);
+    assert!(matches!(waits[..], [Decision::Wait { .. }]), "{waits:?}");
+    let text = told(&mut engine, 11, 2 + PATIENCE_MS);
+    assert!(text.contains("Nodes are kept for it"), "{text}");
+    engine.apply(Event::PodGone(uid(21)));
+    assert_eq!(bound_together(&mut engine, 3 + PATIENCE_MS).bindings.len(), 2);
+}
+
+#[test]
+fn nodes_are_kept_for_one_gang_after_the_other() {
+    let mut engine = engine(2);
+    come(&mut engine, &single(8, 0), 1..3);
+    settle(&mut engine, 0);
+    come(&mut engine, &member("one", 8, 0, Some(terms(2, None))), 11..13);
+    come(&mut engine, &member("two", 8, 0, Some(terms(2, None))), 21..23);
+    settle(&mut engine, 0);
+    let first = settle(&mut engine, PATIENCE_MS);
+    assert_eq!(&*reserved(&first).unwrap().gang.name, "one");
+    assert_eq!(first.len(), 1);
+    let second = settle(&mut engine, PATIENCE_MS + TIMEOUT_MS);
+    let [Decision::Wait { pod }, Decision::Reserve(kept)] = &second[..] else {
+        panic!("{second:?}")
+    };
+    assert_eq!((pod, &*kept.gang.name), (&uid(11), "two"));
+    assert!(told(&mut engine, 11, PATIENCE_MS + TIMEOUT_MS).contains("in vain 1 time"));
+    let third = settle(&mut engine, PATIENCE_MS + 2 * TIMEOUT_MS);
+    assert_eq!(&*reserved(&third).unwrap().gang.name, "one");
+}
+
+#[test]
+fn a_gang_that_fits_nowhere_gets_no_nodes_kept() {
+    let mut engine = engine(2);
+    come(&mut engine, &member("huge", 8, 0, Some(terms(3, None))), 1..4);
+    assert_eq!(settle(&mut engine, 0).len(), 1);
+    assert_eq!(settle(&mut engine, PATIENCE_MS), []);
+    assert_eq!(settle(&mut engine, 10 * PATIENCE_MS), []);
+}
+
+#[test]
+fn others_are_evicted_for_a_whole_gang_or_not_at_all() {
+    let mut engine = engine(3);
+    come(&mut engine, &single(8, 0), 1..3);
+    come(&mut engine, &single(8, 100), 3..4);
+    settle(&mut engine, 0);
+    // Three cannot be had: the third node is taken by somebody as important.
+    come(&mut engine, &member("three", 8, 50, Some(terms(3, None))), 11..14);
+    assert!(matches!(settle(&mut engine, 1)[..], [Decision::Wait { .. }]));
+    come(&mut engine, &member("two", 8, 50, Some(terms(2, None))), 21..23);
+    let decisions = settle(&mut engine, 2);
+    let [Decision::Reserve(reserving)] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(reserving.victims.len(), 2);
+    assert!(told(&mut engine, 21, 2).contains("Others are leaving"));
+    engine.apply(Event::PodGone(uid(1)));
+    assert_eq!(settle(&mut engine, 3), []);
+    engine.apply(Event::PodGone(uid(2)));
+    assert_eq!(&*bound_together(&mut engine, 4).gang.name, "two");
+}
+
+#[test]
+fn a_gang_is_evicted_as_a_whole_or_somebody_else_is() {
+    let mut engine = engine(3);
+    let spec = member("train", 8, 0, Some(terms(2, None)));
+    come(&mut engine, &spec, 1..3);
+    let all = bound_together(&mut engine, 0).bindings;
+    confirm(&mut engine, &spec, &all);
+    come(&mut engine, &single(8, 0), 3..4);
+    settle(&mut engine, 1);
+    // One pod is cheaper than two.
+    come(&mut engine, &single(8, 50), 11..12);
+    let decisions = settle(&mut engine, 2);
+    let [Decision::Preempt(preempting)] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(preempting.victims, [uid(3)]);
+    come(&mut engine, &single(8, 50), 12..13);
+    let decisions = settle(&mut engine, 3);
+    let [Decision::Preempt(preempting)] = &decisions[..] else { panic!("{decisions:?}") };
+    let mut victims = preempting.victims.clone();
+    victims.sort();
+    assert_eq!(victims, [uid(1), uid(2)]);
+    // If that cannot be done, all of them stay.
+    engine.undo(&uid(12));
+    engine.apply(Event::PodGone(uid(12)));
+    let decisions = settle(&mut engine, 4);
+    let waits = |decision: &Decision| matches!(decision, Decision::Wait { .. });
+    assert!(decisions.iter().all(waits), "{decisions:?}");
+    assert!(matches!(engine.explain(&uid(1), 4), Some(Explanation::Placed { .. })));
+}
+
+#[test]
+fn members_beyond_the_minimum_are_evicted_alone() {
+    let mut engine = engine(2);
+    let spec = member("train", 8, 0, Some(terms(1, None)));
+    come(&mut engine, &spec, 1..3);
+    let all = bound_together(&mut engine, 0).bindings;
+    confirm(&mut engine, &spec, &all);
+    come(&mut engine, &single(8, 50), 11..12);
+    let decisions = settle(&mut engine, 2);
+    let [Decision::Preempt(preempting)] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(preempting.victims.len(), 1);
+}
+
+#[test]
+fn a_binding_that_fails_is_made_up_for() {
+    let mut engine = engine(3);
+    let spec = member("train", 8, 0, Some(terms(2, None)));
+    come(&mut engine, &spec, 1..3);
+    let all = bound_together(&mut engine, 0).bindings;
+    confirm(&mut engine, &spec, &all[..1]);
+    engine.undo(&all[1].pod);
+    let again = bound_together(&mut engine, 1).bindings;
+    assert_eq!((again.len(), &again[0].pod), (1, &all[1].pod));
+}
+
+#[test]
+fn a_gang_that_cannot_be_made_whole_in_time_gives_its_places_back() {
+    let mut engine = engine(2);
+    let spec = member("train", 8, 0, Some(terms(2, None)));
+    come(&mut engine, &spec, 1..3);
+    let all = bound_together(&mut engine, 0).bindings;
+    confirm(&mut engine, &spec, &all[..1]);
+    engine.apply(Event::NodeGone(all[1].node.clone()));
+    engine.undo(&all[1].pod);
+    assert!(matches!(settle(&mut engine, 1)[..], [Decision::Wait { .. }]));
+    let decisions = settle(&mut engine, 1 + TIMEOUT_MS);
+    let disbanded = decisions.iter().find_map(|decision| match decision {
+        Decision::Disband(disbanding) => Some(&disbanding.pods),
+        _ => None,
+    });
+    assert_eq!(disbanded, Some(&vec![all[0].pod.clone()]));
+    engine.apply(Event::PodGone(all[0].pod.clone()));
+    come(&mut engine, &single(8, 0), 11..12);
+    assert!(matches!(settle(&mut engine, 2 + TIMEOUT_MS)[..], [Decision::Bind(_)]));
+}
+
+#[test]
+fn kube_scheduler_sees_single_pods() {
+    let mut engine = Engine::new(Config::from(Profile::KubeScheduler));
+    add_nodes(&mut engine, 0, 1);
+    come(&mut engine, &member("train", 8, 0, Some(terms(2, None))), 1..3);
+    assert!(matches!(settle(&mut engine, 0)[..], [Decision::Bind(_), Decision::Wait { .. }]));
+}
+
+#[test]
+fn gangs_that_compete_neither_get_stuck_nor_starve() {
+    for seed in 0..60 {
+        let outcome = contest::run(seed).unwrap();
+        assert_eq!(outcome.broken, None, "seed {seed}");
+    }
+}
