@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn bounds_never_fall_with_the_level() {
         let (calibration, _) = run(Calibration::default(), (0..300).map(|at: u64| at * 37 % 211));
-        let simulated_ms = std::array::from_fn(|level| Some(10 * SECOND_MS << level));
+        let simulated_ms = std::array::from_fn(|level| Some((10 * SECOND_MS) << level));
         let (within_ms, _) = calibration.correct(&simulated_ms, 10_000_000);
         assert!(within_ms.is_sorted(), "{within_ms:?}");
     }
