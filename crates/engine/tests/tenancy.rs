@@ -8,6 +8,7 @@ use berth_engine::event::Event;
 use berth_engine::explain::render;
 use berth_engine::{Config, Engine, Profile, TEAM_LABEL};
 use berth_kubelet::TopologyPolicy;
+use berth_model::gang::{Disruption, GangTerms, Membership};
 use berth_model::policy::{PriorityClass, Quota};
 use berth_model::spec::{Phase, PodObject, PodSpec};
 use berth_tenancy::share::{Dimension, Entitlement, GPU_PARTS, Lender, Team};
@@ -295,6 +296,82 @@ fn kube_schedulers_profiles_know_neither() {
     engine.apply(Event::Pod(pending(&spec("a", 0, 1), 1)));
     assert!(matches!(engine.decide(0), Some(Decision::Bind(_))));
     assert!(engine.accounts().is_empty());
+}
+
+/// A member of a gang of so many that start together.
+fn member(namespace: &str, gang: &str, priority: i32, gpus: u32, min: u32) -> Arc<PodSpec> {
+    let terms =
+        GangTerms { min, topology: None, timeout_ms: 600_000, disruption: Disruption::Whole };
+    let mut spec = PodSpec::clone(&spec(namespace, priority, gpus));
+    spec.gang = Some(Membership { name: gang.into(), terms: Some(terms) });
+    Arc::new(spec)
+}
+
+#[test]
+fn a_gang_beyond_what_its_team_may_borrow_is_held_as_a_whole() {
+    let limited = Entitlement { borrow_max: Some(0), ..share(8) };
+    let mut cluster = Cluster::new(2, vec![team("a", limited), team("b", share(8))]);
+    let small = cluster.create(&spec("a", 0, 1));
+    assert_eq!(cluster.settle(), ["bind 1"]);
+    // Each of them may start by itself; both together are beyond the limit.
+    let gang = cluster.create_many(&member("a", "pair", 0, 4, 2), 2);
+    assert_eq!(cluster.settle(), ["hold 2"]);
+    assert_eq!(cluster.watched.engine.held(), 2);
+    let why = render(&cluster.watched.engine.explain(&gang[1].uid, 0).unwrap());
+    assert!(why.starts_with("Held by its team's share"), "{why}");
+    cluster.leaves(&small.uid);
+    assert_eq!(cluster.settle(), ["bind 2 3"]);
+    assert_eq!(cluster.watched.engine.held(), 0);
+}
+
+#[test]
+fn of_a_gang_only_those_within_a_quota_start() {
+    let mut cluster = Cluster::new(2, Vec::new());
+    let quota = |pods: &str| {
+        let hard = resources(&[("pods", pods)]).unwrap();
+        Event::Quota(Quota { namespace: "a".into(), name: "q".into(), hard, scopes: Vec::new() })
+    };
+    cluster.watched.tell(quota("1"));
+    cluster.create_many(&member("a", "trio", 0, 4, 2), 3);
+    assert_eq!(cluster.settle(), ["hold 1"]);
+    cluster.watched.tell(quota("2"));
+    assert_eq!(cluster.settle(), ["bind 1 2", "hold 3"]);
+    cluster.watched.tell(quota("3"));
+    assert_eq!(cluster.settle(), ["bind 3"]);
+}
+
+#[test]
+fn a_held_gang_keeps_no_nodes_and_nobody_else_from_having_them_kept() {
+    let limited = Entitlement { borrow_max: Some(0), ..share(0) };
+    let mut cluster = Cluster::new(1, vec![team("a", limited), team("b", share(8))]);
+    cluster.create_many(&spec("b", 0, 1), 4);
+    cluster.create_many(&member("a", "held", 5, 4, 2), 2);
+    cluster.create_many(&member("b", "patient", 0, 4, 2), 2);
+    assert_eq!(cluster.settle(), ["bind 1", "bind 2", "bind 3", "bind 4", "wait 7", "hold 5"]);
+    cluster.now_ms = Config::default().gang_patience_ms;
+    assert_eq!(cluster.settle(), ["evict  for patient"]);
+}
+
+#[test]
+fn a_gang_takes_back_what_others_borrowed() {
+    let mut cluster = Cluster::new(1, vec![team("a", share(4)), team("b", share(4))]);
+    cluster.create_many(&spec("a", 0, 1), 8);
+    cluster.settle();
+    cluster.create_many(&member("b", "pair", 0, 2, 2), 2);
+    let said = cluster.settle();
+    assert_eq!(said, ["evict 8 7 6 5 for pair"]);
+    (5..=8).for_each(|number| cluster.leaves(&format!("uid-{number:08}")));
+    assert_eq!(cluster.settle(), ["bind 9 10"]);
+}
+
+#[test]
+fn of_a_gang_within_its_guarantee_nobody_is_taken_for_a_higher_priority() {
+    let mut cluster = Cluster::new(2, vec![team("a", share(8)), team("b", share(8))]);
+    cluster.create_many(&member("a", "wide", 0, 4, 4), 4);
+    assert_eq!(cluster.settle(), ["bind 1 2 3 4"]);
+    // Half of the gang is beyond its team's guarantee, but it would have to go as a whole.
+    cluster.create(&spec("b", 10, 8));
+    assert_eq!(cluster.settle(), ["wait 5"]);
 }
 
 #[test]

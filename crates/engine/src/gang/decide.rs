@@ -26,18 +26,18 @@ impl Engine {
         };
         roll.waiting.iter().for_each(|pod| self.learn(*pod));
         let held = self.state.held_together(&roll.waiting, roll.need);
-        self.gangs.row(gang).held = held.is_some();
-        if held.is_none()
-            && let Some(bindings) = self.place_gang(&roll)
-        {
-            return Some(self.bind_gang(&roll, head, bindings, now_ms));
+        if held.is_none() {
+            self.gangs.row(gang).held = None;
+            if let Some(bindings) = self.place_gang(&roll) {
+                return Some(self.bind_gang(&roll, head, bindings, now_ms));
+            }
         }
         self.queue.park(head);
         if let Some(disbanding) = self.disband(&roll, now_ms) {
             return Some(disbanding);
         }
         if let Some(by) = held {
-            return Some(self.hold_gang(gang, head, by, now_ms));
+            return self.hold_gang(gang, head, by, now_ms);
         }
         let reserved = self.gangs.row(gang).reserved;
         let awaits_end = matches!(reserved, Some(Reserved::Until(until_ms)) if now_ms < until_ms);
@@ -70,15 +70,24 @@ impl Engine {
     }
 
     /// A gang is not to start whatever room there is: nothing is kept for it, and others in line have
-    /// their turn.
-    fn hold_gang(&mut self, gang: &FullName, head: PodIx, by: HeldBy, now_ms: i64) -> Decision {
+    /// their turn. It is said if that is news.
+    fn hold_gang(
+        &mut self,
+        gang: &FullName,
+        head: PodIx,
+        by: HeldBy,
+        now_ms: i64,
+    ) -> Option<Decision> {
         let patience_ms = self.config.gang_patience_ms;
         self.park_held(head);
         self.give_up_reserved(gang);
+        let row = self.gangs.row(gang);
+        row.told = false;
+        let said = row.held.replace(by.clone());
         self.gangs.release(gang, now_ms, patience_ms);
         self.gangs.pass_on(now_ms, patience_ms);
-        self.gangs.row(gang).told = false;
-        Decision::Hold { pod: self.state.pods[head].uid.clone(), by }
+        let is_news = said.as_ref() != Some(&by);
+        is_news.then(|| Decision::Hold { pod: self.state.pods[head].uid.clone(), by })
     }
 
     fn bind_gang(

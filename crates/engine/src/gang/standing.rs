@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use berth_model::gang::GangTopology;
 
+use crate::decision::HeldBy;
 use crate::state::FullName;
 use crate::table::PodIx;
 
@@ -31,8 +32,8 @@ pub(crate) struct Standing {
     pub(crate) started: bool,
     /// Where those who come now are to be, as it was last: the label, and the value of the others.
     pub(crate) near: Option<(Option<GangTopology>, Option<Arc<str>>)>,
-    /// Quotas or shares keep it from starting.
-    pub(crate) held: bool,
+    /// What keeps it from starting that is no node's fault, as it was said last.
+    pub(crate) held: Option<HeldBy>,
     /// It has been said that it waits.
     pub(crate) told: bool,
     /// Not even with every pod gone would it fit; true until something changes.
@@ -123,7 +124,7 @@ impl Gangs {
 
     /// Gangs that quotas or shares keep from starting, and who stands in the queue for them.
     pub(crate) fn held(&self) -> impl Iterator<Item = (&FullName, PodIx)> {
-        let held = self.rows.iter().filter(|(_, row)| row.held);
+        let held = self.rows.iter().filter(|(_, row)| row.held.is_some());
         held.filter_map(|(gang, row)| Some((gang, row.head?)))
     }
 
@@ -154,7 +155,11 @@ impl Gangs {
             let patient = row
                 .complete_since_ms
                 .is_some_and(|since| since.saturating_add(patience_ms) <= now_ms);
-            patient && row.head.is_some() && row.reserved.is_none() && !row.hopeless && !row.held
+            patient
+                && row.head.is_some()
+                && row.reserved.is_none()
+                && !row.hopeless
+                && row.held.is_none()
         };
         let line = self.rows.iter().filter(waits);
         let first = line.min_by_key(|(gang, row)| {
