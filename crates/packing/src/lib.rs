@@ -2,7 +2,7 @@
 //!
 //! Owned here, for whole GPUs and shares of them: the mix of work that arrives ([`mix`]), what is free
 //! on a node ([`node`]) and in which kinds of machine it comes ([`fleet`]), and the rule that says
-//! what a placement would cost ([`score`]). For MIG slices: where they go ([`slice`]), which layouts
+//! what a placement would cost ([`score`]). For MIG slices: where they go ([`mod@slice`]), which layouts
 //! to make ([`layout`]) and to change ([`repartition`]). Deliberately absent: who is placed, on which
 //! nodes a pod may run for other reasons, NUMA nodes and the queue. Whoever asks has filtered already
 //! and takes the least cost.
