@@ -100,26 +100,9 @@ impl Run<'_> {
         evaluated
     }
 
-    /// `&&` and `||`: one term that decides outweighs errors in others.
+    /// `&&` and `||`.
     fn junction(&mut self, terms: &[Expr], decides: bool) -> Evaluated {
-        let mut failure = None;
-        for term in terms {
-            match self.eval(term) {
-                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
-                Ok(Value::Bool(_)) => {}
-                Ok(other) => {
-                    failure.get_or_insert(Failure::no_overload("logic", &[other]));
-                }
-                Err(fatal) if fatal.is_final => return Err(fatal),
-                Err(one) => {
-                    failure.get_or_insert(one);
-                }
-            }
-        }
-        match failure {
-            Some(failure) => Err(failure),
-            None => Ok(Value::Bool(!decides)),
-        }
+        weigh(terms.iter().map(|term| self.eval(term)), decides)
     }
 
     fn list(&mut self, elements: &[(Expr, IfThere)]) -> Evaluated {
@@ -250,26 +233,31 @@ impl Run<'_> {
         }
     }
 
-    /// `all` and `exists`: one element that decides outweighs errors of others.
+    /// `all` and `exists`.
     fn quantify(&mut self, walk: &Walk, items: &[Item], decides: bool) -> Evaluated {
-        let mut failure = None;
-        for item in items {
-            match self.with(item, &walk.body) {
-                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
-                Ok(Value::Bool(_)) => {}
-                Ok(other) => {
-                    failure.get_or_insert(Failure::no_overload("logic", &[other]));
-                }
-                Err(fatal) if fatal.is_final => return Err(fatal),
-                Err(one) => {
-                    failure.get_or_insert(one);
-                }
+        weigh(items.iter().map(|item| self.with(item, &walk.body)), decides)
+    }
+}
+
+/// Truths put together: one that decides outweighs errors in others.
+fn weigh(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated {
+    let mut failure = None;
+    for truth in truths {
+        match truth {
+            Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
+            Ok(Value::Bool(_)) => {}
+            Ok(other) => {
+                failure.get_or_insert(Failure::no_overload("logic", &[other]));
+            }
+            Err(fatal) if fatal.is_final => return Err(fatal),
+            Err(one) => {
+                failure.get_or_insert(one);
             }
         }
-        match failure {
-            Some(failure) => Err(failure),
-            None => Ok(Value::Bool(!decides)),
-        }
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(Value::Bool(!decides)),
     }
 }
 
