@@ -201,7 +201,7 @@ impl<'a> Worth<'a> {
             }
         }
         let mut found: BTreeMap<Vec<(&'static str, u8)>, Layout> = BTreeMap::new();
-        extend(base, &admitted, 0, &mut |layout| {
+        base.each_full(&admitted, &mut |layout| {
             let spots = layout.instances().filter_map(|i| spot(board, i.profile));
             let mut profiles: Vec<_> = spots.collect();
             profiles.sort_unstable();
@@ -279,23 +279,4 @@ fn accepted(offered: f64, size: f64, most: usize) -> Vec<f64> {
         table.push(offered * (1.0 - busy) * size);
     }
     table
-}
-
-/// Calls `found` with every layout to which nothing admitted can be added and that has all
-/// instances of this one; new instances come at ascending starts, so each is reached once.
-fn extend(layout: Layout, admitted: &[&'static Profile], from: u8, found: &mut impl FnMut(Layout)) {
-    let mut full = true;
-    for profile in admitted {
-        for start in layout.open_starts(profile).iter() {
-            full = false;
-            if start >= from
-                && let Ok(next) = layout.with(profile, start)
-            {
-                extend(next, admitted, start + 1, found);
-            }
-        }
-    }
-    if full {
-        found(layout);
-    }
 }

@@ -149,14 +149,21 @@ impl Board {
     ) -> Result<Vec<Layout>, LayoutError> {
         let admitted: Vec<&'static Profile> = self.profiles().iter().filter(|p| allow(p)).collect();
         let mut found = Vec::new();
-        extend(Layout::empty(self)?, &admitted, 0, &mut found);
+        Layout::empty(self)?.each_full(&admitted, &mut |layout| found.push(layout));
         found.sort_unstable();
         Ok(found)
     }
 }
 
-/// Adds every layout that continues this one with starts from `from` on; each is reached once.
-fn extend(layout: Layout, admitted: &[&'static Profile], from: u8, found: &mut Vec<Layout>) {
+impl Layout {
+    /// Calls `found` with every layout to which nothing admitted can be added and that has all
+    /// instances of this one; new instances come at ascending starts, so each is reached once.
+    pub fn each_full(self, admitted: &[&'static Profile], found: &mut impl FnMut(Self)) {
+        extend(self, admitted, 0, found);
+    }
+}
+
+fn extend(layout: Layout, admitted: &[&'static Profile], from: u8, found: &mut impl FnMut(Layout)) {
     let mut full = true;
     for profile in admitted {
         for start in layout.open_starts(profile).iter() {
@@ -169,6 +176,6 @@ fn extend(layout: Layout, admitted: &[&'static Profile], from: u8, found: &mut V
         }
     }
     if full {
-        found.push(layout);
+        found(layout);
     }
 }
