@@ -13,6 +13,7 @@ mod error;
 pub mod gang;
 mod meta;
 mod node;
+mod path;
 pub mod pod;
 mod policy;
 mod resource;
@@ -21,6 +22,7 @@ mod storage;
 
 pub use error::LowerError;
 pub use node::{MODEL_PREFIX, MODELS};
+pub use path::{FieldPath, Step};
 
 /// An object of the Kubernetes API that the model knows.
 pub trait Lower {
