@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use berth_kubelet::{KubeletVersion, PodDemand};
-use berth_model::pod::{ContainerKind, Pod};
-use berth_model::quantity::{Format, Quantity};
+use berth_model::pod::Pod;
 use berth_model::resource::ResourceName;
 use smallvec::SmallVec;
 
@@ -36,7 +35,7 @@ impl Demands {
             None => {
                 let demand = match grant {
                     None => PodDemand::new(pod, version),
-                    Some((_, resource)) => PodDemand::new(&with_grant(pod, resource), version),
+                    Some((_, resource)) => PodDemand::new(&pod.with_device(resource), version),
                 };
                 self.known.push((variant, demand.ok().map(Arc::new)));
                 self.known.len() - 1
@@ -44,15 +43,4 @@ impl Demands {
         };
         self.known.get(at).and_then(|(_, demand)| demand.as_ref())
     }
-}
-
-/// The first app container gets the device.
-fn with_grant(pod: &Pod, resource: &ResourceName) -> Pod {
-    let mut pod = pod.clone();
-    if let Some(container) = pod.containers.iter_mut().find(|one| one.kind == ContainerKind::App) {
-        let one = Quantity::from_units(1, Format::DecimalSi);
-        container.resources.requests.insert(resource.clone(), one);
-        container.resources.limits.insert(resource.clone(), one);
-    }
-    pod
 }

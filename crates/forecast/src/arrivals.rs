@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::dice::Dice;
 use crate::scene::KindIx;
+use berth_model::dice::Dice;
 
 /// So many arrivals are remembered.
 const REMEMBERED_MAX: usize = 1_024;

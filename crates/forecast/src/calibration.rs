@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn bounds_come_true_as_often_as_they_say_however_wrong_the_simulation_is() {
         for factor in [1, 30, 500] {
-            let dice = crate::dice::Dice::new(factor);
+            let dice = berth_model::dice::Dice::new(factor);
             let waits = (0..1_000).map(|at| 1 + dice.below(at, 100) as u64 * factor / 10);
             let (calibration, share) = run(Calibration::default(), waits);
             // So many similar ones leave a standard error of three points.

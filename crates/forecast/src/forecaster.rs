@@ -8,7 +8,6 @@ use berth_engine::decision::{Binding, Decision, HeldBy};
 use berth_engine::event::Event;
 
 use crate::calibration::{Calibration, Reliability};
-use crate::dice::Dice;
 use crate::forecast::{
     Blocker, Confidence, Doubt, End, Eta, Forecast, Grade, HORIZON_MS, Hold, LEVELS_MILLI, Lack,
     Outlook, PlannedNode,
@@ -18,6 +17,7 @@ use crate::lifetime::Lifetimes;
 use crate::scene::{NodeIx, Outcome, PodRow, Scene, Stay};
 use crate::stage::Stage;
 use crate::table::Index as _;
+use berth_model::dice::Dice;
 
 /// How much work a forecast may be.
 #[derive(Clone, Copy, Debug)]

@@ -9,11 +9,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::arrivals::Replay;
-use crate::dice::Dice;
 use crate::room::{Got, Room};
 use crate::scene::{KindIx, NodeIx};
 use crate::stage::{Crowd, Stage};
 use crate::table::Index as _;
+use berth_model::dice::Dice;
 
 /// So many of the changed nodes are looked at for a newcomer.
 const PROBES_MAX: usize = 48;

@@ -7,7 +7,6 @@
 mod arrivals;
 mod bins;
 mod calibration;
-mod dice;
 pub mod forecast;
 mod forecaster;
 mod future;

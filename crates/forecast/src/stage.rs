@@ -6,12 +6,12 @@ use std::cmp::Reverse;
 
 use berth_engine::outline::accepts;
 
-use crate::dice::Dice;
 use crate::forecast::{End, HORIZON_MS, PlannedNode};
 use crate::lifetime::{CurveIx, Curves, Lifetimes};
 use crate::room::{Ask, Got, Room};
 use crate::scene::{KindIx, NodeIx, PodIx, Scene, Stay};
 use crate::table::Index as _;
+use berth_model::dice::Dice;
 
 /// The first stretch of time that is looked at; each next one is as long as all before, times this.
 const WINDOW_MS: u64 = 60_000;

@@ -7,6 +7,7 @@
 
 pub mod affinity;
 pub mod device;
+pub mod dice;
 pub mod dra;
 pub mod gang;
 pub mod gpu;

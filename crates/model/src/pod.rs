@@ -5,6 +5,7 @@
 
 use thiserror::Error;
 
+use crate::quantity::{Format, Quantity};
 use crate::resource::{MemoryKind, ResourceList, ResourceName};
 
 /// Requests and limits, as written under `resources`.
@@ -292,6 +293,18 @@ impl Pod {
             for (name, quantity) in unsaid {
                 container.resources.requests.entry(name.clone()).or_insert(*quantity);
             }
+        }
+        pod
+    }
+
+    /// The same pod with one more device, which its first app container gets.
+    pub fn with_device(&self, resource: &ResourceName) -> Self {
+        let mut pod = self.clone();
+        let app = |one: &&mut Container| one.kind == ContainerKind::App;
+        if let Some(container) = pod.containers.iter_mut().find(app) {
+            let one = Quantity::from_units(1, Format::DecimalSi);
+            container.resources.requests.insert(resource.clone(), one);
+            container.resources.limits.insert(resource.clone(), one);
         }
         pod
     }

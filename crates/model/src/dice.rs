@@ -5,30 +5,32 @@
 
 /// Draws for one purpose.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The same seed gives the same draws.
+    pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
     /// Dice for a part of the purpose.
-    pub(crate) fn of(self, part: u64) -> Self {
+    #[must_use]
+    pub fn of(self, part: u64) -> Self {
         Self(mix(self.0 ^ part.wrapping_mul(0xD6E8_FEB8_6659_FD93)))
     }
 
     /// One of 2^32 equally likely numbers, for the thing of this number.
-    pub(crate) fn roll(self, thing: u64) -> u32 {
+    pub fn roll(self, thing: u64) -> u32 {
         (mix(self.0.wrapping_add(thing.wrapping_mul(0x9E37_79B9_7F4A_7C15))) >> 32) as u32
     }
 
     /// A number from 0 up to but not including 1, for the thing of this number.
-    pub(crate) fn share(self, thing: u64) -> f64 {
+    pub fn share(self, thing: u64) -> f64 {
         f64::from(self.roll(thing)) / 4_294_967_296.0
     }
 
     /// A number below `bound`; 0 if that is 0.
-    pub(crate) fn below(self, thing: u64, bound: usize) -> usize {
+    pub fn below(self, thing: u64, bound: usize) -> usize {
         ((u64::from(self.roll(thing)) * bound as u64) >> 32) as usize
     }
 }
