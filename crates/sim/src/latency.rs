@@ -119,6 +119,25 @@ impl Curves {
     }
 }
 
+impl Curves {
+    /// Whether more than the rest of the requests take longer than that.
+    pub(crate) fn exceeds<'a>(
+        &mut self,
+        requests: impl Iterator<Item = (&'a Cell, &'a f64)>,
+        part: f64,
+        us: f64,
+    ) -> bool {
+        let (mut all, mut within) = (0.0, 0.0);
+        let bin = bin_of(us);
+        for (cell, count) in requests {
+            let curve = self.known.entry(*cell).or_insert_with(|| curve(*cell));
+            all += count;
+            within += f64::from(curve.get(bin).copied().unwrap_or(1.0)) * count;
+        }
+        within < part * all
+    }
+}
+
 /// Where a bin ends.
 fn end_us(bin: usize) -> f64 {
     FIRST_US * pow(10.0, bin as f64 / PER_DECADE as f64)

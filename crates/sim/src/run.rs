@@ -1,0 +1,77 @@
+//! Runs an experiment under all its setups.
+//!
+//! Owns how the runs become one report. Must not know what happens in a run.
+
+use std::collections::BTreeMap;
+
+use crate::experiment::{Division, Experiment, KubeletPolicy, Setup};
+use crate::node::NodeError;
+use crate::report::{NodeOutline, Report, Run};
+use crate::world;
+
+/// Runs all setups. `progress` is told which setup runs and how much of it is done.
+pub fn run(
+    experiment: &Experiment,
+    progress: &mut dyn FnMut(&Setup, f64),
+) -> Result<Report, NodeError> {
+    let mut nodes: Vec<NodeOutline> = Vec::new();
+    let mut by_name: BTreeMap<String, usize> = BTreeMap::new();
+    let mut runs = Vec::new();
+    for setup in &experiment.setups {
+        let (mut run, outlines) = world::run(experiment, setup, &mut |part| progress(setup, part))?;
+        // Nodes that were added differ from run to run; in the report each has one number.
+        let numbers: Vec<usize> = outlines
+            .into_iter()
+            .map(|outline| {
+                *by_name.entry(outline.name.clone()).or_insert_with(|| {
+                    nodes.push(outline);
+                    nodes.len() - 1
+                })
+            })
+            .collect();
+        renumber(&mut run, &numbers);
+        runs.push(run);
+    }
+    Ok(Report {
+        version: 1,
+        title: experiment.title.clone(),
+        description: experiment.description.clone(),
+        seed: experiment.seed,
+        duration_ms: experiment.duration_ms,
+        assumptions: experiment.assumptions.list(),
+        nodes,
+        workloads: experiment.workloads.iter().map(|workload| workload.outline.clone()).collect(),
+        runs,
+    })
+}
+
+fn renumber(run: &mut Run, numbers: &[usize]) {
+    let number = |node: &mut usize| *node = numbers.get(*node).copied().unwrap_or(*node);
+    run.stays.iter_mut().for_each(|stay| number(&mut stay.node));
+    run.layouts.iter_mut().for_each(|layout| number(&mut layout.node));
+}
+
+impl Setup {
+    /// What is particular about it.
+    pub fn words(&self) -> Vec<(String, String)> {
+        use berth_engine::Profile;
+        let scheduler = match self.profile {
+            Profile::Berth => "berth",
+            Profile::KubeScheduler => "kube-scheduler, defaults",
+            Profile::KubeSchedulerPacking => "kube-scheduler, packing by GPU (MostAllocated)",
+        };
+        let kubelet = match self.kubelet {
+            KubeletPolicy::AsDescribed => "as the nodes say".to_owned(),
+            KubeletPolicy::Defaults => "defaults: nothing pinned, nothing aligned".to_owned(),
+            KubeletPolicy::Topology(policy) => format!("topology policy {policy}"),
+        };
+        let gpus = match self.division {
+            Division::AsDescribed => "divided as the nodes say",
+            Division::Whole => "whole GPUs only",
+        };
+        [("scheduler", scheduler), ("kubelet", kubelet.as_str()), ("GPUs", gpus)]
+            .into_iter()
+            .map(|(what, value)| (what.to_owned(), value.to_owned()))
+            .collect()
+    }
+}

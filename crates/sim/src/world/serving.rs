@@ -1,0 +1,350 @@
+//! What services do: replicas that are kept, requests that are served, promises that are broken.
+//!
+//! Owns the load of every replica, window by window. Must not know schedulers or nodes beyond what a
+//! replica got there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::pods::{Fate, Past};
+use super::{Coming, World};
+use crate::assumptions::Slowdown;
+use crate::experiment::{Service, Sharing, WorkloadKind};
+use crate::latency::{Cell, Mix, RHO_MAX, Speed};
+
+/// How much work a request is counts in steps of this, so that few distributions are needed.
+const WEIGHT_STEPS: f64 = 20.0;
+
+/// A replica that is busy for longer than this is a busy neighbour.
+const BUSY: f64 = 0.5;
+
+/// A replica that is ready.
+#[derive(Clone, Copy, Debug, Default)]
+struct Replica {
+    /// Requests it is behind.
+    backlog: f64,
+    /// The part of its time it was busy in the last window.
+    rho: f64,
+}
+
+/// A service and what was measured of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServiceState {
+    pub(crate) desired: u32,
+    /// All its pods that are not leaving.
+    pub(crate) pods: BTreeSet<u64>,
+    ready: BTreeMap<u64, Replica>,
+    pub(crate) all: Mix,
+    pub(crate) step: Mix,
+    pub(crate) served: f64,
+    pub(crate) lost: f64,
+    pub(crate) breaches: u64,
+    /// Since when p99 has been on the other side of the objective.
+    turned_ms: Option<i64>,
+    is_breached: bool,
+    /// Replicas times milliseconds: ready, and of those with CPUs near the GPU.
+    pub(crate) ready_ms: f64,
+    pub(crate) aligned_ms: f64,
+    pub(crate) p99_us_series: Vec<u32>,
+    /// Since when fewer replicas would do, and how many at most would have.
+    fewer: Option<(i64, u32)>,
+}
+
+impl ServiceState {
+    pub(crate) fn new(service: &Service) -> Self {
+        let desired = service.autoscale.map_or(0, |autoscale| autoscale.min);
+        Self { desired, ..Self::default() }
+    }
+
+    pub(crate) fn ready_count(&self) -> u32 {
+        u32::try_from(self.ready.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// What one window of a service came to.
+#[derive(Default)]
+struct Window {
+    requests: Vec<(Cell, f64)>,
+    lost: f64,
+    /// GPUs kept busy.
+    busy: f64,
+}
+
+impl World<'_> {
+    fn service(&self, workload: usize) -> Option<&Service> {
+        match &self.experiment.workloads.get(workload)?.kind {
+            WorkloadKind::Service(service) => Some(service),
+            _ => None,
+        }
+    }
+
+    /// A service is to have so many replicas.
+    pub(super) fn scale(&mut self, workload: usize, replicas: u32) {
+        let Some(state) = self.services.get_mut(&workload) else { return };
+        state.desired = replicas;
+        self.budgets_moved = true;
+        // Those that wait go first, then the youngest.
+        let mut surplus = state.pods.len().saturating_sub(replicas as usize);
+        let waits = |id: &&u64| self.pods.get(id).is_some_and(|pod| pod.fate == Fate::Waiting);
+        let (waiting, others): (Vec<u64>, Vec<u64>) =
+            state.pods.iter().rev().partition(|id| waits(id));
+        for id in waiting.into_iter().chain(others) {
+            if surplus == 0 {
+                break;
+            }
+            surplus -= 1;
+            if self.is(id, &[Fate::Waiting]) {
+                self.withdraw(id);
+            } else {
+                self.evict(id, false);
+            }
+        }
+        self.fill(workload, Past { since_ms: self.now_ms, ..Past::default() });
+    }
+
+    /// Makes replicas that are lacking.
+    pub(super) fn fill(&mut self, workload: usize, past: Past) {
+        let Some(template) = self.service(workload).map(|service| service.template.clone()) else {
+            return;
+        };
+        let lacks = |world: &Self| {
+            world
+                .services
+                .get(&workload)
+                .is_some_and(|state| state.pods.len() < state.desired as usize)
+        };
+        while lacks(self) {
+            let id = self.create(workload, None, &template, past);
+            if let Some(state) = self.services.get_mut(&workload) {
+                state.pods.insert(id);
+            }
+        }
+    }
+
+    /// A replica is ready.
+    pub(super) fn join_service(&mut self, id: u64) {
+        let Some(workload) = self.pods.get(&id).map(|pod| pod.workload) else { return };
+        if let Some(state) = self.services.get_mut(&workload) {
+            state.ready.insert(id, Replica::default());
+        }
+    }
+
+    /// A replica is not ready any more. Requests it is behind are lost.
+    pub(super) fn leave_service(&mut self, id: u64) {
+        let Some(workload) = self.pods.get(&id).map(|pod| pod.workload) else { return };
+        if let Some(state) = self.services.get_mut(&workload)
+            && let Some(replica) = state.ready.remove(&id)
+        {
+            state.lost += replica.backlog;
+        }
+    }
+
+    /// Load is looked at.
+    pub(super) fn window(&mut self) {
+        let window_ms = self.experiment.assumptions.window_ms;
+        let workloads: Vec<usize> = self.services.keys().copied().collect();
+        let mut serving = 0.0;
+        for workload in workloads {
+            self.autoscale(workload);
+            let window = self.serve(workload, window_ms);
+            serving += window.busy;
+            if let Some(held) = self.held.get_mut(workload) {
+                held.busy_gpu_ms += window.busy * window_ms as f64;
+            }
+            self.judge(workload, &window);
+            let Some(state) = self.services.get_mut(&workload) else { continue };
+            state.lost += window.lost;
+            for (cell, count) in window.requests {
+                *state.all.entry(cell).or_default() += count;
+                *state.step.entry(cell).or_default() += count;
+                state.served += count;
+            }
+            self.count_replicas(workload, window_ms);
+        }
+        self.meter.levels.serving = serving;
+        self.later(self.now_ms + window_ms, Coming::Window);
+    }
+
+    fn count_replicas(&mut self, workload: usize, window_ms: i64) {
+        let Some(state) = self.services.get_mut(&workload) else { return };
+        let near = |id: &&u64| {
+            self.pods.get(id).is_some_and(|pod| pod.placed.lie == crate::report::Lie::Aligned)
+        };
+        state.ready_ms += state.ready.len() as f64 * window_ms as f64;
+        state.aligned_ms += state.ready.keys().filter(near).count() as f64 * window_ms as f64;
+    }
+
+    /// Replicas follow the load, up at once and down after a while.
+    fn autoscale(&mut self, workload: usize) {
+        let now_ms = self.now_ms;
+        let Some(service) = self.service(workload) else { return };
+        let (Some(autoscale), Some(load)) = (service.autoscale, &service.load) else { return };
+        let (per_s, weight) = load.at(now_ms);
+        let target = f64::from(autoscale.target_milli.max(1)) / 1000.0;
+        let wanted = per_s * weight / (service.speed.capacity_per_s() * target);
+        let wanted = (wanted.ceil() as u32).clamp(autoscale.min, autoscale.max.max(autoscale.min));
+        let patience_ms = self.experiment.assumptions.scale_down_ms;
+        let Some(state) = self.services.get_mut(&workload) else { return };
+        if wanted >= state.desired {
+            state.fewer = None;
+            if wanted > state.desired || state.pods.len() < wanted as usize && now_ms == 0 {
+                self.scale(workload, wanted);
+            }
+            return;
+        }
+        let (since_ms, most) = state.fewer.unwrap_or((now_ms, wanted));
+        let most = most.max(wanted);
+        state.fewer = Some((since_ms, most));
+        if now_ms - since_ms >= patience_ms {
+            state.fewer = None;
+            self.scale(workload, most);
+        }
+    }
+
+    /// How fast a replica is where it lies, by part of its requests.
+    fn speeds(&self, id: u64, base: Speed) -> Vec<(Speed, f64)> {
+        let Some(pod) = self.pods.get(&id) else { return Vec::new() };
+        let here = self.interference(id).of(base);
+        let crossing = pod.placed.crossing;
+        let across = self.experiment.assumptions.misaligned.of(here);
+        [(here, 1.0 - crossing), (across, crossing)]
+            .into_iter()
+            .filter(|(_, part)| *part > 0.0)
+            .collect()
+    }
+
+    /// What neighbours on the same GPU do to a replica.
+    fn interference(&self, id: u64) -> Slowdown {
+        let assumed = &self.experiment.assumptions;
+        let Some(pod) = self.pods.get(&id) else { return Slowdown::NONE };
+        let Some(mine) = pod.placed.parts.iter().find(|part| part.replica) else {
+            return Slowdown::NONE;
+        };
+        let Some(node) = pod.node.and_then(|node| self.nodes.get(node)) else {
+            return Slowdown::NONE;
+        };
+        let shares = |other: &u64| {
+            let parts = self.pods.get(other).map(|other| &other.placed.parts);
+            parts.is_some_and(|parts| {
+                parts
+                    .iter()
+                    .any(|part| (part.gpu.gpu, part.gpu.first) == (mine.gpu.gpu, mine.gpu.first))
+            })
+        };
+        let busy = |other: &&u64| **other != id && shares(other) && self.is_busy(**other);
+        let neighbours = node.pods.iter().filter(busy).count();
+        match (node.sharing, neighbours) {
+            (Sharing::TimeSliced, 0) => Slowdown::NONE,
+            (Sharing::TimeSliced, 1) => assumed.time_sliced[0],
+            (Sharing::TimeSliced, _) => assumed.time_sliced[1],
+            (_, 0) => assumed.mps_alone,
+            (Sharing::MpsCapped, _) => assumed.mps_capped,
+            (Sharing::MpsUncapped, _) => assumed.mps_uncapped,
+        }
+    }
+
+    fn is_busy(&self, id: u64) -> bool {
+        let Some(pod) = self.pods.get(&id) else { return false };
+        match self.services.get(&pod.workload) {
+            Some(state) => state.ready.get(&id).is_some_and(|replica| replica.rho > BUSY),
+            None => pod.fate == Fate::Running,
+        }
+    }
+
+    /// A window of a service's load, divided evenly among its replicas.
+    fn serve(&mut self, workload: usize, window_ms: i64) -> Window {
+        let mut window = Window::default();
+        let Some(service) = self.service(workload) else { return window };
+        let Some(load) = &service.load else { return window };
+        let (per_s, weight) = load.at(self.now_ms);
+        let weight = (weight * WEIGHT_STEPS).round().max(1.0) / WEIGHT_STEPS;
+        let scale = |us: u64| (us as f64 * weight) as u64;
+        let base = Speed {
+            mean_us: scale(service.speed.mean_us),
+            p99_us: scale(service.speed.p99_us),
+            ..service.speed
+        };
+        let timeout_s = self.experiment.assumptions.timeout_ms as f64 / 1000.0;
+        let seconds = window_ms as f64 / 1000.0;
+        let busy_milli = self.experiment.workloads.get(workload).map_or(0, |one| one.busy_milli);
+        let replicas: Vec<(u64, Replica)> = self
+            .services
+            .get(&workload)
+            .map(|state| state.ready.iter().map(|(id, replica)| (*id, *replica)).collect())
+            .unwrap_or_default();
+        if replicas.is_empty() {
+            window.lost = per_s * seconds;
+            return window;
+        }
+        let each_per_s = per_s / replicas.len() as f64;
+        for (id, mut replica) in replicas {
+            let speeds = self.speeds(id, base);
+            let slowness: f64 =
+                speeds.iter().map(|(speed, part)| part / speed.capacity_per_s()).sum();
+            let capacity_per_s = 1.0 / slowness.max(1e-9);
+            replica.rho = each_per_s / capacity_per_s;
+            let before = replica.backlog;
+            let mut served = each_per_s * seconds;
+            if replica.rho > RHO_MAX || before > 0.0 {
+                let behind = before + (each_per_s - capacity_per_s) * seconds;
+                replica.backlog = behind.clamp(0.0, capacity_per_s * timeout_s);
+                window.lost += (behind - replica.backlog).max(0.0);
+                served = (served + before - replica.backlog - (behind - replica.backlog).max(0.0))
+                    .max(0.0);
+                let wait_us = f64::midpoint(before, replica.backlog) / capacity_per_s * 1e6;
+                let cells =
+                    speeds.iter().map(|(speed, part)| (Cell::behind(*speed, wait_us), part));
+                window.requests.extend(cells.map(|(cell, part)| (cell, served * part)));
+            } else {
+                let cells =
+                    speeds.iter().map(|(speed, part)| (Cell::busy(*speed, replica.rho), part));
+                window.requests.extend(cells.map(|(cell, part)| (cell, served * part)));
+            }
+            let parts = self.pods.get(&id).map_or(0.0, |pod| {
+                let part = |part: &crate::node::Part| u32::from(part.gpu.milli).min(busy_milli);
+                f64::from(pod.placed.parts.iter().map(part).sum::<u32>()) / 1000.0
+            });
+            window.busy += replica.rho.min(1.0) * parts;
+            if let Some(known) =
+                self.services.get_mut(&workload).and_then(|state| state.ready.get_mut(&id))
+            {
+                *known = replica;
+            }
+        }
+        window
+    }
+
+    /// Whether a service keeps what it promised.
+    fn judge(&mut self, workload: usize, window: &Window) {
+        let Some(service) = self.service(workload) else { return };
+        let objective_us = service.objective_us;
+        if objective_us == 0 || window.requests.is_empty() && window.lost <= 0.0 {
+            return;
+        }
+        let requests = window.requests.iter().map(|(cell, count)| (cell, count));
+        let is_above =
+            window.lost > 0.0 || self.curves.exceeds(requests, 0.99, objective_us as f64);
+        let patience_ms = self.experiment.assumptions.breach_ms;
+        let now_ms = self.now_ms;
+        let name = self.experiment.workloads.get(workload).map(|one| one.outline.name.clone());
+        let Some(state) = self.services.get_mut(&workload) else { return };
+        // Before the first replica was ready nothing could be promised.
+        if state.served <= 0.0 && window.requests.is_empty() {
+            return;
+        }
+        if is_above == state.is_breached {
+            state.turned_ms = None;
+            return;
+        }
+        let since_ms = *state.turned_ms.get_or_insert(now_ms);
+        if now_ms - since_ms >= patience_ms {
+            (state.is_breached, state.turned_ms) = (is_above, None);
+            if is_above {
+                state.breaches += 1;
+                self.meter.tell("breach", || {
+                    let name = name.unwrap_or_default();
+                    format!("{name}: p99 above {:.1} ms", objective_us as f64 / 1000.0)
+                });
+            }
+        }
+    }
+}
