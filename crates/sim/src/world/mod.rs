@@ -51,7 +51,7 @@ pub(crate) enum Coming {
     Gone(u64),
     /// Load is looked at.
     Window,
-    /// Pods wait, so that time matters.
+    /// Pods wait, or nodes can be given back, so that time matters.
     Tick,
     /// A step of the series ends.
     Step,
@@ -329,7 +329,8 @@ impl<'a> World<'a> {
         for pod in waiting {
             self.wish_for_node(&pod);
         }
-        if !self.ticking && self.meter.levels.waiting > 0 {
+        let is_timely = self.meter.levels.waiting > 0 || self.growth.has_added();
+        if !self.ticking && is_timely {
             self.ticking = true;
             self.later(self.now_ms + self.experiment.assumptions.window_ms, Coming::Tick);
         }

@@ -44,6 +44,11 @@ impl Growth {
         let pools = experiment.pools.len();
         Self { added: vec![0; pools], factor_milli: vec![1000; pools], ..Self::default() }
     }
+
+    /// Whether there are nodes that were not there in the beginning.
+    pub(super) fn has_added(&self) -> bool {
+        self.added.iter().any(|added| *added > 0)
+    }
 }
 
 impl World<'_> {
