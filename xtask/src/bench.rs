@@ -7,4 +7,5 @@ pub(crate) mod kubelet;
 pub(crate) mod mig;
 pub(crate) mod packing;
 pub(crate) mod shares;
+pub(crate) mod sim;
 pub(crate) mod stranding;

@@ -133,6 +133,12 @@ enum Bench {
     Packing(Openb),
     /// The same mix with departures, at 95 % load, without moves and with few
     Churn(Openb),
+    /// Simulating: 90 days of 48 GPUs, openb's cluster, two weeks of requests
+    Sim {
+        /// The directory that holds openb/ and servegen/
+        #[arg(long, value_name = "DIR")]
+        data: Option<PathBuf>,
+    },
     /// A month of four teams, one of them greedy: guarantees, evictions, utilisation
     Shares {
         /// So many nodes of 8 GPUs
@@ -206,6 +212,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Churn(openb) } => {
             bench::packing::run_churn(&openb.select()?).map(|()| true)
         }
+        Task::Bench { of: Bench::Sim { data } } => bench::sim::run(data.as_deref()).map(|()| true),
         Task::Bench { of: Bench::Shares { nodes, days, seed } } => {
             bench::shares::run(nodes, days, seed)
         }

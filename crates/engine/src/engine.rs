@@ -636,7 +636,7 @@ impl Engine {
             return;
         }
         if self.config.profile != Profile::Berth {
-            return self.queue.wake_all();
+            return self.wake_as_kube_scheduler(freed);
         }
         let mut changed_nodes: Vec<NodeIx> = match changed {
             Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
@@ -680,6 +680,27 @@ impl Engine {
             if let Some(next) = next.filter(|next| self.could_preempt(*next, now_ms)) {
                 self.queue.wake(next);
             }
+        }
+    }
+
+    /// Pods that are alike fare alike: the first of every class is looked at again, and the others
+    /// follow when it has found its place. Not so those with claims or with a node they wait for.
+    fn wake_as_kube_scheduler(&mut self, freed: bool) {
+        let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
+        for class in parked {
+            // What others take can only help pods that want others near, or evenly spread.
+            let rules = self.state.rules(class);
+            if !freed && rules.affinity.is_none() && rules.hard_spread.is_empty() {
+                continue;
+            }
+            let pods = &self.state.pods;
+            let is_special = |at: &PodIx| {
+                !pods[*at].claims.is_empty() || matches!(pods[*at].place, Place::Nominated(..))
+            };
+            let first = self.queue.parked_of(class).next();
+            let special = self.queue.parked_of(class).skip(1).filter(is_special);
+            let awake: Vec<PodIx> = first.into_iter().chain(special).collect();
+            awake.into_iter().for_each(|pod| self.queue.wake(pod));
         }
     }
 

@@ -150,16 +150,6 @@ impl Queue {
         self.active.insert(entry.team, entry.class, entry.turn, pod);
     }
 
-    /// Everything may have changed.
-    pub(crate) fn wake_all(&mut self) {
-        for (turn, pod) in std::mem::take(&mut self.parked).into_values().flatten() {
-            if let Some(entry) = self.entries.get_mut(&pod) {
-                entry.parked = false;
-                self.active.insert(entry.team, entry.class, turn, pod);
-            }
-        }
-    }
-
     /// Classes with parked pods.
     pub(crate) fn parked_classes(&self) -> impl Iterator<Item = ClassIx> {
         self.parked.keys().copied()

@@ -458,7 +458,9 @@ impl State {
             self.census.move_pod(node, after, 1);
         }
         self.restake(at);
-        self.touch(node, Change::Freed);
+        // A decision that is confirmed frees nothing; a pod that leaves may not count any more.
+        let is_phase = before.terminating != after.terminating;
+        self.touch(node, if is_phase { Change::Freed } else { Change::Taken });
     }
 
     pub(super) fn add_pod(&mut self, object: &PodObject) {

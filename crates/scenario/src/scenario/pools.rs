@@ -26,10 +26,13 @@ use berth_sim::experiment::{NodeSetup, PoolSetup, Sharing};
 use super::file::{self, Manager, SharingMethod};
 
 /// What is wrong with a field of a pool.
-pub(crate) struct Wrong {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct Wrong {
     /// Under the pool.
-    pub(crate) field: &'static str,
-    pub(crate) message: String,
+    pub field: &'static str,
+    /// What is wrong, and what to do.
+    pub message: String,
 }
 
 fn wrong(field: &'static str, message: impl Into<String>) -> Wrong {
@@ -305,7 +308,7 @@ fn described(gpus: &file::Gpus, machine: &Machine) -> Result<Vec<Gpu>, Wrong> {
 }
 
 /// A layout: with starts as it is printed, or how many of which profiles.
-pub fn layout(board: &'static Board, text: &str) -> Result<Layout, Wrong> {
+pub(crate) fn layout(board: &'static Board, text: &str) -> Result<Layout, Wrong> {
     let problem = |message: String| wrong("gpus.mig", message);
     if text.contains('@') {
         return Layout::parse(board, text).map_err(|error| problem(error.to_string()));

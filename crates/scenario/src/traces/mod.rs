@@ -5,6 +5,7 @@
 
 pub mod openb;
 pub mod requests;
+pub mod serving;
 
 use std::collections::BTreeMap;
 

@@ -331,6 +331,11 @@ impl World<'_> {
     fn busy_milli(&self, id: u64) -> i64 {
         let Some(pod) = self.pods.get(&id) else { return 0 };
         let busy = self.workload(pod.workload).map_or(0, |workload| workload.busy_milli);
+        // Who needs a part of a GPU does not keep more of it busy, even if it got all of it.
+        let of_job = pod.job.and_then(|job| self.job(pod.workload, job));
+        let needs =
+            of_job.and_then(|job| job.template.gpu).map(|need| u32::from(need.compute_milli));
+        let busy = needs.filter(|milli| *milli > 0).map_or(busy, |milli| busy.min(milli));
         pod.placed.parts.iter().map(|part| i64::from(part.gpu.milli).min(i64::from(busy))).sum()
     }
 
