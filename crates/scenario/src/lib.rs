@@ -1,0 +1,7 @@
+//! Clusters and work as people write them down: dumps, manifests, scenarios.
+//!
+//! Owns the way from these to what the engine and the simulation take. Must not know what becomes of
+//! it.
+
+pub mod cluster;
+pub mod workloads;
