@@ -19,6 +19,7 @@ mod policy;
 mod resource;
 mod selector;
 mod storage;
+pub mod workload;
 
 pub use error::LowerError;
 pub use node::{MODEL_PREFIX, MODELS};

@@ -117,6 +117,39 @@ impl Gpu {
     }
 }
 
+/// What one of a plugin's devices is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePart {
+    /// The position of its GPU.
+    pub gpu: usize,
+    /// The slice, if it is one or a replica of one.
+    pub slice: Option<Instance>,
+    /// Among how many the GPU or the slice is shared; 1 if it is not.
+    pub replicas: u16,
+    /// Its part of the GPU, in thousandths.
+    pub milli: u32,
+}
+
+/// What the device of this id is; `None` if it is of none of these GPUs.
+pub fn part_of(gpus: &[Gpu], id: &str) -> Option<DevicePart> {
+    let (thing, is_replica) = match id.rsplit_once("::") {
+        Some((thing, _)) => (thing, true),
+        None => (id, false),
+    };
+    let of = thing.split_once('/').map_or(thing, |(gpu, _)| gpu);
+    let at = gpus.iter().position(|gpu| gpu.id == of)?;
+    let gpu = gpus.get(at)?;
+    let replicas = gpu.replicas.filter(|_| is_replica).unwrap_or(1).max(1);
+    let (slice, milli) = if thing == of {
+        (None, 1000)
+    } else {
+        let mut slices = gpu.mig.as_ref()?.shares().slices();
+        let (slice, share) = slices.find(|(slice, _)| gpu.slice_id(slice) == thing)?;
+        (Some(slice), u32::from(share.parts) * 1000 / u32::from(share.of.max(1)))
+    };
+    Some(DevicePart { gpu: at, slice, replicas, milli: milli / u32::from(replicas) })
+}
+
 /// The device pools a plugin lists for `gpus`, in order of resource name.
 pub fn device_pools(
     gpus: &[Gpu],
@@ -258,6 +291,20 @@ mod tests {
         let shared = offered(&[gpu("a", Some(layout), Some(2))], naming);
         let ids = ["a/3g.40gb@0::0", "a/3g.40gb@0::1"].map(String::from);
         assert_eq!(shared, [("nvidia.com/mig-3g.40gb.shared".to_owned(), ids.into())]);
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_id() {
+        let board = Board::by_id("h100-80gb").unwrap();
+        let layout = Layout::parse(board, "3g.40gb@0 + 1g.10gb@4").unwrap();
+        let gpus = [gpu("a", None, Some(2)), gpu("b", Some(layout), None)];
+        let whole = part_of(&gpus, "a::1").unwrap();
+        assert_eq!((whole.gpu, whole.slice, whole.replicas, whole.milli), (0, None, 2, 500));
+        let slice = part_of(&gpus, "b/3g.40gb@0").unwrap();
+        assert_eq!((slice.gpu, slice.slice.map(|slice| slice.start)), (1, Some(0)));
+        assert_eq!(slice.milli, 464, "the mean of 4 of 8 units and 3 of 7 slices");
+        assert_eq!(part_of(&gpus, "b/3g.40gb@4"), None);
+        assert_eq!(part_of(&gpus, "c"), None);
     }
 
     #[test]

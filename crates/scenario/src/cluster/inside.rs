@@ -1,0 +1,703 @@
+//! What a node looks like inside, as far as a dump tells.
+//!
+//! Owns the way from a NodeResourceTopology, or else from labels of the node, to a machine and its
+//! kubelet's configuration. What neither says stays unknown: there is no inside then.
+//!
+//! From a NodeResourceTopology, whose exporters see what the kubelet's managers would hand out:
+//! - Zones of type `Node` are NUMA nodes, with the number at the end of their name; costs are
+//!   distances. NUMA nodes closer than 20 are on one socket, as are zones with the same parent.
+//! - CPUs and memory of a zone are its capacity; what is not allocatable is kept for the system.
+//!   Where zones do not list them, the node's own capacity is divided evenly.
+//! - CPUs are pinned if zones list allocatable ones and keep some back: the kubelet reports none
+//!   under any policy but `static`. The same goes for memory. Attributes with the names of the
+//!   kubelet's own fields (`cpuManagerPolicy` and so on) come before that.
+//! - Devices that no zone lists are attached to none; those that several list are attached to all of
+//!   these.
+//!
+//! From labels (or annotations, where a value is no label): `berth.dev/numa-nodes` says how many NUMA
+//! nodes there are, all alike, and `berth.dev/sockets` on how many sockets. Policies are labels too,
+//! such as `berth.dev/topology-manager-policy`.
+//!
+//! Must not know pods, nor what is decided.
+
+use std::collections::BTreeMap;
+
+use berth_api::FieldPath;
+use berth_kubelet::{
+    CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion, MemoryManagerPolicy,
+    ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
+};
+use berth_manifest::topology::{NodeResourceTopology, Zone};
+use berth_model::idset::{CpuSet, IdSet};
+use berth_model::machine::{CoreSpec, Machine, MachineSpec, NumaSpec};
+use berth_model::numa::NumaMask;
+use berth_model::quantity::Quantity;
+use berth_model::resource::{MemoryKind, ResourceName};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+
+use super::gpus::{DEVICES_MAX, DeviceCounts};
+
+/// Zones of this type are NUMA nodes.
+const NUMA_ZONE: &str = "Node";
+
+/// Distances of NUMA nodes on the same socket are below this: firmware says 10 for a node itself,
+/// 11 or 12 for its neighbours on the socket, and 20 and more for other sockets.
+const OTHER_SOCKET_DISTANCE: u32 = 20;
+
+/// Labels and annotations of nodes whose inside nobody exports.
+const NUMA_NODES: &str = "berth.dev/numa-nodes";
+const SOCKETS: &str = "berth.dev/sockets";
+const THREADS: &str = "berth.dev/threads-per-core";
+
+/// What node feature discovery says of hardware threads.
+const MULTITHREADING: &str = "feature.node.kubernetes.io/cpu-hardware_multithreading";
+
+/// A machine, its kubelet, and where devices are attached.
+#[derive(Clone, Debug)]
+pub(super) struct Inside {
+    pub(super) machine: Machine,
+    pub(super) kubelet: KubeletConfig,
+    pub(super) devices: DeviceCounts,
+}
+
+/// What is wrong, with which field of the object that says it.
+#[derive(Clone, Debug)]
+pub(super) struct Wrong {
+    pub(super) field: FieldPath,
+    pub(super) message: String,
+    pub(super) remedy: String,
+}
+
+fn wrong<T>(
+    field: FieldPath,
+    message: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Result<T, Wrong> {
+    Err(Wrong { field, message: message.into(), remedy: remedy.into() })
+}
+
+/// One NUMA node, as told.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    id: u32,
+    cpus: usize,
+    cpus_reserved: usize,
+    memory_bytes: u64,
+    memory_reserved_bytes: u64,
+    hugepages: BTreeMap<u64, u64>,
+    distances: Vec<u32>,
+    socket: u32,
+    devices: BTreeMap<ResourceName, u64>,
+}
+
+/// How the kubelet is set up, in the words of its configuration file, wherever they stand.
+struct Policies<'a> {
+    /// Whether it follows from what parts keep back that something is pinned.
+    inferred: bool,
+    find: Box<dyn Fn(&str) -> Option<&'a str> + 'a>,
+    field: Box<dyn Fn(&str) -> FieldPath + 'a>,
+}
+
+/// The inside of a node that is exported.
+pub(super) fn exported(
+    node: &core::Node,
+    topology: &NodeResourceTopology,
+) -> Result<Option<Inside>, Wrong> {
+    let root = || FieldPath::root().key("zones");
+    let zones: Vec<(usize, &Zone)> =
+        topology.zones.iter().enumerate().filter(|(_, zone)| zone.zone_type == NUMA_ZONE).collect();
+    if zones.is_empty() {
+        return Ok(None);
+    }
+    if zones.len() > NumaMask::CAPACITY {
+        let message = format!("{} zones are more than the NUMA nodes of any machine", zones.len());
+        return wrong(root(), message, format!("list at most {}", NumaMask::CAPACITY));
+    }
+    let mut parts = Vec::with_capacity(zones.len());
+    for (index, zone) in &zones {
+        parts.push(part(zone, &root().at(*index))?);
+    }
+    fill_gaps(node, &zones, &mut parts)?;
+    let costs = distances(&zones, &parts);
+    for (part, distances) in parts.iter_mut().zip(costs) {
+        part.distances = distances;
+    }
+    find_sockets(&zones, &mut parts);
+    let listed = |name: &str| topology.attribute(name);
+    let position = |name: &str| topology.attributes.iter().position(|one| one.name == name);
+    let policies = Policies {
+        inferred: true,
+        find: Box::new(listed),
+        field: Box::new(move |name| match position(name) {
+            Some(index) => FieldPath::root().key("attributes").at(index).key("value"),
+            None => FieldPath::root().key("attributes"),
+        }),
+    };
+    let mut kubelet = policies.read(node, &parts)?;
+    if policies.topology()?.is_none()
+        && let Some((policy, scope)) = deprecated(&topology.topology_policies)
+    {
+        (kubelet.topology_policy, kubelet.topology_scope) = (policy, scope);
+    }
+    finish(node, parts, kubelet, root())
+}
+
+/// The inside of a node that its labels tell of.
+pub(super) fn labelled(node: &core::Node) -> Result<Option<Inside>, Wrong> {
+    let Some(count) = number(node, NUMA_NODES)? else { return Ok(None) };
+    let sockets = number(node, SOCKETS)?.unwrap_or(count);
+    if count == 0 || count > NumaMask::CAPACITY as u64 || sockets == 0 || count % sockets != 0 {
+        let message = format!("{count} NUMA nodes on {sockets} sockets are no regular machine");
+        let remedy = "write 1 to 64 NUMA nodes, as many on each socket";
+        return wrong(field_of(node, NUMA_NODES), message, remedy);
+    }
+    let mut parts: Vec<Part> = (0..count)
+        .map(|id| Part {
+            id: id as u32,
+            socket: (id / (count / sockets)) as u32,
+            ..Part::default()
+        })
+        .collect();
+    divide_evenly(node, &mut parts)?;
+    let of_socket: Vec<u32> = parts.iter().map(|part| part.socket).collect();
+    for (from, part) in parts.iter_mut().enumerate() {
+        let distance = |(to, socket): (usize, &u32)| match *socket == part.socket {
+            _ if to == from => 10,
+            true => 12,
+            false => OTHER_SOCKET_DISTANCE + 1,
+        };
+        part.distances = of_socket.iter().enumerate().map(distance).collect();
+    }
+    spread_devices(node, &mut parts)?;
+    reserve_what_the_node_keeps(node, &mut parts)?;
+    let policies = Policies {
+        inferred: false,
+        find: Box::new(|name| marked(node, &key_of(name))),
+        field: Box::new(|name| field_of(node, &key_of(name))),
+    };
+    let kubelet = policies.read(node, &parts)?;
+    finish(node, parts, kubelet, field_of(node, NUMA_NODES))
+}
+
+/// `topologyManagerPolicy` is the label `berth.dev/topology-manager-policy`.
+fn key_of(field: &str) -> String {
+    let mut key = String::from("berth.dev/");
+    let mut before = 'A';
+    for one in field.chars() {
+        if one.is_ascii_uppercase() && !before.is_ascii_uppercase() {
+            key.push('-');
+        }
+        key.push(one.to_ascii_lowercase());
+        before = one;
+    }
+    key
+}
+
+fn part(zone: &Zone, at: &FieldPath) -> Result<Part, Wrong> {
+    let digits = zone.name.trim_end_matches(|one: char| one.is_ascii_digit()).len();
+    let Some(id) = zone.name.get(digits..).and_then(|id| id.parse().ok()) else {
+        let message = format!("{:?} does not end in the number of a NUMA node", zone.name);
+        return wrong(at.clone().key("name"), message, "write a name such as node-0");
+    };
+    let mut part = Part { id, ..Part::default() };
+    for (index, resource) in zone.resources.iter().enumerate() {
+        let at = at.clone().key("resources").at(index);
+        let amount = |text: &Text, field: &str| -> Result<u64, Wrong> {
+            if text.0.is_empty() {
+                return Ok(0);
+            }
+            amount_of(text).map_or_else(
+                |error| wrong(at.clone().key(field), error, "write a quantity such as 64Gi"),
+                Ok,
+            )
+        };
+        let allocatable = amount(&resource.allocatable, "allocatable")?;
+        let capacity = amount(&resource.capacity, "capacity")?.max(allocatable);
+        let name = ResourceName::new(resource.name.as_str());
+        match (resource.name.as_str(), MemoryKind::of(&name)) {
+            ("cpu", _) => {
+                let small = |cpus: u64| usize::try_from(cpus).unwrap_or(usize::MAX);
+                (part.cpus, part.cpus_reserved) = (small(capacity), small(capacity - allocatable));
+            }
+            (_, Ok(Some(MemoryKind::Ordinary))) => {
+                part.memory_bytes = capacity;
+                part.memory_reserved_bytes = capacity - allocatable;
+            }
+            (_, Ok(Some(MemoryKind::Hugepages { page_bytes }))) => {
+                part.hugepages.insert(page_bytes, capacity.checked_div(page_bytes).unwrap_or(0));
+            }
+            _ if name.is_extended() => {
+                part.devices.insert(name, allocatable);
+            }
+            _ => {}
+        }
+    }
+    Ok(part)
+}
+
+fn amount_of(text: &Text) -> Result<u64, String> {
+    let parsed = Quantity::parse(&text.0).and_then(Quantity::non_negative);
+    let amount = parsed.map_err(|error| error.to_string())?;
+    u64::try_from(amount.value()).map_err(|_| format!("{:?} is out of range", text.0))
+}
+
+/// Zones list CPUs and memory only where they are pinned.
+fn fill_gaps(node: &core::Node, zones: &[(usize, &Zone)], parts: &mut [Part]) -> Result<(), Wrong> {
+    let lists =
+        |name: &str| zones.iter().any(|(_, zone)| zone.resources.iter().any(|r| r.name == name));
+    let mut even = parts.to_vec();
+    if !lists("cpu") || !lists("memory") {
+        divide_evenly(node, &mut even)?;
+    }
+    for (part, even) in parts.iter_mut().zip(even) {
+        if !lists("cpu") {
+            part.cpus = even.cpus;
+        }
+        if !lists("memory") {
+            part.memory_bytes = even.memory_bytes;
+        }
+        // Both are told, but not whether the one is part of the other.
+        let huge = part.hugepages.iter().map(|(size, pages)| size.saturating_mul(*pages));
+        let huge = huge.fold(0, u64::saturating_add);
+        part.memory_bytes = part.memory_bytes.max(huge);
+    }
+    Ok(())
+}
+
+/// Divides what the node has among its parts, the first getting what is left over.
+fn divide_evenly(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
+    let cpus = total(node, "cpu")?.0;
+    let memory = total(node, "memory")?.0;
+    let count = parts.len().max(1) as u64;
+    for (index, part) in parts.iter_mut().enumerate() {
+        let extra = u64::from((index as u64) < cpus % count);
+        part.cpus = usize::try_from(cpus / count + extra).unwrap_or(usize::MAX);
+        part.memory_bytes = memory / count;
+    }
+    Ok(())
+}
+
+/// What a node has of a resource, and how much of it pods may not have.
+fn total(node: &core::Node, resource: &str) -> Result<(u64, u64), Wrong> {
+    let status = node.status.as_ref();
+    let field = |list: &str| FieldPath::root().key("status").key(list).key(resource);
+    let read = |list: Option<&BTreeMap<String, Text>>, name: &str| match list
+        .and_then(|list| list.get(resource))
+    {
+        None => Ok(None),
+        Some(text) => amount_of(text)
+            .map(Some)
+            .or_else(|error| wrong(field(name), error, "write a quantity such as 64Gi")),
+    };
+    let capacity = read(status.and_then(|status| status.capacity.as_ref()), "capacity")?;
+    let allocatable = read(status.and_then(|status| status.allocatable.as_ref()), "allocatable")?;
+    let capacity = capacity.or(allocatable).unwrap_or(0);
+    Ok((capacity, capacity.saturating_sub(allocatable.unwrap_or(capacity))))
+}
+
+/// A labelled node keeps for the system what is not allocatable, and keeps it on its first NUMA node.
+fn reserve_what_the_node_keeps(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
+    let (_, memory) = total(node, "memory")?;
+    if let Some(first) = parts.first_mut() {
+        first.memory_reserved_bytes = memory.min(first.memory_bytes);
+    }
+    Ok(())
+}
+
+/// Devices are spread over the NUMA nodes in order.
+fn spread_devices(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
+    let allocatable = node.status.iter().flat_map(|status| &status.allocatable).flatten();
+    let count = parts.len().max(1) as u64;
+    for (name, text) in allocatable {
+        let resource = ResourceName::new(name.as_str());
+        if !resource.is_extended() {
+            continue;
+        }
+        let field = || FieldPath::root().key("status").key("allocatable").key(name.as_str());
+        let devices = amount_of(text)
+            .or_else(|error| wrong(field(), error, "write a number of devices"))?
+            .min(DEVICES_MAX);
+        for (index, part) in parts.iter_mut().enumerate() {
+            let until = |index: u64| devices * index / count;
+            let here = until(index as u64 + 1) - until(index as u64);
+            if here > 0 {
+                part.devices.insert(resource.clone(), here);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Distances by ascending id of NUMA node; none if not all are told.
+fn distances(zones: &[(usize, &Zone)], parts: &[Part]) -> Vec<Vec<u32>> {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|at| parts.get(*at).map(|part| part.id));
+    let row = |(_, zone): &(usize, &Zone)| -> Option<Vec<u32>> {
+        let to = |at: &usize| {
+            let name = &zones.get(*at)?.1.name;
+            let cost = zone.costs.iter().find(|cost| cost.name == *name)?;
+            u32::try_from(cost.value).ok()
+        };
+        order.iter().map(to).collect()
+    };
+    let rows: Option<Vec<Vec<u32>>> = zones.iter().map(row).collect();
+    rows.unwrap_or_else(|| vec![Vec::new(); parts.len()])
+}
+
+fn find_sockets(zones: &[(usize, &Zone)], parts: &mut [Part]) {
+    let mut parents: Vec<&str> =
+        zones.iter().filter_map(|(_, zone)| zone.parent.as_deref()).collect();
+    if parents.len() == zones.len() {
+        parents.sort_unstable();
+        parents.dedup();
+        for (part, (_, zone)) in parts.iter_mut().zip(zones) {
+            let parent = zone.parent.as_deref().unwrap_or_default();
+            part.socket = parents.partition_point(|one| *one < parent) as u32;
+        }
+        return;
+    }
+    // By id, since distances are.
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|at| parts.get(*at).map(|part| part.id));
+    let mut sockets: Vec<(u32, usize)> = Vec::new();
+    for (position, at) in order.iter().enumerate() {
+        let near = |(_, first): &&(u32, usize)| {
+            let from = order.get(*first).and_then(|at| parts.get(*at));
+            let distance = from.and_then(|from| from.distances.get(position));
+            distance.is_some_and(|distance| *distance < OTHER_SOCKET_DISTANCE)
+        };
+        let socket = sockets.iter().find(near).map(|(socket, _)| *socket);
+        let socket = socket.unwrap_or_else(|| {
+            let next = sockets.len() as u32;
+            sockets.push((next, position));
+            next
+        });
+        if let Some(part) = parts.get_mut(*at) {
+            part.socket = socket;
+        }
+    }
+}
+
+impl Policies<'_> {
+    fn one<T: std::str::FromStr<Err = berth_kubelet::ConfigError>>(
+        &self,
+        name: &str,
+    ) -> Result<Option<T>, Wrong> {
+        let Some(text) = (self.find)(name) else { return Ok(None) };
+        text.parse().map(Some).or_else(|error: berth_kubelet::ConfigError| {
+            wrong((self.field)(name), format!("{name}: {}", error.problem), "correct the value")
+        })
+    }
+
+    fn topology(&self) -> Result<Option<TopologyPolicy>, Wrong> {
+        self.one("topologyManagerPolicy")
+    }
+
+    fn read(&self, node: &core::Node, parts: &[Part]) -> Result<KubeletConfig, Wrong> {
+        let mut config = KubeletConfig {
+            version: version(node),
+            topology_policy: self.topology()?.unwrap_or_default(),
+            topology_scope: self.one::<TopologyScope>("topologyManagerScope")?.unwrap_or_default(),
+            ..KubeletConfig::default()
+        };
+        let options = (self.find)("topologyManagerPolicyOptions").unwrap_or_default();
+        for (name, value) in pairs(options) {
+            match (name, value) {
+                ("prefer-closest-numa-nodes", value) => {
+                    config.prefer_closest_numa_nodes = value != "false";
+                }
+                ("max-allowable-numa-nodes", value) => {
+                    config.max_allowable_numa_nodes = value.parse().ok();
+                }
+                _ => {
+                    let message = format!("the topology manager has no option {name:?}");
+                    let remedy = "write prefer-closest-numa-nodes or max-allowable-numa-nodes";
+                    return wrong((self.field)("topologyManagerPolicyOptions"), message, remedy);
+                }
+            }
+        }
+        config.cpu_manager = self.cpu_manager(node, parts)?;
+        config.memory_manager = self.memory_manager(parts)?;
+        Ok(config)
+    }
+
+    fn cpu_manager(&self, node: &core::Node, parts: &[Part]) -> Result<CpuManagerPolicy, Wrong> {
+        let told = parts.iter().any(|part| part.cpus > part.cpus_reserved)
+            && parts.iter().any(|part| part.cpus_reserved > 0);
+        let is_static = match (self.find)("cpuManagerPolicy") {
+            Some("static") => true,
+            Some("none") => false,
+            Some(other) => {
+                let message = format!("{other:?} is no policy of the CPU manager");
+                return wrong((self.field)("cpuManagerPolicy"), message, "write none or static");
+            }
+            None => told && self.inferred,
+        };
+        if !is_static {
+            return Ok(CpuManagerPolicy::None);
+        }
+        let field = "cpuManagerPolicyOptions";
+        let mut options = Vec::new();
+        for (name, value) in pairs((self.find)(field).unwrap_or_default()) {
+            let option: CpuOption = name.parse().or_else(|error: berth_kubelet::ConfigError| {
+                wrong((self.field)(field), error.problem, "remove it or correct its name")
+            })?;
+            options.extend((value != "false").then_some(option));
+        }
+        let options: CpuOptions = options.into_iter().collect();
+        let field = "reservedSystemCPUs";
+        let reserved = match (self.find)(field) {
+            Some(text) => {
+                let cpus: CpuSet =
+                    text.parse().or_else(|error: berth_model::idset::IdSetError| {
+                        wrong(
+                            (self.field)(field),
+                            error.to_string(),
+                            "write CPUs such as 0-1,64-65",
+                        )
+                    })?;
+                ReservedCpus::Explicit(cpus)
+            }
+            None if told => ReservedCpus::Explicit(lowest(parts, threads(node, parts)?)),
+            // The static policy keeps at least one.
+            None => ReservedCpus::Millis(kept_cpu_milli(node).max(1)),
+        };
+        Ok(CpuManagerPolicy::Static { options, reserved })
+    }
+
+    fn memory_manager(&self, parts: &[Part]) -> Result<MemoryManagerPolicy, Wrong> {
+        let kept: Vec<ReservedMemory> = parts
+            .iter()
+            .filter(|part| part.memory_reserved_bytes > 0)
+            .map(|part| ReservedMemory {
+                numa: part.id,
+                kind: MemoryKind::Ordinary,
+                bytes: part.memory_reserved_bytes.min(ordinary_bytes(part)),
+            })
+            .collect();
+        let is_static = match (self.find)("memoryManagerPolicy") {
+            Some("Static") => true,
+            Some("None") => false,
+            Some(other) => {
+                let message = format!("{other:?} is no policy of the memory manager");
+                return wrong((self.field)("memoryManagerPolicy"), message, "write None or Static");
+            }
+            None => self.inferred && !kept.is_empty(),
+        };
+        if !is_static {
+            return Ok(MemoryManagerPolicy::None);
+        }
+        if kept.is_empty() {
+            let message = "the static memory manager keeps some memory for the system, and all of \
+                           the node's is allocatable";
+            let remedy = "correct what is allocatable, or the policy";
+            return wrong((self.field)("memoryManagerPolicy"), message, remedy);
+        }
+        Ok(MemoryManagerPolicy::Static { reserved: kept })
+    }
+}
+
+fn ordinary_bytes(part: &Part) -> u64 {
+    let huge = part.hugepages.iter().map(|(size, pages)| size.saturating_mul(*pages));
+    part.memory_bytes.saturating_sub(huge.fold(0, u64::saturating_add))
+}
+
+/// `a=true,b` as names and values; a name alone is set.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let all = text.split(',').map(str::trim).filter(|one| !one.is_empty());
+    all.map(|one| one.split_once(['=', ':']).unwrap_or((one, "true")))
+        .map(|(name, value)| (name.trim(), value.trim()))
+}
+
+/// What exporters wrote before there were attributes.
+fn deprecated(policies: &[String]) -> Option<(TopologyPolicy, TopologyScope)> {
+    let written = policies.first()?.as_str();
+    let scope =
+        if written.ends_with("PodLevel") { TopologyScope::Pod } else { TopologyScope::Container };
+    let policy = match written.trim_end_matches("PodLevel").trim_end_matches("ContainerLevel") {
+        "SingleNUMANode" => TopologyPolicy::SingleNumaNode,
+        "Restricted" => TopologyPolicy::Restricted,
+        "BestEffort" => TopologyPolicy::BestEffort,
+        "None" => TopologyPolicy::None,
+        _ => return None,
+    };
+    Some((policy, scope))
+}
+
+/// The version of the node's kubelet, or the nearest that is known.
+fn version(node: &core::Node) -> KubeletVersion {
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    let written = info.map_or("", |info| info.kubelet_version.trim_start_matches('v'));
+    let mut numbers = written.split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let minor = minor.trim_end_matches('+');
+    if let Ok(known) = format!("{major}.{minor}").parse() {
+        return known;
+    }
+    match minor.parse::<u32>() {
+        Ok(minor) if minor < 33 => KubeletVersion::V1_33,
+        Ok(minor) if minor > 37 => KubeletVersion::V1_37,
+        _ => KubeletVersion::default(),
+    }
+}
+
+/// Hardware threads of a core: as labels say, one on ARM, otherwise two where CPUs come in pairs.
+fn threads(node: &core::Node, parts: &[Part]) -> Result<usize, Wrong> {
+    if let Some(threads) = number(node, THREADS)? {
+        let most = berth_model::machine::MAX_THREADS_PER_CORE as u64;
+        if threads == 0 || threads > most {
+            let message = format!("{threads} is no number of threads");
+            return wrong(field_of(node, THREADS), message, format!("write 1 to {most}"));
+        }
+        return Ok(threads as usize);
+    }
+    let paired = parts.iter().all(|part| part.cpus.is_multiple_of(2));
+    Ok(match (marked(node, MULTITHREADING), marked(node, "kubernetes.io/arch")) {
+        (Some("false"), _) | (None, Some("arm64")) => 1,
+        _ if paired => 2,
+        _ => 1,
+    })
+}
+
+fn kept_cpu_milli(node: &core::Node) -> u64 {
+    let status = node.status.as_ref();
+    let of = |list: Option<&BTreeMap<String, Text>>| {
+        let text = list?.get("cpu")?;
+        u64::try_from(Quantity::parse(&text.0).ok()?.milli_value()).ok()
+    };
+    let capacity = of(status.and_then(|status| status.capacity.as_ref())).unwrap_or(0);
+    let allocatable = of(status.and_then(|status| status.allocatable.as_ref())).unwrap_or(capacity);
+    capacity.saturating_sub(allocatable)
+}
+
+/// The CPUs of every core, NUMA node by NUMA node in the order of ids: all first threads come
+/// first, as Linux numbers them.
+fn cores(parts: &[Part], threads: usize) -> Vec<(u32, u32, Vec<usize>)> {
+    let mut order: Vec<&Part> = parts.iter().collect();
+    order.sort_by_key(|part| part.id);
+    let all: usize = order.iter().map(|part| part.cpus / threads).sum();
+    let of_part = |part: &&Part| vec![(part.id, part.socket); part.cpus / threads];
+    let homes = order.iter().flat_map(of_part).enumerate();
+    homes
+        .map(|(core, (numa, socket))| {
+            (numa, socket, (0..threads).map(|thread| thread * all + core).collect())
+        })
+        .collect()
+}
+
+/// The lowest CPUs of each NUMA node, core by core, as many as are kept back there.
+fn lowest(parts: &[Part], threads: usize) -> CpuSet {
+    let cores = cores(parts, threads);
+    let kept = parts.iter().flat_map(|part| {
+        let own = cores.iter().filter(|(numa, ..)| *numa == part.id);
+        own.flat_map(|(.., cpus)| cpus.iter().copied()).take(part.cpus_reserved)
+    });
+    kept.collect()
+}
+
+fn finish(
+    node: &core::Node,
+    parts: Vec<Part>,
+    kubelet: KubeletConfig,
+    field: FieldPath,
+) -> Result<Option<Inside>, Wrong> {
+    let all = parts.iter().map(|part| part.cpus).fold(0, usize::saturating_add);
+    if all > IdSet::CAPACITY {
+        let message = format!("{all} CPUs are more than the {} supported", IdSet::CAPACITY);
+        return wrong(field, message, "correct the number");
+    }
+    let threads = threads(node, &parts)?;
+    let numa = |part: &Part| NumaSpec {
+        id: part.id,
+        memory_bytes: part.memory_bytes,
+        hugepages: part.hugepages.clone(),
+        distances: part.distances.clone(),
+    };
+    let core = |(numa, socket, threads): (u32, u32, Vec<usize>)| CoreSpec {
+        numa,
+        socket,
+        uncore: None,
+        threads,
+    };
+    let spec = MachineSpec {
+        sockets: None,
+        numa: parts.iter().map(numa).collect(),
+        cores: cores(&parts, threads).into_iter().map(core).collect(),
+    };
+    let machine = Machine::new(spec)
+        .or_else(|error| wrong(field, error.to_string(), "correct it, or leave the zones out"))?;
+    let devices = attached(node, &machine, &parts);
+    Ok(Some(Inside { machine, kubelet, devices }))
+}
+
+/// Where devices are. A device of two NUMA nodes is listed by both, so zones can list more than the
+/// node has; where it cannot be told which are meant, they count as attached to none.
+fn attached(node: &core::Node, machine: &Machine, parts: &[Part]) -> DeviceCounts {
+    let mut counts: BTreeMap<NumaMask, BTreeMap<ResourceName, u64>> = BTreeMap::new();
+    let mut names: Vec<&ResourceName> = parts.iter().flat_map(|part| part.devices.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let has = |name: &str| allocatable?.get(name).and_then(|text| amount_of(text).ok());
+    for name in &names {
+        let listed: Vec<(NumaMask, u64)> = parts
+            .iter()
+            .filter_map(|part| {
+                let position = machine.numa_position(part.id)?;
+                let count = part.devices.get(*name).filter(|count| **count > 0)?;
+                Some((NumaMask::single(position), *count))
+            })
+            .collect();
+        let sum = listed.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
+        let all = has(name.as_str()).unwrap_or(sum);
+        let mut add = |numa, count| {
+            if count > 0 {
+                *counts.entry(numa).or_default().entry((*name).clone()).or_default() += count;
+            }
+        };
+        if sum <= all {
+            listed.iter().for_each(|(numa, count)| add(*numa, *count));
+            add(NumaMask::EMPTY, all - sum);
+        } else if listed.iter().all(|(_, count)| *count == all) {
+            add(listed.iter().fold(NumaMask::EMPTY, |mask, (numa, _)| mask | *numa), all);
+        } else {
+            add(NumaMask::EMPTY, all);
+        }
+    }
+    // GPUs that no zone lists.
+    for (name, text) in allocatable.into_iter().flatten() {
+        let resource = ResourceName::new(name.as_str());
+        if name.starts_with("nvidia.com/") && !names.contains(&&resource) {
+            let count = amount_of(text).unwrap_or(0);
+            if count > 0 {
+                counts.entry(NumaMask::EMPTY).or_default().insert(resource, count);
+            }
+        }
+    }
+    // Those attached to nothing come last, so that numbers start with what is known.
+    let mut counts: DeviceCounts = counts.into_iter().collect();
+    counts.sort_by_key(|(numa, _)| (numa.is_empty(), *numa));
+    counts
+}
+
+/// A label, or else an annotation.
+pub(super) fn marked<'a>(node: &'a core::Node, key: &str) -> Option<&'a str> {
+    let of = |map: &'a Option<BTreeMap<String, String>>| map.as_ref()?.get(key);
+    let found = of(&node.metadata.labels).or_else(|| of(&node.metadata.annotations));
+    found.map(String::as_str)
+}
+
+/// Where that label or annotation stands.
+pub(super) fn field_of(node: &core::Node, key: &str) -> FieldPath {
+    let is_label = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(key));
+    let map = if is_label { "labels" } else { "annotations" };
+    FieldPath::root().key("metadata").key(map).key(key)
+}
+
+fn number(node: &core::Node, key: &str) -> Result<Option<u64>, Wrong> {
+    let Some(text) = marked(node, key) else { return Ok(None) };
+    text.parse().map(Some).or_else(|_| {
+        wrong(field_of(node, key), format!("{text:?} is no number"), "write a number such as 2")
+    })
+}

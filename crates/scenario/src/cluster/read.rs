@@ -1,0 +1,378 @@
+//! Objects, one by one.
+//!
+//! Owns what each kind becomes, what may be there once only, and what is wrong with objects that
+//! cannot be together. Must not know what pods of manifests become.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::{FieldPath, Lower, LowerError};
+use berth_engine::event::Event;
+use berth_manifest::karpenter::NodePool;
+use berth_manifest::topology::NodeResourceTopology;
+use berth_manifest::{Document, Object, Problem, object};
+use berth_model::numa::NumaMask;
+use berth_model::policy::Pool;
+use berth_model::quantity::Quantity;
+use berth_model::resource::ResourceName;
+use berth_model::spec::Phase;
+use berth_model::taint::{Effect, Taint};
+use berth_model::workload::pool_of;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::gpus::{DeviceCounts, hardware};
+use super::inside::{Inside, Wrong, exported, field_of, labelled, marked};
+use super::{Cluster, ClusterNode, FullName, prices};
+
+/// Where objects are that do not say in which namespace.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// An object and where it was read.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// Its text.
+    pub document: Document,
+    /// What it is.
+    pub object: Object,
+}
+
+/// Objects that can be together.
+#[derive(Clone, Debug, Default)]
+pub struct Objects(pub Vec<Read>);
+
+/// Kind with its group, namespace and name.
+type Identity = (String, String, String);
+
+impl Objects {
+    /// Decodes documents, and checks that no object is there twice and that none owns itself.
+    pub fn new(documents: Vec<Document>) -> Result<Self, Problem> {
+        let mut known: BTreeMap<Identity, usize> = BTreeMap::new();
+        let mut read = Vec::with_capacity(documents.len());
+        for document in documents {
+            if let Some(identity) = identity(&document)
+                && let Some(first) = known.insert(identity, read.len())
+            {
+                return Err(twice(&document, read.get(first)));
+            }
+            let object = object(&document)?;
+            read.push(Read { document, object });
+        }
+        check_owners(&read, &known)?;
+        Ok(Self(read))
+    }
+}
+
+fn identity(document: &Document) -> Option<Identity> {
+    let namespace = document.namespace().unwrap_or(DEFAULT_NAMESPACE);
+    let kind = format!("{}.{}", document.kind(), document.group());
+    Some((kind, namespace.to_owned(), document.name()?.to_owned()))
+}
+
+fn twice(document: &Document, first: Option<&Read>) -> Problem {
+    let place = first.map_or_else(String::new, |first| {
+        let source = first.document.source();
+        format!(", first at {}:{}", source.name, source.start(first.document.whole()))
+    });
+    let name = FieldPath::root().key("metadata").key("name");
+    document.problem(name, format!("is there twice{place}")).with_remedy("leave one of them out")
+}
+
+fn owners(document: &Document) -> Result<Vec<OwnerReference>, Problem> {
+    let field = FieldPath::root().key("metadata").key("ownerReferences");
+    Ok(document.decode_at(&field)?.unwrap_or_default())
+}
+
+/// Nobody is owned by what it owns, however many are in between.
+fn check_owners(read: &[Read], known: &BTreeMap<Identity, usize>) -> Result<(), Problem> {
+    let mut edges: Vec<Vec<usize>> = Vec::with_capacity(read.len());
+    for one in read {
+        let namespace = one.document.namespace().unwrap_or(DEFAULT_NAMESPACE);
+        let owners = owners(&one.document)?;
+        let of = owners.iter().filter_map(|owner| {
+            let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+            let kind = format!("{}.{group}", owner.kind);
+            // Owners without a namespace are known by the same default.
+            [namespace, DEFAULT_NAMESPACE].into_iter().find_map(|namespace| {
+                known.get(&(kind.clone(), namespace.to_owned(), owner.name.clone()))
+            })
+        });
+        edges.push(of.copied().collect());
+    }
+    // 0: not seen, 1: on the way, 2: done.
+    let mut state = vec![0_u8; read.len()];
+    for start in 0..read.len() {
+        let mut way: Vec<(usize, usize)> = vec![(start, 0)];
+        while let Some((at, next)) = way.last_mut() {
+            let at = *at;
+            if *next == 0 && state[at] == 2 {
+                way.pop();
+                continue;
+            }
+            state[at] = 1;
+            let Some(owner) = edges[at].get(*next).copied() else {
+                state[at] = 2;
+                way.pop();
+                continue;
+            };
+            *next += 1;
+            match state[owner] {
+                1 => return Err(cycle(read, &way, owner)),
+                0 => way.push((owner, 0)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn cycle(read: &[Read], way: &[(usize, usize)], owner: usize) -> Problem {
+    let from = way.iter().position(|(at, _)| *at == owner).unwrap_or(0);
+    let names: Vec<String> = way
+        .iter()
+        .skip(from)
+        .map(|(at, _)| *at)
+        .chain([owner])
+        .filter_map(|at| Some(read.get(at)?.document.label()))
+        .collect();
+    let field = FieldPath::root().key("metadata").key("ownerReferences");
+    let at = way.last().and_then(|(at, _)| read.get(*at));
+    let message = format!("is owned in a circle: {}", names.join(" → "));
+    match at {
+        Some(read) => read.document.problem(field, message).with_remedy("take one reference out"),
+        None => {
+            Problem::of_text(read[owner].document.source(), read[owner].document.whole(), message)
+        }
+    }
+}
+
+/// The cluster that these objects are.
+pub fn read(objects: &Objects) -> Result<Cluster, Problem> {
+    let mut cluster = Cluster::default();
+    cluster.add(objects, true)?;
+    Ok(cluster)
+}
+
+fn lowered<T: Lower>(document: &Document, object: &T) -> Result<T::Model, Problem> {
+    object.lower().map_err(|error| problem_of(document, &error))
+}
+
+pub(crate) fn problem_of(document: &Document, error: &LowerError) -> Problem {
+    document.lower_problem(&FieldPath::root(), error)
+}
+
+fn full_name(meta: &ObjectMeta) -> FullName {
+    let namespace = meta.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+    (namespace.into(), meta.name.as_deref().unwrap_or_default().into())
+}
+
+/// Replaces what `is_same`, or adds it.
+fn put<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
+    match list.iter_mut().find(|one| is_same(one)) {
+        Some(one) => *one = new,
+        None => list.push(new),
+    }
+}
+
+impl Cluster {
+    /// Adds what objects say; what was there under the same name is replaced. Pods are only added
+    /// if `with_pods`: those of manifests are still to come.
+    pub fn add(&mut self, objects: &Objects, with_pods: bool) -> Result<(), Problem> {
+        let mut topologies: BTreeMap<&str, (&Document, &NodeResourceTopology)> = BTreeMap::new();
+        for Read { document, object } in &objects.0 {
+            if let Object::NodeResourceTopology(topology) = object {
+                let name = topology.metadata.name.as_deref().unwrap_or_default();
+                topologies.insert(name, (document, topology));
+            }
+        }
+        let mut pools = Vec::new();
+        for Read { document, object } in &objects.0 {
+            match object {
+                Object::Node(node) => {
+                    let name = node.metadata.name.as_deref().unwrap_or_default();
+                    let node = cluster_node(document, node, topologies.get(name).copied())?;
+                    let name = node.node.name.clone();
+                    put(&mut self.nodes, node, |one| one.node.name == name);
+                }
+                Object::Pod(pod) if with_pods => {
+                    let pod = lowered(document, pod.as_ref())?;
+                    if pod.phase != Phase::Finished {
+                        let seen_ms = pod.created_at_ms.max(pod.started_at_ms.unwrap_or(0));
+                        self.now_ms = self.now_ms.max(seen_ms);
+                        self.pods.push(pod);
+                    }
+                }
+                Object::NodePool(pool) => pools.push(pool.as_ref()),
+                _ => self.add_other(document, object)?,
+            }
+        }
+        self.nodes.sort_by(|one, other| one.node.name.cmp(&other.node.name));
+        for pool in pools {
+            if let Some(pool) = grown(pool, &self.nodes) {
+                let name = pool.name.clone();
+                put(&mut self.pools, pool, |one| one.name == name);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_other(&mut self, document: &Document, object: &Object) -> Result<(), Problem> {
+        let event = match object {
+            Object::PriorityClass(class) => {
+                let class = lowered(document, class.as_ref())?;
+                let name = class.name.clone();
+                put(&mut self.priority_classes, class, |one| one.name == name);
+                return Ok(());
+            }
+            Object::ResourceQuota(quota) => {
+                let quota = lowered(document, quota.as_ref())?;
+                let key = (quota.namespace.clone(), quota.name.clone());
+                put(&mut self.quotas, quota, |one| (&one.namespace, &one.name) == (&key.0, &key.1));
+                return Ok(());
+            }
+            Object::LimitRange(range) => {
+                let key = full_name(&range.metadata);
+                let same = |one: &core::LimitRange| full_name(&one.metadata) == key;
+                put(&mut self.limit_ranges, range.as_ref().clone(), same);
+                return Ok(());
+            }
+            Object::ResourceClaimTemplate(template) => {
+                let spec = template.spec.clone();
+                self.claim_templates.insert(full_name(&template.metadata), spec);
+                return Ok(());
+            }
+            Object::Namespace(namespace) => {
+                let namespace = lowered(document, namespace.as_ref())?;
+                if !self.namespaces.contains(&namespace.name) {
+                    self.namespaces.push(namespace.name.clone());
+                }
+                Event::Namespace(namespace)
+            }
+            Object::ReplicaSet(set) => {
+                let owners = set.metadata.owner_references.iter().flatten();
+                let mut owners = owners.filter(|owner| owner.kind == "Deployment");
+                if let Some(owner) = owners.next() {
+                    let name = owner.name.as_str().into();
+                    self.deployments.insert(full_name(&set.metadata), name);
+                }
+                Event::Grouping(lowered(document, set.as_ref())?)
+            }
+            Object::StatefulSet(set) => Event::Grouping(lowered(document, set.as_ref())?),
+            Object::ReplicationController(one) => Event::Grouping(lowered(document, one.as_ref())?),
+            Object::Service(service) => Event::Grouping(lowered(document, service.as_ref())?),
+            Object::PodDisruptionBudget(budget) => {
+                Event::Budget(lowered(document, budget.as_ref())?)
+            }
+            Object::PersistentVolume(volume) => Event::Volume(lowered(document, volume.as_ref())?),
+            Object::PersistentVolumeClaim(claim) => {
+                Event::Claim(lowered(document, claim.as_ref())?)
+            }
+            Object::StorageClass(class) => Event::StorageClass(lowered(document, class.as_ref())?),
+            Object::CSINode(node) => Event::CsiNode(lowered(document, node.as_ref())?),
+            Object::ResourceSlice(slice) => Event::DeviceSlice(lowered(document, slice.as_ref())?),
+            Object::DeviceClass(class) => Event::DeviceClass(lowered(document, class.as_ref())?),
+            Object::ResourceClaim(claim) => Event::DeviceClaim(lowered(document, claim.as_ref())?),
+            Object::PodGroup(group) => Event::Gang(lowered(document, group.as_ref())?),
+            Object::PodGroupAlpha(group) => Event::Gang(lowered(document, group.as_ref())?),
+            _ => return Ok(()),
+        };
+        self.others.push(event);
+        Ok(())
+    }
+}
+
+fn cluster_node(
+    document: &Document,
+    node: &core::Node,
+    topology: Option<(&Document, &NodeResourceTopology)>,
+) -> Result<ClusterNode, Problem> {
+    let object = lowered(document, node)?;
+    let told = |document: &Document, wrong: Wrong| {
+        document.problem(wrong.field, wrong.message).with_remedy(wrong.remedy)
+    };
+    let (inside, by) = match topology {
+        Some((by, topology)) => (exported(node, topology).map_err(|wrong| told(by, wrong))?, by),
+        None => (labelled(node).map_err(|wrong| told(document, wrong))?, document),
+    };
+    let counts = match &inside {
+        Some(inside) => inside.devices.clone(),
+        None => offered(&object.allocatable),
+    };
+    let hardware = hardware(&object.labels, &counts);
+    let stated = match marked(node, prices::PRICE) {
+        None => None,
+        Some(text) => Some(prices::stated(text).ok_or_else(|| {
+            let message = format!("{text:?} is no price");
+            let field = field_of(node, prices::PRICE);
+            document.problem(field, message).with_remedy("write dollars per hour, such as 32.77")
+        })?),
+    };
+    let inside = inside.map(|Inside { machine, kubelet, .. }| (Arc::new(machine), kubelet));
+    let node = ClusterNode {
+        node: object,
+        inside,
+        gpus: hardware.gpus,
+        naming: hardware.naming,
+        sharing: hardware.sharing,
+        others: hardware.others,
+        stated_microusd_per_hour: stated,
+    };
+    match node.topology() {
+        Ok(_) => Ok(node),
+        Err(error) => Err(by
+            .problem(FieldPath::root(), format!("no kubelet runs like this: {error}"))
+            .with_remedy("correct what the node says of its inside, or leave it out")),
+    }
+}
+
+/// What a node of unknown inside offers.
+fn offered(allocatable: &BTreeMap<ResourceName, Quantity>) -> DeviceCounts {
+    let extended = allocatable.iter().filter(|(name, _)| name.is_extended());
+    let counts = extended
+        .map(|(name, amount)| (name.clone(), u64::try_from(amount.value()).unwrap_or(0)))
+        .filter(|(_, count)| *count > 0);
+    vec![(NumaMask::EMPTY, counts.collect())]
+}
+
+/// A pool that can grow, like the nodes it has; a pool without nodes does not say what a node of it
+/// would be.
+fn grown(pool: &NodePool, nodes: &[ClusterNode]) -> Option<Pool> {
+    let name = pool.metadata.name.as_deref()?;
+    let of_pool =
+        |node: &&ClusterNode| pool_of(&node.node.labels).is_some_and(|own| own.as_ref() == name);
+    let own: Vec<&ClusterNode> = nodes.iter().filter(of_pool).collect();
+    let mut template = own.first()?.node.clone();
+    template.name = "".into();
+    template.unschedulable = false;
+    template.images.clear();
+    template.models.clear();
+    template.labels = template
+        .labels
+        .iter()
+        .filter(|(key, _)| key.as_ref() != "kubernetes.io/hostname")
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let taints = pool.spec.template.spec.taints.iter().filter_map(|taint| {
+        let effect = match taint.effect.as_str() {
+            "NoSchedule" => Effect::NoSchedule,
+            "PreferNoSchedule" => Effect::PreferNoSchedule,
+            "NoExecute" => Effect::NoExecute,
+            _ => return None,
+        };
+        let value = taint.value.as_deref().unwrap_or_default().into();
+        Some(Taint { key: taint.key.as_str().into(), value, effect })
+    });
+    template.taints = taints.collect();
+    let room = pool.spec.limits.iter().filter_map(|(resource, limit)| {
+        let resource = ResourceName::new(resource.as_str());
+        let limit = Quantity::parse(&limit.0).ok()?.milli_value();
+        let amount = |node: &berth_model::node::Node| {
+            node.allocatable.get(&resource).map_or(0, |amount| amount.milli_value())
+        };
+        let used = own.iter().map(|node| amount(&node.node)).fold(0, i64::saturating_add);
+        let each = Some(amount(&template)).filter(|each| *each > 0)?;
+        u32::try_from(limit.saturating_sub(used).max(0) / each).ok()
+    });
+    let growth = room.min();
+    Some(Pool { name: name.into(), template, growth, ..Pool::default() })
+}
