@@ -1,0 +1,92 @@
+//! What node exporters say of a node's zones: NodeResourceTopology
+//! (`topology.node.k8s.io/v1alpha2`).
+//!
+//! Owns the object as its definition has it. Must not know what its zones mean to anybody.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+
+/// What a node exporter says of a node: zones, what they have, how far apart they are.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeResourceTopology {
+    /// [`Self::API_VERSION`].
+    pub api_version: String,
+    /// [`Self::KIND`].
+    pub kind: String,
+    /// Its name is the node's.
+    pub metadata: ObjectMeta,
+    /// Such as `SingleNUMANodeContainerLevel`. Deprecated; attributes say it now.
+    pub topology_policies: Vec<String>,
+    /// Of the kubelet: `topologyManagerPolicy`, `topologyManagerScope` and others.
+    pub attributes: Vec<Attribute>,
+    /// NUMA nodes and whatever else a node is divided into.
+    pub zones: Vec<Zone>,
+}
+
+impl NodeResourceTopology {
+    /// The version this is.
+    pub const API_VERSION: &'static str = "topology.node.k8s.io/v1alpha2";
+    /// The kind this is.
+    pub const KIND: &'static str = "NodeResourceTopology";
+
+    /// The value of an attribute.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        let found = self.attributes.iter().find(|attribute| attribute.name == name)?;
+        Some(&found.value)
+    }
+}
+
+/// A part of a node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Zone {
+    /// Such as `node-0`.
+    pub name: String,
+    /// `Node` for NUMA nodes.
+    #[serde(rename = "type")]
+    pub zone_type: String,
+    /// The zone it is part of.
+    pub parent: Option<String>,
+    /// How far zones are.
+    pub costs: Vec<Cost>,
+    /// What else is known.
+    pub attributes: Vec<Attribute>,
+    /// What it has.
+    pub resources: Vec<ZoneResource>,
+}
+
+/// How far a zone is.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    /// The other zone.
+    pub name: String,
+    /// As the firmware's distances: 10 is here.
+    pub value: i64,
+}
+
+/// Something known under a name.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Attribute {
+    /// The name.
+    pub name: String,
+    /// What is known.
+    pub value: String,
+}
+
+/// How much of a resource a zone has.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ZoneResource {
+    /// Such as `cpu` or `nvidia.com/gpu`.
+    pub name: String,
+    /// All of it.
+    pub capacity: Quantity,
+    /// What pods may have.
+    pub allocatable: Quantity,
+    /// What is free.
+    pub available: Quantity,
+}
