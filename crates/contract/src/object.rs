@@ -4,6 +4,7 @@
 
 use berth_api::FieldPath;
 use berth_api::workload::{Workload, WorkloadKind};
+use berth_model::quantity::Quantity;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -60,11 +61,16 @@ impl Object {
             namespace: text("/metadata/namespace").map(str::to_owned),
             name: text("/metadata/name").unwrap_or_default().to_owned(),
         };
-        let what = understand(&reference, &json).map_err(|(field, problem)| ObjectError {
-            object: reference.to_string(),
-            field,
-            problem,
-        })?;
+        let what = understand(&reference, &json)
+            .and_then(|what| match quantities(&json, &what) {
+                Some(wrong) => Err(wrong),
+                None => Ok(what),
+            })
+            .map_err(|(field, problem)| ObjectError {
+                object: reference.to_string(),
+                field,
+                problem,
+            })?;
         Ok(Self { reference, json, what })
     }
 
@@ -109,6 +115,47 @@ fn read<T: DeserializeOwned>(json: &Value) -> Result<Box<T>, Wrong> {
     read.map(Box::new).map_err(|error| (at(error.path()), error.inner().to_string()))
 }
 
+/// Maps that hold quantities, in the kinds that are looked at.
+const QUANTITIES: [&str; 10] = [
+    "requests",
+    "limits",
+    "overhead",
+    "hard",
+    "capacity",
+    "allocatable",
+    "min",
+    "max",
+    "default",
+    "defaultRequest",
+];
+
+/// The first quantity that is none. The types keep them as texts.
+fn quantities(json: &Value, what: &What) -> Option<Wrong> {
+    let counted =
+        matches!(what, What::Workload(_) | What::LimitRange(_) | What::Quota(_) | What::Node(_));
+    counted.then(|| wrong_quantity(json, &FieldPath::root())).flatten()
+}
+
+fn wrong_quantity(value: &Value, path: &FieldPath) -> Option<Wrong> {
+    match value {
+        Value::Array(list) => {
+            let mut items = list.iter().enumerate();
+            items.find_map(|(index, item)| wrong_quantity(item, &path.clone().at(index)))
+        }
+        Value::Object(map) => map.iter().find_map(|(key, inside)| {
+            let path = path.clone().key(key.as_str());
+            match inside.as_object().filter(|_| QUANTITIES.contains(&key.as_str())) {
+                Some(list) => list.iter().find_map(|(name, text)| {
+                    let problem = Quantity::parse(text.as_str()?).err()?;
+                    Some((path.clone().key(name.as_str()), problem.to_string()))
+                }),
+                None => wrong_quantity(inside, &path),
+            }
+        }),
+        _ => None,
+    }
+}
+
 fn at(path: &serde_path_to_error::Path) -> FieldPath {
     use serde_path_to_error::Segment;
     path.iter().fold(FieldPath::root(), |path, segment| match segment {
@@ -133,6 +180,31 @@ mod tests {
         .unwrap_err();
         assert_eq!(error.field.to_string(), "spec.replicas");
         assert!(error.to_string().starts_with("Deployment team/web: spec.replicas: "), "{error}");
+    }
+
+    #[test]
+    fn a_quantity_that_is_none_is_an_error_wherever_it_stands() {
+        for (json, field) in [
+            (
+                json!({ "apiVersion": "v1", "kind": "Pod", "spec": { "containers": [
+                    { "name": "c", "resources": { "limits": { "cpu": 1, "memory": "1Gib" } } }] } }),
+                "spec.containers[0].resources.limits.memory",
+            ),
+            (
+                json!({ "apiVersion": "v1", "kind": "ResourceQuota",
+                        "spec": { "hard": { "requests.nvidia.com/gpu": "four" } } }),
+                "spec.hard[requests.nvidia.com/gpu]",
+            ),
+            (
+                json!({ "apiVersion": "v1", "kind": "LimitRange",
+                        "spec": { "limits": [{ "type": "Pod", "max": { "cpu": "1x" } }] } }),
+                "spec.limits[0].max.cpu",
+            ),
+        ] {
+            let error = Object::new(json).unwrap_err();
+            assert_eq!(error.field.to_string(), field);
+            assert!(error.problem.starts_with("quantity "), "{error}");
+        }
     }
 
     #[test]

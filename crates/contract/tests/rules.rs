@@ -98,10 +98,8 @@ fn rules_find_what_they_say_and_nothing_else() {
                 });
                 match at {
                     Some(at) => drop(left.remove(at)),
-                    None => surplus.push(format!(
-                        "{} {field} :: {}",
-                        finding.rule.code, finding.message
-                    )),
+                    None => surplus
+                        .push(format!("{} {field} :: {}", finding.rule.code, finding.message)),
                 }
             }
             assert!(
