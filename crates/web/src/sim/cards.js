@@ -55,7 +55,7 @@ function podInWords(model, stay) {
     ["Here", `${moment(stay.from_ms)} to ${moment(stay.to_ms)}`],
     ["", `for ${span(stay.to_ms - stay.from_ms)}`],
   ];
-  if (lie !== LIES.indifferent) rows.push(["Lies", h("span", { class: lie === LIES.aligned ? "" : "bad" }, lie.mark ? `${lie.mark} ` : "", `${lie.name}: ${lie.text}`)]);
+  if (lie !== LIES.indifferent) rows.push(["Alignment", h("span", { class: lie === LIES.aligned ? "" : "bad" }, lie.mark ? `${lie.mark} ` : "", `${lie.name}: ${lie.text}`)]);
   return [h("p", { class: "tip-head" }, podName(workload, stay)), pairs(rows)];
 }
 
@@ -93,7 +93,7 @@ class NodeCard {
     this.element = h(
       "article",
       { class: "node" },
-      h("header", {}, h("h4", {}, node.name), this.held, h("p", {}, about)),
+      h("header", {}, h("h3", {}, node.name), this.held, h("p", {}, about)),
       h("div", { class: "numas" }, anatomy(node).map((group) => this.group(group))),
       this.extra,
     );

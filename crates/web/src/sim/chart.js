@@ -137,6 +137,7 @@ class TimeChart {
   }
 
   noteText(scale) {
+    if (this.lines.length === 0) return "No setup is chosen.";
     const empty = this.lines.every(({ buckets }) => buckets.length === 0);
     if (empty) return "Nothing was measured here.";
     const parts = [];
@@ -267,7 +268,8 @@ class TimeChart {
       "g",
       {},
       s("line", { class: "limit", x1: MARGIN.left, x2: this.width - MARGIN.right, y1: y, y2: y }),
-      s("text", { class: "limit-name", x: this.width - MARGIN.right, y: y - 5, "text-anchor": "end" }, label),
+      s("rect", { class: "limit-back", x: this.width - MARGIN.right - label.length * 6.4 - 8, y: y - 19, width: label.length * 6.4 + 8, height: 16, rx: 3 }),
+      s("text", { class: "limit-name", x: this.width - MARGIN.right - 4, y: y - 7, "text-anchor": "end" }, label),
     );
   }
 
@@ -396,6 +398,10 @@ class TimeChart {
     this.svg.addEventListener("pointercancel", () => {
       pressed = null;
       this.brush?.setAttribute("width", 0);
+    });
+    // Dragging with a finger scrolls, so a finger only taps.
+    this.svg.addEventListener("click", (event) => {
+      if (event.pointerType === "touch") shared.now.set(Math.round(place(event)));
     });
     this.svg.addEventListener("keydown", (event) => this.key(event));
     this.svg.addEventListener("blur", () => {

@@ -155,7 +155,10 @@ function renderComparison(report) {
     ),
   );
   const rows = FIGURES.map((about) => (Array.isArray(about) ? groupRow(about[0], runs.length) : figureRow(runs, about)));
-  byId("comparison-table").append(tableBox("The setups side by side", head, h("tbody", {}, rows), { class: "compare" }), setups(runs));
+  const size = runs.length > 3 ? "compare many" : "compare";
+  const box = tableBox("The setups side by side", head, h("tbody", {}, rows), { class: size });
+  if (runs.length === 1) box.classList.add("slender");
+  byId("comparison-table").append(box, setups(runs));
 }
 
 const groupRow = (name, columns) => h("tr", { class: "group" }, h("th", { scope: "rowgroup", colspan: columns + 1 }, name));

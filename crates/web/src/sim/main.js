@@ -15,27 +15,45 @@ function start() {
   }
   // The seed may be larger than what JavaScript keeps exactly, so it is taken from the text.
   renderHead(report, /"seed":\s*(\d+)/.exec(text)?.[1] ?? String(report.seed));
-  shared.now.set(Math.round(report.duration_ms / 2));
-  if (report.runs.length === 0) {
-    for (const section of document.querySelectorAll("main > section")) absent(section.id);
-    byId("nothing").hidden = false;
-    renderAssumptions(report);
-    byId("assumptions").hidden = report.assumptions.length === 0;
-    return;
+  shared.now.set(busiestMoment(report));
+  const parts = [
+    ["comparison", renderTiles],
+    ["comparison", renderComparison],
+    ["over-time", renderCharts],
+    ["map", renderMap],
+    ["services", renderServices],
+    ["waits", renderClasses],
+    ["rejections", renderRejections],
+    ["teams", renderTeams],
+    ["waiting", renderWaiting],
+    ["happenings", renderHappenings],
+    ["assumptions", renderAssumptions],
+  ];
+  const nothing = report.runs.length === 0;
+  byId("nothing").hidden = !nothing;
+  for (const [id, render] of parts) {
+    if (nothing && id !== "assumptions") {
+      absent(id);
+      continue;
+    }
+    try {
+      render(report);
+    } catch (error) {
+      console.error(error);
+      byId(id).append(h("p", { class: "notice" }, `This part could not be drawn: ${error.message}`));
+    }
   }
-  renderTiles(report);
-  renderComparison(report);
-  renderCharts(report);
-  renderMap(report);
-  renderServices(report);
-  renderClasses(report);
-  renderRejections(report);
-  renderTeams(report);
-  renderWaiting(report);
-  renderHappenings(report);
-  renderAssumptions(report);
   followContents();
   document.documentElement.dataset.ready = "true";
+}
+
+/** The first moment of the last run at which the most GPUs were handed out: there is something to see. */
+function busiestMoment(report) {
+  const series = report.runs[report.runs.length - 1]?.series;
+  if (!series || series.allocated.length === 0) return Math.round(report.duration_ms / 2);
+  const most = series.allocated.reduce((a, b) => Math.max(a, b));
+  const step = series.allocated.indexOf(most);
+  return Math.min(report.duration_ms, Math.round((step + 0.5) * series.step_ms));
 }
 
 /** Marks in the contents which section is being read. */

@@ -48,7 +48,7 @@ class MapPane {
     this.body = h("div", { class: "pane-body" });
     this.element = h("section", { class: "pane", "aria-label": `Map of ${run.name}` }, h("p", { class: "pane-head" }, h("b", { class: "run-name" }, swatch(run.colour), run.name), this.counts), this.body);
     this.grid = new NodeGrid(model, this.occupancy, (n) => this.choose(n));
-    this.detail = h("aside", { class: "detail" });
+    this.detail = h("aside", { class: "detail", "aria-live": "polite", "aria-label": "The chosen node" });
     this.width = 0;
     onWidth(this.body, (width) => {
       this.width = width;
@@ -78,7 +78,7 @@ class MapPane {
 
   arrangeGrid(nodes) {
     const zoom = (by, label, text) => h("button", { type: "button", "aria-label": label, onclick: () => this.grid.zoom(by) }, text);
-    this.body.replaceChildren(h("div", { class: "controls zoom" }, zoom(-1, "Smaller tiles", MINUS), zoom(1, "Larger tiles", "+"), h("span", { class: "quiet" }, "Choose a node to see it in full. A tile has a cell per GPU, a row per socket; the strip below is pinned CPUs.")), this.detail, this.grid.element);
+    this.body.replaceChildren(h("div", { class: "controls zoom" }, zoom(-1, "Smaller tiles", MINUS), zoom(1, "Larger tiles", "+"), h("span", { class: "quiet" }, "Choose a node to see it in full. A tile has a cell per GPU, a row per socket; the strip below is pinned CPUs.")), this.grid.element, this.detail);
     if (this.grid.chosen === null || !nodes.includes(this.grid.chosen)) this.choose(null);
     this.grid.show(nodes, this.width);
   }
@@ -153,6 +153,8 @@ function renderMapControls(model, arrange, refresh, runSelects) {
   byId("map-controls").append(...runSelects.filter(Boolean), paint, ...(pools.length > 1 ? [poolSelect.element] : []), h("label", { class: "field grow" }, h("span", {}, "Find"), input), found);
 }
 
+const lieMark = (mark) => h("b", { class: "lie-mark" }, mark);
+
 /** What colours and marks mean, and how many pods they stand for now. */
 function renderLegend(model, panes, box) {
   const counts = new Map();
@@ -170,12 +172,15 @@ function renderLegend(model, panes, box) {
       }
     });
   }
+  const byLie = model.paint === "lie";
+  const marks = byLie ? [] : [LIES.misaligned, LIES.floating];
+  const markOf = (label) => byLie && Object.values(LIES).find((lie) => lie.name === label)?.mark;
   const order = (label) => (CLASSES.includes(label) ? CLASSES.indexOf(label) : 9);
   const entries = [...counts].sort((a, b) => order(a[0]) - order(b[0]) || (a[0] < b[0] ? -1 : 1));
   box.replaceChildren(
-    ...entries.map(([label, { colour, n }]) => h("span", {}, swatch(colour), label, h("small", {}, count(n)))),
+    ...entries.map(([label, { colour, n }]) => h("span", {}, swatch(colour), markOf(label) ? lieMark(markOf(label)) : null, label, h("small", {}, count(n)))),
     h("span", {}, swatch("--free"), "free"),
-    ...[LIES.misaligned, LIES.floating].map((lie) => h("span", { title: lie.text }, h("b", { class: "lie-mark" }, lie.mark), lie.name, h("small", {}, count(lies.get(lie) ?? 0)))),
+    ...marks.map((lie) => h("span", { title: lie.text }, lieMark(lie.mark), lie.name, h("small", {}, count(lies.get(lie) ?? 0)))),
   );
 }
 
@@ -195,6 +200,8 @@ function renderClock(report, occupancy, run) {
     slider.setAttribute("aria-valuetext", moment(at));
     byId("moment-text").textContent = moment(at);
   });
+  const paces = [0.05, 0.2, 1, 4];
+  byId("speed").append(...paces.map((pace) => h("option", { value: pace, selected: pace === 1 }, `${span(Math.max(1, (end / PLAY_MS) * SECOND * pace))} a second`)));
   let playing = false;
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const show = () => {
@@ -233,7 +240,7 @@ function renderScrubber(report, run) {
     const { series } = run();
     const [wide, high] = [600, 34];
     const points = gather(series.allocated, series.step_ms, 0, report.duration_ms, Math.max(series.step_ms, report.duration_ms / 200));
-    const max = Math.max(1, ...series.gpus, ...points.map((p) => p.max));
+    const max = points.reduce((most, p) => Math.max(most, p.max), series.gpus.reduce((a, b) => Math.max(a, b), 1));
     svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
     const x = (at) => ((at / report.duration_ms) * wide).toFixed(1);
     const d = points.map((p) => `L${x((p.from + p.to) / 2)},${(high - (p.mean / max) * high).toFixed(1)}`).join("");

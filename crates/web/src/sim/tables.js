@@ -6,6 +6,17 @@ function absent(id) {
   document.querySelector(`nav a[href="#${id}"]`)?.parentElement.remove();
 }
 
+/**
+ * Rows that belong together, each an array of cells. `name()` stands beside them, or above them where
+ * the window is narrow.
+ */
+function groupOfRows(name, rows) {
+  const above = h("tr", { class: "above" }, h("th", { scope: "rowgroup", colspan: rows[0].flat(Infinity).length }, name()));
+  const beside = h("th", { class: "beside", scope: "rowgroup", rowspan: rows.length }, name());
+  return h("tbody", {}, above, rows.map((cells, i) => h("tr", {}, i === 0 ? beside : null, cells)));
+}
+const groupColumn = (name) => columnHead(name, { class: "beside" });
+
 const runCell = (run) => h("td", { class: "run-cell" }, swatch(run.colour), run.name);
 
 /** A bar as long as a part of what is longest; `inner` is the part of it that is filled strongly. */
@@ -21,7 +32,7 @@ function renderServices(report) {
   const head = h(
     "tr",
     {},
-    columnHead("Service"),
+    groupColumn("Service"),
     columnHead("Setup"),
     columnHead("p50", { class: "number" }),
     columnHead("p99", { class: "number" }),
@@ -39,19 +50,8 @@ function renderServices(report) {
     const about = [workload.class, workload.team].filter(Boolean).join(", ");
     // One scale for all setups, so that their lines can be compared.
     const most = found.reduce((max, { service }) => list(service.p99_us_series).reduce((a, b) => Math.max(a, b), Math.max(max, number(service.objective_us))), 1);
-    return h(
-      "tbody",
-      {},
-      found.map(({ run, service }, i) =>
-        h(
-          "tr",
-          {},
-          i === 0 ? h("th", { scope: "rowgroup", rowspan: found.length }, fullName(workload), about ? h("small", {}, about) : null) : null,
-          runCell(run),
-          serviceCells(run, service, most),
-        ),
-      ),
-    );
+    const name = () => [fullName(workload), about ? h("small", {}, about) : null];
+    return groupOfRows(name, found.map(({ run, service }) => [runCell(run), serviceCells(run, service, most)]));
   });
   byId("services-table").append(tableBox("Latency of each service under each setup", head, bodies, { class: "grouped" }));
 }
@@ -82,27 +82,22 @@ function renderClasses(report) {
   const head = h(
     "tr",
     {},
-    columnHead("Class"),
+    groupColumn("Class"),
     columnHead("Setup"),
     columnHead([h("span", { class: "wait-axis" }, waitTicks(longest, place))], { class: "wait-head" }),
     ["p50", "p90", "p99", "longest", "pods", "started", "preempted"].map((name) => columnHead(name, { class: "number" })),
   );
   const bodies = names.map((name) => {
     const found = report.runs.flatMap((run) => run.classes.filter((c) => c.class === name).map((c) => ({ run, c })));
-    return h(
-      "tbody",
-      {},
-      found.map(({ run, c }, i) =>
-        h(
-          "tr",
-          {},
-          i === 0 ? h("th", { scope: "rowgroup", rowspan: found.length }, h("span", { class: "run-name" }, swatch(classColour(name)), name || "no class")) : null,
-          runCell(run),
-          h("td", {}, waitRange(c, place, run.colour)),
-          [c.wait_p50_ms, c.wait_p90_ms, c.wait_p99_ms, c.wait_max_ms].map((ms) => h("td", { class: "number" }, c.pods > 0 ? span(number(ms)) : NONE)),
-          [c.pods, c.started, c.preempted].map((n) => h("td", { class: "number" }, count(number(n)))),
-        ),
-      ),
+    const head = () => h("span", { class: "run-name" }, swatch(classColour(name)), name || "no class");
+    return groupOfRows(
+      head,
+      found.map(({ run, c }) => [
+        runCell(run),
+        h("td", {}, waitRange(c, place, run.colour)),
+        [c.wait_p50_ms, c.wait_p90_ms, c.wait_p99_ms, c.wait_max_ms].map((ms) => h("td", { class: "number" }, c.pods > 0 ? span(number(ms)) : NONE)),
+        [c.pods, c.started, c.preempted].map((n) => h("td", { class: "number" }, count(number(n)))),
+      ]),
     );
   });
   byId("waits-table").append(tableBox("How long pods waited, by class of work", head, bodies, { class: "grouped" }));
@@ -132,16 +127,8 @@ function waitRange(c, place, colour) {
 
 /** One row of bars per name, one bar per run. */
 function barTable(report, caption, nameHead, names, cells) {
-  const head = h("tr", {}, columnHead(nameHead), columnHead("Setup"), cells.heads);
-  const bodies = names.map((name) =>
-    h(
-      "tbody",
-      {},
-      report.runs.map((run, i) =>
-        h("tr", {}, i === 0 ? h("th", { scope: "rowgroup", rowspan: report.runs.length }, name || "no team") : null, runCell(run), cells.of(run, name)),
-      ),
-    ),
-  );
+  const head = h("tr", {}, groupColumn(nameHead), columnHead("Setup"), cells.heads);
+  const bodies = names.map((name) => groupOfRows(() => name || "no team", report.runs.map((run) => [runCell(run), cells.of(run, name)])));
   return tableBox(caption, head, bodies, { class: "grouped" });
 }
 
@@ -175,7 +162,7 @@ function renderTeams(report) {
   byId("teams-table").append(
     barTable(report, "What teams had and what it cost", "Team", names, {
       heads: [
-        columnHead("Cost, the busy part of it in full colour", { class: "wide" }),
+        columnHead(hiddenText("Bar"), { class: "wide" }),
         ["Cost", "GPU hours", "of it busy"].map((name) => columnHead(name, { class: "number" })),
       ],
       of: (run, name) => {
@@ -219,7 +206,7 @@ function renderHappenings(report) {
   }
   show();
   const head = h("tr", {}, columnHead("When"), columnHead("Kind"), columnHead("Setup"), columnHead("What happened"));
-  const box = tableBox("What happened, first things first", head, body, { class: "happenings" });
+  const box = tableBox("What happened, first things first", head, body, { class: "stack" });
   box.classList.add("tall");
   byId("happenings-table").append(h("div", { class: "controls" }, runSelect.element, kindSelect.element), box, h("div", { class: "controls" }, info, more));
 }
@@ -258,11 +245,11 @@ function renderWaiting(report) {
       {},
       h("th", { scope: "row" }, fullName(workload), about ? h("small", {}, about) : null),
       runCell(run),
-      h("td", { class: "number" }, count(number(group.pods))),
+      h("td", { class: "number" }, count(number(group.pods)), h("span", { class: "narrow" }, number(group.pods) === 1 ? " pod" : " pods")),
       h("td", { class: "prose" }, words(group.why)),
     );
   });
-  byId("waiting-table").append(tableBox("Pods that never started", head, h("tbody", {}, rows)));
+  byId("waiting-table").append(tableBox("Pods that never started", head, h("tbody", {}, rows), { class: "stack" }));
 }
 
 function renderAssumptions(report) {
@@ -271,43 +258,51 @@ function renderAssumptions(report) {
   const rows = report.assumptions.map((a) =>
     h("tr", {}, h("th", { scope: "row" }, words(a.name)), h("td", { class: "prose" }, words(a.value)), h("td", { class: "prose quiet" }, words(a.source))),
   );
-  byId("assumptions-table").append(tableBox("What the figures rest on", head, h("tbody", {}, rows)));
+  byId("assumptions-table").append(tableBox("What the figures rest on", head, h("tbody", {}, rows), { class: "stack" }));
 }
 
 function renderCharts(report) {
   const { runs } = report;
   if (runs.length === 0 || report.duration_ms === 0) return absent("over-time");
   shared.view.set({ from: 0, to: report.duration_ms });
-  const gpus = { tick: countShort, format: (v) => trim(v, 1), runs, ceiling: (run) => run.series.gpus };
-  const charts = [
-    new TimeChart(report, { ...gpus, title: "GPUs allocated", values: (run) => run.series.allocated }),
-    new TimeChart(report, { ...gpus, title: "GPUs busy", values: (run) => run.series.utilised }),
-    latencyChart(report),
-    new TimeChart(report, { runs, title: "Pods waiting", tick: countShort, format: (v) => trim(v, 1), values: (run) => run.series.waiting }),
-    new TimeChart(report, { runs, title: "GPUs stranded", unit: "free in pieces no typical pod can use", tick: countShort, format: (v) => trim(v, 2), values: (run) => run.series.fragmented }),
-    new TimeChart(report, { runs, title: "Rejections by kubelets", columns: true, tick: countShort, format: count, values: (run) => run.series.rejections }),
-    new TimeChart(report, { runs, title: "Preemptions", columns: true, tick: countShort, format: count, values: (run) => run.series.preemptions }),
+  const gpus = { tick: countShort, format: (v) => trim(v, 1), ceiling: (run) => run.series.gpus };
+  const lines = { tick: countShort, format: (v) => trim(v, 2) };
+  const sums = { tick: countShort, format: count, columns: true };
+  const specs = [
+    { ...gpus, title: "GPUs allocated", values: (run) => run.series.allocated },
+    { ...gpus, title: "GPUs busy", values: (run) => run.series.utilised },
+    latencySpec(report),
+    { ...lines, title: "Pods waiting", values: (run) => run.series.waiting },
+    { ...lines, title: "GPUs stranded", unit: "free in pieces no typical pod can use", values: (run) => run.series.fragmented },
+    { ...sums, title: "Rejections by kubelets", values: (run) => run.series.rejections },
+    { ...sums, title: "Preemptions", values: (run) => run.series.preemptions },
   ];
-  byId("charts").append(...charts.filter((chart) => chart).map((chart) => chart.figure));
+  // A line along zero says no more than the zero in the comparison.
+  const telling = specs.filter((spec) => runs.some((run) => spec.values(run).some((value) => value > 0)));
+  if (telling.length === 0) return absent("over-time");
+  for (const spec of telling) {
+    const chart = new TimeChart(report, { ...spec, runs });
+    spec.made?.(chart);
+    byId("charts").append(chart.figure);
+  }
   renderChartControls(report);
 }
 
 /** The p99 of all requests or of one service, with what was promised. */
-function latencyChart(report) {
+function latencySpec(report) {
   const { runs } = report;
-  const measured = runs.some((run) => run.series.p99_us.some((v) => v > 0) || run.services.length > 0);
-  if (!measured) return null;
   const ids = [...new Set(runs.flatMap((run) => run.services.map((service) => service.workload)))];
   let chosen = "";
+  let chart = null;
   const of = (run) => run.services.find((service) => String(service.workload) === chosen);
   const choice = select("Service", [["", "All requests"], ...ids.map((id) => [String(id), fullName(workloadOf(report, id))])], (value) => {
     chosen = value;
     chart.redraw();
   });
-  const chart = new TimeChart(report, {
-    runs,
+  return {
     title: "p99 latency",
     control: ids.length > 0 ? choice.element : null,
+    made: (made) => { chart = made; },
     log: true,
     gaps: true,
     tick: latencyShort,
@@ -319,8 +314,7 @@ function latencyChart(report) {
       // Where services are promised different things, no line is about all requests.
       return promised.length === 1 ? [{ value: promised[0], label: `objective ${latency(promised[0])}` }] : [];
     },
-  });
-  return chart;
+  };
 }
 
 function renderChartControls(report) {
