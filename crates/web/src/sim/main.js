@@ -1,0 +1,75 @@
+// Reads the report out of the page and shows it. A part that fails says so in its own place, so that
+// the others can still be read.
+
+function start() {
+  const text = byId("report").textContent;
+  let report;
+  try {
+    report = readReport(text);
+  } catch (error) {
+    byId("title").textContent = "This report cannot be read";
+    byId("description").textContent = `Its data is not what the page expects: ${error.message}`;
+    document.querySelector("main").hidden = true;
+    document.querySelector("nav").hidden = true;
+    return;
+  }
+  // The seed may be larger than what JavaScript keeps exactly, so it is taken from the text.
+  renderHead(report, /"seed":\s*(\d+)/.exec(text)?.[1] ?? String(report.seed));
+  shared.now.set(busiestMoment(report));
+  const parts = [
+    ["comparison", renderTiles],
+    ["comparison", renderComparison],
+    ["over-time", renderCharts],
+    ["map", renderMap],
+    ["services", renderServices],
+    ["waits", renderClasses],
+    ["rejections", renderRejections],
+    ["teams", renderTeams],
+    ["waiting", renderWaiting],
+    ["happenings", renderHappenings],
+    ["assumptions", renderAssumptions],
+  ];
+  const nothing = report.runs.length === 0;
+  byId("nothing").hidden = !nothing;
+  for (const [id, render] of parts) {
+    if (nothing && id !== "assumptions") {
+      absent(id);
+      continue;
+    }
+    try {
+      render(report);
+    } catch (error) {
+      console.error(error);
+      byId(id).append(h("p", { class: "notice" }, `This part could not be drawn: ${error.message}`));
+    }
+  }
+  followContents();
+  document.documentElement.dataset.ready = "true";
+}
+
+/** The first moment of the last run at which the most GPUs were handed out: there is something to see. */
+function busiestMoment(report) {
+  const series = report.runs[report.runs.length - 1]?.series;
+  if (!series || series.allocated.length === 0) return Math.round(report.duration_ms / 2);
+  const most = series.allocated.reduce((a, b) => Math.max(a, b));
+  const step = series.allocated.indexOf(most);
+  return Math.min(report.duration_ms, Math.round((step + 0.5) * series.step_ms));
+}
+
+/** Marks in the contents which section is being read. */
+function followContents() {
+  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+  const watcher = new IntersectionObserver(
+    (entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (!isIntersecting) continue;
+        for (const link of links.values()) link.removeAttribute("aria-current");
+        links.get(target.id)?.setAttribute("aria-current", "true");
+      }
+    },
+    { rootMargin: "-20% 0px -75% 0px" },
+  );
+  for (const section of document.querySelectorAll("main > section:not([hidden])")) watcher.observe(section);
+}
+
+start();
