@@ -5,6 +5,8 @@
 
 mod lint;
 mod output;
+mod replay;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -20,11 +22,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Sim(sim::Sim),
+    Replay(replay::Replay),
     Lint(lint::Lint),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Sim(sim) => sim.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Lint(lint) => lint.run(),
     };
     outcome.unwrap_or_else(|error| output::failed(&error))

@@ -3,9 +3,11 @@
 //! Owns standard output and standard error. Must not know what is said there.
 
 use std::io::{self, IsTerminal, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use berth_manifest::LoadError;
 use clap::ValueEnum;
 
 /// Something was found.
@@ -58,4 +60,23 @@ pub(crate) fn complain(text: &str) {
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     complain(&format!("error: {error:#}\n"));
     ExitCode::from(UNUSABLE)
+}
+
+/// What is wrong with files, with the line it is in.
+pub(crate) fn load_failed(error: &LoadError) -> anyhow::Error {
+    match error {
+        LoadError::Text(problem) => anyhow!("{problem}\n{}", problem.snippet().trim_end()),
+        LoadError::File { .. } => anyhow!("{error}"),
+    }
+}
+
+/// Writes a file as a whole or not at all.
+pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let failed = || format!("{} cannot be written", path.display());
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))
+        .with_context(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.flush()).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
 }

@@ -14,6 +14,7 @@ mod meter;
 mod node;
 pub mod report;
 mod run;
+pub mod text;
 mod world;
 
 pub use node::NodeError;

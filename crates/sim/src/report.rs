@@ -151,6 +151,8 @@ pub struct Summary {
     pub p99_us: u64,
     /// Times at which a service's p99 was above its objective for a while.
     pub breaches: u64,
+    /// For how long, all services together.
+    pub above_ms: i64,
     /// The part of the time of running GPU pods in which CPUs and GPU were near each other.
     pub aligned: f64,
     /// Pods that were created.
@@ -219,6 +221,8 @@ pub struct ServiceReport {
     pub objective_us: u64,
     /// Times it was above that for a while.
     pub breaches: u64,
+    /// For how long in all.
+    pub above_ms: i64,
     /// Replicas that were ready, averaged over time.
     pub replicas: f64,
     /// The part of its replicas' time in which CPUs and GPU were near each other.

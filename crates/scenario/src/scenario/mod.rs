@@ -1,13 +1,18 @@
-//! Scenarios.
+//! Scenarios: what `berth sim` plays.
+//!
+//! Owns the file's fields, what its pools become, and how behaviour, arrivals and failures are tied to
+//! the workloads of manifests. Must not know what comes of it.
 
 mod assemble;
 mod file;
+mod load;
 mod pools;
 mod units;
 
 use berth_sim::experiment::NodeSetup;
 
 pub use file::{API_VERSION, KIND};
+pub use load::load;
 pub use pools::Wrong as PoolError;
 
 /// So many nodes of two sockets and eight H100s, as Berth recommends to set them up.

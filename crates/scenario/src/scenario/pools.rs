@@ -24,6 +24,7 @@ use berth_model::workload::{CapacityType, PoolClasses, WorkloadClass};
 use berth_sim::experiment::{NodeSetup, PoolSetup, Sharing};
 
 use super::file::{self, Manager, SharingMethod};
+use crate::cluster::Prices;
 
 /// What is wrong with a field of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,33 +45,6 @@ const NODES_MAX: usize = 100_000;
 const NUMA_MAX: usize = 16;
 const CPUS_MAX: usize = 1_024;
 const GPUS_MAX: usize = 64;
-
-/// On-demand prices of a GPU with its part of a node, in micro-dollars per hour: us-east-1,
-/// 2026-07-20.
-const PRICES: [(&str, i64); 10] = [
-    ("A10G", 1_006_000),
-    ("L40S", 1_861_000),
-    ("L4", 805_000),
-    ("A100-SXM4-40GB", 2_745_000),
-    ("A100", 3_431_000),
-    ("H100", 6_880_000),
-    ("H200", 7_912_000),
-    ("B200", 14_240_000),
-    ("RTX-PRO-6000", 3_363_000),
-    ("T4", 526_000),
-];
-
-/// Of a CPU on a node without GPUs.
-const MICROUSD_PER_CPU_HOUR: i64 = 48_000;
-
-/// What a node of the pool costs for an hour.
-pub(crate) fn price_microusd(product: &str, gpus: usize, cpus: usize) -> i64 {
-    let known = PRICES.iter().find(|(name, _)| product.contains(name));
-    match known {
-        Some((_, price)) => price * gpus as i64,
-        None => MICROUSD_PER_CPU_HOUR * cpus as i64,
-    }
-}
 
 /// The pool's nodes, and the pool itself where it can grow.
 pub(crate) struct Built {
@@ -147,23 +121,24 @@ fn template(pool: &file::Pool) -> Result<NodeSetup, Wrong> {
     let kubelet = kubelet(&pool.kubelet, &machine)?;
     let gpus =
         pool.gpus.as_ref().map_or_else(|| Ok(Vec::new()), |gpus| described(gpus, &machine))?;
-    let product = pool.gpus.as_ref().map_or("", |gpus| gpus.product.as_str());
-    let microusd_per_hour = match pool.price_per_hour {
-        Some(dollars) if (0.0..1e6).contains(&dollars) => (dollars * 1e6).round() as i64,
+    let stated = match pool.price_per_hour {
+        Some(dollars) if (0.0..1e6).contains(&dollars) => Some((dollars * 1e6).round() as i64),
         Some(dollars) => return Err(wrong("pricePerHour", format!("{dollars} is no price"))),
-        None => price_microusd(product, gpus.len(), cpus),
+        None => None,
     };
+    let node = Node {
+        name: "".into(),
+        labels: labels(pool, &gpus),
+        taints: pool.taints.iter().map(|text| taint(text)).collect::<Result<_, _>>()?,
+        unschedulable: false,
+        allocatable: allocatable(&pool.kubelet, &machine, cpus),
+        images: Vec::new(),
+        models: pool.models.iter().map(|model| model.as_str().into()).collect(),
+    };
+    let microusd_per_hour = Prices::default().node(&node, &gpus, stated).unwrap_or(0);
     let sharing = pool.gpus.as_ref().and_then(|gpus| gpus.sharing);
     Ok(NodeSetup {
-        node: Node {
-            name: "".into(),
-            labels: labels(pool, &gpus),
-            taints: pool.taints.iter().map(|text| taint(text)).collect::<Result<_, _>>()?,
-            unschedulable: false,
-            allocatable: allocatable(&pool.kubelet, &machine, cpus),
-            images: Vec::new(),
-            models: pool.models.iter().map(|model| model.as_str().into()).collect(),
-        },
+        node,
         machine: Arc::new(machine),
         kubelet,
         gpus,

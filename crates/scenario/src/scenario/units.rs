@@ -9,7 +9,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// A time, in microseconds: `90d`, `1h30m`, `45s`, `8.2ms`, `500us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time {
+pub(crate) struct Time {
     us: u64,
 }
 
@@ -21,12 +21,12 @@ const TIME_UNITS: [(&str, f64); 7] =
 
 impl Time {
     /// In milliseconds.
-    pub fn ms(self) -> i64 {
+    pub(crate) fn ms(self) -> i64 {
         i64::try_from(self.us / 1000).unwrap_or(i64::MAX)
     }
 
     /// In microseconds.
-    pub fn us(self) -> u64 {
+    pub(crate) fn us(self) -> u64 {
         self.us
     }
 
@@ -57,15 +57,15 @@ impl Time {
 
 /// An amount of memory: `40Gi`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes(pub u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 /// A part of something: `14%` or `0.14`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part(pub f64);
+pub(crate) struct Part(pub(crate) f64);
 
 impl Part {
     /// In thousandths.
-    pub fn milli(self) -> u32 {
+    pub(crate) fn milli(self) -> u32 {
         (self.0 * 1000.0).round() as u32
     }
 

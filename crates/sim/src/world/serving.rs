@@ -38,6 +38,8 @@ pub(crate) struct ServiceState {
     pub(crate) served: f64,
     pub(crate) lost: f64,
     pub(crate) breaches: u64,
+    /// For how long p99 was above the objective.
+    pub(crate) above_ms: i64,
     /// Since when p99 has been on the other side of the objective.
     turned_ms: Option<i64>,
     is_breached: bool,
@@ -272,7 +274,9 @@ impl World<'_> {
             .map(|state| state.ready.iter().map(|(id, replica)| (*id, *replica)).collect())
             .unwrap_or_default();
         if replicas.is_empty() {
-            window.lost = per_s * seconds;
+            // Before the first replica was ready, nobody had been told of the service.
+            let has_served = self.services.get(&workload).is_some_and(|state| state.served > 0.0);
+            window.lost = if has_served { per_s * seconds } else { 0.0 };
             return window;
         }
         let each_per_s = per_s / replicas.len() as f64;
@@ -324,13 +328,11 @@ impl World<'_> {
         let is_above =
             window.lost > 0.0 || self.curves.exceeds(requests, 0.99, objective_us as f64);
         let patience_ms = self.experiment.assumptions.breach_ms;
+        let window_ms = self.experiment.assumptions.window_ms;
         let now_ms = self.now_ms;
         let name = self.experiment.workloads.get(workload).map(|one| one.outline.name.clone());
         let Some(state) = self.services.get_mut(&workload) else { return };
-        // Before the first replica was ready nothing could be promised.
-        if state.served <= 0.0 && window.requests.is_empty() {
-            return;
-        }
+        state.above_ms += if is_above { window_ms } else { 0 };
         if is_above == state.is_breached {
             state.turned_ms = None;
             return;

@@ -1,0 +1,195 @@
+//! Reads a scenario and everything it names.
+//!
+//! Owns which files belong to it: its own, whose other objects are manifests too, and those it names,
+//! relative to it. Must not know what the fields mean.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use berth_api::FieldPath;
+use berth_api::Lower as _;
+use berth_engine::event::Event;
+use berth_manifest::{Document, LoadError, Object, Strictness, read_file};
+use berth_sim::experiment as sim;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::assemble::{Form, Given, Made, Wrong, assemble};
+use super::file::{self, API_VERSION, KIND, Scenario};
+use crate::cluster::{Cluster, Objects, Prices};
+use crate::traces::requests::{self, TokenSpeed, Trace};
+use crate::workloads::{WorkloadPods, pods_of};
+
+/// Reads a scenario from a file.
+pub fn load(path: &Path) -> Result<sim::Experiment, LoadError> {
+    let source = read_file(path)?;
+    let documents = berth_manifest::read(&source)?;
+    let (mut scenarios, mut manifests): (Vec<Document>, Vec<Document>) =
+        documents.into_iter().partition(|one| one.kind() == KIND && one.group() == "berth.dev");
+    let Some(document) = scenarios.pop() else {
+        let message =
+            format!("holds no scenario; write `apiVersion: {API_VERSION}`, `kind: {KIND}`");
+        return Err(LoadError::File { path: path.to_owned(), message });
+    };
+    if let Some(other) = scenarios.pop() {
+        let problem = document.problem(FieldPath::root(), "is a second scenario");
+        let remedy = format!("leave one out; the first is {}", other.label());
+        return Err(problem.with_remedy(remedy).into());
+    }
+    if document.api_version() != API_VERSION {
+        let field = FieldPath::root().key("apiVersion");
+        let problem = document.problem(field, format!("{:?} is unknown", document.api_version()));
+        return Err(problem.with_remedy(format!("write {API_VERSION}")).into());
+    }
+    let Scenario { metadata, spec, .. } = document.decode()?;
+    let beside = path.parent().unwrap_or(Path::new("")).to_owned();
+    for (field, files) in
+        [("manifests", &spec.manifests), ("cluster.manifests", &spec.cluster.manifests)]
+    {
+        let field = FieldPath::parse(&format!("spec.{field}"));
+        manifests.append(&mut named(&document, &field, &beside, files)?);
+    }
+    let mut given = given(manifests)?;
+    given.made.sort_by_key(|made| {
+        (made.outline.namespace.clone(), made.outline.name.clone(), made.outline.kind.clone())
+    });
+    let mut read_trace = |load: &file::Load, latency: Option<&file::Latency>| {
+        trace(&beside, load, latency).map_err(|error| error.to_string())
+    };
+    let assembled = assemble(&metadata.name, &spec, given, &mut read_trace);
+    assembled.map_err(|Wrong { field, message }| document.problem(field, message).into())
+}
+
+/// Objects of files that a field names.
+fn named(
+    document: &Document,
+    field: &FieldPath,
+    beside: &Path,
+    files: &[String],
+) -> Result<Vec<Document>, LoadError> {
+    let mut documents = Vec::new();
+    for (at, file) in files.iter().enumerate() {
+        let paths: [PathBuf; 1] = [beside.join(file)];
+        let loaded = berth_manifest::load(&paths, &mut io::empty(), Strictness::Manifest);
+        documents.append(&mut loaded.map_err(|error| match error {
+            LoadError::File { message, .. } => {
+                let problem = document.problem(field.clone().at(at), format!("{file}: {message}"));
+                LoadError::Text(problem)
+            }
+            other => other,
+        })?);
+    }
+    Ok(documents)
+}
+
+/// What the objects amount to.
+fn given(documents: Vec<Document>) -> Result<Given, LoadError> {
+    let objects = Objects::new(documents)?;
+    let mut cluster = Cluster::default();
+    cluster.add(&objects, false)?;
+    let prices = Prices::default();
+    let mut given = Given::default();
+    for node in &cluster.nodes {
+        let setup = node.setup(&prices).map_err(|problem| {
+            let path = PathBuf::from(format!("Node {}", node.node.name));
+            LoadError::File { path, message: problem }
+        })?;
+        given.nodes.push(setup);
+    }
+    for workload in pods_of(&objects, &cluster)? {
+        given.objects.extend(workload.groupings.iter().cloned().map(Event::Grouping));
+        given.made.append(&mut made(&workload)?);
+    }
+    given.objects.extend(cluster.priority_classes.iter().cloned().map(Event::PriorityClass));
+    given.objects.extend(cluster.quotas.iter().cloned().map(Event::Quota));
+    given.objects.extend(cluster.pools.iter().cloned().map(Event::Pool));
+    // What is left of budgets is counted as pods come and go.
+    let others = cluster.others.into_iter().filter(|event| !matches!(event, Event::Budget(_)));
+    given.objects.extend(others);
+    for read in &objects.0 {
+        if let Object::PodDisruptionBudget(budget) = &read.object {
+            given.budgets.extend(budget_of(&read.document, budget)?);
+        }
+    }
+    Ok(given)
+}
+
+fn made(workload: &WorkloadPods) -> Result<Vec<Made>, LoadError> {
+    let several = workload.templates.len() > 1;
+    let mut all = Vec::new();
+    for (at, template) in workload.templates.iter().enumerate() {
+        if let Some(refused) = &template.refused {
+            let problem = workload.document.problem(FieldPath::root(), refused.clone());
+            return Err(problem.into());
+        }
+        let form = match (template.job, template.copies) {
+            (Some(job), _) => Form::Job {
+                completions: job.completions,
+                parallelism: job.parallelism,
+                retries: job.backoff_limit,
+            },
+            (None, None) => Form::PerNode,
+            (None, Some(_)) if workload.kind == berth_api::workload::WorkloadKind::Pod => Form::Pod,
+            (None, Some(copies)) => Form::Replicas(copies),
+        };
+        let mut outline = workload.outline.clone();
+        if several {
+            outline.name = format!("{}-{at}", outline.name);
+        }
+        if outline.team.is_empty() {
+            outline.team.clone_from(&outline.namespace);
+        }
+        all.push(Made { outline, template: template.spec.clone(), form });
+    }
+    Ok(all)
+}
+
+fn budget_of(
+    document: &Document,
+    budget: &PodDisruptionBudget,
+) -> Result<Option<sim::Budget>, LoadError> {
+    let lowered =
+        budget.lower().map_err(|error| document.lower_problem(&FieldPath::root(), &error))?;
+    let Some(selector) = lowered.selector else { return Ok(None) };
+    let Some(spec) = &budget.spec else { return Ok(None) };
+    let amount = |field: &str, value: &IntOrString| match value {
+        IntOrString::Int(count) => Ok(sim::Amount::Count(u32::try_from(*count).unwrap_or(0))),
+        IntOrString::String(text) => {
+            let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
+            percent.map(sim::Amount::Percent).ok_or_else(|| {
+                let field = FieldPath::root().key("spec").key(field);
+                let problem = document.problem(field, format!("{text:?} is no number"));
+                LoadError::Text(problem.with_remedy("write a number, or a percentage such as 50%"))
+            })
+        }
+    };
+    let bound = match (&spec.min_available, &spec.max_unavailable) {
+        (Some(least), _) => sim::BudgetBound::MinAvailable(amount("minAvailable", least)?),
+        (None, Some(most)) => sim::BudgetBound::MaxUnavailable(amount("maxUnavailable", most)?),
+        (None, None) => return Ok(None),
+    };
+    let (namespace, name) = (lowered.namespace, lowered.name);
+    Ok(Some(sim::Budget { namespace, name, selector, bound }))
+}
+
+/// The trace that a load names.
+fn trace(
+    beside: &Path,
+    load: &file::Load,
+    latency: Option<&file::Latency>,
+) -> Result<Trace, String> {
+    let name = load.trace.as_deref().unwrap_or_default();
+    let source = read_file(&beside.join(name)).map_err(|error| error.to_string())?;
+    let assumed = TokenSpeed::default();
+    let latency = latency.copied().unwrap_or_default();
+    let us = |time: Option<super::units::Time>, otherwise: f64| {
+        time.map_or(otherwise, |time| time.us() as f64)
+    };
+    let tokens = TokenSpeed {
+        input_us: us(latency.per_input_token, assumed.input_us),
+        output_us: us(latency.per_output_token, assumed.output_us),
+        slots: latency.slots.unwrap_or(assumed.slots),
+    };
+    let scale = load.scale.unwrap_or(1.0);
+    requests::read(name, &source.text, tokens, scale).map_err(|error| error.to_string())
+}
