@@ -97,7 +97,13 @@ struct Requests {
 }
 
 fn setup(name: &str, profile: Profile, kubelet: KubeletPolicy) -> Setup {
-    Setup { name: name.to_owned(), profile, kubelet, division: Division::AsDescribed }
+    Setup {
+        name: name.to_owned(),
+        profile,
+        kubelet,
+        division: Division::AsDescribed,
+        consolidation: None,
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<(String, String)> {

@@ -14,7 +14,7 @@ use berth_model::spec::{Phase, PodObject};
 use crate::berth::foresee::Foresight;
 use crate::berth::plan::{Evictor, Plan};
 use crate::berth::preempt::Preemption;
-use crate::berth::room::View;
+use crate::berth::room::{Room, View};
 use crate::engine::{Engine, Found};
 use crate::event::Event;
 use crate::kube::preempt::split_by_budgets;
@@ -188,12 +188,12 @@ impl Engine {
         let now = self.with_inquiry(pod, |inquiry, ranking| {
             let mut without = Foresight::now(inquiry.state, here);
             without.remove(pod);
-            ranking.judge(inquiry.state, without.view()).ok()?.cost_micro
+            cost_micro(&ranking.judge(inquiry.state, without.view()).ok()?)
         })??;
         let there = self.place_near(pod).filter(|found| found.node != here)?;
         let cost = self.with_inquiry(pod, |inquiry, ranking| {
             let view = View::of(&inquiry.state.nodes[there.node]);
-            ranking.judge(inquiry.state, view).ok()?.cost_micro
+            cost_micro(&ranking.judge(inquiry.state, view).ok()?)
         })??;
         Some((now.saturating_sub(cost), pod, there.node))
     }
@@ -219,6 +219,12 @@ impl Engine {
         };
         (sum(true), sum(false))
     }
+}
+
+/// What a place costs in GPUs that the work that arrives can no longer use. A slice takes nothing from
+/// the whole ones.
+fn cost_micro(room: &Room) -> Option<i64> {
+    room.cost_micro.or_else(|| room.grant.is_some().then_some(0))
 }
 
 /// Whether moving a pod loses nothing that cannot be made again, and it does not object.

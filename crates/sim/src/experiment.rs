@@ -274,6 +274,20 @@ pub struct Setup {
     pub kubelet: KubeletPolicy,
     /// How GPUs are divided.
     pub division: Division,
+    /// Whether replicas are moved so that more of the GPUs can be used; Berth only.
+    pub consolidation: Option<Consolidation>,
+}
+
+/// Proposals of the engine are carried out. Only replicas are moved, which lose no work, and only as
+/// far as disruption budgets allow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consolidation {
+    /// How often it is asked.
+    pub every_ms: i64,
+    /// So many moves at a time.
+    pub moves_max: usize,
+    /// So much more must be usable after each, in millionths of a GPU.
+    pub gain_min_micro: i64,
 }
 
 /// How kubelets are set up, other than the nodes say.

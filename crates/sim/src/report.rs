@@ -165,8 +165,10 @@ pub struct Summary {
     pub rejections: u64,
     /// Pods evicted to make room.
     pub preemptions: u64,
-    /// Pods that ended in time before they were done, for whatever reason.
+    /// Pods that were stopped before they were done, for whatever reason, and jobs given up.
     pub lost: u64,
+    /// Replicas moved so that more of the GPUs could be used.
+    pub moves: u64,
     /// Times a container ended for lack of GPU memory.
     pub out_of_memory: u64,
     /// Work that was done by pods with an end, in GPU hours.

@@ -69,9 +69,15 @@ impl Setup {
             Division::AsDescribed => "divided as the nodes say",
             Division::Whole => "whole GPUs only",
         };
+        let moves = self.consolidation.map(|one| {
+            let hours = one.every_ms as f64 / 3_600_000.0;
+            ("moves", format!("up to {} replicas every {hours} h", one.moves_max))
+        });
         [("scheduler", scheduler), ("kubelet", kubelet.as_str()), ("GPUs", gpus)]
             .into_iter()
-            .map(|(what, value)| (what.to_owned(), value.to_owned()))
+            .map(|(what, value)| (what, value.to_owned()))
+            .chain(moves)
+            .map(|(what, value)| (what.to_owned(), value))
             .collect()
     }
 }

@@ -11,7 +11,7 @@ use crate::report::{Report, Run, Summary};
 type Row = (&'static str, fn(&Summary) -> String);
 
 /// What is compared.
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 19] = [
     ("p50 latency", |one| ms(one.p50_us)),
     ("p99 latency", |one| ms(one.p99_us)),
     ("objective breaches", |one| count(one.breaches)),
@@ -27,6 +27,7 @@ const ROWS: [Row; 18] = [
     ("pods waiting at the end", |one| count(one.waiting)),
     ("kubelet rejections", |one| count(one.rejections)),
     ("preemptions", |one| count(one.preemptions)),
+    ("replicas moved", |one| count(one.moves)),
     ("out of GPU memory", |one| count(one.out_of_memory)),
     ("cost", |one| dollars(one.cost_microusd)),
     ("of that idle GPUs", |one| dollars(one.idle_microusd)),

@@ -36,6 +36,7 @@ fn setups(kubelet: KubeletPolicy) -> Vec<Setup> {
             profile,
             kubelet,
             division: Division::AsDescribed,
+            consolidation: None,
         })
         .to_vec()
 }

@@ -538,6 +538,7 @@ fn setups(spec: &Spec) -> Result<Vec<sim::Setup>> {
             profile,
             kubelet: sim::KubeletPolicy::AsDescribed,
             division: sim::Division::AsDescribed,
+            consolidation: None,
         };
         return Ok(vec![
             plain("kube-scheduler", Profile::KubeScheduler),
@@ -571,7 +572,12 @@ fn setups(spec: &Spec) -> Result<Vec<sim::Setup>> {
             "" => format!("setup {}", at + 1),
             name => name.to_owned(),
         };
-        Ok(sim::Setup { name, profile, kubelet, division })
+        let consolidation = setup.consolidate.map(|one| sim::Consolidation {
+            every_ms: one.every.ms().max(60_000),
+            moves_max: one.moves,
+            gain_min_micro: (one.gain.0 * 1e6) as i64,
+        });
+        Ok(sim::Setup { name, profile, kubelet, division, consolidation })
     };
     spec.compare.iter().enumerate().map(one).collect()
 }

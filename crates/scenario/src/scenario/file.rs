@@ -331,6 +331,17 @@ pub(crate) struct Setup {
     /// `as-described`, `defaults`, or a topology policy.
     pub(crate) kubelet: Option<String>,
     pub(crate) gpus: Gpu,
+    /// Replicas are moved so that more of the GPUs can be used.
+    pub(crate) consolidate: Option<Consolidate>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Consolidate {
+    pub(crate) every: Time,
+    /// So many replicas at a time.
+    pub(crate) moves: usize,
+    /// So much of a GPU must be won by each.
+    pub(crate) gain: Part,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]

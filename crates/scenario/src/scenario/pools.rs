@@ -3,6 +3,7 @@
 //! Owns what a described machine becomes: its NUMA nodes, its GPUs and slices, the labels that feature
 //! discovery would write, what the kubelet keeps for itself. Must not know what runs there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_kubelet::{
@@ -341,8 +342,18 @@ fn labels(pool: &file::Pool, gpus: &[Gpu]) -> Labels {
     if sharing.is_some_and(|sharing| sharing.method == SharingMethod::Shares) {
         labels.insert("berth.dev/gpu-division", "shares");
     }
-    if gpus.iter().any(|gpu| gpu.mig.is_some()) {
+    let slices = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flat_map(Layout::instances);
+    let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
+    for slice in slices {
+        let resource = slice.profile.name().resource().to_string();
+        counts.entry(resource).or_insert((0, slice.profile.memory_mib())).0 += 1;
+    }
+    if !counts.is_empty() {
         labels.insert("nvidia.com/mig.strategy", "mixed");
+    }
+    for (resource, (count, memory_mib)) in counts {
+        labels.insert(format!("{resource}.count"), count.to_string());
+        labels.insert(format!("{resource}.memory"), memory_mib.to_string());
     }
     labels
 }

@@ -65,6 +65,8 @@ pub(crate) enum Coming {
     GiveUp(usize),
     /// A node that was asked for is there.
     Provisioned { pool: usize, order: u64 },
+    /// Replicas are moved so that more of the GPUs can be used.
+    Consolidate,
 }
 
 pub(crate) struct World<'a> {
@@ -98,6 +100,7 @@ pub(crate) struct World<'a> {
     pods_of: Vec<u64>,
     started: u64,
     lost: u64,
+    moves: u64,
     out_of_memory: u64,
     decisions: u64,
     node_cost: f64,
@@ -181,6 +184,7 @@ impl<'a> World<'a> {
             pods_of: vec![0; count],
             started: 0,
             lost: 0,
+            moves: 0,
             out_of_memory: 0,
             decisions: 0,
             node_cost: 0.0,
@@ -273,6 +277,9 @@ impl<'a> World<'a> {
             self.later(0, Coming::Window);
         }
         self.later(self.meter.series.step_ms, Coming::Step);
+        if let Some(consolidation) = self.consolidation() {
+            self.later(consolidation.every_ms, Coming::Consolidate);
+        }
     }
 
     fn later(&mut self, at_ms: i64, coming: Coming) {
@@ -305,6 +312,7 @@ impl<'a> World<'a> {
             Coming::Unreachable(node) => self.mark_unreachable(node),
             Coming::GiveUp(node) => self.give_up(node),
             Coming::Provisioned { pool, order } => self.provisioned(pool, order)?,
+            Coming::Consolidate => self.consolidate(),
         }
         Ok(())
     }

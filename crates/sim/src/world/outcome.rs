@@ -194,6 +194,7 @@ impl World<'_> {
             rejections: self.meter.rejections.values().sum(),
             preemptions: self.meter.preemptions,
             lost: self.lost,
+            moves: self.moves,
             out_of_memory: self.out_of_memory,
             batch_gpu_hours: sums.batch / HOUR_MS,
             cost_microusd: self.node_cost as i64,

@@ -5,10 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_engine::Profile;
+
 use super::pods::{Fate, Past};
 use super::{Coming, World};
 use crate::assumptions::Slowdown;
-use crate::experiment::{Service, Sharing, WorkloadKind};
+use crate::experiment::{Consolidation, Service, Sharing, WorkloadKind};
 use crate::latency::{Cell, Mix, RHO_MAX, Speed};
 
 /// How much work a request is counts in steps of this, so that few distributions are needed.
@@ -120,6 +122,29 @@ impl World<'_> {
                 state.pods.insert(id);
             }
         }
+    }
+
+    pub(super) fn consolidation(&self) -> Option<Consolidation> {
+        self.setup.consolidation.filter(|_| self.setup.profile == Profile::Berth)
+    }
+
+    /// Carries out what the engine proposes for replicas.
+    pub(super) fn consolidate(&mut self) {
+        let Some(consolidation) = self.consolidation() else { return };
+        // Pods that would lose work are passed over, so that more is asked for than is done.
+        let asked = 4 * consolidation.moves_max;
+        let proposed = self.engine.consolidate(asked, consolidation.gain_min_micro, self.now_ms);
+        let replicas = proposed.into_iter().filter_map(|one| {
+            let id = one.step.pod.parse::<u64>().ok()?;
+            let of = self.pods.get(&id).map(|pod| pod.workload)?;
+            self.services.contains_key(&of).then_some(id)
+        });
+        let moved: Vec<u64> = replicas.take(consolidation.moves_max).collect();
+        for id in moved {
+            self.moves += 1;
+            self.evict(id, false);
+        }
+        self.later(self.now_ms + consolidation.every_ms, Coming::Consolidate);
     }
 
     /// A replica is ready.

@@ -88,7 +88,7 @@ pub(crate) fn node(name: &str, zone: &str, policy: TopologyPolicy, layouts: &[&s
 
 pub(crate) fn setup(name: &str, profile: Profile) -> Setup {
     let (kubelet, division) = (KubeletPolicy::AsDescribed, Division::AsDescribed);
-    Setup { name: name.to_owned(), profile, kubelet, division }
+    Setup { name: name.to_owned(), profile, kubelet, division, consolidation: None }
 }
 
 /// The two schedulers on the nodes as they are.
