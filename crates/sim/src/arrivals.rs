@@ -107,15 +107,24 @@ fn normal(dice: Dice, number: u64) -> f64 {
     radius * cos(std::f64::consts::TAU * dice.of(2).share(number))
 }
 
-/// Load that follows a rhythm: so many requests a second at the peak, with so much noise from step to
-/// step (a part of the load, one standard deviation).
-pub fn rhythmic(dice: Dice, peak_per_s: f64, rhythm: Rhythm, noise: f64, duration_ms: i64) -> Load {
-    const STEP_MS: i64 = 5 * 60_000;
+/// Load that follows a rhythm: so many requests a second at the peak, from a time on, with so much
+/// noise from minute to minute (a part of the load, one standard deviation).
+pub fn rhythmic(
+    dice: Dice,
+    peaks_per_s: &[(i64, f64)],
+    rhythm: Rhythm,
+    noise: f64,
+    duration_ms: i64,
+) -> Load {
+    const STEP_MS: i64 = 60_000;
     let steps = (duration_ms / STEP_MS + 1).max(1);
     let per_s: Vec<f32> = (0..steps)
         .map(|step| {
+            let now_ms = step * STEP_MS;
+            let peak = peaks_per_s.iter().rfind(|(at_ms, _)| *at_ms <= now_ms);
             let noisy = 1.0 + noise * normal(dice, step as u64).clamp(-3.0, 3.0);
-            (peak_per_s * rhythm.at(step * STEP_MS) * noisy.max(0.0)) as f32
+            let peak_per_s = peak.map_or(0.0, |(_, per_s)| *per_s);
+            (peak_per_s * rhythm.at(now_ms) * noisy.max(0.0)) as f32
         })
         .collect();
     Load { step_ms: STEP_MS, per_s: per_s.into(), weight: Arc::default() }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Report, Run, Summary};
+use crate::report::{Report, Run, ServiceReport, Summary};
 
 /// A row of the comparison: what it is, and how it reads for one run.
 type Row = (&'static str, fn(&Summary) -> String);
@@ -58,6 +58,11 @@ fn count(number: u64) -> String {
     grouped
 }
 
+fn several(number: usize, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {what}{ending}", count(number as u64))
+}
+
 fn dollars(microusd: i64) -> String {
     format!("${}", count((microusd.max(0) as u64 + 500_000) / 1_000_000))
 }
@@ -99,9 +104,10 @@ pub fn render(report: &Report) -> String {
     let mut text = String::new();
     let _infallible = writeln!(
         text,
-        "{}: {} nodes, {gpus} GPUs, {}, seed {}\n",
+        "{}: {}, {}, {}, seed {}\n",
         report.title,
-        report.nodes.len(),
+        several(report.nodes.len(), "node"),
+        several(gpus, "GPU"),
         time(report.duration_ms),
         report.seed
     );
@@ -117,7 +123,11 @@ pub fn render(report: &Report) -> String {
         if of_requests && !serves {
             continue;
         }
-        let cells = report.runs.iter().map(|run| read(&run.summary));
+        let cells: Vec<String> = report.runs.iter().map(|run| read(&run.summary)).collect();
+        let seldom = ["moved", "memory", "preemptions", "lost", "waiting"];
+        if cells.iter().all(|cell| cell == "0") && seldom.iter().any(|word| name.contains(word)) {
+            continue;
+        }
         rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
     }
     text.push_str(&table(&rows));
@@ -134,13 +144,15 @@ fn of_run(report: &Report, run: &Run) -> String {
         let of = report.workloads.get(workload);
         of.map_or_else(String::new, |of| format!("{}/{}", of.namespace, of.name))
     };
-    if !run.services.is_empty() {
+    let promises = |one: &&ServiceReport| one.objective_us > 0 || one.requests > 0;
+    let services: Vec<&ServiceReport> = run.services.iter().filter(promises).collect();
+    if !services.is_empty() {
         let mut rows = vec![
             ["service", "p50", "p99", "objective", "breaches", "replicas", "aligned"]
                 .map(str::to_owned)
                 .to_vec(),
         ];
-        for service in &run.services {
+        for service in services {
             rows.push(vec![
                 name(service.workload),
                 ms(service.p50_us),

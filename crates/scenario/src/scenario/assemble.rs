@@ -339,13 +339,14 @@ impl Context<'_> {
                 };
                 let dice = dice_for(self.spec.seed, &made.name());
                 let noise = load.noise.map_or(0.0, |noise| noise.0);
-                Some(rhythmic(
-                    dice,
-                    per_second,
-                    rhythm(load.rhythm),
-                    noise,
-                    self.spec.duration.ms(),
-                ))
+                let mut steps = vec![(0, per_second)];
+                steps.extend(load.steps.iter().map(|step| (step.at.ms(), step.per_second)));
+                if steps.iter().any(|(_, rate)| !(0.0..1e9).contains(rate)) {
+                    let field = self.field.clone().key("load").key("steps");
+                    return Err(wrong(field, "perSecond is out of range; write 0 or more"));
+                }
+                let rhythm = rhythm(load.rhythm);
+                Some(rhythmic(dice, &steps, rhythm, noise, self.spec.duration.ms()))
             }
         };
         let autoscale = behaviour.autoscale.map(|autoscale| sim::Autoscale {

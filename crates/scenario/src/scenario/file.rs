@@ -216,10 +216,19 @@ pub(crate) struct Load {
     pub(crate) rhythm: Option<Rhythm>,
     /// One standard deviation, as a part of the load.
     pub(crate) noise: Option<Part>,
+    /// Other requests per second, from a time on.
+    pub(crate) steps: Vec<LoadStep>,
     /// A file of requests or rates, relative to the scenario's own.
     pub(crate) trace: Option<String>,
     /// The trace's load times this.
     pub(crate) scale: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LoadStep {
+    pub(crate) at: Time,
+    pub(crate) per_second: f64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -299,9 +299,11 @@ impl World<'_> {
             .map(|state| state.ready.iter().map(|(id, replica)| (*id, *replica)).collect())
             .unwrap_or_default();
         if replicas.is_empty() {
-            // Before the first replica was ready, nobody had been told of the service.
-            let has_served = self.services.get(&workload).is_some_and(|state| state.served > 0.0);
-            window.lost = if has_served { per_s * seconds } else { 0.0 };
+            // Nobody counts on a service before its first replica was ready, nor on one that is to have
+            // none.
+            let is_counted_on = |state: &ServiceState| state.served > 0.0 && state.desired > 0;
+            let lost = self.services.get(&workload).is_some_and(is_counted_on);
+            window.lost = if lost { per_s * seconds } else { 0.0 };
             return window;
         }
         let each_per_s = per_s / replicas.len() as f64;
