@@ -135,7 +135,7 @@ fn a_small_cluster_reads_and_moves() {
     visit.tab.resize(1280, 900, "light");
     let report = sample::small();
     visit.load("small", &report);
-    assert_eq!(visit.ask("document.querySelectorAll('.node').length"), 6);
+    assert_eq!(visit.ask("document.querySelectorAll('.node').length"), 12, "under both");
     assert_eq!(visit.ask("document.querySelectorAll('.chart').length"), 7);
     assert_eq!(
         visit.ask("document.getElementById('facts').innerText.includes('18446744073709551557')"),
