@@ -127,9 +127,11 @@ function difference(value, base, about) {
   const sign = value > base ? "+" : MINUS;
   const by = Math.abs(value - base);
   const relative = base > 0 ? (by / base) * 100 : Infinity;
-  let text = relative > 999 ? "" : `${sign}${trim(relative, relative < 10 ? 1 : 0)}${GAP}%`;
+  // Per cent of next to nothing, and next to no per cent, say less than the difference itself.
+  const telling = relative >= 0.05 && relative <= 999;
+  let text = !telling ? "" : `${sign}${trim(relative, relative < 10 ? 1 : 0)}${GAP}%`;
   let more = "";
-  if (about.isShare) [text, more] = [`${sign}${trim(by * 100, 1)}${GAP}points`, text];
+  if (about.isShare) [text, more] = [`${sign}${FIXED[1].format(by * 100)}${GAP}points`, text];
   else if (text === "") text = `${sign}${about.format(by)}`;
   return { text, more, verdict: Math.sign((value - base) * about.better) };
 }
@@ -192,12 +194,18 @@ function tile(runs, about) {
         h(
           "li",
           {
+            class: best.has(run.index) ? "is-best" : null,
             style: {
               "--c": `var(${run.colour})`,
               "--part": max > 0 ? `${(Math.max(0, values[i] || 0) / max) * 100}%` : "0%",
             },
           },
-          h("span", { class: "tile-run" }, run.name),
+          h(
+            "span",
+            { class: "tile-run" },
+            run.name,
+            best.has(run.index) ? hiddenText(" (best)") : null,
+          ),
           h("span", { class: "tile-value" }, about.format(values[i])),
           h("i", {}),
         ),
