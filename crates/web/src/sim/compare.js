@@ -240,7 +240,11 @@ function renderComparison(report) {
 }
 
 const groupRow = (name, columns) =>
-  h("tr", { class: "group" }, h("th", { scope: "rowgroup", colspan: columns + 1 }, name));
+  h(
+    "tr",
+    { class: "group" },
+    h("th", { scope: "rowgroup", colspan: columns + 1 }, h("span", {}, name)),
+  );
 
 function figureRow(runs, about) {
   const best = bestRuns(runs, about);
