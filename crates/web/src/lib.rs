@@ -7,13 +7,14 @@
 const SIM_PAGE: &str = include_str!("sim/page.html");
 const SIM_STYLE: &str = include_str!("sim/page.css");
 /// In the order in which they build on each other.
-const SIM_SCRIPTS: [&str; 10] = [
+const SIM_SCRIPTS: [&str; 11] = [
     include_str!("sim/format.js"),
     include_str!("sim/dom.js"),
     include_str!("sim/data.js"),
     include_str!("sim/chart.js"),
     include_str!("sim/compare.js"),
     include_str!("sim/tables.js"),
+    include_str!("sim/over-time.js"),
     include_str!("sim/cards.js"),
     include_str!("sim/grid.js"),
     include_str!("sim/map.js"),

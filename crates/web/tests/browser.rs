@@ -135,7 +135,7 @@ fn a_small_cluster_reads_and_moves() {
     visit.tab.resize(1280, 900, "light");
     let report = sample::small();
     visit.load("small", &report);
-    assert_eq!(visit.ask("document.querySelectorAll('.node').length"), 6);
+    assert_eq!(visit.ask("document.querySelectorAll('.node').length"), 12, "under both");
     assert_eq!(visit.ask("document.querySelectorAll('.chart').length"), 7);
     assert_eq!(
         visit.ask("document.getElementById('facts').innerText.includes('18446744073709551557')"),
@@ -195,16 +195,22 @@ fn charts_answer_to_pointer_and_keys() {
     visit.tab.resize(1280, 900, "dark");
     visit.load("charts", &sample::small());
     let (x, y) = visit.middle(".plot");
-    visit.tab.point(x, y, false);
+    visit.tab.point(x, y);
     let tip = visit.ask("document.getElementById('tip').innerText");
     assert!(tip.as_str().unwrap().contains("kube-scheduler"), "{tip}");
     let before = visit.ask("document.getElementById('moment').value");
-    visit.tab.point(x + 60.0, y, true);
+    visit.tab.drag(x + 60.0, y, 0.0);
     assert_ne!(
         visit.ask("document.getElementById('moment').value"),
         before,
         "a click sets the map"
     );
+
+    let shown = "document.getElementById('chart-controls').innerText";
+    assert!(!visit.ask(shown).as_str().unwrap().contains("Whole time"));
+    visit.tab.drag(x - 100.0, y, 60.0);
+    let close = visit.ask(shown);
+    assert!(close.as_str().unwrap().contains("Whole time"), "dragging looks closer: {close}");
 
     visit.ask("document.querySelector('.plot').focus()");
     visit.tab.press("Home", 36);
@@ -212,12 +218,40 @@ fn charts_answer_to_pointer_and_keys() {
     visit.tab.press("ArrowRight", 39);
     let second = visit.ask("document.getElementById('tip').innerText");
     assert_ne!(first, second);
-    assert!(first.as_str().unwrap().contains("day 0"), "{first}");
+    assert!(first.as_str().unwrap().starts_with("day "), "{first}");
     let (x, y) = visit.middle(".part");
-    visit.tab.point(x, y, false);
+    visit.tab.point(x, y);
     let tip = visit.ask("document.getElementById('tip').innerText");
     assert!(tip.as_str().unwrap().contains("Workload"), "{tip}");
     visit.check("charts");
+}
+
+#[test]
+fn nodes_and_workloads_are_found() {
+    let Some(mut visit) = Visit::begin("search") else { return };
+    visit.tab.resize(1280, 900, "light");
+    let mut report = sample::small();
+    report.runs.truncate(1);
+    visit.load("search", &report);
+    visit.slide(0.5);
+    let mut find = |text: &str| {
+        visit.ask(&format!(
+            "(async () => {{ const i = document.querySelector('[type=search]'); i.value = {text:?}; \
+             i.dispatchEvent(new Event('input')); await new Promise(r => setTimeout(r, 250)); }})()"
+        ));
+        let parts = "p => [...document.querySelectorAll(p)].length";
+        visit.ask(&format!("['.node', '.part', '.part.dim'].map({parts})"))
+    };
+    let all = find("");
+    assert_eq!((&all[0], &all[2]), (&json!(6), &json!(0)), "{all}");
+    assert_eq!(find("A100-1")[0], 1, "a node, however it is spelt");
+    assert_eq!(find("zone-b")[0], 3);
+    let workload = find("research");
+    assert_eq!(workload[0], 6, "workloads are looked for on all nodes");
+    let (parts, dim) = (workload[1].as_u64().unwrap(), workload[2].as_u64().unwrap());
+    assert!(0 < dim && dim < parts, "{workload}");
+    assert_eq!(find("nobody")[2], 0);
+    visit.check("search");
 }
 
 #[test]

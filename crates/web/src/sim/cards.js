@@ -3,9 +3,21 @@
 
 /** How pods are told apart by colour. */
 const PAINTS = {
-  class: { name: "Class", of: (model, w) => classColour(w.class), label: (model, w) => w.class || "no class" },
-  team: { name: "Team", of: (model, w) => model.teams.get(w.team) ?? "--other", label: (model, w) => (model.teams.has(w.team) ? w.team : "other teams") },
-  lie: { name: "Alignment", of: (model, w, stay) => lieOf(stay).colour, label: (model, w, stay) => lieOf(stay).name },
+  class: {
+    name: "Class",
+    of: (model, w) => classColour(w.class),
+    label: (model, w) => w.class || "no class",
+  },
+  team: {
+    name: "Team",
+    of: (model, w) => model.teams.get(w.team) ?? "--other",
+    label: (model, w) => (model.teams.has(w.team) ? w.team : "other teams"),
+  },
+  lie: {
+    name: "Alignment",
+    of: (model, w, stay) => lieOf(stay).colour,
+    label: (model, w, stay) => lieOf(stay).name,
+  },
 };
 
 /** The part of a GPU from which on there is room for a name. */
@@ -30,7 +42,15 @@ function holdings(node, stays) {
 
 /** GPUs that are held, in GPUs. */
 function heldGpus(node, gpus) {
-  return gpus.reduce((sum, parts, i) => sum + Math.min(1, layOut(parts, node.gpus[i].units).reduce((a, p) => a + p.to - p.from, 0)), 0);
+  return gpus.reduce(
+    (sum, parts, i) =>
+      sum +
+      Math.min(
+        1,
+        layOut(parts, node.gpus[i].units).reduce((a, p) => a + p.to - p.from, 0),
+      ),
+    0,
+  );
 }
 
 /** Pods in words, for the tooltip. */
@@ -40,22 +60,52 @@ function podInWords(model, stay) {
   const node = model.report.nodes[stay.node];
   const parts = list(stay.gpus).map((part) => {
     const gpu = node.gpus[part.gpu];
-    const some = gpu && gpu.units > 1 && part.units < gpu.units ? `, units ${part.first} to ${part.first + part.units - 1} of ${gpu.units}` : "";
-    const compute = part.milli > 0 && part.milli < 1000 ? `, ${trim(part.milli / 10, 1)}${GAP}% of compute` : "";
+    const some =
+      gpu && gpu.units > 1 && part.units < gpu.units
+        ? `, units ${part.first} to ${part.first + part.units - 1} of ${gpu.units}`
+        : "";
+    const compute =
+      part.milli > 0 && part.milli < 1000 ? `, ${trim(part.milli / 10, 1)}${GAP}% of compute` : "";
     return `GPU ${part.gpu}${some}${compute}`;
   });
-  const cpus = list(stay.cpus).map((n, i) => (n > 0 ? `${n} on NUMA ${i}` : "")).filter(Boolean);
+  const cpus = list(stay.cpus)
+    .map((n, i) => (n > 0 ? `${n} on NUMA ${i}` : ""))
+    .filter(Boolean);
   const rows = [
     ["Workload", `${workload.kind} ${fullName(workload)}`.trim()],
     ["Class", workload.class || "none"],
     ["Team", workload.team || "none"],
     ["Node", node.name],
-    ...(parts.length > 0 ? [["Holds", parts.length > 4 ? `${parts.length} GPUs: ${list(stay.gpus).map((p) => p.gpu).join(", ")}` : h("span", {}, parts.map((p) => h("span", { class: "row" }, p)))]] : []),
+    ...(parts.length > 0
+      ? [
+          [
+            "Holds",
+            parts.length > 4
+              ? `${parts.length} GPUs: ${list(stay.gpus)
+                  .map((p) => p.gpu)
+                  .join(", ")}`
+              : h(
+                  "span",
+                  {},
+                  parts.map((p) => h("span", { class: "row" }, p)),
+                ),
+          ],
+        ]
+      : []),
     ["CPUs", cpus.join(", ") || "pinned to none"],
     ["Here", `${moment(stay.from_ms)} to ${moment(stay.to_ms)}`],
     ["", `for ${span(stay.to_ms - stay.from_ms)}`],
   ];
-  if (lie !== LIES.indifferent) rows.push(["Alignment", h("span", { class: lie === LIES.aligned ? "" : "bad" }, lie.mark ? `${lie.mark} ` : "", `${lie.name}: ${lie.text}`)]);
+  if (lie !== LIES.indifferent)
+    rows.push([
+      "Alignment",
+      h(
+        "span",
+        { class: lie === LIES.aligned ? "" : "bad" },
+        lie.mark ? `${lie.mark} ` : "",
+        `${lie.name}: ${lie.text}`,
+      ),
+    ]);
   return [h("p", { class: "tip-head" }, podName(workload, stay)), pairs(rows)];
 }
 
@@ -70,7 +120,12 @@ function anatomy(node) {
     const key = gpu.numa.join("+");
     if (!groups.has(key)) {
       const known = gpu.numa.length > 0;
-      groups.set(key, { name: known ? `NUMA ${gpu.numa.join(" + ")}` : "GPUs", about: known ? "" : "attached to no known NUMA node", numa: [], gpus: [] });
+      groups.set(key, {
+        name: known ? `NUMA ${gpu.numa.join(" + ")}` : "GPUs",
+        about: known ? "" : "attached to no known NUMA node",
+        numa: [],
+        gpus: [],
+      });
     }
     groups.get(key).gpus.push(g);
   });
@@ -94,7 +149,11 @@ class NodeCard {
       "article",
       { class: "node" },
       h("header", {}, h("h3", {}, node.name), this.held, h("p", {}, about)),
-      h("div", { class: "numas" }, anatomy(node).map((group) => this.group(group))),
+      h(
+        "div",
+        { class: "numas" },
+        anatomy(node).map((group) => this.group(group)),
+      ),
       this.extra,
     );
     this.drawn = "";
@@ -113,7 +172,13 @@ class NodeCard {
     return h(
       "div",
       { class: "numa" },
-      h("p", { class: "numa-name" }, h("b", {}, name), h("span", {}, about), numa.map((i) => this.bars.cpuText[i])),
+      h(
+        "p",
+        { class: "numa-name" },
+        h("b", {}, name),
+        h("span", {}, about),
+        numa.map((i) => this.bars.cpuText[i]),
+      ),
       h("div", { class: "rows" }, cpuBars, gpuBars),
     );
   }
@@ -124,18 +189,26 @@ class NodeCard {
     const signature = `${occupancy.version[index]} ${model.paint} ${model.query} ${layouts.map((l) => l.join()).join(";")}`;
     if (signature === this.drawn) return;
     this.drawn = signature;
-    const had = this.element.contains(document.activeElement) ? document.activeElement.dataset.stay : null;
+    const had = this.element.contains(document.activeElement)
+      ? document.activeElement.dataset.stay
+      : null;
     const stays = [...occupancy.byNode[index]].sort((a, b) => a - b).map((i) => occupancy.stays[i]);
     const held = holdings(node, stays);
     node.gpus.forEach((gpu, g) => {
-      const slices = layouts[g].map(([profile, first, units]) => this.slice(profile, first / gpu.units, units / gpu.units));
+      const slices = layouts[g].map(([profile, first, units]) =>
+        this.slice(profile, first / gpu.units, units / gpu.units),
+      );
       const parts = layOut(held.gpus[g], gpu.units).map((p) => this.part(p.stay, p.from, p.to));
       this.bars.gpus[g].replaceChildren(...slices, ...parts);
     });
     node.numa.forEach((numa, i) => this.cpuBar(numa, i, held.cpus[i]));
-    this.held.textContent = node.gpus.length > 0 ? `${trim(heldGpus(node, held.gpus), 1)} of ${plural(node.gpus.length, "GPU")} held` : "no GPUs";
+    this.held.textContent =
+      node.gpus.length > 0
+        ? `${trim(heldGpus(node, held.gpus), 1)} of ${plural(node.gpus.length, "GPU")} held`
+        : "no GPUs";
     this.showUnpinned(held.unpinned);
-    if (had !== null) this.element.querySelector(`[data-stay="${had}"]`)?.focus({ preventScroll: true });
+    if (had !== null)
+      this.element.querySelector(`[data-stay="${had}"]`)?.focus({ preventScroll: true });
   }
 
   cpuBar(numa, i, holders) {
@@ -149,12 +222,21 @@ class NodeCard {
         return this.part(stay, from, at / all);
       }),
     );
-    this.bars.cpuText[i].textContent = `${pinned} of ${numa.cpus} CPUs pinned · ${bytes(numa.memory_bytes)}`;
+    this.bars.cpuText[i].textContent =
+      `${pinned} of ${numa.cpus} CPUs pinned · ${bytes(numa.memory_bytes)}`;
   }
 
   slice(profile, from, size) {
     const label = size >= NAMED_FROM ? h("span", {}, words(profile)) : null;
-    return h("div", { class: "slice", title: words(profile), style: { left: `${from * 100}%`, width: `${size * 100}%` } }, label);
+    return h(
+      "div",
+      {
+        class: "slice",
+        title: words(profile),
+        style: { left: `${from * 100}%`, width: `${size * 100}%` },
+      },
+      label,
+    );
   }
 
   part(stay, from, to) {
@@ -170,7 +252,12 @@ class NodeCard {
         class: `part ${lie.name}${to - from < NAMED_FROM ? " slim" : ""}${model.dims(stay) ? " dim" : ""}`,
         "data-stay": `${stay.workload}.${stay.pod}`,
         "aria-label": `${podName(workload, stay)}, ${workload.class}, ${lie.name}`,
-        style: { left: `${from * 100}%`, width: `${(to - from) * 100}%`, "--fill": `var(${colour})`, "--on": `var(${colour}-on)` },
+        style: {
+          left: `${from * 100}%`,
+          width: `${(to - from) * 100}%`,
+          "--fill": `var(${colour})`,
+          "--on": `var(${colour}-on)`,
+        },
       },
       lie.mark ? h("b", {}, lie.mark) : null,
       h("span", {}, podName(workload, stay)),
@@ -184,7 +271,10 @@ class NodeCard {
     this.extra.hidden = stays.length === 0;
     this.extra.replaceChildren(
       "Neither GPU nor CPUs of their own: ",
-      ...shown.flatMap((stay, i) => [i > 0 ? ", " : "", podName(workloadOf(this.model.report, stay.workload), stay)]),
+      ...shown.flatMap((stay, i) => [
+        i > 0 ? ", " : "",
+        podName(workloadOf(this.model.report, stay.workload), stay),
+      ]),
       stays.length > shown.length ? ` and ${stays.length - shown.length} more` : "",
     );
   }
@@ -194,7 +284,8 @@ class NodeCard {
 function watchParts(root, model) {
   const partOf = (event) => event.target.closest?.(".part");
   const light = (stay) => {
-    for (const part of root.querySelectorAll(".part")) part.classList.toggle("lit", stay !== null && part.stay === stay);
+    for (const part of root.querySelectorAll(".part"))
+      part.classList.toggle("lit", stay !== null && part.stay === stay);
   };
   root.addEventListener("pointermove", (event) => {
     const part = partOf(event);
@@ -222,12 +313,14 @@ function watchParts(root, model) {
     event.preventDefault();
     const all = [...root.querySelectorAll(".part")];
     const at = all.indexOf(part);
-    const next = event.key === "Home" ? 0 : event.key === "End" ? all.length - 1 : at + moves[event.key];
+    const next =
+      event.key === "Home" ? 0 : event.key === "End" ? all.length - 1 : at + moves[event.key];
     all[Math.max(0, Math.min(all.length - 1, next))].focus();
   });
 }
 
 /** One pod among all can be reached by Tab; arrow keys lead to the others. */
 function letTabIn(root) {
-  if (!root.querySelector('.part[tabindex="0"]')) root.querySelector(".part")?.setAttribute("tabindex", "0");
+  if (!root.querySelector('.part[tabindex="0"]'))
+    root.querySelector(".part")?.setAttribute("tabindex", "0");
 }

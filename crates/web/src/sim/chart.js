@@ -69,7 +69,14 @@ class TimeChart {
     this.stretch = least <= step ? step : Math.ceil(timeStep(least) / step) * step;
     return runs.map((run) => ({
       run,
-      buckets: gather(this.spec.values(run), run.series.step_ms, from, to, this.stretch, this.spec.gaps),
+      buckets: gather(
+        this.spec.values(run),
+        run.series.step_ms,
+        from,
+        to,
+        this.stretch,
+        this.spec.gaps,
+      ),
     }));
   }
 
@@ -89,7 +96,8 @@ class TimeChart {
     if (this.spec.log && min > 0 && max / min > 12) {
       const ticks = logTicks(min, max);
       const [low, high] = [Math.log(ticks[0]), Math.log(ticks[ticks.length - 1])];
-      const y = (v) => bottom - ((Math.log(Math.max(v, ticks[0])) - low) / (high - low || 1)) * (bottom - top);
+      const y = (v) =>
+        bottom - ((Math.log(Math.max(v, ticks[0])) - low) / (high - low || 1)) * (bottom - top);
       return { ticks, y, log: true };
     }
     const ticks = linearTicks(max);
@@ -99,7 +107,9 @@ class TimeChart {
 
   x(at) {
     const { from, to } = shared.view.get();
-    return MARGIN.left + ((at - from) / (to - from || 1)) * (this.width - MARGIN.left - MARGIN.right);
+    return (
+      MARGIN.left + ((at - from) / (to - from || 1)) * (this.width - MARGIN.left - MARGIN.right)
+    );
   }
 
   timeAt(x) {
@@ -119,9 +129,19 @@ class TimeChart {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.setAttribute("height", height);
     this.svg.setAttribute("aria-label", this.inWords());
-    this.nowLine = s("g", {}, s("line", { class: "now", y1: MARGIN.top - 4, y2: this.bottom }), s("path", { class: "now-head", d: `M-4,${MARGIN.top - 8}h8l-4,6Z` }));
+    this.nowLine = s(
+      "g",
+      {},
+      s("line", { class: "now", y1: MARGIN.top - 4, y2: this.bottom }),
+      s("path", { class: "now-head", d: `M-4,${MARGIN.top - 8}h8l-4,6Z` }),
+    );
     this.pointer = s("g", { class: "pointer", visibility: "hidden" });
-    this.brush = s("rect", { class: "brush", y: MARGIN.top, height: this.bottom - MARGIN.top, width: 0 });
+    this.brush = s("rect", {
+      class: "brush",
+      y: MARGIN.top,
+      height: this.bottom - MARGIN.top,
+      width: 0,
+    });
     this.svg.replaceChildren(
       this.axes(scale),
       ...ceilings.map((line) => this.ceiling(line)),
@@ -144,7 +164,9 @@ class TimeChart {
     const each = spanInWords(this.stretch).replace(/^1 /, "");
     if (this.spec.columns) parts.push(`Sums of each ${each}.`);
     else if (this.stretch > this.shownRuns()[0]?.series.step_ms) {
-      parts.push(`Mean of each ${each}${this.banded() ? "; the shade reaches from the smallest to the largest value" : ""}.`);
+      parts.push(
+        `Mean of each ${each}${this.banded() ? "; the shade reaches from the smallest to the largest value" : ""}.`,
+      );
     }
     if (scale.log) parts.push("Logarithmic scale.");
     return parts.join(" ");
@@ -153,7 +175,11 @@ class TimeChart {
   inWords() {
     const about = this.lines.map(({ run, buckets }) => {
       if (buckets.length === 0) return `${run.name}: no values`;
-      const all = buckets.reduce((a, b) => ({ sum: a.sum + b.sum, n: a.n + b.n, max: Math.max(a.max, b.max) }));
+      const all = buckets.reduce((a, b) => ({
+        sum: a.sum + b.sum,
+        n: a.n + b.n,
+        max: Math.max(a.max, b.max),
+      }));
       if (this.spec.columns) return `${run.name}: ${this.spec.format(all.sum)} in all`;
       return `${run.name}: ${this.spec.format(all.sum / all.n)} on average, at most ${this.spec.format(all.max)}`;
     });
@@ -168,8 +194,18 @@ class TimeChart {
       "g",
       { class: "axes" },
       ticks.map((tick) => [
-        s("line", { class: tick === ticks[0] ? "base" : "grid", x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick) }),
-        s("text", { x: MARGIN.left - 8, y: y(tick), dy: "0.32em", "text-anchor": "end" }, this.spec.tick(tick)),
+        s("line", {
+          class: tick === ticks[0] ? "base" : "grid",
+          x1: MARGIN.left,
+          x2: right,
+          y1: y(tick),
+          y2: y(tick),
+        }),
+        s(
+          "text",
+          { x: MARGIN.left - 8, y: y(tick), dy: "0.32em", "text-anchor": "end" },
+          this.spec.tick(tick),
+        ),
       ]),
       times.map(({ at, label }) => {
         const x = this.x(at);
@@ -210,7 +246,9 @@ class TimeChart {
       const right = this.x(Math.min(to, bucket.to)).toFixed(1);
       const middle = ((Number(left) + Number(right)) / 2).toFixed(1);
       const y = this.y(value(bucket)).toFixed(1);
-      d += joined ? `L${middle},${y}` : `${last === null ? "" : `L${this.lastRight},${this.lastY}`}M${left},${y}L${middle},${y}`;
+      d += joined
+        ? `L${middle},${y}`
+        : `${last === null ? "" : `L${this.lastRight},${this.lastY}`}M${left},${y}L${middle},${y}`;
       last = bucket.slot;
       this.lastRight = right;
       this.lastY = y;
@@ -239,7 +277,14 @@ class TimeChart {
     }
     for (const { run, buckets } of this.lines) {
       const d = this.path(buckets, (b) => b.mean);
-      if (d) marks.push(s("path", { class: `line dash-${run.index % 6}`, style: { "--c": `var(${run.colour})` }, d }));
+      if (d)
+        marks.push(
+          s("path", {
+            class: `line dash-${run.index % 6}`,
+            style: { "--c": `var(${run.colour})` },
+            d,
+          }),
+        );
     }
     return marks;
   }
@@ -267,9 +312,31 @@ class TimeChart {
     return s(
       "g",
       {},
-      s("line", { class: "limit", x1: MARGIN.left, x2: this.width - MARGIN.right, y1: y, y2: y }),
-      s("rect", { class: "limit-back", x: this.width - MARGIN.right - label.length * 6.4 - 8, y: y - 19, width: label.length * 6.4 + 8, height: 16, rx: 3 }),
-      s("text", { class: "limit-name", x: this.width - MARGIN.right - 4, y: y - 7, "text-anchor": "end" }, label),
+      s("line", {
+        class: "limit",
+        x1: MARGIN.left,
+        x2: this.width - MARGIN.right,
+        y1: y,
+        y2: y,
+      }),
+      s("rect", {
+        class: "limit-back",
+        x: this.width - MARGIN.right - label.length * 6.4 - 8,
+        y: y - 19,
+        width: label.length * 6.4 + 8,
+        height: 16,
+        rx: 3,
+      }),
+      s(
+        "text",
+        {
+          class: "limit-name",
+          x: this.width - MARGIN.right - 4,
+          y: y - 7,
+          "text-anchor": "end",
+        },
+        label,
+      ),
     );
   }
 
@@ -281,7 +348,8 @@ class TimeChart {
     const { from, to } = shared.view.get();
     for (const run of this.shownRuns()) {
       for (const happening of run.happenings) {
-        if (!MARKED.includes(happening.kind) || happening.at_ms < from || happening.at_ms > to) continue;
+        if (!MARKED.includes(happening.kind) || happening.at_ms < from || happening.at_ms > to)
+          continue;
         const bin = Math.round(this.x(happening.at_ms) / 11);
         const before = bins.get(bin);
         if (!before || order.indexOf(happening.kind) < order.indexOf(before.happening.kind)) {
@@ -323,9 +391,21 @@ class TimeChart {
     const x = this.x(Math.min(to, Math.max(from, (slot + 0.5) * this.stretch)));
     const dots = this.lines.flatMap(({ run, buckets }) => {
       const bucket = this.spec.columns ? null : buckets.find((b) => b.slot === slot);
-      return bucket ? [s("circle", { cx: x, cy: this.y(bucket.mean), r: 3.5, style: { "--c": `var(${run.colour})` } })] : [];
+      return bucket
+        ? [
+            s("circle", {
+              cx: x,
+              cy: this.y(bucket.mean),
+              r: 3.5,
+              style: { "--c": `var(${run.colour})` },
+            }),
+          ]
+        : [];
     });
-    this.pointer.replaceChildren(s("line", { x1: x, x2: x, y1: MARGIN.top, y2: this.bottom }), ...dots);
+    this.pointer.replaceChildren(
+      s("line", { x1: x, x2: x, y1: MARGIN.top, y2: this.bottom }),
+      ...dots,
+    );
     this.pointer.setAttribute("visibility", "visible");
   }
 
@@ -338,16 +418,26 @@ class TimeChart {
       if (!bucket) return [name, this.spec.columns ? "0" : "no values"];
       if (this.spec.columns) return [name, this.spec.format(bucket.sum)];
       const spread = bucket.n > 1 && bucket.max > bucket.min;
-      const range = spread ? h("small", {}, ` ${this.spec.format(bucket.min)} to ${this.spec.format(bucket.max)}`) : null;
+      const range = spread
+        ? h("small", {}, ` ${this.spec.format(bucket.min)} to ${this.spec.format(bucket.max)}`)
+        : null;
       return [name, h("span", {}, this.spec.format(bucket.mean), range)];
     });
     const from = slot * this.stretch;
-    const head = h("p", { class: "tip-head" }, `${moment(from)}`, h("small", {}, ` for ${span(this.stretch)}`));
+    const head = h(
+      "p",
+      { class: "tip-head" },
+      `${moment(from)}`,
+      h("small", {}, ` for ${span(this.stretch)}`),
+    );
     return [head, pairs(rows), this.happenedAt(at)];
   }
 
   happenedAt(at) {
-    const reach = Math.max(this.stretch / 2, (this.timeAt(MARGIN.left + 6) - this.timeAt(MARGIN.left)));
+    const reach = Math.max(
+      this.stretch / 2,
+      this.timeAt(MARGIN.left + 6) - this.timeAt(MARGIN.left),
+    );
     const near = this.shownRuns().flatMap((run) =>
       run.happenings
         .filter((what) => MARKED.includes(what.kind) && Math.abs(what.at_ms - at) <= reach)
@@ -439,7 +529,11 @@ class TimeChart {
     const pointed = shared.pointed.get();
     if (pointed === null) return;
     const box = this.svg.getBoundingClientRect();
-    tip.at(box.left + (this.x(pointed) / this.width) * box.width, box.top + 40, ...this.reading(pointed));
+    tip.at(
+      box.left + (this.x(pointed) / this.width) * box.width,
+      box.top + 40,
+      ...this.reading(pointed),
+    );
   }
 }
 
@@ -474,10 +568,20 @@ function sparkline(values, colour, limit, most) {
   const x = (p) => (((p.slot + 0.5) * per * wide) / values.length).toFixed(1);
   return s(
     "svg",
-    { class: "spark", width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, "aria-hidden": "true" },
+    {
+      class: "spark",
+      width: wide,
+      height: high,
+      viewBox: `0 0 ${wide} ${high}`,
+      "aria-hidden": "true",
+    },
     limit ? s("line", { class: "limit", x1: 0, x2: wide, y1: y(limit), y2: y(limit) }) : null,
     runsOfSlots(points).map((part) =>
-      s("path", { class: "line", style: { "--c": `var(${colour})` }, d: `M${part.map((p) => `${x(p)},${y(p.mean)}`).join("L")}` }),
+      s("path", {
+        class: "line",
+        style: { "--c": `var(${colour})` },
+        d: `M${part.map((p) => `${x(p)},${y(p.mean)}`).join("L")}`,
+      }),
     ),
   );
 }

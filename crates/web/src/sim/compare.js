@@ -11,7 +11,9 @@ function clusterInWords(report) {
   const gpus = [...products.values()].reduce((a, b) => a + b, 0);
   if (gpus === 0) return `${plural(nodes, "node")} without GPUs`;
   const ranked = [...products].sort((a, b) => b[1] - a[1]);
-  const named = ranked.slice(0, 5).map(([product, n]) => `${count(n)} × ${productName(product) || "unnamed"}`);
+  const named = ranked
+    .slice(0, 5)
+    .map(([product, n]) => `${count(n)} × ${productName(product) || "unnamed"}`);
   if (ranked.length > 5) named.push(`${ranked.length - 5} other products`);
   return `${plural(nodes, "node")} with ${plural(gpus, "GPU")}: ${named.join(", ")}`;
 }
@@ -26,7 +28,9 @@ function renderHead(report, seedText) {
     ["Setups", report.runs.map((run) => run.name).join(", ") || "none"],
     ["Seed", seedText],
   ];
-  byId("facts").append(...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  byId("facts").append(
+    ...facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 const LESS = -1;
@@ -44,21 +48,53 @@ const FIGURES = [
   { key: "gpus", name: "GPUs, on average", format: (v) => trim(v, 1), better: 0 },
   { key: "allocated", name: "Allocated", format: share, better: 0, isShare: true },
   { key: "utilised", name: "Utilised", format: share, better: MORE, isShare: true },
-  { key: "fragmented", name: "Fragmented", hint: "free, but in pieces no typical pod can use", format: share, better: LESS, isShare: true },
-  { key: "aligned", name: "Aligned", hint: "of the time of GPU pods: CPUs near the GPU", format: share, better: MORE, isShare: true },
+  {
+    key: "fragmented",
+    name: "Fragmented",
+    hint: "free, but in pieces no typical pod can use",
+    format: share,
+    better: LESS,
+    isShare: true,
+  },
+  {
+    key: "aligned",
+    name: "Aligned",
+    hint: "of the time of GPU pods: CPUs near the GPU",
+    format: share,
+    better: MORE,
+    isShare: true,
+  },
   ["Pods"],
   { key: "pods", name: "Created", format: count, better: 0 },
   { key: "started", name: "Started", format: count, better: MORE, counted: true },
   { key: "waiting", name: "Waiting at the end", format: count, better: LESS, counted: true },
   { key: "rejections", name: "Rejected by kubelets", format: count, better: LESS, counted: true },
   { key: "preemptions", name: "Preempted", format: count, better: LESS, counted: true },
-  { key: "lost", name: "Ended before they were done", format: count, better: LESS, counted: true },
+  {
+    key: "lost",
+    name: "Ended before they were done",
+    format: count,
+    better: LESS,
+    counted: true,
+  },
   { key: "out_of_memory", name: "Out of GPU memory", format: count, better: LESS, counted: true },
   ["Work and cost"],
   { key: "batch_gpu_hours", name: "Batch work done, GPU hours", format: count, better: MORE },
   { key: "cost_microusd", name: "Cost", format: money, better: LESS },
-  { key: "idle_microusd", name: "Cost of idle GPUs", hint: "of the above, for GPUs that nobody had", format: money, better: LESS },
-  { key: "microusd_per_million_requests", name: "Cost per million requests", format: money, better: LESS, needs: "requests" },
+  {
+    key: "idle_microusd",
+    name: "Cost of idle GPUs",
+    hint: "of the above, for GPUs that nobody had",
+    format: money,
+    better: LESS,
+  },
+  {
+    key: "microusd_per_million_requests",
+    name: "Cost per million requests",
+    format: money,
+    better: LESS,
+    needs: "requests",
+  },
 ];
 
 const figure = (key) => FIGURES.find((f) => f.key === key);
@@ -70,7 +106,9 @@ function valueOf(run, about) {
 
 /** The runs with the best value, as a set of numbers; empty where it does not matter or all are equal. */
 function bestRuns(runs, about) {
-  const known = runs.map((run) => [run.index, valueOf(run, about)]).filter(([, v]) => Number.isFinite(v));
+  const known = runs
+    .map((run) => [run.index, valueOf(run, about)])
+    .filter(([, v]) => Number.isFinite(v));
   if (about.better === 0 || known.length < 2) return new Set();
   // What reads the same is the same.
   if (new Set(known.map(([, v]) => about.format(v))).size === 1) return new Set();
@@ -80,13 +118,20 @@ function bestRuns(runs, about) {
 
 /** By how much a value differs from the first run's, and whether that is better (1) or worse (-1). */
 function difference(value, base, about) {
-  if (!Number.isFinite(value) || !Number.isFinite(base) || about.format(value) === about.format(base)) return null;
+  if (
+    !Number.isFinite(value) ||
+    !Number.isFinite(base) ||
+    about.format(value) === about.format(base)
+  )
+    return null;
   const sign = value > base ? "+" : MINUS;
   const by = Math.abs(value - base);
   const relative = base > 0 ? (by / base) * 100 : Infinity;
-  let text = relative > 999 ? "" : `${sign}${trim(relative, relative < 10 ? 1 : 0)}${GAP}%`;
+  // Per cent of next to nothing, and next to no per cent, say less than the difference itself.
+  const telling = relative >= 0.05 && relative <= 999;
+  let text = !telling ? "" : `${sign}${trim(relative, relative < 10 ? 1 : 0)}${GAP}%`;
   let more = "";
-  if (about.isShare) [text, more] = [`${sign}${trim(by * 100, 1)}${GAP}points`, text];
+  if (about.isShare) [text, more] = [`${sign}${FIXED[1].format(by * 100)}${GAP}points`, text];
   else if (text === "") text = `${sign}${about.format(by)}`;
   return { text, more, verdict: Math.sign((value - base) * about.better) };
 }
@@ -94,10 +139,24 @@ function difference(value, base, about) {
 function differenceNote(change) {
   if (!change) return null;
   const verdict = change.verdict > 0 ? "better" : change.verdict < 0 ? "worse" : "neutral";
-  return h("span", { class: `change ${verdict}` }, change.text, change.more ? h("span", { class: "more" }, `, ${change.more}`) : null, verdict === "neutral" ? null : hiddenText(` (${verdict})`));
+  return h(
+    "span",
+    { class: `change ${verdict}` },
+    change.text,
+    change.more ? h("span", { class: "more" }, `, ${change.more}`) : null,
+    verdict === "neutral" ? null : hiddenText(` (${verdict})`),
+  );
 }
 
-const TILES = ["p99_us", "utilised", "breaches", "microusd_per_million_requests", "batch_gpu_hours", "rejections", "cost_microusd"];
+const TILES = [
+  "p99_us",
+  "utilised",
+  "breaches",
+  "microusd_per_million_requests",
+  "batch_gpu_hours",
+  "rejections",
+  "cost_microusd",
+];
 
 /** The few figures that people ask for first, those that the experiment has. */
 function renderTiles(report) {
@@ -116,7 +175,13 @@ function tile(runs, about) {
   const winner = runs.find((run) => best.has(run.index)) ?? runs[0];
   const change = winner.index === 0 ? null : difference(valueOf(winner, about), values[0], about);
   if (change) change.more = "";
-  const names = { microusd_per_million_requests: "Cost per million requests", utilised: "GPU utilisation", p99_us: "p99 latency", rejections: "Rejected by kubelets", batch_gpu_hours: "Batch GPU hours" };
+  const names = {
+    microusd_per_million_requests: "Cost per million requests",
+    utilised: "GPU utilisation",
+    p99_us: "p99 latency",
+    rejections: "Rejected by kubelets",
+    batch_gpu_hours: "Batch GPU hours",
+  };
   return h(
     "article",
     { class: "tile" },
@@ -128,8 +193,19 @@ function tile(runs, about) {
       runs.slice(0, 6).map((run, i) =>
         h(
           "li",
-          { style: { "--c": `var(${run.colour})`, "--part": max > 0 ? `${(Math.max(0, values[i] || 0) / max) * 100}%` : "0%" } },
-          h("span", { class: "tile-run" }, run.name),
+          {
+            class: best.has(run.index) ? "is-best" : null,
+            style: {
+              "--c": `var(${run.colour})`,
+              "--part": max > 0 ? `${(Math.max(0, values[i] || 0) / max) * 100}%` : "0%",
+            },
+          },
+          h(
+            "span",
+            { class: "tile-run" },
+            run.name,
+            best.has(run.index) ? hiddenText(" (best)") : null,
+          ),
           h("span", { class: "tile-value" }, about.format(values[i])),
           h("i", {}),
         ),
@@ -154,14 +230,21 @@ function renderComparison(report) {
       ),
     ),
   );
-  const rows = FIGURES.map((about) => (Array.isArray(about) ? groupRow(about[0], runs.length) : figureRow(runs, about)));
+  const rows = FIGURES.map((about) =>
+    Array.isArray(about) ? groupRow(about[0], runs.length) : figureRow(runs, about),
+  );
   const size = runs.length > 3 ? "compare many" : "compare";
   const box = tableBox("The setups side by side", head, h("tbody", {}, rows), { class: size });
   if (runs.length === 1) box.classList.add("slender");
   byId("comparison-table").append(box, setups(runs));
 }
 
-const groupRow = (name, columns) => h("tr", { class: "group" }, h("th", { scope: "rowgroup", colspan: columns + 1 }, name));
+const groupRow = (name, columns) =>
+  h(
+    "tr",
+    { class: "group" },
+    h("th", { scope: "rowgroup", colspan: columns + 1 }, h("span", {}, name)),
+  );
 
 function figureRow(runs, about) {
   const best = bestRuns(runs, about);
@@ -173,8 +256,16 @@ function figureRow(runs, about) {
     runs.map((run, i) => {
       const value = valueOf(run, about);
       const change = i === 0 ? null : difference(value, base, about);
-      const mark = best.has(run.index) ? [h("span", { class: "best", "aria-hidden": "true" }, "●"), hiddenText("best: ")] : null;
-      return h("td", { class: best.has(run.index) ? "number is-best" : "number" }, mark, about.format(value), i === 0 ? null : change ? differenceNote(change) : h("span", { class: "change" }));
+      const mark = best.has(run.index)
+        ? [h("span", { class: "best", "aria-hidden": "true" }, "●"), hiddenText("best: ")]
+        : null;
+      return h(
+        "td",
+        { class: best.has(run.index) ? "number is-best" : "number" },
+        mark,
+        about.format(value),
+        i === 0 ? null : change ? differenceNote(change) : h("span", { class: "change" }),
+      );
     }),
   );
 }
@@ -184,10 +275,25 @@ function setups(runs) {
   const keys = [...new Set(runs.flatMap((run) => run.setup.map(([key]) => key)))];
   if (keys.length === 0) return "";
   const of = (run, key) => run.setup.find(([k]) => k === key)?.[1] ?? NONE;
-  const head = h("tr", {}, columnHead("Setting"), runs.map((run) => columnHead(h("span", { class: "run-name" }, swatch(run.colour), run.name))));
+  const head = h(
+    "tr",
+    {},
+    columnHead("Setting"),
+    runs.map((run) => columnHead(h("span", { class: "run-name" }, swatch(run.colour), run.name))),
+  );
   const rows = keys.map((key) => {
     const differs = new Set(runs.map((run) => of(run, key))).size > 1;
-    return h("tr", { class: differs ? "differs" : "" }, h("th", { scope: "row" }, key), runs.map((run) => h("td", {}, of(run, key))));
+    return h(
+      "tr",
+      { class: differs ? "differs" : "" },
+      h("th", { scope: "row" }, key),
+      runs.map((run) => h("td", {}, of(run, key))),
+    );
   });
-  return h("details", { class: "setups", open: runs.length <= 4 }, h("summary", {}, "What the setups are"), tableBox("Settings of each setup", head, h("tbody", {}, rows)));
+  return h(
+    "details",
+    { class: "setups", open: runs.length <= 4 },
+    h("summary", {}, "What the setups are"),
+    tableBox("Settings of each setup", head, h("tbody", {}, rows)),
+  );
 }

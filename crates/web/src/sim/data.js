@@ -60,16 +60,38 @@ function readRun(raw, index) {
 const RUN_COLOURS = 6;
 const TEAM_COLOURS = 8;
 const SERIES = [
-  "gpus", "allocated", "utilised", "fragmented", "waiting", "rejections", "preemptions", "p99_us",
+  "gpus",
+  "allocated",
+  "utilised",
+  "fragmented",
+  "waiting",
+  "rejections",
+  "preemptions",
+  "p99_us",
 ];
 
 const CLASSES = ["interactive", "embedding", "batch", "experimentation"];
 
 /** Whether a pod's CPUs are near its GPUs, in the order in which it matters. */
 const LIES = {
-  aligned: { name: "aligned", mark: "", colour: "--lie-aligned", text: "CPUs and GPU on the same NUMA nodes" },
-  misaligned: { name: "misaligned", mark: "✕", colour: "--lie-misaligned", text: "CPUs and GPU on different NUMA nodes" },
-  floating: { name: "floating", mark: "~", colour: "--lie-floating", text: "pinned to no CPUs: the system moves it about" },
+  aligned: {
+    name: "aligned",
+    mark: "",
+    colour: "--lie-aligned",
+    text: "CPUs and GPU on the same NUMA nodes",
+  },
+  misaligned: {
+    name: "misaligned",
+    mark: "✕",
+    colour: "--lie-misaligned",
+    text: "CPUs and GPU on different NUMA nodes",
+  },
+  floating: {
+    name: "floating",
+    mark: "~",
+    colour: "--lie-floating",
+    text: "pinned to no CPUs: the system moves it about",
+  },
   indifferent: { name: "no GPU", mark: "", colour: "--other", text: "has no GPU" },
 };
 
@@ -247,7 +269,10 @@ function layOut(parts, units) {
     }
   }
   const size = ({ part }) => number(part.milli) || 1000;
-  const total = Math.max(1000, parts.reduce((sum, p) => sum + size(p), 0));
+  const total = Math.max(
+    1000,
+    parts.reduce((sum, p) => sum + size(p), 0),
+  );
   let at = 0;
   return parts.map(({ stay, part }) => {
     const from = at / total;
@@ -267,7 +292,15 @@ function gather(values, step_ms, from, to, stretch, skipZero) {
     const slot = Math.floor((i * step_ms) / stretch);
     let bucket = out[out.length - 1];
     if (!bucket || bucket.slot !== slot) {
-      bucket = { slot, from: slot * stretch, to: (slot + 1) * stretch, sum: 0, n: 0, min: Infinity, max: -Infinity };
+      bucket = {
+        slot,
+        from: slot * stretch,
+        to: (slot + 1) * stretch,
+        sum: 0,
+        n: 0,
+        min: Infinity,
+        max: -Infinity,
+      };
       out.push(bucket);
     }
     bucket.sum += value;

@@ -11,7 +11,9 @@ function fill(element, props, children) {
       for (const [key, v] of Object.entries(value)) element.style.setProperty(key, v);
     } else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  element.append(
+    ...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false),
+  );
   return element;
 }
 
@@ -117,7 +119,11 @@ const tip = (() => {
 
 /** Rows of a tooltip: pairs of a name and a value, either of them text or an element. */
 const pairs = (rows) =>
-  h("dl", { class: "pairs" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  h(
+    "dl",
+    { class: "pairs" },
+    rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
 
 const swatch = (colour) => h("i", { class: "swatch", style: { "--c": `var(${colour})` } });
 

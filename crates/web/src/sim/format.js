@@ -13,7 +13,10 @@ const MINUS = "\u2212";
 
 const FIXED = [0, 1, 2, 3].map(
   (digits) =>
-    new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
+    new Intl.NumberFormat("en", {
+      minimumFractionDigits: digits,
+      maximumFractionDigits: digits,
+    }),
 );
 
 /** Three significant digits, and no more than `digits` behind the point. */
@@ -178,10 +181,28 @@ function logTicks(min, max) {
 }
 
 const TIME_STEPS = [
-  SECOND, 5 * SECOND, 15 * SECOND, 30 * SECOND,
-  MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE,
-  HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR,
-  DAY, 2 * DAY, 5 * DAY, 7 * DAY, 10 * DAY, 15 * DAY, 30 * DAY, 60 * DAY, 90 * DAY, 180 * DAY,
+  SECOND,
+  5 * SECOND,
+  15 * SECOND,
+  30 * SECOND,
+  MINUTE,
+  5 * MINUTE,
+  15 * MINUTE,
+  30 * MINUTE,
+  HOUR,
+  3 * HOUR,
+  6 * HOUR,
+  12 * HOUR,
+  DAY,
+  2 * DAY,
+  5 * DAY,
+  7 * DAY,
+  10 * DAY,
+  15 * DAY,
+  30 * DAY,
+  60 * DAY,
+  90 * DAY,
+  180 * DAY,
   365 * DAY,
 ];
 

@@ -30,7 +30,9 @@ class NodeGrid {
     this.canvas = h("canvas", { class: "grid", tabindex: "0", role: "application" });
     this.element = h("div", { class: "grid-box" }, this.canvas);
     this.rows = model.report.nodes.map(gpuRows);
-    this.cpus = model.report.nodes.map((node) => node.numa.reduce((sum, numa) => sum + number(numa.cpus), 0));
+    this.cpus = model.report.nodes.map((node) =>
+      node.numa.reduce((sum, numa) => sum + number(numa.cpus), 0),
+    );
     this.redraw = onceAFrame(() => this.draw());
     this.listen();
   }
@@ -73,14 +75,19 @@ class NodeGrid {
     let y = 0;
     for (const [pool, members] of pools) {
       const gpus = members.reduce((sum, n) => sum + all[n].gpus.length, 0);
-      this.heads.push({ text: pool, about: `${plural(members.length, "node")}, ${plural(gpus, "GPU")}`, y: y + 15 });
+      this.heads.push({
+        text: pool,
+        about: `${plural(members.length, "node")}, ${plural(gpus, "GPU")}`,
+        y: y + 15,
+      });
       y += GROUP_HEAD;
       let x = 0;
       let tallest = 0;
       for (const n of members) {
         const columns = Math.max(1, ...this.rows[n].map((row) => row.length));
         const w = Math.max(columns * (cell + 1) - 1, this.named ? 64 : 0) + 6;
-        const tall = Math.max(1, this.rows[n].length) * (cell + 1) + strip + 6 + (this.named ? 14 : 0);
+        const tall =
+          Math.max(1, this.rows[n].length) * (cell + 1) + strip + 6 + (this.named ? 14 : 0);
         if (x > 0 && x + w > this.width) {
           x = 0;
           y += tallest + gap;
@@ -145,7 +152,9 @@ class NodeGrid {
       top += 14;
     }
     for (const row of this.rows[n]) {
-      row.forEach((gpu, k) => this.gpuCell(g, node.gpus[gpu], held.gpus[gpu], x + 3 + k * (size + 1), top));
+      row.forEach((gpu, k) =>
+        this.gpuCell(g, node.gpus[gpu], held.gpus[gpu], x + 3 + k * (size + 1), top),
+      );
       top += size + 1;
     }
     if (this.rows[n].length === 0) top += size + 1;
@@ -161,14 +170,16 @@ class NodeGrid {
     g.fillStyle = palette.get("--free");
     g.fillRect(x, y, size, size);
     for (const { stay, from, to } of layOut(parts, gpu.units)) {
-      const workload = model.report.workloads[stay.workload] ?? workloadOf(model.report, stay.workload);
+      const workload =
+        model.report.workloads[stay.workload] ?? workloadOf(model.report, stay.workload);
       const left = x + from * size;
       const wide = Math.max(1, (to - from) * size - (to < 1 ? 0.5 : 0));
       g.globalAlpha = model.dims(stay) ? 0.15 : 1;
       const colour = PAINTS[model.paint].of(model, workload, stay);
       g.fillStyle = palette.get(colour);
       g.fillRect(left, y, wide, size);
-      if (stay.lie === "misaligned" || stay.lie === "floating") this.mark(g, stay.lie, palette.get(`${colour}-on`), left, y, wide);
+      if (stay.lie === "misaligned" || stay.lie === "floating")
+        this.mark(g, stay.lie, palette.get(`${colour}-on`), left, y, wide);
       g.globalAlpha = 1;
     }
   }
@@ -200,11 +211,16 @@ class NodeGrid {
     if (!tile) return null;
     const node = this.model.report.nodes[tile.n];
     const top = tile.y + 3 + (this.named ? 14 : 0);
-    const gpu = this.rows[tile.n][Math.floor((y - top) / (this.size + 1))]?.[Math.floor((x - tile.x - 3) / (this.size + 1))];
+    const gpu =
+      this.rows[tile.n][Math.floor((y - top) / (this.size + 1))]?.[
+        Math.floor((x - tile.x - 3) / (this.size + 1))
+      ];
     if (gpu === undefined || x < tile.x + 3 || y < top) return { tile, node };
     const stays = [...this.occupancy.byNode[tile.n]].map((i) => this.occupancy.stays[i]);
     const within = ((x - tile.x - 3) % (this.size + 1)) / this.size;
-    const part = layOut(holdings(node, stays).gpus[gpu], node.gpus[gpu].units).find((p) => within >= p.from && within < p.to);
+    const part = layOut(holdings(node, stays).gpus[gpu], node.gpus[gpu].units).find(
+      (p) => within >= p.from && within < p.to,
+    );
     return { tile, node, gpu, stay: part?.stay };
   }
 
@@ -223,7 +239,13 @@ class NodeGrid {
       }
       if (!hit) tip.hide();
       else if (hit.stay) tip.at(event.clientX, event.clientY, ...podInWords(this.model, hit.stay));
-      else tip.at(event.clientX, event.clientY, h("p", { class: "tip-head" }, hit.node.name), h("p", {}, this.tileInWords(hit)));
+      else
+        tip.at(
+          event.clientX,
+          event.clientY,
+          h("p", { class: "tip-head" }, hit.node.name),
+          h("p", {}, this.tileInWords(hit)),
+        );
     });
     canvas.addEventListener("pointerleave", () => {
       this.over = null;

@@ -40,7 +40,9 @@ function start() {
       render(report);
     } catch (error) {
       console.error(error);
-      byId(id).append(h("p", { class: "notice" }, `This part could not be drawn: ${error.message}`));
+      byId(id).append(
+        h("p", { class: "notice" }, `This part could not be drawn: ${error.message}`),
+      );
     }
   }
   followContents();
@@ -58,7 +60,9 @@ function busiestMoment(report) {
 
 /** Marks in the contents which section is being read. */
 function followContents() {
-  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+  const links = new Map(
+    [...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]),
+  );
   const watcher = new IntersectionObserver(
     (entries) => {
       for (const { target, isIntersecting } of entries) {
@@ -69,7 +73,8 @@ function followContents() {
     },
     { rootMargin: "-20% 0px -75% 0px" },
   );
-  for (const section of document.querySelectorAll("main > section:not([hidden])")) watcher.observe(section);
+  for (const section of document.querySelectorAll("main > section:not([hidden])"))
+    watcher.observe(section);
 }
 
 start();

@@ -11,9 +11,18 @@ function absent(id) {
  * the window is narrow.
  */
 function groupOfRows(name, rows) {
-  const above = h("tr", { class: "above" }, h("th", { scope: "rowgroup", colspan: rows[0].flat(Infinity).length }, name()));
+  const above = h(
+    "tr",
+    { class: "above" },
+    h("th", { scope: "rowgroup", colspan: rows[0].flat(Infinity).length }, name()),
+  );
   const beside = h("th", { class: "beside", scope: "rowgroup", rowspan: rows.length }, name());
-  return h("tbody", {}, above, rows.map((cells, i) => h("tr", {}, i === 0 ? beside : null, cells)));
+  return h(
+    "tbody",
+    {},
+    above,
+    rows.map((cells, i) => h("tr", {}, i === 0 ? beside : null, cells)),
+  );
 }
 const groupColumn = (name) => columnHead(name, { class: "beside" });
 
@@ -23,11 +32,17 @@ const runCell = (run) => h("td", { class: "run-cell" }, swatch(run.colour), run.
 const bar = (part, colour, inner = 1) =>
   h("span", {
     class: "bar-line",
-    style: { "--part": `${Math.max(0, Math.min(1, part || 0)) * 100}%`, "--inner": `${Math.max(0, Math.min(1, inner || 0)) * 100}%`, "--c": `var(${colour})` },
+    style: {
+      "--part": `${Math.max(0, Math.min(1, part || 0)) * 100}%`,
+      "--inner": `${Math.max(0, Math.min(1, inner || 0)) * 100}%`,
+      "--c": `var(${colour})`,
+    },
   });
 
 function renderServices(report) {
-  const ids = [...new Set(report.runs.flatMap((run) => run.services.map((service) => service.workload)))];
+  const ids = [
+    ...new Set(report.runs.flatMap((run) => run.services.map((service) => service.workload))),
+  ];
   if (ids.length === 0) return absent("services");
   const head = h(
     "tr",
@@ -46,14 +61,30 @@ function renderServices(report) {
   );
   const bodies = ids.map((id) => {
     const workload = workloadOf(report, id);
-    const found = report.runs.flatMap((run) => run.services.filter((service) => service.workload === id).map((service) => ({ run, service })));
+    const found = report.runs.flatMap((run) =>
+      run.services
+        .filter((service) => service.workload === id)
+        .map((service) => ({ run, service })),
+    );
     const about = [workload.class, workload.team].filter(Boolean).join(", ");
     // One scale for all setups, so that their lines can be compared.
-    const most = found.reduce((max, { service }) => list(service.p99_us_series).reduce((a, b) => Math.max(a, b), Math.max(max, number(service.objective_us))), 1);
+    const most = found.reduce(
+      (max, { service }) =>
+        list(service.p99_us_series).reduce(
+          (a, b) => Math.max(a, b),
+          Math.max(max, number(service.objective_us)),
+        ),
+      1,
+    );
     const name = () => [fullName(workload), about ? h("small", {}, about) : null];
-    return groupOfRows(name, found.map(({ run, service }) => [runCell(run), serviceCells(run, service, most)]));
+    return groupOfRows(
+      name,
+      found.map(({ run, service }) => [runCell(run), serviceCells(run, service, most)]),
+    );
   });
-  byId("services-table").append(tableBox("Latency of each service under each setup", head, bodies, { class: "grouped" }));
+  byId("services-table").append(
+    tableBox("Latency of each service under each setup", head, bodies, { class: "grouped" }),
+  );
 }
 
 function serviceCells(run, service, most) {
@@ -62,12 +93,22 @@ function serviceCells(run, service, most) {
   const cell = (...content) => h("td", { class: "number" }, content);
   return [
     cell(latency(service.p50_us)),
-    h("td", { class: above ? "number bad" : "number" }, above ? h("span", { "aria-hidden": "true" }, "▲ ") : null, latency(service.p99_us), above ? hiddenText(" above its objective") : null),
+    h(
+      "td",
+      { class: above ? "number bad" : "number" },
+      above ? h("span", { "aria-hidden": "true" }, "▲ ") : null,
+      latency(service.p99_us),
+      above ? hiddenText(" above its objective") : null,
+    ),
     h("td", {}, sparkline(list(service.p99_us_series), run.colour, objective || null, most)),
     cell(objective > 0 ? latency(objective) : NONE),
     h("td", { class: service.breaches > 0 ? "number bad" : "number" }, count(service.breaches)),
     cell(count(service.requests)),
-    h("td", { class: service.requests_lost > 0 ? "number bad" : "number" }, count(service.requests_lost)),
+    h(
+      "td",
+      { class: service.requests_lost > 0 ? "number bad" : "number" },
+      count(service.requests_lost),
+    ),
     cell(trim(service.replicas, 1)),
     cell(share(service.aligned, 0)),
   ];
@@ -77,30 +118,45 @@ function serviceCells(run, service, most) {
 function renderClasses(report) {
   const names = [...new Set(report.runs.flatMap((run) => run.classes.map((c) => c.class)))];
   if (names.length === 0) return absent("waits");
-  const longest = Math.max(MINUTE, ...report.runs.flatMap((run) => run.classes.map((c) => number(c.wait_max_ms))));
-  const place = (ms) => (ms <= SECOND ? 0 : Math.min(1, Math.log(ms / SECOND) / Math.log(longest / SECOND)));
+  const longest = Math.max(
+    MINUTE,
+    ...report.runs.flatMap((run) => run.classes.map((c) => number(c.wait_max_ms))),
+  );
+  const place = (ms) =>
+    ms <= SECOND ? 0 : Math.min(1, Math.log(ms / SECOND) / Math.log(longest / SECOND));
   const head = h(
     "tr",
     {},
     groupColumn("Class"),
     columnHead("Setup"),
-    columnHead([h("span", { class: "wait-axis" }, waitTicks(longest, place))], { class: "wait-head" }),
-    ["p50", "p90", "p99", "longest", "pods", "started", "preempted"].map((name) => columnHead(name, { class: "number" })),
+    columnHead([h("span", { class: "wait-axis" }, waitTicks(longest, place))], {
+      class: "wait-head",
+    }),
+    ["p50", "p90", "p99", "longest", "pods", "started", "preempted"].map((name) =>
+      columnHead(name, { class: "number" }),
+    ),
   );
   const bodies = names.map((name) => {
-    const found = report.runs.flatMap((run) => run.classes.filter((c) => c.class === name).map((c) => ({ run, c })));
-    const head = () => h("span", { class: "run-name" }, swatch(classColour(name)), name || "no class");
+    const found = report.runs.flatMap((run) =>
+      run.classes.filter((c) => c.class === name).map((c) => ({ run, c })),
+    );
+    const head = () =>
+      h("span", { class: "run-name" }, swatch(classColour(name)), name || "no class");
     return groupOfRows(
       head,
       found.map(({ run, c }) => [
         runCell(run),
         h("td", {}, waitRange(c, place, run.colour)),
-        [c.wait_p50_ms, c.wait_p90_ms, c.wait_p99_ms, c.wait_max_ms].map((ms) => h("td", { class: "number" }, c.pods > 0 ? span(number(ms)) : NONE)),
+        [c.wait_p50_ms, c.wait_p90_ms, c.wait_p99_ms, c.wait_max_ms].map((ms) =>
+          h("td", { class: "number" }, c.pods > 0 ? span(number(ms)) : NONE),
+        ),
         [c.pods, c.started, c.preempted].map((n) => h("td", { class: "number" }, count(number(n)))),
       ]),
     );
   });
-  byId("waits-table").append(tableBox("How long pods waited, by class of work", head, bodies, { class: "grouped" }));
+  byId("waits-table").append(
+    tableBox("How long pods waited, by class of work", head, bodies, { class: "grouped" }),
+  );
 }
 
 function waitTicks(longest, place) {
@@ -120,7 +176,17 @@ function waitRange(c, place, colour) {
   const at = (ms) => `${place(number(ms)) * 100}%`;
   return h(
     "span",
-    { class: "wait", "aria-hidden": "true", style: { "--c": `var(${colour})`, "--p50": at(c.wait_p50_ms), "--p90": at(c.wait_p90_ms), "--p99": at(c.wait_p99_ms), "--max": at(c.wait_max_ms) } },
+    {
+      class: "wait",
+      "aria-hidden": "true",
+      style: {
+        "--c": `var(${colour})`,
+        "--p50": at(c.wait_p50_ms),
+        "--p90": at(c.wait_p90_ms),
+        "--p99": at(c.wait_p99_ms),
+        "--max": at(c.wait_max_ms),
+      },
+    },
     ["tail", "body", "median", "longest"].map((name) => h("i", { class: `wait-${name}` })),
   );
 }
@@ -128,21 +194,33 @@ function waitRange(c, place, colour) {
 /** One row of bars per name, one bar per run. */
 function barTable(report, caption, nameHead, names, cells) {
   const head = h("tr", {}, groupColumn(nameHead), columnHead("Setup"), cells.heads);
-  const bodies = names.map((name) => groupOfRows(() => name || "no team", report.runs.map((run) => [runCell(run), cells.of(run, name)])));
+  const bodies = names.map((name) =>
+    groupOfRows(
+      () => name || "no team",
+      report.runs.map((run) => [runCell(run), cells.of(run, name)]),
+    ),
+  );
   return tableBox(caption, head, bodies, { class: "grouped" });
 }
 
 function renderRejections(report) {
   const total = new Map();
   for (const run of report.runs) {
-    for (const [reason, n] of Object.entries(run.rejections)) total.set(reason, (total.get(reason) ?? 0) + number(n));
+    for (const [reason, n] of Object.entries(run.rejections))
+      total.set(reason, (total.get(reason) ?? 0) + number(n));
   }
   if (total.size === 0) return absent("rejections");
   const reasons = [...total].sort((a, b) => b[1] - a[1]).map(([reason]) => reason);
-  const most = Math.max(1, ...report.runs.flatMap((run) => Object.values(run.rejections).map(number)));
+  const most = Math.max(
+    1,
+    ...report.runs.flatMap((run) => Object.values(run.rejections).map(number)),
+  );
   byId("rejections-table").append(
     barTable(report, "How often kubelets turned pods down, by reason", "Reason", reasons, {
-      heads: [columnHead(hiddenText("Bar"), { class: "wide" }), columnHead("Times", { class: "number" })],
+      heads: [
+        columnHead(hiddenText("Bar"), { class: "wide" }),
+        columnHead("Times", { class: "number" }),
+      ],
       of: (run, reason) => {
         const n = number(run.rejections[reason]);
         return [h("td", {}, bar(n / most, run.colour)), h("td", { class: "number" }, count(n))];
@@ -154,7 +232,11 @@ function renderRejections(report) {
 function renderTeams(report) {
   const cost = new Map();
   for (const run of report.runs) {
-    for (const team of run.teams) cost.set(words(team.team), Math.max(cost.get(words(team.team)) ?? 0, number(team.cost_microusd)));
+    for (const team of run.teams)
+      cost.set(
+        words(team.team),
+        Math.max(cost.get(words(team.team)) ?? 0, number(team.cost_microusd)),
+      );
   }
   if (cost.size === 0) return absent("teams");
   const names = [...cost].sort((a, b) => b[1] - a[1]).map(([team]) => team);
@@ -180,7 +262,15 @@ function renderTeams(report) {
 }
 
 const glyphOf = (kind, colour) =>
-  s("svg", { class: "mark", viewBox: "-7 -7 14 14", width: 14, height: 14, "aria-hidden": "true" }, s("path", { class: kindOf(kind).line ? "glyph outlined" : "glyph", style: { "--c": `var(${colour})` }, d: kindOf(kind).glyph }));
+  s(
+    "svg",
+    { class: "mark", viewBox: "-7 -7 14 14", width: 14, height: 14, "aria-hidden": "true" },
+    s("path", {
+      class: kindOf(kind).line ? "glyph outlined" : "glyph",
+      style: { "--c": `var(${colour})` },
+      d: kindOf(kind).glyph,
+    }),
+  );
 
 const HAPPENINGS_SHOWN = 100;
 
@@ -194,21 +284,57 @@ function renderHappenings(report) {
   let limit = HAPPENINGS_SHOWN;
   const body = h("tbody");
   const info = h("p", { class: "note", "aria-live": "polite" });
-  const more = h("button", { type: "button", onclick: () => { limit = Infinity; show(); } }, "Show all");
-  const runSelect = select("Setup", [["", "All setups"], ...report.runs.map((run) => [String(run.index), run.name])], () => show());
-  const kindSelect = select("Kind", [["", "All kinds"], ...kinds.map((kind) => [kind, kindOf(kind).name])], () => show());
+  const more = h(
+    "button",
+    {
+      type: "button",
+      onclick: () => {
+        limit = Infinity;
+        show();
+      },
+    },
+    "Show all",
+  );
+  const runSelect = select(
+    "Setup",
+    [["", "All setups"], ...report.runs.map((run) => [String(run.index), run.name])],
+    () => show(),
+  );
+  const kindSelect = select(
+    "Kind",
+    [["", "All kinds"], ...kinds.map((kind) => [kind, kindOf(kind).name])],
+    () => show(),
+  );
   function show() {
     const [run, kind] = [runSelect.value(), kindSelect.value()];
-    const chosen = all.filter((row) => (run === "" || String(row.run.index) === run) && (kind === "" || words(row.what.kind) === kind));
+    const chosen = all.filter(
+      (row) =>
+        (run === "" || String(row.run.index) === run) &&
+        (kind === "" || words(row.what.kind) === kind),
+    );
     body.replaceChildren(...chosen.slice(0, limit).map(happeningRow));
     more.hidden = chosen.length <= limit;
-    info.textContent = chosen.length > limit ? `${count(limit)} of ${plural(chosen.length, "entry", "entries")} shown.` : plural(chosen.length, "entry", "entries");
+    info.textContent =
+      chosen.length > limit
+        ? `${count(limit)} of ${plural(chosen.length, "entry", "entries")} shown.`
+        : plural(chosen.length, "entry", "entries");
   }
   show();
-  const head = h("tr", {}, columnHead("When"), columnHead("Kind"), columnHead("Setup"), columnHead("What happened"));
+  const head = h(
+    "tr",
+    {},
+    columnHead("When"),
+    columnHead("Kind"),
+    columnHead("Setup"),
+    columnHead("What happened"),
+  );
   const box = tableBox("What happened, first things first", head, body, { class: "stack" });
   box.classList.add("tall");
-  byId("happenings-table").append(h("div", { class: "controls" }, runSelect.element, kindSelect.element), box, h("div", { class: "controls" }, info, more));
+  byId("happenings-table").append(
+    h("div", { class: "controls" }, runSelect.element, kindSelect.element),
+    box,
+    h("div", { class: "controls" }, info, more),
+  );
 }
 
 function happeningRow({ run, what }) {
@@ -220,7 +346,20 @@ function happeningRow({ run, what }) {
   return h(
     "tr",
     {},
-    h("td", {}, h("button", { type: "button", class: "link", onclick: show, title: "Show the map at this moment" }, moment(number(what.at_ms)))),
+    h(
+      "td",
+      {},
+      h(
+        "button",
+        {
+          type: "button",
+          class: "link",
+          onclick: show,
+          title: "Show the map at this moment",
+        },
+        moment(number(what.at_ms)),
+      ),
+    ),
     h("td", { class: "kind" }, glyphOf(what.kind, run.colour), kindOf(words(what.kind)).name),
     runCell(run),
     h("td", { class: "prose" }, words(what.text)),
@@ -229,14 +368,31 @@ function happeningRow({ run, what }) {
 
 /** A labelled `<select>`. */
 function select(label, options, changed) {
-  const control = h("select", { onchange: () => changed(control.value) }, options.map(([value, text]) => h("option", { value }, text)));
-  return { element: h("label", { class: "field" }, h("span", {}, label), control), value: () => control.value, set: (value) => { control.value = value; } };
+  const control = h(
+    "select",
+    { onchange: () => changed(control.value) },
+    options.map(([value, text]) => h("option", { value }, text)),
+  );
+  return {
+    element: h("label", { class: "field" }, h("span", {}, label), control),
+    value: () => control.value,
+    set: (value) => {
+      control.value = value;
+    },
+  };
 }
 
 function renderWaiting(report) {
   const all = report.runs.flatMap((run) => run.waiting.map((group) => ({ run, group })));
   if (all.length === 0) return absent("waiting");
-  const head = h("tr", {}, columnHead("Workload"), columnHead("Setup"), columnHead("Pods", { class: "number" }), columnHead("Why, and what would help"));
+  const head = h(
+    "tr",
+    {},
+    columnHead("Workload"),
+    columnHead("Setup"),
+    columnHead("Pods", { class: "number" }),
+    columnHead("Why, and what would help"),
+  );
   const rows = all.map(({ run, group }) => {
     const workload = workloadOf(report, group.workload);
     const about = [workload.kind, workload.class, workload.team].filter(Boolean).join(", ");
@@ -245,108 +401,33 @@ function renderWaiting(report) {
       {},
       h("th", { scope: "row" }, fullName(workload), about ? h("small", {}, about) : null),
       runCell(run),
-      h("td", { class: "number" }, count(number(group.pods)), h("span", { class: "narrow" }, number(group.pods) === 1 ? " pod" : " pods")),
+      h(
+        "td",
+        { class: "number" },
+        count(number(group.pods)),
+        h("span", { class: "narrow" }, number(group.pods) === 1 ? " pod" : " pods"),
+      ),
       h("td", { class: "prose" }, words(group.why)),
     );
   });
-  byId("waiting-table").append(tableBox("Pods that never started", head, h("tbody", {}, rows), { class: "stack" }));
+  byId("waiting-table").append(
+    tableBox("Pods that never started", head, h("tbody", {}, rows), { class: "stack" }),
+  );
 }
 
 function renderAssumptions(report) {
   if (report.assumptions.length === 0) return absent("assumptions");
   const head = h("tr", {}, columnHead("About"), columnHead("Assumed"), columnHead("Source"));
   const rows = report.assumptions.map((a) =>
-    h("tr", {}, h("th", { scope: "row" }, words(a.name)), h("td", { class: "prose" }, words(a.value)), h("td", { class: "prose quiet" }, words(a.source))),
-  );
-  byId("assumptions-table").append(tableBox("What the figures rest on", head, h("tbody", {}, rows), { class: "stack" }));
-}
-
-function renderCharts(report) {
-  const { runs } = report;
-  if (runs.length === 0 || report.duration_ms === 0) return absent("over-time");
-  shared.view.set({ from: 0, to: report.duration_ms });
-  const gpus = { tick: countShort, format: (v) => trim(v, 1), ceiling: (run) => run.series.gpus };
-  const lines = { tick: countShort, format: (v) => trim(v, 2) };
-  const sums = { tick: countShort, format: count, columns: true };
-  const specs = [
-    { ...gpus, title: "GPUs allocated", values: (run) => run.series.allocated },
-    { ...gpus, title: "GPUs busy", values: (run) => run.series.utilised },
-    latencySpec(report),
-    { ...lines, title: "Pods waiting", values: (run) => run.series.waiting },
-    { ...lines, title: "GPUs stranded", unit: "free in pieces no typical pod can use", values: (run) => run.series.fragmented },
-    { ...sums, title: "Rejections by kubelets", values: (run) => run.series.rejections },
-    { ...sums, title: "Preemptions", values: (run) => run.series.preemptions },
-  ];
-  // A line along zero says no more than the zero in the comparison.
-  const telling = specs.filter((spec) => runs.some((run) => spec.values(run).some((value) => value > 0)));
-  if (telling.length === 0) return absent("over-time");
-  for (const spec of telling) {
-    const chart = new TimeChart(report, { ...spec, runs });
-    spec.made?.(chart);
-    byId("charts").append(chart.figure);
-  }
-  renderChartControls(report);
-}
-
-/** The p99 of all requests or of one service, with what was promised. */
-function latencySpec(report) {
-  const { runs } = report;
-  const ids = [...new Set(runs.flatMap((run) => run.services.map((service) => service.workload)))];
-  let chosen = "";
-  let chart = null;
-  const of = (run) => run.services.find((service) => String(service.workload) === chosen);
-  const choice = select("Service", [["", "All requests"], ...ids.map((id) => [String(id), fullName(workloadOf(report, id))])], (value) => {
-    chosen = value;
-    chart.redraw();
-  });
-  return {
-    title: "p99 latency",
-    control: ids.length > 0 ? choice.element : null,
-    made: (made) => { chart = made; },
-    log: true,
-    gaps: true,
-    tick: latencyShort,
-    format: latency,
-    values: (run) => (chosen === "" ? run.series.p99_us : list(of(run)?.p99_us_series)),
-    limits: () => {
-      const services = runs.flatMap((run) => (chosen === "" ? run.services : [of(run)].filter(Boolean)));
-      const promised = [...new Set(services.map((service) => number(service.objective_us)).filter((v) => v > 0))];
-      // Where services are promised different things, no line is about all requests.
-      return promised.length === 1 ? [{ value: promised[0], label: `objective ${latency(promised[0])}` }] : [];
-    },
-  };
-}
-
-function renderChartControls(report) {
-  const toggles = report.runs.map((run) =>
     h(
-      "label",
-      { class: "toggle" },
-      h("input", {
-        type: "checkbox",
-        checked: true,
-        onchange: (event) => {
-          const hidden = new Set(shared.hidden.get());
-          if (event.target.checked) hidden.delete(run.index);
-          else hidden.add(run.index);
-          shared.hidden.set(hidden);
-        },
-      }),
-      s("svg", { class: "key", width: 26, height: 10, viewBox: "0 0 26 10", "aria-hidden": "true" }, s("path", { class: `line dash-${run.index % 6}`, style: { "--c": `var(${run.colour})` }, d: "M1,5H25" })),
-      run.name,
+      "tr",
+      {},
+      h("th", { scope: "row" }, words(a.name)),
+      h("td", { class: "prose" }, words(a.value)),
+      h("td", { class: "prose quiet" }, words(a.source)),
     ),
   );
-  const whole = h("button", { type: "button", onclick: () => setView(report, 0, report.duration_ms) }, "Whole time");
-  const info = h("span", { class: "quiet" });
-  shared.view.on(({ from, to }) => {
-    const all = from <= 0 && to >= report.duration_ms;
-    whole.hidden = all;
-    info.textContent = all ? "Drag across a chart to look closer; click to see the map at that moment." : `${moment(from)} to ${moment(to)}`;
-  });
-  byId("chart-controls").append(...toggles, h("span", { class: "spring" }), info, whole);
-  const seen = MARKED.filter((kind) => report.runs.some((run) => run.happenings.some((what) => what.kind === kind)));
-  byId("chart-marks").append(...seen.map((kind) => h("span", {}, glyphOf(kind, "--ink-2"), kindOf(kind).name)));
-  if (report.runs.some((run) => run.series.gpus.length > 0)) {
-    byId("chart-marks").append(h("span", {}, s("svg", { class: "key", width: 26, height: 10, viewBox: "0 0 26 10", "aria-hidden": "true" }, s("path", { class: "limit", d: "M1,5H25" })), "GPUs there are, or an objective"));
-  }
+  byId("assumptions-table").append(
+    tableBox("What the figures rest on", head, h("tbody", {}, rows), { class: "stack" }),
+  );
 }

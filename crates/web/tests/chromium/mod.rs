@@ -166,15 +166,22 @@ impl Tab {
         }
     }
 
-    /// Moves the pointer to a place in the window, and clicks there if asked to.
-    pub(crate) fn point(&mut self, x: f64, y: f64, click: bool) {
-        let kinds: &[&str] =
-            if click { &["mouseMoved", "mousePressed", "mouseReleased"] } else { &["mouseMoved"] };
-        for kind in kinds {
-            let button = if *kind == "mouseMoved" { "none" } else { "left" };
-            let about = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
-            self.call("Input.dispatchMouseEvent", about);
-        }
+    /// Moves the pointer to a place in the window.
+    pub(crate) fn point(&mut self, x: f64, y: f64) {
+        self.mouse("mouseMoved", "none", x, y);
+    }
+
+    /// Presses the button at one place and lets go at another, `across` further to the right.
+    pub(crate) fn drag(&mut self, x: f64, y: f64, across: f64) {
+        self.point(x, y);
+        self.mouse("mousePressed", "left", x, y);
+        self.mouse("mouseMoved", "left", x + across, y);
+        self.mouse("mouseReleased", "left", x + across, y);
+    }
+
+    fn mouse(&mut self, kind: &str, button: &str, x: f64, y: f64) {
+        let about = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
+        self.call("Input.dispatchMouseEvent", about);
     }
 }
 
