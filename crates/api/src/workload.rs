@@ -220,9 +220,12 @@ impl From<core::Pod> for Workload {
 impl From<core::ReplicationController> for Workload {
     fn from(object: core::ReplicationController) -> Self {
         let of = object.spec.unwrap_or_default();
-        let selector = LabelSelector { match_labels: of.selector, match_expressions: None };
-        let copies = replicas(of.replicas, spec().key("replicas"));
         let pods = of.template.unwrap_or_default();
+        // It selects the labels of its template unless it says otherwise.
+        let labels = pods.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
+        let selector =
+            LabelSelector { match_labels: of.selector.or(labels), match_expressions: None };
+        let copies = replicas(of.replicas, spec().key("replicas"));
         let kind = WorkloadKind::ReplicationController;
         controlled(kind, object.metadata, pods, selector, copies)
     }

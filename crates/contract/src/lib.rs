@@ -22,7 +22,7 @@
 //!
 //! let mut mended = pod.json.clone();
 //! patch::apply(&mut mended, &limit.fix)?;
-//! assert_eq!(mended["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], "1");
+//! assert_eq!(mended["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -30,19 +30,22 @@ pub(crate) struct Sharing {
     pub(crate) renamed: bool,
     /// Whether a container that asks for several is turned away.
     pub(crate) one_each: bool,
+    /// Whether it is the only configuration there is, rather than one that some nodes pick.
+    pub(crate) everywhere: bool,
 }
 
 /// What the texts of a ConfigMap say.
 pub(crate) fn of_config_map(object: &Object, read: ReadText) -> Vec<Sharing> {
     let data = object.json.get("data").and_then(Value::as_object).into_iter().flatten();
     let texts = data.filter_map(|(key, value)| Some((key, value.as_str()?)));
-    let configs = texts.filter(|(_, text)| text.contains("sharing"));
-    configs
-        .filter_map(|(key, text)| Some((key, read(text)?)))
-        .flat_map(|(key, config)| {
-            of_config(&config, &FieldPath::root().key("data").key(key.as_str()))
-        })
-        .collect()
+    let configs = texts.filter(|(_, text)| text.contains("version"));
+    let configs: Vec<(&String, Value)> =
+        configs.filter_map(|(key, text)| Some((key, read(text)?))).collect();
+    let everywhere = configs.len() == 1;
+    let each = configs.iter().flat_map(|(key, config)| {
+        of_config(config, &FieldPath::root().key("data").key(key.as_str()))
+    });
+    each.map(|sharing| Sharing { everywhere, ..sharing }).collect()
 }
 
 fn of_config(config: &Value, field: &FieldPath) -> Vec<Sharing> {
@@ -69,6 +72,7 @@ fn of_config(config: &Value, field: &FieldPath) -> Vec<Sharing> {
                 replicas: resource.get("replicas").and_then(Value::as_u64).unwrap_or(1),
                 // Under MPS the plugin never gives one container several.
                 one_each: says("failRequestsGreaterThanOne") || method == Method::Mps,
+                everywhere: false,
             });
         }
     }

@@ -157,6 +157,68 @@ fn every_fix_mends_what_it_is_for_and_breaks_nothing() {
     assert_eq!(seen, promised, "rules that say what they mend, and rules that were seen to");
 }
 
+/// Every value of every fixture is replaced by something odd, one at a time. What is still an object of
+/// its kind is checked, and its fixes are tried: nothing panics, whatever comes out.
+#[test]
+fn odd_values_break_nothing() {
+    let odd = [
+        Value::Null,
+        serde_json::json!([]),
+        serde_json::json!({}),
+        serde_json::json!(""),
+        serde_json::json!("é".repeat(70)),
+        serde_json::json!(-1),
+        serde_json::json!(9_223_372_036_854_775_807_i64),
+        serde_json::json!("99999999999999999999"),
+        serde_json::json!([{ "": null }]),
+    ];
+    let mut checked = 0;
+    for (_, cases) in all_cases() {
+        for case in cases {
+            for (index, object) in case.objects.iter().enumerate() {
+                for pointer in pointers(object) {
+                    let with = &odd[checked % odd.len()];
+                    let mut objects = case.objects.clone();
+                    *objects[index].pointer_mut(&pointer).unwrap() = with.clone();
+                    checked += 1;
+                    survive(&objects);
+                }
+            }
+        }
+    }
+    assert!(checked > 2_000, "{checked}");
+}
+
+fn survive(objects: &[Value]) {
+    let objects: Vec<Object> =
+        objects.iter().filter_map(|json| Object::new(json.clone()).ok()).collect();
+    let context = Context::new(&objects, read_text);
+    for object in &objects {
+        for finding in check(object, &context, &Settings::default()) {
+            drop(patch::apply(&mut object.json.clone(), &finding.fix));
+        }
+    }
+}
+
+/// Ways to all values inside of one.
+fn pointers(value: &Value) -> Vec<String> {
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Array(list) => {
+            list.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
+        }
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, item)| (key.replace('~', "~0").replace('/', "~1"), item))
+            .collect(),
+        _ => Vec::new(),
+    };
+    let deeper = |(key, item): &(String, &Value)| {
+        let below = pointers(item).into_iter().map(|rest| format!("/{key}{rest}"));
+        std::iter::once(format!("/{key}")).chain(below).collect::<Vec<_>>()
+    };
+    inner.iter().flat_map(deeper).collect()
+}
+
 #[test]
 fn codes_and_names_are_unique_in_order_and_found() {
     let codes: Vec<&str> = RULES.iter().map(|rule| rule.code).collect();

@@ -9,6 +9,36 @@ use serde_json::{Value, json};
 
 use crate::text::{Paint, wrapped};
 
+/// How the page of rules starts. The settings in it are the defaults.
+const HEAD: &str = "\
+# Rules of the scheduling contract
+
+`berth lint` checks them on files. This page is what `berth lint --rules -o markdown` prints; a test keeps it
+so.
+
+An object is spared from a rule by an annotation, with the reason:
+
+```yaml
+metadata:
+  annotations:
+    berth.dev/lint-ignore: \"BERTH-304: a demo, nobody waits for it\"
+```
+
+What is usual in a cluster is said in a file of settings (`--config`). Without one it is as if this were
+written:
+
+```yaml
+teamLabels: [berth.dev/team, team]
+costCenterLabels: [berth.dev/cost-center, cost-center]
+gpuTaints: [nvidia.com/gpu, amd.com/gpu]
+gpuResources: [nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-*, amd.com/gpu]
+schedulers: [berth, default-scheduler, hami-scheduler, kai-scheduler, koord-scheduler, volcano, yunikorn]
+modelLoadSeconds: 60
+severity: {}   # such as BERTH-303: warning
+disabled: []   # such as BERTH-503
+```
+";
+
 /// All rules, in one form or another.
 #[derive(Clone, Copy, Debug)]
 pub struct Catalogue;
@@ -48,14 +78,7 @@ impl Catalogue {
 
     /// A page for readers.
     pub fn markdown(self) -> String {
-        let mut text = String::from(
-            "# Rules of the scheduling contract\n\n\
-             `berth lint` checks them on files. This page is what `berth lint --rules -o markdown` \
-             prints; a test keeps it so.\n\n\
-             An object is spared from a rule by an annotation, with the reason:\n\n\
-             ```yaml\nmetadata:\n  annotations:\n    berth.dev/lint-ignore: \"BERTH-304: a demo, nobody \
-             waits for it\"\n```\n",
-        );
+        let mut text = String::from(HEAD);
         let mut topic = None;
         for rule in RULES {
             let title = rule.topic.title();

@@ -48,9 +48,11 @@ pub enum FixError {
 /// What files are to hold so that all findings with a fix are mended. Nothing is planned if something
 /// cannot be.
 pub fn plan(report: &Report, input: &Input) -> Result<Vec<Change>, FixError> {
-    let mut by_document: BTreeMap<usize, Vec<&Fix>> = BTreeMap::new();
-    for located in &report.findings {
-        by_document.entry(located.document).or_default().extend(&located.finding.fix);
+    let mut by_document: BTreeMap<usize, (Vec<&Fix>, usize)> = BTreeMap::new();
+    for located in report.findings.iter().filter(|one| one.finding.is_fixable()) {
+        let (fixes, count) = by_document.entry(located.document).or_default();
+        fixes.extend(&located.finding.fix);
+        *count += 1;
     }
     let mut texts: BTreeMap<usize, (Vec<(usize, Edit)>, usize)> = BTreeMap::new();
     let mut first_of_source = 0;
@@ -58,17 +60,11 @@ pub fn plan(report: &Report, input: &Input) -> Result<Vec<Change>, FixError> {
         if index > 0 && input.documents[index - 1].source() != document.source() {
             first_of_source = index;
         }
-        let Some(fixes) = by_document.get(&index).filter(|fixes| !fixes.is_empty()) else {
-            continue;
-        };
+        let Some((fixes, count)) = by_document.get(&index) else { continue };
         let edits = edits(document.value(), fixes);
         let (of_text, fixed) = texts.entry(first_of_source).or_default();
         of_text.extend(edits.into_iter().map(|edit| (index - first_of_source, edit)));
-        *fixed += report
-            .findings
-            .iter()
-            .filter(|one| one.document == index && one.finding.is_fixable())
-            .count();
+        *fixed += count;
     }
     let changes = texts.into_iter().map(|(first, (edits, fixed))| {
         let source = input.documents[first].source();
@@ -125,7 +121,8 @@ fn find<'a>(value: &'a Value, path: &FieldPath) -> Option<&'a Value> {
 /// What changes, as `diff -u` shows it.
 pub fn diff(changes: &[Change]) -> String {
     let show = |change: &Change| {
-        let name = change.path.display();
+        let name = change.path.display().to_string();
+        let name = name.trim_start_matches('/');
         TextDiff::from_lines(&change.before, &change.after)
             .unified_diff()
             .context_radius(CONTEXT_LINES)

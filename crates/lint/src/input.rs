@@ -2,9 +2,11 @@
 //!
 //! Owns the way from paths to objects, and which problems make input unusable. Must not know rules.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
 
+use berth_api::FieldPath;
 use berth_contract::{Object, Settings};
 use berth_manifest::{Document, LoadError, Problem, Source, Strictness, object, read_as, sources};
 use serde_json::Value;
@@ -41,7 +43,9 @@ impl Input {
         let mut problems = Vec::new();
         for (paths, strictness) in [(paths, Strictness::Manifest), (cluster, Strictness::Dump)] {
             let texts = sources(paths, stdin).map_err(|error| InputError(vec![error]))?;
-            for source in texts {
+            let mut seen = BTreeSet::new();
+            // A file may be named twice, or be in a directory that is named as well.
+            for source in texts.into_iter().filter(|source| seen.insert(source.name.clone())) {
                 match read_source(&source, strictness) {
                     Ok(pairs) => input.add(pairs, strictness),
                     Err(error) => problems.push(LoadError::Text(error)),
@@ -77,9 +81,10 @@ fn read_source(
 
 /// The object of a document. Kinds that Berth knows must be of their form.
 fn understand(document: &Document) -> Result<Object, Problem> {
-    // Files of rules for Prometheus and the like are no objects, but have queries. Karpenter's old
-    // versions are for a rule to speak of.
-    let bare = document.kind().is_empty() && document.api_version().is_empty();
+    // Files of rules for Prometheus, charts of Helm and the like are no objects, but may have queries.
+    // Karpenter's old versions are for a rule to speak of.
+    let has = |key: &str| document.has(&FieldPath::root().key(key));
+    let bare = document.kind().is_empty() && !has("metadata") && !has("spec");
     if !bare && !document.group().starts_with("karpenter.") {
         object(document)?;
     }

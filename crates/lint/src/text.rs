@@ -88,7 +88,7 @@ fn summary(report: &Report) -> String {
         .map(|(count, name)| counted(count, name))
         .collect();
     if parts.is_empty() {
-        return format!("{objects} of {files} keep the contract\n");
+        return format!("no findings in {objects} of {files}\n");
     }
     let fixes =
         if fixable > 0 { format!("; {fixable} can be mended by --fix") } else { String::new() };

@@ -92,6 +92,12 @@ impl<'a> Reader<'a> {
         if line.trim_start_matches(' ').starts_with('\t') {
             return problem.with_remedy("indent with spaces, YAML has no tabs there");
         }
+        if error.info().starts_with("invalid indentation") {
+            return problem.with_remedy("indent it deeper than the key it belongs to");
+        }
+        if error.info().contains("valid YAML whitespace") {
+            return problem.with_remedy("write a space there, not a tab");
+        }
         if at >= self.text.trim_end().len() {
             return problem.with_remedy("the text ends too early; was it cut off?");
         }

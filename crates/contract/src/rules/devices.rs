@@ -78,6 +78,9 @@ fn check_variable(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut
         format!("{VARIABLE}={value:?} takes GPUs that nobody has accounted for")
     };
     let breach = Breach::new(&VISIBLE_DEVICES, path.clone(), message);
+    // The last variable takes the list with it.
+    let lone = container.spec.env.as_ref().is_some_and(|all| all.len() == 1);
+    let path = if lone { container.path.clone().key("env") } else { path };
     scope.add(if asks { breach.fix([Fix::Remove { path }]) } else { breach });
 }
 

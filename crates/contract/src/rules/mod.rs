@@ -23,6 +23,7 @@ pub(crate) mod tenancy;
 pub(crate) mod valid;
 
 use berth_api::FieldPath;
+use berth_api::workload::Workload;
 
 use crate::context::Context;
 use crate::finding::Fix;
@@ -147,10 +148,18 @@ const OF_PODS: &[fn(&PodView<'_>, &mut Scope<'_, '_>)] = &[
     own::check_pod,
 ];
 
+/// What names no image anywhere is no workload, but a patch for one (as Kustomize has them); what it
+/// lacks may be in the other.
+fn is_patch(workload: &Workload) -> bool {
+    let mut containers = workload.templates.iter().flat_map(|template| &template.spec.containers);
+    containers.all(|container| container.image.as_deref().is_none_or(str::is_empty))
+}
+
 /// Checks all rules on one object.
 pub(crate) fn check(scope: &mut Scope<'_, '_>) {
     let object = scope.object;
     match &object.what {
+        What::Workload(workload) if is_patch(workload) => {}
         What::Workload(workload) => {
             valid::check_workload(workload, scope);
             for template in &workload.templates {

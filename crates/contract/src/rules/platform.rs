@@ -77,7 +77,7 @@ enum Tag<'a> {
 
 fn tag(image: &str) -> Tag<'_> {
     // A template that somebody else fills in, or nothing at all.
-    if image.is_empty() || image.contains(['@', '{', '$']) {
+    if image.is_empty() || image.contains(['@', '{', '$', '<']) {
         return Tag::Fixed;
     }
     // A colon before a slash belongs to the registry's port.
@@ -168,6 +168,7 @@ mod tests {
             ("llm:latest", Some("latest")),
             ("llm:stable@sha256:00", None),
             ("{{ .image }}", None),
+            ("<your image>", None),
             ("", None),
         ] {
             let found = match tag(image) {

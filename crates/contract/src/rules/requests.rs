@@ -87,7 +87,9 @@ fn check_amounts(container: &ContainerView<'_>, resource: &str, scope: &mut Scop
         (Some(request), None) => {
             let field = container.field("limits", resource);
             let message = format!("{} of {resource} requested, but there is no limit", request.0);
-            let fix = Fix::Set { path: field.clone(), value: json!(request.0) };
+            // As people write it: a number without quotes.
+            let value = request.0.parse::<i64>().map_or_else(|_| json!(request.0), |n| json!(n));
+            let fix = Fix::Set { path: field.clone(), value };
             scope.add(Breach::new(&GPU_REQUEST_LIMIT, field, message).fix([fix]));
         }
         (Some(request), Some(limit)) if number(request) != number(limit) => {

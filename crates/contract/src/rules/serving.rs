@@ -184,10 +184,16 @@ fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context<'_>) -> Option<Opt
             () => None,
         };
     }
-    let configured =
-        context.sharing.iter().find(|one| one.offered_as == ask.resource && one.replicas > 1);
-    if let Some(sharing) = configured {
-        return Some(Some(sharing.method));
+    let shared = context.sharing.iter().filter(|one| one.replicas > 1);
+    let offers: Vec<_> = shared.filter(|one| one.offered_as == ask.resource).collect();
+    if let Some(first) = offers.first() {
+        // Of several configurations it is not known which nodes pick which, but a name that only
+        // shares have means the same on all of them.
+        let certain = offers.iter().all(|one| one.everywhere || one.renamed);
+        let agreed = offers.iter().all(|one| one.method == first.method);
+        if certain && agreed {
+            return Some(Some(first.method));
+        }
     }
     let by_name = ask.resource.ends_with(".shared")
         || wanted(PRODUCT_LABEL).is_some_and(|product| product.ends_with("-SHARED"));

@@ -2,6 +2,7 @@
 //!
 //! Owns the rules on who may be on GPU nodes. Must not know how GPUs are asked for.
 
+use berth_model::spec::PodSpec;
 use berth_model::taint::Taint;
 use k8s_openapi::api::core::v1 as core;
 use serde_json::json;
@@ -119,7 +120,8 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
             .any(|(name, amount)| has_them(name.as_str()) && amount.sign() > 0);
         (pool.grows || gpus) && pool.is_selected(spec)
     });
-    let refusals: Vec<Option<&Taint>> = offering.map(|pool| pool.refusal(spec)).collect();
+    let refusals: Vec<Option<(&str, &Taint)>> =
+        offering.map(|pool| Some((pool.name.as_str(), pool.refusal(spec)?))).collect();
     let (key, effect, message) = match refusals.iter().copied().collect::<Option<Vec<_>>>() {
         // Nothing is known of the nodes that it may go to: what everybody does is expected.
         Some(all) if all.is_empty() => {
@@ -128,19 +130,21 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
             let mut answers =
                 tolerations.filter(|one| everything(one) || means_gpus(one, scope.settings));
             let Some(key) = scope.settings.gpu_taints.first() else { return };
-            if answers.next().is_some() {
+            if answers.next().is_some() || is_on_gke(spec) {
                 return;
             }
             (key.clone(), "NoSchedule", format!("asks for GPUs, but does not tolerate {key}"))
         }
         Some(all) => {
-            let Some(taint) = all.first() else { return };
-            let count = all.len();
+            let Some((pool, taint)) = all.first() else { return };
             let key = &taint.key;
-            let message = format!(
-                "asks for GPUs, but all {count} matching nodes or pools with GPUs have a taint that \
-                 it does not tolerate, such as {key}"
-            );
+            let message = match all.len() {
+                1 => format!("asks for GPUs, but does not tolerate {key} of {pool}"),
+                count => format!(
+                    "asks for GPUs, but does not tolerate the taints of the {count} nodes and pools \
+                     that it selects, such as {key} of {pool}"
+                ),
+            };
             let hard = matches!(taint.effect, berth_model::taint::Effect::NoExecute);
             (key.to_string(), if hard { "NoExecute" } else { "NoSchedule" }, message)
         }
@@ -151,6 +155,14 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     let fix = Fix::Append { path: field.clone(), value };
     let remedy = format!("Add a toleration: {{key: {key}, operator: Exists, effect: {effect}}}.");
     scope.add(Breach::new(&NO_TOLERATION, field, message).remedy(remedy).fix([fix]));
+}
+
+/// GKE adds the toleration to every pod that asks for GPUs.
+fn is_on_gke(spec: &PodSpec) -> bool {
+    let selected = spec.node_selector.iter().map(|(key, _)| key);
+    let required = spec.node_affinity.required.iter().flatten();
+    let terms = required.flat_map(|term| term.labels.iter().map(|one| &one.key));
+    selected.chain(terms).any(|key| key.starts_with("cloud.google.com/"))
 }
 
 fn is_gpu_agent(view: &PodView<'_>) -> bool {
