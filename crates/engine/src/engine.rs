@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use berth_dra::Placement;
 use berth_model::spec::{PodObject, PreemptionPolicy};
+use berth_tenancy::quota::Expiry;
 use berth_tenancy::share::{Account, News};
 
 use crate::berth::economy::Economy;
@@ -69,6 +70,8 @@ struct Saved {
     devices: Devices,
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
+    /// Pods that had yet to stop to count there.
+    expiring: BTreeSet<Expiry>,
     places: Places,
     /// The same of teams.
     of_teams: News,
@@ -183,6 +186,7 @@ impl Engine {
             economy: self.state.economy.clone(),
             devices: self.state.devices.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
+            expiring: self.state.tenancy.books.expiring().clone(),
             places: self.state.headrooms.places(),
             of_teams: self.state.tenancy.ledger.news().clone(),
         });
@@ -213,7 +217,7 @@ impl Engine {
             };
             self.gangs = saved.gangs;
             self.queue = saved.queue;
-            self.state.tenancy.books.forget_time();
+            self.state.tenancy.books.set_expiring(saved.expiring);
             self.state.tenancy.books.set_changed(saved.by_quota);
             self.state.tenancy.ledger.set_news(saved.of_teams);
             self.refile();

@@ -8,6 +8,7 @@
 
 mod charge;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -116,23 +117,6 @@ impl Standpoint {
     /// Whether room is being made for it.
     pub(crate) fn is_expected(&self) -> bool {
         self.own.is_some()
-    }
-}
-
-/// What pods of one team take that start together.
-#[derive(Clone, Debug, Default)]
-struct Started {
-    ask: Charge,
-    /// What is expected of them already, because room is being made for them.
-    own: Charge,
-}
-
-fn add_charge(sum: &mut Charge, more: &Charge) {
-    for (dimension, amount) in more {
-        match sum.iter_mut().find(|(one, _)| one == dimension) {
-            Some((_, sum)) => *sum = sum.saturating_add(*amount),
-            None => sum.push((*dimension, *amount)),
-        }
     }
 }
 
@@ -277,18 +261,36 @@ impl State {
         if self.tenancy.books.is_empty() && !self.tenancy.has_teams() {
             return None;
         }
-        let mut started: BTreeMap<TeamIx, Started> = BTreeMap::new();
-        for (pod, own) in pods.iter().filter_map(|pod| Some((*pod, self.tenancy.coming(*pod)?))) {
-            add_charge(&mut started.entry(self.class_of(pod).tenant.team).or_default().own, own);
+        // Those who start count for those after them, in all groups that they share; and what is
+        // expected of them already does not count twice.
+        let mut ledger = Cow::Borrowed(&self.tenancy.ledger);
+        if pods.len() > 1 && self.tenancy.has_teams() {
+            for (pod, own) in pods.iter().filter_map(|pod| Some((pod, self.tenancy.coming(*pod)?)))
+            {
+                let team = self.class_of(*pod).tenant.team;
+                ledger.to_mut().add(team, own, Held::Coming, -1);
+            }
         }
-        let held = pods.iter().filter_map(|pod| self.held_beside(*pod, &mut started));
-        let held: Vec<HeldBy> = held.collect();
-        let free = pods.len() - held.len();
-        held.into_iter().next().filter(|_| free < need)
+        let mut first: Option<HeldBy> = None;
+        let mut free = 0;
+        for pod in pods {
+            let own = self.tenancy.coming(*pod).filter(|_| pods.len() == 1);
+            match self.held_beside(*pod, &ledger, own) {
+                Some(held) => first = first.or(Some(held)),
+                None => {
+                    free += 1;
+                    if pods.len() > 1 && self.tenancy.has_teams() {
+                        let Tenant { team, ask } = &self.class_of(*pod).tenant;
+                        ledger.to_mut().add(*team, ask, Held::Coming, 1);
+                    }
+                }
+            }
+        }
+        first.filter(|_| free < need)
     }
 
-    /// What keeps a pod waiting if others start with it; otherwise it is one of them.
-    fn held_beside(&self, at: PodIx, started: &mut BTreeMap<TeamIx, Started>) -> Option<HeldBy> {
+    /// What keeps a pod waiting where teams have so much, and so much of that is expected of it.
+    fn held_beside(&self, at: PodIx, ledger: &Ledger, own: Option<&Charge>) -> Option<HeldBy> {
         let pod = &self.pods[at];
         let class = self.class(pod.class);
         if !self.tenancy.books.is_empty() {
@@ -301,14 +303,7 @@ impl State {
             return None;
         }
         let Tenant { team, ask } = &class.tenant;
-        let Started { ask: before, own } = started.entry(*team).or_default();
-        let mut together = before.clone();
-        add_charge(&mut together, ask);
-        if let Err(hold) = self.tenancy.ledger.may_start(*team, &together, Some(own)) {
-            return Some(HeldBy::Share(hold));
-        }
-        *before = together;
-        None
+        ledger.may_start(*team, ask, own).err().map(HeldBy::Share)
     }
 
     /// Where a pod stands in the order of teams; the same for all of its kind.

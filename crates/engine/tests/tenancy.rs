@@ -134,6 +134,33 @@ fn a_team_below_its_guarantee_takes_back_what_others_borrowed() {
 }
 
 #[test]
+fn who_borrowed_most_and_loses_least_gives_back() {
+    const HOUR_MS: i64 = 3_600_000;
+    let mut engine = Engine::new(Config::default());
+    let mut names = Vec::new();
+    for event in nodes(3) {
+        if let Event::Node(node) = &event {
+            names.push(node.name.clone());
+        }
+        engine.apply(event);
+    }
+    let teams = [("a", 0), ("b", 0), ("c", 24)];
+    teams.into_iter().for_each(|(name, gpus)| engine.apply(Event::Team(team(name, share(gpus)))));
+    let running = [("a", 8, 0, 0), ("a", 4, 1, 9), ("a", 4, 1, 9), ("b", 8, 2, 10)];
+    for ((team, gpus, node, started), number) in running.into_iter().zip(1..) {
+        engine.apply(Event::Pod(PodObject {
+            node: Some(Arc::clone(&names[node])),
+            started_at_ms: Some(started * HOUR_MS),
+            ..pending(&spec(team, 0, gpus), number)
+        }));
+    }
+    engine.apply(Event::Pod(pending(&spec("c", 0, 8), 5)));
+    // Not the one that has run for long, though it is one; nor the youngest, of who borrowed less.
+    let decision = engine.decide(11 * HOUR_MS).unwrap();
+    assert_eq!(tell(&decision), "evict 3 2 for 5");
+}
+
+#[test]
 fn no_more_is_taken_back_than_was_guaranteed() {
     let mut cluster = Cluster::new(1, vec![team("a", share(4)), team("b", share(4))]);
     cluster.create_many(&spec("a", 0, 1), 8);
@@ -325,6 +352,24 @@ fn a_gang_beyond_what_its_team_may_borrow_is_held_as_a_whole() {
 }
 
 #[test]
+fn a_gang_of_several_teams_beyond_what_their_group_may_borrow_is_held() {
+    let limited = Entitlement { borrow_max: Some(0), ..share(6) };
+    let below = |name: &str| Team {
+        parent: Some("group".into()),
+        namespaces: ["ns".into()].into(),
+        ..team(name, share(0))
+    };
+    let mut cluster = Cluster::new(1, vec![team("group", limited), below("a"), below("b")]);
+    for name in ["a", "b"] {
+        let mut spec = PodSpec::clone(&member("ns", "pair", 0, 4, 2));
+        spec.labels.insert(TEAM_LABEL, name);
+        cluster.create(&Arc::new(spec));
+    }
+    assert_eq!(cluster.settle(), ["hold 1"]);
+    assert_eq!(cluster.watched.engine.held(), 2);
+}
+
+#[test]
 fn of_a_gang_only_those_within_a_quota_start() {
     let mut cluster = Cluster::new(2, Vec::new());
     let quota = |pods: &str| {
@@ -393,7 +438,7 @@ fn a_hold_says_what_holds() {
 
 #[test]
 fn in_a_week_of_four_teams_nobody_waits_long_for_its_guarantee() {
-    let month = Month { nodes: 8, days: 7, seed: 7, shares: true };
+    let month = Month { nodes: 16, days: 7, seed: 7, shares: true };
     let with = month.run().unwrap();
     let without = Month { shares: false, ..month }.run().unwrap();
     let reclaim_ms = Config::default().eviction_rest_ms + GRACE_MS;
@@ -402,6 +447,8 @@ fn in_a_week_of_four_teams_nobody_waits_long_for_its_guarantee() {
     }
     let lost_milli = without.utilisation_milli - with.utilisation_milli;
     assert!(lost_milli <= 20, "{} and {}", with.utilisation_milli, without.utilisation_milli);
+    assert_eq!(with.idle_milli, 0, "GPUs are idle though somebody would fit");
+    assert!(with.lost_milli <= 130, "{} of 1,000 GPUs worked in vain", with.lost_milli);
     let [.., greedy] = &with.teams[..] else { panic!("no teams") };
     assert!(greedy.borrowed_milli > 0 && greedy.evicted > 0, "{greedy:?}");
     let starved = without.teams.iter().any(|team| team.longest_below_ms > 10 * reclaim_ms);

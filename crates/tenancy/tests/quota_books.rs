@@ -89,10 +89,26 @@ fn pods_that_are_long_overdue_stop_to_count() {
     assert!(is_refused(&books, 2));
     books.tell_time(1_001);
     assert!(!is_refused(&books, 2));
-    books.forget_time();
-    assert!(is_refused(&books, 2));
-    books.tell_time(2_000);
-    assert!(!is_refused(&books, 2));
+}
+
+#[test]
+fn time_can_be_taken_back_to_where_it_was() {
+    let mut books = books("6");
+    books.set_pod(arrival(1), &spec(4), Standing::Placed, Some(1_000));
+    books.set_pod(arrival(2), &spec(2), Standing::Placed, Some(2_000));
+    wait(&mut books, 3, 4);
+    wait(&mut books, 4, 2);
+    books.tell_time(1_500);
+    let expiring = books.expiring().clone();
+    assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, true]);
+    books.tell_time(2_500);
+    assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, false]);
+    // Told again, as when a trial is undone.
+    books.remove_pod("ns", &arrival(1));
+    books.set_pod(arrival(1), &spec(4), Standing::Placed, Some(1_000));
+    books.set_expiring(expiring.clone());
+    assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, true], "not as of the start");
+    assert_eq!(*books.expiring(), expiring);
 }
 
 /// Pod, GPUs, what happens to it.

@@ -3,7 +3,11 @@
 //! Owns the workload, virtual time and what is measured, with books of its own; a real engine decides.
 //! Two teams work by day and by night and want more than their guarantee when they do, one comes in
 //! bursts, and one always has more work than there is room for. Pods that are evicted end after their
-//! grace period and come back as new pods. The same seed gives the same month.
+//! grace period and come back as new pods that begin anew.
+//!
+//! The same seed gives the same work, whatever becomes of it. Were a team to bring new work only as its
+//! old work starts, its queue would fill up with what fits nowhere, and the GPUs left over beside that
+//! would be idle for want of work: how much would tell of the workload, not of who decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +33,8 @@ const GPUS_PER_NODE: i64 = 8;
 /// The teams, and how many of 512 GPUs each is guaranteed.
 const TEAMS: [(&str, i64); 4] = [("day", 160), ("night", 160), ("burst", 96), ("greedy", 64)];
 const GREEDY: usize = 3;
+/// Sizes of pods, in GPUs.
+const SIZES: [i64; 6] = [1, 1, 2, 2, 4, 8];
 /// What the guarantees above are parts of.
 const OF: i64 = 512;
 
@@ -72,6 +78,11 @@ pub struct Report {
     pub teams: Vec<TeamReport>,
     /// How much of all GPUs was used, on average, in thousandths.
     pub utilisation_milli: i64,
+    /// How much of all GPUs was used for work that was lost when it was evicted, in thousandths.
+    pub lost_milli: i64,
+    /// How much of all GPUs was idle on a node on which a pod that waited would have fitted, in
+    /// thousandths.
+    pub idle_milli: i64,
     /// How many decisions were made.
     pub decisions: u64,
 }
@@ -107,7 +118,10 @@ struct Tally {
 struct Cluster {
     month: Month,
     engine: Engine,
-    dice: Dice,
+    /// Of each team.
+    dice: [Dice; 4],
+    /// Work that each team has yet to bring, in milliseconds of a GPU.
+    owed_ms: [i64; 4],
     now_ms: i64,
     comings: BTreeMap<(i64, u64), Coming>,
     serial: u64,
@@ -117,6 +131,9 @@ struct Cluster {
     /// GPUs on every node, by team.
     nodes: BTreeMap<Arc<str>, [i64; 4]>,
     decisions: u64,
+    /// Milliseconds of a GPU.
+    lost_ms: i64,
+    idle_ms: i64,
 }
 
 impl Month {
@@ -141,8 +158,35 @@ impl Month {
         Ok(cluster.report())
     }
 
+    fn gpus(self) -> i64 {
+        self.nodes as i64 * GPUS_PER_NODE
+    }
+
     fn guaranteed(self, team: usize) -> i64 {
-        TEAMS[team].1 * self.nodes as i64 * GPUS_PER_NODE / OF
+        TEAMS[team].1 * self.gpus() / OF
+    }
+}
+
+/// Pods run for an hour, and for up to so much longer.
+fn spread_ms(team: usize) -> i64 {
+    if team == GREEDY { 16 * HOUR_MS } else { 6 * HOUR_MS }
+}
+
+/// For how long a team's pods run on average.
+fn mean_ms(team: usize) -> i64 {
+    HOUR_MS + spread_ms(team) / 2
+}
+
+/// How many of 512 GPUs a team would use if it got everything.
+fn demand(team: usize, now_ms: i64) -> i64 {
+    let hours = now_ms / HOUR_MS;
+    let by_day = (8..20).contains(&(hours % 24));
+    let bursts = hours % 48 >= 42;
+    match team {
+        0 => [40, 220][usize::from(by_day)],
+        1 => [220, 40][usize::from(by_day)],
+        2 => [4, 110][usize::from(bursts)],
+        _ => OF,
     }
 }
 
@@ -169,7 +213,9 @@ impl Cluster {
         Ok(Self {
             month,
             engine,
-            dice: Dice::new(month.seed),
+            dice: [0, 1, 2, 3].map(|team| Dice::new(month.seed.wrapping_mul(4).wrapping_add(team))),
+            // The greedy one comes with work for half of all GPUs.
+            owed_ms: [0, 0, 0, month.gpus() / 2 * mean_ms(GREEDY)],
             now_ms: 0,
             comings: BTreeMap::from([((0, 0), Coming::Work)]),
             serial: 1,
@@ -178,6 +224,8 @@ impl Cluster {
             tallies,
             nodes: BTreeMap::new(),
             decisions: 0,
+            lost_ms: 0,
+            idle_ms: 0,
         })
     }
 
@@ -189,10 +237,20 @@ impl Cluster {
     /// Time goes by.
     fn pass(&mut self, now_ms: i64) {
         let passed_ms = now_ms - std::mem::replace(&mut self.now_ms, now_ms);
+        self.idle_ms += self.idle() * passed_ms;
         for tally in &mut self.tallies {
             tally.used_ms += tally.has * passed_ms;
             tally.borrowed_ms += (tally.has - tally.report.guaranteed).max(0) * passed_ms;
         }
+    }
+
+    /// GPUs that are idle on nodes on which a pod that waits would fit.
+    fn idle(&self) -> i64 {
+        let waits = |gpus: usize| self.tallies.iter().any(|tally| tally.waiting[gpus] > 0);
+        let Some(least) = (1..=8).find(|gpus| waits(*gpus)) else { return 0 };
+        let free = |used: &[i64; 4]| GPUS_PER_NODE - used.iter().sum::<i64>();
+        let of_used = self.nodes.values().map(free).filter(|free| *free >= least as i64);
+        of_used.sum::<i64>() + (self.month.nodes - self.nodes.len()) as i64 * GPUS_PER_NODE
     }
 
     fn happen(&mut self, coming: Coming) -> Result<(), BuildError> {
@@ -208,6 +266,8 @@ impl Cluster {
             }
             Coming::Evicted(uid) => {
                 if let Some(life) = self.leave(&uid) {
+                    let started_at_ms = life.object.started_at_ms.unwrap_or(self.now_ms);
+                    self.lost_ms += (self.now_ms - started_at_ms) * life.gpus;
                     // Under the same name, so that it is known to replace the one that was evicted.
                     let name = Some(life.object.name);
                     self.create(life.team, life.gpus, life.duration_ms, name)?;
@@ -219,31 +279,12 @@ impl Cluster {
 
     /// A team's work of ten minutes.
     fn work(&mut self, team: usize) -> Result<(), BuildError> {
-        let hours = self.now_ms / HOUR_MS;
-        let by_day = (8..20).contains(&(hours % 24));
-        let bursts = hours % 48 >= 42;
-        let all = self.month.nodes as i64 * GPUS_PER_NODE;
-        // GPUs it would use if it got everything, by 512.
-        let demand = match team {
-            0 => [40, 220][usize::from(by_day)],
-            1 => [220, 40][usize::from(by_day)],
-            2 => [4, 110][usize::from(bursts)],
-            _ => 0,
-        };
-        let waiting: i64 =
-            (0_i64..).zip(self.tallies[team].waiting).map(|(gpus, pods)| gpus * pods as i64).sum();
-        // Pods run for four hours on average.
-        let mut gpus = if team == GREEDY {
-            all / 2 - waiting
-        } else {
-            demand * all * TICK_MS / OF / (4 * HOUR_MS) + i64::from(self.dice.below(2) == 0)
-        };
-        while gpus > 0 {
-            let size = [1, 1, 2, 2, 4, 8][self.dice.below(6)].min(gpus);
-            let size = [1, 1, 2, 2, 4, 4, 4, 4, 8][size as usize];
-            gpus -= size;
-            let spread_ms = if team == GREEDY { 16 * HOUR_MS } else { 6 * HOUR_MS };
-            let spread = self.dice.below((spread_ms / 1000) as usize) as i64 * 1000;
+        self.owed_ms[team] += demand(team, self.now_ms) * self.month.gpus() * TICK_MS / OF;
+        while self.owed_ms[team] > 0 {
+            let dice = &mut self.dice[team];
+            let size = SIZES[dice.below(SIZES.len())];
+            let spread = dice.below((spread_ms(team) / 1000) as usize) as i64 * 1000;
+            self.owed_ms[team] -= size * mean_ms(team);
             self.create(team, size, HOUR_MS + spread, None)?;
         }
         Ok(())
@@ -357,7 +398,7 @@ impl Cluster {
     }
 
     fn report(mut self) -> Report {
-        let all_ms = (self.month.nodes as i64 * GPUS_PER_NODE * self.now_ms).max(1);
+        let all_ms = (self.month.gpus() * self.now_ms).max(1);
         let used_ms: i64 = self.tallies.iter().map(|tally| tally.used_ms).sum();
         let now_ms = self.now_ms.max(1);
         let teams = self.tallies.iter_mut().map(|tally| {
@@ -374,6 +415,8 @@ impl Cluster {
         Report {
             teams: teams.collect(),
             utilisation_milli: used_ms * 1000 / all_ms,
+            lost_milli: self.lost_ms * 1000 / all_ms,
+            idle_milli: self.idle_ms * 1000 / all_ms,
             decisions: self.decisions,
         }
     }

@@ -23,11 +23,14 @@ pub(crate) fn run(nodes: usize, days: i64, seed: u64) -> Result<bool> {
         let month = Month { nodes, days, seed, shares };
         let report = month.run().map_err(|error| anyhow!("{error}"))?;
         println!(
-            "{}: {days} days on {nodes} nodes of 8 GPUs, {} decisions in {:.1} s, {} % of GPUs used",
+            "{}: {days} days on {nodes} nodes of 8 GPUs, {} decisions in {:.1} s, {} % of GPUs used, \
+             {} % for what was evicted later; {} % idle on nodes where somebody who waits would fit",
             if shares { "with shares" } else { "without shares" },
             report.decisions,
             start.elapsed().as_secs_f64(),
-            tenths(report.utilisation_milli)
+            tenths(report.utilisation_milli),
+            tenths(report.lost_milli),
+            tenths(report.idle_milli)
         );
         print(&report);
         reports.push(report);

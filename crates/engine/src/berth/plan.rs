@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use berth_model::numa::NumaMask;
 use berth_model::spec::PodSpec;
-use berth_tenancy::share::{Candidate, Charge, TeamIx};
+use berth_tenancy::share::{Candidate, Charge, GPU_PARTS, TeamIx};
 use smallvec::SmallVec;
 
 use super::foresee::Foresight;
@@ -28,19 +28,60 @@ use crate::tenancy::Standpoint;
 /// So many sets of NUMA nodes are looked at, smallest first.
 const PARTS_MAX: usize = 32;
 
+/// What a restart costs whoever is evicted, beside the work it loses, as time of one GPU.
+const RESTART_MS: i64 = 10 * 60 * 1000;
+
 /// What evictions cost; less is better. As kube-scheduler ranks them, and then by how much more is
-/// freed than needed.
+/// freed than needed; but where there are teams, who borrowed most gives first, and of those whoever
+/// loses least, be it several instead of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cost {
     pub(crate) budget_violations: u32,
     highest_priority: i32,
+    reclaimed: Reclaimed,
     priority_sum: i64,
     victims: u32,
-    /// The least that one of their teams has beyond its guarantee: who has most gives first.
-    borrowed_share: Reverse<u64>,
     excess_devices: i64,
     /// The earliest start among the most important: who ran longest is spared.
     earliest_start: Reverse<i64>,
+}
+
+/// What evictions cost teams; nothing if there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Reclaimed {
+    /// The least that one of the victims' teams has beyond its guarantee: who has most gives first.
+    borrowed_share: Reverse<u64>,
+    /// Parts of GPUs that are taken back. What is free already is used first.
+    freed: i64,
+    /// The work that is lost, in parts of a GPU times milliseconds. As of time 0, so that it need not
+    /// be looked at again as time goes by; what as much is taken back for compares the same.
+    lost: i128,
+}
+
+impl Reclaimed {
+    fn of(state: &State, victims: &[PodIx]) -> Self {
+        let ledger = &state.tenancy.ledger;
+        if !ledger.is_active() {
+            return Self::default();
+        }
+        let mut sum = Self::default();
+        let mut least: Option<u64> = None;
+        for pod in victims {
+            // Of pods without GPUs the fewest should go.
+            let mut parts = 1;
+            if let Some((team, charge)) = state.holding(*pod) {
+                let share = ledger.dominant_share(team);
+                least = Some(least.map_or(share, |least| least.min(share)));
+                parts = ledger.gpus(charge).max(parts);
+            }
+            sum.freed = sum.freed.saturating_add(parts);
+            let started_at_ms = state.pods[*pod].started_at_ms.unwrap_or(i64::MAX);
+            let restart = i128::from(GPU_PARTS) * i128::from(RESTART_MS);
+            sum.lost += restart - i128::from(parts) * i128::from(started_at_ms);
+        }
+        sum.borrowed_share = Reverse(least.unwrap_or(0));
+        sum
+    }
 }
 
 /// Pods to evict on a node.
@@ -451,20 +492,12 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
     Cost {
         budget_violations: budget_violations(state, victims),
         highest_priority: top,
+        reclaimed: Reclaimed::of(state, victims),
         priority_sum: priority_sum(priorities()),
         victims: victims.len() as u32,
-        borrowed_share: Reverse(borrowed_share(state, victims)),
         excess_devices,
         earliest_start: Reverse(earliest),
     }
-}
-
-fn borrowed_share(state: &State, victims: &[PodIx]) -> u64 {
-    let of = |pod: &PodIx| {
-        let (team, _) = state.holding(*pod)?;
-        Some(state.tenancy.ledger.dominant_share(team))
-    };
-    if state.tenancy.has_teams() { victims.iter().filter_map(of).min().unwrap_or(0) } else { 0 }
 }
 
 /// Tries plans out.
@@ -507,7 +540,7 @@ impl<'s> Trial<'_, 's> {
         plan.cost.highest_priority = priorities().max().unwrap_or(i32::MIN);
         plan.cost.priority_sum = priority_sum(priorities());
         plan.cost.victims = plan.victims.len() as u32;
-        plan.cost.borrowed_share = Reverse(borrowed_share(state, &plan.victims));
+        plan.cost.reclaimed = Reclaimed::of(state, &plan.victims);
         plan.cost.budget_violations = budget_violations(state, &plan.victims);
         (plan, true)
     }

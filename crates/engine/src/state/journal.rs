@@ -36,6 +36,8 @@ enum Undo {
     Object(Box<Event>),
     /// Pods of this workload were last evicted then, or never.
     Eviction(FullName, Option<i64>),
+    /// Whether it was remembered that pods of this workload were evicted then.
+    EvictionTime(i64, FullName, bool),
     /// The pod of this UID had not been counted as an arrival.
     Arrival(Arc<str>),
 }
@@ -101,6 +103,13 @@ impl State {
                 }
                 Some(Undo::Object(event)) => self.apply_object(*event),
                 Some(Undo::Eviction(workload, before)) => self.set_eviction(workload, before),
+                Some(Undo::EvictionTime(at_ms, workload, was_there)) => {
+                    if was_there {
+                        self.eviction_times.insert((at_ms, workload));
+                    } else {
+                        self.eviction_times.remove(&(at_ms, workload));
+                    }
+                }
                 Some(Undo::Arrival(uid)) => {
                     if let Some(at) = self.pod_by_uid(&uid) {
                         self.pods[at].counted = false;
@@ -171,6 +180,13 @@ impl State {
     pub(super) fn journal_arrival(&mut self, at: PodIx) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::Arrival(self.pods[at].uid.clone()));
+        }
+    }
+
+    /// Remembers whether there was this time at which pods of a workload were evicted.
+    pub(super) fn journal_eviction_time(&mut self, at_ms: i64, workload: &FullName, there: bool) {
+        if self.is_journalling() {
+            self.journal.entries.push(Undo::EvictionTime(at_ms, workload.clone(), there));
         }
     }
 

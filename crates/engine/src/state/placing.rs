@@ -371,7 +371,9 @@ impl State {
         match evicted_at_ms {
             Some(now_ms) => {
                 // Times before stay: somebody may rest because of them.
-                self.eviction_times.insert((now_ms, workload.clone()));
+                if self.eviction_times.insert((now_ms, workload.clone())) {
+                    self.journal_eviction_time(now_ms, &workload, false);
+                }
                 self.evictions.insert(workload, now_ms);
             }
             None => {
@@ -388,6 +390,7 @@ impl State {
             && evicted_at.saturating_add(rest_ms) <= now_ms
         {
             self.eviction_times.pop_first();
+            self.journal_eviction_time(evicted_at, &workload, true);
             if self.evictions.get(&workload) == Some(&evicted_at) {
                 self.journal_eviction(&workload);
                 self.set_eviction(workload, None);

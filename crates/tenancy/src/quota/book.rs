@@ -58,16 +58,17 @@ struct Book {
     refused: usize,
 }
 
+/// When a pod stops to count, its namespace, and which it is.
+pub type Expiry = (i64, Arc<str>, Arrival);
+
 /// All namespaces that have quotas.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
     books: BTreeMap<Arc<str>, Book>,
-    /// Pods that will stop to count, by when, namespace and arrival.
-    expiring: BTreeSet<(i64, Arc<str>, Arrival)>,
+    /// Pods that have yet to stop to count, those first that do first.
+    expiring: BTreeSet<Expiry>,
     /// UIDs of pods for which it changed whether they are refused, and not back again.
     changed: BTreeSet<Arc<str>>,
-    /// Whether somebody stopped to count.
-    has_ended: bool,
 }
 
 impl Books {
@@ -143,23 +144,28 @@ impl Books {
                 && entry.uncounted_at_ms == Some(at)
             {
                 entry.usage = usage(&entry.spec.pod, Life::Ended);
-                self.has_ended = true;
                 book.count_anew(&mut self.changed);
             }
         }
     }
 
-    /// Time may start anew: whoever stopped to count does so again until the time is told next.
-    pub fn forget_time(&mut self) {
-        if !std::mem::take(&mut self.has_ended) {
+    /// Pods that have yet to stop to count; whoever else was to has done so.
+    pub fn expiring(&self) -> &BTreeSet<Expiry> {
+        &self.expiring
+    }
+
+    /// Lets these be the pods that have yet to stop to count: time is told as far as it was then.
+    pub fn set_expiring(&mut self, expiring: BTreeSet<Expiry>) {
+        if self.expiring == expiring {
             return;
         }
+        self.expiring = expiring;
         for (namespace, book) in &mut self.books {
             for (arrival, entry) in &mut book.pods {
-                if let Some(at) = entry.uncounted_at_ms {
-                    entry.usage = usage(&entry.spec.pod, Life::Live);
-                    self.expiring.insert((at, namespace.clone(), arrival.clone()));
-                }
+                let Some(at) = entry.uncounted_at_ms else { continue };
+                let counts = self.expiring.contains(&(at, namespace.clone(), arrival.clone()));
+                let life = if counts { Life::Live } else { Life::Ended };
+                entry.usage = usage(&entry.spec.pod, life);
             }
             book.count_anew(&mut self.changed);
         }

@@ -5,5 +5,5 @@
 mod book;
 mod rules;
 
-pub use book::{Arrival, Books, Standing};
+pub use book::{Arrival, Books, Expiry, Standing};
 pub use rules::{Life, Refusal, add, check, counts, limited, usage};

@@ -236,6 +236,14 @@ impl Ledger {
         &self.supplies[dimension.at()].dimension
     }
 
+    /// How many GPUs of any model a charge is, in parts.
+    pub fn gpus(&self, charge: &Charge) -> i64 {
+        let of = |(dimension, _): &&(DimensionIx, i64)| {
+            *self.dimension_name(*dimension) == Dimension::Gpus
+        };
+        charge.iter().find(of).map_or(0, |(_, amount)| *amount)
+    }
+
     /// Whether some team says something about it.
     pub fn is_shared(&self, dimension: DimensionIx) -> bool {
         self.supplies[dimension.at()].is_shared
