@@ -367,6 +367,9 @@ fn a_gang_of_several_teams_beyond_what_their_group_may_borrow_is_held() {
     }
     assert_eq!(cluster.settle(), ["hold 1"]);
     assert_eq!(cluster.watched.engine.held(), 2);
+    let limited = Entitlement { borrow_max: Some(2 * GPU_PARTS), ..share(6) };
+    cluster.watched.tell(Event::Team(team("group", limited)));
+    assert_eq!(cluster.settle(), ["bind 1 2"]);
 }
 
 #[test]
