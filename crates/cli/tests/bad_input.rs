@@ -47,7 +47,7 @@ fn ten_thousand_documents_are_read_and_the_last_one_is_judged_too() {
     fs::write(directory.join("pods.yaml"), pods(10_000, "1Gib")).unwrap();
     let (code, out, error) = said(&berth(&["lint", "pods.yaml"], &directory));
     assert_eq!((code, out.as_str()), (Some(2), ""));
-    let place = "pods.yaml:90000:33: Pod pod-9999: spec.containers[0].resources.limits.memory: ";
+    let place = "pods.yaml:90000:34: Pod pod-9999: spec.containers[0].resources.limits.memory: ";
     assert!(error.contains(place), "{error}");
 }
 

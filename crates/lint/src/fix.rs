@@ -122,7 +122,7 @@ fn find<'a>(value: &'a Value, path: &FieldPath) -> Option<&'a Value> {
 pub fn diff(changes: &[Change]) -> String {
     let show = |change: &Change| {
         let name = change.path.display().to_string();
-        let name = name.trim_start_matches('/');
+        let name = name.trim_start_matches("./").trim_start_matches('/');
         TextDiff::from_lines(&change.before, &change.after)
             .unified_diff()
             .context_radius(CONTEXT_LINES)

@@ -142,6 +142,11 @@ impl Located {
     /// The line with the place marked.
     pub fn snippet(&self, document: &Document) -> String {
         let problem = document.problem(self.finding.field.clone(), "");
-        Problem { span: self.span, ..problem }.snippet()
+        snippet(&Problem { span: self.span, ..problem })
     }
+}
+
+/// The line with the place marked, without white space at ends.
+pub(crate) fn snippet(problem: &Problem) -> String {
+    problem.snippet().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }

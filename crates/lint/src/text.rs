@@ -8,7 +8,7 @@ use berth_contract::Severity;
 use berth_manifest::LoadError;
 
 use crate::input::Input;
-use crate::report::{Count, Report};
+use crate::report::{Count, Report, snippet};
 
 /// Widest that reasons are printed.
 const WIDTH: usize = 96;
@@ -127,7 +127,7 @@ pub fn render_problem(error: &LoadError, paint: Paint) -> String {
     let heading = paint.severity(Severity::Error);
     match error {
         LoadError::File { .. } => format!("{heading}: {error}\n"),
-        LoadError::Text(problem) => format!("{heading}: {problem}\n{}", problem.snippet()),
+        LoadError::Text(problem) => format!("{heading}: {problem}\n{}", snippet(problem)),
     }
 }
 

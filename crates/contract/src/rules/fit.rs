@@ -111,17 +111,15 @@ fn fits(pool: &Pool, asked: &ResourceList) -> bool {
 }
 
 fn shortage(places: &[&Pool], asked: &ResourceList) -> String {
-    let count = places.len();
     for (name, quantity) in asked {
         let most = places.iter().map(|pool| amount(&pool.node.allocatable, name.as_str())).max();
         if let Some(most) = most.filter(|most| most < quantity) {
             return format!(
-                "asks for {quantity} of {name}, but the most that any of {count} matching nodes has \
-                 is {most}"
+                "asks for {quantity} of {name}, but the most that a matching node has is {most}"
             );
         }
     }
-    format!("no single one of {count} matching nodes has everything that is asked for")
+    "no matching node has everything that is asked for at once".to_owned()
 }
 
 fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_, '_>) {
@@ -139,9 +137,12 @@ fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut 
     let total = demand.total();
     let mut asked = vec![format!("{} CPUs", total.cpus)];
     asked.extend(total.devices().iter().map(|(name, count)| format!("{count} {name}")));
+    let who = match places {
+        [pool] => format!("the kubelet of {} does not admit", pool.name),
+        _ => format!("none of the kubelets of {} matching nodes admits", places.len()),
+    };
     let message = format!(
-        "no kubelet of {} matching nodes admits {} (policy {}, {} NUMA nodes on the first of them)",
-        refused.len(),
+        "{who} {} (policy {}, {} NUMA nodes)",
         asked.join(" with "),
         kubelet.config().topology_policy,
         kubelet.machine().numa().len(),
@@ -180,8 +181,7 @@ fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mu
     };
     if need_bytes > most.saturating_mul(MIB) {
         let message = format!(
-            "{need} are more than any GPU of {} matching nodes has ({})",
-            places.len(),
+            "{need} are more than any GPU of the matching nodes has ({})",
             bytes(most.saturating_mul(MIB)),
         );
         scope.add(Breach::new(&GPU_MEMORY_TOO_SMALL, field, message));

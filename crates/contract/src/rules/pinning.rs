@@ -60,7 +60,8 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     let Ok(demand) = PodDemand::new(&spec.pod, version) else { return };
     for (seen, written) in demand.containers().iter().zip(&view.containers) {
         // An init container is gone by the time requests are served.
-        if seen.cpus == 0 && seen.asks_devices() && seen.kind != ContainerKind::Init {
+        let asks = view.gpus.iter().any(|ask| ask.container.path == written.path);
+        if seen.cpus == 0 && asks && seen.kind != ContainerKind::Init {
             let list = if written.request("cpu").is_some() { "requests" } else { "limits" };
             let field = written.field(list, "cpu");
             let asked = written.request("cpu").or_else(|| written.limit("cpu"));
