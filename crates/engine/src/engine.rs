@@ -604,7 +604,7 @@ impl Engine {
     }
 
     /// Keeps what is to be kept warm where it can be.
-    fn keep_warm(&mut self) {
+    pub(crate) fn keep_warm(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
             let mut rankings = std::mem::take(&mut self.rankings);
             headroom::keep(&mut self.state, &mut rankings);
