@@ -22,6 +22,7 @@ mod mirror;
 mod offer;
 pub mod outline;
 mod overlay;
+mod partitions;
 mod query;
 mod queue;
 pub mod repair;

@@ -10,7 +10,7 @@ use berth_kubelet::TopologyPolicy;
 use berth_model::dra::DeviceClass;
 use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
 use berth_model::dra::pod::{ClaimSource, PodClaim};
-use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::dra::slice::{Attribute, CounterSet, Device, PoolPart, Reach, ResourceSlice};
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
@@ -195,4 +195,90 @@ fn pods_without_claims_are_not_bothered() {
     kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
     let binding = bind(&mut engine, pending(&Arc::new(gpu_template("one", 0, 1).unwrap()), 1));
     assert_eq!(binding.unwrap().devices, None);
+}
+
+/// The GPUs of a node whose slices are made when they are given: every one of some profiles at every
+/// start, the lowest starts first, as NVIDIA's driver publishes them.
+fn partitions(node: &str, gpus: usize) -> [Event; 2] {
+    let units = |units: std::ops::Range<u8>| {
+        let one = "1".parse().unwrap();
+        units.map(|unit| (Arc::from(format!("memory-slice-{unit}")), one)).collect()
+    };
+    let set = |gpu: usize, counters| CounterSet { name: format!("set-{gpu}").into(), counters };
+    let profiles: [(&str, u8, &[u8]); 3] =
+        [("1g.10gb", 1, &[0, 1, 2, 3, 4, 5, 6]), ("3g.40gb", 4, &[0, 4]), ("4g.40gb", 4, &[0])];
+    let mut devices = Vec::new();
+    for gpu in 0..gpus {
+        for (profile, size, starts) in profiles {
+            for start in starts {
+                let text = |text: &str| Attribute::Text(text.into());
+                devices.push(Device {
+                    name: format!("{gpu}/{profile}@{start}").into(),
+                    attributes: [
+                        (Arc::from("profile"), text(profile)),
+                        (Arc::from("productName"), text("NVIDIA A100-SXM4-80GB")),
+                    ]
+                    .into(),
+                    consumes: vec![set(gpu, units(*start..start + size))],
+                    ..Device::default()
+                });
+            }
+        }
+    }
+    let slice = |what: &str, devices, shared_counters| {
+        Event::DeviceSlice(ResourceSlice {
+            name: format!("{node}-{what}").into(),
+            driver: "gpu.nvidia.com".into(),
+            pool: PoolPart { name: node.into(), generation: 1, slice_count: 2 },
+            reach: Reach::Node(node.into()),
+            devices,
+            shared_counters,
+        })
+    };
+    let counters = (0..gpus).map(|gpu| set(gpu, units(0..8))).collect();
+    [slice("counters", Vec::new(), counters), slice("slices", devices, Vec::new())]
+}
+
+/// A pod with a claim for a slice that this expression selects.
+fn wants_slice(engine: &mut Engine, expression: &str, number: u64) -> Option<String> {
+    let name = format!("slice-{number}");
+    let mut claim = claim(&name, 1);
+    if let Wanted::Exactly(ask) = &mut claim.spec.requests[0].wanted {
+        ask.selectors.push(expression.into());
+    }
+    engine.apply(Event::DeviceClaim(claim));
+    bind(engine, claiming(&name, number)).map(|binding| devices(&binding)[0].clone())
+}
+
+fn profile(name: &str) -> String {
+    format!("device.attributes['gpu.nvidia.com'].profile == '{name}'")
+}
+
+#[test]
+fn slices_are_made_where_they_leave_room_for_larger_ones() {
+    let given = |scheduler: Profile| {
+        let mut engine = Engine::new(scheduler);
+        engine.apply(class());
+        engine.apply(node("one"));
+        partitions("one", 1).into_iter().for_each(|event| engine.apply(event));
+        let third = wants_slice(&mut engine, &profile("3g.40gb"), 1);
+        let half = wants_slice(&mut engine, &profile("4g.40gb"), 2);
+        (third, half)
+    };
+    let at = |name: &str| Some(name.to_owned());
+    // The first that fits is at 0, where alone 4g.40gb can be.
+    assert_eq!(given(Profile::KubeScheduler), (at("0/3g.40gb@0"), None));
+    assert_eq!(given(Profile::Berth), (at("0/3g.40gb@4"), at("0/4g.40gb@0")));
+}
+
+#[test]
+fn the_smallest_slice_that_will_do_is_claimed_where_least_is_lost() {
+    let mut engine = engine([class(), node("one")]);
+    partitions("one", 2).into_iter().for_each(|event| engine.apply(event));
+    assert_eq!(wants_slice(&mut engine, &profile("4g.40gb"), 1), Some("0/4g.40gb@0".to_owned()));
+    // Anything will do: one unit beside it, not at 0 of the GPU that is whole.
+    let any = wants_slice(&mut engine, "true", 2).unwrap();
+    assert!(any.starts_with("0/1g.10gb@"), "{any}");
+    let small = wants_slice(&mut engine, &profile("1g.10gb"), 3).unwrap();
+    assert!(small.starts_with("0/"), "{small}");
 }
