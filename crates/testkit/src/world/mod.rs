@@ -6,6 +6,7 @@
 
 mod books;
 mod checker;
+mod division;
 mod gangs;
 mod happening;
 mod hardware;
@@ -22,6 +23,7 @@ mod warm;
 mod workload;
 
 pub use checker::{Checker, Law, Violation};
+pub use division::proposes_wrongly;
 pub use happening::{Act, Round, Size, TENANTS_FROM, World};
 pub use run::{Run, Watched, play, record, run};
 pub use trial::{breaks_a_law, depends_on_order, remembers_trials};
