@@ -160,7 +160,9 @@ impl Engine {
         let held: Vec<ClassIx> = self.queue.held_classes().collect();
         let classes = self.queue.parked_classes().filter(|class| !held.contains(class));
         let pods = classes.flat_map(|class| self.queue.parked_of(class));
-        let mut pods: Vec<PodIx> = pods.filter(|pod| self.head_for(*pod).is_none()).collect();
+        let alone = pods.filter(|pod| self.head_for(*pod).is_none());
+        // Some wait for pods to leave that were evicted for them.
+        let mut pods: Vec<PodIx> = alone.filter(|pod| !self.awaits_room(*pod)).collect();
         pods.sort_by_cached_key(|pod| self.state.queue_turn(*pod));
         pods
     }
@@ -259,6 +261,8 @@ impl Engine {
         for event in slices::told(&self.state, &found.steps) {
             self.apply(event);
         }
+        // What is lacking of room that is to be kept warm comes first.
+        self.keep_warm();
         let mut bound = Vec::new();
         for pod in pods {
             let Some(place) = self.place_near(*pod) else { continue };

@@ -14,6 +14,7 @@ use berth_model::dra::slice::{Attribute, CounterSet, Device, PoolPart, Reach, Re
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
+use berth_testkit::claims::{of_profile, published_slices, slice_claim, slice_class, slice_of};
 use berth_testkit::cluster::{NodeKind, gpu_template, pending, resources, template};
 
 /// All devices of a node, each on a NUMA node.
@@ -197,88 +198,45 @@ fn pods_without_claims_are_not_bothered() {
     assert_eq!(binding.unwrap().devices, None);
 }
 
-/// The GPUs of a node whose slices are made when they are given: every one of some profiles at every
-/// start, the lowest starts first, as NVIDIA's driver publishes them.
-fn partitions(node: &str, gpus: usize) -> [Event; 2] {
-    let units = |units: std::ops::Range<u8>| {
-        let one = "1".parse().unwrap();
-        units.map(|unit| (Arc::from(format!("memory-slice-{unit}")), one)).collect()
-    };
-    let set = |gpu: usize, counters| CounterSet { name: format!("set-{gpu}").into(), counters };
-    let profiles: [(&str, u8, &[u8]); 3] =
-        [("1g.10gb", 1, &[0, 1, 2, 3, 4, 5, 6]), ("3g.40gb", 4, &[0, 4]), ("4g.40gb", 4, &[0])];
-    let mut devices = Vec::new();
-    for gpu in 0..gpus {
-        for (profile, size, starts) in profiles {
-            for start in starts {
-                let text = |text: &str| Attribute::Text(text.into());
-                devices.push(Device {
-                    name: format!("{gpu}/{profile}@{start}").into(),
-                    attributes: [
-                        (Arc::from("profile"), text(profile)),
-                        (Arc::from("productName"), text("NVIDIA A100-SXM4-80GB")),
-                    ]
-                    .into(),
-                    consumes: vec![set(gpu, units(*start..start + size))],
-                    ..Device::default()
-                });
-            }
-        }
-    }
-    let slice = |what: &str, devices, shared_counters| {
-        Event::DeviceSlice(ResourceSlice {
-            name: format!("{node}-{what}").into(),
-            driver: "gpu.nvidia.com".into(),
-            pool: PoolPart { name: node.into(), generation: 1, slice_count: 2 },
-            reach: Reach::Node(node.into()),
-            devices,
-            shared_counters,
-        })
-    };
-    let counters = (0..gpus).map(|gpu| set(gpu, units(0..8))).collect();
-    [slice("counters", Vec::new(), counters), slice("slices", devices, Vec::new())]
+/// A node with so many GPUs whose slices are made when they are given.
+fn partitioned(engine: &mut Engine, gpus: usize) {
+    engine.apply(Event::DeviceClass(slice_class()));
+    engine.apply(node("one"));
+    let board = Board::by_id("a100-80gb").unwrap();
+    let profiles = ["1g.10gb", "3g.40gb", "4g.40gb"].map(|name| board.profile(name).unwrap());
+    let published = published_slices(&"one".into(), board, 0..gpus, &profiles);
+    published.into_iter().for_each(|slice| engine.apply(Event::DeviceSlice(slice)));
 }
 
-/// A pod with a claim for a slice that this expression selects.
-fn wants_slice(engine: &mut Engine, expression: &str, number: u64) -> Option<String> {
+/// The GPU, profile and start of a slice that a pod is given which this expression selects.
+fn claimed(engine: &mut Engine, expression: &str, number: u64) -> Option<(usize, String, u8)> {
     let name = format!("slice-{number}");
-    let mut claim = claim(&name, 1);
-    if let Wanted::Exactly(ask) = &mut claim.spec.requests[0].wanted {
-        ask.selectors.push(expression.into());
-    }
-    engine.apply(Event::DeviceClaim(claim));
-    bind(engine, claiming(&name, number)).map(|binding| devices(&binding)[0].clone())
-}
-
-fn profile(name: &str) -> String {
-    format!("device.attributes['gpu.nvidia.com'].profile == '{name}'")
+    engine.apply(Event::DeviceClaim(slice_claim(&"serving".into(), &name, expression)));
+    let binding = bind(engine, claiming(&name, number))?;
+    let (gpu, profile, start) = slice_of(&devices(&binding)[0])?;
+    Some((gpu, profile.to_owned(), start))
 }
 
 #[test]
 fn slices_are_made_where_they_leave_room_for_larger_ones() {
     let given = |scheduler: Profile| {
         let mut engine = Engine::new(scheduler);
-        engine.apply(class());
-        engine.apply(node("one"));
-        partitions("one", 1).into_iter().for_each(|event| engine.apply(event));
-        let third = wants_slice(&mut engine, &profile("3g.40gb"), 1);
-        let half = wants_slice(&mut engine, &profile("4g.40gb"), 2);
-        (third, half)
+        partitioned(&mut engine, 1);
+        let third = claimed(&mut engine, &of_profile("3g.40gb"), 1);
+        (third.unwrap().2, claimed(&mut engine, &of_profile("4g.40gb"), 2).is_some())
     };
-    let at = |name: &str| Some(name.to_owned());
     // The first that fits is at 0, where alone 4g.40gb can be.
-    assert_eq!(given(Profile::KubeScheduler), (at("0/3g.40gb@0"), None));
-    assert_eq!(given(Profile::Berth), (at("0/3g.40gb@4"), at("0/4g.40gb@0")));
+    assert_eq!(given(Profile::KubeScheduler), (0, false));
+    assert_eq!(given(Profile::Berth), (4, true));
 }
 
 #[test]
 fn the_smallest_slice_that_will_do_is_claimed_where_least_is_lost() {
-    let mut engine = engine([class(), node("one")]);
-    partitions("one", 2).into_iter().for_each(|event| engine.apply(event));
-    assert_eq!(wants_slice(&mut engine, &profile("4g.40gb"), 1), Some("0/4g.40gb@0".to_owned()));
-    // Anything will do: one unit beside it, not at 0 of the GPU that is whole.
-    let any = wants_slice(&mut engine, "true", 2).unwrap();
-    assert!(any.starts_with("0/1g.10gb@"), "{any}");
-    let small = wants_slice(&mut engine, &profile("1g.10gb"), 3).unwrap();
-    assert!(small.starts_with("0/"), "{small}");
+    let mut engine = Engine::new(Profile::Berth);
+    partitioned(&mut engine, 2);
+    let (used, ..) = claimed(&mut engine, &of_profile("4g.40gb"), 1).unwrap();
+    // Anything will do: one unit beside it, and nothing of the GPU that is whole.
+    let (gpu, profile, _) = claimed(&mut engine, "true", 2).unwrap();
+    assert_eq!((gpu, profile.as_str()), (used, "1g10gb"));
+    assert_eq!(claimed(&mut engine, &of_profile("1g.10gb"), 3).unwrap().0, used);
 }

@@ -1,8 +1,5 @@
 //! MIG slices that are claimed (Dynamic Resource Allocation): the engine places pods whose claims name a
 //! profile, on nodes of eight GPUs whose slices are made when they are given.
-//!
-//! Devices and counters are published as NVIDIA's driver does: every profile at every start, and the
-//! memory units that each uses up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,18 +8,13 @@ use anyhow::{Context as _, Result};
 use berth_engine::decision::Decision;
 use berth_engine::event::Event;
 use berth_engine::{Engine, Profile as SchedulerProfile};
-use berth_model::dra::DeviceClass;
-use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
 use berth_model::dra::pod::{ClaimSource, PodClaim};
-use berth_model::dra::slice::{Attribute, CounterSet, Device, PoolPart, Reach, ResourceSlice};
 use berth_model::mig::{Board, Profile};
 use berth_model::node::Node;
-use berth_model::quantity::{Format, Quantity};
 use berth_model::spec::{PodObject, PodSpec};
+use berth_testkit::claims::{of_profile, published_slices, slice_claim, slice_class, slice_of};
 use berth_testkit::cluster::{pending, resources, template};
 
-const DRIVER: &str = "gpu.nvidia.com";
-const CLASS: &str = "mig.nvidia.com";
 const GPUS_PER_NODE: usize = 8;
 
 /// A cluster whose slices are claimed.
@@ -43,10 +35,7 @@ impl Claims {
         profiles: &[&'static Profile],
     ) -> Result<Self> {
         let mut engine = Engine::new(profile);
-        engine.apply(Event::DeviceClass(DeviceClass {
-            name: CLASS.into(),
-            ..DeviceClass::default()
-        }));
+        engine.apply(Event::DeviceClass(slice_class()));
         for first in (0..gpus).step_by(GPUS_PER_NODE) {
             let name: Arc<str> = format!("node-{first:04}").into();
             let allocatable = resources(&[("cpu", "256"), ("memory", "2Ti"), ("pods", "250")]);
@@ -54,7 +43,7 @@ impl Claims {
                 allocatable.map_err(|error| anyhow::anyhow!("cannot build a node: {error}"))?;
             engine.apply(Event::Node(Node { name: name.clone(), allocatable, ..Node::default() }));
             let last = gpus.min(first + GPUS_PER_NODE);
-            for slice in slices(&name, board, first..last, profiles) {
+            for slice in published_slices(&name, board, first..last, profiles) {
                 engine.apply(Event::DeviceSlice(slice));
             }
         }
@@ -68,7 +57,8 @@ impl Claims {
     pub(super) fn place(&mut self, profile: usize) -> Result<Option<(usize, u8)>> {
         let number = self.next;
         self.next += 1;
-        let claim = self.claim(number, self.profiles[profile]);
+        let selector = of_profile(&self.profiles[profile].to_string());
+        let claim = slice_claim(&self.spec.namespace, &claim_name(number), &selector);
         let source = ClaimSource::Named(claim.name.clone());
         let claims = [PodClaim { name: "slice".into(), source }].into();
         let pod = PodObject { claims, ..pending(&self.spec, number) };
@@ -80,7 +70,9 @@ impl Claims {
         };
         let devices = binding.devices.context("a binding without devices")?;
         let device = devices.allocations.iter().flat_map(|(_, one)| &one.devices).next();
-        let place = place_of(&device.context("an allocation without a device")?.id.device)?;
+        let device = &device.context("an allocation without a device")?.id.device;
+        let (gpu, _, start) = slice_of(device).context("a device that is no slice")?;
+        let place = (gpu, start);
         self.live.insert(place, number);
         Ok(Some(place))
     }
@@ -96,89 +88,8 @@ impl Claims {
         self.engine.apply(Event::PodGone(pod));
         self.engine.apply(Event::DeviceClaimGone(self.spec.namespace.clone(), claim));
     }
-
-    fn claim(&self, number: u64, profile: &Profile) -> Claim {
-        let selector = format!("device.attributes['{DRIVER}'].profile == '{profile}'");
-        let ask = DeviceAsk {
-            class: CLASS.into(),
-            selectors: vec![selector.into()],
-            count: Count::Exactly(1),
-            ..DeviceAsk::default()
-        };
-        let requests = vec![Request { name: "slice".into(), wanted: Wanted::Exactly(ask) }];
-        let name = claim_name(number);
-        Claim {
-            namespace: self.spec.namespace.clone(),
-            uid: name.clone(),
-            name,
-            spec: ClaimSpec { requests, ..ClaimSpec::default() },
-            ..Claim::default()
-        }
-    }
 }
 
 fn claim_name(number: u64) -> Arc<str> {
     format!("claim-{number:08}").into()
-}
-
-fn device_name(gpu: usize, profile: &Profile, start: u8) -> Arc<str> {
-    let profile = profile.to_string().replace('.', "");
-    format!("gpu-{gpu}-mig-{profile}-{start}").into()
-}
-
-/// The GPU and the start that a device's name tells.
-fn place_of(device: &str) -> Result<(usize, u8)> {
-    let mut words = device.split('-');
-    let gpu = words.nth(1).context("no GPU")?.parse()?;
-    let start = words.next_back().context("no start")?.parse()?;
-    Ok((gpu, start))
-}
-
-/// The counters of a node's GPUs, and every slice that each can have.
-fn slices(
-    node: &Arc<str>,
-    board: &'static Board,
-    gpus: std::ops::Range<usize>,
-    profiles: &[&'static Profile],
-) -> [ResourceSlice; 2] {
-    let units = |units: std::ops::Range<u8>| {
-        let one = Quantity::from_units(1, Format::DecimalSi);
-        units.map(|unit| (Arc::from(format!("memory-slice-{unit}")), one)).collect()
-    };
-    let set = |gpu: usize, counters| CounterSet {
-        name: format!("gpu-{gpu}-counter-set").into(),
-        counters,
-    };
-    let all = board.memory_units().unwrap_or(0);
-    let mut devices = Vec::new();
-    for gpu in gpus.clone() {
-        for profile in profiles {
-            for start in profile.starts().iter().flat_map(|starts| starts.iter()) {
-                let end = start + profile.memory_units().unwrap_or(0);
-                let attributes = [
-                    ("type", "mig".to_owned()),
-                    ("profile", profile.to_string()),
-                    ("productName", board.product().to_owned()),
-                ];
-                let attributes =
-                    attributes.map(|(name, text)| (Arc::from(name), Attribute::Text(text.into())));
-                devices.push(Device {
-                    name: device_name(gpu, profile, start),
-                    attributes: attributes.into(),
-                    consumes: vec![set(gpu, units(start..end))],
-                    ..Device::default()
-                });
-            }
-        }
-    }
-    let slice = |what: &str, devices, shared_counters| ResourceSlice {
-        name: format!("{node}-{what}").into(),
-        driver: DRIVER.into(),
-        pool: PoolPart { name: node.clone(), generation: 1, slice_count: 2 },
-        reach: Reach::Node(node.clone()),
-        devices,
-        shared_counters,
-    };
-    let counters = gpus.map(|gpu| set(gpu, units(0..all))).collect();
-    [slice("counters", Vec::new(), counters), slice("slices", devices, Vec::new())]
 }
