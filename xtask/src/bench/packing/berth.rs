@@ -7,20 +7,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail};
 use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
 use berth_engine::{Engine, Profile};
 use berth_model::affinity::NodeTerm;
 use berth_model::label::{Operator, Requirement};
 use berth_model::node::Node;
-use berth_model::spec::{Controller, GpuNeed, PodSpec};
+use berth_model::spec::{GpuNeed, PodSpec};
 use berth_packing::node::GpuPositions;
 use berth_packing::request::{GpuAsk, Models, Request};
 use berth_testkit::cluster::{GPU, pending, resources, template};
 
-use super::moves;
-use super::scheduler::{Ledger, Placement, PodIx, Scheduler};
+use super::scheduler::{Placement, PodIx, Scheduler};
 use super::trace::Cluster;
 
 const PRODUCT: &str = "nvidia.com/gpu.product";
@@ -85,8 +84,6 @@ impl Berth {
             limits.push((GPU, &gpus));
         }
         let mut spec = template("openb", 0, &limits).map_err(|error| anyhow!("{error}"))?;
-        // Something makes them again, so that they can be moved.
-        spec.controller = Some(Controller { kind: "Job".into(), name: "openb".into() });
         if let GpuAsk::Share(part) = request.gpus {
             spec.gpu = Some(GpuNeed { memory_bytes: 0, compute_milli: part.compute_milli });
         }
@@ -170,31 +167,6 @@ impl Scheduler for Berth {
         let object = pending(&self.spec(&request)?, pod.0);
         self.engine.apply(Event::PodGone(object.uid));
         Ok(())
-    }
-
-    fn movers(
-        &mut self,
-        _ledger: &Ledger,
-        pod: PodIx,
-        request: &Request,
-        allowed: usize,
-    ) -> Result<Option<Vec<PodIx>>> {
-        let allowed = allowed.min(moves::PODS_MAX);
-        if moves::worth_moving_for(request).is_none() || allowed == 0 {
-            return Ok(None);
-        }
-        let object = pending(&self.spec(request)?, pod.0);
-        let uid = object.uid.clone();
-        self.engine.apply(Event::Pod(object));
-        ensure!(matches!(self.engine.decide(0), Some(Decision::Wait { .. })), "it has a place");
-        let repair = self.engine.repair(&uid, allowed, 0);
-        self.engine.apply(Event::PodGone(uid));
-        let number = |uid: &Arc<str>| uid.rsplit('-').next().and_then(|text| text.parse().ok());
-        let movers = repair.map(|repair| {
-            let pods = repair.moves.iter().map(|one| number(&one.pod).map(PodIx));
-            pods.collect::<Option<Vec<PodIx>>>().context("a pod without a number")
-        });
-        movers.transpose()
     }
 }
 

@@ -13,6 +13,7 @@ use berth_packing::request::Request;
 use berth_testkit::cluster::Dice;
 
 use super::baselines::FgdTies;
+use super::moves::plan;
 use super::scheduler::{Ledger, PodIx, Scheduler};
 use super::trace::{Cluster, PodList};
 use super::{Policy, Selection, Spread, for_seeds};
@@ -134,8 +135,9 @@ impl Run<'_> {
     /// rejected.
     fn make_room(&mut self, pod: PodIx, request: &Request) -> Result<bool> {
         let allowed = (self.arrived as f64 * MOVES) as u64 - self.moved;
-        let pods = self.scheduler.movers(&self.ledger, pod, request, allowed as usize)?;
-        let Some(pods) = pods else { return Ok(false) };
+        let Some(pods) = plan(&self.ledger, request, allowed as usize) else {
+            return Ok(false);
+        };
         let mut moved = Vec::new();
         for pod in pods {
             moved.extend(self.ledger.release(pod).map(|request| (pod, request)));

@@ -1,7 +1,6 @@
 //! Which few pods to move so that a pod of several GPUs fits that found no place.
 //!
-//! Owns the search for a plan of those that have none of their own: the baselines. The engine repairs by
-//! itself. Carrying a plan out is the run's.
+//! Owns the search for a plan. Carrying it out is the run's.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +10,16 @@ use berth_packing::request::{GpuAsk, Part, Request};
 use super::scheduler::{Ledger, PodIx};
 
 /// A plan moves no more pods than this.
-pub(crate) const PODS_MAX: usize = 4;
+const PODS_MAX: usize = 4;
 
 /// So many plans, the shortest first, are tried for places where the moved pods could go.
 const TRIES: usize = 32;
 
 /// Pods to move away, fewest first choice, each with a place elsewhere at this moment.
 pub(crate) fn plan(ledger: &Ledger, request: &Request, allowed: usize) -> Option<Vec<PodIx>> {
-    let count = worth_moving_for(request)?;
+    let GpuAsk::Whole(count @ 2..) = request.gpus else {
+        return None;
+    };
     let pods_max = allowed.min(PODS_MAX);
     let mut plans: Vec<(usize, usize, Vec<PodIx>)> = (0..ledger.nodes.len())
         .filter_map(|at| {
@@ -29,14 +30,6 @@ pub(crate) fn plan(ledger: &Ledger, request: &Request, allowed: usize) -> Option
     plans.sort();
     let mut tried = plans.into_iter().take(TRIES);
     tried.find(|(_, at, pods)| fit_elsewhere(ledger, *at, pods)).map(|(_, _, pods)| pods)
-}
-
-/// How many GPUs a pod asks for, if others are moved for it: those of several are the hardest to place.
-pub(crate) fn worth_moving_for(request: &Request) -> Option<u16> {
-    match request.gpus {
-        GpuAsk::Whole(count @ 2..) => Some(count),
-        _ => None,
-    }
 }
 
 /// Pods to move off a node so that the request fits there.

@@ -10,7 +10,6 @@ use berth_packing::fleet::KindIx;
 use berth_packing::node::{FreeNode, GpuPositions};
 use berth_packing::request::{GpuAsk, Part, Request};
 
-use super::moves;
 use super::trace::Cluster;
 
 /// A pod of a run.
@@ -32,18 +31,6 @@ pub(crate) trait Scheduler {
 
     /// A pod that had a place has gone.
     fn depart(&mut self, pod: PodIx) -> Result<()>;
-
-    /// The few pods, `allowed` at most, that would have to move so that one fits that found no place.
-    /// Whoever has no way of its own uses the one that all baselines use.
-    fn movers(
-        &mut self,
-        ledger: &Ledger,
-        _pod: PodIx,
-        request: &Request,
-        allowed: usize,
-    ) -> Result<Option<Vec<PodIx>>> {
-        Ok(moves::plan(ledger, request, allowed))
-    }
 }
 
 /// The cluster with nothing on it.
