@@ -10,7 +10,8 @@ use berth_kubelet::TopologyPolicy;
 use berth_model::dra::DeviceClass;
 use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
 use berth_model::dra::pod::{ClaimSource, PodClaim};
-use berth_model::dra::slice::{Attribute, CounterSet, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::mig::Board;
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
@@ -213,7 +214,8 @@ fn claimed(engine: &mut Engine, expression: &str, number: u64) -> Option<(usize,
     let name = format!("slice-{number}");
     engine.apply(Event::DeviceClaim(slice_claim(&"serving".into(), &name, expression)));
     let binding = bind(engine, claiming(&name, number))?;
-    let (gpu, profile, start) = slice_of(&devices(&binding)[0])?;
+    let given = devices(&binding);
+    let (gpu, profile, start) = slice_of(&given[0])?;
     Some((gpu, profile.to_owned(), start))
 }
 
