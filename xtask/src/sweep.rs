@@ -7,7 +7,9 @@ use berth_engine::Config;
 use berth_engine::config::{Profile, UnknownTopology};
 use berth_testkit::cluster::BuildError;
 use berth_testkit::contest::{self, Outcome};
-use berth_testkit::world::{Size, breaks_a_law, depends_on_order, remembers_trials};
+use berth_testkit::world::{
+    Size, breaks_a_law, depends_on_order, gives_parts_wrongly, proposes_wrongly, remembers_trials,
+};
 
 /// Findings printed in full; the rest is only counted.
 const SHOWN: usize = 20;
@@ -22,12 +24,14 @@ type Question = fn(u64, Size, Config) -> Result<Option<String>, BuildError>;
 pub(crate) fn engine(first: u64, seeds: u64) -> Result<bool> {
     let kube = Config::from(Profile::KubeScheduler);
     let refuse = Config { unknown_topology: UnknownTopology::Refuse, ..Config::default() };
-    let questions: [(&str, Question, Size, Config); 6] = [
+    let questions: [(&str, Question, Size, Config); 8] = [
         ("laws", breaks_a_law, LARGE, Config::default()),
         ("laws, unknown topologies refused", breaks_a_law, LARGE, refuse),
         ("laws, kube-scheduler", breaks_a_law, SMALL, kube),
         ("order of news", depends_on_order, LARGE, Config::default()),
         ("rollback", remembers_trials, SMALL, Config::default()),
+        ("proposals", proposes_wrongly, LARGE, Config::default()),
+        ("parts of GPUs", gives_parts_wrongly, LARGE, Config::default()),
         ("rollback, kube-scheduler", remembers_trials, SMALL, kube),
     ];
     let mut wrong = 0;

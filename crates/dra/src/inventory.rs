@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::dra::claim::{AllocatedDevice, Claim, Wanted};
-use berth_model::dra::slice::ResourceSlice;
+use berth_model::dra::slice::{Device, ResourceSlice};
 use berth_model::dra::{DeviceClass, DeviceId};
 use berth_model::resource::ResourceName;
 
@@ -134,6 +134,12 @@ impl Inventory {
     pub fn class_for(&self, resource: &ResourceName) -> Option<&DeviceClass> {
         let name = self.extended.get(resource)?;
         self.classes.get(name).map(|class| class.class.as_ref())
+    }
+
+    /// A device, as it was last published.
+    pub fn device(&self, id: &DeviceId) -> Option<&Device> {
+        let (published, at) = self.pools.find(id)?;
+        published.slice.devices.get(at)
     }
 
     /// The NUMA nodes that devices are on, as far as their attributes say.

@@ -15,6 +15,7 @@ mod inventory;
 mod numa;
 mod plugin;
 mod pools;
+mod preference;
 mod published;
 mod search;
 mod selectors;
@@ -25,6 +26,7 @@ pub use extended::{ExtendedClaim, RequestMapping};
 pub use inventory::Inventory;
 pub use numa::NumaNodes;
 pub use plugin::{ClaimRef, Demand, Options, Placement, normalize_scores};
+pub use preference::{Offered, Preference};
 pub use verdict::{Code, Rejection, Why};
 
 /// The most devices that are looked at in one search, each time counted anew. kube-scheduler stops

@@ -15,6 +15,7 @@ use crate::SEARCH_STEPS_MAX;
 use crate::extended::{self, ExtendedClaim};
 use crate::inventory::{Inventory, KnownClaim};
 use crate::numa::NumaNodes;
+use crate::preference::Preference;
 use crate::published::any_matches;
 use crate::search::{self, Wish};
 use crate::verdict::{Rejection, Why};
@@ -65,7 +66,7 @@ impl ClaimRef {
 
 /// How to look for devices.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// Only devices on these NUMA nodes, or that do not say where they are. `None`, as in
     /// Kubernetes: devices anywhere.
     pub numa: Option<NumaNodes>,
@@ -73,11 +74,13 @@ pub struct Options {
     pub now_ms: i64,
     /// How many devices are looked at before giving up.
     pub steps_max: u64,
+    /// Which devices are tried first. `None`, as in Kubernetes: those that are listed first.
+    pub preference: Option<&'a dyn Preference>,
 }
 
-impl Default for Options {
+impl Default for Options<'_> {
     fn default() -> Self {
-        Self { numa: None, now_ms: 0, steps_max: SEARCH_STEPS_MAX }
+        Self { numa: None, now_ms: 0, steps_max: SEARCH_STEPS_MAX, preference: None }
     }
 }
 
@@ -226,7 +229,7 @@ impl Inventory {
         &self,
         demand: &Demand,
         node: &Node,
-        options: &Options,
+        options: &Options<'_>,
     ) -> Result<Placement, Rejection> {
         let extended = match &demand.extended {
             Some(extended) => self.extended_on(extended, node)?,
@@ -249,9 +252,7 @@ impl Inventory {
         }
         let mut given = Vec::new();
         if !wishes.is_empty() {
-            let numa = options.numa.as_ref();
-            given = search::allocate(self, node, &wishes, numa, options.steps_max)
-                .map_err(Why::rejects)?;
+            given = search::allocate(self, node, &wishes, options).map_err(Why::rejects)?;
         }
         if unavailable {
             return Err(Why::UnavailableClaim.rejects());

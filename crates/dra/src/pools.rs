@@ -60,7 +60,7 @@ impl Pool {
         Self { key: key.clone(), state, here, elsewhere, counters: CounterTable::default() }
     }
 
-    fn has_binding_conditions(&self) -> bool {
+    pub(crate) fn has_binding_conditions(&self) -> bool {
         let devices = self.here.iter().flat_map(|published| &published.slice.devices);
         devices.into_iter().any(|device| !device.binding_conditions.is_empty())
     }

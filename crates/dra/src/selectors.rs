@@ -3,6 +3,7 @@
 //! Owns which expressions are known and for how long. Must not know what they are asked about.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Lookup;
 use crate::cel::{CompileError, Program};
@@ -22,7 +23,9 @@ pub(crate) struct Selector {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selectors {
     known: Lookup<Arc<str>, Arc<Selector>>,
-    next: u64,
+    /// Shared by clones, as answers about devices are: the same number must not come to mean one
+    /// expression here and another one there.
+    next: Arc<AtomicU64>,
 }
 
 impl Selectors {
@@ -31,8 +34,8 @@ impl Selectors {
         if let Some(known) = self.known.get(text) {
             return known.clone();
         }
-        let selector = Arc::new(Selector { number: self.next, program: Program::compile(text) });
-        self.next += 1;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let selector = Arc::new(Selector { number, program: Program::compile(text) });
         self.known.insert(text.clone(), selector.clone());
         selector
     }

@@ -3,10 +3,10 @@
 
 mod common;
 
-use berth_dra::{Code, Inventory, Options, Why, normalize_scores};
+use berth_dra::{Code, Inventory, Offered, Options, Preference, Why, normalize_scores};
 use berth_model::dra::claim::{Allocation, Claim, Wanted};
 
-use common::{ask, claim, class, demand, device, devices, node, place, pod, slice};
+use common::{DRIVER, ask, claim, class, demand, device, devices, node, place, pod, slice};
 
 /// Two devices on each of two NUMA nodes of one node.
 fn inventory() -> Inventory {
@@ -202,4 +202,46 @@ fn scores_are_stretched_to_a_hundred() {
     let mut none = [0, 0];
     normalize_scores(&mut none);
     assert_eq!(none, [0, 0]);
+}
+
+/// Prefers devices that are listed last, and says what it was asked.
+#[derive(Debug)]
+struct LastFirst;
+
+impl Preference for LastFirst {
+    fn ranks(&self, devices: &[Offered<'_>]) -> Vec<u64> {
+        assert!(devices.iter().all(|one| one.driver == DRIVER && one.pool == "n0"));
+        // It has nothing to say of the last.
+        (1..devices.len() as u64).rev().collect()
+    }
+}
+
+#[test]
+fn a_preference_decides_which_devices_are_given_and_not_whether() {
+    let mut inventory = inventory();
+    let options = Options { preference: Some(&LastFirst), ..Options::default() };
+    for (name, count, expected) in [("a", 1, &["gpu-2"][..]), ("b", 4, &[]), ("c", 5, &[])] {
+        inventory.apply_claim(claim(name, vec![ask(count, &[])]));
+        let demand = demand(&inventory, &[name]);
+        let preferred = inventory.place(&demand, &node("n0"), &options);
+        let plain = place(&inventory, &[name], "n0");
+        assert_eq!(preferred.is_ok(), plain.is_ok(), "{name}");
+        if let (Ok(preferred), false) = (preferred, expected.is_empty()) {
+            assert_eq!(devices(&preferred), expected);
+            assert_eq!(devices(&plain.unwrap()), ["gpu-0"]);
+        }
+    }
+}
+
+#[test]
+fn inventories_that_were_one_do_not_mix_up_their_selectors() {
+    let first = inventory();
+    let mut claims = Vec::new();
+    for (name, index) in [("a", "0"), ("b", "3")] {
+        let selector = format!("device.attributes['{DRIVER}'].index == {index}");
+        let mut one = first.clone();
+        one.apply_claim(claim(name, vec![ask(1, &[&selector])]));
+        claims.push(devices(&place(&one, &[name], "n0").unwrap()));
+    }
+    assert_eq!(claims, [["gpu-0"], ["gpu-3"]]);
 }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use berth_dra::{Demand, Inventory, NumaNodes, Options, Placement};
+use berth_dra::{Demand, Inventory, NumaNodes, Options, Placement, Preference};
 use berth_kubelet::Kubelet;
 use berth_model::dra::pod::{DeviceNeeds, PodClaim};
 use berth_model::numa::NumaMask;
@@ -18,14 +18,26 @@ use berth_model::spec::PodSpec;
 
 use crate::event::Event;
 use crate::filter::Newcomer;
+use crate::partitions::Partitions;
 use crate::state::State;
 use crate::table::{NodeIx, PodIx};
 use crate::verdict::{Plugin, Reason, Rejection};
+
+/// In which order devices are tried. What can be given does not depend on it, but what is given does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they are listed, which is kube-scheduler's order.
+    Listed,
+    /// Parts of GPUs so that most is left to those that come later.
+    LeavingMost,
+}
 
 /// What there is of devices. Cheap to clone, so that it can be restored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices {
     inventory: Arc<Inventory>,
+    /// Those that are parts of GPUs.
+    partitions: Partitions,
     /// Whether anything was ever told: without it nothing of this costs anything.
     in_use: bool,
 }
@@ -36,7 +48,10 @@ impl Devices {
         self.in_use = true;
         let inventory = Arc::make_mut(&mut self.inventory);
         match event {
-            Event::DeviceSlice(slice) => inventory.apply_slice(slice),
+            Event::DeviceSlice(slice) => {
+                self.partitions.learn(&slice);
+                inventory.apply_slice(slice);
+            }
             Event::DeviceSliceGone(name) => inventory.remove_slice(&name),
             Event::DeviceClass(class) => inventory.apply_class(class),
             Event::DeviceClassGone(name) => inventory.remove_class(&name),
@@ -84,11 +99,15 @@ impl State {
         demand: &Demand,
         at: NodeIx,
         numa: Option<NumaMask>,
+        order: Order,
     ) -> Result<Placement, Rejection> {
         let node = &self.nodes[at];
         let kubelet = node.mirror.as_ref().map(|mirror| mirror.kubelet());
         let numa = numa.zip(kubelet).map(|(numa, kubelet)| numa_ids(kubelet, numa));
-        let options = Options { numa, ..Options::default() };
+        let partitions = &self.devices.partitions;
+        let prefers = order == Order::LeavingMost && !partitions.is_empty();
+        let preference = prefers.then_some(partitions as &dyn Preference);
+        let options = Options { numa, preference, ..Options::default() };
         let placed = self.devices.inventory.place(demand, &node.object, &options);
         placed.map_err(|rejection| rejected(&rejection))
     }
@@ -108,6 +127,10 @@ impl State {
     pub(crate) fn take_devices(&mut self, at: PodIx, placement: &Placement) {
         if placement.allocations.is_empty() {
             return;
+        }
+        let given = placement.allocations.iter().flat_map(|(_, one)| &one.devices);
+        for device in given.filter_map(|one| self.devices.inventory.device(&one.id)) {
+            self.devices.partitions.gave(device);
         }
         Arc::make_mut(&mut self.devices.inventory).take(placement);
         let claims = placement.allocations.iter().map(|(claim, _)| claim.uid.clone());

@@ -23,7 +23,7 @@ use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::{Config, Profile};
 use crate::decision::{Binding, Decision, HeldBy, Preempting};
-use crate::devices::Devices;
+use crate::devices::{Devices, Order};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
@@ -509,7 +509,7 @@ impl Engine {
                 _ => None,
             };
             let node = nominated.or_else(|| kube::pick(&inquiry, &feasible, &spread, packing))?;
-            Some((node, inquiry.devices_on(node, None).ok()?.map(Box::new)))
+            Some((node, inquiry.devices_on(node, None, Order::Listed).ok()?.map(Box::new)))
         });
         self.state.release_spread(spread);
         let (node, devices) = node?;
@@ -608,7 +608,7 @@ impl Engine {
     }
 
     /// Keeps what is to be kept warm where it can be.
-    fn keep_warm(&mut self) {
+    pub(crate) fn keep_warm(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
             let mut rankings = std::mem::take(&mut self.rankings);
             headroom::keep(&mut self.state, &mut rankings);
@@ -778,7 +778,7 @@ pub(crate) fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) ->
 pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<Found> {
     let state = inquiry.state;
     let numa = room.alignment.numa().filter(|_| inquiry.near_devices);
-    let devices = inquiry.devices_on(node, numa).ok()?.map(Box::new);
+    let devices = inquiry.devices_on(node, numa, Order::LeavingMost).ok()?.map(Box::new);
     let of_devices = devices.as_ref().and_then(|devices| state.numa_of_devices(devices, node));
     let alignment = match (room.alignment, of_devices) {
         (Alignment::Aligned(numa), Some(of_devices)) if !of_devices.is_subset(numa) => {

@@ -10,7 +10,9 @@ use berth_model::device::DevicePool;
 use berth_model::dra::slice::ResourceSlice;
 use berth_model::dra::{self, DeviceClass};
 use berth_model::gang::Gang;
+use berth_model::gpu::GpuInventory;
 use berth_model::machine::Machine;
+use berth_model::mig::Layout;
 use berth_model::node::Node;
 use berth_model::policy::{
     Accelerator, DisruptionBudget, Grouping, Namespace, Pool, PriorityClass, Quota,
@@ -28,6 +30,8 @@ use berth_tenancy::share::Team;
 #[derive(Clone, Debug)]
 pub struct NodeTopology {
     kubelet: Kubelet,
+    /// The GPUs that some of the devices are, or are parts of, as far as that is known.
+    gpus: Option<GpuInventory>,
 }
 
 impl NodeTopology {
@@ -37,7 +41,48 @@ impl NodeTopology {
         config: KubeletConfig,
         devices: Vec<DevicePool>,
     ) -> Result<Self, ConfigError> {
-        Ok(Self { kubelet: Kubelet::new(machine, config, devices)? })
+        Ok(Self { kubelet: Kubelet::new(machine, config, devices)?, gpus: None })
+    }
+
+    /// The same, with GPUs from which the devices of their plugin follow. A plugin that refuses GPUs,
+    /// such as one with MIG on and no slices yet, lists none of them: they are known all the same.
+    pub fn with_gpus(
+        machine: impl Into<Arc<Machine>>,
+        config: KubeletConfig,
+        gpus: GpuInventory,
+        mut devices: Vec<DevicePool>,
+    ) -> Result<Self, ConfigError> {
+        devices.extend(gpus.pools().unwrap_or_default());
+        Ok(Self { kubelet: Kubelet::new(machine, config, devices)?, gpus: Some(gpus) })
+    }
+
+    /// The GPUs, if they are known.
+    pub fn gpus(&self) -> Option<&GpuInventory> {
+        self.gpus.as_ref()
+    }
+
+    /// The same node with some of its GPUs, by place in their list, divided into other slices;
+    /// `None` if its GPUs are not known.
+    pub fn redivided(&self, slices: &[(usize, Layout)]) -> Option<Self> {
+        let mut gpus = self.gpus.clone()?;
+        let own = gpus.pools().unwrap_or_default();
+        for (at, layout) in slices {
+            gpus.gpus.get_mut(*at)?.mig = Some(*layout);
+        }
+        let others = self.kubelet.pools();
+        let others = others.filter(|pool| !own.iter().any(|one| one.resource == pool.resource));
+        let (machine, config) = (self.kubelet.machine().clone(), self.kubelet.config().clone());
+        Self::with_gpus(machine, config, gpus, others.cloned().collect()).ok()
+    }
+
+    /// Whether both are the same but for how GPUs are divided: whoever holds a device keeps it when
+    /// the one becomes the other.
+    pub(crate) fn is_redivision_of(&self, other: &Self) -> bool {
+        let (one, two) = (&self.kubelet, &other.kubelet);
+        self.gpus.is_some()
+            && other.gpus.is_some()
+            && one.machine() == two.machine()
+            && one.config() == two.config()
     }
 
     /// Whether both say the same.
@@ -47,6 +92,7 @@ impl NodeTopology {
             || one.machine() == two.machine()
                 && one.config() == two.config()
                 && one.pools().eq(two.pools())
+                && self.gpus == other.gpus
     }
 
     /// The kubelet of such a node, with no pods.

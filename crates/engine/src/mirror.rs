@@ -9,7 +9,8 @@
 
 use std::sync::Arc;
 
-use berth_kubelet::{Kubelet, PodDemand, Verdict};
+use berth_kubelet::{DeviceAssignment, Kubelet, PodDemand, Verdict};
+use berth_model::idset::DeviceSet;
 
 use crate::event::NodeTopology;
 use crate::table::PodIx;
@@ -77,6 +78,25 @@ impl Mirror {
             divided: Vec::new(),
             unconfirmed: None,
         }
+    }
+
+    /// Of the same node with its GPUs divided into other slices. Pods keep the devices they hold, as
+    /// the kubelet's checkpoint has it. `None` if one of them has lost some, or holds who knows what.
+    pub(crate) fn redivided(&self, topology: &NodeTopology) -> Option<Self> {
+        let mut mirror = Self { untouched: false, ..Self::new(topology) };
+        if !self.is_believed() {
+            return None;
+        }
+        let names: Vec<&str> = self.kubelet.pods().collect();
+        for name in names {
+            let mut held = self.kubelet.assignment(name)?;
+            for given in held.containers.iter_mut().flat_map(|one| &mut one.devices) {
+                *given = moved(given, &self.kubelet, &mirror.kubelet)?;
+            }
+            mirror.kubelet.adopt(name, &held).ok()?;
+        }
+        mirror.admitted.clone_from(&self.admitted);
+        Some(mirror)
     }
 
     pub(crate) fn kubelet(&self) -> &Kubelet {
@@ -220,4 +240,23 @@ impl Mirror {
             }
         }
     }
+}
+
+/// The same devices by id, where they are listed now.
+fn moved(given: &DeviceAssignment, from: &Kubelet, to: &Kubelet) -> Option<DeviceAssignment> {
+    let pool = to.pool_of(given.resource.as_str())?;
+    let (old, new) = (from.pools().nth(given.pool)?, to.pools().nth(pool)?);
+    let place = |device: usize| {
+        let id = &old.devices.get(device)?.id;
+        new.devices.iter().position(|device| device.id == *id)
+    };
+    let all = |set: DeviceSet| set.iter().map(place).collect::<Option<DeviceSet>>();
+    Some(DeviceAssignment {
+        resource: given.resource.clone(),
+        pool,
+        devices: all(given.devices)?,
+        certain: all(given.certain)?,
+        candidates: all(given.candidates)?,
+        certainty: given.certainty,
+    })
 }

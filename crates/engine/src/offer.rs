@@ -141,12 +141,28 @@ fn unit(node: &Node, resource: &str) -> Option<(u64, u16)> {
     let known = slice.map(Profile::certain_memory_bytes).or(board.map(whole_bytes));
     let memory_bytes = number("memory").and_then(|mib| mib.checked_mul(MIB)).or(known)?;
     let compute = match (slice, board) {
-        (Some(slice), Some(board)) => {
-            u64::from(slice.compute_slices()) * 1000 / u64::from(board.compute_slices().max(1))
-        }
+        (Some(slice), Some(board)) => compute_milli(board, slice),
         _ => 1000,
     };
     Some((memory_bytes / parts, (compute / parts) as u16))
+}
+
+/// A slice's part of a GPU's compute, in thousandths.
+fn compute_milli(board: &Board, slice: &Profile) -> u64 {
+    u64::from(slice.compute_slices()) * 1000 / u64::from(board.compute_slices().max(1))
+}
+
+/// The smallest slice of a board that would be an offer for a need, where no label says how much
+/// memory slices have.
+pub(crate) fn smallest_slice(board: &'static Board, need: &GpuNeed) -> Option<&'static Profile> {
+    let enough = |slice: &&'static Profile| {
+        slice.certain_memory_bytes() >= need.memory_bytes
+            && compute_milli(board, slice) >= u64::from(need.compute_milli)
+    };
+    let size = |slice: &&'static Profile| {
+        (slice.memory_units(), slice.compute_slices(), slice.attribute())
+    };
+    board.profiles().iter().filter(enough).min_by_key(size)
 }
 
 /// What a whole GPU of a board has at least, where no label says it: its nominal size less what the

@@ -151,7 +151,12 @@ impl Engine {
     }
 
     /// Finds a place for a pod that has left its node.
-    fn settle(&mut self, pod: PodObject, to: Option<NodeIx>, now_ms: i64) -> Option<Move> {
+    pub(crate) fn settle(
+        &mut self,
+        pod: PodObject,
+        to: Option<NodeIx>,
+        now_ms: i64,
+    ) -> Option<Move> {
         let from = pod.node.clone()?;
         let lost_run_ms = pod.started_at_ms.map_or(0, |start| now_ms.saturating_sub(start).max(0));
         let uid = pod.uid.clone();
@@ -202,11 +207,7 @@ impl Engine {
     fn movable(&self) -> Vec<PodIx> {
         let rows = self.state.pods.iter();
         let on_nodes = rows.filter(|(_, row)| row.place.node().is_some()).map(|(at, _)| at);
-        let movable = on_nodes.filter(|at| is_movable(&self.state, *at));
-        // Nor does a gang go on with fewer than it needs.
-        let movable = movable.filter(|at| self.state.evicted_too(&[*at]).is_empty());
-        // One at a time: a budget that allows none is used up.
-        movable.filter(|at| split_by_budgets(&self.state, &[*at]).0.is_empty()).collect()
+        on_nodes.filter(|at| may_move(&self.state, *at)).collect()
     }
 
     /// How much of what is hard to find a pod asks for: devices, then everything else.
@@ -225,6 +226,15 @@ impl Engine {
 /// the whole ones.
 fn cost_micro(room: &Room) -> Option<i64> {
     room.cost_micro.or_else(|| room.grant.is_some().then_some(0))
+}
+
+/// Whether a pod could be moved by itself.
+pub(crate) fn may_move(state: &State, pod: PodIx) -> bool {
+    is_movable(state, pod)
+        // Nor does a gang go on with fewer than it needs.
+        && state.evicted_too(&[pod]).is_empty()
+        // One at a time: a budget that allows none is used up.
+        && split_by_budgets(state, &[pod]).0.is_empty()
 }
 
 /// Whether moving a pod loses nothing that cannot be made again, and it does not object.

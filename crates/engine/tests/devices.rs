@@ -11,9 +11,11 @@ use berth_model::dra::DeviceClass;
 use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
 use berth_model::dra::pod::{ClaimSource, PodClaim};
 use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::mig::Board;
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
+use berth_testkit::claims::{of_profile, published_slices, slice_claim, slice_class, slice_of};
 use berth_testkit::cluster::{NodeKind, gpu_template, pending, resources, template};
 
 /// All devices of a node, each on a NUMA node.
@@ -195,4 +197,48 @@ fn pods_without_claims_are_not_bothered() {
     kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
     let binding = bind(&mut engine, pending(&Arc::new(gpu_template("one", 0, 1).unwrap()), 1));
     assert_eq!(binding.unwrap().devices, None);
+}
+
+/// A node with so many GPUs whose slices are made when they are given.
+fn partitioned(engine: &mut Engine, gpus: usize) {
+    engine.apply(Event::DeviceClass(slice_class()));
+    engine.apply(node("one"));
+    let board = Board::by_id("a100-80gb").unwrap();
+    let profiles = ["1g.10gb", "3g.40gb", "4g.40gb"].map(|name| board.profile(name).unwrap());
+    let published = published_slices(&"one".into(), board, 0..gpus, &profiles);
+    published.into_iter().for_each(|slice| engine.apply(Event::DeviceSlice(slice)));
+}
+
+/// The GPU, profile and start of a slice that a pod is given which this expression selects.
+fn claimed(engine: &mut Engine, expression: &str, number: u64) -> Option<(usize, String, u8)> {
+    let name = format!("slice-{number}");
+    engine.apply(Event::DeviceClaim(slice_claim(&"serving".into(), &name, expression)));
+    let binding = bind(engine, claiming(&name, number))?;
+    let given = devices(&binding);
+    let (gpu, profile, start) = slice_of(&given[0])?;
+    Some((gpu, profile.to_owned(), start))
+}
+
+#[test]
+fn slices_are_made_where_they_leave_room_for_larger_ones() {
+    let given = |scheduler: Profile| {
+        let mut engine = Engine::new(scheduler);
+        partitioned(&mut engine, 1);
+        let third = claimed(&mut engine, &of_profile("3g.40gb"), 1);
+        (third.unwrap().2, claimed(&mut engine, &of_profile("4g.40gb"), 2).is_some())
+    };
+    // The first that fits is at 0, where alone 4g.40gb can be.
+    assert_eq!(given(Profile::KubeScheduler), (0, false));
+    assert_eq!(given(Profile::Berth), (4, true));
+}
+
+#[test]
+fn the_smallest_slice_that_will_do_is_claimed_where_least_is_lost() {
+    let mut engine = Engine::new(Profile::Berth);
+    partitioned(&mut engine, 2);
+    let (used, ..) = claimed(&mut engine, &of_profile("4g.40gb"), 1).unwrap();
+    // Anything will do: one unit beside it, and nothing of the GPU that is whole.
+    let (gpu, profile, _) = claimed(&mut engine, "true", 2).unwrap();
+    assert_eq!((gpu, profile.as_str()), (used, "1g10gb"));
+    assert_eq!(claimed(&mut engine, &of_profile("1g.10gb"), 3).unwrap().0, used);
 }

@@ -158,6 +158,7 @@ impl World {
                 Remedy::Evict { node, .. }
                 | Remedy::Relax { node, .. }
                 | Remedy::Uncordon { node }
+                | Remedy::Repartition { node, .. }
                 | Remedy::Loosen { node } => node.clone(),
                 Remedy::Grow { .. } => "grown".into(),
             };
@@ -190,6 +191,7 @@ impl World {
                 node.unschedulable = false;
                 self.bare_node(node);
             }
+            Remedy::Repartition { .. } => panic!("no world here has MIG slices"),
             Remedy::Loosen { node } => {
                 let kind = NodeKind { policy: TopologyPolicy::BestEffort, ..self.kind.clone() };
                 let topology = Some(kind.topology().unwrap());

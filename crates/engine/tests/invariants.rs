@@ -15,7 +15,7 @@ use berth_model::spec::{Controller, GpuNeed, HostPort, Phase, PodObject, PodSpec
 use berth_testkit::cluster::{
     GPU, NodeKind, ZONE, gpu_template, pending, resources, spread, template,
 };
-use berth_testkit::world::{Size, Watched, breaks_a_law};
+use berth_testkit::world::{Size, Watched, breaks_a_law, gives_parts_wrongly, proposes_wrongly};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -46,6 +46,21 @@ fn the_laws_hold_where_unknown_topologies_are_refused() {
 #[test]
 fn the_laws_hold_for_the_rules_of_kube_scheduler() {
     assert_kept(2_000..2_060, SIZE, Profile::KubeScheduler.into());
+}
+
+#[test]
+fn no_share_and_no_claimed_slice_is_given_twice_or_withheld() {
+    let give = |seed| gives_parts_wrongly(seed, SIZE, Config::default()).unwrap();
+    let wrong: Vec<String> = (0..60).filter_map(give).collect();
+    assert!(wrong.is_empty(), "{} worlds:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn proposals_to_divide_gpus_are_kept_and_leave_no_trace() {
+    let wrong =
+        (3_000..3_060).filter_map(|seed| proposes_wrongly(seed, SIZE, Config::default()).unwrap());
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{} worlds:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// A node with two NUMA nodes of 4 GPUs each, whose kubelet insists on one NUMA node.

@@ -67,6 +67,27 @@ pub struct Naming {
     pub shared_suffix: bool,
 }
 
+/// The GPUs of a node, and how its plugin lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInventory {
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Under which names they are offered.
+    pub naming: Naming,
+    /// Which ones the plugin would rather hand out.
+    pub preferred: PreferredAllocation,
+}
+
+impl GpuInventory {
+    /// The device pools that the plugin lists.
+    ///
+    /// # Errors
+    /// When it lists nothing at all.
+    pub fn pools(&self) -> Result<Vec<DevicePool>, DivisionError> {
+        device_pools(&self.gpus, self.naming, self.preferred)
+    }
+}
+
 /// GPUs for which NVIDIA's plugin offers nothing at all.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("GPU {gpu:?}: {problem}")]

@@ -8,10 +8,14 @@ use berth_kubelet::{
     TopologyPolicy,
 };
 use berth_model::affinity::{Inclusion, SpreadConstraint, Unsatisfiable};
+use berth_model::device::PreferredAllocation;
+use berth_model::gpu::{Gpu, GpuInventory, Health, MigStrategy, Naming};
 use berth_model::idset::CpuSet;
 use berth_model::label::{Labels, Selector};
+use berth_model::mig::{Board, Layout};
 use berth_model::node::Node;
-use berth_model::quantity::Quantity;
+use berth_model::numa::NumaMask;
+use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
 use berth_model::spec::{Phase, PodObject, PodSpec};
 
@@ -105,6 +109,84 @@ impl NodeKind {
         }
         Ok(events)
     }
+}
+
+/// A node of two sockets whose GPUs have MIG on, offered slice by slice.
+#[derive(Clone, Debug)]
+pub struct SlicedNode {
+    /// Its name.
+    pub name: &'static str,
+    /// The GPUs' product, as feature discovery labels it.
+    pub product: &'static str,
+    /// The slices of each GPU, such as `3g.40gb@0 + 3g.40gb@4`; empty for none.
+    pub slices: Vec<&'static str>,
+    /// Which slices the plugin would rather hand out.
+    pub preferred: PreferredAllocation,
+}
+
+impl SlicedNode {
+    /// GPUs of 80 GB with these slices, of which the lowest ids are handed out first.
+    pub fn a100(name: &'static str, slices: &[&'static str]) -> Self {
+        Self {
+            name,
+            product: "NVIDIA-A100-SXM4-80GB",
+            slices: slices.to_vec(),
+            preferred: PreferredAllocation::LowestId,
+        }
+    }
+
+    /// What it looks like inside.
+    pub fn topology(&self) -> Result<Arc<NodeTopology>, BuildError> {
+        let board = Board::by_product(self.product, None)?;
+        let mut gpus = Vec::new();
+        for (at, slices) in self.slices.iter().enumerate() {
+            let mig = match *slices {
+                "" => Layout::empty(board)?,
+                text => Layout::parse(board, text)?,
+            };
+            gpus.push(Gpu {
+                id: format!("GPU-{at}"),
+                product: self.product.to_owned(),
+                memory_bytes: 80 << 30,
+                numa: NumaMask::single(at * 2 / self.slices.len()),
+                health: Health::Healthy,
+                mig: Some(mig),
+                replicas: None,
+            });
+        }
+        let naming = Naming { mig: MigStrategy::Mixed, shared_suffix: false };
+        let gpus = GpuInventory { gpus, naming, preferred: self.preferred };
+        let machine = RegularMachine {
+            sockets: 2,
+            numa_per_socket: 1,
+            cores_per_numa: 32,
+            threads: 2,
+            memory_bytes: 1 << 40,
+        };
+        let config = KubeletConfig::default();
+        Ok(Arc::new(NodeTopology::with_gpus(machine.build()?, config, gpus, Vec::new())?))
+    }
+
+    /// The events that make it.
+    pub fn events(&self) -> Result<[Event; 2], BuildError> {
+        Ok(sliced_node(self.name, self.product, self.topology()?))
+    }
+}
+
+/// The events that make a node with such an inside, which offers the devices that it has.
+pub fn sliced_node(name: &str, product: &str, topology: Arc<NodeTopology>) -> [Event; 2] {
+    let labels =
+        [("kubernetes.io/hostname", name), ("nvidia.com/gpu.product", product)].into_iter();
+    let units = |count: i64| Quantity::from_units(count, Format::DecimalSi);
+    let plain = [("cpu", 126), ("memory", 2 << 40), ("pods", 110)];
+    let mut allocatable: ResourceList =
+        plain.into_iter().map(|(name, count)| (ResourceName::new(name), units(count))).collect();
+    for pool in topology.empty_kubelet().pools() {
+        let healthy = pool.devices.iter().filter(|device| device.healthy).count();
+        allocatable.insert(pool.resource.clone(), units(healthy as i64));
+    }
+    let node = Node { name: name.into(), labels: labels.collect(), allocatable, ..Node::default() };
+    [Event::Node(node), Event::Topology { node: name.into(), topology: Some(topology) }]
 }
 
 /// Quantities by resource.

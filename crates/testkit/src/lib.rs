@@ -4,6 +4,7 @@
 //! Never a dependency of a product crate. Reading files is left to the callers, so that everything
 //! here can also run on text that a test spells out.
 
+pub mod claims;
 pub mod cluster;
 pub mod contest;
 pub mod dra;

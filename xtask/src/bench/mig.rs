@@ -10,6 +10,7 @@
 //! - *unusable*: of the free units, those on GPUs that cannot take the next request, on average over
 //!   the mix and time; this is the measure of FGD (ATC'23).
 
+mod claims;
 mod parvagpu;
 mod policies;
 mod world;
@@ -36,6 +37,9 @@ pub(crate) struct Options {
     /// Only this mix
     #[arg(long)]
     mix: Option<String>,
+    /// Slices that are claimed, placed by the engine, too: at 95 % with departures
+    #[arg(long)]
+    claims: bool,
     /// ParvaGPU's data: plan its six scenarios, too
     #[arg(long, value_name = "DIR")]
     parvagpu: Option<PathBuf>,
@@ -90,7 +94,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                 for seed in 0..options.seeds {
                     let requests =
                         Requests::draw(&profiles, weights, load, options.gpus, mode, seed);
-                    for rule in Rule::ALL {
+                    let claims = options.claims && load == 95 && mode == Mode::Steady;
+                    let claims = Rule::CLAIMS.into_iter().filter(|_| claims);
+                    for rule in Rule::ALL.into_iter().chain(claims) {
                         let outcome = world::run(rule, board, options.gpus, &requests)?;
                         cell.entry(rule).or_default().push(outcome);
                     }

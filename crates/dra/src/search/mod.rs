@@ -21,7 +21,9 @@ use berth_model::quantity::Quantity;
 
 use crate::inventory::{Class, Inventory};
 use crate::numa::{self, NumaNodes};
+use crate::plugin::Options;
 use crate::pools::{Pool, PoolState};
+use crate::preference::{Offered, Preference};
 use crate::published::Published;
 use crate::selectors::Selector;
 use crate::taken::{Hold, PoolHolds};
@@ -44,14 +46,16 @@ pub(crate) fn allocate(
     inventory: &Inventory,
     node: &Node,
     wishes: &[Wish<'_>],
-    numa: Option<&NumaNodes>,
-    steps_max: u64,
+    options: &Options<'_>,
 ) -> Result<Vec<Allocation>, Why> {
     let pools = inventory.pools.gather(node).map_err(Why::Failed)?;
     let mut candidates = Vec::new();
     for (at, pool) in pools.iter().enumerate() {
         let holds = inventory.taken.of(&pool.key);
         candidates.extend(candidates_of(pool, at, holds));
+    }
+    if let Some(preference) = options.preference {
+        candidates = prefer(candidates, &pools, preference);
     }
     let trying = candidates.iter().map(|_| Trying::default()).collect();
     let mut search = Search {
@@ -65,8 +69,8 @@ pub(crate) fn allocate(
         rules: Vec::new(),
         given: wishes.iter().map(|_| Vec::new()).collect(),
         chosen: Vec::new(),
-        numa,
-        steps_left: steps_max,
+        numa: options.numa.as_ref(),
+        steps_left: options.steps_max,
     };
     search.read(wishes)?;
     match search.run(wishes) {
@@ -79,6 +83,25 @@ pub(crate) fn allocate(
         }
         Outcome::No => Err(Why::NotEnough),
     }
+}
+
+/// Puts devices into another order. Those that need preparation stay behind all others.
+fn prefer<'a>(
+    candidates: Vec<Candidate<'a>>,
+    pools: &[Arc<Pool>],
+    preference: &dyn Preference,
+) -> Vec<Candidate<'a>> {
+    let offers = candidates.iter().map(|one| Offered {
+        driver: &pools[one.pool].key.driver,
+        pool: &pools[one.pool].key.pool,
+        device: one.device,
+        held: one.hold.is_some(),
+    });
+    let ranks = preference.ranks(&offers.collect::<Vec<_>>());
+    let ranks = ranks.into_iter().chain(std::iter::repeat(u64::MAX));
+    let mut ranked: Vec<(u64, Candidate<'a>)> = ranks.zip(candidates).collect();
+    ranked.sort_by_key(|(rank, one)| (pools[one.pool].has_binding_conditions(), *rank));
+    ranked.into_iter().map(|(_, one)| one).collect()
 }
 
 fn candidates_of<'a>(

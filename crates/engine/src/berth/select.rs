@@ -10,6 +10,7 @@ use super::foresee::Foresight;
 use super::headroom;
 use super::rank::{Bucket, Rank, Ranking};
 use super::room::View;
+use crate::devices::Order;
 use crate::filter::Inquiry;
 use crate::kube::score;
 use crate::table::{Bits, KeyIx, NodeIx};
@@ -87,7 +88,7 @@ fn devices_allow(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
         ranking.judge_other(state, inquiry.spec(), &mut ask, view).ok()?.alignment.numa()
     };
     let numa = inquiry.near_devices.then(numa).flatten();
-    inquiry.devices_on(at, numa).is_ok()
+    inquiry.devices_on(at, numa, Order::Listed).is_ok()
 }
 
 /// Whether there is room beside the pods that wait for the node and come before this one. While one

@@ -14,6 +14,7 @@ use berth_model::workload::{ClassSet, WorkloadClass};
 
 use super::relax::Relaxation;
 use crate::decision::{Alignment, GangName, HeldBy};
+use crate::slices::Redivision;
 use crate::verdict::{Plugin, Reason};
 
 /// A pod, as people name it.
@@ -416,6 +417,13 @@ pub enum Remedy {
     Uncordon {
         /// The node.
         node: Arc<str>,
+    },
+    /// GPUs of a node are divided into other MIG slices; nobody uses those that go.
+    Repartition {
+        /// The node.
+        node: Arc<str>,
+        /// Its GPUs, by place.
+        steps: Vec<Redivision>,
     },
     /// The node's kubelet does not insist on alignment (`topologyManagerPolicy: best-effort`).
     Loosen {

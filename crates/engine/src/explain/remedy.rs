@@ -14,6 +14,7 @@ use berth_model::resource::ResourceList;
 use berth_model::spec::{PodSpec, PreemptionPolicy};
 use berth_model::taint::{Effect, Taint};
 use berth_model::workload::{POOL_LABELS, pool_of};
+use berth_packing::repartition::Touch;
 
 use super::cause::{self, pod_name};
 use super::data::{Cause, Remedy};
@@ -28,6 +29,7 @@ use crate::config::{Config, Profile};
 use crate::event::{Event, NodeTopology};
 use crate::filter::{CORDON, Newcomer};
 use crate::kube::{self, Verdicts};
+use crate::slices::{self, Redivision};
 use crate::state::{Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
@@ -42,6 +44,9 @@ const POOLS_MAX: usize = 32;
 
 /// So many kubelets are set up anew to see what they would do if they did not insist.
 const LOOSENED_MAX: usize = 8;
+
+/// On so many nodes it is tried to divide GPUs anew.
+const REPARTITIONED_MAX: usize = 32;
 
 /// Labels that say where a node is start like this.
 const WHERE: &str = "topology.kubernetes.io/";
@@ -61,6 +66,7 @@ impl Search<'_> {
         let spec = self.state.class_of(self.pod).spec.clone();
         let mut remedies = Vec::new();
         remedies.extend(self.evict(&spec));
+        remedies.extend(self.repartition());
         remedies.extend(self.grow());
         remedies.extend(self.relax(&spec));
         remedies.extend(self.lessen(&spec));
@@ -256,17 +262,64 @@ impl Search<'_> {
         let name: Arc<str> = format!("{}/new", template.name).into();
         let mut node = Node { name: name.clone(), ..template };
         node.labels.insert(HOSTNAME, name.clone());
+        let events = [Event::Node(node), Event::Topology { node: name.clone(), topology }];
+        self.after(events, |search| {
+            let at = search.state.node_by_name(&name)?;
+            ask(search, at)
+        })
+    }
+
+    /// Asks something as if this had happened.
+    fn after<T>(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+        ask: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<T> {
         // Whoever follows changes is not to see these: in the end nothing will have changed.
         let changes = std::mem::take(&mut self.state.changes);
         let resources = self.state.resources.clone();
         let checkpoint = self.state.checkpoint();
-        self.state.apply(Event::Node(node));
-        self.state.apply(Event::Topology { node: name.clone(), topology });
-        let answer = self.state.node_by_name(&name).and_then(|at| ask(self, at));
+        events.into_iter().for_each(|event| self.state.apply(event));
+        let answer = ask(self);
         self.state.rollback(checkpoint);
         self.state.resources = resources;
         self.state.changes = changes;
         answer
+    }
+
+    /// Idle GPUs of a node that are divided into other slices; or, if none will do, the idle slices
+    /// of GPUs with work.
+    fn repartition(&mut self) -> Option<Remedy> {
+        if self.config.profile != Profile::Berth {
+            return None;
+        }
+        let class = self.state.pods[self.pod].class;
+        let pod = newcomer(self.state, self.pod, class);
+        let nodes = slices::nodes_for(&crate::filter::Inquiry::new(self.state, pod).ok()?.0);
+        [Touch::IdleGpus, Touch::AroundWork].into_iter().find_map(|touch| {
+            nodes.iter().take(REPARTITIONED_MAX).find_map(|at| {
+                let steps = self.repartitioned(class, *at, touch)?;
+                let node = self.state.nodes[*at].object.name.clone();
+                Some(Remedy::Repartition { node, steps })
+            })
+        })
+    }
+
+    /// How the GPUs of a node would have to be divided for the pod to fit there.
+    fn repartitioned(
+        &mut self,
+        class: ClassIx,
+        at: NodeIx,
+        touch: Touch,
+    ) -> Option<Vec<Redivision>> {
+        let gpus = slices::on_node(self.state, at, &|_, _| false);
+        let boards = slices::boards(gpus.iter().map(|sliced| &sliced.gpu.layout));
+        let wants = slices::wants(self.state, self.state.class(class), &boards);
+        let mix = slices::mix(self.state, &boards);
+        let steps = slices::plan(gpus, &wants, &mix, touch)?.redivisions(self.state);
+        let events = slices::told(self.state, &steps);
+        self.after(events, |search| search.fits(class, &[at]))?;
+        Some(steps)
     }
 
     /// A kubelet that would take the pod if it did not insist on alignment.

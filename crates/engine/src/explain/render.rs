@@ -18,6 +18,7 @@ use super::words::{
     pod_with_priority, port, quote, requirement, selector, share, sum, taint,
 };
 use crate::decision::{Alignment, HeldBy};
+use crate::slices::Redivision;
 
 /// Every text is shorter than this.
 const LENGTH_MAX_BYTES: usize = 1000;
@@ -428,6 +429,10 @@ fn remedy(remedy: &Remedy) -> String {
         }
         Remedy::Relax { change, node } => format!("on {} {}", name(node), relaxation(change)),
         Remedy::Uncordon { node } => format!("on {} if it were uncordoned", name(node)),
+        Remedy::Repartition { node, steps } => {
+            let step = |one: &Redivision| format!("its GPU {} to {}", one.gpu, one.to);
+            format!("on {} after repartitioning {}", name(node), list(steps, step))
+        }
         Remedy::Loosen { node } => {
             format!("on {} if its kubelet did not insist on alignment", name(node))
         }

@@ -15,6 +15,7 @@ use berth_model::spec::PodSpec;
 use smallvec::SmallVec;
 
 use crate::class::{Class, Rules, SpreadRule};
+use crate::devices::Order;
 use crate::overlay::Overlay;
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, NodeIx, PodIx, TallyIx};
@@ -106,7 +107,7 @@ impl<'s> Inquiry<'s> {
         self.volumes(node, overlay)?;
         self.spread(at, overlay)?;
         self.pod_affinity(at, overlay)?;
-        self.devices_on(at, None).map(|_| ())
+        self.devices_on(at, None, Order::Listed).map(|_| ())
     }
 
     /// What its claims would be given on a node, of devices on some NUMA nodes if they are said.
@@ -114,9 +115,10 @@ impl<'s> Inquiry<'s> {
         &self,
         at: NodeIx,
         numa: Option<NumaMask>,
+        order: Order,
     ) -> Result<Option<Placement>, Rejection> {
         let Some(demand) = &self.devices else { return Ok(None) };
-        self.state.devices_on(demand, at, numa).map(Some)
+        self.state.devices_on(demand, at, numa, order).map(Some)
     }
 
     /// As `filter`, both with the nominated pods of at least this pod's priority and without them.

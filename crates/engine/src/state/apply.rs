@@ -361,13 +361,17 @@ impl State {
             return;
         }
         self.journal_mirror(&node);
-        let before = match topology {
+        let before = match topology.clone() {
             Some(topology) => self.topologies.insert(node.clone(), topology),
             None => self.topologies.remove(&node),
         };
+        let redivided = topology
+            .filter(|now| before.as_ref().is_some_and(|before| now.is_redivision_of(before)));
         self.journal_object(Event::Topology { node: node.clone(), topology: before });
         if let Some(at) = self.node_by_name(&node) {
-            self.mirror_anew(at);
+            if !redivided.is_some_and(|topology| self.mirror_redivided(at, &topology)) {
+                self.mirror_anew(at);
+            }
             self.touch(at, Change::Freed);
         }
     }

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::{FullName, NodeState, Place, State, workload};
 use crate::changes::Change;
+use crate::event::NodeTopology;
 use crate::kube::preempt::protects;
 use crate::mirror::Mirror;
 use crate::shares::Grant;
@@ -192,6 +193,17 @@ impl State {
         for pod in pods {
             self.admit(pod, node, true);
         }
+    }
+
+    /// Has the mirror of a node go on with its GPUs divided into other slices; whether it can.
+    pub(super) fn mirror_redivided(&mut self, node: NodeIx, topology: &NodeTopology) -> bool {
+        let before = self.nodes[node].mirror.as_ref();
+        let Some(mirror) = before.and_then(|mirror| mirror.redivided(topology)) else {
+            return false;
+        };
+        self.nodes[node].mirror = Some(Box::new(mirror));
+        self.mirror_shares(node);
+        true
     }
 
     /// Binds a waiting pod to a node, as a decision rather than an event.

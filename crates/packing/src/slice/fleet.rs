@@ -4,7 +4,9 @@
 //! costs as many looks as there are states in use, not GPUs. It must not know why a request comes,
 //! nor who holds an instance.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use berth_model::mig::{Board, Layout, LayoutError, Profile};
 
@@ -50,7 +52,7 @@ pub enum FleetError {
 }
 
 /// The GPUs of one board.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Herd {
     board: &'static Board,
     /// Index into the fleet's grids.
@@ -61,9 +63,12 @@ struct Herd {
 }
 
 /// Many GPUs, of several boards, with the instances that are in use on each.
-#[derive(Debug, Default)]
+///
+/// Tables of boards are made once and shared by clones: what is asked about few GPUs many times is
+/// best asked of clones of a fleet that [knows](Fleet::know) their boards.
+#[derive(Clone, Debug, Default)]
 pub struct Fleet {
-    grids: Vec<Grid>,
+    grids: Vec<Arc<Grid>>,
     herds: Vec<Herd>,
     /// By number; each with its herd.
     gpus: BTreeMap<GpuIndex, (usize, Layout)>,
@@ -105,6 +110,14 @@ impl Fleet {
         self.gpus.insert(gpu, (herd, layout));
         self.count(gpu, herd, &layout, true);
         Ok(gpu)
+    }
+
+    /// Makes the tables of a board before its first GPU comes.
+    ///
+    /// # Errors
+    /// When the board's placements are not known.
+    pub fn know(&mut self, board: &'static Board) -> Result<(), LayoutError> {
+        self.herd(board).map(|_| ())
     }
 
     /// Takes a GPU out of the fleet, with the instances in use on it.
@@ -184,6 +197,34 @@ impl Fleet {
         best.map(|(_, placement)| placement)
     }
 
+    /// In which order to try these places, by the same rule, of whatever profiles they are: their
+    /// positions in the list, without those where no instance can be created.
+    #[must_use]
+    pub fn order(&self, places: &[Placement], mix: &Mix) -> Vec<usize> {
+        let demands = self.demands(mix);
+        let whole = (PARTS_OF_GPU * self.gpus.len() as u64) as f64;
+        let cost_at = |place: &Placement| {
+            let (at, layout) = self.gpus.get(&place.gpu)?;
+            let herd = self.herds.get(*at)?;
+            let grid = self.grids.get(herd.grid)?;
+            let (state, shape) = (grid.state(layout)?, grid.shape(place.profile)?);
+            let mut steps = grid.steps_with(state, shape);
+            let step = steps.find(|step| step.start == place.start)?;
+            let legal = layout.fits(place.profile, place.start);
+            legal.then(|| cost(grid, *at, state, step, useful(&demands, *at), &demands, whole))
+        };
+        let mut found: Vec<(Cost, &Placement, usize)> = places
+            .iter()
+            .enumerate()
+            .filter_map(|(at, place)| Some((cost_at(place)?, place, at)))
+            .collect();
+        found.sort_by(|(one, here, _), (other, there, _)| {
+            let by_cost = one.partial_cmp(other).unwrap_or(Ordering::Equal);
+            by_cost.then((here.gpu, here.start).cmp(&(there.gpu, there.start)))
+        });
+        found.into_iter().map(|(.., at)| at).collect()
+    }
+
     /// Free memory that no request of the mix can have, over all GPUs, in parts of a GPU.
     #[must_use]
     pub fn stranded(&self, mix: &Mix) -> u64 {
@@ -205,7 +246,7 @@ impl Fleet {
         let grid = match self.grids.iter().position(|grid| grid.is_of(board)) {
             Some(at) => at,
             None => {
-                self.grids.push(Grid::new(board)?);
+                self.grids.push(Arc::new(Grid::new(board)?));
                 self.grids.len() - 1
             }
         };
@@ -283,7 +324,7 @@ impl Fleet {
     ) -> Vec<Demand> {
         let herds = self.herds.iter().filter(|herd| !herd.by_state.is_empty());
         let every = herds.flat_map(|herd| {
-            let shapes = self.grids.get(herd.grid).into_iter().flat_map(Grid::shapes);
+            let shapes = self.grids.get(herd.grid).into_iter().flat_map(|grid| grid.shapes());
             shapes.map(move |shape| (herd.board, shape))
         });
         every

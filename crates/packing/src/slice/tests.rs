@@ -40,6 +40,33 @@ fn chosen(fleet: &Fleet, name: &str) -> Option<(u32, u8)> {
 }
 
 #[test]
+fn places_are_ordered_as_they_are_chosen_and_the_smallest_come_first() {
+    let fleet = fleet(&["empty", "4g.40gb@0", "3g.40gb@4"]);
+    let board = board("a100-80gb");
+    let every = |name: &'static str| {
+        let profile = profile(board, name);
+        let starts: Vec<u8> = profile.starts().unwrap().iter().collect();
+        let gpus = (0..3).map(GpuIndex);
+        gpus.flat_map(move |gpu| starts.clone().into_iter().map(move |start| (gpu, start)))
+            .map(move |(gpu, start)| Placement { gpu, profile, start })
+    };
+    for name in A100 {
+        let places: Vec<Placement> = every(name).collect();
+        let order = fleet.order(&places, &even_mix());
+        let first = order.first().map(|at| (places[*at].gpu.0, places[*at].start));
+        assert_eq!(first, chosen(&fleet, name), "{name}");
+        let legal =
+            |place: &Placement| fleet.layout(place.gpu).unwrap().fits(place.profile, place.start);
+        assert_eq!(order.len(), places.iter().filter(|place| legal(place)).count(), "{name}");
+    }
+    let all: Vec<Placement> = A100.into_iter().flat_map(every).collect();
+    let first = &all[fleet.order(&all, &even_mix())[0]];
+    assert_eq!(first.profile.name().compute, 1, "{first:?}");
+    let empty = Fleet::new();
+    assert!(empty.order(&all, &even_mix()).is_empty(), "there are no such GPUs");
+}
+
+#[test]
 fn every_board_with_placements_has_its_grid() {
     for board in Board::all() {
         let states = Grid::new(board).map(|grid| {

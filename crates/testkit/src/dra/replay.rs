@@ -125,7 +125,7 @@ pub fn decide(case: &Case) -> Decision {
 }
 
 /// As recorded: after every timeout that a recording can speak of.
-pub(super) fn options() -> Options {
+pub(super) fn options() -> Options<'static> {
     Options { now_ms: i64::MAX, ..Options::default() }
 }
 

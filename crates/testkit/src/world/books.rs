@@ -215,7 +215,16 @@ impl Books {
             Some(topology) => self.topologies.insert(node.clone(), topology.clone()),
             None => self.topologies.remove(node),
         };
-        let same = before.zip(topology).is_some_and(|(one, other)| Arc::ptr_eq(&one, other));
+        let both = before.as_ref().zip(topology);
+        let same = both.is_some_and(|(one, other)| Arc::ptr_eq(one, other));
+        // Whoever holds a slice keeps it while others are made or destroyed.
+        if let Some((one, other)) = both.filter(|_| !same)
+            && (one.gpus().is_some() && other.gpus().is_some())
+            && let Some(twin) = self.twins.get(node).and_then(|twin| twin.redivided(other))
+        {
+            self.twins.insert(node.clone(), twin);
+            return;
+        }
         // Of a kubelet that has shown itself to be another, what is told again is news.
         if !same || self.twins.get(node).is_some_and(|twin| !twin.is_known()) {
             self.twin_anew(node);

@@ -10,11 +10,14 @@ use berth_kubelet::{
     ReservedMemory, TopologyPolicy, TopologyScope,
 };
 use berth_model::device::PreferredAllocation;
+use berth_model::gpu::{Gpu, GpuInventory, Health, MigStrategy, Naming};
 use berth_model::idset::CpuSet;
 use berth_model::label::Labels;
+use berth_model::mig::{Board, Layout};
 use berth_model::node::Node;
+use berth_model::numa::NumaMask;
 use berth_model::quantity::{Format, Quantity};
-use berth_model::resource::{MemoryKind, ResourceName};
+use berth_model::resource::MemoryKind;
 use berth_model::taint::{Effect, Taint};
 
 use crate::cluster::{BuildError, Dice, GPU, ZONE, resources};
@@ -54,23 +57,28 @@ pub(super) fn arbitrary(dice: &mut Dice, number: usize) -> Result<Hardware, Buil
     let devices: Vec<(&str, usize)> = match kind {
         0..=2 => vec![(GPU, 2 * nodes)],
         3 => vec![(GPU, 4 * nodes)],
-        4 | 5 => vec![(SLICES[0], 2 * nodes), (SLICES[1], nodes)],
+        4 => vec![(SLICES[0], 2 * nodes), (SLICES[1], nodes)],
         _ => Vec::new(),
     };
     let config = config(dice, nodes);
     let mut pools: Vec<_> =
         devices.iter().map(|(name, count)| spread_devices(name, *count, &machine)).collect();
-    if dice.below(8) == 0 {
-        pools.iter_mut().for_each(|pool| pool.preferred = PreferredAllocation::Unpredictable);
-    }
-    let topology = NodeTopology::new(machine, config, pools)?;
+    let preferred = match dice.below(8) {
+        0 => PreferredAllocation::Unpredictable,
+        _ => PreferredAllocation::LowestId,
+    };
+    pools.iter_mut().for_each(|pool| pool.preferred = preferred);
+    let topology = match kind {
+        5 => NodeTopology::with_gpus(machine, config, sliced(dice, nodes, preferred)?, pools)?,
+        _ => NodeTopology::new(machine, config, pools)?,
+    };
     let cpu = (8 * nodes - 2).to_string();
     let memory = format!("{}Gi", 16 * nodes - 1);
     let most = ["110", "110", "6"][dice.below(3)];
     let mut allocatable = resources(&[("cpu", &cpu), ("memory", &memory), ("pods", most)])?;
-    for (name, count) in &devices {
-        let count = Quantity::from_units(*count as i64, Format::DecimalSi);
-        allocatable.insert(ResourceName::new(*name), count);
+    for pool in topology.empty_kubelet().pools() {
+        let count = Quantity::from_units(pool.devices.len() as i64, Format::DecimalSi);
+        allocatable.insert(pool.resource.clone(), count);
     }
     let name: Arc<str> = format!("node-{number:02}").into();
     let labels = labels(dice, &name, kind);
@@ -78,6 +86,36 @@ pub(super) fn arbitrary(dice: &mut Dice, number: usize) -> Result<Hardware, Buil
     let unschedulable = dice.below(20) == 0;
     let node = Node { name, labels, taints, unschedulable, allocatable, ..Node::default() };
     Ok(Hardware { node, topology: (dice.below(6) > 0).then(|| Arc::new(topology)) })
+}
+
+/// A GPU on each NUMA node, divided in one way or another, or not at all yet.
+fn sliced(
+    dice: &mut Dice,
+    nodes: usize,
+    preferred: PreferredAllocation,
+) -> Result<GpuInventory, BuildError> {
+    let board = Board::by_product(H100, None)?;
+    let mut gpus = Vec::new();
+    for at in 0..nodes {
+        let text = match dice.below(8) {
+            0..=3 => "1g.10gb@0 + 1g.10gb@1 + 3g.40gb@4",
+            4 => "3g.40gb@0 + 3g.40gb@4",
+            5 => "1g.10gb@0 + 1g.10gb@1 + 1g.10gb@2 + 1g.10gb@3 + 1g.10gb@4",
+            6 => "7g.80gb@0",
+            _ => "",
+        };
+        gpus.push(Gpu {
+            id: format!("GPU-{at}"),
+            product: H100.to_owned(),
+            memory_bytes: 80 << 30,
+            numa: NumaMask::single(at),
+            health: Health::Healthy,
+            mig: Some(Layout::parse(board, text)?),
+            replicas: None,
+        });
+    }
+    let naming = Naming { mig: MigStrategy::Mixed, shared_suffix: false };
+    Ok(GpuInventory { gpus, naming, preferred })
 }
 
 fn config(dice: &mut Dice, nodes: usize) -> KubeletConfig {

@@ -6,11 +6,13 @@
 
 mod books;
 mod checker;
+mod division;
 mod gangs;
 mod happening;
 mod hardware;
 mod offer;
 mod order;
+mod parts;
 mod policy;
 mod rules;
 mod run;
@@ -22,6 +24,8 @@ mod warm;
 mod workload;
 
 pub use checker::{Checker, Law, Violation};
+pub use division::proposes_wrongly;
 pub use happening::{Act, Round, Size, TENANTS_FROM, World};
+pub use parts::gives_parts_wrongly;
 pub use run::{Run, Watched, play, record, run};
 pub use trial::{breaks_a_law, depends_on_order, remembers_trials};

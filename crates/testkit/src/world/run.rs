@@ -31,7 +31,7 @@ pub struct Run {
 pub struct Watched {
     /// The engine.
     pub engine: Engine,
-    checker: Checker,
+    pub(super) checker: Checker,
 }
 
 impl Watched {

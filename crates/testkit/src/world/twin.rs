@@ -3,6 +3,7 @@
 //! Owns the log of what the kubelet saw, so that what it never saw after all can be left out. Must
 //! not know the engine's own idea of the kubelet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_engine::event::NodeTopology;
@@ -29,6 +30,8 @@ pub(super) struct Twin {
 /// What a kubelet saw.
 #[derive(Clone, Debug)]
 enum Seen {
+    /// It was there with this when the kubelet began anew.
+    Had(Arc<str>, Admission),
     Came(Arc<str>, Option<Arc<PodDemand>>),
     Went(Arc<str>),
 }
@@ -48,6 +51,43 @@ impl Twin {
 
     pub(super) fn kubelet(&self) -> &Kubelet {
         &self.kubelet
+    }
+
+    /// The same kubelet after its GPUs were divided into other slices, if everybody still has the
+    /// devices that they held.
+    pub(super) fn redivided(&self, topology: &NodeTopology) -> Option<Self> {
+        let mut twin = Self::new(topology);
+        for uid in self.kubelet.pods().filter(|_| self.is_known()) {
+            let mut held = self.kubelet.assignment(uid)?;
+            for given in held.containers.iter_mut().flat_map(|one| &mut one.devices) {
+                let old = self.kubelet.pools().nth(given.pool)?;
+                let pools: Vec<_> = twin.kubelet.pools().collect();
+                given.pool = pools.iter().position(|pool| pool.resource == given.resource)?;
+                let new = pools[given.pool];
+                let found = |device: usize| {
+                    new.devices.iter().position(|one| one.id == old.devices[device].id)
+                };
+                for set in [&mut given.devices, &mut given.certain, &mut given.candidates] {
+                    *set = set.iter().map(found).collect::<Option<DeviceSet>>()?;
+                }
+            }
+            twin.see(Seen::Had(uid.into(), held));
+        }
+        (self.is_known() && twin.is_known()).then_some(twin)
+    }
+
+    /// The devices that pods may hold but for some of them, by id.
+    pub(super) fn may_be_held(&self, but: &[Arc<str>]) -> BTreeSet<String> {
+        let mut ids = BTreeSet::new();
+        for uid in self.kubelet.pods().filter(|uid| !but.iter().any(|one| **one == **uid)) {
+            let held = self.kubelet.assignment(uid).map(|held| held.containers);
+            for given in held.iter().flatten().flat_map(|one| &one.devices) {
+                let Some(pool) = self.kubelet.pools().nth(given.pool) else { continue };
+                let all = given.devices | given.certain | given.candidates;
+                ids.extend(all.iter().map(|device| pool.devices[device].id.clone()));
+            }
+        }
+        ids
     }
 
     /// What it says is not to be relied on until the node has been empty.
@@ -87,7 +127,9 @@ impl Twin {
     /// A pod never came.
     pub(super) fn unsee(&mut self, uid: &Arc<str>) {
         let mut log = std::mem::take(&mut self.log);
-        log.retain(|seen| !matches!(seen, Seen::Came(one, _) | Seen::Went(one) if one == uid));
+        log.retain(|seen| match seen {
+            Seen::Had(one, _) | Seen::Came(one, _) | Seen::Went(one) => one != uid,
+        });
         self.kubelet = self.empty.clone();
         self.refused.clear();
         log.into_iter().for_each(|seen| self.see(seen));
@@ -95,6 +137,11 @@ impl Twin {
 
     fn see(&mut self, seen: Seen) {
         match &seen {
+            Seen::Had(uid, held) => {
+                if self.kubelet.adopt(uid, held).is_err() {
+                    self.refused.push(uid.clone());
+                }
+            }
             Seen::Came(uid, demand) => {
                 let taken = demand.as_ref().map(|demand| self.kubelet.admit(uid, demand));
                 if !matches!(taken, Some(Ok(_))) {

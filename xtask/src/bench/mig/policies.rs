@@ -13,14 +13,19 @@
 //!   stranded and the most of the mix fits, as if they could move within their GPU at no cost; and
 //!   a request is taken whenever any arrangement of some GPU has room. GPUs are chosen as Berth does.
 //! - *berth*: `berth_packing::slice`, with the mix learned.
+//! - *claims, kube*: slices are claimed as devices, and the engine's profile `kube-scheduler` places
+//!   the pods: its scores choose the node, and of its devices the first is taken that fits.
+//! - *claims, berth*: the same with the profile `berth`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Context as _, Result, ensure};
+use berth_engine::Profile as SchedulerProfile;
 use berth_model::mig::{Board, Layout, Profile};
 use berth_packing::slice::{Fleet, GpuIndex, Mix, Placement, Want};
 
+use super::claims::Claims;
 use super::world::{Meter, Requests, masks};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,9 +37,14 @@ pub(super) enum Rule {
     MixFrag,
     Berth,
     Oracle,
+    ClaimsKube,
+    ClaimsBerth,
 }
 
 impl Rule {
+    /// Those for slices that are claimed, which take much longer.
+    pub(super) const CLAIMS: [Self; 2] = [Self::ClaimsKube, Self::ClaimsBerth];
+
     pub(super) const ALL: [Self; 7] = [
         Self::FirstFit,
         Self::BestFit,
@@ -46,7 +56,16 @@ impl Rule {
     ];
 
     pub(super) fn is_online_baseline(self) -> bool {
-        !matches!(self, Self::Berth | Self::Oracle)
+        !matches!(self, Self::Berth | Self::Oracle | Self::ClaimsKube | Self::ClaimsBerth)
+    }
+
+    /// The profile of the engine that places claims.
+    fn scheduler(self) -> Option<SchedulerProfile> {
+        match self {
+            Self::ClaimsKube => Some(SchedulerProfile::KubeScheduler),
+            Self::ClaimsBerth => Some(SchedulerProfile::Berth),
+            _ => None,
+        }
     }
 }
 
@@ -60,6 +79,8 @@ impl fmt::Display for Rule {
             Self::MixFrag => "mix-frag",
             Self::Berth => "berth",
             Self::Oracle => "oracle",
+            Self::ClaimsKube => "claims, kube",
+            Self::ClaimsBerth => "claims, berth",
         })
     }
 }
@@ -77,6 +98,7 @@ pub(super) struct Cluster {
     fleet: Fleet,
     wants: Vec<Want>,
     mix: Mix,
+    claims: Option<Claims>,
 }
 
 impl Cluster {
@@ -106,6 +128,10 @@ impl Cluster {
             mix: Mix::from_weights(wants.iter().map(|want| (want.clone(), 1))),
             wants,
             profiles: requests.profiles.clone(),
+            claims: match rule.scheduler() {
+                Some(profile) => Some(Claims::new(profile, board, gpus, &requests.profiles)?),
+                None => None,
+            },
         })
     }
 
@@ -115,6 +141,13 @@ impl Cluster {
 
     /// Places a request; the oracle's start is of no meaning.
     pub(super) fn place(&mut self, profile: usize) -> Result<Option<(usize, u8)>> {
+        if let Some(claims) = &mut self.claims {
+            let found = claims.place(profile)?;
+            if let Some((gpu, start)) = found {
+                self.layouts[gpu].add(self.profiles[profile], start)?;
+            }
+            return Ok(found);
+        }
         match self.rule {
             Rule::Berth => self.place_by_berth(profile),
             Rule::Oracle => self.place_by_oracle(profile),
@@ -138,6 +171,9 @@ impl Cluster {
             return self.arrange(gpu, layout);
         }
         self.layouts[gpu].remove(kind, start)?;
+        if let Some(claims) = &mut self.claims {
+            claims.release(gpu, start)?;
+        }
         if self.rule == Rule::Berth {
             self.fleet.release(Placement { gpu: GpuIndex(gpu as u32), profile: kind, start })?;
         }

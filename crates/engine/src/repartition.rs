@@ -1,0 +1,367 @@
+//! Repartition: which GPUs to divide into other MIG slices so that pods that wait fit.
+//!
+//! Owns the proposal and its bounds. The layouts are the packing crate's; what they are worth is tried
+//! on the state itself, under a checkpoint, by the code that decides: a proposal names those pods only
+//! that were bound then, and nothing of it stays behind. GPUs with work, and pods, are touched only if
+//! [`Terms`] say so. Must not know who carries a proposal out.
+
+use std::sync::Arc;
+
+use berth_model::mig::{Layout, Repartition};
+use berth_packing::layout::{Pending, partition};
+use berth_packing::slice::{Mix, Want};
+
+pub use berth_packing::repartition::Touch;
+
+use crate::engine::Engine;
+use crate::repair::{self, Move};
+pub use crate::slices::Redivision;
+use crate::slices::{self, Planned, SlicedGpu};
+use crate::table::{ClassIx, NodeIx, PodIx};
+
+/// So many pods are looked at, those first whose turn comes first.
+const PODS_MAX: usize = 64;
+
+/// So many nodes are tried for a pod that got nothing of what was planned for all.
+const NODES_MAX: usize = 16;
+
+/// What a proposal may do, and how long that is taken to last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What may be touched.
+    pub touch: Touch,
+    /// So many pods may be moved.
+    pub moves_max: usize,
+    /// How long it takes to create or destroy a slice. An estimate, for want of a better one.
+    pub slice_ms: i64,
+    /// How long it takes a node's plugin to list other slices. An estimate as well.
+    pub listing_ms: i64,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { touch: Touch::IdleGpus, moves_max: 0, slice_ms: 1_000, listing_ms: 30_000 }
+    }
+}
+
+/// A pod that would have its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Its UID.
+    pub pod: Arc<str>,
+    /// The node it would be on.
+    pub node: Arc<str>,
+}
+
+/// What a proposal disturbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disturbance {
+    /// GPUs that get other slices.
+    pub gpus: usize,
+    /// Of those, GPUs on which pods go on running.
+    pub gpus_with_work: usize,
+    /// Slices that are destroyed, none of them in use by then.
+    pub slices_destroyed: usize,
+    /// Slices that are created.
+    pub slices_created: usize,
+    /// Nodes whose plugin lists other devices afterwards.
+    pub nodes: usize,
+    /// How long it takes, moves aside; nodes are divided side by side.
+    pub duration_ms: i64,
+}
+
+/// GPUs to be divided into other slices, after the moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepartitionProposal {
+    /// The GPUs, by node and place.
+    pub steps: Vec<Redivision>,
+    /// Pods that have to go elsewhere first.
+    pub moves: Vec<Move>,
+    /// Pods that would then be bound, in the order of their turns.
+    pub admits: Vec<Admitted>,
+    /// What that disturbs.
+    pub disturbance: Disturbance,
+}
+
+/// Pods that could use the same nodes.
+struct Party {
+    nodes: Vec<NodeIx>,
+    pods: Vec<PodIx>,
+}
+
+/// What was found so far, all of it done to the state.
+#[derive(Default)]
+struct Found {
+    steps: Vec<Redivision>,
+    moves: Vec<Move>,
+    admits: Vec<Admitted>,
+    with_work: Vec<(Arc<str>, usize)>,
+}
+
+impl Engine {
+    /// The GPUs to be divided into other slices so that pods fit that wait for MIG slices, or for
+    /// parts of GPUs, and for which nothing could be done when they were last decided about. `None`
+    /// if no pod would gain by it, or what is kept warm would be lost.
+    pub fn repartition(&mut self, terms: &Terms, now_ms: i64) -> Option<RepartitionProposal> {
+        let lacking = |engine: &Self| engine.headroom().iter().map(|room| room.lacking).sum();
+        let checkpoint = self.checkpoint();
+        self.keep_warm();
+        let lacking_before: usize = lacking(self);
+        let mut found = Found::default();
+        for party in self.parties() {
+            let Party { nodes, pods } = party;
+            let mut left = self.serve(&nodes, pods, terms, now_ms, &mut found);
+            // What suits all best may not suit each: NUMA nodes and other pods have a say, too.
+            left.truncate(NODES_MAX);
+            for pod in left {
+                let mut nodes = nodes.iter().take(NODES_MAX);
+                nodes.find(|node| {
+                    self.serve(&[**node], vec![pod], terms, now_ms, &mut found).is_empty()
+                });
+            }
+        }
+        self.keep_warm();
+        let lost = lacking(self) > lacking_before;
+        self.rollback(checkpoint);
+        (!found.admits.is_empty() && !lost).then(|| found.proposal(terms))
+    }
+
+    /// The first slices for GPUs on which MIG is on and that have none yet: for the pods that wait, and
+    /// then for the kinds of pods that there are.
+    pub fn first_slices(&self) -> Vec<Redivision> {
+        let empty = slices::undivided(&self.state);
+        let others = self.state.nodes_by_name().into_iter();
+        let others: Vec<SlicedGpu> =
+            others.flat_map(|node| slices::on_node(&self.state, node, &|_, _| false)).collect();
+        let idle = others.iter().map(SlicedGpu::idle).filter(|layout| !layout.is_empty());
+        let idle: Vec<Layout> = idle.collect();
+        let mut boards: Vec<_> = empty.iter().map(|(.., board)| *board).collect();
+        boards.extend(others.iter().map(|sliced| sliced.gpu.layout.board()));
+        boards.sort_by_key(|board| board.id());
+        boards.dedup();
+        let waiting = self.waiting().into_iter();
+        let pending: Vec<Pending> = waiting
+            .flat_map(|pod| slices::wants(&self.state, self.state.class_of(pod), &boards))
+            .map(|want| Pending { want, count: 1 })
+            .collect();
+        let mix = slices::mix(&self.state, &boards);
+        let empty_boards: Vec<_> = empty.iter().map(|(.., board)| *board).collect();
+        let Ok(chosen) = partition(&empty_boards, &idle, &pending, &mix) else {
+            return Vec::new();
+        };
+        let steps = empty.iter().zip(chosen.layouts).filter(|(_, to)| !to.is_empty());
+        steps
+            .filter_map(|((node, place, _), to)| slices::redivision(&self.state, *node, *place, to))
+            .collect()
+    }
+
+    /// Pods for which nothing can be done, whose turn it is first, and that start by themselves.
+    fn waiting(&self) -> Vec<PodIx> {
+        let held: Vec<ClassIx> = self.queue.held_classes().collect();
+        let classes = self.queue.parked_classes().filter(|class| !held.contains(class));
+        let pods = classes.flat_map(|class| self.queue.parked_of(class));
+        let alone = pods.filter(|pod| self.head_for(*pod).is_none());
+        // Some wait for pods to leave that were evicted for them.
+        let mut pods: Vec<PodIx> = alone.filter(|pod| !self.awaits_room(*pod)).collect();
+        pods.sort_by_cached_key(|pod| self.state.queue_turn(*pod));
+        pods
+    }
+
+    /// The pods that wait for slices, together with those that could use the same nodes.
+    fn parties(&mut self) -> Vec<Party> {
+        let mut parties: Vec<Party> = Vec::new();
+        let mut known: Vec<(ClassIx, Option<usize>)> = Vec::new();
+        for pod in self.waiting().into_iter().take(PODS_MAX) {
+            let class = self.state.pods[pod].class;
+            let of_class = known.iter().find(|(one, _)| *one == class).map(|(_, party)| *party);
+            let party = of_class.unwrap_or_else(|| {
+                let party = self.party_of(pod, &mut parties);
+                known.push((class, party));
+                party
+            });
+            if let Some(party) = party {
+                parties[party].pods.push(pod);
+            }
+        }
+        parties
+    }
+
+    /// The party of a pod, by its nodes; none if no slices would help it.
+    fn party_of(&mut self, pod: PodIx, parties: &mut Vec<Party>) -> Option<usize> {
+        let nodes = self.with_inquiry(pod, |inquiry, _| {
+            let some = inquiry.class.spec.gpu.is_some()
+                || !slices::wants(inquiry.state, inquiry.class, &[]).is_empty();
+            if some { slices::nodes_for(inquiry) } else { Vec::new() }
+        })?;
+        if nodes.is_empty() {
+            return None;
+        }
+        let known = parties.iter().position(|party| party.nodes == nodes);
+        known.or_else(|| {
+            parties.push(Party { nodes, pods: Vec::new() });
+            Some(parties.len() - 1)
+        })
+    }
+
+    /// Divides GPUs of some nodes for pods and binds them, as far as that goes; those that are left.
+    fn serve(
+        &mut self,
+        nodes: &[NodeIx],
+        mut pods: Vec<PodIx>,
+        terms: &Terms,
+        now_ms: i64,
+        found: &mut Found,
+    ) -> Vec<PodIx> {
+        // Some may have their place since others were planned for.
+        pods.retain(|pod| self.place_near(*pod).is_none());
+        let all = pods.clone();
+        while !pods.is_empty() {
+            let checkpoint = self.checkpoint();
+            match self.try_dividing(nodes, &pods, terms, now_ms) {
+                Some((bound, served)) if bound.admits.len() == pods.len() => {
+                    self.commit(checkpoint);
+                    found.extend(bound);
+                    return all.into_iter().filter(|pod| !served.contains(pod)).collect();
+                }
+                // What was done for those that did not get in is not to be proposed.
+                Some((_, served)) => {
+                    self.rollback(checkpoint);
+                    pods.retain(|pod| served.contains(pod));
+                }
+                None => {
+                    self.rollback(checkpoint);
+                    break;
+                }
+            }
+        }
+        all
+    }
+
+    /// Divides GPUs for pods and binds them; which of them were bound.
+    fn try_dividing(
+        &mut self,
+        nodes: &[NodeIx],
+        pods: &[PodIx],
+        terms: &Terms,
+        now_ms: i64,
+    ) -> Option<(Found, Vec<PodIx>)> {
+        let planned = self.plan_for(nodes, pods, terms)?;
+        let mut found = Found { steps: planned.redivisions(&self.state), ..Found::default() };
+        let movers = movers(&planned);
+        if movers.len() > terms.moves_max {
+            return None;
+        }
+        found.with_work = works(&planned, &movers)
+            .map(|(node, place)| (self.state.nodes[node].object.name.clone(), place))
+            .collect();
+        let leavers: Vec<_> = movers.iter().map(|pod| self.state.object(*pod)).collect();
+        for pod in &leavers {
+            self.apply(crate::event::Event::PodGone(pod.uid.clone()));
+        }
+        for event in slices::told(&self.state, &found.steps) {
+            self.apply(event);
+        }
+        // What is lacking of room that is to be kept warm comes first.
+        self.keep_warm();
+        let mut bound = Vec::new();
+        for pod in pods {
+            let Some(place) = self.place_near(*pod) else { continue };
+            let node = self.state.nodes[place.node].object.name.clone();
+            found.admits.push(Admitted { pod: self.state.pods[*pod].uid.clone(), node });
+            self.bind(*pod, place);
+            bound.push(*pod);
+        }
+        for pod in leavers {
+            found.moves.push(self.settle(pod, None, now_ms)?);
+        }
+        Some((found, bound))
+    }
+
+    fn plan_for(&self, nodes: &[NodeIx], pods: &[PodIx], terms: &Terms) -> Option<Planned> {
+        let gpus: Vec<SlicedGpu> = nodes
+            .iter()
+            .flat_map(|node| slices::on_node(&self.state, *node, &repair::may_move))
+            .collect();
+        let boards = slices::boards(gpus.iter().map(|sliced| &sliced.gpu.layout));
+        let wants: Vec<Want> = pods
+            .iter()
+            .flat_map(|pod| slices::wants(&self.state, self.state.class_of(*pod), &boards))
+            .collect();
+        let mix: Mix = slices::mix(&self.state, &boards);
+        slices::plan(gpus, &wants, &mix, terms.touch)
+    }
+}
+
+/// The pods that a plan moves.
+fn movers(planned: &Planned) -> Vec<PodIx> {
+    let mut pods = Vec::new();
+    for one in &planned.plan.moves {
+        let holders = planned.gpus[one.from_gpu].holders.iter();
+        let of = holders.filter(|(instance, _)| *instance == one.from).flat_map(|(_, pods)| pods);
+        pods.extend(of.copied());
+    }
+    pods.sort_unstable();
+    pods.dedup();
+    pods
+}
+
+/// The GPUs of a plan on which pods go on running, by node and place.
+fn works<'a>(
+    planned: &'a Planned,
+    movers: &'a [PodIx],
+) -> impl Iterator<Item = (NodeIx, usize)> + 'a {
+    let changed = planned.changes.iter().map(|(at, _)| &planned.gpus[*at]);
+    let works = |sliced: &&SlicedGpu| {
+        let mut pods = sliced.holders.iter().flat_map(|(_, pods)| pods);
+        pods.any(|pod| !movers.contains(pod))
+    };
+    changed.filter(works).map(|sliced| (sliced.node, sliced.place))
+}
+
+impl Found {
+    /// What was done after it. A GPU that was divided twice was divided once, into the last.
+    fn extend(&mut self, later: Self) {
+        // Work that is there only since the GPU was divided is none that is disturbed.
+        let known = |(node, place): &(Arc<str>, usize)| {
+            self.steps.iter().any(|step| (&step.node, step.gpu) == (node, *place))
+        };
+        let works: Vec<_> = later.with_work.into_iter().filter(|gpu| !known(gpu)).collect();
+        self.with_work.extend(works);
+        for step in later.steps {
+            let same = |one: &&mut Redivision| (&one.node, one.gpu) == (&step.node, step.gpu);
+            match self.steps.iter_mut().find(same) {
+                Some(earlier) => earlier.to = step.to,
+                None => self.steps.push(step),
+            }
+        }
+        self.moves.extend(later.moves);
+        self.admits.extend(later.admits);
+    }
+
+    fn proposal(mut self, terms: &Terms) -> RepartitionProposal {
+        self.steps.retain(|step| step.from != step.to);
+        self.steps.sort_by(|one, other| (&one.node, one.gpu).cmp(&(&other.node, other.gpu)));
+        let mut disturbance = Disturbance::default();
+        let mut node: Option<(&Arc<str>, i64)> = None;
+        for step in &self.steps {
+            let Ok(change) = Repartition::between(&step.from, &step.to) else { continue };
+            let (destroyed, created) = (change.destroyed().count(), change.created().count());
+            disturbance.gpus += 1;
+            disturbance.slices_destroyed += destroyed;
+            disturbance.slices_created += created;
+            let here = node.filter(|(name, _)| **name == step.node);
+            let before_ms = here.map_or(terms.listing_ms, |(_, ms)| ms);
+            disturbance.nodes += usize::from(here.is_none());
+            let slices = i64::try_from(destroyed + created).unwrap_or(i64::MAX);
+            let until_ms = before_ms.saturating_add(terms.slice_ms.saturating_mul(slices));
+            disturbance.duration_ms = disturbance.duration_ms.max(until_ms);
+            node = Some((&step.node, until_ms));
+        }
+        let works = |step: &&Redivision| {
+            self.with_work.iter().any(|(node, place)| (node, *place) == (&step.node, step.gpu))
+        };
+        disturbance.gpus_with_work = self.steps.iter().filter(works).count();
+        let Self { steps, moves, admits, .. } = self;
+        RepartitionProposal { steps, moves, admits, disturbance }
+    }
+}

@@ -1,0 +1,334 @@
+//! MIG slices of nodes: which there are, who may hold them, and nodes as if they were divided anew.
+//!
+//! Owns the way between nodes and what the packing crate knows of MIG: GPUs with what is held of them,
+//! requests as wants, pods as a mix. A slice counts as held if a pod may hold it: where the kubelet
+//! picks at random, all it picks from do. Only GPUs that a plugin offers slice by slice take part
+//! (strategy `mixed`, not shared), and only while the node's mirror is believed. Must not know which
+//! pods matter more, nor when to divide anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_model::device::DevicePool;
+use berth_model::gpu::{GpuInventory, MigStrategy};
+use berth_model::mig::{Board, Instance, Layout, RESOURCE_PREFIX};
+use berth_model::node::Node;
+use berth_model::quantity::{Format, Quantity};
+use berth_model::resource::ResourceName;
+use berth_packing::layout::complete;
+use berth_packing::repartition::{Gpu, Held, Plan, Touch, propose};
+use berth_packing::slice::{Mix, Want};
+
+use crate::class::Class;
+use crate::event::{Event, NodeTopology};
+use crate::filter::Inquiry;
+use crate::offer::smallest_slice;
+use crate::overlay::Overlay;
+use crate::state::State;
+use crate::table::{NodeIx, PodIx};
+use crate::verdict::Plugin;
+
+/// No pod is planned for that asks for more slices.
+const SLICES_MAX: i64 = 64;
+
+/// A GPU with slices, or for slices.
+#[derive(Clone, Debug)]
+pub(crate) struct SlicedGpu {
+    pub(crate) node: NodeIx,
+    /// Its place in the node's list.
+    pub(crate) place: usize,
+    pub(crate) gpu: Gpu,
+    /// By instance held, who may hold it.
+    pub(crate) holders: Vec<(Instance, Vec<PodIx>)>,
+}
+
+/// A GPU that is to be divided into other slices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redivision {
+    /// The node.
+    pub node: Arc<str>,
+    /// The GPU's place in the node's list.
+    pub gpu: usize,
+    /// The GPU's id.
+    pub id: Arc<str>,
+    /// Its slices now.
+    pub from: Layout,
+    /// Its slices then.
+    pub to: Layout,
+}
+
+/// How pods may be moved.
+pub(crate) type MayMove<'a> = &'a dyn Fn(&State, PodIx) -> bool;
+
+/// The GPUs of a node whose slices can be changed; `may_move` says which pods could go elsewhere.
+pub(crate) fn on_node(state: &State, node: NodeIx, may_move: MayMove<'_>) -> Vec<SlicedGpu> {
+    let row = &state.nodes[node];
+    let topology = state.topology(&row.object.name);
+    let Some(inventory) = topology.and_then(|topology| topology.gpus()) else { return Vec::new() };
+    let Some(mirror) = row.mirror.as_ref().filter(|mirror| mirror.is_believed()) else {
+        return Vec::new();
+    };
+    let mut gpus: Vec<SlicedGpu> = changeable(inventory)
+        .map(|(place, layout)| {
+            let gpu = Gpu { layout, held: Vec::new() };
+            SlicedGpu { node, place, gpu, holders: Vec::new() }
+        })
+        .collect();
+    let mut slices: BTreeMap<String, (usize, Instance)> = BTreeMap::new();
+    for (at, sliced) in gpus.iter().enumerate() {
+        for instance in sliced.gpu.layout.instances() {
+            slices.insert(inventory.gpus[sliced.place].slice_id(&instance), (at, instance));
+        }
+    }
+    let kubelet = mirror.kubelet();
+    for uid in kubelet.pods() {
+        let (Some(pod), Some(held)) = (state.pod_by_uid(uid), kubelet.assignment(uid)) else {
+            continue;
+        };
+        let movable = may_move(state, pod);
+        for given in held.containers.iter().flat_map(|one| &one.devices) {
+            let Some(pool) = kubelet.pools().nth(given.pool) else { continue };
+            for device in (given.certain | given.candidates | given.devices).iter() {
+                let id = pool.devices.get(device).map(|device| device.id.as_str());
+                let Some((at, instance)) = id.and_then(|id| slices.get(id)) else { continue };
+                gpus[*at].hold(*instance, pod, movable && given.certain.contains(device));
+            }
+        }
+    }
+    gpus
+}
+
+/// The GPUs whose slices can be changed, by place, with their slices.
+fn changeable(inventory: &GpuInventory) -> impl Iterator<Item = (usize, Layout)> {
+    let mixed = inventory.naming.mig == MigStrategy::Mixed;
+    let gpus = inventory.gpus.iter().enumerate().filter(move |_| mixed);
+    gpus.filter(|(_, gpu)| gpu.is_healthy() && gpu.replicas.is_none())
+        .filter_map(|(place, gpu)| Some((place, gpu.mig?)))
+}
+
+/// GPUs on which MIG is on and that have no slices yet.
+pub(crate) fn undivided(state: &State) -> Vec<(NodeIx, usize, &'static Board)> {
+    let mut found = Vec::new();
+    for node in state.nodes_by_name() {
+        let topology = state.topology(&state.nodes[node].object.name);
+        let Some(inventory) = topology.and_then(|topology| topology.gpus()) else { continue };
+        let empty = changeable(inventory).filter(|(_, layout)| layout.is_empty());
+        found.extend(empty.map(|(place, layout)| (node, place, layout.board())));
+    }
+    found
+}
+
+impl SlicedGpu {
+    fn hold(&mut self, instance: Instance, pod: PodIx, movable: bool) {
+        let same =
+            |held: &&mut Held| (held.profile, held.start) == (instance.profile, instance.start);
+        match self.gpu.held.iter_mut().find(same) {
+            Some(held) => {
+                held.pods = held.pods.saturating_add(1);
+                held.movable &= movable;
+            }
+            None => {
+                let Instance { profile, start } = instance;
+                self.gpu.held.push(Held { profile, start, pods: 1, movable });
+            }
+        }
+        match self.holders.iter_mut().find(|(one, _)| *one == instance) {
+            Some((_, pods)) => pods.push(pod),
+            None => self.holders.push((instance, vec![pod])),
+        }
+    }
+
+    /// The slices that certainly nobody holds.
+    pub(crate) fn idle(&self) -> Layout {
+        let held = |i: &Instance| self.holders.iter().any(|(one, _)| one == i);
+        let mut layout = self.gpu.layout;
+        for instance in self.gpu.layout.instances().filter(held) {
+            // It is there, so it can be taken away.
+            let _ = layout.remove(instance.profile, instance.start);
+        }
+        layout
+    }
+}
+
+/// What pods of a class want of MIG, on these boards; none if it is nothing, or nothing that could
+/// be had.
+pub(crate) fn wants(state: &State, class: &Class, boards: &[&'static Board]) -> Vec<Want> {
+    let mut wants = Vec::new();
+    for (resource, amount) in class.requests.iter().filter(|(_, amount)| *amount > 0) {
+        let name = state.resources.name(*resource).as_str();
+        if !name.starts_with(RESOURCE_PREFIX) {
+            continue;
+        }
+        match Want::resource(name) {
+            Ok(want) if *amount <= SLICES_MAX => {
+                wants.extend((0..*amount).map(|_| want.clone()));
+            }
+            _ => return Vec::new(),
+        }
+    }
+    if let Some(need) = &class.spec.gpu {
+        let slices = boards.iter().filter_map(|board| {
+            let slice = smallest_slice(board, need)?;
+            board.share(slice).map(|_| (*board, slice))
+        });
+        match Want::any(slices) {
+            Ok(want) => wants.push(want),
+            Err(_) => return Vec::new(),
+        }
+    }
+    wants
+}
+
+/// The boards of GPUs, each once.
+pub(crate) fn boards<'a>(gpus: impl IntoIterator<Item = &'a Layout>) -> Vec<&'static Board> {
+    let mut boards: Vec<&'static Board> = gpus.into_iter().map(Layout::board).collect();
+    boards.sort_by_key(|board| board.id());
+    boards.dedup();
+    boards
+}
+
+/// What pods want that run or wait. How many of a kind there are at a time is how often they come
+/// times how long they stay, and that is what a number of slices has to suffice for.
+pub(crate) fn mix(state: &State, boards: &[&'static Board]) -> Mix {
+    let mut classes: BTreeMap<_, u32> = BTreeMap::new();
+    for (_, pod) in state.pods.iter() {
+        *classes.entry(pod.class).or_default() += 1;
+    }
+    // By name, because numbers depend on the order of events.
+    let mut kinds: BTreeMap<Vec<(&'static str, String)>, (Want, u32)> = BTreeMap::new();
+    for (class, count) in classes {
+        for want in wants(state, state.class(class), boards) {
+            let options = want.options().iter();
+            let name = options.map(|(board, slice)| (board.id(), slice.to_string())).collect();
+            kinds.entry(name).or_insert((want, 0)).1 += count;
+        }
+    }
+    Mix::from_weights(kinds.into_values())
+}
+
+/// The nodes that a pod could use if they had the slices it wants: nothing else is against them, as
+/// far as that shows before it is tried.
+pub(crate) fn nodes_for(inquiry: &Inquiry<'_>) -> Vec<NodeIx> {
+    let state = inquiry.state;
+    let sliced = |node: &NodeIx| {
+        let topology = state.topology(&state.nodes[*node].object.name);
+        topology
+            .and_then(|topology| topology.gpus())
+            .is_some_and(|gpus| changeable(gpus).next().is_some())
+    };
+    let has_rest = |node: &NodeIx| {
+        let mut rest = inquiry.class.requests.iter().filter(|(resource, _)| {
+            !state.resources.name(*resource).as_str().starts_with(RESOURCE_PREFIX)
+        });
+        rest.all(|(resource, amount)| state.nodes[*node].free(*resource) >= *amount)
+    };
+    let plain = Overlay::default();
+    let only_short = |node: &NodeIx| match inquiry.filter(*node, &plain) {
+        Ok(()) => true,
+        Err(rejection) => rejection.plugin == Plugin::NodeResourcesFit,
+    };
+    // What is there when pods have left for whom a node was promised to others is theirs.
+    let unclaimed = |node: &NodeIx| state.nodes[*node].nominated.is_empty();
+    let nodes = state.nodes_by_name().into_iter();
+    nodes.filter(sliced).filter(unclaimed).filter(has_rest).filter(only_short).collect()
+}
+
+/// What to divide anew on some nodes so that requests are met, and the GPUs that the plan speaks of.
+pub(crate) fn plan(
+    gpus: Vec<SlicedGpu>,
+    requests: &[Want],
+    mix: &Mix,
+    touch: Touch,
+) -> Option<Planned> {
+    let bare: Vec<Gpu> = gpus.iter().map(|sliced| sliced.gpu.clone()).collect();
+    let mix = mix.with_pending(requests.iter().map(|want| (want, 1)));
+    let plan = propose(&bare, requests, &mix, touch).ok()?;
+    if plan.steps.is_empty() || plan.serves.is_empty() {
+        return None;
+    }
+    let mut changes: Vec<(usize, Layout)> =
+        plan.steps.iter().map(|step| (step.gpu, step.to)).collect();
+    // A plugin that meets a GPU without slices offers none of the node's: it must get some as well.
+    let idle: Vec<Layout> = gpus.iter().map(SlicedGpu::idle).collect();
+    for (at, sliced) in gpus.iter().enumerate() {
+        let beside = changes.iter().any(|(other, _)| gpus[*other].node == sliced.node);
+        let changed = changes.iter().any(|(other, _)| *other == at);
+        if beside && !changed && sliced.gpu.layout.is_empty() {
+            changes.push((at, complete(&sliced.gpu.layout, &idle, &mix)));
+        }
+    }
+    Some(Planned { gpus, plan, changes })
+}
+
+/// A plan and the GPUs that it speaks of by number.
+pub(crate) struct Planned {
+    pub(crate) gpus: Vec<SlicedGpu>,
+    pub(crate) plan: Plan,
+    /// By number of the GPU, its slices afterwards.
+    pub(crate) changes: Vec<(usize, Layout)>,
+}
+
+impl Planned {
+    /// The GPUs to be divided anew, in order of nodes and places.
+    pub(crate) fn redivisions(&self, state: &State) -> Vec<Redivision> {
+        let mut found: Vec<Redivision> = self
+            .changes
+            .iter()
+            .filter_map(|(at, to)| {
+                let sliced = &self.gpus[*at];
+                redivision(state, sliced.node, sliced.place, *to)
+            })
+            .collect();
+        found.sort_by(|one, other| (&one.node, one.gpu).cmp(&(&other.node, other.gpu)));
+        found
+    }
+}
+
+/// A GPU of a node that is to have other slices.
+pub(crate) fn redivision(
+    state: &State,
+    node: NodeIx,
+    place: usize,
+    to: Layout,
+) -> Option<Redivision> {
+    let node = state.nodes[node].object.name.clone();
+    let gpu = state.topology(&node)?.gpus()?.gpus.get(place)?;
+    Some(Redivision { node, gpu: place, id: gpu.id.as_str().into(), from: gpu.mig?, to })
+}
+
+/// The events that tell of GPUs that have been divided anew: what nodes look like inside, and what
+/// they offer.
+pub(crate) fn told(state: &State, redivisions: &[Redivision]) -> Vec<Event> {
+    let mut by_node: BTreeMap<&Arc<str>, Vec<(usize, Layout)>> = BTreeMap::new();
+    for one in redivisions {
+        by_node.entry(&one.node).or_default().push((one.gpu, one.to));
+    }
+    let mut events = Vec::new();
+    for (name, slices) in by_node {
+        let (Some(before), Some(at)) = (state.topology(name), state.node_by_name(name)) else {
+            continue;
+        };
+        let Some(after) = before.redivided(&slices) else { continue };
+        events.push(Event::Node(offering(&state.nodes[at].object, before, &after)));
+        events.push(Event::Topology { node: name.clone(), topology: Some(Arc::new(after)) });
+    }
+    events
+}
+
+/// A node that offers as many devices more or fewer as its plugins list more or fewer.
+fn offering(node: &Node, before: &NodeTopology, after: &NodeTopology) -> Node {
+    let mut more: BTreeMap<&ResourceName, i64> = BTreeMap::new();
+    for (kubelet, sign) in [(before.empty_kubelet(), -1), (after.empty_kubelet(), 1)] {
+        for DevicePool { resource, devices, .. } in kubelet.pools() {
+            let healthy = devices.iter().filter(|device| device.healthy).count() as i64;
+            *more.entry(resource).or_default() += sign * healthy;
+        }
+    }
+    let mut node = node.clone();
+    for (resource, more) in more.into_iter().filter(|(_, more)| *more != 0) {
+        let now = node.allocatable.get(resource).map_or(0, |amount| amount.value());
+        let now = Quantity::from_units(now.saturating_add(more).max(0), Format::DecimalSi);
+        node.allocatable.insert(resource.clone(), now);
+    }
+    node
+}
