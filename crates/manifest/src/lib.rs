@@ -29,6 +29,7 @@ pub use load::{LoadError, load, read_file, sources};
 pub use object::{Object, object};
 pub use problem::Problem;
 pub use source::{Position, Source, SourceText, Span};
+pub use suggest::closest;
 
 use json::Failure;
 
