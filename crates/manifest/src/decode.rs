@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::fmt::{self, Display};
 
-use berth_api::FieldPath;
+use berth_api::{FieldPath, Step};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Expected, MapAccess,
@@ -19,20 +19,24 @@ use crate::node::{Data, Entry, Node};
 use crate::problem::Problem;
 use crate::suggest;
 
-/// The object as a `T`, and what `T` does not know of it.
-pub(crate) fn decode<T: DeserializeOwned>(
-    document: &Document,
-) -> Result<(T, Vec<Problem>), Problem> {
-    decode_node(document, document.root(), &FieldPath::root())
+/// What becomes of fields that a type does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownFields {
+    /// They are told.
+    Noted,
+    /// Nobody asks; a dump can have one in each of its objects.
+    PassedOver,
 }
 
-/// The same of a part of it.
-pub(crate) fn decode_node<T: DeserializeOwned>(
+/// A part of an object as a `T`, and what `T` does not know of it.
+pub(crate) fn decode<T: DeserializeOwned>(
     document: &Document,
     node: &Node,
     at: &FieldPath,
+    unknown: UnknownFields,
 ) -> Result<(T, Vec<Problem>), Problem> {
-    let notes = Notes { text: &document.source().text, unknown: RefCell::default() };
+    let text = &document.source().text;
+    let notes = Notes { text, wanted: unknown, unknown: RefCell::default() };
     let value = Value { node, way: &Way::Start, notes: &notes, siblings: None };
     let decoded = T::deserialize(value);
     let under = |field: FieldPath| at.clone().join(&field);
@@ -42,12 +46,17 @@ pub(crate) fn decode_node<T: DeserializeOwned>(
         Problem { span, remedy: error.remedy, ..document.problem(field, error.message) }
     })?;
     let unknown = notes.unknown.into_inner().into_iter().map(|unknown| {
-        let field = under(unknown.field);
-        let span = document.key_span(&field);
-        let remedy = match unknown.meant {
+        let written = unknown.field.steps().last();
+        let meant = written.and_then(|step| match step {
+            Step::Key(key) => suggest::closest(key, unknown.known),
+            Step::At(_) => None,
+        });
+        let remedy = match meant {
             Some(meant) => format!("did you mean {meant:?}?"),
             None => "remove it, or correct its name or indentation".to_owned(),
         };
+        let field = under(unknown.field);
+        let span = document.key_span(&field);
         Problem { span, remedy: Some(remedy), ..document.problem(field, "the field is unknown") }
     });
     Ok((value, unknown.collect()))
@@ -56,12 +65,14 @@ pub(crate) fn decode_node<T: DeserializeOwned>(
 /// What is kept along the way.
 struct Notes<'a> {
     text: &'a str,
+    wanted: UnknownFields,
     unknown: RefCell<Vec<Unknown>>,
 }
 
 struct Unknown {
     field: FieldPath,
-    meant: Option<&'static str>,
+    /// What is known beside it.
+    known: &'static [&'static str],
 }
 
 /// The way to where we are, on the stack: it becomes a path only when somebody wants to know.
@@ -303,9 +314,10 @@ impl<'de> Deserializer<'de> for Value<'_> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if let (Some(known), Way::Key(_, key)) = (self.siblings, self.way) {
-            let meant = suggest::closest(key, known);
-            self.notes.unknown.borrow_mut().push(Unknown { field: self.way.path(), meant });
+        if let Some(known) = self.siblings
+            && self.notes.wanted == UnknownFields::Noted
+        {
+            self.notes.unknown.borrow_mut().push(Unknown { field: self.way.path(), known });
         }
         visitor.visit_unit()
     }

@@ -10,7 +10,7 @@ use berth_api::{FieldPath, LowerError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::decode;
+use crate::decode::{self, UnknownFields};
 use crate::limits::DOCUMENTS_MAX;
 use crate::node::{Data, Node};
 use crate::problem::Problem;
@@ -225,26 +225,31 @@ impl Document {
 
     /// The object as a `T`. In a manifest the first unknown field is a problem.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        let (value, unknown) = self.decode_noting()?;
-        match unknown.into_iter().next() {
-            Some(problem) if self.strictness == Strictness::Manifest => Err(problem),
-            _ => Ok(value),
-        }
+        self.decode_strictly(&self.root, &FieldPath::root())
     }
 
     /// The object as a `T`, and every field that `T` does not know.
     pub fn decode_noting<T: DeserializeOwned>(&self) -> Result<(T, Vec<Problem>), Problem> {
-        decode::decode(self)
+        decode::decode(self, &self.root, &FieldPath::root(), UnknownFields::Noted)
     }
 
-    /// The same of one field; `None` if it is missing.
+    /// One field as a `T`, as strictly as the object; `None` if it is missing.
     pub fn decode_at<T: DeserializeOwned>(&self, path: &FieldPath) -> Result<Option<T>, Problem> {
-        let Some(node) = self.root.find(path, &self.source.text) else { return Ok(None) };
-        let (value, unknown) = decode::decode_node(self, node, path)?;
-        match unknown.into_iter().next() {
-            Some(problem) if self.strictness == Strictness::Manifest => Err(problem),
-            _ => Ok(Some(value)),
-        }
+        let node = self.root.find(path, &self.source.text);
+        node.map(|node| self.decode_strictly(node, path)).transpose()
+    }
+
+    fn decode_strictly<T: DeserializeOwned>(
+        &self,
+        node: &Node,
+        at: &FieldPath,
+    ) -> Result<T, Problem> {
+        let unknown = match self.strictness {
+            Strictness::Manifest => UnknownFields::Noted,
+            Strictness::Dump => UnknownFields::PassedOver,
+        };
+        let (value, unknown) = decode::decode(self, node, at, unknown)?;
+        unknown.into_iter().next().map_or(Ok(value), Err)
     }
 
     /// Something wrong with a field.

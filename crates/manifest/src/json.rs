@@ -19,14 +19,6 @@ pub(crate) enum Failure {
     Refused(Problem),
 }
 
-impl Failure {
-    pub(crate) fn into_problem(self) -> Problem {
-        match self {
-            Self::NotJson(problem) | Self::Refused(problem) => problem,
-        }
-    }
-}
-
 /// All values of a text.
 pub(crate) fn read(source: &Source) -> Result<Vec<Node>, Failure> {
     let start = if source.text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };

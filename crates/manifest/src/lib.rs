@@ -1,7 +1,7 @@
 //! Kubernetes manifests and dumps as text: YAML and JSON, with the place of every field.
 //!
 //! Owns reading: text → trees with places ([`read`]) → types ([`Document::decode`], [`object`]), files
-//! and directories ([`load()`]). The only crate that knows YAML.
+//! and directories ([`load()`]), and changing YAML in place ([`edit`]). The only crate that knows YAML.
 //! Must not know what objects are for: what they mean to Berth is lowered by `berth-api`, and what is
 //! wrong with them beyond their form is somebody else's to find.
 //!
@@ -10,6 +10,7 @@
 
 mod decode;
 mod document;
+pub mod edit;
 mod json;
 pub mod karpenter;
 pub mod limits;
@@ -50,18 +51,20 @@ pub fn read_as(source: &Source, strictness: Strictness) -> Result<Vec<Document>,
     document::documents(source, values(source)?, strictness)
 }
 
-/// JSON is YAML too, but an order of magnitude faster to read as itself. What starts with a brace and
-/// is no JSON may still be YAML.
+/// JSON is YAML too, but an order of magnitude faster to read as itself. What starts with a bracket
+/// and is no JSON may still be YAML; if it is neither, it was meant to be what it starts like, and for
+/// longer.
 fn values(source: &Source) -> Result<Vec<node::Node>, Problem> {
     let text = source.text.trim_start_matches('\u{feff}').trim_start();
     let Some(inside) = text.strip_prefix(['{', '[']) else { return yaml::read(source) };
-    let problem = match json::read(source) {
+    let not_json = match json::read(source) {
         Ok(values) => return Ok(values),
-        Err(refused @ Failure::Refused(_)) => return Err(refused.into_problem()),
-        Err(not_json) => not_json.into_problem(),
+        Err(Failure::Refused(problem)) => return Err(problem),
+        Err(Failure::NotJson(problem)) => problem,
     };
     yaml::read(source).map_err(|not_yaml| {
-        let meant_json = inside.trim_start().starts_with(['"', '{', '}', '[', ']']);
-        if meant_json { problem } else { not_yaml }
+        let like_json = inside.trim_start().starts_with(['"', '{', '}', '[', ']']);
+        let longer = not_json.span.start() >= not_yaml.span.start();
+        if like_json && longer { not_json } else { not_yaml }
     })
 }

@@ -143,15 +143,17 @@ fn is_date(text: &str) -> bool {
     bytes.len() > 4 && bytes.iter().take(4).all(u8::is_ascii_digit) && bytes.get(4) == Some(&b'-')
 }
 
-/// A key as Kubernetes sees it: keys of JSON are text.
+/// A key as Kubernetes sees it: keys of JSON are text, and not every number can be made one.
 pub(crate) fn key(text: &str) -> Option<String> {
     match resolve(text) {
         Scalar::Text => Some(text.to_owned()),
         Scalar::Bool(value) => Some(value.to_string()),
         Scalar::Number(_) => {
             let plain = text.replace('_', "");
-            let float = || plain.parse().map_or(plain.clone(), float_key);
-            Some(integer(&plain).map_or_else(float, |number| number.to_string()))
+            match integer(&plain) {
+                Some(number) => number.as_i64().map(|number| number.to_string()),
+                None => plain.parse().ok().filter(|value: &f32| value.is_finite()).map(float_key),
+            }
         }
         Scalar::Null | Scalar::NotFinite => None,
     }

@@ -84,15 +84,29 @@ impl<'a> Reader<'a> {
 
     fn syntax(&self, error: &ScanError) -> Problem {
         let at = self.places.byte(error.marker().index());
+        if error.info() == "recursion limit exceeded" {
+            return self.too_deep(Span::empty_at(at));
+        }
         let problem = Problem::of_text(self.source, Span::empty_at(at), error.info());
         let line = self.source.line(self.source.position(at).line);
         if line.trim_start_matches(' ').starts_with('\t') {
             return problem.with_remedy("indent with spaces, YAML has no tabs there");
         }
+        if error.info().starts_with("invalid indentation") {
+            return problem.with_remedy("indent it deeper than the key it belongs to");
+        }
+        if error.info().contains("valid YAML whitespace") {
+            return problem.with_remedy("write a space there, not a tab");
+        }
         if at >= self.text.trim_end().len() {
             return problem.with_remedy("the text ends too early; was it cut off?");
         }
         problem
+    }
+
+    fn too_deep(&self, span: Span) -> Problem {
+        let message = format!("values are inside of each other more than {DEPTH_MAX} deep");
+        self.problem(span, message, "no object needs that")
     }
 
     fn event(&mut self, event: Event<'a>, span: Span) -> Result<(), Problem> {
@@ -136,8 +150,7 @@ impl<'a> Reader<'a> {
             return Err(self.problem(span, message, "write text before the colon"));
         }
         if self.open.len() >= DEPTH_MAX {
-            let message = format!("values are inside of each other more than {DEPTH_MAX} deep");
-            return Err(self.problem(span, message, "no object needs that"));
+            return Err(self.too_deep(span));
         }
         let bracket = span.end().checked_sub(1).and_then(|at| self.text.as_bytes().get(at));
         let flow = !span.is_empty() && matches!(bracket, Some(b'{' | b'['));
@@ -219,8 +232,7 @@ impl<'a> Reader<'a> {
         let (size, depth) = (meant.size(), meant.depth());
         self.spend(size, span)?;
         if self.open.len() + depth > DEPTH_MAX {
-            let message = format!("values are inside of each other more than {DEPTH_MAX} deep");
-            return Err(self.problem(span, message, "no object needs that"));
+            return Err(self.too_deep(span));
         }
         let Some(node) = self.anchors.get(&anchor).cloned() else { return Ok(()) };
         if self.at_key() {
@@ -289,8 +301,11 @@ impl<'a> Reader<'a> {
             return self.key(Key::Plain(self.places.text(text), span));
         }
         let Some(key) = scalar::key(text) else {
-            let message = "a key is missing before the colon";
-            return Err(self.problem(span, message, "write it, in quotes if it is meant"));
+            let message = match text {
+                "" => "a key is missing before the colon".to_owned(),
+                _ => format!("{text} is not text, and cannot be a key"),
+            };
+            return Err(self.problem(span, message, "write the key, in quotes if need be"));
         };
         self.key(Key::Plain(Text::Own(key.into()), span))
     }

@@ -121,9 +121,18 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The dash of the item that starts here, if nothing but space is between them.
+/// The dash of the item that starts here, if nothing but space and comments is between them.
 pub(crate) fn dash_before(text: &str, item: usize) -> Option<usize> {
-    let before = text.get(..item)?.trim_end_matches([' ', '\n', '\r', '\t']);
-    let dash = before.strip_suffix('-')?.len();
-    Some(dash)
+    let mut before = text.get(..item)?;
+    loop {
+        before = before.trim_end_matches([' ', '\n', '\r', '\t']);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = before.get(line_start..)?;
+        if let Some(rest) = line.strip_suffix('-') {
+            return Some(line_start + rest.len());
+        }
+        // Only a comment can stand there, after a dash or on a line of its own.
+        let comment = line.find(" #").or_else(|| line.starts_with('#').then_some(0))?;
+        before = before.get(..line_start + comment)?;
+    }
 }
