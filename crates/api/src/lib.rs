@@ -24,6 +24,7 @@ pub mod workload;
 pub use error::LowerError;
 pub use node::{MODEL_PREFIX, MODELS};
 pub use path::{FieldPath, Step};
+pub use selector::read_selector;
 
 /// An object of the Kubernetes API that the model knows.
 pub trait Lower {

@@ -35,6 +35,11 @@ pub(crate) fn label_selector(selector: &LabelSelector) -> Result<Selector, Probl
     Ok(Selector(of_labels.chain(expressions).collect()))
 }
 
+/// A selector of labels as the model has it; `None` if the API server would refuse it.
+pub fn read_selector(selector: &LabelSelector) -> Option<Selector> {
+    label_selector(selector).ok()
+}
+
 /// A selector that may be absent, which is not the same as empty.
 pub(crate) fn optional_selector(
     field: &str,

@@ -52,6 +52,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-api", &["berth-model"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
+    ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),
     (
         "berth-scenario",
         &[
@@ -91,6 +92,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-api",
             "berth-manifest",
             "berth-contract",
+            "berth-lint",
             "berth-scenario",
             "berth-plan",
             "berth-web",

@@ -1,0 +1,31 @@
+//! The program `berth`: arguments and wiring.
+//!
+//! Owns the subcommands, one file each, and what they share: where output goes and what exit codes
+//! mean. Must not know how anything is done; that is in the crates.
+
+mod lint;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// GPU-aware scheduling for Kubernetes.
+#[derive(Parser)]
+#[command(name = "berth", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Lint(lint::Lint),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Lint(lint) => lint.run(),
+    };
+    outcome.unwrap_or_else(|error| output::failed(&error))
+}

@@ -1,0 +1,209 @@
+//! Where pods could go: nodes that exist, and pools that can make more.
+//!
+//! Owns which labels a pool's nodes can have, as Karpenter reasons about them. Must not know any
+//! rule.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::Lower;
+use berth_kubelet::Kubelet;
+use berth_model::affinity::NodeTerm;
+use berth_model::label::Operator;
+use berth_model::node::Node;
+use berth_model::spec::PodSpec;
+use berth_model::taint::{Effect, Taint};
+use k8s_openapi::api::core::v1 as core;
+use serde_json::Value;
+
+use crate::object::{Object, What};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Groups of labels that Karpenter fills in by itself, for the instance that it picks.
+const WELL_KNOWN: [&str; 9] = [
+    "kubernetes.io/",
+    "node.kubernetes.io/",
+    "topology.kubernetes.io/",
+    "topology.ebs.csi.aws.com/",
+    "topology.k8s.aws/",
+    "karpenter.sh/",
+    "karpenter.k8s.aws/",
+    "karpenter.azure.com/",
+    "karpenter.k8s.gcp/",
+];
+
+/// Nodes that are alike as far as pods can tell.
+pub(crate) struct Pool {
+    /// `node NAME` or `node pool NAME`.
+    pub(crate) name: String,
+    /// What its nodes look like; what only some of them have is in `varied`.
+    pub(crate) node: Node,
+    /// Whether it makes nodes as pods need them, of instances that are not known here.
+    pub(crate) grows: bool,
+    /// What the kubelet of such a node does, where that is known.
+    pub(crate) kubelet: Option<Kubelet>,
+    /// Labels by which its nodes may differ.
+    varied: BTreeMap<Arc<str>, Varied>,
+}
+
+/// Values of a label that nodes of a pool can have.
+enum Varied {
+    Listed(Vec<Arc<str>>),
+    Any,
+}
+
+impl Pool {
+    /// The node that an object is, or the pool that it describes.
+    pub(crate) fn of(object: &Object) -> Option<Self> {
+        match &object.what {
+            What::Node(node) => Self::of_node(node),
+            _ if object.is("karpenter.sh", "NodePool") => {
+                let template = object.json.pointer("/spec/template")?;
+                let labels = template.pointer("/metadata/labels");
+                Some(Self::of_karpenter(object, labels, template.get("spec")?))
+            }
+            _ if object.is("karpenter.sh", "Provisioner") => {
+                let spec = object.json.get("spec")?;
+                Some(Self::of_karpenter(object, spec.get("labels"), spec))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_node(node: &core::Node) -> Option<Self> {
+        let mut node = node.lower().ok()?;
+        if node.labels.get(HOSTNAME).is_none() {
+            node.labels.insert(HOSTNAME, node.name.clone());
+        }
+        // Kubelets write these; whoever writes a node by hand leaves them out.
+        let unsaid = ["kubernetes.io/os", "kubernetes.io/arch"];
+        let unsaid = unsaid.into_iter().filter(|key| node.labels.get(key).is_none());
+        let varied = unsaid.map(|key| (key.into(), Varied::Any)).collect();
+        let name = format!("node {}", node.name);
+        Some(Self { name, node, grows: false, kubelet: None, varied })
+    }
+
+    fn of_karpenter(object: &Object, labels: Option<&Value>, spec: &Value) -> Self {
+        let mut node = Node { name: object.reference.name.as_str().into(), ..Node::default() };
+        node.labels.insert("karpenter.sh/nodepool", node.name.clone());
+        for (key, value) in labels.and_then(Value::as_object).into_iter().flatten() {
+            if let Some(value) = value.as_str() {
+                node.labels.insert(key.as_str(), value);
+            }
+        }
+        let list = |field: &str| spec.get(field).and_then(Value::as_array).into_iter().flatten();
+        node.taints = list("taints").filter_map(taint).collect();
+        let varied = list("requirements").filter_map(requirement).collect();
+        let name = format!("node pool {}", node.name);
+        Self { name, node, grows: true, kubelet: None, varied }
+    }
+
+    /// Whether some node of it satisfies the pod's node selector and affinity.
+    pub(crate) fn is_selected(&self, pod: &PodSpec) -> bool {
+        let wanted = pod
+            .node_selector
+            .iter()
+            .all(|(key, value)| self.can(key, &Operator::In(vec![value.clone()])));
+        let terms = pod.node_affinity.required.as_deref();
+        wanted && terms.is_none_or(|terms| terms.iter().any(|term| self.can_match(term)))
+    }
+
+    fn can_match(&self, term: &NodeTerm) -> bool {
+        // A node that does not exist yet has no name that could be asked for.
+        let name = (!self.grows).then_some(&*self.node.name);
+        let asks = !term.labels.is_empty() || !term.name.is_empty();
+        asks && term.labels.iter().all(|one| self.can(&one.key, &one.operator))
+            && term.name.iter().all(|operator| operator.accepts(name))
+    }
+
+    /// Whether some node of it has a value of the label that the operator accepts.
+    pub(crate) fn can(&self, key: &str, operator: &Operator) -> bool {
+        if let Some(value) = self.node.labels.get(key) {
+            return operator.accepts(Some(value));
+        }
+        match self.varied.get(key) {
+            Some(Varied::Listed(values)) => {
+                values.iter().any(|value| operator.accepts(Some(value)))
+            }
+            Some(Varied::Any) => *operator != Operator::DoesNotExist,
+            // Karpenter makes no node for labels that neither it nor the pool knows.
+            None if self.grows && WELL_KNOWN.iter().any(|known| key.starts_with(known)) => true,
+            None => operator.accepts(None),
+        }
+    }
+
+    /// The first taint that keeps the pod off.
+    pub(crate) fn refusal(&self, pod: &PodSpec) -> Option<&Taint> {
+        let hard = self.node.taints.iter().filter(|taint| taint.effect.is_hard());
+        hard.into_iter().find(|taint| !pod.tolerations.iter().any(|one| one.tolerates(taint)))
+    }
+}
+
+fn taint(json: &Value) -> Option<Taint> {
+    let text = |field: &str| json.get(field).and_then(Value::as_str);
+    let effect = match text("effect")? {
+        "NoSchedule" => Effect::NoSchedule,
+        "NoExecute" => Effect::NoExecute,
+        _ => Effect::PreferNoSchedule,
+    };
+    Some(Taint { key: text("key")?.into(), value: text("value").unwrap_or("").into(), effect })
+}
+
+fn requirement(json: &Value) -> Option<(Arc<str>, Varied)> {
+    let key = json.get("key")?.as_str()?;
+    let values = json.get("values").and_then(Value::as_array).into_iter().flatten();
+    let values = values.filter_map(Value::as_str).map(Arc::from).collect();
+    match json.get("operator")?.as_str()? {
+        "In" => Some((key.into(), Varied::Listed(values))),
+        "DoesNotExist" => Some((key.into(), Varied::Listed(Vec::new()))),
+        _ => Some((key.into(), Varied::Any)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pool(version: &str) -> Pool {
+        let object = Object::new(json!({
+            "apiVersion": version, "kind": "NodePool", "metadata": { "name": "gpu" },
+            "spec": { "template": {
+                "metadata": { "labels": { "accelerator": "nvidia-a100" } },
+                "spec": {
+                    "requirements": [
+                        { "key": "karpenter.k8s.aws/instance-family", "operator": "In",
+                          "values": ["p4d", "p5"] },
+                        { "key": "tier", "operator": "Exists" },
+                    ],
+                    "taints": [{ "key": "nvidia.com/gpu", "value": "present",
+                                 "effect": "NoSchedule" }],
+                },
+            } },
+        }));
+        Pool::of(&object.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_growing_pool_has_what_it_says_and_what_karpenter_fills_in() {
+        let pool = pool("karpenter.sh/v1");
+        let is = |value: &str| Operator::In(vec![value.into()]);
+        for (key, operator, expected) in [
+            ("accelerator", is("nvidia-a100"), true),
+            ("accelerator", is("nvidia-h100"), false),
+            ("karpenter.k8s.aws/instance-family", is("p5"), true),
+            ("karpenter.k8s.aws/instance-family", is("g5"), false),
+            ("tier", is("gold"), true),
+            ("tier", Operator::DoesNotExist, false),
+            ("topology.kubernetes.io/zone", is("eu-1a"), true),
+            ("karpenter.sh/nodepool", is("gpu"), true),
+            ("karpenter.sh/nodepool", is("cpu"), false),
+            ("nvidia.com/gpu.product", is("NVIDIA-A100"), false),
+            ("nvidia.com/gpu.product", Operator::DoesNotExist, true),
+        ] {
+            assert_eq!(pool.can(key, &operator), expected, "{key} {operator:?}");
+        }
+        assert_eq!(pool.node.taints.len(), 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! Work that runs to an end, and priorities.
+//!
+//! Owns the rules on deadlines and on who may evict whom. Must not know quotas.
+
+use berth_api::FieldPath;
+use berth_api::workload::WorkloadKind;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+
+use super::{Breach, Scope};
+use crate::rule::{Rule, Severity, Topic};
+use crate::view::{PodView, Work};
+
+pub(crate) static NO_DEADLINE: Rule = Rule {
+    code: "BERTH-401",
+    name: "no-deadline",
+    topic: Topic::Batch,
+    severity: Severity::Warning,
+    summary: "Batch work on GPUs has activeDeadlineSeconds.",
+    why: "A job that hangs holds its GPUs for ever, at full price; one that is evicted and starts again \
+          and again does so without end.",
+    remedy: "Set activeDeadlineSeconds to what the work takes at most; on a Job it covers all retries.",
+    safe_fix: None,
+};
+
+pub(crate) static MAY_PREEMPT: Rule = Rule {
+    code: "BERTH-402",
+    name: "batch-may-preempt",
+    topic: Topic::Batch,
+    severity: Severity::Warning,
+    summary: "Batch work has a priority class with preemptionPolicy: Never.",
+    why: "Batch that may preempt evicts other batch, which comes back and waits for its turn to evict: \
+          GPUs are busy with starting over. It may also evict serving of a lower priority.",
+    remedy: "Set preemptionPolicy: Never on the priority class. The field cannot be changed in place: \
+             delete the class and create it again.",
+    safe_fix: None,
+};
+
+pub(crate) static UNKNOWN_PRIORITY: Rule = Rule {
+    code: "BERTH-403",
+    name: "unknown-priority-class",
+    topic: Topic::Batch,
+    severity: Severity::Warning,
+    summary: "A pod names a priority class that exists.",
+    why: "The API server refuses pods of a class that it does not know; a controller goes on trying, \
+          and only its events say so.",
+    remedy: "Correct the name, or create the PriorityClass first.",
+    safe_fix: None,
+};
+
+/// Words in names of priority classes that mean batch.
+const BATCH_WORDS: [&str; 5] = ["batch", "training", "offline", "experiment", "backfill"];
+
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    check_deadline(view, scope);
+    let Some(name) = view.template.spec.priority_class_name.as_deref() else { return };
+    let classes = &scope.context.priority_classes;
+    let field = view.spec_field("priorityClassName");
+    match classes.get(name) {
+        Some(class) => {
+            let policy = view.template.spec.preemption_policy.as_deref();
+            let never = policy.or(class.preemption_policy.as_deref()) == Some("Never");
+            // Where all have the same priority there is nobody to evict.
+            let above_some = classes.values().any(|other| value(other) < value(class));
+            if view.work == Work::Batch && view.uses_gpus() && !never && above_some {
+                let message = format!("batch of class {name:?} may evict other pods");
+                scope.add(Breach::new(&MAY_PREEMPT, field, message));
+            }
+        }
+        None if classes.is_empty() || name.is_empty() || name.starts_with("system-") => {}
+        None => {
+            let known: Vec<&str> = classes.keys().copied().take(5).collect();
+            let message = format!("no PriorityClass {name:?} is known");
+            let remedy = format!(
+                "Create the class, or use one that is known, such as {}.",
+                known.join(", ")
+            );
+            scope.add(Breach::new(&UNKNOWN_PRIORITY, field, message).remedy(remedy));
+        }
+    }
+}
+
+fn value(class: &PriorityClass) -> i32 {
+    class.value.unwrap_or(0)
+}
+
+fn check_deadline(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    let bounded = view.template.spec.active_deadline_seconds.is_some()
+        || view.template.job.as_ref().is_some_and(|job| job.active_deadline_seconds.is_some());
+    let ends = view.template.job.is_some() || view.workload.kind == WorkloadKind::Pod;
+    if view.work != Work::Batch || !view.uses_gpus() || bounded || !ends {
+        return;
+    }
+    let field = match &view.template.job {
+        Some(job) => job.path.clone().key("activeDeadlineSeconds"),
+        None => view.spec_field("activeDeadlineSeconds"),
+    };
+    scope.add(Breach::new(&NO_DEADLINE, field, "may hold its GPUs for ever"));
+}
+
+/// A class that is batch by its name.
+pub(crate) fn check_class(class: &PriorityClass, scope: &mut Scope<'_, '_>) {
+    let name = class.metadata.name.as_deref().unwrap_or_default();
+    let is_batch = name.split(['-', '.']).any(|word| BATCH_WORDS.contains(&word));
+    if !is_batch || class.preemption_policy.as_deref() == Some("Never") {
+        return;
+    }
+    let field = FieldPath::root().key("preemptionPolicy");
+    let message = format!("pods of class {name:?} may evict others");
+    scope.add(Breach::new(&MAY_PREEMPT, field, message));
+}

@@ -1,0 +1,198 @@
+//! Which nodes and schedulers pods name, and how they are spread.
+//!
+//! Owns the rules on selectors of nodes, on spread constraints and on scheduler names. Must not know
+//! what pods ask for.
+
+use berth_api::FieldPath;
+use berth_api::workload::WorkloadKind;
+use berth_model::affinity::Unsatisfiable;
+use berth_model::label::Operator;
+use berth_model::spec::PodSpec;
+
+use super::{Breach, Scope};
+use crate::pool::Pool;
+use crate::rule::{Rule, Severity, Topic};
+use crate::view::{PodView, Work};
+
+pub(crate) static NO_POOL: Rule = Rule {
+    code: "BERTH-204",
+    name: "no-pool",
+    topic: Topic::Placement,
+    severity: Severity::Error,
+    summary: "Some node or node pool that is known matches a pod's node selector and affinity.",
+    why: "Such a pod stays pending, and no autoscaler helps: Karpenter and the Cluster Autoscaler make \
+          nodes only for selectors that one of their pools can satisfy. Karpenter knows labels that \
+          its pool states or that it sets itself, not those that GPU feature discovery adds later.",
+    remedy: "Correct the label, or add it to the node pool that is meant.",
+    safe_fix: None,
+};
+
+pub(crate) static PINNED_TO_NODE: Rule = Rule {
+    code: "BERTH-206",
+    name: "pinned-to-node",
+    topic: Topic::Placement,
+    severity: Severity::Warning,
+    summary: "A workload does not name the node it runs on.",
+    why: "When the node is full, drained or gone, the workload is down until somebody edits it; and \
+          with nodeName the scheduler is not even asked, so that the kubelet rejects what does not fit.",
+    remedy: "Select a label that several nodes have, such as the GPU product or the pool.",
+    safe_fix: None,
+};
+
+pub(crate) static UNKNOWN_SCHEDULER: Rule = Rule {
+    code: "BERTH-207",
+    name: "unknown-scheduler",
+    topic: Topic::Placement,
+    severity: Severity::Warning,
+    summary: "A pod names a scheduler that exists.",
+    why: "No other scheduler looks at a pod that names one. If there is none of that name the pod is \
+          pending without a single event that says why.",
+    remedy: "Correct schedulerName, or add the scheduler to the settings.",
+    safe_fix: None,
+};
+
+pub(crate) static SPREAD_SKIPS_SELF: Rule = Rule {
+    code: "BERTH-208",
+    name: "spread-skips-self",
+    topic: Topic::Placement,
+    severity: Severity::Warning,
+    summary: "A spread constraint counts the pods that have it.",
+    why: "A constraint whose selector does not match the pod's own labels balances against other pods \
+          or none: the replicas may all be in one zone, and Kubernetes does not complain.",
+    remedy: "Select the labels of the pod template.",
+    safe_fix: None,
+};
+
+pub(crate) static SPREAD_KEY_UNKNOWN: Rule = Rule {
+    code: "BERTH-209",
+    name: "spread-key-unknown",
+    topic: Topic::Placement,
+    severity: Severity::Error,
+    summary: "Nodes have the label over which pods must be spread.",
+    why: "With whenUnsatisfiable: DoNotSchedule a node without the label is no place at all, so the pod \
+          stays pending.",
+    remedy: "Use a label that the nodes have, such as topology.kubernetes.io/zone.",
+    safe_fix: None,
+};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const AFFINITY: &str = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    check_pinned(view, scope);
+    check_scheduler(view, scope);
+    let Ok(spec) = &view.lowered else { return };
+    check_pools(view, spec, scope);
+    check_spread(view, spec, scope);
+}
+
+/// A pod that runs has its node written by a scheduler; one that a workload will make has not.
+fn is_placed(view: &PodView<'_>) -> bool {
+    let metadata = &view.workload.metadata;
+    view.workload.kind == WorkloadKind::Pod
+        && (metadata.uid.is_some() || metadata.owner_references.is_some())
+}
+
+fn check_pinned(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    if view.work == Work::System || is_placed(view) {
+        return;
+    }
+    if let Some(node) = view.template.spec.node_name.as_deref().filter(|node| !node.is_empty()) {
+        let message = format!("goes to node {node:?} without asking a scheduler");
+        scope.add(Breach::new(&PINNED_TO_NODE, view.spec_field("nodeName"), message));
+    }
+    let selector = view.template.spec.node_selector.as_ref();
+    if let Some(node) = selector.and_then(|selector| selector.get(HOSTNAME)) {
+        let field = view.spec_field("nodeSelector").key(HOSTNAME);
+        let message = format!("can only run on node {node:?}");
+        scope.add(Breach::new(&PINNED_TO_NODE, field, message));
+    }
+}
+
+fn check_scheduler(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    let Some(name) = view.template.spec.scheduler_name.as_deref() else { return };
+    if !name.is_empty() && !scope.settings.schedulers.contains(name) {
+        let known: Vec<&str> = scope.settings.schedulers.iter().map(String::as_str).collect();
+        let message = format!("no scheduler {name:?} is known");
+        let remedy = format!(
+            "Use one that is known ({}), or add it to `schedulers` in the settings.",
+            known.join(", ")
+        );
+        let field = view.spec_field("schedulerName");
+        scope.add(Breach::new(&UNKNOWN_SCHEDULER, field, message).remedy(remedy));
+    }
+}
+
+fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
+    let pools = &scope.context.pools;
+    let asks = !spec.node_selector.is_empty() || spec.node_affinity.required.is_some();
+    if pools.is_empty() || !asks || pools.iter().any(|pool| pool.is_selected(spec)) {
+        return;
+    }
+    let known = known(pools);
+    let (field, message) = match lone_label(pools, spec) {
+        Some((key, value)) => (
+            view.spec_field("nodeSelector").key(key),
+            format!("no node has {key}={value}; known are {known}"),
+        ),
+        None => {
+            let field = match &spec.node_affinity.required {
+                Some(_) => view.spec_field(AFFINITY),
+                None => view.spec_field("nodeSelector"),
+            };
+            (field, format!("matches no node; known are {known}"))
+        }
+    };
+    scope.add(Breach::new(&NO_POOL, field, message));
+}
+
+/// A label of the node selector that no pool has.
+fn lone_label<'s>(pools: &[Pool], spec: &'s PodSpec) -> Option<(&'s str, &'s str)> {
+    let mut labels = spec.node_selector.iter();
+    let (key, value) = labels.find(|(key, value)| {
+        let wanted = Operator::In(vec![(*value).clone()]);
+        !pools.iter().any(|pool| pool.can(key, &wanted))
+    })?;
+    Some((key, value))
+}
+
+fn known(pools: &[Pool]) -> String {
+    let growing: Vec<&str> =
+        pools.iter().filter(|pool| pool.grows).map(|pool| pool.name.as_str()).collect();
+    let nodes = pools.len() - growing.len();
+    let mut parts: Vec<String> = growing.iter().take(3).map(|name| (*name).to_owned()).collect();
+    if growing.len() > 3 {
+        parts.push(format!("{} more node pools", growing.len() - 3));
+    }
+    match (nodes, pools.iter().find(|pool| !pool.grows)) {
+        (1, Some(pool)) => parts.push(pool.name.clone()),
+        (0, _) | (_, None) => {}
+        (nodes, _) => parts.push(format!("{nodes} nodes")),
+    }
+    parts.join(", ")
+}
+
+fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
+    let nodes = || scope.context.pools.iter().filter(|pool| !pool.grows);
+    let grows = scope.context.pools.iter().any(|pool| pool.grows);
+    let mut found = Vec::new();
+    for (index, constraint) in spec.spread.iter().enumerate() {
+        let field = |name: &str| -> FieldPath {
+            view.spec_field("topologySpreadConstraints").at(index).key(name)
+        };
+        let counted = constraint.merged_selector(&spec.labels);
+        if !counted.is_some_and(|selector| selector.matches(&spec.labels)) {
+            let message = "the selector does not match the pod's own labels";
+            found.push(Breach::new(&SPREAD_SKIPS_SELF, field("labelSelector"), message));
+        }
+        let key = &*constraint.topology_key;
+        let hard = constraint.unsatisfiable == Unsatisfiable::DoNotSchedule;
+        let mut matching = nodes().filter(|pool| pool.is_selected(spec)).peekable();
+        let some = matching.peek().is_some();
+        if hard && some && !grows && !matching.any(|pool| pool.node.labels.get(key).is_some()) {
+            let message = format!("no matching node has the label {key}");
+            found.push(Breach::new(&SPREAD_KEY_UNKNOWN, field("topologyKey"), message));
+        }
+    }
+    scope.found.extend(found);
+}

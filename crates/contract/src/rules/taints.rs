@@ -1,0 +1,165 @@
+//! Taints of GPU nodes and the tolerations that answer them.
+//!
+//! Owns the rules on who may be on GPU nodes. Must not know how GPUs are asked for.
+
+use berth_model::taint::Taint;
+use k8s_openapi::api::core::v1 as core;
+use serde_json::json;
+
+use super::{Breach, Scope};
+use crate::finding::Fix;
+use crate::rule::{Rule, Severity, Topic};
+use crate::settings::Settings;
+use crate::view::{PodView, Work};
+
+pub(crate) static NO_TOLERATION: Rule = Rule {
+    code: "BERTH-201",
+    name: "no-toleration",
+    topic: Topic::Placement,
+    severity: Severity::Warning,
+    summary: "A pod that asks for GPUs tolerates the taint of GPU nodes.",
+    why: "GPU nodes are tainted so that nothing else lands there. A pod that asks for a GPU without \
+          tolerating the taint stays pending, unless the cluster happens to add tolerations by itself \
+          (the admission plugin ExtendedResourceToleration, as on GKE).",
+    remedy: "Add a toleration for the taint of the GPU nodes.",
+    safe_fix: Some(
+        "The toleration is added. It only lets the pod where the GPUs are that it asks for.",
+    ),
+};
+
+pub(crate) static IDLE_TOLERATION: Rule = Rule {
+    code: "BERTH-202",
+    name: "idle-toleration",
+    topic: Topic::Placement,
+    severity: Severity::Warning,
+    summary: "A pod that tolerates the taint of GPU nodes asks for a GPU.",
+    why: "It may take CPUs and memory of a node that costs ten times as much, and so strand GPUs that \
+          pods can then no longer use. If it uses a GPU all the same, nobody accounts for it.",
+    remedy: "Remove the toleration, or ask for the GPU that the pod uses.",
+    safe_fix: None,
+};
+
+pub(crate) static SYSTEM_ON_GPU_NODES: Rule = Rule {
+    code: "BERTH-203",
+    name: "system-on-gpu-nodes",
+    topic: Topic::Placement,
+    severity: Severity::Warning,
+    summary: "A DaemonSet that GPUs do not need stays off GPU nodes.",
+    why: "Every agent takes CPUs and memory from the sockets that feed the GPUs, on each of the most \
+          expensive nodes there are.",
+    remedy: "Remove the toleration; if the agent is needed for GPU operation, say so with \
+             berth.dev/lint-ignore and the reason.",
+    safe_fix: None,
+};
+
+/// What the names of images, volumes and workloads of agents for GPUs have in them.
+const GPU_AGENTS: [&str; 11] = [
+    "nvidia",
+    "dcgm",
+    "gpu",
+    "device-plugin",
+    "mig-",
+    "rdma",
+    "mellanox",
+    "amd-smi",
+    "rocm",
+    "efa",
+    "pod-resources",
+];
+
+/// Words in keys and values of taints that mean GPUs.
+const GPU_WORDS: [&str; 4] = ["gpu", "accelerator", "nvidia.com", "amd.com"];
+
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    // A pod that names its node has been placed; what tolerations it had then no longer matters.
+    if view.template.spec.node_name.is_some() {
+        return;
+    }
+    let tolerations = view.template.spec.tolerations.iter().flatten().enumerate();
+    if view.uses_gpus() {
+        check_missing(view, scope);
+        return;
+    }
+    let critical = view.template.spec.priority_class_name.as_deref();
+    let is_critical = critical.is_some_and(|name| name.starts_with("system-"));
+    if view.claims_devices() || is_critical {
+        return;
+    }
+    let Some((index, toleration)) =
+        tolerations.into_iter().find(|(_, one)| means_gpus(one, scope.settings))
+    else {
+        return;
+    };
+    let field = view.spec_field("tolerations").at(index);
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if view.work != Work::System {
+        let message = format!("tolerates {key}, but asks for no GPU");
+        scope.add(Breach::new(&IDLE_TOLERATION, field, message));
+    } else if !is_gpu_agent(view) {
+        let message = format!("runs on every node with the taint {key}, and asks for no GPU");
+        scope.add(Breach::new(&SYSTEM_ON_GPU_NODES, field, message));
+    }
+}
+
+fn means_gpus(toleration: &core::Toleration, settings: &Settings) -> bool {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let value = toleration.value.as_deref().unwrap_or_default();
+    settings.gpu_taints.iter().any(|taint| taint == key)
+        || GPU_WORDS.iter().any(|word| key.contains(word) || value.contains(word))
+}
+
+fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+    let Ok(spec) = &view.lowered else { return };
+    let has_them = |name: &str| scope.settings.is_gpu(name);
+    let offering = scope.context.pools.iter().filter(|pool| {
+        let gpus = pool
+            .node
+            .allocatable
+            .iter()
+            .any(|(name, amount)| has_them(name.as_str()) && amount.sign() > 0);
+        (pool.grows || gpus) && pool.is_selected(spec)
+    });
+    let refusals: Vec<Option<&Taint>> = offering.map(|pool| pool.refusal(spec)).collect();
+    let (key, effect, message) = match refusals.iter().copied().collect::<Option<Vec<_>>>() {
+        // Nothing is known of the nodes that it may go to: what everybody does is expected.
+        Some(all) if all.is_empty() => {
+            let tolerations = view.template.spec.tolerations.iter().flatten();
+            let everything = |one: &core::Toleration| one.key.as_deref().unwrap_or("").is_empty();
+            let mut answers =
+                tolerations.filter(|one| everything(one) || means_gpus(one, scope.settings));
+            let Some(key) = scope.settings.gpu_taints.first() else { return };
+            if answers.next().is_some() {
+                return;
+            }
+            (key.clone(), "NoSchedule", format!("asks for GPUs, but does not tolerate {key}"))
+        }
+        Some(all) => {
+            let Some(taint) = all.first() else { return };
+            let count = all.len();
+            let key = &taint.key;
+            let message = format!(
+                "asks for GPUs, but all {count} matching nodes or pools with GPUs have a taint that \
+                 it does not tolerate, such as {key}"
+            );
+            let hard = matches!(taint.effect, berth_model::taint::Effect::NoExecute);
+            (key.to_string(), if hard { "NoExecute" } else { "NoSchedule" }, message)
+        }
+        None => return,
+    };
+    let field = view.spec_field("tolerations");
+    let value = json!({ "key": key, "operator": "Exists", "effect": effect });
+    let fix = Fix::Append { path: field.clone(), value };
+    let remedy = format!("Add a toleration: {{key: {key}, operator: Exists, effect: {effect}}}.");
+    scope.add(Breach::new(&NO_TOLERATION, field, message).remedy(remedy).fix([fix]));
+}
+
+fn is_gpu_agent(view: &PodView<'_>) -> bool {
+    let name = view.workload.metadata.name.as_deref().unwrap_or_default();
+    let images = view.containers.iter().filter_map(|one| one.spec.image.as_deref());
+    let volumes = view.template.spec.volumes.iter().flatten();
+    let paths = volumes.filter_map(|volume| Some(volume.host_path.as_ref()?.path.as_str()));
+    images
+        .chain(paths)
+        .chain([name])
+        .any(|text| GPU_AGENTS.iter().any(|agent| text.contains(agent)))
+}

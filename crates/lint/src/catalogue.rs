@@ -1,0 +1,90 @@
+//! The rules themselves, listed and explained.
+//!
+//! Owns how rules are shown. Must not know findings.
+
+use std::fmt::Write as _;
+
+use berth_contract::{RULES, Rule};
+use serde_json::{Value, json};
+
+use crate::text::{Paint, wrapped};
+
+/// All rules, in one form or another.
+#[derive(Clone, Copy, Debug)]
+pub struct Catalogue;
+
+impl Catalogue {
+    /// A line for each rule.
+    pub fn text(self) -> String {
+        let width = RULES.iter().map(|rule| rule.name.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for rule in RULES {
+            let fix = if rule.safe_fix.is_some() { "fix" } else { "" };
+            let _ = writeln!(
+                text,
+                "{}  {:<7}  {fix:<3}  {:<width$}  {}",
+                rule.code, rule.severity, rule.name, rule.summary
+            );
+        }
+        text
+    }
+
+    /// Everything, for scripts.
+    pub fn json(self) -> Value {
+        let rule = |rule: &&Rule| {
+            json!({
+                "code": rule.code,
+                "name": rule.name,
+                "topic": rule.topic,
+                "severity": rule.severity,
+                "summary": rule.summary,
+                "why": rule.why,
+                "remedy": rule.remedy,
+                "safeFix": rule.safe_fix,
+            })
+        };
+        RULES.iter().map(rule).collect()
+    }
+
+    /// A page for readers.
+    pub fn markdown(self) -> String {
+        let mut text = String::from(
+            "# Rules of the scheduling contract\n\n\
+             `berth lint` checks them on files. This page is what `berth lint --rules -o markdown` \
+             prints; a test keeps it so.\n\n\
+             An object is spared from a rule by an annotation, with the reason:\n\n\
+             ```yaml\nmetadata:\n  annotations:\n    berth.dev/lint-ignore: \"BERTH-304: a demo, nobody \
+             waits for it\"\n```\n",
+        );
+        let mut topic = None;
+        for rule in RULES {
+            let title = rule.topic.title();
+            if topic != Some(title) {
+                let _ = write!(text, "\n## {title}\n");
+                topic = Some(title);
+            }
+            let Rule { code, name, severity, summary, why, remedy, .. } = rule;
+            let _ = write!(
+                text,
+                "\n### {code} {name} ({severity})\n\n{summary}\n\n*Why:* {why}\n\n*What to do:* {remedy}\n"
+            );
+            if let Some(fix) = rule.safe_fix {
+                let _ = write!(text, "\n*Mended by `--fix`:* {fix}\n");
+            }
+        }
+        text
+    }
+}
+
+/// Everything about one rule.
+pub fn explain(rule: &Rule, paint: Paint) -> String {
+    let heading = paint.bold(&format!("{} {} ({})", rule.code, rule.name, rule.severity));
+    let mut text = format!("{heading}\n\n{}\n", wrapped(rule.summary, 0));
+    let mut part = |name: &str, body: &str| {
+        let _ = write!(text, "\n{} {}\n", paint.bold(name), wrapped(body, name.len() + 1));
+    };
+    part("Why:       ", rule.why);
+    part("What to do:", rule.remedy);
+    part("--fix:     ", rule.safe_fix.unwrap_or("Changes nothing: somebody must decide."));
+    text
+}
