@@ -5,6 +5,7 @@
 
 mod lint;
 mod output;
+mod plan;
 
 use std::process::ExitCode;
 
@@ -21,11 +22,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Lint(lint::Lint),
+    Plan(plan::Plan),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Lint(lint) => lint.run(),
+        Command::Plan(plan) => plan.run(),
     };
     outcome.unwrap_or_else(|error| output::failed(&error))
 }

@@ -122,15 +122,32 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Nodes whose pods could not run there if what is told of their inside were true.
+    /// Nodes of which something shows that what we take their kubelets to hold is wrong.
     fn note_doubts(&mut self) {
-        let doubted = |name: &str| self.engine.kubelet(name).is_some_and(|(_, believed)| !believed);
-        let nodes = self.cluster.nodes.iter().map(|node| &node.node.name);
-        for name in nodes.filter(|name| doubted(name)) {
-            self.notes.push(format!(
-                "node {name}: a pod runs there that its kubelet, as described, would not have \
-                 taken; its inside counts as unknown"
-            ));
+        for node in &self.cluster.nodes {
+            let name = &node.node.name;
+            let Some((kubelet, believed)) = self.engine.kubelet(name) else { continue };
+            if !believed {
+                self.notes.push(format!(
+                    "node {name}: a pod runs there that its kubelet, as described, would not have \
+                     taken; its inside counts as unknown"
+                ));
+                continue;
+            }
+            for (position, pool) in kubelet.pools().enumerate() {
+                let mut told = node.reported_free.iter().filter_map(|(numa, free)| {
+                    Some((*numa, usize::try_from(*free.get(&pool.resource)?).ok()?))
+                });
+                let free: BTreeMap<_, _> = kubelet.free_by_numa(position).collect();
+                let differs = |(numa, told): &(_, usize)| free.get(numa).unwrap_or(&0) != told;
+                if told.any(|one| differs(&one)) {
+                    self.notes.push(format!(
+                        "node {name}: its exporter saw other {} free on its NUMA nodes than follow \
+                         from its pods; what was given to whom is a guess there",
+                        pool.resource
+                    ));
+                }
+            }
         }
     }
 
