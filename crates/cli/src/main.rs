@@ -5,6 +5,7 @@
 
 mod lint;
 mod output;
+mod plan;
 mod replay;
 mod sim;
 
@@ -25,6 +26,7 @@ enum Command {
     Sim(sim::Sim),
     Replay(replay::Replay),
     Lint(lint::Lint),
+    Plan(plan::Plan),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Sim(sim) => sim.run(),
         Command::Replay(replay) => replay.run(),
         Command::Lint(lint) => lint.run(),
+        Command::Plan(plan) => plan.run(),
     };
     outcome.unwrap_or_else(|error| output::failed(&error))
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use berth_dra::Placement;
+use berth_kubelet::Kubelet;
 use berth_model::spec::{PodObject, PreemptionPolicy};
 use berth_tenancy::quota::Expiry;
 use berth_tenancy::share::{Account, News};
@@ -231,6 +232,13 @@ impl Engine {
             Place::Bound(node, _) => Some(node),
             _ => None,
         }
+    }
+
+    /// What the kubelet of a node has handed out, as far as that can be worked out, and whether
+    /// nothing shows that it is wrong; `None` if nothing is known of the node's inside.
+    pub fn kubelet(&self, node: &str) -> Option<(&Kubelet, bool)> {
+        let mirror = self.state.nodes[self.state.node_by_name(node)?].mirror.as_deref()?;
+        Some((mirror.kubelet(), mirror.is_believed()))
     }
 
     /// How many pods look for their place, and for how many of them nothing can be done now.

@@ -6,7 +6,7 @@
 const NAME_CHARACTERS_MAX: usize = 64;
 
 /// The known name closest to what was written, if it is close.
-pub(crate) fn closest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let allowed = (written.chars().count() / 3).clamp(1, 3);
     let close = known.iter().filter_map(|name| {
         let edits = edits(&written.to_lowercase(), &name.to_lowercase());

@@ -19,6 +19,7 @@ use berth_model::device::{DevicePool, PreferredAllocation};
 use berth_model::gpu::{DivisionError, Gpu, Naming, device_pools};
 use berth_model::machine::{Machine, RegularMachine};
 use berth_model::node::Node;
+use berth_model::numa::NumaMask;
 use berth_model::policy::{Pool, PriorityClass, Quota};
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
@@ -79,6 +80,8 @@ pub struct ClusterNode {
     pub sharing: Sharing,
     /// Its other devices.
     pub others: Vec<DevicePool>,
+    /// How many devices were free on which NUMA nodes when it was exported, where that is told.
+    pub reported_free: Vec<(NumaMask, BTreeMap<ResourceName, u64>)>,
     /// What it says an hour of it costs, in millionths of a dollar.
     pub stated_microusd_per_hour: Option<i64>,
 }

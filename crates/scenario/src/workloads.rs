@@ -21,7 +21,7 @@ use berth_model::label::Operator;
 use berth_model::policy::Grouping;
 use berth_model::spec::{PodObject, PodSpec};
 use berth_model::workload::ClassRules;
-use berth_sim::report::WorkloadOutline;
+pub use berth_sim::report::WorkloadOutline;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 

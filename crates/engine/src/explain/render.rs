@@ -399,7 +399,8 @@ fn miss(miss: &Miss) -> String {
     format!("{} lacks {}", name(&miss.node), list(&miss.lacks, lack))
 }
 
-fn remedy(remedy: &Remedy) -> String {
+/// A remedy as it reads after "would fit".
+pub fn remedy(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Evict { node, victims, leaving, .. } if victims.is_empty() => {
             format!("once {} left {}", list(leaving, pod_with_priority), name(node))

@@ -52,6 +52,12 @@ impl Edit {
     }
 }
 
+/// A value as a YAML document of its own, in blocks.
+pub fn to_yaml(value: &serde_json::Value) -> String {
+    let style = render::Style { json: false, indent: 2, list_indent: 0, newline: "\n" };
+    format!("{}\n", render::block(value, 0, style))
+}
+
 /// The text with these edits, one after the other, made to one of its objects.
 pub fn apply(document: &Document, edits: &[Edit]) -> Result<String, Problem> {
     let documents = crate::read_as(document.source(), document.strictness())?;

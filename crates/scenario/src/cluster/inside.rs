@@ -59,6 +59,8 @@ pub(super) struct Inside {
     pub(super) machine: Machine,
     pub(super) kubelet: KubeletConfig,
     pub(super) devices: DeviceCounts,
+    /// How many devices the exporter says are free where.
+    pub(super) free: DeviceCounts,
 }
 
 /// What is wrong, with which field of the object that says it.
@@ -89,6 +91,7 @@ struct Part {
     distances: Vec<u32>,
     socket: u32,
     devices: BTreeMap<ResourceName, u64>,
+    free: BTreeMap<ResourceName, u64>,
 }
 
 /// How the kubelet is set up, in the words of its configuration file, wherever they stand.
@@ -228,6 +231,10 @@ fn part(zone: &Zone, at: &FieldPath) -> Result<Part, Wrong> {
                 part.hugepages.insert(page_bytes, capacity.checked_div(page_bytes).unwrap_or(0));
             }
             _ if name.is_extended() => {
+                if !resource.available.0.is_empty() {
+                    let available = amount(&resource.available, "available")?;
+                    part.free.insert(name.clone(), available);
+                }
                 part.devices.insert(name, allocatable);
             }
             _ => {}
@@ -628,7 +635,12 @@ fn finish(
     let machine = Machine::new(spec)
         .or_else(|error| wrong(field, error.to_string(), "correct it, or leave the zones out"))?;
     let devices = attached(node, &machine, &parts);
-    Ok(Some(Inside { machine, kubelet, devices }))
+    let free = |part: &Part| {
+        let position = machine.numa_position(part.id)?;
+        Some((NumaMask::single(position), part.free.clone()))
+    };
+    let free = parts.iter().filter_map(free).collect();
+    Ok(Some(Inside { machine, kubelet, devices, free }))
 }
 
 /// Where devices are. A device of two NUMA nodes is listed by both, so zones can list more than the

@@ -307,6 +307,7 @@ fn cluster_node(
             document.problem(field, message).with_remedy("write dollars per hour, such as 32.77")
         })?),
     };
+    let free = inside.as_ref().map_or_else(Vec::new, |inside| inside.free.clone());
     let inside = inside.map(|Inside { machine, kubelet, .. }| (Arc::new(machine), kubelet));
     let node = ClusterNode {
         node: object,
@@ -315,6 +316,7 @@ fn cluster_node(
         naming: hardware.naming,
         sharing: hardware.sharing,
         others: hardware.others,
+        reported_free: free,
         stated_microusd_per_hour: stated,
     };
     match node.topology() {

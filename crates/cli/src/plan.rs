@@ -1,0 +1,155 @@
+//! `berth plan`.
+//!
+//! Owns its arguments and exit codes. Must not know how plans are made.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use berth_engine::Profile;
+use berth_lint::{Paint, render_problem};
+use berth_manifest::{LoadError, Object, Strictness, load};
+use berth_plan::report::Plan as Report;
+use berth_plan::{Edit, PlanError, Question, table};
+use berth_scenario::cluster::{Objects, Prices, read};
+use berth_scenario::workloads::pods_of;
+use clap::{Args, ValueEnum};
+
+use crate::output::{self, Colour};
+
+/// Show where work would go in a cluster, what would not fit and why, and what it would cost.
+///
+/// Pods that wait in the cluster already are placed too. Exit codes: 0 if every pod of the manifests
+/// has a place, 1 if one has none, 2 if the input cannot be used.
+#[derive(Args)]
+pub(crate) struct Plan {
+    /// Manifests of what is to come: files and directories; `-` is standard input.
+    #[arg(short, long, value_name = "FILE|DIR|-", required_unless_present = "what_if")]
+    filename: Vec<PathBuf>,
+
+    /// The cluster: nodes, pods, NodeResourceTopologies and so on, from `kubectl get -o yaml|json`.
+    #[arg(long, value_name = "FILE|DIR", required = true)]
+    cluster: Vec<PathBuf>,
+
+    /// Change the cluster before planning, and show what is different: add=NODE_OR_POOL:COUNT,
+    /// remove=NODE, drain=NODE, cordon=NODE, lose-zone=ZONE, repartition=NODE/GPU:LAYOUT,
+    /// quota=NAMESPACE/NAME:RESOURCE=AMOUNT. Can be given several times.
+    #[arg(long, value_name = "CHANGE")]
+    what_if: Vec<String>,
+
+    /// Whose rules are followed.
+    #[arg(long, value_enum, default_value_t)]
+    profile: ProfileName,
+
+    /// Prices: a file with gpuHour, nodeHour, cpuHour, memoryGibHour in dollars.
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+
+    /// How the plan is shown.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+
+    /// When output is in colour.
+    #[arg(long, value_enum, default_value_t)]
+    color: Colour,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ProfileName {
+    #[default]
+    Berth,
+    KubeScheduler,
+    KubeSchedulerPacking,
+}
+
+impl From<ProfileName> for Profile {
+    fn from(name: ProfileName) -> Self {
+        match name {
+            ProfileName::Berth => Self::Berth,
+            ProfileName::KubeScheduler => Self::KubeScheduler,
+            ProfileName::KubeSchedulerPacking => Self::KubeSchedulerPacking,
+        }
+    }
+}
+
+impl Plan {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let edits = self.what_if.iter().map(|text| text.parse());
+        let edits = edits.collect::<Result<Vec<Edit>, _>>()?;
+        let plan = match self.make(&edits) {
+            Ok(plan) => plan,
+            Err(error) => return self.refuse(error),
+        };
+        let text = match self.output {
+            Format::Table => {
+                let colour = self.color.is_on(&io::stdout());
+                let paint = if colour { table::Paint::Coloured } else { table::Paint::Plain };
+                table::render(&plan, paint)
+            }
+            Format::Json => {
+                format!("{}\n", serde_json::to_string_pretty(&plan).context("cannot be shown")?)
+            }
+            Format::Yaml => {
+                berth_manifest::to_yaml(&serde_json::to_value(&plan).context("cannot be shown")?)
+            }
+        };
+        output::say(&text)?;
+        let (pods, placed) = plan.counts();
+        Ok(if placed < pods { ExitCode::from(output::FOUND) } else { ExitCode::SUCCESS })
+    }
+
+    fn make(&self, edits: &[Edit]) -> anyhow::Result<Report> {
+        let mut stdin = io::stdin().lock();
+        let dump = Objects::new(load(&self.cluster, &mut stdin, Strictness::Dump)?)?;
+        if !dump.0.iter().any(|read| matches!(read.object, Object::Node(_))) {
+            bail!("--cluster names no Node; dump them with `kubectl get nodes -o yaml`");
+        }
+        let manifests = Objects::new(load(&self.filename, &mut stdin, Strictness::Manifest)?)?;
+        let mut cluster = read(&dump)?;
+        cluster.add(&manifests, false)?;
+        let workloads = pods_of(&manifests, &cluster)?;
+        if workloads.is_empty() && !self.filename.is_empty() {
+            bail!("-f names nothing that makes pods; name a Deployment, a Job or the like");
+        }
+        let prices = match &self.prices {
+            None => Prices::default(),
+            Some(path) => {
+                let documents = load(std::slice::from_ref(path), &mut stdin, Strictness::Manifest)?;
+                let document = documents.first().context("the file of prices is empty")?;
+                Prices::read(document)?
+            }
+        };
+        Ok(berth_plan::plan(&Question {
+            cluster: &cluster,
+            workloads: &workloads,
+            what_if: edits,
+            profile: self.profile.into(),
+            prices: &prices,
+        })?)
+    }
+
+    /// Problems of a text are shown with their line.
+    fn refuse(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
+        let paint = if self.color.is_on(&io::stderr()) { Paint::Coloured } else { Paint::Plain };
+        let error = match error.downcast::<PlanError>() {
+            Ok(PlanError::Text(problem)) => anyhow::Error::from(problem),
+            Ok(other) => return Err(other.into()),
+            Err(other) => other,
+        };
+        let error = match error.downcast::<LoadError>() {
+            Ok(error) => error,
+            Err(other) => LoadError::Text(other.downcast()?),
+        };
+        output::complain(&render_problem(&error, paint));
+        Ok(ExitCode::from(output::UNUSABLE))
+    }
+}

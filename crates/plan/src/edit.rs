@@ -1,0 +1,455 @@
+//! What if: changes of a cluster, each a line of text.
+//!
+//! Owns their form, what each does to the cluster, and who loses a place by it. Changes are made one
+//! after the other, each to what the ones before have left. Must not know what is planned.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use berth_engine::Engine;
+use berth_engine::event::Event;
+use berth_manifest::closest;
+use berth_model::gpu::{Gpu, MigStrategy, part_of};
+use berth_model::label::Labels;
+use berth_model::mig::{Board, Layout};
+use berth_model::quantity::Quantity;
+use berth_model::resource::ResourceName;
+use berth_model::spec::PodObject;
+use berth_scenario::cluster::{Cluster, ClusterNode};
+use thiserror::Error;
+
+use crate::report::PodRef;
+use crate::run::{is_made_anew, made_anew, named};
+
+/// Nodes that can be added at once.
+const NODES_MAX: u32 = 10_000;
+
+/// The forms there are.
+const FORMS: &str = "add=NODE_OR_POOL:COUNT, remove=NODE, drain=NODE, cordon=NODE, lose-zone=ZONE, \
+                     repartition=NODE/GPU:LAYOUT or quota=NAMESPACE/NAME:RESOURCE=AMOUNT";
+
+/// A change of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// More nodes like one that is there, or like those of a pool.
+    Add {
+        /// The node or the pool.
+        like: String,
+        /// How many.
+        count: u32,
+    },
+    /// A node is gone.
+    Remove {
+        /// The node.
+        node: String,
+    },
+    /// A node takes nothing new, and its pods go elsewhere.
+    Drain {
+        /// The node.
+        node: String,
+    },
+    /// A node takes nothing new.
+    Cordon {
+        /// The node.
+        node: String,
+    },
+    /// All nodes of a zone are gone.
+    LoseZone {
+        /// The zone.
+        zone: String,
+    },
+    /// A GPU is divided otherwise. Who has a part of it goes elsewhere.
+    Repartition {
+        /// The node.
+        node: String,
+        /// The number of the GPU.
+        gpu: usize,
+        /// `3g.40gb@4+1g.10gb@0`, `3g.40gb+1g.10gb` wherever they fit, or `whole`.
+        layout: String,
+    },
+    /// A quota says something else.
+    Quota {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Of what.
+        resource: String,
+        /// How much.
+        amount: Quantity,
+    },
+}
+
+/// A change that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("--what-if {edit}: {problem}")]
+pub struct EditError {
+    /// The change as it is written.
+    pub edit: String,
+    /// What is wrong with it, and what to do.
+    pub problem: String,
+}
+
+/// What a change does.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    /// What the engine is told.
+    pub(crate) events: Vec<Event>,
+    /// Pods that are gone for good.
+    pub(crate) lost: Vec<PodRef>,
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add { like, count } => write!(f, "add={like}:{count}"),
+            Self::Remove { node } => write!(f, "remove={node}"),
+            Self::Drain { node } => write!(f, "drain={node}"),
+            Self::Cordon { node } => write!(f, "cordon={node}"),
+            Self::LoseZone { zone } => write!(f, "lose-zone={zone}"),
+            Self::Repartition { node, gpu, layout } => {
+                write!(f, "repartition={node}/{gpu}:{layout}")
+            }
+            Self::Quota { namespace, name, resource, amount } => {
+                write!(f, "quota={namespace}/{name}:{resource}={amount}")
+            }
+        }
+    }
+}
+
+impl FromStr for Edit {
+    type Err = EditError;
+
+    fn from_str(text: &str) -> Result<Self, EditError> {
+        let error = |problem: String| EditError { edit: text.to_owned(), problem };
+        let (kind, rest) =
+            text.split_once('=').ok_or_else(|| error(format!("is no change; write {FORMS}")))?;
+        let name = |rest: &str| -> Result<String, EditError> {
+            match rest {
+                "" => Err(error("names nothing; write a name after the sign".to_owned())),
+                name => Ok(name.to_owned()),
+            }
+        };
+        match kind {
+            "add" => {
+                let (like, count) = rest.rsplit_once(':').unwrap_or((rest, "1"));
+                let count = count.parse().ok().filter(|count| (1..=NODES_MAX).contains(count));
+                let problem =
+                    || error(format!("write how many, 1 to {NODES_MAX}, after the colon"));
+                Ok(Self::Add { like: name(like)?, count: count.ok_or_else(problem)? })
+            }
+            "remove" => Ok(Self::Remove { node: name(rest)? }),
+            "drain" => Ok(Self::Drain { node: name(rest)? }),
+            "cordon" => Ok(Self::Cordon { node: name(rest)? }),
+            "lose-zone" => Ok(Self::LoseZone { zone: name(rest)? }),
+            "repartition" => {
+                let parts = rest.split_once(':').and_then(|(place, layout)| {
+                    let (node, gpu) = place.split_once('/')?;
+                    let number = gpu.strip_prefix("gpu-").unwrap_or(gpu);
+                    Some((node.to_owned(), number.parse().ok()?, layout.trim().to_owned()))
+                });
+                let form = "write repartition=NODE/GPU:LAYOUT, such as \
+                            repartition=node-a/0:3g.40gb@0+3g.40gb@4";
+                let (node, gpu, layout) = parts.ok_or_else(|| error(form.to_owned()))?;
+                Ok(Self::Repartition { node: name(&node)?, gpu, layout })
+            }
+            "quota" => {
+                let parts = rest.split_once(':').and_then(|(place, change)| {
+                    let (namespace, name) = place.split_once('/')?;
+                    let (resource, amount) = change.split_once('=')?;
+                    Some((namespace.to_owned(), name.to_owned(), resource.to_owned(), amount))
+                });
+                let form = "write quota=NAMESPACE/NAME:RESOURCE=AMOUNT, such as \
+                            quota=ml/gpus:requests.nvidia.com/gpu=16";
+                let (namespace, name, resource, amount) =
+                    parts.ok_or_else(|| error(form.to_owned()))?;
+                let amount = Quantity::parse(amount).map_err(|wrong| error(wrong.to_string()))?;
+                Ok(Self::Quota { namespace, name, resource, amount })
+            }
+            other => {
+                let known =
+                    ["add", "remove", "drain", "cordon", "lose-zone", "repartition", "quota"];
+                let meant = closest(other, &known)
+                    .map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+                Err(error(format!("{other:?} is no change{meant}; write {FORMS}")))
+            }
+        }
+    }
+}
+
+impl Edit {
+    /// Changes the cluster, and says what the engine is to be told.
+    pub(crate) fn apply(
+        &self,
+        cluster: &mut Cluster,
+        engine: &Engine,
+    ) -> Result<Changed, EditError> {
+        let mut changed = Changed::default();
+        match self {
+            Self::Add { like, count } => self.add(cluster, like, *count, &mut changed)?,
+            Self::Remove { node } => {
+                let at = self.position(cluster, node)?;
+                self.remove(cluster, at, &mut changed);
+            }
+            Self::LoseZone { zone } => {
+                let zones = || cluster.nodes.iter().map(ClusterNode::zone);
+                if zone.is_empty() || !zones().any(|one| one == zone) {
+                    let known = zones().filter(|zone| !zone.is_empty());
+                    return Err(self.unknown("zone", zone, known));
+                }
+                while let Some(at) = cluster.nodes.iter().position(|node| node.zone() == zone) {
+                    self.remove(cluster, at, &mut changed);
+                }
+            }
+            Self::Cordon { node } => {
+                let at = self.position(cluster, node)?;
+                cordon(&mut cluster.nodes[at], &mut changed);
+            }
+            Self::Drain { node } => {
+                let at = self.position(cluster, node)?;
+                cordon(&mut cluster.nodes[at], &mut changed);
+                let name = cluster.nodes[at].node.name.clone();
+                let stays = |pod: &PodObject| {
+                    pod.spec.controller.as_ref().is_some_and(|owner| &*owner.kind == "DaemonSet")
+                };
+                displace(cluster, &mut changed, |pod| {
+                    pod.node.as_ref() == Some(&name) && !stays(pod)
+                });
+            }
+            Self::Repartition { node, gpu, layout } => {
+                let at = self.position(cluster, node)?;
+                self.repartition(cluster, engine, (at, *gpu), layout, &mut changed)?;
+            }
+            Self::Quota { namespace, name, resource, amount } => {
+                let full = format!("{namespace}/{name}");
+                let of = |quota: &berth_model::policy::Quota| {
+                    format!("{}/{}", quota.namespace, quota.name)
+                };
+                let Some(at) = cluster.quotas.iter().position(|quota| of(quota) == full) else {
+                    let known: Vec<String> = cluster.quotas.iter().map(of).collect();
+                    return Err(self.unknown("quota", &full, known.iter().map(String::as_str)));
+                };
+                let quota = &mut cluster.quotas[at];
+                quota.hard.insert(ResourceName::new(resource.as_str()), *amount);
+                changed.events.push(Event::Quota(quota.clone()));
+            }
+        }
+        Ok(changed)
+    }
+
+    fn error(&self, problem: impl Into<String>) -> EditError {
+        EditError { edit: self.to_string(), problem: problem.into() }
+    }
+
+    fn unknown<'a>(
+        &self,
+        what: &str,
+        name: &str,
+        known: impl Iterator<Item = &'a str>,
+    ) -> EditError {
+        let mut known: Vec<&str> = known.collect();
+        known.sort_unstable();
+        known.dedup();
+        let remedy = match closest(name, &known) {
+            Some(meant) => format!("did you mean {meant:?}?"),
+            None if known.is_empty() => format!("the cluster has no {what}"),
+            None => {
+                let some: Vec<&str> = known.iter().take(5).copied().collect();
+                let more = if known.len() > some.len() { ", …" } else { "" };
+                format!("there are {}{more}", some.join(", "))
+            }
+        };
+        self.error(format!("there is no {what} {name:?}; {remedy}"))
+    }
+
+    fn position(&self, cluster: &Cluster, node: &str) -> Result<usize, EditError> {
+        let found = cluster.nodes.iter().position(|one| *one.node.name == *node);
+        found.ok_or_else(|| {
+            self.unknown("node", node, cluster.nodes.iter().map(|one| &*one.node.name))
+        })
+    }
+
+    fn add(
+        &self,
+        cluster: &mut Cluster,
+        like: &str,
+        count: u32,
+        changed: &mut Changed,
+    ) -> Result<(), EditError> {
+        let named = |node: &&ClusterNode| *node.node.name == *like;
+        let of_pool = |node: &&ClusterNode| node.pool() == like;
+        let found = cluster.nodes.iter().find(named).or_else(|| cluster.nodes.iter().find(of_pool));
+        let Some(original) = found.cloned() else {
+            if cluster.pools.iter().any(|pool| *pool.name == *like) {
+                return Err(self.error(format!("pool {like:?} has no node to copy")));
+            }
+            let nodes = cluster.nodes.iter();
+            let known = nodes.flat_map(|node| [&*node.node.name, node.pool()]);
+            return Err(self.unknown("node or pool", like, known.filter(|name| !name.is_empty())));
+        };
+        let daemons: Vec<PodObject> = cluster
+            .pods
+            .iter()
+            .filter(|pod| pod.node.as_ref() == Some(&original.node.name))
+            .filter(|pod| {
+                pod.spec.controller.as_ref().is_some_and(|owner| &*owner.kind == "DaemonSet")
+            })
+            .cloned()
+            .collect();
+        let mut number = 0;
+        for _ in 0..count {
+            let name = loop {
+                number += 1;
+                let name = format!("{}-new-{number}", original.node.name);
+                if cluster.node(&name).is_none() {
+                    break Arc::<str>::from(name);
+                }
+            };
+            let node = copy(&original, &name);
+            changed.events.extend(node.events().map_err(|problem| self.error(problem))?);
+            cluster.nodes.push(node);
+            for daemon in &daemons {
+                let mut pod = daemon.clone();
+                pod.uid = format!("{name}/{}", daemon.uid).into();
+                pod.node = Some(name.clone());
+                changed.events.push(Event::Pod(pod.clone()));
+                cluster.pods.push(pod);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, cluster: &mut Cluster, at: usize, changed: &mut Changed) {
+        let node = cluster.nodes.remove(at);
+        let name = node.node.name;
+        displace(cluster, changed, |pod| pod.node.as_ref() == Some(&name));
+        changed.events.push(Event::Topology { node: name.clone(), topology: None });
+        changed.events.push(Event::NodeGone(name));
+    }
+
+    fn repartition(
+        &self,
+        cluster: &mut Cluster,
+        engine: &Engine,
+        (at, number): (usize, usize),
+        layout: &str,
+        changed: &mut Changed,
+    ) -> Result<(), EditError> {
+        let mut node = cluster.nodes[at].clone();
+        let count = node.gpus.len();
+        let Some(gpu) = node.gpus.get_mut(number) else {
+            let problem = match count {
+                0 => format!("{} has no GPUs", node.node.name),
+                1 => format!("{} has only GPU 0", node.node.name),
+                _ => format!("{} has GPUs 0 to {}", node.node.name, count - 1),
+            };
+            return Err(self.error(problem));
+        };
+        let holders = holders(engine, &cluster.nodes[at], number, &cluster.pods);
+        gpu.mig = self.layout(gpu, layout)?;
+        if gpu.mig.is_some() && node.naming.mig == MigStrategy::None {
+            node.naming.mig = MigStrategy::Mixed;
+        }
+        node.offer_anew().map_err(|problem| self.error(problem.to_string()))?;
+        let events = node.events().map_err(|problem| self.error(problem))?;
+        cluster.nodes[at] = node;
+        displace(cluster, changed, |pod| holders.contains(&pod.uid));
+        changed.events.extend(events);
+        Ok(())
+    }
+
+    fn layout(&self, gpu: &Gpu, text: &str) -> Result<Option<Layout>, EditError> {
+        if matches!(text, "whole" | "off") {
+            return Ok(None);
+        }
+        let board = Board::by_product(&gpu.product, Some(gpu.memory_bytes >> 20))
+            .or_else(|_| Board::by_product(&gpu.product, None))
+            .map_err(|problem| self.error(problem.to_string()))?;
+        if text.contains('@') {
+            let layout = Layout::parse(board, text);
+            return layout.map(Some).map_err(|problem| self.error(problem.to_string()));
+        }
+        let mut wanted = Vec::new();
+        for name in text.split('+').map(str::trim).filter(|name| !name.is_empty()) {
+            let profile = board.profile(name).map_err(|problem| self.error(problem.to_string()))?;
+            wanted.push(profile);
+        }
+        let empty = Layout::empty(board).map_err(|problem| self.error(problem.to_string()))?;
+        let layout = empty.with_all(&wanted).filter(|layout| !layout.is_empty());
+        layout.map(Some).ok_or_else(|| {
+            self.error(format!("no {} can be divided into {text}; ask for less", board.product()))
+        })
+    }
+}
+
+/// Another node like this one, new and empty.
+fn copy(original: &ClusterNode, name: &Arc<str>) -> ClusterNode {
+    let mut node = original.clone();
+    node.node.name = name.clone();
+    node.node.unschedulable = false;
+    node.node.taints.retain(|taint| !taint.key.starts_with("node.kubernetes.io/"));
+    node.node.images.clear();
+    let labels: Labels = node
+        .node
+        .labels
+        .iter()
+        .map(|(key, value)| {
+            let own = key.as_ref() == "kubernetes.io/hostname";
+            (key.clone(), if own { name.clone() } else { value.clone() })
+        })
+        .collect();
+    node.node.labels = labels;
+    node
+}
+
+fn cordon(node: &mut ClusterNode, changed: &mut Changed) {
+    node.node.unschedulable = true;
+    changed.events.push(Event::Node(node.node.clone()));
+}
+
+/// Pods lose their place; what makes them makes others, which look for one.
+fn displace(cluster: &mut Cluster, changed: &mut Changed, goes: impl Fn(&PodObject) -> bool) {
+    let (gone, stay): (Vec<PodObject>, Vec<PodObject>) =
+        std::mem::take(&mut cluster.pods).into_iter().partition(|pod| goes(pod));
+    cluster.pods = stay;
+    for pod in gone {
+        changed.events.push(Event::PodGone(pod.uid.clone()));
+        let daemon = pod.spec.controller.as_ref().is_some_and(|owner| &*owner.kind == "DaemonSet");
+        if is_made_anew(&pod) {
+            let new = made_anew(&pod, cluster.now_ms);
+            changed.events.push(Event::Pod(new.clone()));
+            cluster.pods.push(new);
+        } else if !daemon {
+            changed.lost.push(named(&pod));
+        }
+    }
+}
+
+/// UIDs of pods that have, or may have, a part of a GPU. Where nothing is known of the node's inside,
+/// all that ask for any GPU there.
+fn holders(engine: &Engine, node: &ClusterNode, gpu: usize, pods: &[PodObject]) -> Vec<Arc<str>> {
+    let here = pods.iter().filter(|pod| pod.node.as_ref() == Some(&node.node.name));
+    let kubelet = engine.kubelet(&node.node.name).filter(|(_, believed)| *believed);
+    let has = |pod: &&PodObject| {
+        let Some((kubelet, held)) =
+            kubelet.and_then(|(kubelet, _)| Some((kubelet, kubelet.assignment(&pod.uid)?)))
+        else {
+            let mut containers = pod.spec.pod.containers.iter();
+            return containers.any(|container| {
+                let mut asked = container.resources.requests.keys();
+                asked.any(|name| name.as_str().starts_with("nvidia.com/"))
+            });
+        };
+        held.containers.iter().flat_map(|one| &one.devices).any(|given| {
+            let pool = kubelet.pools().nth(given.pool);
+            let of_gpu = |at: usize| {
+                let device = pool.and_then(|pool| pool.devices.get(at));
+                let part = device.and_then(|device| part_of(&node.gpus, &device.id));
+                part.is_some_and(|part| part.gpu == gpu)
+            };
+            given.devices.iter().any(of_gpu)
+        })
+    };
+    here.filter(has).map(|pod| pod.uid.clone()).collect()
+}
