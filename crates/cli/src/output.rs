@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
+use berth_lint::{Paint, render_problem};
 use berth_manifest::LoadError;
 use clap::ValueEnum;
 
@@ -62,12 +63,12 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(UNUSABLE)
 }
 
-/// What is wrong with files, with the line it is in.
-pub(crate) fn load_failed(error: &LoadError) -> anyhow::Error {
-    match error {
-        LoadError::Text(problem) => anyhow!("{problem}\n{}", problem.snippet().trim_end()),
-        LoadError::File { .. } => anyhow!("{error}"),
-    }
+/// Says what is wrong with files, with the line it is in, and that they could not be used.
+pub(crate) fn refused(error: &LoadError) -> ExitCode {
+    let is_coloured = Colour::Auto.is_on(&io::stderr());
+    let paint = if is_coloured { Paint::Coloured } else { Paint::Plain };
+    complain(&render_problem(error, paint));
+    ExitCode::from(UNUSABLE)
 }
 
 /// Writes a file as a whole or not at all.

@@ -12,8 +12,7 @@ use berth_sim::experiment::{Division, KubeletPolicy, Setup};
 use berth_sim::latency::Speed;
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::output;
-use crate::sim::{Into_, play};
+use crate::sim::{Destination, play};
 
 /// Replay public traces, policies side by side
 #[derive(Args)]
@@ -63,7 +62,7 @@ struct Openb {
     #[arg(long, default_value_t = 42)]
     seed: u64,
     #[command(flatten)]
-    into: Into_,
+    into: Destination,
 }
 
 #[derive(Args)]
@@ -93,7 +92,7 @@ struct Requests {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    into: Into_,
+    into: Destination,
 }
 
 fn setup(name: &str, profile: Profile, kubelet: KubeletPolicy) -> Setup {
@@ -107,7 +106,7 @@ fn setup(name: &str, profile: Profile, kubelet: KubeletPolicy) -> Setup {
 }
 
 fn read(path: &Path) -> anyhow::Result<(String, String)> {
-    let source = berth_manifest::read_file(path).map_err(|error| output::load_failed(&error))?;
+    let source = berth_manifest::read_file(path).map_err(|error| anyhow!("{error}"))?;
     Ok((source.name.to_string(), source.text.to_string()))
 }
 

@@ -22,12 +22,12 @@ pub(crate) struct Sim {
     #[arg(long)]
     seed: Option<u64>,
     #[command(flatten)]
-    into: Into_,
+    into: Destination,
 }
 
 /// Where a report goes.
 #[derive(Args)]
-pub(crate) struct Into_ {
+pub(crate) struct Destination {
     /// Write the whole report as JSON to this file; - is standard output, instead of the summary
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Sim {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut experiment = match berth_scenario::scenario::load(&self.scenario) {
             Ok(experiment) => experiment,
-            Err(error) => return Err(output::load_failed(&error)),
+            Err(error) => return Ok(output::refused(&error)),
         };
         experiment.seed = self.seed.unwrap_or(experiment.seed);
         play(&experiment, &self.into)
@@ -48,7 +48,7 @@ impl Sim {
 }
 
 /// Runs an experiment and writes what came of it.
-pub(crate) fn play(experiment: &Experiment, into: &Into_) -> anyhow::Result<ExitCode> {
+pub(crate) fn play(experiment: &Experiment, into: &Destination) -> anyhow::Result<ExitCode> {
     let bar = ProgressBar::new(100 * experiment.setups.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{msg:24!} {bar:40} {percent:>3} %") {
         bar.set_style(style);
@@ -66,7 +66,7 @@ pub(crate) fn play(experiment: &Experiment, into: &Into_) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(report: &Report, into: &Into_) -> anyhow::Result<()> {
+fn write(report: &Report, into: &Destination) -> anyhow::Result<()> {
     let json = serde_json::to_string(report).context("the report cannot be written as JSON")?;
     let is_stdout = |path: &Path| path.as_os_str() == "-";
     match &into.json {

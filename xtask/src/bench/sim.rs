@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 use berth_engine::Profile;
+use berth_scenario::scenario::load;
 use berth_scenario::traces::{openb, requests, serving};
 use berth_sim::experiment::{Division, Experiment, KubeletPolicy, Setup};
 
@@ -20,6 +21,9 @@ pub(crate) fn run(data: Option<&Path>) -> Result<()> {
         "{:<26} {:<24} {:>9} {:>11} {:>9} {:>10} {:>9}",
         "experiment", "setup", "seconds", "decisions", "pods", "allocated", "peak MiB"
     );
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/48-gpus/scenario.yaml");
+    let example = load(&example).map_err(|error| anyhow!("{error}"))?;
+    measure("48 GPUs, 90 days", &example)?;
     let Some(data) = data else {
         println!("the replays need --data DIR: the directory that holds openb/ and servegen/");
         return Ok(());
