@@ -549,8 +549,8 @@ fn setups(spec: &Spec) -> Result<Vec<sim::Setup>> {
     let one = |(at, setup): (usize, &file::Setup)| {
         let profile = match setup.scheduler {
             file::Scheduler::Berth => Profile::Berth,
-            file::Scheduler::KubeScheduler => Profile::KubeScheduler,
-            file::Scheduler::KubeSchedulerPacking => Profile::KubeSchedulerPacking,
+            file::Scheduler::Kube => Profile::KubeScheduler,
+            file::Scheduler::KubePacking => Profile::KubeSchedulerPacking,
         };
         let kubelet = match setup.kubelet.as_deref() {
             None | Some("as-described") => sim::KubeletPolicy::AsDescribed,

@@ -358,8 +358,10 @@ pub(crate) struct Consolidate {
 pub(crate) enum Scheduler {
     #[default]
     Berth,
-    KubeScheduler,
-    KubeSchedulerPacking,
+    #[serde(rename = "kube-scheduler")]
+    Kube,
+    #[serde(rename = "kube-scheduler-packing")]
+    KubePacking,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]

@@ -302,10 +302,13 @@ fn amounts(cpu_milli: i64, memory_bytes: i64) -> ResourceList {
     .collect()
 }
 
+/// CPU, memory, GPUs, the part of each, and their models.
+type Asked = (i64, i64, usize, u16, Vec<String>);
+
 /// Templates by what they ask for: pods that ask alike share one.
 #[derive(Default)]
 struct Templates {
-    known: BTreeMap<(i64, i64, usize, u16, Vec<String>), Arc<PodSpec>>,
+    known: BTreeMap<Asked, Arc<PodSpec>>,
 }
 
 impl Templates {
