@@ -362,7 +362,8 @@ fn port_holders(view: View<'_>, spec: &PodSpec, evictable: &[PodIx]) -> Option<V
             evictable.contains(pod).then(|| holders.push(*pod))?;
         }
     }
-    Some(holders)
+    // By importance; ports are listed as their pods came.
+    Some(evictable.iter().filter(|pod| holders.contains(pod)).copied().collect())
 }
 
 fn missing(requests: &Amounts, view: View<'_>, part: Option<PartMissing>) -> Option<Missing> {

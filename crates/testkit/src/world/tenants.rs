@@ -430,6 +430,7 @@ fn unit(resource: &ResourceName, labels: &Labels) -> Option<(i128, i128)> {
         // One of seven slices with one of eight parts of the memory; three with four.
         "nvidia.com/mig-1g.10gb" => Some((GPU * 15 / 112, 0)),
         "nvidia.com/mig-3g.40gb" => Some((GPU * 52 / 112, 0)),
+        "nvidia.com/mig-7g.80gb" => Some((GPU, 0)),
         _ => None,
     }
 }
