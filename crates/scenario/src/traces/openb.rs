@@ -22,7 +22,7 @@ use berth_model::spec::{GpuNeed, PodSpec};
 use berth_sim::experiment::{Experiment, Job, NodeSetup, Setup, Sharing, Workload, WorkloadKind};
 use berth_sim::report::WorkloadOutline;
 
-use super::{Table, TraceError};
+use super::{Row, Table, TraceError};
 
 const MIB: i64 = 1 << 20;
 const MODEL_LABEL: &str = "nvidia.com/gpu.product";
@@ -82,23 +82,35 @@ pub fn read_nodes(file: &str, text: &str) -> Result<Vec<OpenbNode>, TraceError> 
 pub fn read_pods(file: &str, text: &str) -> Result<Vec<OpenbPod>, TraceError> {
     let table = Table::new(file, text)?;
     let has_times = table.has("creation_time") && table.has("deletion_time");
+    // Pods that were still there when the trace ended have no time of deletion.
+    let is_over = |row: &Row<'_>| {
+        Ok(has_times
+            && !row.text("creation_time")?.is_empty()
+            && !row.text("deletion_time")?.is_empty())
+    };
     table
         .rows()
         .map(|row| {
             let seconds = |column| row.number(column, 1e12).map(|at| (at * 1000.0) as i64);
+            let gpus = row.count("num_gpu", 64)? as usize;
+            let gpu_milli = row.count("gpu_milli", 1000)? as u16;
+            if gpus > 0 && gpu_milli < 1000 && (gpus > 1 || gpu_milli == 0) {
+                let what = format!("{gpus} GPUs of {gpu_milli} thousandths");
+                return Err(row.error(format!("{what}; a part must be of one GPU")));
+            }
             let models = if table.has("gpu_spec") { row.text("gpu_spec")? } else { "" };
             Ok(OpenbPod {
                 name: row.text("name")?.to_owned(),
                 cpu_milli: row.count("cpu_milli", 1_024_000)? as i64,
                 memory_bytes: row.count("memory_mib", 1 << 30)? as i64 * MIB,
-                gpus: row.count("num_gpu", 64)? as usize,
-                gpu_milli: row.count("gpu_milli", 1000)? as u16,
+                gpus,
+                gpu_milli,
                 models: models
                     .split('|')
                     .filter(|one| !one.is_empty())
                     .map(str::to_owned)
                     .collect(),
-                life_ms: if has_times {
+                life_ms: if is_over(&row)? {
                     Some((seconds("creation_time")?, seconds("deletion_time")?))
                 } else {
                     None

@@ -1,6 +1,6 @@
 //! Reads Alibaba's openb cluster: machines and lists of pods, as CSV.
 //!
-//! Owns the files' columns and what can be wrong with them. The files are not part of this
+//! Owns which files there are, and what packing makes of them. The files are not part of this
 //! repository; `cluster-trace-gpu-v2023` of alibaba/clusterdata has them.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use berth_packing::fleet::Capacity;
 use berth_packing::request::{GpuAsk, Models, Part, Request, WHOLE_MILLI};
+use berth_scenario::traces::openb::{self, OpenbNode, OpenbPod};
 
 const NODES: &str = "openb_node_list_gpu_node.csv";
 const PODS: &str = "openb_pod_list_";
-const MIB: u64 = 1 << 20;
 
 /// A cluster, in the order of its nodes' names.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl Directory {
 
     pub(crate) fn cluster(&self) -> Result<Cluster> {
         let path = self.openb.join(NODES);
-        read_cluster(&text(&path)?).with_context(|| path.display().to_string())
+        read_cluster(&path.display().to_string(), &text(&path)?)
     }
 
     /// Names of all lists, `default` first.
@@ -76,7 +76,7 @@ impl Directory {
 
     pub(crate) fn list(&self, name: &str, cluster: &Cluster) -> Result<PodList> {
         let path = self.openb.join(format!("{PODS}{name}.csv"));
-        let pods = read_pods(&text(&path)?, cluster).with_context(|| path.display().to_string())?;
+        let pods = read_pods(&path.display().to_string(), &text(&path)?, cluster)?;
         Ok(PodList { name: name.to_owned(), pods })
     }
 }
@@ -98,93 +98,52 @@ impl Cluster {
     }
 }
 
-/// A CSV line by column name.
-struct Row<'a> {
-    line: usize,
-    columns: &'a BTreeMap<&'a str, usize>,
-    fields: Vec<&'a str>,
-}
-
-impl<'a> Row<'a> {
-    fn text(&self, column: &str) -> Result<&'a str> {
-        let at = self.columns.get(column);
-        let at = at.with_context(|| format!("line 1: the column `{column}` is missing"))?;
-        let field = self.fields.get(*at);
-        field.copied().with_context(|| format!("line {}: no `{column}`", self.line))
-    }
-
-    fn number(&self, column: &str, max: u64) -> Result<u64> {
-        let text = self.text(column)?;
-        let number: Option<u64> = text.parse().ok().filter(|number| *number <= max);
-        let line = self.line;
-        number.with_context(|| {
-            format!("line {line}: `{column}` is {text:?}, not a whole number up to {max}")
-        })
-    }
-}
-
-/// Reads every line after the first, which names the columns, and sorts by the given one.
-fn rows<T>(text: &str, name: &str, mut read: impl FnMut(&Row<'_>) -> Result<T>) -> Result<Vec<T>> {
-    let mut lines = text.lines().enumerate();
-    let (_, header) = lines.next().context("line 1: the file is empty")?;
-    let columns: BTreeMap<&str, usize> = header.split(',').zip(0..).collect();
-    let mut read_rows = Vec::new();
-    for (at, line) in lines.filter(|(_, line)| !line.is_empty()) {
-        let row = Row { line: at + 1, columns: &columns, fields: line.split(',').collect() };
-        read_rows.push((row.text(name)?.to_owned(), read(&row)?));
-    }
-    ensure!(!read_rows.is_empty(), "nothing after line 1");
-    read_rows.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(read_rows.into_iter().map(|(_, row)| row).collect())
-}
-
-fn read_cluster(text: &str) -> Result<Cluster> {
+fn read_cluster(file: &str, text: &str) -> Result<Cluster> {
+    let mut nodes = openb::read_nodes(file, text)?;
+    ensure!(!nodes.is_empty(), "{file}: nothing after line 1");
+    nodes.sort_by(|one, other| one.name.cmp(&other.name));
     let mut models = BTreeMap::new();
-    let machines = rows(text, "sn", |row| {
-        let model = row.text("model")?;
+    let machine = |node: OpenbNode| {
         let next = u8::try_from(models.len()).ok().filter(|next| *next < 64);
-        let next = next.with_context(|| format!("line {}: more than 64 models", row.line))?;
+        let next = next.with_context(|| format!("{file}: more than 64 models"))?;
         Ok(Capacity {
-            cpu_milli: row.number("cpu_milli", 1 << 32)?,
-            memory_bytes: row.number("memory_mib", 1 << 32)? * MIB,
-            gpus: u16::try_from(row.number("gpu", 64)?)?,
-            model: *models.entry(model.to_owned()).or_insert(next),
+            cpu_milli: u64::try_from(node.cpu_milli)?,
+            memory_bytes: u64::try_from(node.memory_bytes)?,
+            gpus: u16::try_from(node.gpus)?,
+            model: *models.entry(node.model).or_insert(next),
         })
-    })?;
+    };
+    let machines = nodes.into_iter().map(machine).collect::<Result<_>>()?;
     Ok(Cluster { machines, models })
 }
 
-fn read_pods(text: &str, cluster: &Cluster) -> Result<Vec<Request>> {
-    let has_models = text.lines().next().is_some_and(|header| header.contains("gpu_spec"));
-    rows(text, "name", |row| {
-        let gpus = u16::try_from(row.number("num_gpu", 64)?)?;
-        let milli = u16::try_from(row.number("gpu_milli", u64::from(WHOLE_MILLI))?)?;
-        ensure!(
-            gpus == 0 || milli == WHOLE_MILLI || gpus == 1 && milli > 0,
-            "line {}: {gpus} GPUs of {milli} thousandths; a part must be of one GPU",
-            row.line
-        );
-        let gpus = match gpus {
+fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Request>> {
+    let mut pods = openb::read_pods(file, text)?;
+    ensure!(!pods.is_empty(), "{file}: nothing after line 1");
+    pods.sort_by(|one, other| one.name.cmp(&other.name));
+    let request = |pod: OpenbPod| {
+        let gpus = match pod.gpus {
             0 => GpuAsk::None,
-            _ if milli == WHOLE_MILLI => GpuAsk::Whole(gpus),
-            _ => GpuAsk::Share(Part::even(milli)),
+            gpus if pod.gpu_milli == WHOLE_MILLI => GpuAsk::Whole(u16::try_from(gpus)?),
+            _ => GpuAsk::Share(Part::even(pod.gpu_milli)),
         };
-        let spec = if has_models && gpus != GpuAsk::None { row.text("gpu_spec")? } else { "" };
+        let models = if gpus == GpuAsk::None { &[] } else { pod.models.as_slice() };
         Ok(Request {
-            cpu_milli: row.number("cpu_milli", 1 << 32)?,
-            memory_bytes: row.number("memory_mib", 1 << 32)? * MIB,
+            cpu_milli: u64::try_from(pod.cpu_milli)?,
+            memory_bytes: u64::try_from(pod.memory_bytes)?,
             gpus,
-            models: read_models(spec, cluster),
+            models: known_models(models, cluster),
         })
-    })
+    };
+    pods.into_iter().map(request).collect()
 }
 
 /// Models that no node has are left out, as nothing can run there.
-fn read_models(spec: &str, cluster: &Cluster) -> Models {
-    if spec.is_empty() {
+fn known_models(models: &[String], cluster: &Cluster) -> Models {
+    if models.is_empty() {
         return Models::ANY;
     }
-    let known = spec.split('|').filter_map(|model| cluster.models.get(model));
+    let known = models.iter().filter_map(|model| cluster.models.get(model));
     Models(known.fold(0, |models, model| models | 1 << model))
 }
 
@@ -197,12 +156,12 @@ mod tests {
 
     fn pods(lines: &str) -> Result<Vec<Request>> {
         let header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos";
-        read_pods(&format!("{header}\n{lines}"), &read_cluster(NODES_CSV)?)
+        read_pods("pods.csv", &format!("{header}\n{lines}"), &read_cluster("nodes.csv", NODES_CSV)?)
     }
 
     #[test]
     fn nodes_come_in_the_order_of_their_names() {
-        let cluster = read_cluster(NODES_CSV).unwrap();
+        let cluster = read_cluster("nodes.csv", NODES_CSV).unwrap();
         assert_eq!(cluster.machines.iter().map(|node| node.gpus).collect::<Vec<_>>(), [8, 2]);
         assert_eq!(cluster.gpu_milli(), 10_000);
     }
@@ -221,8 +180,8 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_the_column() {
         for (lines, told) in [
-            ("a,1,2,1,470,,LS\nb,x,2,1,470,,LS", "line 3: `cpu_milli` is \"x\""),
-            ("a,1,2", "line 2: no `num_gpu`"),
+            ("a,1,2,1,470,,LS\nb,x,2,1,470,,LS", "pods.csv:3: `cpu_milli` is \"x\""),
+            ("a,1,2", "pods.csv:2: the line ends before `num_gpu`"),
             ("a,1,2,1,1001,,LS", "`gpu_milli` is \"1001\", not a whole number up to 1000"),
             ("a,1,2,2,500,,LS", "2 GPUs of 500 thousandths"),
             ("", "nothing after line 1"),
@@ -230,7 +189,8 @@ mod tests {
             let error = format!("{:#}", pods(lines).unwrap_err());
             assert!(error.contains(told), "{error}");
         }
-        let error = format!("{:#}", read_cluster("sn,gpu,model\na,1,T4\n").unwrap_err());
+        let error =
+            format!("{:#}", read_cluster("nodes.csv", "sn,gpu,model\na,1,T4\n").unwrap_err());
         assert!(error.contains("the column `cpu_milli` is missing"), "{error}");
     }
 
