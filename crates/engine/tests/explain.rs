@@ -191,7 +191,7 @@ impl World {
                 node.unschedulable = false;
                 self.bare_node(node);
             }
-            Remedy::Repartition { .. } => panic!("no world here has MIG slices"),
+            Remedy::Repartition { .. } => unreachable!("no world here has MIG slices"),
             Remedy::Loosen { node } => {
                 let kind = NodeKind { policy: TopologyPolicy::BestEffort, ..self.kind.clone() };
                 let topology = Some(kind.topology().unwrap());
