@@ -237,7 +237,7 @@ fn what_cannot_be_is_told_with_its_place() {
             exported(
                 "zones: [{name: node-0, type: Node, resources: [{name: cpu, capacity: much}]}]\n",
             ),
-            "dump.yaml:14:69: NodeResourceTopology a: zones[0].resources[0].capacity: ",
+            "dump.yaml:14:70: NodeResourceTopology a: zones[0].resources[0].capacity: ",
         ),
         (
             exported(

@@ -212,7 +212,7 @@ fn what_cannot_be_is_told_with_its_place() {
     for (text, expected) in [
         (
             with_class,
-            "work.yaml:8:30: Job team/job: spec.template.spec.priorityClassName: no PriorityClass \
+            "work.yaml:8:31: Job team/job: spec.template.spec.priorityClassName: no PriorityClass \
              \"gold\" is known; ",
         ),
         (
