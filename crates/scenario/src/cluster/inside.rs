@@ -94,11 +94,14 @@ struct Part {
     free: BTreeMap<ResourceName, u64>,
 }
 
+/// The value that stands under a name.
+type Find<'a> = Box<dyn Fn(&str) -> Option<&'a str> + 'a>;
+
 /// How the kubelet is set up, in the words of its configuration file, wherever they stand.
 struct Policies<'a> {
     /// Whether it follows from what parts keep back that something is pinned.
     inferred: bool,
-    find: Box<dyn Fn(&str) -> Option<&'a str> + 'a>,
+    find: Find<'a>,
     field: Box<dyn Fn(&str) -> FieldPath + 'a>,
 }
 
