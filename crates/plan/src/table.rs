@@ -173,9 +173,8 @@ fn numbers(all: impl Iterator<Item = usize>) -> String {
     if ranges.is_empty() {
         return "-".to_owned();
     }
-    let shown = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let shown = ranges.iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     });
     shown.collect::<Vec<_>>().join(",")
 }
