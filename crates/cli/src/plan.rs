@@ -21,7 +21,8 @@ use crate::output::{self, Colour};
 /// Show where work would go in a cluster, what would not fit and why, and what it would cost.
 ///
 /// Pods that wait in the cluster already are placed too. Exit codes: 0 if every pod of the manifests
-/// has a place, 1 if one has none, 2 if the input cannot be used.
+/// has a place, 1 if one has none or a pod of the cluster has lost its own by a change, 2 if the input
+/// cannot be used.
 #[derive(Args)]
 pub(crate) struct Plan {
     /// Manifests of what is to come: files and directories; `-` is standard input.
@@ -103,8 +104,7 @@ impl Plan {
             }
         };
         output::say(&text)?;
-        let (pods, placed) = plan.counts();
-        Ok(if placed < pods { ExitCode::from(output::FOUND) } else { ExitCode::SUCCESS })
+        Ok(if plan.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(output::FOUND) })
     }
 
     fn make(&self, edits: &[Edit]) -> anyhow::Result<Report> {

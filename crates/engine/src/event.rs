@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use berth_kubelet::{ConfigError, Kubelet, KubeletConfig};
+use berth_kubelet::{Admission, AdoptError, ConfigError, Kubelet, KubeletConfig};
 use berth_model::device::DevicePool;
 use berth_model::dra::slice::ResourceSlice;
 use berth_model::dra::{self, DeviceClass};
@@ -85,17 +85,29 @@ impl NodeTopology {
             && one.config() == two.config()
     }
 
+    /// The same with what a pod of this UID is known to hold there, so that it need not be worked out.
+    /// It counts for pods that are on the node when the topology is told, while they are.
+    pub fn with_held(mut self, uid: &str, held: &Admission) -> Result<Self, AdoptError> {
+        self.kubelet.adopt(uid, held)?;
+        Ok(self)
+    }
+
     /// Whether both say the same.
     pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         let (one, two) = (&self.kubelet, &other.kubelet);
+        let held = |kubelet: &Kubelet| -> Vec<Option<Admission>> {
+            kubelet.pods().map(|pod| kubelet.assignment(pod)).collect()
+        };
         Arc::ptr_eq(self, other)
             || one.machine() == two.machine()
                 && one.config() == two.config()
                 && one.pools().eq(two.pools())
                 && self.gpus == other.gpus
+                && one.pods().eq(two.pods())
+                && held(one) == held(two)
     }
 
-    /// The kubelet of such a node, with no pods.
+    /// The kubelet of such a node, with no pods but those of which is known what they hold.
     pub fn empty_kubelet(&self) -> &Kubelet {
         &self.kubelet
     }

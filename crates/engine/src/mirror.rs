@@ -67,10 +67,16 @@ impl Step {
 }
 
 impl Mirror {
-    /// Of a node with no pods.
-    pub(crate) fn new(topology: &NodeTopology) -> Self {
+    /// Of a node with no pods yet. Of those that come, what they hold may be known.
+    pub(crate) fn new(topology: &NodeTopology, comes: impl Fn(&str) -> bool) -> Self {
+        let mut kubelet = topology.empty_kubelet().clone();
+        let gone: Vec<String> =
+            kubelet.pods().filter(|pod| !comes(pod)).map(str::to_owned).collect();
+        for pod in gone {
+            kubelet.remove(&pod);
+        }
         Self {
-            kubelet: topology.empty_kubelet().clone(),
+            kubelet,
             admitted: Vec::new(),
             refused: Vec::new(),
             doubtful: Vec::new(),

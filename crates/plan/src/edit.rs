@@ -8,9 +8,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use berth_engine::Engine;
-use berth_engine::event::Event;
+use berth_engine::event::{Event, NodeTopology};
 use berth_manifest::closest;
 use berth_model::gpu::{Gpu, MigStrategy, part_of};
+use berth_model::idset::DeviceSet;
 use berth_model::label::Labels;
 use berth_model::mig::{Board, Layout};
 use berth_model::quantity::Quantity;
@@ -352,10 +353,18 @@ impl Edit {
             node.naming.mig = MigStrategy::Mixed;
         }
         node.offer_anew().map_err(|problem| self.error(problem.to_string()))?;
-        let events = node.events().map_err(|problem| self.error(problem))?;
-        cluster.nodes[at] = node;
+        let topology = node.topology().map_err(|problem| self.error(problem))?;
+        let name = node.node.name.clone();
         displace(cluster, changed, |pod| holders.contains(&pod.uid));
-        changed.events.extend(events);
+        let stay = cluster.pods.iter().filter(|pod| pod.node.as_ref() == Some(&name));
+        let topology = topology.map(|topology| {
+            Arc::new(stay.fold(NodeTopology::clone(&topology), |topology, pod| {
+                keeping(topology, engine, &name, &pod.uid)
+            }))
+        });
+        changed.events.push(Event::Node(node.node.clone()));
+        changed.events.push(Event::Topology { node: name, topology });
+        cluster.nodes[at] = node;
         Ok(())
     }
 
@@ -381,6 +390,32 @@ impl Edit {
             self.error(format!("no {} can be divided into {text}; ask for less", board.product()))
         })
     }
+}
+
+/// The topology with what a pod has now, as far as it is still there: dividing one GPU takes nothing
+/// from those who have others.
+fn keeping(topology: NodeTopology, engine: &Engine, node: &str, uid: &str) -> NodeTopology {
+    let Some((before, true)) = engine.kubelet(node) else { return topology };
+    let Some(mut held) = before.assignment(uid) else { return topology };
+    let after = topology.empty_kubelet();
+    for given in held.containers.iter_mut().flat_map(|one| &mut one.devices) {
+        let Some(pool) = after.pool_of(given.resource.as_str()) else { return topology };
+        let (Some(old), Some(new)) = (before.pools().nth(given.pool), after.pools().nth(pool))
+        else {
+            return topology;
+        };
+        let again = |set: DeviceSet| -> DeviceSet {
+            let ids = set.iter().filter_map(|at| old.devices.get(at));
+            ids.filter_map(|one| new.devices.iter().position(|other| other.id == one.id)).collect()
+        };
+        let devices = again(given.devices);
+        if devices.len() < given.devices.len() {
+            return topology;
+        }
+        (given.pool, given.devices) = (pool, devices);
+        (given.certain, given.candidates) = (again(given.certain), again(given.candidates));
+    }
+    topology.clone().with_held(uid, &held).unwrap_or(topology)
 }
 
 /// Another node like this one, new and empty.

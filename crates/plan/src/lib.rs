@@ -72,6 +72,8 @@ pub fn plan(question: &Question<'_>) -> Result<Plan, PlanError> {
     engine.rollback(checkpoint);
     let before = before?;
     let mut cluster = question.cluster.clone();
+    // What was seen is not what would be.
+    cluster.nodes.iter_mut().for_each(|node| node.reported_free.clear());
     let mut lost = Vec::new();
     for edit in question.what_if {
         let changed = edit.apply(&mut cluster, &engine)?;
@@ -80,6 +82,9 @@ pub fn plan(question: &Question<'_>) -> Result<Plan, PlanError> {
     }
     let mut after = Run::new(&mut engine, question, &cluster)?.settle()?;
     after.lost.splice(0..0, lost);
+    let known = std::mem::take(&mut after.notes);
+    after.notes.clone_from(&before.notes);
+    after.notes.extend(known.into_iter().filter(|note| !before.notes.contains(note)));
     after.what_if = question.what_if.iter().map(ToString::to_string).collect();
     after.difference = Some(difference::between(&before, &after));
     Ok(after)

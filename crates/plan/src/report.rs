@@ -42,6 +42,12 @@ impl Plan {
             self.workloads.iter().flat_map(|one| &one.unplaced).map(|one| one.pods.len()).sum();
         (placed + waiting, placed)
     }
+
+    /// Whether every pod of the manifests has a place, and no pod has lost its own by the changes.
+    pub fn is_complete(&self) -> bool {
+        let (pods, placed) = self.counts();
+        placed == pods && self.difference.as_ref().is_none_or(|one| one.unplaced.is_empty())
+    }
 }
 
 /// A pod, by name.

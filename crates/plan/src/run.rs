@@ -380,6 +380,12 @@ impl<'a> Run<'a> {
             notes: std::mem::take(&mut self.notes),
             ..Plan::default()
         };
+        let mut by_workload: BTreeMap<Option<usize>, Vec<Arc<str>>> = BTreeMap::new();
+        for uid in &self.order {
+            let workload = self.seekers.get(uid).map(|seeker| seeker.workload);
+            by_workload.entry(workload.flatten()).or_default().push(uid.clone());
+        }
+        let mut pods_of = |number| by_workload.remove(&number).unwrap_or_default();
         for (number, workload) in self.question.workloads.iter().enumerate() {
             let outline = &workload.outline;
             let mut of = WorkloadPlan {
@@ -390,10 +396,10 @@ impl<'a> Run<'a> {
                 class: outline.class.clone(),
                 ..WorkloadPlan::default()
             };
-            self.tell(Some(number), &mut of);
+            self.tell(Some(number), &pods_of(Some(number)), &mut of);
             plan.workloads.push(of);
         }
-        self.tell(None, &mut plan.others);
+        self.tell(None, &pods_of(None), &mut plan.others);
         let node_of = |uid: &Arc<str>| match &self.seekers.get(uid)?.fate {
             Fate::Placed(placed) => Some(placed.node.clone()),
             _ => None,
@@ -451,14 +457,10 @@ impl<'a> Run<'a> {
     }
 
     /// What became of the pods of a workload, or of the cluster.
-    fn tell(&mut self, number: Option<usize>, of: &mut WorkloadPlan) {
-        let uids: Vec<Arc<str>> = self.order.clone();
+    fn tell(&mut self, number: Option<usize>, uids: &[Arc<str>], of: &mut WorkloadPlan) {
         let mut asked = 0;
         for uid in uids {
-            let Some(seeker) = self.seekers.get(&uid) else { continue };
-            if seeker.workload != number {
-                continue;
-            }
+            let Some(seeker) = self.seekers.get(uid) else { continue };
             let pod = named(&seeker.pod);
             let unplaced = match &seeker.fate {
                 Fate::Placed(placed) => {
@@ -480,7 +482,7 @@ impl<'a> Run<'a> {
                 }
                 Fate::Waiting => {
                     asked += 1;
-                    explained(self.engine.explain(&uid, self.now_ms).as_ref())
+                    explained(self.engine.explain(uid, self.now_ms).as_ref())
                 }
             };
             let same = |one: &&mut Unplaced| {

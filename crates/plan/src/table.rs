@@ -2,6 +2,7 @@
 //!
 //! Owns columns, words and colours; identical replicas are one row. Must not find anything out.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::report::{
@@ -172,9 +173,8 @@ fn numbers(all: impl Iterator<Item = usize>) -> String {
     if ranges.is_empty() {
         return "-".to_owned();
     }
-    let shown = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let shown = ranges.iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     });
     shown.collect::<Vec<_>>().join(",")
 }
@@ -202,7 +202,7 @@ fn given(given: &Given) -> String {
     }
 }
 
-/// `0-3`; slices as `0/3g.40gb@4`.
+/// `0-3`; slices as `0/1g.10gb@0-6`.
 fn devices(names: &[DeviceName]) -> String {
     if names.is_empty() {
         return String::new();
@@ -210,13 +210,23 @@ fn devices(names: &[DeviceName]) -> String {
     if names.iter().all(|name| name.gpu.is_some() && name.slice.is_none()) {
         return numbers(names.iter().filter_map(|name| name.gpu));
     }
-    let shown = names.iter().map(|name| match (name.gpu, &name.slice) {
-        (Some(gpu), Some(slice)) => format!("{gpu}/{slice}"),
-        _ => name.id.clone(),
-    });
-    let shown: Vec<String> = shown.collect();
-    let some = shown.iter().take(NAMED_MAX + 1).cloned().collect::<Vec<_>>().join(",");
-    if shown.len() > NAMED_MAX + 1 { format!("{some},…") } else { some }
+    let mut shown: Vec<String> = Vec::new();
+    let mut slices: BTreeMap<(usize, &str), Vec<usize>> = BTreeMap::new();
+    for name in names {
+        let slice = name.slice.as_deref().and_then(|slice| slice.split_once('@'));
+        match (name.gpu, slice.and_then(|(profile, start)| Some((profile, start.parse().ok()?)))) {
+            (Some(gpu), Some((profile, start))) => {
+                slices.entry((gpu, profile)).or_default().push(start);
+            }
+            _ => shown.push(name.id.clone()),
+        }
+    }
+    let slices = slices
+        .into_iter()
+        .map(|((gpu, profile), starts)| format!("{gpu}/{profile}@{}", numbers(starts.into_iter())));
+    shown.extend(slices);
+    let some = shown.iter().take(NAMED_MAX + 1).cloned().collect::<Vec<_>>().join(" ");
+    if shown.len() > NAMED_MAX + 1 { format!("{some} …") } else { some }
 }
 
 fn unplaced(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
@@ -461,6 +471,13 @@ mod tests {
         assert_eq!(given(&some), "5 + 1 of 0-3");
         some.certain = vec![gpu(5), gpu(6)];
         assert_eq!(given(&some), "5-6");
+        let slice = |gpu, slice: &str| DeviceName {
+            gpu: Some(gpu),
+            slice: Some(slice.to_owned()),
+            id: String::new(),
+        };
+        let slices = ["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "3g.40gb@4"].map(|one| slice(0, one));
+        assert_eq!(devices(&slices), "0/1g.10gb@0-2 0/3g.40gb@4");
     }
 
     #[test]

@@ -129,6 +129,7 @@ fn a_gpu_divided_otherwise_makes_room() {
     let plan = of("rerank.yaml", &["repartition=mig-a/0:3g.40gb+2g.20gb"]);
     assert_eq!(plan.counts(), (1, 1));
     // Who has a slice of the GPU loses it.
+    assert!(plan.others.unplaced.is_empty(), "those on the other GPU keep what they have");
     let plan = of("rerank.yaml", &["repartition=mig-a/1:7g.80gb"]);
     let waiting = plan.others.unplaced.iter().map(|one| one.pods.len()).sum::<usize>();
     assert_eq!(waiting, 2, "{:?}", plan.others.unplaced);
@@ -285,7 +286,7 @@ fn changes_that_cannot_be_are_told_with_what_is_near() {
     for (text, expected) in [
         ("remove=h100-aa", "there is no node \"h100-aa\"; did you mean \"h100-a\"?"),
         ("lose-zone=mars", "there is no zone \"mars\"; there are eu-1a, eu-1b"),
-        ("add=h1oo:2", "there is no node or pool \"h1oo\"; did you mean \"h100\"?"),
+        ("add=h10:2", "there is no node or pool \"h10\"; did you mean \"h100\"?"),
         ("add=h100:many", "write how many, 1 to 10000"),
         ("repartition=mig-a/2:7g.80gb", "mig-a has GPUs 0 to 1"),
         ("repartition=mig-a/0:4g.40gb+4g.40gb", "can be divided into 4g.40gb+4g.40gb"),

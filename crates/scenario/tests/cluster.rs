@@ -237,7 +237,7 @@ fn what_cannot_be_is_told_with_its_place() {
             exported(
                 "zones: [{name: node-0, type: Node, resources: [{name: cpu, capacity: much}]}]\n",
             ),
-            "dump.yaml:14:69: NodeResourceTopology a: zones[0].resources[0].capacity: ",
+            "dump.yaml:14:70: NodeResourceTopology a: zones[0].resources[0].capacity: ",
         ),
         (
             exported(
@@ -254,7 +254,7 @@ fn what_cannot_be_is_told_with_its_place() {
         ),
         (
             node(8, "").replace("labels: {", "labels: {berth.dev/numa-nodes: two, "),
-            "dump.yaml:5:35: Node a: metadata.labels[berth.dev/numa-nodes]: \"two\" is no number",
+            "dump.yaml:5:34: Node a: metadata.labels[berth.dev/numa-nodes]: \"two\" is no number",
         ),
         (
             node(8, "") + &node(8, ""),

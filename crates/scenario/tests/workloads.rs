@@ -212,7 +212,7 @@ fn what_cannot_be_is_told_with_its_place() {
     for (text, expected) in [
         (
             with_class,
-            "work.yaml:8:30: Job team/job: spec.template.spec.priorityClassName: no PriorityClass \
+            "work.yaml:8:31: Job team/job: spec.template.spec.priorityClassName: no PriorityClass \
              \"gold\" is known; ",
         ),
         (
@@ -222,12 +222,12 @@ fn what_cannot_be_is_told_with_its_place() {
         ),
         (
             job("").replace("gpu: '1'", "gpu: 1Gib"),
-            "work.yaml:8:84: Job team/job: spec.template.spec.containers[0].resources.limits\
+            "work.yaml:8:82: Job team/job: spec.template.spec.containers[0].resources.limits\
              [nvidia.com/gpu]: quantity \"1Gib\"",
         ),
         (
             namespace + &job(""),
-            "work.yaml:7:28: Job team/job: metadata.namespace: the cluster has no namespace \"team\"; ",
+            "work.yaml:7:34: Job team/job: metadata.namespace: the cluster has no namespace \"team\"; ",
         ),
         (
             templated(

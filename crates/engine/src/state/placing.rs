@@ -185,10 +185,12 @@ impl State {
     /// in which they came. Without a topology there is none.
     pub(super) fn mirror_anew(&mut self, node: NodeIx) {
         let name = self.nodes[node].object.name.clone();
-        let mirror = self.topologies.get(&name).map(|topology| Box::new(Mirror::new(topology)));
+        let mut pods = self.nodes[node].pods.clone();
+        let is_here = |uid: &str| pods.iter().any(|pod| *self.pods[*pod].uid == *uid);
+        let topology = self.topologies.get(&name);
+        let mirror = topology.map(|topology| Box::new(Mirror::new(topology, is_here)));
         self.nodes[node].mirror = mirror;
         self.mirror_shares(node);
-        let mut pods = self.nodes[node].pods.clone();
         pods.sort_by(|one, other| self.pods[*one].arrival().cmp(&self.pods[*other].arrival()));
         for pod in pods {
             self.admit(pod, node, true);
