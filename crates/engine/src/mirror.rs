@@ -89,7 +89,7 @@ impl Mirror {
     /// Of the same node with its GPUs divided into other slices. Pods keep the devices they hold, as
     /// the kubelet's checkpoint has it. `None` if one of them has lost some, or holds who knows what.
     pub(crate) fn redivided(&self, topology: &NodeTopology) -> Option<Self> {
-        let mut mirror = Self { untouched: false, ..Self::new(topology) };
+        let mut mirror = Self { untouched: false, ..Self::new(topology, |_| false) };
         if !self.is_believed() {
             return None;
         }

@@ -11,7 +11,7 @@ use berth_kubelet::{
     Admission, CpuManagerPolicy, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand, Rejection,
     TopologyPolicy,
 };
-use berth_model::gpu::{Gpu, MigStrategy, WHOLE_GPU, device_pools};
+use berth_model::gpu::{Gpu, GpuInventory, MigStrategy, WHOLE_GPU};
 use berth_model::mig::Board;
 use berth_model::node::Node;
 use berth_model::numa::NumaMask;
@@ -108,10 +108,11 @@ impl VirtualNode {
             }
             naming.mig = MigStrategy::None;
         }
-        let pools = device_pools(&gpus, naming, described.preferred)
-            .map_err(|problem| error(problem.to_string()))?;
+        let inventory = GpuInventory { gpus: gpus.clone(), naming, preferred: described.preferred };
+        inventory.pools().map_err(|problem| error(problem.to_string()))?;
         let config = kubelet_config(&described.kubelet, setup.kubelet);
-        let topology = NodeTopology::new(described.machine.clone(), config, pools)
+        let machine = described.machine.clone();
+        let topology = NodeTopology::with_gpus(machine, config, inventory, Vec::new())
             .map_err(|problem| error(problem.to_string()))?;
         let kubelet = topology.empty_kubelet().clone();
         if !gpus.is_empty() {
