@@ -147,6 +147,16 @@ impl Openb {
 
 impl Requests {
     fn run(self) -> anyhow::Result<ExitCode> {
+        for (name, value) in [
+            ("--scale", self.scale),
+            ("--input-token-ms", self.input_token_ms),
+            ("--output-token-ms", self.output_token_ms),
+            ("--mean-ms", self.mean_ms),
+        ] {
+            if !(0.0..=1e9).contains(&value) {
+                bail!("{name} {value} is out of range; write a number from 0 to 1000000000");
+            }
+        }
         let us = |ms: f64| ms * 1000.0;
         let tokens = requests::TokenSpeed {
             input_us: us(self.input_token_ms),

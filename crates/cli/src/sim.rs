@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, bail};
 use berth_sim::experiment::Experiment;
 use berth_sim::report::Report;
 use clap::Args;
@@ -38,17 +38,19 @@ pub(crate) struct Destination {
 
 impl Sim {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut experiment = match berth_scenario::scenario::load(&self.scenario) {
+        let experiment = match berth_scenario::scenario::load(&self.scenario, self.seed) {
             Ok(experiment) => experiment,
             Err(error) => return Ok(output::refused(&error)),
         };
-        experiment.seed = self.seed.unwrap_or(experiment.seed);
         play(&experiment, &self.into)
     }
 }
 
 /// Runs an experiment and writes what came of it.
 pub(crate) fn play(experiment: &Experiment, into: &Destination) -> anyhow::Result<ExitCode> {
+    if into.html.as_deref().is_some_and(is_stdout) {
+        bail!("--html takes a file, not standard output");
+    }
     let bar = ProgressBar::new(100 * experiment.setups.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{msg:24!} {bar:40} {percent:>3} %") {
         bar.set_style(style);
@@ -66,18 +68,18 @@ pub(crate) fn play(experiment: &Experiment, into: &Destination) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 fn write(report: &Report, into: &Destination) -> anyhow::Result<()> {
     let json = serde_json::to_string(report).context("the report cannot be written as JSON")?;
-    let is_stdout = |path: &Path| path.as_os_str() == "-";
     match &into.json {
         Some(path) if is_stdout(path) => output::say(&format!("{json}\n"))?,
         Some(path) => output::write_file(path, &json)?,
         None => {}
     }
     if let Some(path) = &into.html {
-        if is_stdout(path) {
-            return Err(anyhow!("--html takes a file, not standard output"));
-        }
         output::write_file(path, &berth_web::sim_page(&report.title, &json))?;
     }
     if into.json.as_deref().is_none_or(|path| !is_stdout(path)) {

@@ -168,6 +168,10 @@ impl Engine {
             ..pod
         }));
         let at = self.state.pod_by_uid(&uid)?;
+        // Others may have taken what its team could have.
+        if self.held_by(at).is_some() {
+            return None;
+        }
         let found = match to {
             Some(node) => self.room_on(at, node)?,
             None => self.place_near(at)?,

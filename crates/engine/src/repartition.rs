@@ -265,7 +265,10 @@ impl Engine {
         self.keep_warm();
         let mut bound = Vec::new();
         for pod in pods {
-            let Some(place) = self.place_near(*pod) else { continue };
+            // Those before it may have taken what its team could have.
+            let may_start = self.held_by(*pod).is_none();
+            let place = Some(()).filter(|()| may_start).and_then(|()| self.place_near(*pod));
+            let Some(place) = place else { continue };
             let node = self.state.nodes[place.node].object.name.clone();
             found.admits.push(Admitted { pod: self.state.pods[*pod].uid.clone(), node });
             self.bind(*pod, place);

@@ -9,7 +9,7 @@ use berth_sim::report::{Report, Run};
 
 fn example(name: &str) -> Experiment {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
-    load(&path).map_err(|error| error.to_string()).unwrap()
+    load(&path, None).map_err(|error| error.to_string()).unwrap()
 }
 
 fn played(name: &str) -> Report {

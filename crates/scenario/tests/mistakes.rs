@@ -37,7 +37,7 @@ fn said(test: &str, text: &str) -> Result<usize, String> {
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join("s.yaml");
     fs::write(&path, text).unwrap();
-    let loaded = load(&path).map(|experiment| experiment.workloads.len());
+    let loaded = load(&path, None).map(|experiment| experiment.workloads.len());
     loaded.map_err(|error| error.to_string().replace(&format!("{}/", directory.display()), ""))
 }
 

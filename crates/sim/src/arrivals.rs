@@ -3,6 +3,7 @@
 //! Owns the random processes. The same seed and the same name give the same draws, whatever else is
 //! drawn. Must not know what the work is.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use berth_model::dice::Dice;
@@ -48,21 +49,22 @@ impl Rhythm {
     }
 }
 
-/// Times of a Poisson process with so many an hour at its peak, up to `duration_ms`.
-pub fn poisson(dice: Dice, per_hour: f64, rhythm: Rhythm, duration_ms: i64) -> Vec<i64> {
+/// Times of a Poisson process with so many an hour at its peak.
+pub fn poisson(dice: Dice, per_hour: f64, rhythm: Rhythm, when: Range<i64>) -> Vec<i64> {
     let mut times = Vec::new();
     if per_hour <= 0.0 {
         return times;
     }
     let (gaps, kept) = (dice.of(1), dice.of(2));
-    let mut now = 0.0;
+    // Drawn as often as it can ever be, and thinned to the rhythm.
+    let most = rhythm.trough.max(1.0) * rhythm.weekend.max(1.0);
+    let mut now = when.start as f64;
     for number in 0.. {
-        now += -log(1.0 - gaps.share(number)) * HOUR_MS as f64 / per_hour;
-        if now >= duration_ms as f64 {
+        now += -log(1.0 - gaps.share(number)) * HOUR_MS as f64 / (per_hour * most);
+        if now >= when.end as f64 {
             break;
         }
-        // Thinned to the rhythm.
-        if kept.share(number) < rhythm.at(now as i64) {
+        if kept.share(number) * most < rhythm.at(now as i64) {
             times.push(now as i64);
         }
     }
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_poisson_process_comes_as_often_as_it_should() {
-        let times = poisson(Dice::new(7), 10.0, Rhythm::STEADY, 1_000 * HOUR_MS);
+        let times = poisson(Dice::new(7), 10.0, Rhythm::STEADY, 0..1_000 * HOUR_MS);
         assert!((9_600..10_400).contains(&times.len()), "{}", times.len());
         assert!(times.is_sorted());
     }

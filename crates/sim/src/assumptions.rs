@@ -75,6 +75,8 @@ pub struct Assumptions {
     pub breach_ms: i64,
     /// How long replicas that are too many are kept.
     pub scale_down_ms: i64,
+    /// A service is counted on so long after it was first wanted, even if no replica is ready.
+    pub launch_ms: i64,
 }
 
 impl Default for Assumptions {
@@ -100,13 +102,24 @@ impl Default for Assumptions {
             window_ms: 60_000,
             breach_ms: 300_000,
             scale_down_ms: 300_000,
+            launch_ms: 600_000,
         }
     }
 }
 
 impl Assumptions {
-    /// All of them in words.
+    /// All of them in words. Those that differ from what Berth assumes come from the scenario.
     pub fn list(&self) -> Vec<Assumption> {
+        let mut own = self.rows();
+        for (one, usual) in own.iter_mut().zip(Self::default().rows()) {
+            if one.value != usual.value {
+                "the scenario".clone_into(&mut one.source);
+            }
+        }
+        own
+    }
+
+    fn rows(&self) -> Vec<Assumption> {
         const TABLE: &str = "published table: BERT-large, batch 1, A100 80GB, Kubernetes 1.36";
         const MEASURED: &str = "measured on one H200: BERT-large-sized forward beside 8192×8192 \
                                 matmuls, closed loop";
@@ -118,7 +131,8 @@ impl Assumptions {
         };
         let [one, more] = self.time_sliced;
         let seconds = |ms: i64| format!("{} s", ms as f64 / 1000.0);
-        let rows: [(&str, String, &str); 18] = [
+        let speed = self.speed;
+        let rows: [(&str, String, &str); 24] = [
             ("CPUs or memory on another NUMA node than the GPU", slower(self.misaligned), TABLE),
             ("a pod that is pinned nowhere", "misaligned for the part of CPUs that are elsewhere".into(), CHOSEN),
             ("GPU shared by time-slicing, one busy neighbour", slower(one), MEASURED),
@@ -149,6 +163,29 @@ impl Assumptions {
             ("device plugin back after a kubelet's restart", seconds(self.plugin_gap_ms), CHOSEN),
             ("a breach", format!("p99 above the objective for {}", seconds(self.breach_ms)), CHOSEN),
             ("load is looked at every", seconds(self.window_ms), CHOSEN),
+            ("replicas that are too many are kept for", seconds(self.scale_down_ms), KUBERNETES),
+            ("a service is counted on, ready or not, after", seconds(self.launch_ms), CHOSEN),
+            (
+                "a replica of which nothing is said",
+                format!(
+                    "mean {} ms, p99 {} ms, {} requests at a time",
+                    speed.mean_us as f64 / 1000.0,
+                    speed.p99_us as f64 / 1000.0,
+                    speed.slots
+                ),
+                TABLE,
+            ),
+            ("requests to a lost node", "are lost until it is noticed".into(), CHOSEN),
+            (
+                "pods with an end",
+                "take as long wherever they are: neither misalignment nor sharing slows them".into(),
+                CHOSEN,
+            ),
+            (
+                "ResourceQuotas",
+                "hold pods under Berth only; kube-scheduler does not look at them".into(),
+                "the API server, which would refuse pods at creation, is not simulated",
+            ),
         ];
         rows.into_iter()
             .map(|(name, value, source)| Assumption {

@@ -230,6 +230,8 @@ pub struct Job {
     pub duration_ms: Option<i64>,
     /// How many pods may fail before it is given up.
     pub retries: u32,
+    /// It is given up so long after it came.
+    pub deadline_ms: Option<i64>,
     /// A pod that was stopped has lost what it did since the last multiple of this; 0: everything.
     pub checkpoint_ms: i64,
 }

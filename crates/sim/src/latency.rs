@@ -177,8 +177,13 @@ impl LogNormal {
     }
 }
 
+/// More servers at a time are counted as so many.
+const SERVERS_MAX: u32 = 4_096;
+
 /// The probability that a request has to wait, with so many servers busy for this part of the time.
 fn erlang_c(servers: u32, rho: f64) -> f64 {
+    // With many servers hardly anybody waits, and the sum would take long.
+    let servers = servers.min(SERVERS_MAX);
     let offered = rho * f64::from(servers);
     // The inverse of Erlang's B, which has no large intermediate values.
     let blocked =
@@ -201,7 +206,7 @@ fn curve(cell: Cell) -> Vec<f32> {
     };
     let at = |bin: usize| {
         let us = end_us(bin) - backlog_us;
-        let after_wait: f64 = if waits < 1e-6 || cell.wait_bin > 0 {
+        let after_wait: f64 = if waits < 1e-6 {
             service.below(us)
         } else {
             quantiles.iter().map(|wait| service.below(us - wait)).sum::<f64>() / WAITS as f64
@@ -269,6 +274,16 @@ mod tests {
     fn a_backlog_is_waited_for() {
         let p50 = quantile(&[(Cell::behind(BERT, 1e6), 1.0)], 0.5);
         assert!((p50 / 1_008_000.0 - 1.0).abs() < 0.03, "{p50}");
+    }
+
+    #[test]
+    fn more_load_never_makes_requests_faster() {
+        let one = Speed { mean_us: 10_000, p99_us: 20_000, slots: 1 };
+        let busy = [0.0, 0.5, 0.9, 0.96, 0.97].map(|rho| Cell::busy(one, rho));
+        let behind = [0.0, 1e4, 1e6].map(|wait_us| Cell::behind(one, wait_us));
+        let p99: Vec<f64> =
+            busy.into_iter().chain(behind).map(|cell| quantile(&[(cell, 1.0)], 0.99)).collect();
+        assert!(p99.is_sorted(), "{p99:?}");
     }
 
     #[test]

@@ -58,13 +58,15 @@ impl Sums {
 pub(crate) struct ClassTally {
     pub(crate) pods: u64,
     pub(crate) waits_ms: Vec<i64>,
-    /// The longest of those that still wait.
-    pub(crate) unstarted_max_ms: i64,
+    /// How long those have waited that still do.
+    pub(crate) still_ms: Vec<i64>,
     pub(crate) preempted: u64,
 }
 
 impl ClassTally {
     pub(crate) fn report(mut self, class: &str) -> ClassReport {
+        let started = self.waits_ms.len() as u64;
+        self.waits_ms.append(&mut self.still_ms);
         self.waits_ms.sort_unstable();
         let at = |part: f64| {
             let place = (self.waits_ms.len() as f64 * part) as usize;
@@ -74,11 +76,11 @@ impl ClassTally {
         ClassReport {
             class: class.to_owned(),
             pods: self.pods,
-            started: self.waits_ms.len() as u64,
+            started,
             wait_p50_ms: at(0.5),
             wait_p90_ms: at(0.9),
             wait_p99_ms: at(0.99),
-            wait_max_ms: at(1.0).max(self.unstarted_max_ms),
+            wait_max_ms: at(1.0),
             preempted: self.preempted,
         }
     }

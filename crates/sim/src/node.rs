@@ -87,7 +87,12 @@ pub(crate) struct VirtualNode {
     shares: Vec<u32>,
     /// CPU and memory that is asked for.
     pub(crate) used: (i64, i64),
-    pub(crate) up: bool,
+    /// How many failures strike it now.
+    pub(crate) struck: u32,
+    /// How often it was lost.
+    pub(crate) losses: u64,
+    /// It was given back.
+    pub(crate) gone: bool,
     /// Until then the device plugin is away.
     pub(crate) plugin_back_ms: i64,
     /// It was added, and can be given back: the pool, and since when it has been idle.
@@ -145,7 +150,9 @@ impl VirtualNode {
             gpus,
             sharing: described.sharing,
             microusd_per_hour: described.microusd_per_hour,
-            up: true,
+            struck: 0,
+            losses: 0,
+            gone: false,
             plugin_back_ms: 0,
             added: None,
             from_ms: 0,
@@ -341,6 +348,11 @@ impl VirtualNode {
         let most = free.iter().map(|(_, count)| *count).max().unwrap_or(0);
         let local = strict && ask.count <= all / self.kubelet.machine().numa().len().max(1);
         ask.count <= if local { most } else { together }
+    }
+
+    /// Whether it answers.
+    pub(crate) fn is_up(&self) -> bool {
+        self.struck == 0 && !self.gone
     }
 
     /// Thousandths of GPUs nobody has.

@@ -171,8 +171,12 @@ pub struct Summary {
     pub moves: u64,
     /// Times a container ended for lack of GPU memory.
     pub out_of_memory: u64,
-    /// Work that was done by pods with an end, in GPU hours.
+    /// Work of pods with an end that was not in vain, in GPU hours.
     pub batch_gpu_hours: f64,
+    /// Work of theirs that was lost when they were stopped.
+    pub wasted_gpu_hours: f64,
+    /// Jobs that are done.
+    pub jobs: u64,
     /// All nodes, for as long as they were there.
     pub cost_microusd: i64,
     /// The part of it for GPUs that nobody had.
@@ -242,7 +246,7 @@ pub struct ClassReport {
     pub pods: u64,
     /// Pods that started.
     pub started: u64,
-    /// How long those that started waited: the median.
+    /// How long they waited, or have waited so far: the median.
     pub wait_p50_ms: i64,
     /// 90 of 100 waited at most so long.
     pub wait_p90_ms: i64,

@@ -11,7 +11,7 @@ use crate::report::{Report, Run, ServiceReport, Summary};
 type Row = (&'static str, fn(&Summary) -> String);
 
 /// What is compared.
-const ROWS: [Row; 19] = [
+const ROWS: [Row; 21] = [
     ("p50 latency", |one| ms(one.p50_us)),
     ("p99 latency", |one| ms(one.p99_us)),
     ("objective breaches", |one| count(one.breaches)),
@@ -23,6 +23,8 @@ const ROWS: [Row; 19] = [
     ("GPUs free but useless", |one| percent(one.fragmented)),
     ("GPU pods aligned", |one| percent(one.aligned)),
     ("batch GPU hours", |one| format!("{:.0}", one.batch_gpu_hours)),
+    ("batch GPU hours lost", |one| format!("{:.0}", one.wasted_gpu_hours)),
+    ("jobs done", |one| count(one.jobs)),
     ("pods started", |one| count(one.started)),
     ("pods waiting at the end", |one| count(one.waiting)),
     ("kubelet rejections", |one| count(one.rejections)),

@@ -22,7 +22,7 @@ pub(crate) fn run(data: Option<&Path>) -> Result<()> {
         "experiment", "setup", "seconds", "decisions", "pods", "allocated", "peak MiB"
     );
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/48-gpus/scenario.yaml");
-    let example = load(&example).map_err(|error| anyhow!("{error}"))?;
+    let example = load(&example, None).map_err(|error| anyhow!("{error}"))?;
     measure("48 GPUs, 90 days", &example)?;
     let Some(data) = data else {
         println!("the replays need --data DIR: the directory that holds openb/ and servegen/");

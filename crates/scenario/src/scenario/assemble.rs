@@ -24,6 +24,7 @@ use super::file::{self, Behaviour, Spec};
 use super::pools;
 use super::units::Time;
 use crate::traces::requests::Trace;
+use crate::workloads::COPIES_MAX;
 
 /// What is wrong with a field of the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub(crate) enum Form {
     /// So many, kept alive.
     Replicas(u32),
     /// So many to the end.
-    Job { completions: u32, parallelism: u32, retries: u32 },
+    Job { completions: u32, parallelism: u32, retries: u32, deadline_ms: Option<i64> },
     /// One, by nobody.
     Pod,
     /// One on every node.
@@ -121,6 +122,11 @@ pub(crate) fn assemble(
     }
     if experiment.nodes.is_empty() && experiment.pools.is_empty() {
         let message = "has no nodes; write pools, or manifests with Node objects";
+        return Err(wrong(spec_field("cluster"), message));
+    }
+    let mut names = BTreeSet::new();
+    if let Some(twice) = experiment.nodes.iter().find(|one| !names.insert(one.node.name.clone())) {
+        let message = format!("two nodes are called {:?}; give pools other names", twice.node.name);
         return Err(wrong(spec_field("cluster"), message));
     }
     let behaviours = behaviours(spec, &given.made)?;
@@ -250,8 +256,7 @@ fn drawn(
             return Err(wrong(field.clone().key("perHour"), message));
         }
         let rhythm = rhythm(arrivals.rhythm);
-        let drawn = poisson(dice, per_hour, rhythm, until_ms);
-        times.extend(drawn.into_iter().filter(|at_ms| *at_ms >= from_ms));
+        times.extend(poisson(dice, per_hour, rhythm, from_ms..until_ms));
     }
     if times.is_empty()
         && arrivals.at.is_empty()
@@ -292,10 +297,10 @@ impl Context<'_> {
             Form::Replicas(replicas) => {
                 sim::WorkloadKind::Service(self.service(made, replicas, read_trace)?)
             }
-            Form::Job { completions, parallelism, retries } => {
-                self.jobs(made, &times, (completions, parallelism, retries))?
+            Form::Job { completions, parallelism, retries, deadline_ms } => {
+                self.jobs(made, &times, (completions, parallelism, retries), deadline_ms)?
             }
-            Form::Pod => self.jobs(made, &times, (1, 1, 0))?,
+            Form::Pod => self.jobs(made, &times, (1, 1, 0), None)?,
         };
         let is_serving = matches!(made.form, Form::Replicas(_));
         Ok(sim::Workload {
@@ -354,6 +359,12 @@ impl Context<'_> {
             max: autoscale.max,
             target_milli: autoscale.target.milli(),
         });
+        let most = behaviour.replicas.iter().map(|step| step.count);
+        let most = most.chain(autoscale.map(|one| one.max.max(one.min))).max().unwrap_or(0);
+        if most > COPIES_MAX {
+            let message = format!("{most} replicas are more than {COPIES_MAX}");
+            return Err(wrong(self.field.clone(), message));
+        }
         let mut steps: Vec<(i64, u32)> =
             behaviour.replicas.iter().map(|step| (step.at.ms(), step.count)).collect();
         steps.sort_unstable();
@@ -386,18 +397,20 @@ impl Context<'_> {
         made: &Made,
         times: &[i64],
         (completions, parallelism, retries): (u32, u32, u32),
+        deadline_ms: Option<i64>,
     ) -> Result<sim::WorkloadKind> {
         let behaviour = &self.behaviour;
         let lifetime = self.lifetime()?;
         let dice = dice_for(self.spec.seed, &format!("{} lasts", made.name()));
-        let limit_ms = made.template.deadline_ms.unwrap_or(i64::MAX);
+        let deadline_ms = deadline_ms.into_iter().chain(made.template.deadline_ms).min();
         let job = |(number, at_ms): (usize, &i64)| sim::Job {
             at_ms: *at_ms,
             template: made.template.clone(),
             completions,
             parallelism,
-            duration_ms: Some(lifetime.draw(dice, number as u64).min(limit_ms)),
+            duration_ms: Some(lifetime.draw(dice, number as u64)),
             retries,
+            deadline_ms,
             checkpoint_ms: behaviour.checkpoint.map_or(0, Time::ms),
         };
         Ok(sim::WorkloadKind::Jobs(times.iter().enumerate().map(job).collect()))

@@ -20,8 +20,8 @@ use crate::cluster::{Cluster, Objects, Prices};
 use crate::traces::requests::{self, TokenSpeed, Trace};
 use crate::workloads::{WorkloadPods, pods_of};
 
-/// Reads a scenario from a file.
-pub fn load(path: &Path) -> Result<sim::Experiment, LoadError> {
+/// Reads a scenario from a file; `seed` counts instead of its own.
+pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError> {
     let source = read_file(path)?;
     let documents = berth_manifest::read(&source)?;
     let (mut scenarios, mut manifests): (Vec<Document>, Vec<Document>) =
@@ -41,7 +41,8 @@ pub fn load(path: &Path) -> Result<sim::Experiment, LoadError> {
         let problem = document.problem(field, format!("{:?} is unknown", document.api_version()));
         return Err(problem.with_remedy(format!("write {API_VERSION}")).into());
     }
-    let Scenario { metadata, spec, .. } = document.decode()?;
+    let Scenario { metadata, mut spec, .. } = document.decode()?;
+    spec.seed = seed.unwrap_or(spec.seed);
     let beside = path.parent().unwrap_or(Path::new("")).to_owned();
     for (field, files) in
         [("manifests", &spec.manifests), ("cluster.manifests", &spec.cluster.manifests)]
@@ -127,6 +128,7 @@ fn made(workload: &WorkloadPods) -> Result<Vec<Made>, LoadError> {
                 completions: job.completions,
                 parallelism: job.parallelism,
                 retries: job.backoff_limit,
+                deadline_ms: job.deadline_ms,
             },
             (None, None) => Form::PerNode,
             (None, Some(_)) if workload.kind == berth_api::workload::WorkloadKind::Pod => Form::Pod,

@@ -43,6 +43,11 @@ impl<'a> Table<'a> {
         Ok(Self { file, columns, text })
     }
 
+    /// Something is wrong with the table as a whole.
+    pub fn error(&self, problem: impl Into<String>) -> TraceError {
+        TraceError { file: self.file.to_owned(), line: 1, problem: problem.into() }
+    }
+
     /// Whether there is a column of this name.
     pub fn has(&self, column: &str) -> bool {
         self.columns.contains_key(column)

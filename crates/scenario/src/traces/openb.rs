@@ -243,6 +243,7 @@ fn job(at_ms: i64, template: Arc<PodSpec>, duration_ms: Option<i64>) -> Job {
         parallelism: 1,
         duration_ms,
         retries: 0,
+        deadline_ms: None,
         checkpoint_ms: 0,
     }
 }

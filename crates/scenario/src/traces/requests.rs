@@ -52,6 +52,9 @@ pub struct Trace {
 /// Requests are counted in steps of a minute.
 const STEP_MS: i64 = 60_000;
 
+/// A trace can have so many steps at most.
+const STEPS_MAX: i64 = 10_000_000;
+
 /// A trace can be this long at most: four years.
 const DURATION_MAX_MS: f64 = 4.0 * 366.0 * 86_400_000.0;
 
@@ -181,6 +184,10 @@ fn rates(table: &Table<'_>, scale: f64) -> Result<Trace, TraceError> {
         _ => STEP_MS,
     };
     let end_ms = steps.last().map_or(0, |(at_ms, _)| at_ms + step_ms);
+    if end_ms / step_ms.max(1) > STEPS_MAX {
+        let problem = format!("steps of {step_ms} ms are too short for a trace of that length");
+        return Err(table.error(problem));
+    }
     // Steps that the file leaves out have no requests.
     let mut per_s = vec![0.0_f32; (end_ms / step_ms.max(1)) as usize];
     for (at_ms, rate) in &steps {

@@ -60,9 +60,11 @@ pub(crate) enum Coming {
     /// It works again.
     Mend(usize),
     /// It has been noticed that a node does not answer.
-    Unreachable(usize),
+    Unreachable { node: usize, loss: u64 },
     /// Pods on a node that does not answer are given up.
-    GiveUp(usize),
+    GiveUp { node: usize, loss: u64 },
+    /// A job has had all the time it may have.
+    Deadline { workload: usize, job: usize },
     /// A node that was asked for is there.
     Provisioned { pool: usize, order: u64 },
     /// Replicas are moved so that more of the GPUs can be used.
@@ -101,6 +103,13 @@ pub(crate) struct World<'a> {
     started: u64,
     lost: u64,
     moves: u64,
+    jobs_done: u64,
+    /// GPUs times milliseconds of work that was lost.
+    wasted_gpu_ms: f64,
+    /// Which nodes a failure struck.
+    struck_by: BTreeMap<usize, Vec<usize>>,
+    /// What pods of DaemonSets are made from, by workload and node.
+    daemons: BTreeMap<(usize, usize), Arc<PodSpec>>,
     out_of_memory: u64,
     decisions: u64,
     node_cost: f64,
@@ -185,6 +194,10 @@ impl<'a> World<'a> {
             started: 0,
             lost: 0,
             moves: 0,
+            jobs_done: 0,
+            wasted_gpu_ms: 0.0,
+            struck_by: BTreeMap::new(),
+            daemons: BTreeMap::new(),
             out_of_memory: 0,
             decisions: 0,
             node_cost: 0.0,
@@ -254,7 +267,11 @@ impl<'a> World<'a> {
                     }
                 }
                 WorkloadKind::Service(service) => {
-                    self.services.insert(number, ServiceState::new(service));
+                    self.services.insert(number, ServiceState::default());
+                    if let Some(autoscale) = service.autoscale {
+                        let replicas = autoscale.min;
+                        self.later(0, Coming::Scale { workload: number, replicas });
+                    }
                     for (at_ms, replicas) in &service.replicas {
                         let replicas = *replicas;
                         self.later(*at_ms, Coming::Scale { workload: number, replicas });
@@ -276,6 +293,7 @@ impl<'a> World<'a> {
         if self.experiment.workloads.iter().any(is_loaded) {
             self.later(0, Coming::Window);
         }
+        self.later(0, Coming::Tick);
         self.later(self.meter.series.step_ms, Coming::Step);
         if let Some(consolidation) = self.consolidation() {
             self.later(consolidation.every_ms, Coming::Consolidate);
@@ -309,8 +327,9 @@ impl<'a> World<'a> {
             Coming::Step => self.close_step(),
             Coming::Fail(number) => self.fail(number),
             Coming::Mend(number) => self.mend(number)?,
-            Coming::Unreachable(node) => self.mark_unreachable(node),
-            Coming::GiveUp(node) => self.give_up(node),
+            Coming::Unreachable { node, loss } => self.mark_unreachable(node, loss),
+            Coming::GiveUp { node, loss } => self.give_up(node, loss),
+            Coming::Deadline { workload, job } => self.end_job(workload, job),
             Coming::Provisioned { pool, order } => self.provisioned(pool, order)?,
             Coming::Consolidate => self.consolidate(),
         }

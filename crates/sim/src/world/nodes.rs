@@ -51,6 +51,16 @@ impl Growth {
     }
 }
 
+/// Whether a DaemonSet has a pod on a node.
+fn is_meant(spec: &PodSpec, node: &Node) -> bool {
+    let affinity = spec.node_affinity.required.as_ref();
+    let tolerated =
+        |taint: &Taint| spec.tolerations.iter().any(|toleration| toleration.tolerates(taint));
+    node.labels.contains_all(&spec.node_selector)
+        && affinity.is_none_or(|terms| terms.iter().any(|term| term.matches(node)))
+        && node.taints.iter().filter(|taint| taint.effect.is_hard()).all(tolerated)
+}
+
 impl World<'_> {
     /// A node is there.
     pub(super) fn join(&mut self, mut node: VirtualNode) -> usize {
@@ -73,12 +83,19 @@ impl World<'_> {
     pub(super) fn make_daemons(&mut self, node: usize) {
         let Some(name) = self.nodes.get(node).map(|node| node.object.name.clone()) else { return };
         for (workload, one) in self.experiment.workloads.iter().enumerate() {
-            if let WorkloadKind::Daemon(template) = &one.kind {
-                let mut spec = PodSpec::clone(template);
-                spec.node_name = Some(name.clone());
-                let past = Past { since_ms: self.now_ms, ..Past::default() };
-                self.create(workload, None, &Arc::new(spec), past);
+            let WorkloadKind::Daemon(template) = &one.kind else { continue };
+            let Some(object) = self.nodes.get(node).map(|node| &node.object) else { continue };
+            if !is_meant(template, object) {
+                continue;
             }
+            // Kept, because what is known of a template is known by its address.
+            let spec = self.daemons.entry((workload, node)).or_insert_with(|| {
+                let node_name = Some(name.clone());
+                Arc::new(PodSpec { node_name, ..PodSpec::clone(template) })
+            });
+            let spec = spec.clone();
+            let past = Past { since_ms: self.now_ms, ..Past::default() };
+            self.create(workload, None, &spec, past);
         }
     }
 
@@ -145,6 +162,9 @@ impl World<'_> {
     fn try_pool(&self, pool: usize, spec: &Arc<PodSpec>) -> Option<u32> {
         let node = VirtualNode::new(&self.experiment.pools.get(pool)?.template, self.setup).ok()?;
         let mut engine = Engine::new(self.setup.profile);
+        // For whom pools are counts there as it does here.
+        let pools = self.experiment.objects.iter().filter(|one| matches!(one, Event::Pool(_)));
+        pools.cloned().for_each(|pool| engine.apply(pool));
         engine.apply(Event::Node(node.object.clone()));
         let topology = Some(node.topology.clone());
         engine.apply(Event::Topology { node: node.object.name, topology });
@@ -194,7 +214,7 @@ impl World<'_> {
     /// Nodes that were added and have been idle for long are given back.
     pub(super) fn give_back_idle_nodes(&mut self) {
         for number in 0..self.nodes.len() {
-            let Some(node) = self.nodes.get(number).filter(|node| node.up) else { continue };
+            let Some(node) = self.nodes.get(number).filter(|node| node.is_up()) else { continue };
             let Some((pool, since_ms)) = node.added else { continue };
             let idle_ms = self.experiment.pools.get(pool).and_then(|pool| pool.idle_ms);
             let is_daemon = |id: &u64| {
@@ -220,7 +240,7 @@ impl World<'_> {
         self.lose_pods(number);
         self.count_out(number);
         let Some(node) = self.nodes.get_mut(number) else { return };
-        (node.up, node.added) = (false, None);
+        node.gone = true;
         let name = node.object.name.clone();
         self.node_by_name.remove(&name);
         self.engine.apply(Event::NodeGone(name));
@@ -250,7 +270,8 @@ impl World<'_> {
     fn struck(&self, fault: &Fault) -> Vec<usize> {
         let of_zone = |zone: &Arc<str>| {
             let nodes = self.nodes.iter().enumerate();
-            let there = nodes.filter(|(_, node)| node.object.labels.get(ZONE) == Some(zone));
+            let there =
+                nodes.filter(|(_, node)| !node.gone && node.object.labels.get(ZONE) == Some(zone));
             there.map(|(number, _)| number).collect()
         };
         match fault {
@@ -273,9 +294,9 @@ impl World<'_> {
         let assumed = &self.experiment.assumptions;
         match &failure.what {
             Fault::Node(_) | Fault::Zone(_) => {
-                for node in self.struck(&failure.what) {
-                    self.strike(node);
-                }
+                let struck = self.struck(&failure.what);
+                struck.iter().for_each(|node| self.strike(*node));
+                self.struck_by.insert(number, struck);
             }
             Fault::Kubelet(_) => {
                 let back_ms = self.now_ms + failure.for_ms.unwrap_or(assumed.plugin_gap_ms);
@@ -303,30 +324,57 @@ impl World<'_> {
 
     /// A node is lost. Nobody knows it yet.
     fn strike(&mut self, number: usize) {
-        let Some(node) = self.nodes.get_mut(number).filter(|node| node.up) else { return };
-        node.up = false;
+        let Some(node) = self.nodes.get_mut(number) else { return };
+        node.struck += 1;
+        node.losses += u64::from(node.struck == 1);
+        let (is_new, loss) = (node.struck == 1, node.losses);
+        if !is_new {
+            return;
+        }
         let pods: Vec<u64> = node.pods.iter().copied().collect();
         pods.into_iter().for_each(|pod| self.halt(pod));
         let assumed = &self.experiment.assumptions;
         let noticed_ms = self.now_ms + assumed.unreachable_ms;
-        self.later(noticed_ms, Coming::Unreachable(number));
-        self.later(noticed_ms + assumed.evict_ms, Coming::GiveUp(number));
+        self.later(noticed_ms, Coming::Unreachable { node: number, loss });
+        self.later(noticed_ms + assumed.evict_ms, Coming::GiveUp { node: number, loss });
     }
 
-    pub(super) fn mark_unreachable(&mut self, number: usize) {
-        let Some(node) = self.nodes.get(number).filter(|node| !node.up) else { return };
+    /// The node, if it is still lost as it was then.
+    fn still_lost(&self, number: usize, loss: u64) -> Option<&VirtualNode> {
+        let lost = |node: &&VirtualNode| node.struck > 0 && node.losses == loss && !node.gone;
+        self.nodes.get(number).filter(lost)
+    }
+
+    pub(super) fn mark_unreachable(&mut self, number: usize, loss: u64) {
+        let Some(node) = self.still_lost(number, loss) else { return };
         let mut object = node.object.clone();
         for effect in [Effect::NoSchedule, Effect::NoExecute] {
             object.taints.push(Taint { key: UNREACHABLE.into(), value: "".into(), effect });
         }
+        // Nobody sends requests there any more.
+        let pods: Vec<u64> = node.pods.iter().copied().collect();
         self.tell_node(&object);
+        pods.into_iter().for_each(|pod| self.leave_service(pod));
     }
 
     /// Pods on a node that does not answer are given up.
-    pub(super) fn give_up(&mut self, number: usize) {
-        if self.nodes.get(number).is_some_and(|node| !node.up) {
+    pub(super) fn give_up(&mut self, number: usize, loss: u64) {
+        if self.still_lost(number, loss).is_some() {
             self.lose_pods(number);
         }
+    }
+
+    /// A failure is over for a node; it comes back, empty, when no other strikes it.
+    fn bring_back(&mut self, number: usize) {
+        let Some(node) = self.nodes.get_mut(number) else { return };
+        node.struck = node.struck.saturating_sub(1);
+        if !node.is_up() {
+            return;
+        }
+        let object = node.object.clone();
+        self.lose_pods(number);
+        self.tell_node(&object);
+        self.make_daemons(number);
     }
 
     /// Something works again. A node comes back empty.
@@ -334,14 +382,8 @@ impl World<'_> {
         let Some(failure) = self.experiment.failures.get(number) else { return Ok(()) };
         match &failure.what {
             Fault::Node(_) | Fault::Zone(_) => {
-                for node in self.struck(&failure.what) {
-                    self.lose_pods(node);
-                    let Some(one) = self.nodes.get_mut(node).filter(|node| !node.up) else {
-                        continue;
-                    };
-                    one.up = true;
-                    let object = one.object.clone();
-                    self.tell_node(&object);
+                for node in self.struck_by.remove(&number).unwrap_or_default() {
+                    self.bring_back(node);
                 }
             }
             Fault::Kubelet(_) => {}

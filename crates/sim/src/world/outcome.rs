@@ -46,7 +46,7 @@ impl World<'_> {
     fn fragmented(&self) -> f64 {
         let of_node = |node: &crate::node::VirtualNode| {
             let free = node.free_milli();
-            if free <= 0 || !node.up {
+            if free <= 0 || !node.is_up() {
                 return 0.0;
             }
             let useless: f64 =
@@ -65,7 +65,7 @@ impl World<'_> {
         let waiting = self.explain_waiting();
         self.end_stays();
         for number in 0..self.nodes.len() {
-            if self.nodes.get(number).is_some_and(|node| node.up || node.added.is_none()) {
+            if self.nodes.get(number).is_some_and(|node| !node.gone) {
                 let node = &self.nodes[number];
                 let hours = (self.now_ms - node.from_ms) as f64 / HOUR_MS;
                 self.node_cost += node.microusd_per_hour as f64 * hours;
@@ -109,7 +109,7 @@ impl World<'_> {
             {
                 let waited_ms = self.now_ms - pod.since_ms();
                 let tally = self.meter.class(&of.outline.class);
-                tally.unstarted_max_ms = tally.unstarted_max_ms.max(waited_ms);
+                tally.still_ms.push(waited_ms);
             }
         }
     }
@@ -196,7 +196,9 @@ impl World<'_> {
             lost: self.lost,
             moves: self.moves,
             out_of_memory: self.out_of_memory,
-            batch_gpu_hours: sums.batch / HOUR_MS,
+            batch_gpu_hours: (sums.batch - self.wasted_gpu_ms) / HOUR_MS,
+            wasted_gpu_hours: self.wasted_gpu_ms / HOUR_MS,
+            jobs: self.jobs_done,
             cost_microusd: self.node_cost as i64,
             idle_microusd: (gpu_cost - held).max(0.0) as i64,
             microusd_per_million_requests: match requests {

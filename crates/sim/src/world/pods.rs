@@ -79,6 +79,8 @@ impl Pod {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobState {
     active: u32,
+    /// Pods that failed and are to be replaced.
+    pending: u32,
     succeeded: u32,
     failed: u32,
     given_up: bool,
@@ -103,6 +105,11 @@ impl World<'_> {
     pub(super) fn arrive(&mut self, workload: usize, job: usize) {
         let Some(spec) = self.job(workload, job) else { return };
         let count = spec.parallelism.max(1).min(spec.completions.max(1));
+        let deadline_ms = spec.deadline_ms;
+        if let Some(deadline_ms) = deadline_ms {
+            let at_ms = self.now_ms.saturating_add(deadline_ms);
+            self.later(at_ms, Coming::Deadline { workload, job });
+        }
         for _ in 0..count {
             self.make_job_pod(workload, job, Past { since_ms: self.now_ms, ..Past::default() });
         }
@@ -204,11 +211,12 @@ impl World<'_> {
         let now_ms = self.now_ms;
         let (Some(node), Some(demand)) = (self.nodes.get_mut(at), demand) else { return };
         self.meter.levels.waiting -= 1;
-        if !node.up {
+        if !node.is_up() {
             self.hang(id, at);
             return;
         }
-        let is_away = node.plugin_back_ms > now_ms && demand.total().asks_devices();
+        let asks = demand.total().asks_devices() || grant.is_some();
+        let is_away = node.plugin_back_ms > now_ms && asks;
         let admitted = if is_away {
             Err(Reason::UnexpectedAdmissionError)
         } else {
@@ -286,10 +294,11 @@ impl World<'_> {
             let state = self.jobs.get_mut(workload).and_then(|jobs| jobs.get_mut(job));
             let Some(state) = state else { return };
             state.failed += 1;
-            if state.failed > retries {
+            if state.failed > retries || state.given_up {
                 self.lost += u64::from(!std::mem::replace(&mut state.given_up, true));
                 return;
             }
+            state.pending += 1;
         }
         let assumed = &self.experiment.assumptions;
         let doubled = assumed.replace_ms.saturating_mul(1 << (failures - 1).min(30));
@@ -300,8 +309,44 @@ impl World<'_> {
 
     pub(super) fn replace(&mut self, workload: usize, job: Option<usize>, past: Past) {
         match job {
-            Some(job) => self.make_job_pod(workload, job, past),
+            Some(job) => {
+                if let Some(state) = self.jobs.get_mut(workload).and_then(|jobs| jobs.get_mut(job))
+                {
+                    state.pending = state.pending.saturating_sub(1);
+                }
+                self.continue_job(workload, job, past);
+            }
             None => self.fill(workload, past),
+        }
+    }
+
+    /// Another pod of a job, if it still needs one.
+    fn continue_job(&mut self, workload: usize, job: usize, past: Past) {
+        let completions = self.job(workload, job).map_or(0, |job| job.completions.max(1));
+        let state = self.jobs.get(workload).and_then(|jobs| jobs.get(job));
+        let needs_one = state.is_some_and(|state| {
+            !state.given_up && state.succeeded + state.active + state.pending < completions
+        });
+        if needs_one {
+            self.make_job_pod(workload, job, past);
+        }
+    }
+
+    /// A job has had all the time it may have: it has failed, and its pods go.
+    pub(super) fn end_job(&mut self, workload: usize, job: usize) {
+        let completions = self.job(workload, job).map_or(0, |job| job.completions.max(1));
+        let state = self.jobs.get_mut(workload).and_then(|jobs| jobs.get_mut(job));
+        let Some(state) = state.filter(|state| state.succeeded < completions) else { return };
+        self.lost += u64::from(!std::mem::replace(&mut state.given_up, true));
+        let of_job = |pod: &Pod| pod.workload == workload && pod.job == Some(job);
+        let pods: Vec<u64> =
+            self.pods.iter().filter(|(_, pod)| of_job(pod)).map(|(id, _)| *id).collect();
+        for id in pods {
+            if self.is(id, &[Fate::Waiting]) {
+                self.withdraw(id);
+            } else if !self.is(id, &[Fate::Leaving, Fate::Halted]) {
+                self.evict(id, false);
+            }
         }
     }
 
@@ -339,9 +384,14 @@ impl World<'_> {
         pod.placed.parts.iter().map(|part| i64::from(part.gpu.milli).min(i64::from(busy))).sum()
     }
 
-    /// A pod stops doing what it is for. How much of its work is kept.
+    /// A pod stops doing what it is for before it is done. How much of its work is kept.
     fn stop(&mut self, id: u64) -> i64 {
         self.leave_service(id);
+        self.stop_work(id, false)
+    }
+
+    /// The same for its work only.
+    fn stop_work(&mut self, id: u64, is_done: bool) -> i64 {
         self.budgets_moved = true;
         let busy = self.busy_milli(id);
         let now_ms = self.now_ms;
@@ -355,10 +405,13 @@ impl World<'_> {
         if let Some(held) = self.held.get_mut(workload) {
             held.busy_gpu_ms += busy as f64 / 1000.0 * worked_ms as f64;
         }
-        match checkpoint_ms {
-            0 => 0,
-            every => (before_ms + worked_ms) / every * every,
+        let done_ms = before_ms + worked_ms;
+        if is_done {
+            return done_ms;
         }
+        let kept_ms = if checkpoint_ms == 0 { 0 } else { done_ms / checkpoint_ms * checkpoint_ms };
+        self.wasted_gpu_ms += busy as f64 / 1000.0 * (done_ms - kept_ms) as f64;
+        kept_ms
     }
 
     /// A pod is done.
@@ -366,7 +419,7 @@ impl World<'_> {
         if !self.is(id, &[Fate::Running]) {
             return;
         }
-        self.stop(id);
+        self.stop_work(id, true);
         let Some(pod) = self.remove(id) else { return };
         let Some(job) = pod.job else { return };
         let Some(spec) = self.job(pod.workload, job) else { return };
@@ -374,9 +427,9 @@ impl World<'_> {
         let state = self.jobs.get_mut(pod.workload).and_then(|jobs| jobs.get_mut(job));
         let Some(state) = state else { return };
         state.succeeded += 1;
-        if state.succeeded + state.active < completions && !state.given_up {
-            self.make_job_pod(pod.workload, job, Past { since_ms: self.now_ms, ..Past::default() });
-        }
+        self.jobs_done += u64::from(state.succeeded == completions);
+        let past = Past { since_ms: self.now_ms, ..Past::default() };
+        self.continue_job(pod.workload, job, past);
     }
 
     /// A container ends for lack of GPU memory, and will again.
@@ -393,6 +446,13 @@ impl World<'_> {
         self.meter.tell("out-of-memory", || {
             format!("{name} does not fit into the GPU memory it got on {node}")
         });
+        if pod.job.is_some() {
+            // A pod of a job has failed; its controller makes another, as often as it may.
+            if let Some(pod) = self.remove(id) {
+                self.replace_failed(&pod);
+            }
+            return;
+        }
         // The kubelet starts it again, after 10 s at first and 5 min at last.
         let backoff_ms = 10_000_i64.saturating_mul(1 << (failures - 1).min(10)).min(300_000);
         let load_ms = self.workload(workload).map_or(0, |workload| workload.load_ms);
@@ -430,10 +490,11 @@ impl World<'_> {
         }
     }
 
-    /// The node of a pod is lost: it does nothing any more, and stays until it is given up.
+    /// The node of a pod is lost: it does nothing any more, and stays until it is given up. Requests
+    /// go there, and are lost, until somebody notices.
     pub(super) fn halt(&mut self, id: u64) {
         if !self.is(id, &[Fate::Leaving]) {
-            let done_ms = self.stop(id);
+            let done_ms = self.stop_work(id, false);
             if let Some(pod) = self.pods.get_mut(&id) {
                 (pod.fate, pod.past.done_ms) = (Fate::Halted, done_ms);
             }
@@ -442,7 +503,7 @@ impl World<'_> {
 
     /// What a pod with an end has done when the experiment ends.
     pub(super) fn settle_work(&mut self, id: u64) {
-        self.stop(id);
+        self.stop_work(id, true);
     }
 
     /// A pod that was told to leave has left; its controller makes another if it is still wanted.
@@ -456,6 +517,7 @@ impl World<'_> {
     /// A pod is gone before it was done.
     pub(super) fn lose(&mut self, id: u64) {
         let done_ms = if self.is(id, &[Fate::Leaving, Fate::Halted]) {
+            self.leave_service(id);
             self.pods.get(&id).map_or(0, |pod| pod.past.done_ms)
         } else {
             self.stop(id)
@@ -465,7 +527,7 @@ impl World<'_> {
         match pod.job {
             Some(job) => {
                 self.lost += 1;
-                self.make_job_pod(pod.workload, job, past);
+                self.continue_job(pod.workload, job, past);
             }
             None => self.fill(pod.workload, past),
         }

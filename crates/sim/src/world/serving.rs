@@ -32,6 +32,8 @@ struct Replica {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServiceState {
     pub(crate) desired: u32,
+    /// Since when it has been to have replicas.
+    wanted_ms: Option<i64>,
     /// All its pods that are not leaving.
     pub(crate) pods: BTreeSet<u64>,
     ready: BTreeMap<u64, Replica>,
@@ -54,11 +56,6 @@ pub(crate) struct ServiceState {
 }
 
 impl ServiceState {
-    pub(crate) fn new(service: &Service) -> Self {
-        let desired = service.autoscale.map_or(0, |autoscale| autoscale.min);
-        Self { desired, ..Self::default() }
-    }
-
     pub(crate) fn ready_count(&self) -> u32 {
         u32::try_from(self.ready.len()).unwrap_or(u32::MAX)
     }
@@ -86,12 +83,17 @@ impl World<'_> {
         let Some(state) = self.services.get_mut(&workload) else { return };
         state.desired = replicas;
         self.budgets_moved = true;
-        // Those that wait go first, then the youngest.
+        state.wanted_ms = state.wanted_ms.or((replicas > 0).then_some(self.now_ms));
+        // Those that wait go first, then those that do not serve, then the youngest.
         let mut surplus = state.pods.len().saturating_sub(replicas as usize);
-        let waits = |id: &&u64| self.pods.get(id).is_some_and(|pod| pod.fate == Fate::Waiting);
-        let (waiting, others): (Vec<u64>, Vec<u64>) =
-            state.pods.iter().rev().partition(|id| waits(id));
-        for id in waiting.into_iter().chain(others) {
+        let use_of = |id: &u64| match self.pods.get(id).map(|pod| pod.fate) {
+            Some(Fate::Waiting) | None => 0,
+            Some(Fate::Running) => 2,
+            Some(_) => 1,
+        };
+        let mut order: Vec<u64> = state.pods.iter().rev().copied().collect();
+        order.sort_by_key(use_of);
+        for id in order {
             if surplus == 0 {
                 break;
             }
@@ -167,7 +169,8 @@ impl World<'_> {
 
     /// Load is looked at.
     pub(super) fn window(&mut self) {
-        let window_ms = self.experiment.assumptions.window_ms;
+        let whole_ms = self.experiment.assumptions.window_ms;
+        let window_ms = whole_ms.min(self.experiment.duration_ms - self.now_ms);
         let workloads: Vec<usize> = self.services.keys().copied().collect();
         let mut serving = 0.0;
         for workload in workloads {
@@ -188,7 +191,7 @@ impl World<'_> {
             self.count_replicas(workload, window_ms);
         }
         self.meter.levels.serving = serving;
-        self.later(self.now_ms + window_ms, Coming::Window);
+        self.later(self.now_ms + whole_ms, Coming::Window);
     }
 
     fn count_replicas(&mut self, workload: usize, window_ms: i64) {
@@ -213,7 +216,7 @@ impl World<'_> {
         let Some(state) = self.services.get_mut(&workload) else { return };
         if wanted >= state.desired {
             state.fewer = None;
-            if wanted > state.desired || state.pods.len() < wanted as usize && now_ms == 0 {
+            if wanted > state.desired {
                 self.scale(workload, wanted);
             }
             return;
@@ -282,7 +285,8 @@ impl World<'_> {
         let mut window = Window::default();
         let Some(service) = self.service(workload) else { return window };
         let Some(load) = &service.load else { return window };
-        let (per_s, weight) = load.at(self.now_ms);
+        let now_ms = self.now_ms;
+        let (per_s, weight) = load.at(now_ms);
         let weight = (weight * WEIGHT_STEPS).round().max(1.0) / WEIGHT_STEPS;
         let scale = |us: u64| (us as f64 * weight) as u64;
         let base = Speed {
@@ -299,15 +303,23 @@ impl World<'_> {
             .map(|state| state.ready.iter().map(|(id, replica)| (*id, *replica)).collect())
             .unwrap_or_default();
         if replicas.is_empty() {
-            // Nobody counts on a service before its first replica was ready, nor on one that is to have
-            // none.
-            let is_counted_on = |state: &ServiceState| state.served > 0.0 && state.desired > 0;
+            // A service has some time until its first replica is ready, and one that is to have none is
+            // not counted on.
+            let launched_ms = now_ms - self.experiment.assumptions.launch_ms;
+            let is_counted_on = |state: &ServiceState| {
+                let is_late = state.wanted_ms.is_some_and(|wanted_ms| wanted_ms <= launched_ms);
+                state.desired > 0 && (state.served > 0.0 || is_late)
+            };
             let lost = self.services.get(&workload).is_some_and(is_counted_on);
             window.lost = if lost { per_s * seconds } else { 0.0 };
             return window;
         }
         let each_per_s = per_s / replicas.len() as f64;
         for (id, mut replica) in replicas {
+            if self.is(id, &[Fate::Halted]) {
+                window.lost += each_per_s * seconds;
+                continue;
+            }
             let speeds = self.speeds(id, base);
             let slowness: f64 =
                 speeds.iter().map(|(speed, part)| part / speed.capacity_per_s()).sum();

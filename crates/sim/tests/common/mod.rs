@@ -121,6 +121,7 @@ pub(crate) fn job(at_ms: i64, template: &Arc<PodSpec>, duration_ms: i64) -> Job 
         parallelism: 1,
         duration_ms: Some(duration_ms),
         retries: 1_000,
+        deadline_ms: None,
         checkpoint_ms: 0,
     }
 }

@@ -299,6 +299,8 @@ fn summary(run: &Run, series: &Series, gpus: usize, turned_away: u64) -> Summary
         moves: 2,
         out_of_memory: 0,
         batch_gpu_hours: mean(&series.utilised) * 1_234.0,
+        wasted_gpu_hours: 12.5,
+        jobs: 480,
         cost_microusd: 311_040_000_000,
         idle_microusd: (311_040_000_000.0 * (1.0 - mean(&series.allocated) / all)) as i64,
         microusd_per_million_requests: (143_000_000.0 * mean(&series.allocated) / all) as i64,
