@@ -1,4 +1,4 @@
-//! `berth lint`.
+//! The subcommand `berth lint`.
 //!
 //! Owns its arguments and exit codes. Must not know rules, nor how files are read and changed.
 
