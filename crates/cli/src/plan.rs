@@ -1,4 +1,4 @@
-//! `berth plan`.
+//! The subcommand `berth plan`.
 //!
 //! Owns its arguments and exit codes. Must not know how plans are made.
 

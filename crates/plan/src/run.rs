@@ -12,6 +12,7 @@ use berth_engine::explain::{Explanation, Remedy, render, render_remedy};
 use berth_engine::outline::accepts;
 use berth_engine::{Engine, Profile};
 use berth_kubelet::PodDemand;
+use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 use berth_scenario::cluster::Cluster;
 use berth_scenario::workloads::{NewPod, WorkloadOutline};
@@ -30,6 +31,9 @@ const DECISIONS_MIN: usize = 1000;
 
 /// So many pods of a kind are asked about one by one; those beyond share the answer of the last.
 const EXPLAINED_MAX: usize = 4;
+
+/// So many nodes are named where many are meant.
+const NAMED_MAX: usize = 3;
 
 /// A pod that looks for its place.
 struct Seeker {
@@ -124,14 +128,13 @@ impl<'a> Run<'a> {
 
     /// Nodes of which something shows that what we take their kubelets to hold is wrong.
     fn note_doubts(&mut self) {
+        let mut doubted = Vec::new();
+        let mut differ: BTreeMap<&ResourceName, Vec<&str>> = BTreeMap::new();
         for node in &self.cluster.nodes {
-            let name = &node.node.name;
+            let name: &str = &node.node.name;
             let Some((kubelet, believed)) = self.engine.kubelet(name) else { continue };
             if !believed {
-                self.notes.push(format!(
-                    "node {name}: a pod runs there that its kubelet, as described, would not have \
-                     taken; its inside counts as unknown"
-                ));
+                doubted.push(name);
                 continue;
             }
             for (position, pool) in kubelet.pools().enumerate() {
@@ -139,16 +142,25 @@ impl<'a> Run<'a> {
                     Some((*numa, usize::try_from(*free.get(&pool.resource)?).ok()?))
                 });
                 let free: BTreeMap<_, _> = kubelet.free_by_numa(position).collect();
-                let differs = |(numa, told): &(_, usize)| free.get(numa).unwrap_or(&0) != told;
-                if told.any(|one| differs(&one)) {
-                    self.notes.push(format!(
-                        "node {name}: its exporter saw other {} free on its NUMA nodes than follow \
-                         from its pods; what was given to whom is a guess there",
-                        pool.resource
-                    ));
+                if told.any(|(numa, told)| *free.get(&numa).unwrap_or(&0) != told) {
+                    differ.entry(&pool.resource).or_default().push(name);
                 }
             }
         }
+        if !doubted.is_empty() {
+            self.notes.push(format!(
+                "{}: a pod runs there that the kubelet, as described, would not have taken; the \
+                 inside counts as unknown",
+                some_of(&doubted)
+            ));
+        }
+        self.notes.extend(differ.iter().map(|(resource, nodes)| {
+            format!(
+                "{}: the exporter saw other {resource} free on NUMA nodes than follow from the pods; \
+                 what was given to whom is a guess there",
+                some_of(nodes)
+            )
+        }));
     }
 
     /// Pods of workloads that the manifests change make way for the new ones.
@@ -498,6 +510,16 @@ impl<'a> Run<'a> {
         let refused = self.refused.iter().filter(|(of, _)| Some(*of) == number);
         of.unplaced.extend(refused.map(|(_, unplaced)| unplaced.clone()));
         of.microusd_per_month = of.placed.iter().map(|one| one.microusd_per_month).sum();
+    }
+}
+
+/// Some nodes by name, and how many there are.
+fn some_of(nodes: &[&str]) -> String {
+    let names = nodes.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    match nodes.len() {
+        1 => format!("node {names}"),
+        count if count <= NAMED_MAX => format!("nodes {names}"),
+        count => format!("{count} nodes ({names}, …)"),
     }
 }
 

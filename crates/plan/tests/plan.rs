@@ -241,7 +241,7 @@ fn a_dump_that_disagrees_with_itself_is_told() {
         _ => text,
     };
     let plan = planned(dump(other), &example("train.yaml"), &[], Profile::Berth);
-    assert!(plan.notes[0].contains("node h100-a: its exporter saw other"), "{:?}", plan.notes);
+    assert!(plan.notes[0].contains("node h100-a: the exporter saw other"), "{:?}", plan.notes);
 }
 
 #[test]
