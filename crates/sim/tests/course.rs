@@ -9,7 +9,7 @@ use berth_engine::Profile;
 use berth_kubelet::TopologyPolicy;
 use berth_model::spec::{GpuNeed, PodSpec};
 use berth_sim::experiment::{
-    Autoscale, Division, Experiment, Failure, Fault, KubeletPolicy, Load, PoolSetup, Service,
+    Autoscale, Division, Experiment, Failure, Fault, Job, KubeletPolicy, Load, PoolSetup, Service,
     Setup, Workload, WorkloadKind,
 };
 use berth_sim::latency::Speed;
@@ -180,7 +180,8 @@ fn a_model_that_does_not_fit_its_gpu_never_serves() {
     let summary = &run(&experiment).runs[0].summary;
     assert!(summary.out_of_memory > 5, "{}", summary.out_of_memory);
     assert_eq!(summary.requests, 0);
-    assert!(summary.requests_lost > 30_000);
+    // All that came after the ten minutes that a service has to get ready.
+    assert_eq!(summary.requests_lost, 30_000);
 }
 
 #[test]
@@ -216,6 +217,9 @@ fn replicas_follow_the_load_and_nodes_follow_the_replicas() {
     assert_eq!(run_.summary.waiting, 0);
     let last = *run_.series.gpus.last().unwrap();
     assert!((last - 8.0).abs() < 0.1, "nodes are given back: {last}");
+    // One node for four hours, two for somewhat more than one, at $27 an hour.
+    let dollars = run_.summary.cost_microusd / 1_000_000;
+    assert!((150..190).contains(&dollars), "{dollars}");
     experiment.pools = vec![pool(0)];
     let without = run(&experiment);
     assert!(without.runs[0].summary.requests_lost > run_.summary.requests_lost);
@@ -245,4 +249,64 @@ fn important_work_takes_the_place_of_batch_which_goes_on_later() {
         let hours = run.summary.batch_gpu_hours;
         assert!((22.8..24.2).contains(&hours), "{hours}");
     }
+}
+
+#[test]
+fn failures_that_overlap_end_one_by_one() {
+    let one = gpus("chat", "ReplicaSet", 1, 0);
+    let failure = |at_ms, for_ms, what| Failure { at_ms, for_ms, what };
+    let experiment = Experiment {
+        duration_ms: 6 * HOUR_MS,
+        nodes: vec![node("n0", "a", STRICT, &[])],
+        workloads: vec![service("chat", &one, 1, 100.0)],
+        failures: vec![
+            failure(HOUR_MS, Some(4 * HOUR_MS), Fault::Node("n0".into())),
+            failure(2 * HOUR_MS, Some(HOUR_MS), Fault::Zone("a".into())),
+        ],
+        setups: vec![setup("berth", Profile::Berth)],
+        ..Experiment::default()
+    };
+    let report = run(&experiment);
+    let back: Vec<i64> = report.runs[0].stays.iter().map(|stay| stay.from_ms).collect();
+    assert_eq!(back, [0, 5 * HOUR_MS]);
+    // From the first loss to the end of both, and the start of the replica.
+    let lost = report.runs[0].summary.requests_lost;
+    assert!((1_430_000..1_460_000).contains(&lost), "{lost}");
+}
+
+#[test]
+fn jobs_do_what_they_are_asked_and_no_more() {
+    let mut experiment = split();
+    let two = gpus("two", "Job", 2, 0);
+    let several = Job { completions: 4, parallelism: 2, ..job(MINUTE_MS, &two, HOUR_MS) };
+    experiment.workloads[1] = jobs("several", vec![several.clone()]);
+    for run in run(&experiment).runs {
+        let stays = run.stays.iter().filter(|stay| stay.workload == 1).count();
+        assert_eq!((stays, run.summary.jobs), (4, 3), "{}", run.name);
+    }
+    let late = Job { deadline_ms: Some(HOUR_MS), ..several };
+    experiment.workloads[1] = jobs("late", vec![late]);
+    for run in run(&experiment).runs {
+        assert_eq!((run.summary.jobs, run.summary.waiting), (2, 0), "{}", run.name);
+    }
+}
+
+#[test]
+fn work_that_is_lost_is_not_work_done() {
+    let batch = gpus("batch", "Job", 4, 0);
+    let experiment = Experiment {
+        duration_ms: 12 * HOUR_MS,
+        nodes: vec![node("n0", "a", STRICT, &[])],
+        workloads: vec![jobs("batch", vec![job(0, &batch, 3 * HOUR_MS)])],
+        failures: vec![Failure {
+            at_ms: 2 * HOUR_MS,
+            for_ms: Some(HOUR_MS),
+            what: Fault::Node("n0".into()),
+        }],
+        setups: vec![setup("berth", Profile::Berth)],
+        ..Experiment::default()
+    };
+    let summary = &run(&experiment).runs[0].summary;
+    assert!((summary.batch_gpu_hours - 11.4).abs() < 0.1, "{}", summary.batch_gpu_hours);
+    assert!((summary.wasted_gpu_hours - 7.6).abs() < 0.1, "{}", summary.wasted_gpu_hours);
 }
