@@ -120,79 +120,111 @@ impl Assumptions {
     }
 
     fn rows(&self) -> Vec<Assumption> {
-        const TABLE: &str = "published table: BERT-large, batch 1, A100 80GB, Kubernetes 1.36";
-        const MEASURED: &str = "measured on one H200: BERT-large-sized forward beside 8192×8192 \
-                                matmuls, closed loop";
-        const KUBERNETES: &str = "Kubernetes' default";
-        const CHOSEN: &str = "chosen";
-        let slower = |one: Slowdown| {
-            let times = |milli: u32| f64::from(milli) / 1000.0;
-            format!("mean ×{:.2}, p99 ×{:.2}", times(one.mean_milli), times(one.p99_milli))
-        };
+        let rows = self.of_placement().into_iter().chain(self.of_requests()).chain(self.of_pods());
+        rows.map(|(name, value, source)| Assumption {
+            name: name.to_owned(),
+            value,
+            source: source.to_owned(),
+        })
+        .collect()
+    }
+
+    /// What placement does to requests.
+    fn of_placement(&self) -> Vec<Row> {
         let [one, more] = self.time_sliced;
-        let seconds = |ms: i64| format!("{} s", ms as f64 / 1000.0);
-        let speed = self.speed;
-        let rows: [(&str, String, &str); 24] = [
+        let pinned = "misaligned for the part of CPUs that are elsewhere";
+        let busy = "a pod with an end, or a replica busy for more than half its time";
+        vec![
             ("CPUs or memory on another NUMA node than the GPU", slower(self.misaligned), TABLE),
-            ("a pod that is pinned nowhere", "misaligned for the part of CPUs that are elsewhere".into(), CHOSEN),
+            ("a pod that is pinned nowhere", pinned.into(), CHOSEN),
             ("GPU shared by time-slicing, one busy neighbour", slower(one), MEASURED),
             ("GPU shared by time-slicing, two or more", slower(more), MEASURED),
             ("GPU shared by MPS, no busy neighbour", slower(self.mps_alone), MEASURED),
-            ("GPU shared by MPS with thread caps, a busy neighbour", slower(self.mps_capped), MEASURED),
-            ("GPU shared by MPS without caps, a busy neighbour", slower(self.mps_uncapped), MEASURED),
-            ("MIG slices", "no interference".into(), "hardware partitions; not measured here"),
-            ("a busy neighbour", "a pod with an end, or a replica busy for more than half its time".into(), CHOSEN),
             (
-                "latency of a replica",
-                "log-normal service time by mean and p99; as many at a time as it has slots; others wait (M/G/c, Erlang C, exponential tail); beyond 97 % load a backlog builds up".into(),
+                "GPU shared by MPS with thread caps, a busy neighbour",
+                slower(self.mps_capped),
+                MEASURED,
+            ),
+            (
+                "GPU shared by MPS without caps, a busy neighbour",
+                slower(self.mps_uncapped),
+                MEASURED,
+            ),
+            ("MIG slices", "no interference".into(), "hardware partitions; not measured here"),
+            ("a busy neighbour", busy.into(), CHOSEN),
+            (
+                "pods with an end",
+                "take as long wherever they are: neither misalignment nor sharing slows them"
+                    .into(),
                 CHOSEN,
             ),
+        ]
+    }
+
+    /// What requests go through.
+    fn of_requests(&self) -> Vec<Row> {
+        let Speed { mean_us, p99_us, slots } = self.speed;
+        let (mean_ms, p99_ms) = (mean_us as f64 / 1000.0, p99_us as f64 / 1000.0);
+        let model = "log-normal service time by mean and p99; as many at a time as it has slots; \
+                     others wait (M/G/c, Erlang C, exponential tail); beyond 97 % load a backlog \
+                     builds up";
+        vec![
+            ("latency of a replica", model.into(), CHOSEN),
+            (
+                "a replica of which nothing is said",
+                format!("mean {mean_ms} ms, p99 {p99_ms} ms, {slots} requests at a time"),
+                TABLE,
+            ),
+            ("load is looked at every", seconds(self.window_ms), CHOSEN),
             ("clients give up after", seconds(self.timeout_ms), CHOSEN),
+            ("requests to a lost node", "are lost until it is noticed".into(), CHOSEN),
+            (
+                "a breach",
+                format!("p99 above the objective for {}", seconds(self.breach_ms)),
+                CHOSEN,
+            ),
+            ("a service is counted on, ready or not, after", seconds(self.launch_ms), CHOSEN),
+            ("replicas that are too many are kept for", seconds(self.scale_down_ms), KUBERNETES),
+        ]
+    }
+
+    /// What pods and nodes go through.
+    fn of_pods(&self) -> Vec<Row> {
+        let (first, last) = (seconds(self.replace_ms), seconds(self.replace_max_ms));
+        let (noticed, given_up) = (seconds(self.unreachable_ms), seconds(self.evict_ms));
+        vec![
             ("container start, image present", seconds(self.start_ms), CHOSEN),
             ("grace period", seconds(self.grace_ms), KUBERNETES),
-            (
-                "failed pods are replaced after",
-                format!("{}, doubling up to {}", seconds(self.replace_ms), seconds(self.replace_max_ms)),
-                CHOSEN,
-            ),
+            ("failed pods are replaced after", format!("{first}, doubling up to {last}"), CHOSEN),
             (
                 "a lost node is noticed, and its pods given up",
-                format!("after {}, and {} later", seconds(self.unreachable_ms), seconds(self.evict_ms)),
+                format!("after {noticed}, and {given_up} later"),
                 KUBERNETES,
             ),
             ("device plugin back after a kubelet's restart", seconds(self.plugin_gap_ms), CHOSEN),
-            ("a breach", format!("p99 above the objective for {}", seconds(self.breach_ms)), CHOSEN),
-            ("load is looked at every", seconds(self.window_ms), CHOSEN),
-            ("replicas that are too many are kept for", seconds(self.scale_down_ms), KUBERNETES),
-            ("a service is counted on, ready or not, after", seconds(self.launch_ms), CHOSEN),
-            (
-                "a replica of which nothing is said",
-                format!(
-                    "mean {} ms, p99 {} ms, {} requests at a time",
-                    speed.mean_us as f64 / 1000.0,
-                    speed.p99_us as f64 / 1000.0,
-                    speed.slots
-                ),
-                TABLE,
-            ),
-            ("requests to a lost node", "are lost until it is noticed".into(), CHOSEN),
-            (
-                "pods with an end",
-                "take as long wherever they are: neither misalignment nor sharing slows them".into(),
-                CHOSEN,
-            ),
             (
                 "ResourceQuotas",
                 "hold pods under Berth only; kube-scheduler does not look at them".into(),
                 "the API server, which would refuse pods at creation, is not simulated",
             ),
-        ];
-        rows.into_iter()
-            .map(|(name, value, source)| Assumption {
-                name: name.to_owned(),
-                value,
-                source: source.to_owned(),
-            })
-            .collect()
+        ]
     }
+}
+
+/// What is assumed, how much, and from where.
+type Row = (&'static str, String, &'static str);
+
+const TABLE: &str = "published table: BERT-large, batch 1, A100 80GB, Kubernetes 1.36";
+const MEASURED: &str =
+    "measured on one H200: BERT-large-sized forward beside 8192×8192 matmuls, closed loop";
+const KUBERNETES: &str = "Kubernetes' default";
+const CHOSEN: &str = "chosen";
+
+fn slower(one: Slowdown) -> String {
+    let times = |milli: u32| f64::from(milli) / 1000.0;
+    format!("mean ×{:.2}, p99 ×{:.2}", times(one.mean_milli), times(one.p99_milli))
+}
+
+fn seconds(ms: i64) -> String {
+    format!("{} s", ms as f64 / 1000.0)
 }

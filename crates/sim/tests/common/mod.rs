@@ -142,10 +142,13 @@ pub(crate) fn run(experiment: &Experiment) -> Report {
     report
 }
 
+/// From when to when, the first unit, how many, and thousandths of the GPU.
+type Holding = (i64, i64, u8, u8, i64);
+
 /// What must be true of every report: nobody has what somebody else has, and sums are sums.
 pub(crate) fn check(report: &Report) {
     for run in &report.runs {
-        let mut by_gpu: BTreeMap<(usize, usize), Vec<(i64, i64, u8, u8, i64)>> = BTreeMap::new();
+        let mut by_gpu: BTreeMap<(usize, usize), Vec<Holding>> = BTreeMap::new();
         for stay in &run.stays {
             assert!(stay.from_ms <= stay.to_ms && stay.to_ms <= report.duration_ms);
             for part in &stay.gpus {
