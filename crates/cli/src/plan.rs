@@ -13,6 +13,7 @@ use berth_manifest::{LoadError, Object, Strictness, load};
 use berth_plan::report::Plan as Report;
 use berth_plan::{Edit, PlanError, Question, table};
 use berth_scenario::cluster::{Objects, Prices, read};
+use berth_scenario::scenario::{add_pools, is_scenario};
 use berth_scenario::workloads::pods_of;
 use clap::{Args, ValueEnum};
 
@@ -29,7 +30,8 @@ pub(crate) struct Plan {
     #[arg(short, long, value_name = "FILE|DIR|-", required_unless_present = "what_if")]
     filename: Vec<PathBuf>,
 
-    /// The cluster: nodes, pods, NodeResourceTopologies and so on, from `kubectl get -o yaml|json`.
+    /// The cluster: nodes, pods, NodeResourceTopologies and so on, from `kubectl get -o yaml|json`, or the
+    /// pools of a scenario.
     #[arg(long, value_name = "FILE|DIR", required = true)]
     cluster: Vec<PathBuf>,
 
@@ -109,12 +111,16 @@ impl Plan {
 
     fn make(&self, edits: &[Edit]) -> anyhow::Result<Report> {
         let mut stdin = io::stdin().lock();
-        let dump = Objects::new(load(&self.cluster, &mut stdin, Strictness::Dump)?)?;
-        if !dump.0.iter().any(|read| matches!(read.object, Object::Node(_))) {
+        let (scenarios, dump): (Vec<_>, Vec<_>) =
+            load(&self.cluster, &mut stdin, Strictness::Dump)?.into_iter().partition(is_scenario);
+        let dump = Objects::new(dump)?;
+        let has_nodes = dump.0.iter().any(|read| matches!(read.object, Object::Node(_)));
+        if !has_nodes && scenarios.is_empty() {
             bail!("--cluster names no Node; dump them with `kubectl get nodes -o yaml`");
         }
         let manifests = Objects::new(load(&self.filename, &mut stdin, Strictness::Manifest)?)?;
         let mut cluster = read(&dump)?;
+        scenarios.iter().try_for_each(|scenario| add_pools(scenario, &mut cluster))?;
         cluster.add(&manifests, false)?;
         let workloads = pods_of(&manifests, &cluster)?;
         if workloads.is_empty() && !self.filename.is_empty() {

@@ -95,6 +95,21 @@ const DOMAIN: &str = "nvidia.com/";
 /// Most NUMA nodes' worth of CPUs that a node of unknown inside is taken to have, to simulate it.
 const CPUS_MAX: i64 = 1024;
 
+impl From<NodeSetup> for ClusterNode {
+    fn from(setup: NodeSetup) -> Self {
+        Self {
+            node: setup.node,
+            inside: Some((setup.machine, setup.kubelet)),
+            gpus: setup.gpus,
+            naming: setup.naming,
+            sharing: setup.sharing,
+            others: Vec::new(),
+            reported_free: Vec::new(),
+            stated_microusd_per_hour: Some(setup.microusd_per_hour),
+        }
+    }
+}
+
 impl ClusterNode {
     /// The devices that its plugins list.
     pub fn devices(&self) -> Result<Vec<DevicePool>, DivisionError> {

@@ -16,7 +16,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::assemble::{Form, Given, Made, Wrong, assemble};
 use super::file::{self, API_VERSION, KIND, Scenario};
-use crate::cluster::{Cluster, Objects, Prices};
+use super::pools;
+use crate::cluster::{Cluster, ClusterNode, Objects, Prices};
 use crate::traces::requests::{self, TokenSpeed, Trace};
 use crate::workloads::{WorkloadPods, pods_of};
 
@@ -25,7 +26,7 @@ pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError
     let source = read_file(path)?;
     let documents = berth_manifest::read(&source)?;
     let (mut scenarios, mut manifests): (Vec<Document>, Vec<Document>) =
-        documents.into_iter().partition(|one| one.kind() == KIND && one.group() == "berth.dev");
+        documents.into_iter().partition(is_scenario);
     let Some(document) = scenarios.pop() else {
         let message =
             format!("holds no scenario; write `apiVersion: {API_VERSION}`, `kind: {KIND}`");
@@ -59,6 +60,33 @@ pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError
     };
     let assembled = assemble(&metadata.name, &spec, given, &mut read_trace);
     assembled.map_err(|Wrong { field, message }| document.problem(field, message).into())
+}
+
+/// Whether a document is a scenario.
+pub fn is_scenario(document: &Document) -> bool {
+    document.kind() == KIND && document.group() == "berth.dev"
+}
+
+/// Adds the pools that a scenario describes to a cluster: their nodes, empty, and how they can grow.
+pub fn add_pools(document: &Document, cluster: &mut Cluster) -> Result<(), LoadError> {
+    let Scenario { spec, .. } = document.decode()?;
+    for (at, pool) in spec.cluster.pools.iter().enumerate() {
+        let built = pools::build(pool).map_err(|problem| {
+            let field = FieldPath::parse(&format!("spec.cluster.pools[{at}].{}", problem.field));
+            document.problem(field, problem.message)
+        })?;
+        for setup in built.nodes {
+            let name = setup.node.name.clone();
+            let mut node = ClusterNode::from(setup);
+            node.offer_anew().map_err(|problem| {
+                let path = PathBuf::from(format!("Node {name}"));
+                LoadError::File { path, message: problem.to_string() }
+            })?;
+            cluster.nodes.push(node);
+        }
+        cluster.pools.push(built.pool);
+    }
+    Ok(())
 }
 
 /// Objects of files that a field names.

@@ -12,7 +12,7 @@ mod units;
 use berth_sim::experiment::NodeSetup;
 
 pub use file::{API_VERSION, KIND};
-pub use load::load;
+pub use load::{add_pools, is_scenario, load};
 pub use pools::Wrong as PoolError;
 
 /// So many nodes of two sockets and eight H100s, as Berth recommends to set them up.
