@@ -84,6 +84,10 @@ const JOBS_MAX: usize = 2_000_000;
 #[derive(Default)]
 pub(crate) struct Given {
     pub(crate) nodes: Vec<sim::NodeSetup>,
+    /// Pools that can grow.
+    pub(crate) pools: Vec<sim::PoolSetup>,
+    /// Pods of traces.
+    pub(crate) traced: Vec<sim::Workload>,
     pub(crate) objects: Vec<Event>,
     pub(crate) budgets: Vec<sim::Budget>,
     pub(crate) made: Vec<Made>,
@@ -106,6 +110,7 @@ pub(crate) fn assemble(
         seed: spec.seed,
         duration_ms,
         nodes: given.nodes,
+        pools: given.pools,
         objects: given.objects,
         budgets: given.budgets,
         assumptions,
@@ -137,6 +142,7 @@ pub(crate) fn assemble(
         let times = arrivals.times_of(number);
         experiment.workloads.push(context.workload(made, times, read_trace)?);
     }
+    experiment.workloads.extend(given.traced);
     experiment.failures = failures(spec, &experiment)?;
     for (at, headroom) in spec.headroom.iter().enumerate() {
         let field = spec_field("headroom").at(at);
@@ -199,6 +205,10 @@ impl Arrivals {
         let mut times: Vec<Option<Vec<i64>>> = vec![None; made.len()];
         let mut all = 0;
         for (at, arrivals) in spec.arrivals.iter().enumerate() {
+            // Those of traces bring their own pods.
+            if arrivals.trace.is_some() {
+                continue;
+            }
             let field = spec_field("arrivals").at(at);
             let mut found = false;
             for (number, one) in named(&arrivals.workload, made) {

@@ -288,6 +288,10 @@ pub(crate) struct Arrivals {
     pub(crate) workload: String,
     pub(crate) at: Vec<Time>,
     pub(crate) every: Option<Time>,
+    /// Pods of a trace instead, with openb's columns, as they came and went.
+    pub(crate) trace: Option<String>,
+    /// How often each of them comes.
+    pub(crate) copies: Option<u32>,
     /// So many an hour on average, at the peak, at random.
     pub(crate) per_hour: Option<f64>,
     pub(crate) rhythm: Option<Rhythm>,

@@ -18,8 +18,15 @@ use super::assemble::{Form, Given, Made, Wrong, assemble};
 use super::file::{self, API_VERSION, KIND, Scenario};
 use super::pools;
 use crate::cluster::{Cluster, ClusterNode, Objects, Prices};
+use crate::traces::openb;
 use crate::traces::requests::{self, TokenSpeed, Trace};
 use crate::workloads::{WorkloadPods, pods_of};
+
+/// A node pool without a limit grows by so many nodes at most.
+const GROWTH_MAX: u32 = 1_000;
+
+/// How long a node of a node pool takes to come.
+const PROVISION_MS: i64 = 5 * 60_000;
 
 /// Reads a scenario from a file; `seed` counts instead of its own.
 pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError> {
@@ -55,11 +62,34 @@ pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError
     given.made.sort_by_key(|made| {
         (made.outline.namespace.clone(), made.outline.name.clone(), made.outline.kind.clone())
     });
+    given.traced = traced(&document, &spec, &beside)?;
     let mut read_trace = |load: &file::Load, latency: Option<&file::Latency>| {
         trace(&beside, load, latency).map_err(|error| error.to_string())
     };
     let assembled = assemble(&metadata.name, &spec, given, &mut read_trace);
     assembled.map_err(|Wrong { field, message }| document.problem(field, message).into())
+}
+
+/// Pods of traces that arrivals name.
+fn traced(
+    document: &Document,
+    spec: &file::Spec,
+    beside: &Path,
+) -> Result<Vec<sim::Workload>, LoadError> {
+    let mut workloads = Vec::new();
+    for (at, arrivals) in spec.arrivals.iter().enumerate() {
+        let Some(name) = &arrivals.trace else { continue };
+        let field = FieldPath::root().key("spec").key("arrivals").at(at).key("trace");
+        let wrong = |message: String| LoadError::Text(document.problem(field.clone(), message));
+        let source = read_file(&beside.join(name)).map_err(|error| wrong(error.to_string()))?;
+        let pods =
+            openb::read_pods(name, &source.text).map_err(|error| wrong(error.to_string()))?;
+        if pods.iter().all(|pod| pod.life_ms.is_none()) {
+            return Err(wrong(format!("{name} has no creation_time and deletion_time")));
+        }
+        workloads.push(openb::workload(name, &pods, arrivals.copies.unwrap_or(1), spec.seed));
+    }
+    Ok(workloads)
 }
 
 /// Whether a document is a scenario.
@@ -124,6 +154,18 @@ fn given(documents: Vec<Document>) -> Result<Given, LoadError> {
             LoadError::File { path, message: problem }
         })?;
         given.nodes.push(setup);
+    }
+    for pool in &cluster.pools {
+        // A new node is like those that are there.
+        let like = cluster.nodes.iter().find(|node| node.pool() == pool.name.as_ref());
+        let template = like.and_then(|node| node.setup(&prices).ok());
+        given.pools.extend(template.map(|template| sim::PoolSetup {
+            name: pool.name.clone(),
+            template,
+            growth: pool.growth.unwrap_or(GROWTH_MAX),
+            provision_ms: PROVISION_MS,
+            idle_ms: None,
+        }));
     }
     for workload in pods_of(&objects, &cluster)? {
         given.objects.extend(workload.groupings.iter().cloned().map(Event::Grouping));

@@ -25,6 +25,7 @@ use berth_sim::report::WorkloadOutline;
 use super::{Row, Table, TraceError};
 
 const MIB: i64 = 1 << 20;
+const DAY_MS: i64 = 86_400_000;
 const MODEL_LABEL: &str = "nvidia.com/gpu.product";
 
 /// A machine.
@@ -164,18 +165,8 @@ pub fn experiment(
             (jobs.len() as i64 + 60) * 1000
         }
         Play::Live { copies } => {
-            const DAY_MS: usize = 86_400_000;
-            for (number, pod) in pods.iter().enumerate() {
-                let Some((from_ms, to_ms)) = pod.life_ms else { continue };
-                for copy in 0..copies.max(1) {
-                    let draw = dice.of(u64::from(copy)).below(number as u64, DAY_MS) as i64;
-                    let at_ms = from_ms + if copy == 0 { 0 } else { draw };
-                    let lasts_ms = (to_ms - from_ms).max(1000);
-                    jobs.push(job(at_ms, templates.of(pod), Some(lasts_ms)));
-                }
-            }
-            jobs.sort_by_key(|job| job.at_ms);
-            jobs.last().map_or(1, |job| job.at_ms) + DAY_MS as i64
+            jobs = lived(pods, copies, dice, &mut templates);
+            jobs.last().map_or(1, |job| job.at_ms) + DAY_MS
         }
     };
     Experiment {
@@ -187,22 +178,47 @@ pub fn experiment(
         seed,
         duration_ms,
         nodes: setups_of_nodes,
-        workloads: vec![Workload {
-            outline: WorkloadOutline {
-                kind: "arrivals".to_owned(),
-                namespace: "openb".to_owned(),
-                name: "pods".to_owned(),
-                team: "openb".to_owned(),
-                class: "batch".to_owned(),
-            },
-            gpu_memory_bytes: 0,
-            busy_milli: 1000,
-            load_ms: 0,
-            kind: WorkloadKind::Jobs(jobs),
-        }],
+        workloads: vec![arriving("pods", jobs)],
         setups,
         ..Experiment::default()
     }
+}
+
+/// Pods of a trace that come and go as they did, each so many times.
+pub fn workload(name: &str, pods: &[OpenbPod], copies: u32, seed: u64) -> Workload {
+    arriving(name, lived(pods, copies, Dice::new(seed), &mut Templates::default()))
+}
+
+fn arriving(name: &str, jobs: Vec<Job>) -> Workload {
+    Workload {
+        outline: WorkloadOutline {
+            kind: "arrivals".to_owned(),
+            namespace: "openb".to_owned(),
+            name: name.to_owned(),
+            team: "openb".to_owned(),
+            class: "batch".to_owned(),
+        },
+        gpu_memory_bytes: 0,
+        busy_milli: 1000,
+        load_ms: 0,
+        kind: WorkloadKind::Jobs(jobs),
+    }
+}
+
+/// Copies beyond the first come at other times of the day that follows.
+fn lived(pods: &[OpenbPod], copies: u32, dice: Dice, templates: &mut Templates) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (number, pod) in pods.iter().enumerate() {
+        let Some((from_ms, to_ms)) = pod.life_ms else { continue };
+        for copy in 0..copies.max(1) {
+            let draw = dice.of(u64::from(copy)).below(number as u64, DAY_MS as usize) as i64;
+            let at_ms = from_ms + if copy == 0 { 0 } else { draw };
+            let lasts_ms = (to_ms - from_ms).max(1000);
+            jobs.push(job(at_ms, templates.of(pod), Some(lasts_ms)));
+        }
+    }
+    jobs.sort_by_key(|job| job.at_ms);
+    jobs
 }
 
 /// Pods in an order drawn from the seed, cloned or dropped at random until they ask for so much.
