@@ -6,6 +6,7 @@
 
 pub(crate) mod preempt;
 pub(crate) mod score;
+mod wake;
 
 use std::sync::Arc;
 

@@ -101,16 +101,19 @@ impl Cluster {
 fn read_cluster(file: &str, text: &str) -> Result<Cluster> {
     let mut nodes = openb::read_nodes(file, text)?;
     ensure!(!nodes.is_empty(), "{file}: nothing after line 1");
-    nodes.sort_by(|one, other| one.name.cmp(&other.name));
     let mut models = BTreeMap::new();
-    let machine = |node: OpenbNode| {
+    for node in &nodes {
         let next = u8::try_from(models.len()).ok().filter(|next| *next < 64);
         let next = next.with_context(|| format!("{file}: more than 64 models"))?;
+        models.entry(node.model.clone()).or_insert(next);
+    }
+    nodes.sort_by(|one, other| one.name.cmp(&other.name));
+    let machine = |node: OpenbNode| {
         Ok(Capacity {
             cpu_milli: u64::try_from(node.cpu_milli)?,
             memory_bytes: u64::try_from(node.memory_bytes)?,
             gpus: u16::try_from(node.gpus)?,
-            model: *models.entry(node.model).or_insert(next),
+            model: models.get(&node.model).copied().unwrap_or_default(),
         })
     };
     let machines = nodes.into_iter().map(machine).collect::<Result<_>>()?;
