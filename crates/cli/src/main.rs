@@ -15,7 +15,12 @@ use clap::{Parser, Subcommand};
 
 /// GPU-aware scheduling for Kubernetes.
 #[derive(Parser)]
-#[command(name = "berth", version, about, max_term_width = 100)]
+#[command(
+    name = "berth",
+    version,
+    about = "GPU-aware scheduling for Kubernetes",
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
