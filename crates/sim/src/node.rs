@@ -11,7 +11,7 @@ use berth_kubelet::{
     Admission, CpuManagerPolicy, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand, Rejection,
     TopologyPolicy,
 };
-use berth_model::gpu::{Gpu, GpuInventory, MigStrategy, WHOLE_GPU};
+use berth_model::gpu::{self, Gpu, GpuInventory, MigStrategy, WHOLE_GPU};
 use berth_model::mig::Board;
 use berth_model::node::Node;
 use berth_model::numa::NumaMask;
@@ -427,34 +427,24 @@ fn kubelet_config(described: &KubeletConfig, policy: KubeletPolicy) -> KubeletCo
     }
 }
 
-/// What the device of this id is.
+/// What the device of this id is to a report.
 fn part_of(gpus: &[Gpu], id: &str, numa: NumaMask) -> Part {
-    let (thing, is_replica) = match id.rsplit_once("::") {
-        Some((thing, _)) => (thing, true),
-        None => (id, false),
-    };
-    let of = thing.split_once('/').map_or(thing, |(gpu, _)| gpu);
-    let at = gpus.iter().position(|gpu| gpu.id == of).unwrap_or(0);
-    let Some(gpu) = gpus.get(at) else {
+    let known = gpu::part_of(gpus, id);
+    let Some((part, gpu)) = known.and_then(|part| Some((part, gpus.get(part.gpu)?))) else {
         let gpu = GpuPart { milli: WHOLE_MILLI, units: 1, ..GpuPart::default() };
         return Part { gpu, memory_bytes: 0, numa, replica: false };
     };
-    let slice = gpu.mig.as_ref().filter(|_| thing != of).and_then(|layout| {
-        let mut slices = layout.shares().slices();
-        slices.find(|(slice, _)| gpu.slice_id(slice) == thing)
-    });
-    let (first, units, milli, memory_bytes) = match slice {
-        Some((slice, share)) => (
-            slice.start,
-            slice.profile.memory_units().unwrap_or(1),
-            (u32::from(share.parts) * u32::from(WHOLE_MILLI) / u32::from(share.of.max(1))) as u16,
-            slice.profile.memory_bytes(),
-        ),
-        None => (0, units(gpu), WHOLE_MILLI, gpu.memory_bytes),
+    let (first, units, memory_bytes) = match part.slice {
+        Some(slice) => {
+            let units = slice.profile.memory_units().unwrap_or(1);
+            (slice.start, units, slice.profile.memory_bytes())
+        }
+        None => (0, units(gpu), gpu.memory_bytes),
     };
-    let replicas = gpu.replicas.filter(|_| is_replica).unwrap_or(1).max(1);
-    let gpu = GpuPart { gpu: at, first, units, milli: milli / replicas };
-    Part { gpu, memory_bytes: memory_bytes / u64::from(replicas), numa, replica: replicas > 1 }
+    let milli = u16::try_from(part.milli).unwrap_or(WHOLE_MILLI);
+    let memory_bytes = memory_bytes / u64::from(part.replicas);
+    let gpu = GpuPart { gpu: part.gpu, first, units, milli };
+    Part { gpu, memory_bytes, numa, replica: part.replicas > 1 }
 }
 
 /// A template as a setup without parts of GPUs has to write it: a whole GPU for each part or slice.
