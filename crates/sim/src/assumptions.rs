@@ -203,9 +203,10 @@ impl Assumptions {
             ),
             ("device plugin back after a kubelet's restart", seconds(self.plugin_gap_ms), CHOSEN),
             (
-                "ResourceQuotas",
-                "hold pods under Berth only; kube-scheduler does not look at them".into(),
-                "the API server, which would refuse pods at creation, is not simulated",
+                "pods beyond a ResourceQuota",
+                "are refused at creation, or held by Berth, and let in when others have left"
+                    .into(),
+                "Kubernetes; controllers try again at once here",
             ),
         ]
     }

@@ -6,7 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use berth_engine::Profile;
+use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
+use berth_model::policy::Quota;
 use berth_model::spec::{GpuNeed, PodSpec};
 use berth_sim::experiment::{
     Autoscale, Division, Experiment, Failure, Fault, Job, KubeletPolicy, Load, PoolSetup, Service,
@@ -309,4 +311,23 @@ fn work_that_is_lost_is_not_work_done() {
     let summary = &run(&experiment).runs[0].summary;
     assert!((summary.batch_gpu_hours - 11.4).abs() < 0.1, "{}", summary.batch_gpu_hours);
     assert!((summary.wasted_gpu_hours - 7.6).abs() < 0.1, "{}", summary.wasted_gpu_hours);
+}
+
+#[test]
+fn a_quota_holds_whoever_schedules() {
+    let one = gpus("batch", "Job", 1, 0);
+    let hard = berth_testkit::cluster::resources(&[("requests.nvidia.com/gpu", "2")]).unwrap();
+    let quota = Quota { namespace: "serving".into(), name: "q".into(), hard, scopes: Vec::new() };
+    let experiment = Experiment {
+        duration_ms: 5 * HOUR_MS,
+        nodes: vec![node("n0", "a", STRICT, &[])],
+        objects: vec![Event::Quota(quota)],
+        workloads: vec![jobs("batch", (0..6).map(|_| job(0, &one, HOUR_MS)).collect())],
+        setups: both(),
+        ..Experiment::default()
+    };
+    for run in run(&experiment).runs {
+        let at_once = run.stays.iter().filter(|stay| stay.from_ms == 0).count();
+        assert_eq!((at_once, run.summary.jobs), (2, 6), "{}", run.name);
+    }
 }

@@ -7,6 +7,7 @@
 mod nodes;
 mod outcome;
 mod pods;
+mod quota;
 mod serving;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +102,7 @@ pub(crate) struct World<'a> {
     held: Vec<Held>,
     pods_of: Vec<u64>,
     started: u64,
+    admission: quota::Admission,
     lost: u64,
     moves: u64,
     jobs_done: u64,
@@ -192,6 +194,7 @@ impl<'a> World<'a> {
             held: vec![Held::default(); count],
             pods_of: vec![0; count],
             started: 0,
+            admission: quota::Admission::new(experiment, setup),
             lost: 0,
             moves: 0,
             jobs_done: 0,

@@ -117,13 +117,19 @@ impl World<'_> {
     /// One pod of every workload that has some waiting is asked about.
     fn explain_waiting(&mut self) -> Vec<Waiting> {
         let mut groups: BTreeMap<usize, (u64, std::sync::Arc<str>)> = BTreeMap::new();
-        for pod in self.pods.values().filter(|pod| pod.fate == Fate::Waiting) {
-            groups.entry(pod.workload).or_insert((0, pod.object.uid.clone())).0 += 1;
+        for (id, pod) in self.pods.iter().filter(|(_, pod)| pod.fate == Fate::Waiting) {
+            let group = groups.entry(pod.workload).or_insert((0, pod.object.uid.clone()));
+            group.0 += 1;
+            // Somebody of whom the scheduler knows has more to say.
+            if !self.admission.refuses(*id) {
+                group.1 = pod.object.uid.clone();
+            }
         }
         let mut waiting = Vec::new();
         for (workload, (pods, uid)) in groups {
             let why = self.engine.explain(&uid, self.now_ms).map(|why| render(&why));
-            waiting.push(Waiting { workload, pods, why: why.unwrap_or_default() });
+            let refused = || "refused by the API server: beyond a ResourceQuota".to_owned();
+            waiting.push(Waiting { workload, pods, why: why.unwrap_or_else(refused) });
         }
         waiting
     }

@@ -154,7 +154,7 @@ impl World<'_> {
             gpu_grant: None,
             claims: Arc::default(),
         };
-        self.engine.apply(Event::Pod(object.clone()));
+        self.submit(id, &object);
         self.meter.levels.waiting += 1;
         if past.failures == 0 {
             self.meter.class(&outline.class).pods += 1;
@@ -251,7 +251,8 @@ impl World<'_> {
         pod.object.gpu_grant.clone_from(&grant);
         (pod.grant, pod.node, pod.from_ms, pod.fate) = (grant, Some(at), now_ms, Fate::Starting);
         pod.placed = placed;
-        self.engine.apply(Event::Pod(pod.object.clone()));
+        let object = pod.object.clone();
+        self.engine.apply(Event::Pod(object.clone()));
         let levels = &mut self.meter.levels;
         levels.allocated_milli += pod.placed.milli();
         if pod.placed.lie != Lie::Indifferent {
@@ -263,6 +264,7 @@ impl World<'_> {
         let Some(of) = self.experiment.workloads.get(workload) else { return };
         self.meter.class(&of.outline.class).waits_ms.push(wait_ms);
         self.started += 1;
+        self.count_placed(&object);
         let starts_ms = now_ms + self.experiment.assumptions.start_ms;
         if least_bytes.is_some_and(|bytes| bytes < of.gpu_memory_bytes) {
             self.later(starts_ms + of.load_ms, Coming::OutOfMemory(id));
@@ -571,6 +573,7 @@ impl World<'_> {
 
     /// A controller does not count it any more.
     fn leave_books(&mut self, pod: &Pod, id: u64) {
+        self.uncount(id, &pod.object);
         if let Some(job) = pod.job {
             if let Some(state) = self.jobs.get_mut(pod.workload).and_then(|jobs| jobs.get_mut(job))
             {
