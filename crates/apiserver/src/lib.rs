@@ -1,0 +1,1 @@
+//! The Kubernetes API, embedded: for laptops and tests.

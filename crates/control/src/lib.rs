@@ -1,0 +1,1 @@
+//! Live loops: watch, decide, bind, evict; lease; webhook.

@@ -1,0 +1,1 @@
+//! The rest of a cluster in one process: controllers and virtual kubelets.
