@@ -16,6 +16,8 @@
 //! paths under `/api/`, and since a role of a namespace can then grant explanations of its pods.
 
 mod access;
+#[cfg(test)]
+mod tests;
 
 pub use access::{Access, Attributes, Denial};
 

@@ -146,6 +146,12 @@ impl Access {
         verdict
     }
 
+    /// How many answers are remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn recall(&self, key: &(String, Attributes)) -> Option<Result<(), Denial>> {
         let remembered = self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, verdict) = remembered.get(key)?;
