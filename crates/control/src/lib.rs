@@ -1,4 +1,5 @@
 //! Live loops: watch, decide, bind, evict; lease; webhook.
 
+pub mod http;
 pub mod lease;
 pub mod metrics;
