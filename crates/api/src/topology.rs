@@ -5,15 +5,16 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::Deserialize;
 
 /// What a node exporter says of a node: zones, what they have, how far apart they are.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeResourceTopology {
-    /// [`Self::API_VERSION`].
+    /// `topology.node.k8s.io/v1alpha2`.
     pub api_version: String,
-    /// [`Self::KIND`].
+    /// `NodeResourceTopology`.
     pub kind: String,
     /// Its name is the node's.
     pub metadata: ObjectMeta,
@@ -26,15 +27,31 @@ pub struct NodeResourceTopology {
 }
 
 impl NodeResourceTopology {
-    /// The version this is.
-    pub const API_VERSION: &'static str = "topology.node.k8s.io/v1alpha2";
-    /// The kind this is.
-    pub const KIND: &'static str = "NodeResourceTopology";
-
     /// The value of an attribute.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let found = self.attributes.iter().find(|attribute| attribute.name == name)?;
         Some(&found.value)
+    }
+}
+
+impl Resource for NodeResourceTopology {
+    const API_VERSION: &'static str = "topology.node.k8s.io/v1alpha2";
+    const GROUP: &'static str = "topology.node.k8s.io";
+    const KIND: &'static str = "NodeResourceTopology";
+    const VERSION: &'static str = "v1alpha2";
+    const URL_PATH_SEGMENT: &'static str = "noderesourcetopologies";
+    type Scope = ClusterResourceScope;
+}
+
+impl Metadata for NodeResourceTopology {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
 }
 

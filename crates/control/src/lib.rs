@@ -1,5 +1,12 @@
 //! Live loops: watch, decide, bind, evict; lease; webhook.
 
+mod act;
+pub mod core;
 pub mod http;
+mod insides;
 pub mod lease;
 pub mod metrics;
+pub mod placement;
+pub mod serve;
+mod view;
+pub mod watch;
