@@ -7,6 +7,7 @@ mod lint;
 mod output;
 mod plan;
 mod replay;
+mod serve;
 mod sim;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ enum Command {
     Replay(replay::Replay),
     Lint(lint::Lint),
     Plan(plan::Plan),
+    Serve(serve::Serve),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Replay(replay) => replay.run(),
         Command::Lint(lint) => lint.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Serve(serve) => serve.run(),
     };
     outcome.unwrap_or_else(|error| output::failed(&error))
 }

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::sync::{mpsc, oneshot, watch as signal};
 use tracing::{info, warn};
 
 use crate::act::{Actor, Back, fence};
 use crate::core::{Core, Effect, Settings};
-use crate::http::{Health, Question, ViewError};
+use crate::http::{Health, Question, View, ViewError};
 use crate::insides::Insides;
 use crate::lease::{self, Elector, Inherited, Leadership};
 use crate::metrics::Metrics;
@@ -51,6 +52,28 @@ pub struct Options {
 
 /// A question to the engine, and where the answer goes.
 pub type Asked = (Question, oneshot::Sender<Result<serde_json::Value, ViewError>>);
+
+/// Asks the engine's task.
+#[derive(Clone)]
+pub struct Asking(mpsc::Sender<Asked>);
+
+impl Asking {
+    /// Questions go there.
+    pub fn new(questions: mpsc::Sender<Asked>) -> Self {
+        Self(questions)
+    }
+}
+
+impl View for Asking {
+    fn ask(&self, question: Question) -> BoxFuture<'_, Result<serde_json::Value, ViewError>> {
+        let stopping = || ViewError::NotReady("the scheduler is stopping".to_owned());
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.0.send((question, reply)).await.map_err(|_| stopping())?;
+            answer.await.map_err(|_| stopping())?
+        })
+    }
+}
 
 /// The scheduler.
 pub struct Scheduler {

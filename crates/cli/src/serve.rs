@@ -1,0 +1,151 @@
+//! `berth serve`: the scheduler on a cluster.
+//!
+//! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use berth_control::core;
+use berth_control::http::{Access, Health, Openness, Site, router};
+use berth_control::lease;
+use berth_control::metrics::Metrics;
+use berth_control::serve::{Asking, Options, Scheduler};
+use clap::{Args, ValueEnum};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+
+use crate::output;
+
+/// The engine's task is taken for dead after so long without a sign of life.
+const SILENCE_MS_MAX: u64 = 60_000;
+
+/// So many questions may wait for the engine's task.
+const QUESTIONS_MAX: usize = 64;
+
+/// Schedule a cluster: pods that say `schedulerName: berth`
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The kubeconfig to use; without one what KUBECONFIG says, or the pod's service account
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Pods with this schedulerName are placed
+    #[arg(long, value_name = "NAME", default_value = "berth")]
+    scheduler_name: String,
+    /// The namespace of the Lease by which replicas agree on who leads
+    #[arg(long, value_name = "NAME", default_value = "berth-system")]
+    namespace: String,
+    /// The name of that Lease
+    #[arg(long, value_name = "NAME", default_value = "berth")]
+    lease_name: String,
+    /// What others know this replica by; a random number is added
+    #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
+    identity: String,
+    /// Where health, metrics and the engine's view are served
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9440")]
+    listen: SocketAddr,
+    /// How logs look
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+/// How logs look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines, an object a line.
+    Json,
+}
+
+/// Logs go to standard error; RUST_LOG says how much.
+fn log(format: LogFormat) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => logs.with_ansi(false).init(),
+        LogFormat::Json => logs.json().init(),
+    }
+}
+
+impl Serve {
+    /// Serves until it is told to stop.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        log(self.log_format);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.serve())
+    }
+
+    async fn client(&self) -> anyhow::Result<kube::Client> {
+        let options =
+            KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = match &self.kubeconfig {
+            Some(path) => {
+                let read = Kubeconfig::read_from(path);
+                let read = read.with_context(|| format!("{} cannot be used", path.display()))?;
+                kube::Config::from_custom_kubeconfig(read, &options).await?
+            }
+            None if self.context.is_some() => kube::Config::from_kubeconfig(&options).await?,
+            None => kube::Config::infer().await?,
+        };
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    async fn serve(self) -> anyhow::Result<ExitCode> {
+        let client = self.client().await.context("no cluster can be reached")?;
+        let identity = lease::incarnation(&self.identity)?;
+        let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
+        let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
+        let site = Site {
+            health: health.clone(),
+            metrics: metrics.clone(),
+            view: Arc::new(Asking::new(asking)),
+            access: Access::new(client.clone()),
+            health_for: Openness::Everybody,
+            metrics_for: Openness::Everybody,
+        };
+        let listener = TcpListener::bind(self.listen).await;
+        let listener =
+            listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
+        let shown = axum::serve(listener, router(&site));
+        tokio::spawn(async move { shown.await });
+        let (stop, shutdown) = watch::channel(false);
+        tokio::spawn(async move {
+            told_to_stop().await;
+            tracing::info!("stopping: what is under way is finished first");
+            stop.send_replace(true);
+        });
+        let options = Options {
+            scheduler_name: self.scheduler_name.into(),
+            identity: identity.into(),
+            lease: lease::Settings {
+                namespace: self.namespace,
+                name: self.lease_name,
+                ..lease::Settings::default()
+            },
+            core: core::Settings::default(),
+        };
+        Scheduler::new(client, options, (metrics, health), questions, shutdown).run().await?;
+        output::complain("stopped\n");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Waits for SIGTERM or an interrupt.
+async fn told_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        },
+        Err(_) => drop(tokio::signal::ctrl_c().await),
+    }
+}
