@@ -1,1 +1,4 @@
 //! The Kubernetes API, embedded: for laptops and tests.
+
+pub mod kinds;
+pub mod status;
