@@ -1,4 +1,6 @@
 //! The Kubernetes API, embedded: for laptops and tests.
 
 pub mod kinds;
+mod random;
 pub mod status;
+pub mod store;
