@@ -81,6 +81,8 @@ pub struct CustomRow {
     pub schema: serde_json::Value,
     /// `additionalPrinterColumns` of this version.
     pub printer_columns: Vec<serde_json::Value>,
+    /// `selectableFields` of this version, without the leading dot.
+    pub selectable_fields: Vec<String>,
     /// `spec.preserveUnknownFields`, or the schema's own at the root.
     pub preserve_unknown_fields: bool,
 }

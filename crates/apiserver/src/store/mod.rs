@@ -294,6 +294,27 @@ impl Store {
         key: &Key,
         expected: Expected,
     ) -> Result<Arc<Stored>, Lost> {
+        self.take(resource, key, expected, None)
+    }
+
+    /// Removes an object whose last state is not stored before it goes.
+    pub fn remove_as(
+        &self,
+        resource: &Resource,
+        key: &Key,
+        expected: Expected,
+        last: Value,
+    ) -> Result<Arc<Stored>, Lost> {
+        self.take(resource, key, expected, Some(last))
+    }
+
+    fn take(
+        &self,
+        resource: &Resource,
+        key: &Key,
+        expected: Expected,
+        last: Option<Value>,
+    ) -> Result<Arc<Stored>, Lost> {
         let mut state = self.write();
         let revision = state.revision + 1;
         let collection = state.collection(resource);
@@ -301,7 +322,7 @@ impl Store {
         check(before.as_deref(), expected)?;
         let Some(before) = before else { return Err(Lost::Missing) };
         collection.objects.remove(key);
-        let mut value = before.value.clone();
+        let mut value = last.unwrap_or_else(|| before.value.clone());
         set_revision(&mut value, revision);
         let after = Arc::new(Stored::new(key.clone(), value, revision));
         let change = Change { revision, before: Some(before), after: after.clone(), deleted: true };

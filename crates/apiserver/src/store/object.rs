@@ -39,6 +39,13 @@ impl Stored {
         Self { value, body, revision, key }
     }
 
+    /// The same object under another revision.
+    pub fn at_revision(&self, revision: u64) -> Self {
+        let mut value = self.value.clone();
+        set_revision(&mut value, revision);
+        Self::new(self.key.clone(), value, revision)
+    }
+
     /// `metadata.namespace`, empty for objects outside of namespaces.
     pub fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
