@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, anyhow};
 use berth_api::Lower as _;
 use berth_kubelet::PodDemand;
-use berth_model::dice::Dice;
+use berth_testkit::cluster::Dice;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::{binding, bytes};
@@ -72,9 +72,15 @@ async fn post(client: &Client, path: &str, body: &Value) -> Result<()> {
     }
 }
 
-async fn post_each(client: &Client, all: impl Iterator<Item = (String, Value)>) -> Result<()> {
+async fn post_each(
+    client: &Client,
+    all: impl Iterator<Item = (String, Value)> + Send,
+) -> Result<()> {
     futures::stream::iter(all)
-        .map(async |(path, body)| post(client, &path, &body).await)
+        .map(|(path, body)| {
+            let client = client.clone();
+            async move { post(&client, &path, &body).await }
+        })
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
@@ -82,7 +88,15 @@ async fn post_each(client: &Client, all: impl Iterator<Item = (String, Value)>) 
 
 pub(super) async fn create_nodes(client: &Client, nodes: &[Value]) -> Result<()> {
     let all = nodes.iter().map(|node| (String::from("/api/v1/nodes"), node.clone()));
-    post_each(client, all).await
+    post_each(client, all).await?;
+    // The API server taints nodes that nobody has said to be ready.
+    let api: Api<core::Node> = Api::all(client.clone());
+    let untainted = Patch::Merge(json!({ "spec": { "taints": null } }));
+    for node in nodes {
+        let name = node["metadata"]["name"].as_str().unwrap_or_default();
+        api.patch(name, &PatchParams::default(), &untainted).await?;
+    }
+    Ok(())
 }
 
 /// The pods, one after the other, so that their order is the same for all who schedule them.
@@ -134,8 +148,8 @@ fn pod(number: usize, gpus: u32, scheduler: &str, spread: bool) -> Value {
 
 /// Posts bindings that somebody else has decided.
 pub(super) async fn post_all(client: Client, decided: Vec<(String, String)>) -> Result<()> {
-    let all = decided.iter().map(|(pod, node)| {
-        (format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/binding"), binding(pod, node))
+    let all = decided.into_iter().map(|(pod, node)| {
+        (format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/binding"), binding(&pod, &node))
     });
     post_each(&client, all).await
 }
