@@ -1,5 +1,6 @@
 //! The Kubernetes API, embedded: for laptops and tests.
 
+pub mod admission;
 mod decode;
 pub mod defaults;
 pub mod kinds;
