@@ -1,7 +1,7 @@
 //! The Kubernetes API, embedded: for laptops and tests.
 
 pub mod admission;
-mod decode;
+pub mod decode;
 pub mod defaults;
 pub mod kinds;
 pub mod patch;
