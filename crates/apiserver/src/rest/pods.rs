@@ -1,0 +1,165 @@
+//! What only pods have: binding.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::path::Place;
+use super::respond::{self, Body};
+use super::{Call, meta};
+use crate::clock;
+use crate::kinds::Resource;
+use crate::server::Server;
+use crate::status::{FieldError, Status};
+use crate::store::{Expected, Lost, key_of};
+
+/// How often a binding without preconditions is tried again after a lost race.
+const ATTEMPTS: usize = 16;
+
+/// Assigns a pod to a node.
+pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
+    let binding = call.object()?;
+    let dry_run = call.query.dry_run()?;
+    let given = meta::text(&binding, "name");
+    let name = if place.name.is_empty() { given } else { place.name.as_str() };
+    if given != name {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    let namespace = meta::text(&binding, "namespace");
+    if !namespace.is_empty() && namespace != place.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    let node = target(&binding, name)?;
+    let pods = Resource::new("", "pods");
+    let key = key_of(&place.namespace, name);
+    for _ in 0..ATTEMPTS {
+        let pod = server.store.get(&pods, &key).ok_or_else(|| Status::not_found(&pods, name))?;
+        check_preconditions(&binding, name, pod.uid(), pod.revision)?;
+        let bound = bound(&pod.value, &binding, node, name)?;
+        if dry_run {
+            return Ok(success());
+        }
+        match server.store.put(&pods, &key, Expected::Revision(pod.revision), bound) {
+            Ok(_) => return Ok(success()),
+            Err(Lost::Missing) => return Err(Status::not_found(&pods, name)),
+            Err(Lost::Changed | Lost::Exists) => {}
+        }
+    }
+    Err(Status::modified(&pods, name))
+}
+
+fn success() -> Response<Body> {
+    respond::json(
+        201,
+        &json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "code": 201,
+        }),
+    )
+}
+
+fn target<'a>(binding: &'a Value, name: &str) -> Result<&'a str, Status> {
+    let target = &binding["target"];
+    let kind = target["kind"].as_str().unwrap_or_default();
+    let node = target["name"].as_str().unwrap_or_default();
+    let mut errors = Vec::new();
+    if !matches!(kind, "" | "Node") {
+        errors.push(FieldError::not_supported("target.kind", &Value::from(kind), &["Node", ""]));
+    }
+    if node.is_empty() {
+        errors.push(FieldError::required("target.name", ""));
+    }
+    if errors.is_empty() {
+        return Ok(node);
+    }
+    Err(Status::invalid("", "Binding", name, &errors))
+}
+
+fn check_preconditions(
+    binding: &Value,
+    name: &str,
+    uid: &str,
+    revision: u64,
+) -> Result<(), Status> {
+    let pods = Resource::new("", "pods");
+    let wanted = meta::text(binding, "uid");
+    if !wanted.is_empty() && wanted != uid {
+        let why = format!(
+            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        );
+        return Err(Status::conflict(&pods, name, why));
+    }
+    let wanted = meta::text(binding, "resourceVersion");
+    if !wanted.is_empty() && wanted != revision.to_string() {
+        let why = format!(
+            "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {revision}"
+        );
+        return Err(Status::conflict(&pods, name, why));
+    }
+    Ok(())
+}
+
+/// The pod with its node, or why it cannot have one.
+fn bound(pod: &Value, binding: &Value, node: &str, name: &str) -> Result<Value, Status> {
+    let conflict =
+        |why: String| Err(Status::conflict(&Resource::new("", "pods/binding"), name, why));
+    if meta::is_deleting(pod) {
+        return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    let present = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !present.is_empty() {
+        return conflict(format!("pod {name} is already assigned to node \"{present}\""));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    let mut pod = pod.clone();
+    pod["spec"]["nodeName"] = Value::from(node);
+    for field in ["annotations", "labels"] {
+        if let Some(given) = binding["metadata"][field].as_object().filter(|map| !map.is_empty()) {
+            let own = &mut pod["metadata"][field];
+            if !own.is_object() {
+                *own = json!({});
+            }
+            for (key, value) in given {
+                own[key] = value.clone();
+            }
+        }
+    }
+    if let Some(status) = pod["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
+    set_scheduled(&mut pod);
+    Ok(pod)
+}
+
+/// Sets `PodScheduled` to true, keeping the time of the last transition if there was none.
+fn set_scheduled(pod: &mut Value) {
+    let mut condition = json!({
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": null,
+        "lastTransitionTime": clock::now(),
+    });
+    if let Some(generation) = pod["metadata"]["generation"].as_i64() {
+        condition["observedGeneration"] = Value::from(generation);
+    }
+    let conditions = &mut pod["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+        Some(present) => {
+            if present["status"] == "True" {
+                condition["lastTransitionTime"] = present["lastTransitionTime"].clone();
+            }
+            *present = condition;
+        }
+        None => conditions.push(condition),
+    }
+}

@@ -1,0 +1,190 @@
+//! Replace and patch, of objects and of their status.
+
+use std::sync::Arc;
+
+use http::Response;
+use serde_json::Value;
+
+use super::path::Place;
+use super::respond::{self, Body};
+use super::{Call, create, meta, read, rules, shape};
+use crate::server::Server;
+use crate::status::{FieldError, Status};
+use crate::store::{Expected, Lost, Stored, body_of, key_of};
+use crate::strategy::{self, Part};
+
+/// How often a write that lost a race is tried again before the client is told.
+const ATTEMPTS: usize = 16;
+
+pub(crate) async fn replace(
+    server: &Arc<Server>,
+    place: &Place,
+    call: &Call,
+) -> Result<Response<Body>, Status> {
+    let dry_run = call.query.dry_run()?;
+    let (mut sent, _warnings) = rules::decode(&place.kind, call)?;
+    meta::check_type(&place.kind, &mut sent)?;
+    check_names(place, &sent)?;
+    meta::set_namespace(place, &mut sent)?;
+    let given = meta::text(&sent, "resourceVersion").to_owned();
+    for _ in 0..ATTEMPTS {
+        let current = match read::find(server, place) {
+            Ok(current) => current,
+            Err(_) if strategy::creates_on_update(&place.kind) && given.is_empty() => {
+                let created = create::insert(server, place, call, sent, dry_run).await?;
+                return Ok(respond::stored(201, &place.kind, &created));
+            }
+            Err(status) => return Err(status),
+        };
+        check_revision(place, &given, &current)?;
+        check_uid(place, meta::text(&sent, "uid"), &current)?;
+        match write(server, place, call, &current, sent.clone(), dry_run).await? {
+            Some(written) => return Ok(respond::stored(200, &place.kind, &written)),
+            None if given.is_empty() => {}
+            None => return Err(Status::modified(&place.kind.resource, &place.name)),
+        }
+    }
+    Err(Status::modified(&place.kind.resource, &place.name))
+}
+
+pub(crate) async fn patch(
+    server: &Arc<Server>,
+    place: &Place,
+    call: &Call,
+) -> Result<Response<Body>, Status> {
+    let dry_run = call.query.dry_run()?;
+    let applies = call.content_type() == "application/apply-patch+yaml";
+    for _ in 0..ATTEMPTS {
+        let current = match read::find(server, place) {
+            Ok(current) => current,
+            Err(_) if applies && place.subresource.is_empty() => {
+                let mut object = rules::patch(place, call, None)?;
+                meta::check_type(&place.kind, &mut object)?;
+                check_names(place, &object)?;
+                meta::set_namespace(place, &mut object)?;
+                match create::insert(server, place, call, object, dry_run).await {
+                    // Somebody else was faster: then it is a change of theirs.
+                    Err(status) if status.reason == "AlreadyExists" => continue,
+                    Err(status) => return Err(status),
+                    Ok(created) => return Ok(respond::stored(201, &place.kind, &created)),
+                }
+            }
+            Err(status) => return Err(status),
+        };
+        let served = shape::served(&place.kind, &current.value);
+        let mut object = rules::patch(place, call, Some(&served))?;
+        meta::check_type(&place.kind, &mut object)?;
+        check_names(place, &object)?;
+        meta::set_namespace(place, &mut object)?;
+        // A patch that names a revision means it.
+        check_revision(place, meta::text(&object, "resourceVersion"), &current)?;
+        check_uid(place, meta::text(&object, "uid"), &current)?;
+        if let Some(written) = write(server, place, call, &current, object, dry_run).await? {
+            return Ok(respond::stored(200, &place.kind, &written));
+        }
+    }
+    Err(Status::modified(&place.kind.resource, &place.name))
+}
+
+fn check_names(place: &Place, object: &Value) -> Result<(), Status> {
+    let name = meta::text(object, "name");
+    if name.is_empty() || name == place.name {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "the name of the object ({name}) does not match the name on the URL ({})",
+        place.name
+    )))
+}
+
+fn check_revision(place: &Place, given: &str, current: &Stored) -> Result<(), Status> {
+    let kind = &place.kind;
+    if given.is_empty() || given == "0" {
+        if strategy::updates_unconditionally(kind) {
+            return Ok(());
+        }
+        let error = FieldError::invalid(
+            "metadata.resourceVersion",
+            &Value::from(0),
+            "must be specified for an update",
+        );
+        return Err(Status::invalid(
+            &kind.resource.group,
+            &kind.resource.plural,
+            &place.name,
+            &[error],
+        ));
+    }
+    if given == current.revision.to_string() {
+        return Ok(());
+    }
+    Err(Status::modified(&kind.resource, &place.name))
+}
+
+fn check_uid(place: &Place, given: &str, current: &Stored) -> Result<(), Status> {
+    if given.is_empty() || given == current.uid() {
+        return Ok(());
+    }
+    let why = format!(
+        "Precondition failed: UID in precondition: {given}, UID in object meta: {}",
+        current.uid()
+    );
+    Err(Status::conflict(&place.kind.resource, &place.name, why))
+}
+
+/// Writes a changed object. None if somebody else has changed it meanwhile.
+pub(crate) async fn write(
+    server: &Arc<Server>,
+    place: &Place,
+    call: &Call,
+    current: &Arc<Stored>,
+    object: Value,
+    dry_run: bool,
+) -> Result<Option<Arc<Stored>>, Status> {
+    let kind = &place.kind;
+    let old = shape::served(kind, &current.value);
+    let part = if place.subresource == "status" { Part::Status } else { Part::Main };
+    let mut new = object;
+    if meta::text(&new, "name").is_empty() {
+        meta::of(&mut new)?.insert("name".to_owned(), Value::from(place.name.as_str()));
+    }
+    meta::keep_system_fields(&old, &mut new)?;
+    strategy::prepare_for_update(kind, part, &old, &mut new);
+    let new = rules::admit_update(server, place, call, &old, new).await?;
+    let new = shape::to_stored(kind, new);
+    commit(server, place, current, new, dry_run)
+}
+
+/// Stores what an update made of an object, or removes it if the last finalizer went.
+pub(crate) fn commit(
+    server: &Arc<Server>,
+    place: &Place,
+    current: &Arc<Stored>,
+    mut new: Value,
+    dry_run: bool,
+) -> Result<Option<Arc<Stored>>, Status> {
+    let kind = &place.kind;
+    let resource = &kind.stored_as;
+    let key = key_of(&place.namespace, &place.name);
+    meta::of(&mut new)?
+        .insert("resourceVersion".to_owned(), Value::from(current.revision.to_string()));
+    if new == current.value {
+        return Ok(Some(current.clone()));
+    }
+    let expected = Expected::Revision(current.revision);
+    if dry_run {
+        let body = body_of(&new).into();
+        return Ok(Some(Arc::new(Stored { value: new, body, revision: current.revision, key })));
+    }
+    let removes = strategy::is_finished(kind, &current.value, &new);
+    let done = if removes {
+        server.store.remove_as(resource, &key, expected, new)
+    } else {
+        server.store.put(resource, &key, expected, new)
+    };
+    match done {
+        Ok(stored) => Ok(Some(stored)),
+        Err(Lost::Missing) => Err(Status::not_found(&kind.resource, &place.name)),
+        Err(Lost::Changed | Lost::Exists) => Ok(None),
+    }
+}
