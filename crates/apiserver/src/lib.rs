@@ -5,9 +5,13 @@
 //! scheduler, no controllers and no client; those talk to it as they would to a real cluster.
 
 mod clock;
+mod decode;
+pub mod defaults;
 pub mod kinds;
+pub mod patch;
 mod random;
 mod rest;
+pub mod schema;
 mod seed;
 pub mod select;
 mod server;
