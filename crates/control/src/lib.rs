@@ -3,3 +3,4 @@
 pub mod http;
 pub mod lease;
 pub mod metrics;
+pub mod webhook;

@@ -120,10 +120,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("berth-apiserver", &["berth-model", "berth-tenancy", "berth-api"]),
-    (
-        "berth-local",
-        &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"],
-    ),
+    ("berth-local", &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"]),
     // For tests and tools only: no product crate may list these two.
     (
         "berth-testkit",
