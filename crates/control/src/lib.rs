@@ -1,5 +1,6 @@
 //! Live loops: watch, decide, bind, evict; lease; webhook.
 
+pub mod certificates;
 pub mod http;
 pub mod lease;
 pub mod metrics;
