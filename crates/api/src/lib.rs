@@ -19,6 +19,7 @@ mod policy;
 mod resource;
 mod selector;
 mod storage;
+pub mod topology;
 pub mod workload;
 
 pub use error::LowerError;

@@ -21,7 +21,6 @@ mod problem;
 mod scalar;
 mod source;
 mod suggest;
-pub mod topology;
 mod yaml;
 mod yaml_place;
 

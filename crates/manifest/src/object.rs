@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::document::{Document, Strictness};
 use crate::karpenter;
 use crate::problem::Problem;
-use crate::topology::NodeResourceTopology;
+use berth_api::topology::NodeResourceTopology;
 
 macro_rules! objects {
     ($($variant:ident($type:ty) = $version:literal $kind:literal,)*) => {

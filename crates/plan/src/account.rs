@@ -53,13 +53,14 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(node: &ClusterNode, prices: &Prices) -> Self {
         let mut parts_milli = BTreeMap::new();
-        for pool in node.devices().unwrap_or_default() {
-            let least = pool.devices.iter().filter_map(|device| part_of(&node.gpus, &device.id));
+        for pool in node.inside.devices().unwrap_or_default() {
+            let least =
+                pool.devices.iter().filter_map(|device| part_of(&node.inside.gpus, &device.id));
             if let Some(milli) = least.map(|part| u64::from(part.milli)).min() {
                 parts_milli.insert(pool.resource, milli);
             }
         }
-        let sliced = node.gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).map(|layout| {
+        let sliced = node.inside.gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).map(|layout| {
             let in_slices: u64 = layout
                 .shares()
                 .slices()
@@ -69,19 +70,19 @@ impl Ledger {
         });
         let (cpu_milli, memory) = cpu_and_memory(&node.node.allocatable);
         Self {
-            gpus: node.gpus.len(),
+            gpus: node.inside.gpus.len(),
             parts_milli,
-            memory_bytes: node.gpus.first().map_or(0, |gpu| gpu.memory_bytes),
+            memory_bytes: node.inside.gpus.first().map_or(0, |gpu| gpu.memory_bytes),
             cpu_milli,
             memory,
-            price: prices.node(&node.node, &node.gpus, node.stated_microusd_per_hour),
+            price: prices.node(&node.node, &node.inside.gpus, node.stated_microusd_per_hour),
             used_cpu_milli: 0,
             used_memory: 0,
             used_milli: 0,
             undivided_milli: sliced.sum(),
             cordoned: node.node.unschedulable,
             pool: node.pool().to_owned(),
-            product: node.gpus.first().map_or_else(String::new, |gpu| gpu.product.clone()),
+            product: node.inside.gpus.first().map_or_else(String::new, |gpu| gpu.product.clone()),
         }
     }
 

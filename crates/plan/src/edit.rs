@@ -338,8 +338,8 @@ impl Edit {
         changed: &mut Changed,
     ) -> Result<(), EditError> {
         let mut node = cluster.nodes[at].clone();
-        let count = node.gpus.len();
-        let Some(gpu) = node.gpus.get_mut(number) else {
+        let count = node.inside.gpus.len();
+        let Some(gpu) = node.inside.gpus.get_mut(number) else {
             let problem = match count {
                 0 => format!("{} has no GPUs", node.node.name),
                 1 => format!("{} has only GPU 0", node.node.name),
@@ -349,8 +349,8 @@ impl Edit {
         };
         let holders = holders(engine, &cluster.nodes[at], number, &cluster.pods);
         gpu.mig = self.layout(gpu, layout)?;
-        if gpu.mig.is_some() && node.naming.mig == MigStrategy::None {
-            node.naming.mig = MigStrategy::Mixed;
+        if gpu.mig.is_some() && node.inside.naming.mig == MigStrategy::None {
+            node.inside.naming.mig = MigStrategy::Mixed;
         }
         node.offer_anew().map_err(|problem| self.error(problem.to_string()))?;
         let topology = node.topology().map_err(|problem| self.error(problem))?;
@@ -480,7 +480,7 @@ fn holders(engine: &Engine, node: &ClusterNode, gpu: usize, pods: &[PodObject]) 
             let pool = kubelet.pools().nth(given.pool);
             let of_gpu = |at: usize| {
                 let device = pool.and_then(|pool| pool.devices.get(at));
-                let part = device.and_then(|device| part_of(&node.gpus, &device.id));
+                let part = device.and_then(|device| part_of(&node.inside.gpus, &device.id));
                 part.is_some_and(|part| part.gpu == gpu)
             };
             given.devices.iter().any(of_gpu)

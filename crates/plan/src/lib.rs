@@ -73,7 +73,7 @@ pub fn plan(question: &Question<'_>) -> Result<Plan, PlanError> {
     let before = before?;
     let mut cluster = question.cluster.clone();
     // What was seen is not what would be.
-    cluster.nodes.iter_mut().for_each(|node| node.reported_free.clear());
+    cluster.nodes.iter_mut().for_each(|node| node.inside.free.clear());
     let mut lost = Vec::new();
     for edit in question.what_if {
         let changed = edit.apply(&mut cluster, &engine)?;

@@ -46,7 +46,7 @@ pub(crate) fn inside(engine: &Engine, node: &ClusterNode, binding: &Binding, pla
 }
 
 fn ids(node: &ClusterNode, numa: NumaMask) -> Vec<u32> {
-    node.inside.as_ref().map_or_else(Vec::new, |(machine, _)| machine.numa_ids(numa))
+    node.inside.machine.as_ref().map_or_else(Vec::new, |(machine, _)| machine.numa_ids(numa))
 }
 
 fn lie(held: &Admission, node: &ClusterNode) -> (Lie, Vec<u32>) {
@@ -77,7 +77,7 @@ fn names(pool: &DevicePool, set: DeviceSet, node: &ClusterNode) -> Vec<DeviceNam
     let found = set.iter().filter_map(|at| pool.devices.get(at));
     let mut names: Vec<DeviceName> = found
         .map(|device| {
-            let part = part_of(&node.gpus, &device.id);
+            let part = part_of(&node.inside.gpus, &device.id);
             DeviceName {
                 gpu: part.map(|part| part.gpu),
                 slice: part.and_then(|part| part.slice).map(|slice| slice.to_string()),

@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             for (position, pool) in kubelet.pools().enumerate() {
-                let mut told = node.reported_free.iter().filter_map(|(numa, free)| {
+                let mut told = node.inside.free.iter().filter_map(|(numa, free)| {
                     Some((*numa, usize::try_from(*free.get(&pool.resource)?).ok()?))
                 });
                 let free: BTreeMap<_, _> = kubelet.free_by_numa(position).collect();

@@ -5,8 +5,6 @@
 //! out; pods of any scheduler count. Kinds that mean nothing to placement are passed over. Must not
 //! know what is decided, nor which pods are to come.
 
-mod gpus;
-mod inside;
 mod prices;
 mod read;
 
@@ -14,12 +12,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::event::{Event, NodeTopology};
+use berth_inside::{Inside, PREFERRED};
 use berth_kubelet::KubeletConfig;
-use berth_model::device::{DevicePool, PreferredAllocation};
-use berth_model::gpu::{DivisionError, Gpu, Naming, device_pools};
-use berth_model::machine::{Machine, RegularMachine};
+use berth_model::gpu::{DivisionError, device_pools};
+use berth_model::machine::RegularMachine;
 use berth_model::node::Node;
-use berth_model::numa::NumaMask;
 use berth_model::policy::{Pool, PriorityClass, Quota};
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
@@ -70,24 +67,13 @@ pub struct Cluster {
 pub struct ClusterNode {
     /// The node.
     pub node: Node,
-    /// Sockets, NUMA nodes, CPUs and memory, and how the kubelet is set up; `None`: not known.
-    pub inside: Option<(Arc<Machine>, KubeletConfig)>,
-    /// Its GPUs. Their ids are made up.
-    pub gpus: Vec<Gpu>,
-    /// Under which names the plugin offers them.
-    pub naming: Naming,
+    /// What it looks like inside.
+    pub inside: Inside,
     /// How those who share a GPU are kept apart.
     pub sharing: Sharing,
-    /// Its other devices.
-    pub others: Vec<DevicePool>,
-    /// How many devices were free on which NUMA nodes when it was exported, where that is told.
-    pub reported_free: Vec<(NumaMask, BTreeMap<ResourceName, u64>)>,
     /// What it says an hour of it costs, in millionths of a dollar.
     pub stated_microusd_per_hour: Option<i64>,
 }
-
-/// NVIDIA's plugin goes by the links between GPUs, of which dumps say nothing.
-const PREFERRED: PreferredAllocation = PreferredAllocation::Unpredictable;
 
 /// Resources of NVIDIA's plugin.
 const DOMAIN: &str = "nvidia.com/";
@@ -99,31 +85,24 @@ impl From<NodeSetup> for ClusterNode {
     fn from(setup: NodeSetup) -> Self {
         Self {
             node: setup.node,
-            inside: Some((setup.machine, setup.kubelet)),
-            gpus: setup.gpus,
-            naming: setup.naming,
+            inside: Inside {
+                machine: Some((setup.machine, setup.kubelet)),
+                gpus: setup.gpus,
+                naming: setup.naming,
+                mps: setup.sharing == Sharing::MpsCapped,
+                others: Vec::new(),
+                free: Vec::new(),
+            },
             sharing: setup.sharing,
-            others: Vec::new(),
-            reported_free: Vec::new(),
             stated_microusd_per_hour: Some(setup.microusd_per_hour),
         }
     }
 }
 
 impl ClusterNode {
-    /// The devices that its plugins list.
-    pub fn devices(&self) -> Result<Vec<DevicePool>, DivisionError> {
-        let mut pools = device_pools(&self.gpus, self.naming, PREFERRED)?;
-        pools.extend(self.others.iter().cloned());
-        Ok(pools)
-    }
-
     /// What the engine is told of its inside; `None`: it is not known.
     pub fn topology(&self) -> Result<Option<Arc<NodeTopology>>, String> {
-        let Some((machine, kubelet)) = &self.inside else { return Ok(None) };
-        let devices = self.devices().map_err(|error| error.to_string())?;
-        let topology = NodeTopology::new(machine.clone(), kubelet.clone(), devices);
-        topology.map(|topology| Some(Arc::new(topology))).map_err(|error| error.to_string())
+        Ok(self.inside.topology()?.map(Arc::new))
     }
 
     /// Its pool; empty if it names none.
@@ -138,7 +117,7 @@ impl ClusterNode {
 
     /// Says in its resources what its GPUs offer, after they have been divided otherwise.
     pub fn offer_anew(&mut self) -> Result<(), DivisionError> {
-        let pools = device_pools(&self.gpus, self.naming, PREFERRED)?;
+        let pools = device_pools(&self.inside.gpus, self.inside.naming, PREFERRED)?;
         self.node.allocatable.retain(|name, _| !name.as_str().starts_with(DOMAIN));
         for pool in pools {
             let count = Quantity::from_units(pool.devices.len() as i64, Format::DecimalSi);
@@ -150,7 +129,7 @@ impl ClusterNode {
     /// The node as the simulation takes it. One of unknown inside is taken to have one NUMA node and a
     /// kubelet with Kubernetes' defaults, which aligns nothing.
     pub fn setup(&self, prices: &Prices) -> Result<NodeSetup, String> {
-        let (machine, kubelet) = match &self.inside {
+        let (machine, kubelet) = match &self.inside.machine {
             Some((machine, kubelet)) => (machine.clone(), kubelet.clone()),
             None => {
                 let amount = |name: &ResourceName| self.node.allocatable.get(name);
@@ -171,12 +150,12 @@ impl ClusterNode {
             node: self.node.clone(),
             machine,
             kubelet,
-            gpus: self.gpus.clone(),
-            naming: self.naming,
+            gpus: self.inside.gpus.clone(),
+            naming: self.inside.naming,
             preferred: PREFERRED,
             sharing: self.sharing,
             microusd_per_hour: prices
-                .node(&self.node, &self.gpus, self.stated_microusd_per_hour)
+                .node(&self.node, &self.inside.gpus, self.stated_microusd_per_hour)
                 .unwrap_or(0),
         })
     }

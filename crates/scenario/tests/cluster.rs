@@ -77,7 +77,7 @@ zones:
 #[test]
 fn two_sockets_are_read_with_their_policies() {
     let node = node_of(&(node(64, ", nvidia.com/gpu: '8'") + &two_sockets()));
-    let (machine, kubelet) = node.inside.clone().unwrap();
+    let (machine, kubelet) = node.inside.machine.clone().unwrap();
     assert_eq!((machine.sockets().len(), machine.numa().len(), machine.cpus().len()), (2, 2, 64));
     assert_eq!(machine.numa()[0].cpus.to_string(), "0-15,32-47", "siblings come last");
     assert_eq!(machine.numa()[1].distances, [21, 10]);
@@ -94,7 +94,7 @@ fn two_sockets_are_read_with_their_policies() {
         panic!("{:?}", kubelet.memory_manager)
     };
     assert_eq!((reserved.len(), reserved[0].numa, reserved[0].bytes), (1, 0, 8 << 30));
-    let numa: Vec<NumaMask> = node.gpus.iter().map(|gpu| gpu.numa).collect();
+    let numa: Vec<NumaMask> = node.inside.gpus.iter().map(|gpu| gpu.numa).collect();
     assert_eq!(numa[3..5], [NumaMask::single(0), NumaMask::single(1)]);
     let topology = node.topology().unwrap().unwrap();
     let kubelet = topology.empty_kubelet();
@@ -121,7 +121,7 @@ fn numa_nodes_close_to_each_other_share_a_socket() {
             if id == 0 { 14 } else { 16 },
         );
     }
-    let (machine, kubelet) = node_of(&(node(128, "") + &text)).inside.unwrap();
+    let (machine, kubelet) = node_of(&(node(128, "") + &text)).inside.machine.unwrap();
     let of_sockets: Vec<usize> = machine.sockets().iter().map(|one| one.numa.count()).collect();
     assert_eq!(of_sockets, [4, 4], "four NUMA nodes per socket");
     assert!(matches!(kubelet.cpu_manager, CpuManagerPolicy::Static { .. }));
@@ -138,12 +138,12 @@ fn where_cpus_are_not_pinned_zones_tell_of_devices_alone() {
 "
     );
     let node = node_of(&(node(64, ", nvidia.com/gpu: '5'") + &text));
-    let (machine, kubelet) = node.inside.clone().unwrap();
+    let (machine, kubelet) = node.inside.machine.clone().unwrap();
     assert_eq!(machine.cpus().len(), 64);
     assert_eq!(kubelet.cpu_manager, CpuManagerPolicy::None);
     assert_eq!(kubelet.memory_manager, MemoryManagerPolicy::None);
     assert_eq!(machine.sockets().len(), 2, "without distances each is a socket");
-    let numa: Vec<NumaMask> = node.gpus.iter().map(|gpu| gpu.numa).collect();
+    let numa: Vec<NumaMask> = node.inside.gpus.iter().map(|gpu| gpu.numa).collect();
     assert_eq!(numa.len(), 5);
     assert_eq!(numa[4], NumaMask::EMPTY, "no zone lists the fifth");
 }
@@ -157,7 +157,7 @@ fn devices_that_several_zones_list_are_attached_to_all_of_them() {
 "
     );
     let node = node_of(&(node(8, ", nvidia.com/gpu: '4'") + &text));
-    assert!(node.gpus.iter().all(|gpu| gpu.numa == NumaMask::first(2)) && node.gpus.len() == 4);
+    assert!(node.inside.gpus.iter().all(|gpu| gpu.numa == NumaMask::first(2)) && node.inside.gpus.len() == 4);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn attributes_say_what_zones_cannot() {
 - {name: topologyManagerPolicyOptions, value: 'max-allowable-numa-nodes=16'}
 ",
     );
-    let (_, kubelet) = node_of(&(node(64, "") + &text)).inside.unwrap();
+    let (_, kubelet) = node_of(&(node(64, "") + &text)).inside.machine.unwrap();
     let CpuManagerPolicy::Static { options, reserved } = kubelet.cpu_manager else { panic!() };
     let options: Vec<String> = options.iter().map(|option| option.to_string()).collect();
     assert_eq!(options, ["full-pcpus-only"]);
@@ -187,7 +187,7 @@ fn policies_that_exporters_wrote_before_attributes_count_too() {
     let attributes = text.find("attributes:").unwrap();
     let zones = text.find("zones:").unwrap();
     text.replace_range(attributes..zones, "");
-    let (_, kubelet) = node_of(&(node(64, "") + &text)).inside.unwrap();
+    let (_, kubelet) = node_of(&(node(64, "") + &text)).inside.machine.unwrap();
     assert_eq!(kubelet.topology_policy, TopologyPolicy::SingleNumaNode);
     assert_eq!(kubelet.topology_scope, TopologyScope::Pod);
 }
@@ -200,28 +200,28 @@ fn labels_tell_of_regular_machines() {
          berth.dev/topology-manager-policy: restricted, berth.dev/cpu-manager-policy: static, ",
     );
     let node = node_of(&text);
-    let (machine, kubelet) = node.inside.clone().unwrap();
+    let (machine, kubelet) = node.inside.machine.clone().unwrap();
     assert_eq!((machine.sockets().len(), machine.numa().len()), (2, 4));
     assert_eq!(machine.numa()[1].distances, [12, 10, 21, 21]);
     assert_eq!(kubelet.topology_policy, TopologyPolicy::Restricted);
     let CpuManagerPolicy::Static { reserved, .. } = &kubelet.cpu_manager else { panic!() };
     assert_eq!(*reserved, ReservedCpus::Millis(2000));
     assert_eq!(kubelet.memory_manager, MemoryManagerPolicy::None, "nobody says so");
-    assert_eq!(node.gpus[2].numa, NumaMask::single(1));
+    assert_eq!(node.inside.gpus[2].numa, NumaMask::single(1));
     assert!(node.topology().unwrap().is_some());
 }
 
 #[test]
 fn what_nobody_tells_stays_unknown() {
     let unknown = node_of(&node(64, ", nvidia.com/gpu: '8'"));
-    assert!(unknown.inside.is_none() && unknown.topology().unwrap().is_none());
-    assert_eq!(unknown.gpus.len(), 8);
+    assert!(unknown.inside.machine.is_none() && unknown.topology().unwrap().is_none());
+    assert_eq!(unknown.inside.gpus.len(), 8);
     // To simulate it, something has to be assumed.
     let setup = unknown.setup(&Prices::default()).unwrap();
     assert_eq!((setup.machine.numa().len(), setup.machine.cpus().len()), (1, 62));
     assert_eq!(setup.microusd_per_hour, 8 * 6_880_000);
     let no_numa = format!("{HEAD}zones:\n- {{name: socket-0, type: Socket}}\n");
-    assert!(node_of(&(node(64, "") + &no_numa)).inside.is_none());
+    assert!(node_of(&(node(64, "") + &no_numa)).inside.machine.is_none());
 }
 
 #[test]

@@ -80,6 +80,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-engine",
             "berth-forecast",
             "berth-api",
+            "berth-inside",
             "berth-manifest",
             "berth-scenario",
         ],
@@ -120,10 +121,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("berth-apiserver", &["berth-model", "berth-tenancy", "berth-api"]),
-    (
-        "berth-local",
-        &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"],
-    ),
+    ("berth-local", &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"]),
     // For tests and tools only: no product crate may list these two.
     (
         "berth-testkit",

@@ -4,25 +4,23 @@
 //! cannot be together. Must not know what pods of manifests become.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use berth_api::topology::NodeResourceTopology;
 use berth_api::{FieldPath, Lower, LowerError};
 use berth_engine::event::Event;
+use berth_inside::{Teller, field_of, marked};
 use berth_manifest::karpenter::NodePool;
-use berth_manifest::topology::NodeResourceTopology;
 use berth_manifest::{Document, Object, Problem, object};
-use berth_model::numa::NumaMask;
 use berth_model::policy::Pool;
 use berth_model::quantity::Quantity;
 use berth_model::resource::ResourceName;
 use berth_model::spec::Phase;
 use berth_model::taint::{Effect, Taint};
 use berth_model::workload::pool_of;
+use berth_sim::experiment::Sharing;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use super::gpus::{DeviceCounts, hardware};
-use super::inside::{Inside, Wrong, exported, field_of, labelled, marked};
 use super::{Cluster, ClusterNode, FullName, prices};
 
 /// Where objects are that do not say in which namespace.
@@ -287,18 +285,14 @@ fn cluster_node(
     topology: Option<(&Document, &NodeResourceTopology)>,
 ) -> Result<ClusterNode, Problem> {
     let object = lowered(document, node)?;
-    let told = |document: &Document, wrong: Wrong| {
-        document.problem(wrong.field, wrong.message).with_remedy(wrong.remedy)
-    };
-    let (inside, by) = match topology {
-        Some((by, topology)) => (exported(node, topology).map_err(|wrong| told(by, wrong))?, by),
-        None => (labelled(node).map_err(|wrong| told(document, wrong))?, document),
-    };
-    let counts = match &inside {
-        Some(inside) => inside.devices.clone(),
-        None => offered(&object.allocatable),
-    };
-    let hardware = hardware(&object.labels, &counts);
+    let inside = berth_inside::read(node, &object, topology.map(|(_, topology)| topology));
+    let inside = inside.map_err(|wrong| {
+        let by = match (wrong.by, topology) {
+            (Teller::Topology, Some((by, _))) => by,
+            _ => document,
+        };
+        by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy)
+    })?;
     let stated = match marked(node, prices::PRICE) {
         None => None,
         Some(text) => Some(prices::stated(text).ok_or_else(|| {
@@ -307,33 +301,9 @@ fn cluster_node(
             document.problem(field, message).with_remedy("write dollars per hour, such as 32.77")
         })?),
     };
-    let free = inside.as_ref().map_or_else(Vec::new, |inside| inside.free.clone());
-    let inside = inside.map(|Inside { machine, kubelet, .. }| (Arc::new(machine), kubelet));
-    let node = ClusterNode {
-        node: object,
-        inside,
-        gpus: hardware.gpus,
-        naming: hardware.naming,
-        sharing: hardware.sharing,
-        others: hardware.others,
-        reported_free: free,
-        stated_microusd_per_hour: stated,
-    };
-    match node.topology() {
-        Ok(_) => Ok(node),
-        Err(error) => Err(by
-            .problem(FieldPath::root(), format!("no kubelet runs like this: {error}"))
-            .with_remedy("correct what the node says of its inside, or leave it out")),
-    }
-}
-
-/// What a node of unknown inside offers.
-fn offered(allocatable: &BTreeMap<ResourceName, Quantity>) -> DeviceCounts {
-    let extended = allocatable.iter().filter(|(name, _)| name.is_extended());
-    let counts = extended
-        .map(|(name, amount)| (name.clone(), u64::try_from(amount.value()).unwrap_or(0)))
-        .filter(|(_, count)| *count > 0);
-    vec![(NumaMask::EMPTY, counts.collect())]
+    // The plugin caps threads and memory of each.
+    let sharing = if inside.mps { Sharing::MpsCapped } else { Sharing::default() };
+    Ok(ClusterNode { node: object, inside, sharing, stated_microusd_per_hour: stated })
 }
 
 /// A pool that can grow, like the nodes it has; a pool without nodes does not say what a node of it

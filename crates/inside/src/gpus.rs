@@ -1,9 +1,8 @@
 //! A node's GPUs, as its labels and resources tell of them.
 //!
 //! Owns what follows from the labels of NVIDIA's GPU feature discovery and from the resources of its
-//! device plugin: products, memory, slices and replicas. A dump has no device ids and does not say
-//! which slice is on which GPU, so ids are made up (`gpu-0`, `gpu-1`, …), NUMA node by NUMA node, and
-//! slices are put onto the fewest GPUs that can hold them, alike if that is possible. Must not know
+//! device plugin: products, memory, slices and replicas. Nobody tells device ids, nor which slice
+//! is on which GPU, so ids are made up (`gpu-0`, `gpu-1`, …), NUMA node by NUMA node, and slices are put onto the fewest GPUs that can hold them, alike if that is possible. Must not know
 //! where the counts come from.
 
 use std::collections::BTreeMap;
@@ -14,7 +13,8 @@ use berth_model::label::Labels;
 use berth_model::mig::{Board, Layout, Profile};
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
-use berth_sim::experiment::Sharing;
+
+use crate::DeviceCounts;
 
 /// Resources of NVIDIA's plugin.
 const DOMAIN: &str = "nvidia.com/";
@@ -25,19 +25,17 @@ const MIG_PRODUCT: &str = "-MIG-";
 const MIB: u64 = 1 << 20;
 
 /// Devices of one resource on one node that are believed in.
-pub(super) const DEVICES_MAX: u64 = 1024;
-
-/// How many devices of which resource are attached where.
-pub(super) type DeviceCounts = Vec<(NumaMask, BTreeMap<ResourceName, u64>)>;
+pub(crate) const DEVICES_MAX: u64 = 1024;
 
 /// A node's GPUs and other devices.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hardware {
-    pub(super) gpus: Vec<Gpu>,
-    pub(super) naming: Naming,
-    pub(super) sharing: Sharing,
+pub(crate) struct Hardware {
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) naming: Naming,
+    /// Whether those who share a GPU are kept apart by MPS.
+    pub(crate) mps: bool,
     /// Devices that are no GPUs, or of whose GPUs nothing is known.
-    pub(super) others: Vec<DevicePool>,
+    pub(crate) others: Vec<DevicePool>,
 }
 
 /// Which of the plugin's devices a node's GPUs are.
@@ -92,13 +90,13 @@ impl<'a> Reading<'a> {
 }
 
 /// The devices of a node with these labels.
-pub(super) fn hardware(labels: &Labels, counts: &DeviceCounts) -> Hardware {
+pub(crate) fn hardware(labels: &Labels, counts: &DeviceCounts) -> Hardware {
     let reading = Reading::new(labels);
     let mut found = Hardware::default();
     let strategy = labels.get("nvidia.com/gpu.sharing-strategy");
     if strategy.is_some_and(|strategy| strategy.as_ref() == "mps") {
         // The plugin caps threads and memory of each.
-        found.sharing = Sharing::MpsCapped;
+        found.mps = true;
     }
     for (numa, resources) in counts {
         let mut slices: BTreeMap<Option<u16>, Vec<(&'static Profile, u64)>> = BTreeMap::new();
@@ -155,7 +153,7 @@ impl Hardware {
     }
 
     /// Numbers all GPUs, so that their ids are in the order of their numbers.
-    pub(super) fn number(&mut self) {
+    pub(crate) fn number(&mut self) {
         let width = self.gpus.len().saturating_sub(1).to_string().len();
         for (number, gpu) in self.gpus.iter_mut().enumerate() {
             gpu.id = format!("gpu-{number:0width$}");
@@ -277,10 +275,7 @@ mod tests {
         ];
         let found = node(&labels, &[(0, shared)]);
         assert_eq!((found.gpus.len(), found.gpus[0].replicas), (2, Some(4)));
-        assert_eq!(
-            (found.gpus[0].product.as_str(), found.sharing),
-            ("Tesla-T4", Sharing::MpsCapped)
-        );
+        assert_eq!((found.gpus[0].product.as_str(), found.mps), ("Tesla-T4", true));
         let renamed: &[(&str, u64)] = &[("nvidia.com/gpu.shared", 8)];
         let found = node(&labels, &[(0, renamed)]);
         assert!(found.naming.shared_suffix && found.gpus.len() == 2);

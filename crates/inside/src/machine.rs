@@ -1,4 +1,4 @@
-//! What a node looks like inside, as far as a dump tells.
+//! What a node looks like inside, as far as it is told.
 //!
 //! Owns the way from a NodeResourceTopology, or else from labels of the node, to a machine and its
 //! kubelet's configuration. What neither says stays unknown: there is no inside then.
@@ -23,11 +23,11 @@
 use std::collections::BTreeMap;
 
 use berth_api::FieldPath;
+use berth_api::topology::{NodeResourceTopology, Zone};
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion, MemoryManagerPolicy,
     ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
 };
-use berth_manifest::topology::{NodeResourceTopology, Zone};
 use berth_model::idset::{CpuSet, IdSet};
 use berth_model::machine::{CoreSpec, Machine, MachineSpec, NumaSpec};
 use berth_model::numa::NumaMask;
@@ -36,7 +36,8 @@ use berth_model::resource::{MemoryKind, ResourceName};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use super::gpus::{DEVICES_MAX, DeviceCounts};
+use crate::gpus::DEVICES_MAX;
+use crate::{DeviceCounts, Teller, Wrong};
 
 /// Zones of this type are NUMA nodes.
 const NUMA_ZONE: &str = "Node";
@@ -55,20 +56,12 @@ const MULTITHREADING: &str = "feature.node.kubernetes.io/cpu-hardware_multithrea
 
 /// A machine, its kubelet, and where devices are attached.
 #[derive(Clone, Debug)]
-pub(super) struct Inside {
-    pub(super) machine: Machine,
-    pub(super) kubelet: KubeletConfig,
-    pub(super) devices: DeviceCounts,
+pub(crate) struct Told {
+    pub(crate) machine: Machine,
+    pub(crate) kubelet: KubeletConfig,
+    pub(crate) devices: DeviceCounts,
     /// How many devices the exporter says are free where.
-    pub(super) free: DeviceCounts,
-}
-
-/// What is wrong, with which field of the object that says it.
-#[derive(Clone, Debug)]
-pub(super) struct Wrong {
-    pub(super) field: FieldPath,
-    pub(super) message: String,
-    pub(super) remedy: String,
+    pub(crate) free: DeviceCounts,
 }
 
 fn wrong<T>(
@@ -76,7 +69,7 @@ fn wrong<T>(
     message: impl Into<String>,
     remedy: impl Into<String>,
 ) -> Result<T, Wrong> {
-    Err(Wrong { field, message: message.into(), remedy: remedy.into() })
+    Err(Wrong { by: Teller::Node, field, message: message.into(), remedy: remedy.into() })
 }
 
 /// One NUMA node, as told.
@@ -106,10 +99,10 @@ struct Policies<'a> {
 }
 
 /// The inside of a node that is exported.
-pub(super) fn exported(
+pub(crate) fn exported(
     node: &core::Node,
     topology: &NodeResourceTopology,
-) -> Result<Option<Inside>, Wrong> {
+) -> Result<Option<Told>, Wrong> {
     let root = || FieldPath::root().key("zones");
     let zones: Vec<(usize, &Zone)> =
         topology.zones.iter().enumerate().filter(|(_, zone)| zone.zone_type == NUMA_ZONE).collect();
@@ -150,7 +143,7 @@ pub(super) fn exported(
 }
 
 /// The inside of a node that its labels tell of.
-pub(super) fn labelled(node: &core::Node) -> Result<Option<Inside>, Wrong> {
+pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
     let Some(count) = number(node, NUMA_NODES)? else { return Ok(None) };
     let sockets = number(node, SOCKETS)?.unwrap_or(count);
     if count == 0 || count > NumaMask::CAPACITY as u64 || sockets == 0 || count % sockets != 0 {
@@ -611,7 +604,7 @@ fn finish(
     parts: Vec<Part>,
     kubelet: KubeletConfig,
     field: FieldPath,
-) -> Result<Option<Inside>, Wrong> {
+) -> Result<Option<Told>, Wrong> {
     let all = parts.iter().map(|part| part.cpus).fold(0, usize::saturating_add);
     if all > IdSet::CAPACITY {
         let message = format!("{all} CPUs are more than the {} supported", IdSet::CAPACITY);
@@ -643,7 +636,7 @@ fn finish(
         Some((NumaMask::single(position), part.free.clone()))
     };
     let free = parts.iter().filter_map(free).collect();
-    Ok(Some(Inside { machine, kubelet, devices, free }))
+    Ok(Some(Told { machine, kubelet, devices, free }))
 }
 
 /// Where devices are. A device of two NUMA nodes is listed by both, so zones can list more than the
@@ -697,14 +690,14 @@ fn attached(node: &core::Node, machine: &Machine, parts: &[Part]) -> DeviceCount
 }
 
 /// A label, or else an annotation.
-pub(super) fn marked<'a>(node: &'a core::Node, key: &str) -> Option<&'a str> {
+pub fn marked<'a>(node: &'a core::Node, key: &str) -> Option<&'a str> {
     let of = |map: &'a Option<BTreeMap<String, String>>| map.as_ref()?.get(key);
     let found = of(&node.metadata.labels).or_else(|| of(&node.metadata.annotations));
     found.map(String::as_str)
 }
 
 /// Where that label or annotation stands.
-pub(super) fn field_of(node: &core::Node, key: &str) -> FieldPath {
+pub fn field_of(node: &core::Node, key: &str) -> FieldPath {
     let is_label = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(key));
     let map = if is_label { "labels" } else { "annotations" };
     FieldPath::root().key("metadata").key(map).key(key)
