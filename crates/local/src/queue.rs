@@ -51,6 +51,8 @@ struct Lines {
     /// Became due while being looked at.
     again: HashSet<Key>,
     later: BinaryHeap<Reverse<(Instant, Key)>>,
+    /// Which of the times in `later` counts, for each object.
+    due: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
 }
 
@@ -66,6 +68,7 @@ impl Lines {
     fn take(&mut self) -> Option<Key> {
         let key = self.ready.pop_front()?;
         self.queued.remove(&key);
+        self.due.remove(&key);
         self.running.insert(key.clone());
         Some(key)
     }
@@ -77,7 +80,7 @@ impl Lines {
             Ok(again) => {
                 self.failures.remove(&key);
                 if let Some(after) = again {
-                    self.later.push(Reverse((now + after, key.clone())));
+                    self.put_off(&key, now + after);
                 }
             }
             Err(error) => {
@@ -89,7 +92,8 @@ impl Lines {
                 } else {
                     tracing::warn!(what, %key, %error, attempt = *count, "could not be reconciled");
                 }
-                self.later.push(Reverse((now + doubled.min(LONGEST_DELAY), key.clone())));
+                let delay = doubled.min(LONGEST_DELAY);
+                self.put_off(&key, now + delay);
             }
         }
         if self.again.remove(&key) {
@@ -97,9 +101,16 @@ impl Lines {
         }
     }
 
+    fn put_off(&mut self, key: &Key, to: Instant) {
+        self.due.insert(key.clone(), to);
+        self.later.push(Reverse((to, key.clone())));
+    }
+
     fn wake(&mut self, now: Instant) {
         while self.later.peek().is_some_and(|Reverse((due, _))| *due <= now) {
-            if let Some(Reverse((_, key))) = self.later.pop() {
+            if let Some(Reverse((due, key))) = self.later.pop()
+                && self.due.get(&key) == Some(&due)
+            {
                 self.add(key);
             }
         }
