@@ -4,6 +4,7 @@ pub(crate) mod engine;
 pub(crate) mod eta;
 pub(crate) mod instructions;
 pub(crate) mod kubelet;
+pub(crate) mod live;
 pub(crate) mod manifest;
 pub(crate) mod mig;
 pub(crate) mod packing;

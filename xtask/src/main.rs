@@ -125,6 +125,8 @@ enum Bench {
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
         seeds: Vec<u64>,
     },
+    /// Schedulers against one API server: pods bound per second, CPU, memory, stranded, rejected
+    Live(bench::live::Args),
     /// Reading 10,000 documents of YAML, and a dump of 50 MB
     Manifest,
     /// What three profiles strand on 1,000 nodes
@@ -206,6 +208,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Eta { data, seeds } } => {
             bench::eta::run(&data, &seeds).map(|()| true)
         }
+        Task::Bench { of: Bench::Live(args) } => bench::live::run(&args).map(|()| true),
         Task::Bench { of: Bench::Manifest } => bench::manifest::run(),
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
         Task::Bench { of: Bench::Mig(options) } => bench::mig::run(&options),

@@ -6,10 +6,10 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// What a node exporter says of a node: zones, what they have, how far apart they are.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeResourceTopology {
     /// `topology.node.k8s.io/v1alpha2`.
@@ -56,7 +56,7 @@ impl Metadata for NodeResourceTopology {
 }
 
 /// A part of a node.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Zone {
     /// Such as `node-0`.
@@ -75,7 +75,7 @@ pub struct Zone {
 }
 
 /// How far a zone is.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Cost {
     /// The other zone.
@@ -85,7 +85,7 @@ pub struct Cost {
 }
 
 /// Something known under a name.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Attribute {
     /// The name.
@@ -95,7 +95,7 @@ pub struct Attribute {
 }
 
 /// How much of a resource a zone has.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ZoneResource {
     /// Such as `cpu` or `nvidia.com/gpu`.

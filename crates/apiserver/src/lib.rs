@@ -4,10 +4,15 @@
 //! watches, patches and admission, and discovery and tables enough for kubectl. It knows no
 //! scheduler, no controllers and no client; those talk to it as they would to a real cluster.
 
+pub mod admission;
 mod clock;
+pub mod decode;
+pub mod defaults;
 pub mod kinds;
+pub mod patch;
 mod random;
 mod rest;
+pub mod schema;
 mod seed;
 pub mod select;
 mod server;

@@ -1,6 +1,7 @@
 //! Live loops: watch, decide, bind, evict; lease; webhook.
 
 mod act;
+pub mod certificates;
 pub mod core;
 pub mod http;
 mod insides;
@@ -10,3 +11,4 @@ pub mod placement;
 pub mod serve;
 mod view;
 pub mod watch;
+pub mod webhook;

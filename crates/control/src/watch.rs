@@ -83,11 +83,12 @@ where
         let config = watcher::Config::default();
         let config = if streaming { config.streaming_lists() } else { config };
         let mut events = watcher(api.clone(), config).boxed();
+        let mut is_listed = false;
         let failure = loop {
             match events.try_next().await {
                 Ok(Some(event)) => {
                     if matches!(event, watcher::Event::InitDone) {
-                        retry = RETRY;
+                        (retry, is_listed) = (RETRY, true);
                     }
                     if tell(&telling, &mut listing, event, &sink, &metrics).await.is_err() {
                         return;
@@ -107,8 +108,8 @@ where
                 }
                 ABSENT
             }
-            // The server streams no lists.
-            Some(400 | 422) if streaming => {
+            // Not every server streams lists, and those that do not say so in different ways.
+            Some(400 | 422 | 500) if streaming && !is_listed => {
                 streaming = false;
                 Duration::ZERO
             }

@@ -4,6 +4,7 @@
 //! to the machine, its kubelet's configuration and its devices, the same for dumps and for live
 //! clusters. Must not know pods, nor what is decided.
 
+pub mod fingerprint;
 mod gpus;
 mod machine;
 

@@ -11,8 +11,7 @@ use super::{Call, meta, rules, shape};
 use crate::kinds::Resource;
 use crate::server::Server;
 use crate::status::Status;
-use crate::store::{Expected, Lost, Stored, body_of, key_of};
-use crate::strategy;
+use crate::store::{Expected, Lost, Stored, key_of};
 
 /// How often a generated name that is taken is generated anew.
 const GENERATE_ATTEMPTS: usize = 8;
@@ -55,7 +54,6 @@ pub(crate) async fn insert(
     let mut object = object;
     namespace_takes_objects(server, place, meta::text(&object, "name"))?;
     meta::initialize(kind, &mut object)?;
-    strategy::prepare_for_create(kind, &mut object);
     let object = rules::admit_create(server, place, call, object, dry_run).await?;
     let name = meta::text(&object, "name").to_owned();
     let key = key_of(&place.namespace, &name);
@@ -64,8 +62,7 @@ pub(crate) async fn insert(
         if server.store.get(&kind.stored_as, &key).is_some() {
             return Err(Status::already_exists(&kind.resource, &name));
         }
-        let body = body_of(&object).into();
-        return Ok(Arc::new(Stored { value: object, body, revision: 0, key }));
+        return Ok(Arc::new(Stored::unsaved(key, object, 0)));
     }
     let created = server.store.put(&kind.stored_as, &key, Expected::Absent, object);
     let created = created.map_err(|lost| match lost {

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::kinds::{Kind, Resource};
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, body_of, key_of};
+use crate::store::{Expected, Lost, Stored, key_of};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -216,9 +216,8 @@ pub(crate) fn remove(
         check_preconditions(kind, options, &current)?;
         let plan = plan(kind, &current.value, options);
         if options.dry_run {
-            let value = plan.marked.unwrap_or_else(|| current.value.clone());
-            let body = body_of(&value).into();
-            let stored = Arc::new(Stored { value, body, revision: current.revision, key });
+            let value = plan.marked.unwrap_or_else(|| Value::clone(&current.value));
+            let stored = Arc::new(Stored::unsaved(key, value, current.revision));
             return Ok(if plan.removes { Deleted::Gone(stored) } else { Deleted::Waits(stored) });
         }
         match carry_out(server, kind, &current, plan) {
@@ -239,7 +238,7 @@ fn carry_out(
     let (resource, key) = (&kind.stored_as, &current.key);
     let mut latest = current.clone();
     if let Some(marked) = plan.marked
-        && marked != current.value
+        && marked != *current.value
     {
         latest = server.store.put(resource, key, Expected::Revision(latest.revision), marked)?;
     }

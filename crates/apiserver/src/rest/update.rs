@@ -10,8 +10,8 @@ use super::respond::{self, Body};
 use super::{Call, create, meta, read, rules, shape};
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, body_of, key_of};
-use crate::strategy::{self, Part};
+use crate::store::{Expected, Lost, Stored, key_of};
+use crate::strategy;
 
 /// How often a write that lost a race is tried again before the client is told.
 const ATTEMPTS: usize = 16;
@@ -143,13 +143,11 @@ pub(crate) async fn write(
 ) -> Result<Option<Arc<Stored>>, Status> {
     let kind = &place.kind;
     let old = shape::served(kind, &current.value);
-    let part = if place.subresource == "status" { Part::Status } else { Part::Main };
     let mut new = object;
     if meta::text(&new, "name").is_empty() {
         meta::of(&mut new)?.insert("name".to_owned(), Value::from(place.name.as_str()));
     }
     meta::keep_system_fields(&old, &mut new)?;
-    strategy::prepare_for_update(kind, part, &old, &mut new);
     let new = rules::admit_update(server, place, call, &old, new).await?;
     let new = shape::to_stored(kind, new);
     commit(server, place, current, new, dry_run)
@@ -168,13 +166,12 @@ pub(crate) fn commit(
     let key = key_of(&place.namespace, &place.name);
     meta::of(&mut new)?
         .insert("resourceVersion".to_owned(), Value::from(current.revision.to_string()));
-    if new == current.value {
+    if new == *current.value {
         return Ok(Some(current.clone()));
     }
     let expected = Expected::Revision(current.revision);
     if dry_run {
-        let body = body_of(&new).into();
-        return Ok(Some(Arc::new(Stored { value: new, body, revision: current.revision, key })));
+        return Ok(Some(Arc::new(Stored::unsaved(key, new, current.revision))));
     }
     let removes = strategy::is_finished(kind, &current.value, &new);
     let done = if removes {

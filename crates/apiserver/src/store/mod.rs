@@ -322,7 +322,7 @@ impl Store {
         check(before.as_deref(), expected)?;
         let Some(before) = before else { return Err(Lost::Missing) };
         collection.objects.remove(key);
-        let mut value = last.unwrap_or_else(|| before.value.clone());
+        let mut value = last.unwrap_or_else(|| Value::clone(&before.value));
         set_revision(&mut value, revision);
         let after = Arc::new(Stored::new(key.clone(), value, revision));
         let change = Change { revision, before: Some(before), after: after.clone(), deleted: true };

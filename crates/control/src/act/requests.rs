@@ -18,6 +18,9 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 /// The longest note that an event can have.
 const NOTE_MAX_BYTES: usize = 1_024;
 
+/// So much of a pod's name is in the name of an event about it.
+const NAME_MAX_BYTES: usize = 230;
+
 fn request(method: http::Method, path: String, kind: &str, body: &Value) -> http::Request<Vec<u8>> {
     let mut request = http::Request::new(body.to_string().into_bytes());
     *request.method_mut() = method;
@@ -143,11 +146,15 @@ fn recorded(
     identity: &str,
 ) -> http::Request<Vec<u8>> {
     let cut = note.floor_char_boundary(NOTE_MAX_BYTES);
+    let now = Timestamp::now();
+    // As client-go names them; pods' names are ASCII.
+    let stem = pod.name.get(..pod.name.len().min(NAME_MAX_BYTES)).unwrap_or_default();
+    let name = format!("{}.{:x}", stem.trim_end_matches(['.', '-']), now.as_nanosecond());
     let body = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": { "generateName": format!("{}.", pod.name), "namespace": pod.namespace },
-        "eventTime": format!("{:.6}", Timestamp::now()),
+        "metadata": { "name": name, "namespace": pod.namespace },
+        "eventTime": format!("{now:.6}"),
         "reportingController": MANAGER,
         "reportingInstance": identity,
         "type": kind,
