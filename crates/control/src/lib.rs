@@ -1,1 +1,4 @@
 //! Live loops: watch, decide, bind, evict; lease; webhook.
+
+pub mod kubeconfig;
+pub mod snapshot;

@@ -11,6 +11,7 @@ mod place;
 pub mod report;
 mod run;
 pub mod table;
+mod text;
 
 use berth_engine::{Engine, Profile};
 use berth_manifest::Problem;
