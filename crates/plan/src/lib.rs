@@ -6,7 +6,9 @@
 
 mod account;
 mod difference;
+mod doubt;
 mod edit;
+pub mod look;
 mod place;
 pub mod report;
 mod run;
