@@ -226,9 +226,13 @@ async fn from_files(
     Ok((config, format!("context {name}")))
 }
 
-/// An error with everything that led to it, each thing said once.
+/// An error with everything that led to it, each thing said once. What the client's own wrappings say
+/// besides is for its programmers.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut said: Vec<String> = vec![error.to_string()];
+    let words = error.to_string();
+    let words =
+        ["ServiceError: ", "HyperError: "].into_iter().find_map(|name| words.strip_prefix(name));
+    let mut said: Vec<String> = vec![words.map_or_else(|| error.to_string(), str::to_owned)];
     let mut source = error.source();
     while let Some(error) = source {
         let words = error.to_string();

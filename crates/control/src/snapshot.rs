@@ -260,15 +260,32 @@ fn user_of(message: &str) -> String {
     named.map_or_else(|| "you".to_owned(), |(user, _)| format!("user {user:?}"))
 }
 
-/// Commands that give the rights that are needed.
+/// What gives the rights that are needed.
 fn role_for(who: &str) -> String {
     let user = who.strip_prefix("user ").unwrap_or("NAME");
-    let kinds: Vec<String> = KINDS.iter().map(Kind::full_name).collect();
+    let mut rules = String::new();
+    let mut groups: Vec<&str> = Vec::new();
+    for kind in KINDS {
+        if groups.contains(&kind.group) {
+            continue;
+        }
+        groups.push(kind.group);
+        let of_group = KINDS.iter().filter(|one| one.group == kind.group);
+        let plurals: Vec<&str> = of_group.map(|one| one.plural).collect();
+        let (group, plurals) = (kind.group, plurals.join(", "));
+        rules +=
+            &format!("- {{apiGroups: [{group:?}], resources: [{plurals}], verbs: [list]}}\n");
+    }
     format!(
-        "an administrator can let you read what placement depends on:\n  kubectl create clusterrole \
-         berth-reader --verb=list --resource={}\n  kubectl create clusterrolebinding berth-reader \
-         --clusterrole=berth-reader --user={user}",
-        kinds.join(",")
+        "an administrator can let you read what placement depends on:
+
+kubectl apply -f - <<EOF
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: berth-reader}}
+rules:
+{rules}EOF
+kubectl create clusterrolebinding berth-reader --clusterrole=berth-reader --user={user}"
     )
 }
 

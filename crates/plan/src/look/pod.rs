@@ -12,6 +12,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::{Condition, SCHEDULER, Scene, class_of, named, team_of, wants};
+use crate::doubt;
 use crate::place;
 use crate::report::{Placed, PodRef, Reason, RemedyPlan};
 use crate::run::explained;
@@ -160,7 +161,6 @@ impl Scene {
         report.class = class_of(&pod.spec);
         report.priority = pod.spec.priority;
         report.gpus = wants::gpus(pod);
-        report.notes.clone_from(&self.notes);
         let explanation = self.engine.explain(&pod.uid, self.now_ms);
         if let Some(node) = &pod.node {
             report.fate = if pod.phase == Phase::Alive { Fate::Placed } else { Fate::Leaving };
@@ -168,6 +168,7 @@ impl Scene {
             self.tell_place(pod, node, report);
             return;
         }
+        report.notes.clone_from(&self.notes);
         let told = explained(explanation.as_ref());
         report.fate = if told.reason == Reason::Leaving { Fate::Leaving } else { Fate::Waiting };
         report.position = self.position(&pod.uid);
@@ -195,6 +196,9 @@ impl Scene {
             return;
         };
         placed.pool = at.pool().to_owned();
+        report.notes.extend(doubt::seen_otherwise(&self.engine, at).iter().map(|resource| {
+            format!("the exporter of {node} saw other {resource} free than follow from the pods")
+        }));
         place::held(&self.engine, at, &pod.uid, &mut placed);
         placed.gpu_milli = self.ledger_of(at).gpu_milli(&pod.spec, pod.gpu_grant.as_ref());
         placed.share = pod.gpu_grant.as_ref().and_then(place::share_of);

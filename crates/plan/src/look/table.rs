@@ -198,7 +198,9 @@ fn facts(report: &PodReport, text: &mut String) {
         "wants:",
         match report.gpus.as_str() {
             "-" => "no GPU".to_owned(),
-            some => format!("GPU {some}"),
+            "1" => "1 GPU".to_owned(),
+            whole if whole.parse::<u64>().is_ok() => format!("{whole} GPUs"),
+            part => format!("GPU {part}"),
         },
     );
     let mut work = Vec::new();
@@ -414,7 +416,7 @@ fn picture(node: &NodeReport, paint: Paint, text: &mut String) {
         let _ = writeln!(text, "    GPU {}", numbers(0..count));
     } else if !node.elsewhere.is_empty() {
         let _ = writeln!(text, "GPUs of no single NUMA node");
-        node.elsewhere.iter().for_each(|gpu| gpu_lines(gpu, paint, text));
+        gpu_lines(&node.elsewhere, paint, text);
     }
     for room in node.devices.iter().filter(|room| !room.is_gpu) {
         let free: usize = room.free.iter().map(|here| here.free).sum();
@@ -449,32 +451,67 @@ fn numa_lines(numa: &NumaReport, paint: Paint, text: &mut String) {
         let lead = format!("    CPUs {}  ", numbers(holder.cpus.iter().copied()));
         let _ = writeln!(text, "{lead}{}", pod_name(&holder.pod));
     }
-    numa.gpus.iter().for_each(|gpu| gpu_lines(gpu, paint, text));
+    gpu_lines(&numa.gpus, paint, text);
 }
 
-fn gpu_lines(gpu: &GpuReport, paint: Paint, text: &mut String) {
-    let number = gpu.gpu;
+/// GPUs, those that are alike in one line.
+fn gpu_lines(gpus: &[GpuReport], paint: Paint, text: &mut String) {
+    let mut runs: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
+    for gpu in gpus {
+        let lines = gpu_body(gpu, paint);
+        match runs.last_mut() {
+            Some((numbers, known)) if *known == lines => numbers.push(gpu.gpu),
+            _ => runs.push((vec![gpu.gpu], lines)),
+        }
+    }
+    for (all, lines) in runs {
+        let _ = write!(text, "    GPU {}", numbers(all.into_iter()));
+        match lines.as_slice() {
+            [one] => {
+                let _ = writeln!(text, "  {one}");
+            }
+            slices => {
+                text.push('\n');
+                slices.iter().filter(|slice| !slice.is_empty()).for_each(|slice| {
+                    let _ = writeln!(text, "      {slice}");
+                });
+            }
+        }
+    }
+}
+
+/// What is said of a GPU: a line, or one for every slice, those that are alike together.
+fn gpu_body(gpu: &GpuReport, paint: Paint) -> Vec<String> {
     if !gpu.is_healthy {
-        let _ = writeln!(text, "    GPU {number}  {}", paint.with("31", "not healthy"));
-        return;
+        return vec![paint.with("31", "not healthy")];
     }
     if !gpu.shares.is_empty() {
-        let _ = writeln!(text, "    GPU {number}  shared by {}", some_pods(&gpu.shares));
-        return;
+        return vec![format!("shared by {}", some_pods(&gpu.shares))];
     }
     match gpu.parts.as_slice() {
-        [] => {
-            let _ = writeln!(text, "    GPU {number}  offers nothing");
-        }
-        [whole] if whole.slice.is_none() => {
-            let _ = writeln!(text, "    GPU {number}  {}", holders(whole, paint));
-        }
+        [] => vec!["offers nothing".to_owned()],
+        [whole] if whole.slice.is_none() => vec![holders(whole, paint)],
         slices => {
-            let _ = writeln!(text, "    GPU {number}");
+            let mut runs: Vec<(&str, Vec<usize>, String)> = Vec::new();
             for slice in slices {
-                let name = slice.slice.as_deref().unwrap_or("whole");
-                let _ = writeln!(text, "      {name:<12}  {}", holders(slice, paint));
+                let name = slice.slice.as_deref().unwrap_or("whole@0");
+                let (profile, start) = name.split_once('@').unwrap_or((name, "0"));
+                let (start, held) = (start.parse().unwrap_or(0), holders(slice, paint));
+                match runs.last_mut() {
+                    Some((known, starts, by)) if *known == profile && *by == held => {
+                        starts.push(start);
+                    }
+                    _ => runs.push((profile, vec![start], held)),
+                }
             }
+            let line = |(profile, starts, held): (&str, Vec<usize>, String)| {
+                let name = format!("{profile}@{}", numbers(starts.into_iter()));
+                format!("{name:<14}  {held}")
+            };
+            let mut lines: Vec<String> = runs.into_iter().map(line).collect();
+            // One line alone would be read as the whole GPU.
+            lines.insert(0, String::new());
+            lines
         }
     }
 }
