@@ -273,8 +273,7 @@ fn role_for(who: &str) -> String {
         let of_group = KINDS.iter().filter(|one| one.group == kind.group);
         let plurals: Vec<&str> = of_group.map(|one| one.plural).collect();
         let (group, plurals) = (kind.group, plurals.join(", "));
-        rules +=
-            &format!("- {{apiGroups: [{group:?}], resources: [{plurals}], verbs: [list]}}\n");
+        rules += &format!("- {{apiGroups: [{group:?}], resources: [{plurals}], verbs: [list]}}\n");
     }
     format!(
         "an administrator can let you read what placement depends on:
