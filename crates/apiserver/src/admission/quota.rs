@@ -412,6 +412,7 @@ fn kind_of(resource: &Resource) -> Kind {
         namespaced: true,
         subresources: crate::kinds::Subresources::default(),
         stored_as: resource.clone(),
+        stored: true,
         origin: crate::kinds::Origin::BuiltIn,
     }
 }
