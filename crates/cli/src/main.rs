@@ -13,6 +13,7 @@ mod replay;
 mod serve;
 mod sim;
 mod source;
+mod up;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,7 @@ enum Command {
     Lint(lint::Lint),
     Plan(plan::Plan),
     Serve(serve::Serve),
+    Up(up::Up),
     Explain(explain::Explain),
     Queue(queue::Queue),
     Nodes(nodes::Nodes),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Lint(lint) => lint.run(),
         Command::Plan(plan) => plan.run(),
         Command::Serve(serve) => serve.run(),
+        Command::Up(up) => up.run(),
         Command::Explain(explain) => return as_kubectl(explain.run()),
         Command::Queue(queue) => return as_kubectl(queue.run()),
         Command::Nodes(nodes) => return as_kubectl(nodes.run()),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use berth_control::kubeconfig::{Access, connect};
 use berth_control::snapshot;
-use berth_manifest::{Object, Problem, Source, Strictness, load, read_as};
+use berth_manifest::{Document, Object, Problem, Source, Strictness, load, read_as};
 use berth_scenario::cluster::{Cluster, Objects, read, read_sound};
 use berth_scenario::scenario::{add_pools, is_scenario};
 use clap::Args;
@@ -99,15 +99,7 @@ impl ClusterArgs {
     }
 
     fn load(&self, stdin: &mut dyn Read) -> anyhow::Result<Seen> {
-        let (scenarios, dump): (Vec<_>, Vec<_>) =
-            load(&self.cluster, stdin, Strictness::Dump)?.into_iter().partition(is_scenario);
-        let objects = Objects::new(dump)?;
-        let has_nodes = objects.0.iter().any(|read| matches!(read.object, Object::Node(_)));
-        if !has_nodes && scenarios.is_empty() {
-            bail!("--cluster names no Node; dump them with `kubectl get nodes -o yaml`");
-        }
-        let mut cluster = read(&objects)?;
-        scenarios.iter().try_for_each(|scenario| add_pools(scenario, &mut cluster))?;
+        let (objects, cluster) = written(load(&self.cluster, stdin, Strictness::Dump)?)?;
         Ok(Seen { objects, cluster, notes: Vec::new(), namespace: None, now_ms: None })
     }
 
@@ -143,6 +135,19 @@ impl ClusterArgs {
         let now_ms = Some(jiff::Timestamp::now().as_millisecond());
         Ok(Seen { objects, cluster, notes, namespace: Some(connection.namespace), now_ms })
     }
+}
+
+/// A cluster as it is written down: nodes, or the pools of scenarios.
+pub(crate) fn written(documents: Vec<Document>) -> anyhow::Result<(Objects, Cluster)> {
+    let (scenarios, dump): (Vec<_>, Vec<_>) = documents.into_iter().partition(is_scenario);
+    let objects = Objects::new(dump)?;
+    let has_nodes = objects.0.iter().any(|read| matches!(read.object, Object::Node(_)));
+    if !has_nodes && scenarios.is_empty() {
+        bail!("--cluster names no Node; dump them with `kubectl get nodes -o yaml`");
+    }
+    let mut cluster = read(&objects)?;
+    scenarios.iter().try_for_each(|scenario| add_pools(scenario, &mut cluster))?;
+    Ok((objects, cluster))
 }
 
 /// What could not be used, in a note.

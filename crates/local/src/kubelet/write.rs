@@ -21,8 +21,8 @@ use crate::queue::{Again, Queue, drive, queue};
 use crate::views::Views;
 
 use super::assignment::VIRTUAL_DEVICES;
-use super::hosts::News;
 use super::host::Write;
+use super::hosts::News;
 use super::{Options, heartbeat, is_virtual};
 
 /// Work that has to be driven.
@@ -170,7 +170,8 @@ impl Pen {
         let as_kubelet = PatchParams::default();
         if let Some(status) = &write.status {
             let mut change = json!({ "metadata": { "uid": write.uid }, "status": status });
-            let annotations = write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
+            let annotations =
+                write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
             if let Some(annotations) = &annotations {
                 change["metadata"]["annotations"] = annotations.clone();
             }
