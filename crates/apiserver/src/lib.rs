@@ -5,11 +5,14 @@
 //! scheduler, no controllers and no client; those talk to it as they would to a real cluster.
 
 mod clock;
+mod crd;
 mod decode;
 pub mod defaults;
+pub mod identity;
 pub mod kinds;
 pub mod patch;
 mod random;
+mod rbac;
 mod rest;
 pub mod schema;
 mod seed;
@@ -18,6 +21,8 @@ mod server;
 pub mod status;
 pub mod store;
 mod strategy;
+mod table;
 
+pub use identity::Token;
 pub use rest::Body;
-pub use server::{ApiServer, OpenError, Options, Service};
+pub use server::{ApiServer, Authorization, OpenError, Options, Service};
