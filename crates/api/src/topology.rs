@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// What a node exporter says of a node: zones, what they have, how far apart they are.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -53,6 +54,48 @@ impl Metadata for NodeResourceTopology {
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
+}
+
+/// The definition of the kind, for clusters where nobody else has brought it.
+pub fn definition() -> Value {
+    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let list = json!({ "type": "array", "items": open });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "noderesourcetopologies.topology.node.k8s.io",
+            // The group belongs to Kubernetes; this says who agreed to it.
+            "annotations": {
+                "api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870",
+            },
+        },
+        "spec": {
+            "group": "topology.node.k8s.io",
+            "names": {
+                "kind": "NodeResourceTopology",
+                "listKind": "NodeResourceTopologyList",
+                "plural": "noderesourcetopologies",
+                "shortNames": ["node-res-topo"],
+                "singular": "noderesourcetopology",
+            },
+            "scope": "Cluster",
+            "versions": [{
+                "name": "v1alpha2",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "required": ["zones"],
+                    "properties": {
+                        "topologyPolicies": { "type": "array", "items": { "type": "string" } },
+                        "attributes": list,
+                        "zones": list,
+                    },
+                }},
+            }],
+        },
+    })
 }
 
 /// A part of a node.

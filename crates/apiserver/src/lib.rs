@@ -6,11 +6,14 @@
 
 pub mod admission;
 mod clock;
+mod crd;
 pub mod decode;
 pub mod defaults;
+pub mod identity;
 pub mod kinds;
 pub mod patch;
 mod random;
+mod rbac;
 mod rest;
 pub mod schema;
 mod seed;
@@ -19,6 +22,8 @@ mod server;
 pub mod status;
 pub mod store;
 mod strategy;
+mod table;
 
+pub use identity::Token;
 pub use rest::Body;
-pub use server::{ApiServer, OpenError, Options, Service};
+pub use server::{ApiServer, Authorization, OpenError, Options, Service};

@@ -9,7 +9,9 @@ pub(crate) fn creates_on_update(kind: &Kind) -> bool {
     let plural = &*kind.resource.plural;
     match &*kind.resource.group {
         "" => matches!(plural, "endpoints" | "events" | "limitranges" | "services"),
-        "rbac.authorization.k8s.io" | "coordination.k8s.io" | "events.k8s.io" => true,
+        "rbac.authorization.k8s.io" | "coordination.k8s.io" | "events.k8s.io" | "node.k8s.io" => {
+            true
+        }
         _ => false,
     }
 }
@@ -26,6 +28,10 @@ pub(crate) fn updates_unconditionally(kind: &Kind) -> bool {
             | ("apiextensions.k8s.io", _)
             | ("admissionregistration.k8s.io", _)
             | ("node.k8s.io", _)
+            | (
+                "storage.k8s.io",
+                "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments"
+            )
     )
 }
 

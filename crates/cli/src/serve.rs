@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_control::core;
-use berth_control::http::{Access, Health, Openness, Site, router};
+use berth_control::http::{self, Health, Openness, Site, router};
+use berth_control::kubeconfig::{Access, connect};
 use berth_control::lease;
 use berth_control::metrics::Metrics;
 use berth_control::serve::{Asking, Options, Scheduler};
 use clap::{Args, ValueEnum};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
@@ -66,17 +66,17 @@ pub(crate) struct Serve {
 
 /// How logs look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people.
     Text,
     /// For machines, an object a line.
     Json,
 }
 
-/// Logs go to standard error; RUST_LOG says how much.
-fn log(format: LogFormat) {
+/// Logs go to standard error; RUST_LOG says how much, or else `level`.
+pub(crate) fn log(format: LogFormat, level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => logs.with_ansi(false).init(),
@@ -87,28 +87,15 @@ fn log(format: LogFormat) {
 impl Serve {
     /// Serves until it is told to stop.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        log(self.log_format);
+        log(self.log_format, "info");
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.serve())
     }
 
-    async fn client(&self) -> anyhow::Result<kube::Client> {
-        let options =
-            KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let config = match &self.kubeconfig {
-            Some(path) => {
-                let read = Kubeconfig::read_from(path);
-                let read = read.with_context(|| format!("{} cannot be used", path.display()))?;
-                kube::Config::from_custom_kubeconfig(read, &options).await?
-            }
-            None if self.context.is_some() => kube::Config::from_kubeconfig(&options).await?,
-            None => kube::Config::infer().await?,
-        };
-        Ok(kube::Client::try_from(config)?)
-    }
-
     async fn serve(self) -> anyhow::Result<ExitCode> {
-        let client = self.client().await.context("no cluster can be reached")?;
+        let access =
+            Access { kubeconfig: self.kubeconfig, context: self.context, ..Access::default() };
+        let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
         let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
         let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
@@ -116,7 +103,7 @@ impl Serve {
             health: health.clone(),
             metrics: metrics.clone(),
             view: Arc::new(Asking::new(asking)),
-            access: Access::new(client.clone()),
+            access: http::Access::new(client.clone()),
             health_for: Openness::Everybody,
             metrics_for: Openness::Everybody,
         };
@@ -151,7 +138,7 @@ impl Serve {
 }
 
 /// Waits for SIGTERM or an interrupt.
-async fn told_to_stop() {
+pub(crate) async fn told_to_stop() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {

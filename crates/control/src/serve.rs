@@ -321,7 +321,7 @@ impl Term {
             Seen::NodeGone(name) => Ok(self.insides.node_gone(&name)),
             Seen::Exported(exported) => {
                 let core = &self.core;
-                self.insides.exported(*exported, |node| core.names_on(node))
+                self.insides.exported(*exported, |node| core.residents(node))
             }
             Seen::ExportedGone(name) => self.insides.exported_gone(&name),
             Seen::Listed(kind) => {

@@ -66,7 +66,7 @@ struct Telling<K> {
     /// An object, or what is wrong with it.
     here: Box<dyn Fn(K) -> Result<Option<Seen>, String> + Send + Sync>,
     /// That there is none of this namespace and name, or of this UID.
-    gone: fn(&ObjectMeta) -> Seen,
+    gone: Box<dyn Fn(&ObjectMeta) -> Seen + Send + Sync>,
 }
 
 /// Watches objects of one kind until the channel is closed.

@@ -109,6 +109,18 @@ pub fn read(
 }
 
 impl Inside {
+    /// Nothing is known of it.
+    pub fn unknown() -> Self {
+        Self {
+            machine: None,
+            gpus: Vec::new(),
+            naming: Naming::default(),
+            mps: false,
+            others: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
     /// The devices that its plugins list.
     ///
     /// # Errors

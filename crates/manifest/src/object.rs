@@ -69,6 +69,10 @@ objects! {
     PodDisruptionBudget(policy::PodDisruptionBudget) = "policy/v1" "PodDisruptionBudget",
     StorageClass(storage::StorageClass) = "storage.k8s.io/v1" "StorageClass",
     CSINode(storage::CSINode) = "storage.k8s.io/v1" "CSINode",
+    CSIDriver(storage::CSIDriver) = "storage.k8s.io/v1" "CSIDriver",
+    CSIStorageCapacity(storage::CSIStorageCapacity)
+        = "storage.k8s.io/v1" "CSIStorageCapacity",
+    VolumeAttachment(storage::VolumeAttachment) = "storage.k8s.io/v1" "VolumeAttachment",
     ResourceClaim(resource::ResourceClaim) = "resource.k8s.io/v1" "ResourceClaim",
     ResourceClaimTemplate(resource::ResourceClaimTemplate)
         = "resource.k8s.io/v1" "ResourceClaimTemplate",

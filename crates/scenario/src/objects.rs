@@ -1,35 +1,38 @@
-//! Nodes of a scenario as the objects that a cluster would show.
+//! Nodes as the objects that a cluster would show.
 //!
-//! Owns the way back from a described machine to a Node and to what an exporter would say of its inside,
-//! for clusters that exist only in memory. Reading them again gives the same machine. Must not know what
+//! Owns the way back from a machine to a Node and to what an exporter would say of its inside, for
+//! clusters that exist only in memory. Reading them again gives the same machine. Must not know what
 //! runs there.
 
 use std::collections::BTreeMap;
 
 use berth_api::topology::{Attribute, Cost, NodeResourceTopology, Zone, ZoneResource};
 use berth_kubelet::{CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, ReservedCpus};
-use berth_model::gpu::device_pools;
+use berth_model::machine::Machine;
 use berth_model::resource::{MemoryKind, ResourceName};
 use berth_model::taint::Effect;
-use berth_sim::experiment::NodeSetup;
 use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// A node, and what is exported about it.
-pub fn node_objects(setup: &NodeSetup) -> (core::Node, NodeResourceTopology) {
-    let devices = devices_by_numa(setup);
-    (node(setup, &devices), exported(setup, &devices))
+use crate::cluster::ClusterNode;
+
+/// A node, and what is exported about it if its inside is known.
+pub fn node_objects(known: &ClusterNode) -> (core::Node, Option<NodeResourceTopology>) {
+    let devices = devices_by_numa(known);
+    let machine = known.inside.machine.as_ref();
+    let exported =
+        machine.map(|(machine, kubelet)| exported(&known.node.name, machine, kubelet, &devices));
+    (node(known, &devices), exported)
 }
 
 /// By NUMA node (`None`: attached to none) how many devices of which resource there are.
 type Devices = BTreeMap<Option<usize>, BTreeMap<ResourceName, usize>>;
 
-fn devices_by_numa(setup: &NodeSetup) -> Devices {
+fn devices_by_numa(known: &ClusterNode) -> Devices {
     let mut devices = Devices::new();
-    let pools = device_pools(&setup.gpus, setup.naming, setup.preferred).unwrap_or_default();
-    for pool in pools {
+    for pool in known.inside.devices().unwrap_or_default() {
         for device in &pool.devices {
             let numa = device.numa.iter().next();
             *devices.entry(numa).or_default().entry(pool.resource.clone()).or_default() += 1;
@@ -42,10 +45,14 @@ fn amount(value: impl ToString) -> Text {
     Text(value.to_string())
 }
 
-fn node(setup: &NodeSetup, devices: &Devices) -> core::Node {
-    let name = setup.node.name.to_string();
-    let mut allocatable: BTreeMap<String, Text> =
-        setup.node.allocatable.iter().map(|(name, value)| (name.to_string(), amount(value))).collect();
+fn node(known: &ClusterNode, devices: &Devices) -> core::Node {
+    let name = known.node.name.to_string();
+    let mut allocatable: BTreeMap<String, Text> = known
+        .node
+        .allocatable
+        .iter()
+        .map(|(name, value)| (name.to_string(), amount(value)))
+        .collect();
     let mut counts: BTreeMap<&ResourceName, usize> = BTreeMap::new();
     for (resource, count) in devices.values().flatten() {
         *counts.entry(resource).or_default() += count;
@@ -54,12 +61,20 @@ fn node(setup: &NodeSetup, devices: &Devices) -> core::Node {
         allocatable.insert(resource.to_string(), amount(count));
     }
     let mut capacity = allocatable.clone();
-    let cpus: usize = setup.machine.numa().iter().map(|numa| numa.cpus.len()).sum();
-    let memory: u64 = setup.machine.numa().iter().map(|numa| numa.memory_bytes).sum();
-    capacity.insert("cpu".to_owned(), amount(cpus));
-    capacity.insert("memory".to_owned(), amount(memory));
-    let labels = setup.node.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-    let taints = setup.node.taints.iter().map(|taint| core::Taint {
+    let mut info = core::NodeSystemInfo {
+        operating_system: "linux".to_owned(),
+        architecture: "amd64".to_owned(),
+        ..core::NodeSystemInfo::default()
+    };
+    if let Some((machine, kubelet)) = &known.inside.machine {
+        let cpus: usize = machine.numa().iter().map(|numa| numa.cpus.len()).sum();
+        let memory: u64 = machine.numa().iter().map(|numa| numa.memory_bytes).sum();
+        capacity.insert("cpu".to_owned(), amount(cpus));
+        capacity.insert("memory".to_owned(), amount(memory));
+        info.kubelet_version = format!("v{}.0", kubelet.version);
+    }
+    let labels = known.node.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    let taints = known.node.taints.iter().map(|taint| core::Taint {
         key: taint.key.to_string(),
         value: Some(taint.value.to_string()).filter(|value| !value.is_empty()),
         effect: match taint.effect {
@@ -80,24 +95,27 @@ fn node(setup: &NodeSetup, devices: &Devices) -> core::Node {
         status: Some(core::NodeStatus {
             capacity: Some(capacity),
             allocatable: Some(allocatable),
-            node_info: Some(core::NodeSystemInfo {
-                kubelet_version: format!("v{}.0", setup.kubelet.version),
-                operating_system: "linux".to_owned(),
-                architecture: "amd64".to_owned(),
-                ..core::NodeSystemInfo::default()
-            }),
+            node_info: Some(info),
             ..core::NodeStatus::default()
         }),
     }
 }
 
-fn exported(setup: &NodeSetup, devices: &Devices) -> NodeResourceTopology {
-    let machine = &setup.machine;
+fn exported(
+    name: &str,
+    machine: &Machine,
+    kubelet: &KubeletConfig,
+    devices: &Devices,
+) -> NodeResourceTopology {
     let zones = machine.numa().iter().enumerate().map(|(position, numa)| {
-        let reserved_memory = reserved_bytes(&setup.kubelet, numa.id);
+        let reserved_memory = reserved_bytes(kubelet, numa.id);
         let mut resources = vec![
             resource("cpu", numa.cpus.len(), numa.cpus.len()),
-            resource("memory", numa.memory_bytes, numa.memory_bytes.saturating_sub(reserved_memory)),
+            resource(
+                "memory",
+                numa.memory_bytes,
+                numa.memory_bytes.saturating_sub(reserved_memory),
+            ),
         ];
         let here = devices.get(&Some(position)).into_iter().flatten();
         resources.extend(here.map(|(name, count)| resource(name.as_str(), *count, *count)));
@@ -117,11 +135,8 @@ fn exported(setup: &NodeSetup, devices: &Devices) -> NodeResourceTopology {
     NodeResourceTopology {
         api_version: <NodeResourceTopology as Resource>::API_VERSION.to_owned(),
         kind: <NodeResourceTopology as Resource>::KIND.to_owned(),
-        metadata: ObjectMeta {
-            name: Some(setup.node.name.to_string()),
-            ..ObjectMeta::default()
-        },
-        attributes: attributes(&setup.kubelet),
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        attributes: attributes(kubelet),
         zones: zones.collect(),
         ..NodeResourceTopology::default()
     }
@@ -171,8 +186,5 @@ fn attributes(kubelet: &KubeletConfig) -> Vec<Attribute> {
         MemoryManagerPolicy::Static { .. } => "Static",
     };
     attributes.push(("memoryManagerPolicy", memory.to_owned()));
-    attributes
-        .into_iter()
-        .map(|(name, value)| Attribute { name: name.to_owned(), value })
-        .collect()
+    attributes.into_iter().map(|(name, value)| Attribute { name: name.to_owned(), value }).collect()
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use berth_api::Lower as _;
 use berth_model::gpu::device_pools;
+use berth_scenario::cluster::ClusterNode;
 use berth_scenario::objects::node_objects;
 use berth_scenario::scenario::load;
 
@@ -14,9 +15,9 @@ fn a_node_that_is_shown_and_read_again_is_the_same() {
     let loaded = load(&path, None).unwrap();
     assert_eq!(loaded.nodes.len(), 6);
     for setup in &loaded.nodes {
-        let (node, exported) = node_objects(setup);
+        let (node, exported) = node_objects(&ClusterNode::from(setup.clone()));
         let lowered = node.lower().unwrap();
-        let inside = berth_inside::read(&node, &lowered, Some(&exported)).unwrap();
+        let inside = berth_inside::read(&node, &lowered, exported.as_ref()).unwrap();
         let (machine, kubelet) = inside.machine.clone().unwrap();
         assert_eq!(machine, setup.machine);
         assert_eq!(kubelet, setup.kubelet);

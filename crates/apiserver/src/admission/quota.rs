@@ -386,7 +386,8 @@ fn recounted(quota: &Quota, view: &(impl View + ?Sized), now: Timestamp) -> Reso
         let kind = kind_of(&resource);
         for object in view.list(&resource, &quota.namespace) {
             let counted = counted(&kind, &object);
-            let book = Book { object: Value::Null, quota: quota.clone(), used: ResourceList::new() };
+            let book =
+                Book { object: Value::Null, quota: quota.clone(), used: ResourceList::new() };
             if !book.concerns(&counted) {
                 continue;
             }
@@ -412,6 +413,7 @@ fn kind_of(resource: &Resource) -> Kind {
         namespaced: true,
         subresources: crate::kinds::Subresources::default(),
         stored_as: resource.clone(),
+        stored: true,
         origin: crate::kinds::Origin::BuiltIn,
     }
 }

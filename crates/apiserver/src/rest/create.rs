@@ -22,7 +22,7 @@ pub(crate) async fn create(
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let dry_run = call.query.dry_run()?;
-    let (mut object, _warnings) = rules::decode(&place.kind, call)?;
+    let (mut object, warnings) = rules::decode(&place.kind, call)?;
     meta::check_type(&place.kind, &mut object)?;
     if place.kind.namespaced && place.namespace.is_empty() {
         return Err(Status::method_not_allowed());
@@ -37,7 +37,10 @@ pub(crate) async fn create(
                 if generates && status.reason == "AlreadyExists" && attempt < GENERATE_ATTEMPTS => {
             }
             Err(status) => return Err(status),
-            Ok(created) => return Ok(respond::stored(201, &place.kind, &created)),
+            Ok(created) => {
+                let response = respond::stored(201, &place.kind, &created);
+                return Ok(respond::with_warnings(response, &warnings));
+            }
         }
     }
 }

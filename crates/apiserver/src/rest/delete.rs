@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::path::Place;
 use super::respond::{self, Body, ListMeta};
-use super::{Call, meta, read};
+use super::{Call, meta, namespaces, read};
 use crate::clock;
 use crate::kinds::{Kind, Resource};
 use crate::server::Server;
@@ -122,13 +122,18 @@ pub(crate) enum Deleted {
 }
 
 pub(crate) fn delete(
-    server: &Server,
+    server: &Arc<Server>,
     place: &Place,
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::of(call)?;
     match remove(server, &place.kind, &place.namespace, &place.name, &options)? {
-        Deleted::Waits(object) => Ok(respond::stored(200, &place.kind, &object)),
+        Deleted::Waits(object) => {
+            if place.kind.is("", "namespaces") && !options.dry_run {
+                namespaces::empty_later(server, &place.name);
+            }
+            Ok(respond::stored(200, &place.kind, &object))
+        }
         Deleted::Gone(object) if returns_object(&place.kind) => {
             Ok(respond::stored(200, &place.kind, &object))
         }

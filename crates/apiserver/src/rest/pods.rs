@@ -1,4 +1,4 @@
-//! What only pods have: binding.
+//! What only pods have: binding, eviction, logs.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -47,6 +47,20 @@ pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Respon
         }
     }
     Err(Status::modified(&pods, name))
+}
+
+/// Pods of virtual nodes run nothing, so they say nothing.
+pub(crate) fn log(server: &Server, place: &Place, _call: &Call) -> Result<Response<Body>, Status> {
+    let pod = super::read::find(server, place)?;
+    let node = pod.value["spec"]["nodeName"].as_str().unwrap_or_default();
+    if node.is_empty() {
+        let why = format!("pod {} does not have a host assigned", place.name);
+        return Err(Status::bad_request(why));
+    }
+    let text = format!(
+        "This pod is assigned to node {node} of an embedded cluster, where nothing is run: there is no log.\n"
+    );
+    Ok(respond::text(200, text))
 }
 
 fn success() -> Response<Body> {

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use super::path::Place;
 use super::respond::{self, Body, ListMeta};
-use super::{Call, Query};
+use super::{Call, Query, shape};
 use crate::kinds::Resource;
 use crate::select::Selector;
 use crate::server::Server;
 use crate::status::{FieldError, Status, quoted};
 use crate::store::{Listed, Stored, key_of};
+use crate::table::Layout;
 
 /// One object, or 404.
 pub(crate) fn find(server: &Server, place: &Place) -> Result<Arc<Stored>, Status> {
@@ -29,6 +30,13 @@ pub(crate) fn get(server: &Server, place: &Place, call: &Call) -> Result<Respons
     let wanted = revision(&call.query)?;
     not_from_the_future(server, wanted)?;
     let object = find(server, place)?;
+    if let Some(include) = call.table()? {
+        let value = shape::served(&place.kind, &object.value);
+        let metadata = json!({"resourceVersion": object.revision.to_string()});
+        let layout = Layout::of(&place.kind);
+        let one = std::iter::once(&value);
+        return Ok(respond::json(200, &layout.table(&place.kind, metadata, one, include, true)));
+    }
     Ok(respond::stored(200, &place.kind, &object))
 }
 
@@ -227,5 +235,11 @@ pub(crate) fn page(
 
 pub(crate) fn list(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
     let (meta, items) = page(server, place, call)?;
+    if let Some(include) = call.table()? {
+        let objects = items.iter().map(|item| &*item.value);
+        let layout = Layout::of(&place.kind);
+        let table = layout.table(&place.kind, meta.to_json(), objects, include, true);
+        return Ok(respond::json(200, &table));
+    }
     Ok(respond::list(place.kind.clone(), &meta, items))
 }

@@ -75,6 +75,21 @@ pub(crate) fn stored(code: u16, kind: &Kind, object: &Stored) -> Response<Body> 
     bytes(code, out)
 }
 
+/// Adds what the client should be warned about.
+pub(crate) fn with_warnings(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
+    for warning in warnings {
+        let escaped: String = warning
+            .chars()
+            .filter(|c| !c.is_control())
+            .flat_map(|c| if matches!(c, '"' | '\\') { vec!['\\', c] } else { vec![c] })
+            .collect();
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{escaped}\"").as_bytes()) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
 /// What is in a list beside its items.
 #[derive(Debug, Default)]
 pub(crate) struct ListMeta {

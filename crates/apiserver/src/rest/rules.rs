@@ -109,7 +109,12 @@ pub(crate) async fn admit_update(
 }
 
 /// What a patch makes of an object; only applying makes something of nothing.
-pub(crate) fn patch(place: &Place, call: &Call, current: Option<&Value>) -> Result<Value, Status> {
+pub(crate) fn patch(
+    server: &Server,
+    place: &Place,
+    call: &Call,
+    current: Option<&Value>,
+) -> Result<(Value, Vec<String>), Status> {
     let patch_type = PatchType::of(call.content_type()).ok_or_else(|| {
         Status::unsupported_media_type(
             "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
@@ -125,7 +130,8 @@ pub(crate) fn patch(place: &Place, call: &Call, current: Option<&Value>) -> Resu
         force: call.query.flag("force"),
         field_validation: field_validation(call)?,
         now: Timestamp::now(),
-        parse_yaml: None,
+        parse_yaml: server.options.parse_yaml,
     };
-    Ok(patch::apply(&patch, current)?.object)
+    let patched = patch::apply(&patch, current)?;
+    Ok((patched.object, patched.warnings))
 }

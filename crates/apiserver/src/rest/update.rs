@@ -22,7 +22,7 @@ pub(crate) async fn replace(
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let dry_run = call.query.dry_run()?;
-    let (mut sent, _warnings) = rules::decode(&place.kind, call)?;
+    let (mut sent, warnings) = rules::decode(&place.kind, call)?;
     meta::check_type(&place.kind, &mut sent)?;
     check_names(place, &sent)?;
     meta::set_namespace(place, &mut sent)?;
@@ -39,7 +39,10 @@ pub(crate) async fn replace(
         check_revision(place, &given, &current)?;
         check_uid(place, meta::text(&sent, "uid"), &current)?;
         match write(server, place, call, &current, sent.clone(), dry_run).await? {
-            Some(written) => return Ok(respond::stored(200, &place.kind, &written)),
+            Some(written) => {
+                let response = respond::stored(200, &place.kind, &written);
+                return Ok(respond::with_warnings(response, &warnings));
+            }
             None if given.is_empty() => {}
             None => return Err(Status::modified(&place.kind.resource, &place.name)),
         }
@@ -58,7 +61,7 @@ pub(crate) async fn patch(
         let current = match read::find(server, place) {
             Ok(current) => current,
             Err(_) if applies && place.subresource.is_empty() => {
-                let mut object = rules::patch(place, call, None)?;
+                let (mut object, warnings) = rules::patch(server, place, call, None)?;
                 meta::check_type(&place.kind, &mut object)?;
                 check_names(place, &object)?;
                 meta::set_namespace(place, &mut object)?;
@@ -66,13 +69,16 @@ pub(crate) async fn patch(
                     // Somebody else was faster: then it is a change of theirs.
                     Err(status) if status.reason == "AlreadyExists" => continue,
                     Err(status) => return Err(status),
-                    Ok(created) => return Ok(respond::stored(201, &place.kind, &created)),
+                    Ok(created) => {
+                        let response = respond::stored(201, &place.kind, &created);
+                        return Ok(respond::with_warnings(response, &warnings));
+                    }
                 }
             }
             Err(status) => return Err(status),
         };
         let served = shape::served(&place.kind, &current.value);
-        let mut object = rules::patch(place, call, Some(&served))?;
+        let (mut object, warnings) = rules::patch(server, place, call, Some(&served))?;
         meta::check_type(&place.kind, &mut object)?;
         check_names(place, &object)?;
         meta::set_namespace(place, &mut object)?;
@@ -80,7 +86,8 @@ pub(crate) async fn patch(
         check_revision(place, meta::text(&object, "resourceVersion"), &current)?;
         check_uid(place, meta::text(&object, "uid"), &current)?;
         if let Some(written) = write(server, place, call, &current, object, dry_run).await? {
-            return Ok(respond::stored(200, &place.kind, &written));
+            let response = respond::stored(200, &place.kind, &written);
+            return Ok(respond::with_warnings(response, &warnings));
         }
     }
     Err(Status::modified(&place.kind.resource, &place.name))

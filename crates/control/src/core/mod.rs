@@ -12,7 +12,6 @@ mod pods;
 mod refusals;
 mod telling;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Decision, Disbanding, GangBinding, Preempting, Reserving};
@@ -24,6 +23,7 @@ use berth_model::spec::{Phase, PodObject};
 pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
 pub use self::evictions::EvictOutcome;
+pub use self::pods::Residents;
 pub use self::telling::{HELD, UNSCHEDULABLE};
 
 use self::bindings::Bindings;
@@ -352,9 +352,9 @@ impl Core {
         effects
     }
 
-    /// The pods that are on a node, by namespace and name.
-    pub fn names_on(&self, node: &str) -> BTreeSet<(Arc<str>, Arc<str>)> {
-        self.pods.names_on(node)
+    /// The pods that are on a node.
+    pub fn residents(&self, node: &str) -> Residents {
+        self.pods.residents(node)
     }
 
     /// When there is something to do even if nothing happens.

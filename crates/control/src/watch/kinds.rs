@@ -2,12 +2,15 @@
 //!
 //! Owns which kinds there are, and what an object of each is told as. Must not know how watches work.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use berth_api::crd;
 use berth_api::gang;
 use berth_api::topology::NodeResourceTopology;
 use berth_api::{Lower, LowerError};
 use berth_engine::event::Event;
+use berth_model::resource::ResourceName;
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
@@ -98,6 +101,7 @@ pub fn follow_all(
     all.policies();
     all.storage();
     all.devices();
+    all.own();
     (all.watches, all.kinds)
 }
 
@@ -114,7 +118,7 @@ impl Following {
         &mut self,
         kind: &'static str,
         here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
-        gone: fn(&ObjectMeta) -> Seen,
+        gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
     ) where
         K: Resource<DynamicType = ()>
             + Clone
@@ -125,7 +129,7 @@ impl Following {
             + 'static,
     {
         let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
-        let telling = Telling { kind, here: Box::new(here), gone };
+        let telling = Telling { kind, here: Box::new(here), gone: Box::new(gone) };
         self.kinds.push(kind);
         self.watches.spawn(follow(api, telling, self.sink.clone(), self.metrics.clone()));
     }
@@ -135,7 +139,7 @@ impl Following {
         &mut self,
         kind: &'static str,
         here: fn(K::Model) -> Event,
-        gone: fn(&ObjectMeta) -> Seen,
+        gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
     ) where
         K: Resource<DynamicType = ()>
             + Clone
@@ -238,5 +242,32 @@ impl Following {
             let (namespace, name) = full(meta);
             other(Event::DeviceClaimGone(namespace, name))
         });
+    }
+
+    /// Berth's own kinds.
+    fn own(&mut self) {
+        self.simple::<crd::Team>("Team", Event::Team, |meta| other(Event::TeamGone(name(meta))));
+        self.simple::<crd::Headroom>("Headroom", Event::Headroom, |meta| {
+            other(Event::HeadroomGone(name(meta)))
+        });
+        self.simple::<crd::Pool>("Pool", Event::Pool, |meta| other(Event::PoolGone(name(meta))));
+        // Which resource an object is about is not in its name.
+        let about: Arc<Mutex<HashMap<Arc<str>, ResourceName>>> = Arc::default();
+        let known = about.clone();
+        self.add::<crd::Accelerator>(
+            "Accelerator",
+            move |accelerator| {
+                let lowered = accelerator.lower().map_err(|error| error.to_string())?;
+                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                known.insert(name(&accelerator.metadata), lowered.resource.clone());
+                Ok(Some(other(Event::Accelerator(lowered))))
+            },
+            move |meta| {
+                let mut about = about.lock().unwrap_or_else(PoisonError::into_inner);
+                let resource = about.remove(&name(meta));
+                let resource = resource.unwrap_or_else(|| ResourceName::new(""));
+                other(Event::AcceleratorGone(resource))
+            },
+        );
     }
 }

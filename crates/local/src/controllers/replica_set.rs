@@ -148,7 +148,11 @@ pub(crate) fn status(
         available_replicas: some(available),
         terminating_replicas: Some(count(terminating.count())),
         observed_generation: set.metadata.generation,
-        conditions: conditions(before.and_then(|before| before.conditions.as_deref()), failure, now),
+        conditions: conditions(
+            before.and_then(|before| before.conditions.as_deref()),
+            failure,
+            now,
+        ),
     };
     (status, again)
 }
@@ -302,9 +306,8 @@ mod tests {
         .map(|pod| pod.arc());
         let related = pods.to_vec();
         sort_for_deletion(&mut pods, &related, at(1000));
-        let expected = [
-            "unassigned", "pending", "unready", "cheap", "young", "doubled-2", "doubled-1", "old",
-        ];
+        let expected =
+            ["unassigned", "pending", "unready", "cheap", "young", "doubled-2", "doubled-1", "old"];
         // Four on b count the pending and the unready one too, two on c, two on a.
         assert_eq!(names(&pods), expected);
     }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::topology::NodeResourceTopology;
+use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -20,8 +21,8 @@ use crate::queue::{Again, Queue, drive, queue};
 use crate::views::Views;
 
 use super::assignment::VIRTUAL_DEVICES;
-use super::hosts::News;
 use super::host::Write;
+use super::hosts::News;
 use super::{Options, heartbeat, is_virtual};
 
 /// Work that has to be driven.
@@ -169,7 +170,8 @@ impl Pen {
         let as_kubelet = PatchParams::default();
         if let Some(status) = &write.status {
             let mut change = json!({ "metadata": { "uid": write.uid }, "status": status });
-            let annotations = write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
+            let annotations =
+                write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
             if let Some(annotations) = &annotations {
                 change["metadata"]["annotations"] = annotations.clone();
             }
@@ -250,8 +252,8 @@ impl Pen {
             answer => return answer.map(|_| ()),
         }
         let mut object = content.clone();
-        object["apiVersion"] = json!(NodeResourceTopology::API_VERSION);
-        object["kind"] = json!(NodeResourceTopology::KIND);
+        object["apiVersion"] = json!(<NodeResourceTopology as Resource>::API_VERSION);
+        object["kind"] = json!(<NodeResourceTopology as Resource>::KIND);
         object["metadata"] = json!({ "name": node });
         match serde_json::from_value::<DynamicObject>(object) {
             Ok(object) => api.create(&PostParams::default(), &object).await.map(|_| ()),
