@@ -93,8 +93,12 @@ impl Serve {
     }
 
     async fn serve(self) -> anyhow::Result<ExitCode> {
-        let access =
-            Access { kubeconfig: self.kubeconfig, context: self.context, ..Access::default() };
+        let access = Access {
+            kubeconfig: self.kubeconfig,
+            context: self.context,
+            schedules: true,
+            ..Access::default()
+        };
         let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
         let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
