@@ -35,9 +35,9 @@ pub(crate) struct Serve {
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Pods with this schedulerName are placed
+    /// Pods with this schedulerName are placed; can be given several times
     #[arg(long, value_name = "NAME", default_value = "berth")]
-    scheduler_name: String,
+    scheduler_name: Vec<String>,
     /// The namespace of the Lease by which replicas agree on who leads
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
@@ -110,7 +110,7 @@ impl Serve {
             stop.send_replace(true);
         });
         let options = Options {
-            scheduler_name: self.scheduler_name.into(),
+            scheduler_names: self.scheduler_name.into_iter().map(Into::into).collect(),
             identity: identity.into(),
             lease: lease::Settings {
                 namespace: self.namespace,

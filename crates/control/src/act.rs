@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use crate::core::{BindOrder, BindOutcome, Done, Effect, EvictOutcome, Eviction, News, Told};
 use crate::lease::{AnnounceError, Leadership, PodRef};
 use crate::metrics::Metrics;
-use crate::watch::seen_pod;
+use crate::watch::{SchedulerNames, seen_pod};
 
 /// A single call may take so long.
 const CALL: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(crate) enum Back {
 pub(crate) struct Actor {
     client: Client,
     leadership: Arc<Leadership>,
-    scheduler_name: Arc<str>,
+    names: SchedulerNames,
     identity: Arc<str>,
     metrics: Metrics,
     back: mpsc::UnboundedSender<Back>,
@@ -53,11 +53,11 @@ impl Actor {
     pub(crate) fn new(
         client: Client,
         leadership: Arc<Leadership>,
-        (scheduler_name, identity): (Arc<str>, Arc<str>),
+        (names, identity): (SchedulerNames, Arc<str>),
         metrics: Metrics,
         back: mpsc::UnboundedSender<Back>,
     ) -> Self {
-        Self { client, leadership, scheduler_name, identity, metrics, back }
+        Self { client, leadership, names, identity, metrics, back }
     }
 
     /// Begins to carry out an effect. `annotation` is what is written on a pod that is bound.
@@ -167,7 +167,7 @@ impl Actor {
             self.metrics.called("get", "pods", if matches!(seen, Ok(Ok(_))) { 200 } else { 0 });
             match seen {
                 Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == Some(&*pod.uid) => {
-                    match seen_pod(&found, &self.scheduler_name) {
+                    match seen_pod(&found, &self.names) {
                         Ok(seen) => self.send(Back::News(News::Pod(Box::new(seen)))),
                         Err(problem) => {
                             warn!(problem, "a pod cannot be read any more");

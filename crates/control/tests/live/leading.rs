@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use berth_control::core;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, ListParams};
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
 use serde_json::json;
 
 use crate::replica::{Replica, hasty, patient};
