@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 use crate::core::{BindOrder, BindOutcome, Done, Effect, EvictOutcome, Eviction, News, Told};
 use crate::lease::{AnnounceError, Leadership, PodRef};
 use crate::metrics::Metrics;
+use crate::standings::Standing;
 use crate::watch::{SchedulerNames, seen_pod};
 
 /// A single call may take so long.
@@ -34,6 +35,8 @@ pub(crate) enum Back {
     Done(Done),
     /// News of a pod that was looked at.
     News(News),
+    /// A status could not be written.
+    Unwritten(&'static str, Arc<str>),
     /// We may not go on.
     Lost,
 }
@@ -210,6 +213,21 @@ impl Actor {
             drop(self.call(note, "create", "events").await);
         }
         self.send(Back::Done(Done::Evicted(order.pod.uid, outcome)));
+    }
+
+    /// Writes the status of an object of ours.
+    pub(crate) fn show(&self, standing: Standing) {
+        let actor = self.clone();
+        tokio::spawn(async move {
+            let Standing { plural, name, .. } = &standing;
+            match actor.call(requests::standing(&standing), "patch", plural).await {
+                Ok(_) | Err(Some((404, _))) => {}
+                Err(why) => {
+                    debug!(plural, %name, ?why, "a status was not written");
+                    actor.send(Back::Unwritten(plural, name.clone()));
+                }
+            }
+        });
     }
 
     async fn tell(&self, told: Told) {

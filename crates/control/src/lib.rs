@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod placement;
 pub mod serve;
 pub mod snapshot;
+mod standings;
 mod view;
 pub mod watch;
 pub mod webhook;

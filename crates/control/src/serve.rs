@@ -22,6 +22,7 @@ use crate::insides::Insides;
 use crate::lease::{self, Elector, Inherited, Leadership};
 use crate::metrics::Metrics;
 use crate::placement;
+use crate::standings::Standings;
 use crate::view;
 use crate::watch::{SchedulerNames, Seen, follow_all};
 
@@ -169,6 +170,7 @@ impl Scheduler {
         let mut term = Term {
             core: Core::new(self.options.core.clone()),
             insides: Insides::default(),
+            standings: Standings::default(),
             actor,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
@@ -239,6 +241,7 @@ impl Clock {
 struct Term {
     core: Core,
     insides: Insides,
+    standings: Standings,
     actor: Actor,
     metrics: Metrics,
     health: Health,
@@ -346,6 +349,7 @@ impl Term {
         match back {
             Back::Done(done) => self.core.settle(done, now_ms),
             Back::News(news) => self.core.tell(news, now_ms),
+            Back::Unwritten(plural, name) => self.standings.failed(plural, &name),
             Back::Lost => return true,
         }
         false
@@ -370,6 +374,9 @@ impl Term {
                 _ => None,
             };
             self.actor.carry_out(effect, annotation);
+        }
+        for standing in self.standings.due(self.core.engine(), now_ms) {
+            self.actor.show(standing);
         }
         self.count();
     }
