@@ -3,8 +3,10 @@
 mod act;
 pub mod certificates;
 pub mod core;
+pub mod front;
 pub mod http;
 mod insides;
+pub mod install;
 pub mod kubeconfig;
 pub mod lease;
 pub mod metrics;
