@@ -54,7 +54,13 @@ impl Nodes {
             .iter()
             .map(|name| name.strip_prefix("node/").unwrap_or(name).to_owned())
             .collect();
-        let mut nodes = scene.nodes_report(&names)?;
+        let mut nodes = scene.nodes_report(&names).map_err(|missing| {
+            let hint = match &missing.near {
+                Some(near) => format!("do you mean {near}?"),
+                None => format!("list them with `{} nodes`", output::program()),
+            };
+            anyhow::anyhow!("{missing}; {hint}")
+        })?;
         nodes.notes.extend(seen.notes);
         let paint = self.color.paint();
         let text = match self.output {

@@ -128,6 +128,26 @@ fn other(document: &Document) -> Result<Object, Problem> {
     Err(problem.with_remedy(format!("write it as {right}")))
 }
 
+/// Whether objects of a kind that Berth knows are of the whole cluster and not of a namespace.
+pub fn is_cluster_wide(kind: &str) -> bool {
+    matches!(
+        kind,
+        "Node"
+            | "Namespace"
+            | "PersistentVolume"
+            | "PriorityClass"
+            | "StorageClass"
+            | "CSINode"
+            | "CSIDriver"
+            | "VolumeAttachment"
+            | "DeviceClass"
+            | "ResourceSlice"
+            | "NodeResourceTopology"
+            | "NodePool"
+            | "NodeClaim"
+    )
+}
+
 /// Whether a group belongs to Kubernetes itself.
 fn is_of_kubernetes(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io")

@@ -229,7 +229,7 @@ fn a_node_shows_who_holds_what() {
     assert_eq!(node.pods.len(), 2);
     assert_eq!(numa.iter().map(|one| one.cpu_holders.len()).sum::<usize>(), 2);
     let error = scene.nodes_report(&["gpu-b".to_owned()]).unwrap_err();
-    assert_eq!(error.to_string(), "no node \"gpu-b\"; do you mean gpu-a?");
+    assert_eq!(error.near.as_deref(), Some("gpu-a"));
 }
 
 #[test]
