@@ -73,6 +73,9 @@ impl Nodes {
             Format::Table | Format::Wide => table::pictures(&nodes, paint),
         };
         output::say(&text)?;
+        if matches!(self.output, Format::Table | Format::Wide) {
+            output::complain(&table::remarks(&nodes.notes));
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

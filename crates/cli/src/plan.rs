@@ -119,9 +119,8 @@ impl Plan {
         let Seen { mut cluster, notes, namespace, .. } = self.source.read(&mut stdin)?;
         let mut manifests = load(&self.filename, &mut stdin, Strictness::Manifest)?;
         if let Some(namespace) = self.namespace.as_ref().or(namespace.as_ref()) {
-            let placed = |one: Document| match is_cluster_wide(one.kind()) {
-                true => one,
-                false => one.in_namespace(namespace),
+            let placed = |one: Document| {
+                if is_cluster_wide(one.kind()) { one } else { one.in_namespace(namespace) }
             };
             manifests = manifests.into_iter().map(placed).collect();
         }

@@ -342,7 +342,7 @@ impl Scene {
                 }
                 if let Some(cpus) = container.cpus {
                     let all = holders.cpus.entry(pod.clone()).or_insert(CpuSet::EMPTY);
-                    *all = *all | cpus;
+                    *all |= cpus;
                 }
             }
         }
