@@ -44,7 +44,7 @@ fn memory_bytes(text: &str) -> Result<u64, Problem> {
 }
 
 /// `30%` is 300, `12.5%` is 125.
-fn compute_milli(text: &str) -> Result<u16, Problem> {
+pub(crate) fn compute_milli(text: &str) -> Result<u16, Problem> {
     let parse = || {
         let percent = text.strip_suffix('%')?;
         let (whole, tenths) = percent.split_once('.').unwrap_or((percent, "0"));
