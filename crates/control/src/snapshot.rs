@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use berth_api::crd;
 use futures::StreamExt as _;
 use http::Request;
 use kube::{Client, Error};
@@ -69,6 +70,8 @@ impl Kind {
 
 const OWN_VOLUMES: &str = "where volumes allow pods to go is not known";
 const SPREADING: &str = "pods of one workload may be spread otherwise";
+const SHARES: &str = "turns, and who is held, are told without the shares of teams";
+const OWN: &str = "what Berth was told of headroom, pools and devices is not counted";
 const CLAIMS: &str = "devices that pods claim are not known";
 
 /// Everything that placement depends on.
@@ -109,6 +112,10 @@ const KINDS: &[Kind] = &[
         )
     },
     Kind::new("karpenter.sh", "nodepools", "which pools can grow is not known"),
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "teams", SHARES) },
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "headrooms", OWN) },
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "pools", OWN) },
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "accelerators", OWN) },
 ];
 
 /// A text that the API gave.
