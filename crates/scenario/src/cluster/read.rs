@@ -373,7 +373,7 @@ fn cluster_node(
                 _ => document,
             };
             on_wrong(by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy))?;
-            Inside::unknown()
+            Inside::of_unknown_machine(&object)
         }
     };
     let text = marked(node, prices::PRICE);
