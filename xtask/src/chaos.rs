@@ -12,7 +12,7 @@ mod faults;
 mod load;
 mod replicas;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -49,10 +49,13 @@ pub(crate) struct Options {
     /// No faults but kills
     #[arg(long)]
     pub(crate) kills_only: bool,
+    /// This program instead of a release build of this workspace
+    #[arg(long, value_name = "FILE")]
+    pub(crate) berth: Option<PathBuf>,
 }
 
 /// Builds the program that is to endure it.
-fn build(root: &Path) -> anyhow::Result<std::path::PathBuf> {
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = std::process::Command::new(cargo)
         .args(["build", "--release", "--quiet", "--package", "berth-cli"])
@@ -68,8 +71,10 @@ fn build(root: &Path) -> anyhow::Result<std::path::PathBuf> {
 
 /// Whether nothing was broken.
 pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let program = build(&root)?;
+    let program = match &options.berth {
+        Some(program) => program.clone(),
+        None => build(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(endure(options, &program))
 }
@@ -147,7 +152,7 @@ mod tests {
     #[ignore = "takes a minute and a release build: cargo test -p xtask -- --ignored chaos"]
     fn a_little_chaos_breaks_nothing() {
         let options =
-            Options { pods: 300, kills: 6, replicas: 2, seed: 7, kills_only: false };
+            Options { pods: 300, kills: 6, replicas: 2, seed: 7, kills_only: false, berth: None };
         assert!(run(&options).unwrap());
     }
 }

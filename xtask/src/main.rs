@@ -6,6 +6,7 @@
 )]
 
 mod bench;
+mod chaos;
 mod conformance;
 mod sweep;
 mod tidy;
@@ -39,6 +40,8 @@ enum Task {
         #[command(subcommand)]
         of: Sweep,
     },
+    /// Kill, cut and stop everything while pods arrive at a real API server, and check what came of it
+    Chaos(chaos::Options),
     /// Check dependency direction, purity, file length and the like
     Tidy,
 }
@@ -229,6 +232,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         }
         Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
         Task::Sweep { of: Sweep::Gangs { seeds, first } } => sweep::gangs(first, seeds),
+        Task::Chaos(options) => chaos::run(&options),
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

@@ -44,6 +44,15 @@ pub(crate) struct Serve {
     /// The name of that Lease
     #[arg(long, value_name = "NAME", default_value = "berth")]
     lease_name: String,
+    /// So long after its last sign of life a leader is taken for dead
+    #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().duration_ms)]
+    lease_duration_ms: u64,
+    /// A leader that cannot renew the Lease for so long stops by itself
+    #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().renew_deadline_ms)]
+    renew_deadline_ms: u64,
+    /// How often the Lease is renewed, and looked at
+    #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().retry_ms)]
+    lease_retry_ms: u64,
     /// What others know this replica by; a random number is added
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
     identity: String,
@@ -84,8 +93,12 @@ impl Serve {
     }
 
     async fn serve(self) -> anyhow::Result<ExitCode> {
-        let access =
-            Access { kubeconfig: self.kubeconfig, context: self.context, ..Access::default() };
+        let access = Access {
+            kubeconfig: self.kubeconfig,
+            context: self.context,
+            schedules: true,
+            ..Access::default()
+        };
         let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
         let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
@@ -115,7 +128,10 @@ impl Serve {
             lease: lease::Settings {
                 namespace: self.namespace,
                 name: self.lease_name,
-                ..lease::Settings::default()
+                duration_ms: self.lease_duration_ms,
+                renew_deadline_ms: self.renew_deadline_ms,
+                retry_ms: self.lease_retry_ms,
+                request_ms: lease::Settings::default().request_ms.min(self.renew_deadline_ms / 2),
             },
             core: core::Settings::default(),
         };

@@ -111,6 +111,7 @@ impl ClusterArgs {
             user: self.user.clone(),
             server: self.server.clone(),
             impersonate: self.impersonate.clone(),
+            schedules: false,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -6,6 +6,7 @@
 //! account. Must not know what the cluster is asked.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
@@ -26,7 +27,12 @@ pub struct Access {
     pub server: Option<String>,
     /// The user to act as.
     pub impersonate: Option<String>,
+    /// Whether the client is for a scheduler, which itself decides what to do about a refusal.
+    pub schedules: bool,
 }
+
+/// A watch on which nothing has come for so long is dead: the server sends a bookmark every minute.
+const SILENCE: Duration = Duration::from_secs(100);
 
 /// A way that was found. Nothing has been asked yet.
 #[derive(Clone)]
@@ -100,6 +106,12 @@ pub async fn connect(access: &Access) -> Result<Connection, ConnectError> {
     }
     if let Some(user) = &access.impersonate {
         config.auth_info.impersonate = Some(user.clone());
+    }
+    if access.schedules {
+        // An eviction that a disruption budget refuses would be tried again for minutes, and nobody told.
+        config.default_retry = false;
+        config.read_timeout = Some(SILENCE);
+        config.reset_reader_on_write = true;
     }
     let origin = format!("{context} ({})", config.cluster_url.to_string().trim_end_matches('/'));
     let namespace = config.default_namespace.clone();

@@ -34,7 +34,7 @@ pub use self::kinds::follow_all;
 use self::listing::Listing;
 
 /// A kind that the server does not have is asked for again after so long.
-const ABSENT: Duration = Duration::from_secs(30);
+const ABSENT: Duration = Duration::from_secs(10);
 
 /// After a failure the watch starts again after so long, twice as long each time.
 const RETRY: Duration = Duration::from_millis(200);

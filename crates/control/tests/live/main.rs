@@ -19,6 +19,7 @@ mod hostile;
 mod leading;
 mod placing;
 mod preempting;
+mod refusing;
 mod replica;
 mod seeing;
 mod topology;
@@ -68,6 +69,8 @@ const SCENARIOS: &[Scenario] = scenarios![
     preempting:
         a_pod_that_goes_first_gets_its_place,
         a_disruption_budget_blocks_and_nothing_is_lost;
+    refusing:
+        what_a_kubelet_refuses_is_not_sent_there_again;
     topology:
         insides_exported_before_and_after_we_start_are_known,
         insides_count_when_their_definition_comes_later;

@@ -6,7 +6,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_testbed::Testbed;
+use berth_control::kubeconfig::{Access, connect};
+use berth_testbed::{Testbed, Which};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -92,7 +93,13 @@ impl World {
 
     /// Whom the scheduler is to the API.
     pub(crate) async fn scheduler_client(&self) -> Client {
-        self.testbed.lock().await.admin().await.unwrap()
+        let testbed = self.testbed.lock().await;
+        if testbed.which() == Which::Embedded {
+            return testbed.admin().await.unwrap();
+        }
+        let kubeconfig = testbed.kubeconfig(testbed.admin_token(), None).unwrap();
+        let access = Access { kubeconfig: Some(kubeconfig), schedules: true, ..Access::default() };
+        connect(&access).await.unwrap().client
     }
 
     /// Objects of the scenario's namespace.
