@@ -11,7 +11,10 @@ use jiff::Timestamp;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::kinds::Kind;
+use crate::patch::FieldValidation;
 use crate::schema::{Node, Shape, Struct};
+use crate::status::Status;
 
 /// More unknown or repeated fields than these are not told.
 const MAX_TOLD: usize = 100;
@@ -158,7 +161,9 @@ pub(crate) fn repeated(document: &Document) -> Vec<String> {
 
 enum Step<'a> {
     Root,
-    Field(&'a str),
+    /// A field, and the structure in which Go keeps it.
+    Field(&'a str, Option<&'a str>),
+    Key(&'a str),
     Index(usize),
 }
 
@@ -172,16 +177,23 @@ impl Path<'_> {
         if let Some(parent) = self.parent {
             parent.write(out, indexes);
         }
+        let mut push = |name: &str| {
+            if !out.is_empty() {
+                out.push('.');
+            }
+            out.push_str(name);
+        };
         match self.step {
             Step::Root => {}
-            Step::Field(name) => {
-                if !out.is_empty() {
-                    out.push('.');
+            Step::Field(name, embedded) => {
+                if let (false, Some(embedded)) = (indexes, embedded) {
+                    push(embedded);
                 }
-                out.push_str(name);
+                push(name);
             }
+            Step::Key(name) if indexes => push(name),
             Step::Index(at) if indexes => out.push_str(&format!("[{at}]")),
-            Step::Index(_) => {}
+            Step::Index(_) | Step::Key(_) => {}
         }
     }
 
@@ -214,17 +226,19 @@ impl<'n> Inspector<'n> {
     }
 
     fn mismatch(&mut self, node: &Node, found: &str, path: &Path<'_>) {
+        self.not_of_type(&go_type(node), found, path);
+    }
+
+    fn not_of_type(&mut self, wanted: &str, found: &str, path: &Path<'_>) {
         let Some(owner) = self.owner else {
-            let message =
-                format!("json: cannot unmarshal {found} into Go value of type {}", go_type(node));
+            let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
             self.findings.type_error.get_or_insert(message);
             return;
         };
         let field = path.fields();
         let message = format!(
-            "json: cannot unmarshal {found} into Go struct field {}.{field} of type {}",
-            owner.name,
-            go_type(node)
+            "json: cannot unmarshal {found} into Go struct field {}.{field} of type {wanted}",
+            owner.name
         );
         self.findings.type_error.get_or_insert(message);
     }
@@ -264,11 +278,18 @@ impl<'n> Inspector<'n> {
     fn fields(&mut self, node: &'n Node, entries: &[(String, Document)], path: &Path<'_>) {
         let mut seen = std::collections::BTreeSet::new();
         for (name, value) in entries {
-            let here = Path { parent: Some(path), step: Step::Field(name) };
+            let child = node.child(name);
+            let step = match &node.shape {
+                Shape::Struct(_) => {
+                    Step::Field(name, child.and_then(|child| child.embedded.as_deref()))
+                }
+                _ => Step::Key(name),
+            };
+            let here = Path { parent: Some(path), step };
             if !seen.insert(name.as_str()) {
                 self.strict("duplicate", &here);
             }
-            match node.child(name) {
+            match child {
                 Some(child) => self.value(child, value, &here),
                 None => self.strict("unknown", &here),
             }
@@ -296,20 +317,14 @@ impl<'n> Inspector<'n> {
             (Shape::Quantity | Shape::IntOrText, Document::Number(_)) => {}
             (Shape::IntOrText, Document::Text(_)) => {}
             (Shape::Quantity, _) => self.custom(NOT_A_QUANTITY.to_owned()),
-            (Shape::IntOrText, other) => {
-                let message =
-                    format!("json: cannot unmarshal {} into Go value of type int32", other.kind());
-                self.custom(message);
-            }
+            (Shape::IntOrText, other) => self.not_of_type("int32", other.kind(), path),
             (Shape::Time | Shape::MicroTime, Document::Text(text)) => {
                 if text.parse::<Timestamp>().is_err() {
                     self.custom(time_error(text, matches!(node.shape, Shape::MicroTime)));
                 }
             }
             (Shape::Time | Shape::MicroTime, other) => {
-                let message =
-                    format!("json: cannot unmarshal {} into Go value of type string", other.kind());
-                self.custom(message);
+                self.not_of_type("string", other.kind(), path);
             }
             (Shape::Bytes, Document::Text(text)) => {
                 let engine = base64::engine::general_purpose::STANDARD;
@@ -355,7 +370,7 @@ fn base64_error(text: &str, error: &base64::DecodeError) -> String {
         base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => {
             *at
         }
-        _ => text.len() / 4 * 4,
+        _ => text.len().saturating_sub(1) / 4 * 4,
     };
     format!("illegal base64 data at input byte {at}")
 }
@@ -363,7 +378,11 @@ fn base64_error(text: &str, error: &base64::DecodeError) -> String {
 /// The Go type of a field.
 fn go_type(node: &Node) -> String {
     match &node.shape {
-        Shape::Text => "string".to_owned(),
+        Shape::Text => match node.alias.as_deref() {
+            None => "string".to_owned(),
+            Some("UID") => "types.UID".to_owned(),
+            Some(name) => format!("v1.{name}"),
+        },
         Shape::Bool => "bool".to_owned(),
         Shape::Int32 => "int32".to_owned(),
         Shape::Int64 => "int64".to_owned(),
@@ -382,6 +401,142 @@ fn go_type(node: &Node) -> String {
         Shape::Map(inner) => format!("map[string]{}", go_type(inner)),
         Shape::List(inner) => format!("[]{}", go_type(inner)),
     }
+}
+
+/// What a body holds.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The object, with its defaults.
+    pub object: Value,
+    /// What to warn about.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the body of a create or update as an object of a kind, with the defaults of that kind.
+///
+/// # Errors
+///
+/// 400 with the real server's words if it is none.
+pub fn object(
+    kind: &Kind,
+    body: &[u8],
+    field_validation: FieldValidation,
+) -> Result<Decoded, Status> {
+    let unrecognized = |why: &str| {
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; \
+             json parse error: {why} ({})",
+            kind.kind,
+            summary(body)
+        ))
+    };
+    let document = Document::parse(body)
+        .map_err(|error| unrecognized(&crate::patch::json_error(body, &error)))?;
+    let Document::Map(entries) = &document else {
+        let wanted = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; \
+                      Kind string \"json:\\\"kind,omitempty\\\"\" }";
+        let found = document.kind();
+        return Err(unrecognized(&format!(
+            "json: cannot unmarshal {found} into Go value of type {wanted}"
+        )));
+    };
+    let mut names = ["", ""];
+    for (field, value) in entries {
+        let slot = match field.as_str() {
+            "apiVersion" => 0,
+            "kind" => 1,
+            _ => continue,
+        };
+        match value {
+            Document::Text(text) => names[slot] = text.as_str(),
+            Document::Null => {}
+            other => {
+                return Err(unrecognized(&format!(
+                    "json: cannot unmarshal {} into Go struct field .{field} of type string",
+                    other.kind()
+                )));
+            }
+        }
+    }
+    let [version, name] = names;
+    check_type(kind, version, name)?;
+    let node = crate::schema::of(kind);
+    let findings = inspect(&node, &document);
+    let refuse = |why: &str| {
+        let version = kind.version.as_ref();
+        Status::bad_request(format!(
+            "{0} in version {version:?} cannot be handled as a {0}: {why}",
+            kind.kind
+        ))
+    };
+    if let Some(error) = findings.type_error {
+        return Err(refuse(&error));
+    }
+    if field_validation == FieldValidation::Strict && !findings.strict.is_empty() {
+        return Err(refuse(&strict_error(&findings.strict)));
+    }
+    let mut object = document.into_value();
+    crate::schema::normalize(&node, &mut object);
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".to_owned(), Value::from(kind.api_version()));
+        map.insert("kind".to_owned(), Value::from(&*kind.kind));
+    }
+    crate::defaults::apply(kind, &mut object);
+    let warnings = match field_validation {
+        FieldValidation::Ignore => Vec::new(),
+        _ => findings.strict,
+    };
+    Ok(Decoded { object, warnings })
+}
+
+/// The head of a body, as messages show it.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let head = body.get(..SHOWN.min(body.len())).unwrap_or_default();
+    let more = if body.len() > SHOWN { " ..." } else { "" };
+    match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(head)),
+        Some(_) => {
+            let hex: String = head.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{hex}{more}")
+        }
+    }
+}
+
+/// Whether what a body says it is can be taken for a kind. Either may be left out.
+fn check_type(kind: &Kind, version: &str, name: &str) -> Result<(), Status> {
+    let expected = kind.api_version();
+    let version = if version.is_empty() { expected.as_str() } else { version };
+    let name = if name.is_empty() { &*kind.kind } else { name };
+    if version == expected && name == &*kind.kind {
+        return Ok(());
+    }
+    let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
+    let refuse = |why: String| {
+        Status::bad_request(format!(
+            "{name} in version {short:?} cannot be handled as a {}: {why}",
+            kind.kind
+        ))
+    };
+    if crate::schema::of_built_in(version, name).is_some() {
+        let own = if kind.resource.group.is_empty() { "core" } else { &kind.resource.group };
+        let own = own.split('.').next().unwrap_or(own);
+        return Err(refuse(format!(
+            "converting ({short}.{name}) to ({own}.{}): unknown conversion",
+            kind.kind
+        )));
+    }
+    if group == &*kind.resource.group && (short.contains("beta") || short.contains("alpha")) {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version \
+             ({expected})"
+        )));
+    }
+    Err(refuse(format!(
+        "no kind {name:?} is registered for version {version:?} in scheme \
+         \"pkg/runtime/scheme.go:111\""
+    )))
 }
 
 /// As the real server lists unknown and repeated fields.

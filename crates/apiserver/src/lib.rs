@@ -4,9 +4,10 @@
 //! watches, patches and admission, and discovery and tables enough for kubectl. It knows no
 //! scheduler, no controllers and no client; those talk to it as they would to a real cluster.
 
+pub mod admission;
 mod clock;
 mod crd;
-mod decode;
+pub mod decode;
 pub mod defaults;
 pub mod identity;
 pub mod kinds;

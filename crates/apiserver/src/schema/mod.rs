@@ -10,6 +10,8 @@
 //! | written | meaning |
 //! |---|---|
 //! | `s b i l n` | text, boolean, 32 and 64 bit integers, number |
+//! | `s'Name` | text that has a type of its own in Go |
+//! | `name/Inner:` | a field that Go keeps in a structure inside of this one |
 //! | `q x t T B *` | quantity, integer or text, time, time with microseconds, bytes, anything |
 //! | `[type]` `{type}` | a list, a map by text |
 //! | `!` | merged as a whole by server-side apply |
@@ -124,6 +126,10 @@ pub struct Node {
     pub key_default: Option<Value>,
     /// When it is written.
     pub presence: Presence,
+    /// The name of its type in Go, if that is a kind of text.
+    pub alias: Option<String>,
+    /// The structure in which Go keeps the field, inside of the one it belongs to.
+    pub embedded: Option<String>,
 }
 
 impl Node {
@@ -136,6 +142,8 @@ impl Node {
             strategy: Strategy::default(),
             key_default: None,
             presence: Presence::WhenGiven,
+            alias: None,
+            embedded: None,
         }
     }
 
@@ -228,8 +236,13 @@ fn read_struct(line: &str, index: &BTreeMap<String, usize>) -> Struct {
     let name = head.trim_end_matches('!');
     let fields = words.filter_map(|word| {
         let (field, text) = word.split_once(':')?;
-        let mut reader = TypeReader { rest: text, index };
-        Some((field.to_owned(), reader.node()))
+        let mut node = TypeReader { rest: text, index }.node();
+        let (field, embedded) = match field.split_once('/') {
+            Some((field, embedded)) => (field, Some(embedded.to_owned())),
+            None => (field, None),
+        };
+        node.embedded = embedded;
+        Some((field.to_owned(), node))
     });
     Struct {
         name: name.rsplit('.').next().unwrap_or(name).to_owned(),
@@ -292,6 +305,9 @@ impl<'a> TypeReader<'a> {
 
     fn node(&mut self) -> Node {
         let mut node = Node::plain(self.shape());
+        if self.eat('\'') {
+            node.alias = Some(self.word(|c| c.is_ascii_alphanumeric()).to_owned());
+        }
         node.atomic = self.eat('!');
         if self.eat('~') {
             let keys = self.word(|c| c.is_ascii_alphanumeric() || c == ',');
@@ -382,6 +398,7 @@ mod tests {
                 let text = known.iter().any(|line| {
                     line.split(' ').any(|word| {
                         word.strip_prefix(name.as_str()).is_some_and(|rest| {
+                            let rest = rest.trim_start_matches(|c| c != ':');
                             rest.starts_with(":*")
                                 || rest.starts_with(":[*")
                                 || rest.starts_with(":{*")
