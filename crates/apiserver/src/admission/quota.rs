@@ -412,6 +412,7 @@ fn kind_of(resource: &Resource) -> Kind {
         categories: Vec::new(),
         namespaced: true,
         subresources: crate::kinds::Subresources::default(),
+        stored: true,
         stored_as: resource.clone(),
         stored: true,
         origin: crate::kinds::Origin::BuiltIn,

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::path::Place;
 use super::respond::{self, Body, ListMeta};
-use super::{Call, meta, namespaces, read};
+use super::{Call, meta, namespaces, read, rules};
 use crate::clock;
 use crate::kinds::{Kind, Resource};
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, key_of};
+use crate::store::{Expected, Lost, Operation, Stored, key_of};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -250,7 +250,10 @@ fn carry_out(
     if !plan.removes {
         return Ok(Deleted::Waits(latest));
     }
-    server.store.remove(resource, key, Expected::Revision(latest.revision))?;
+    let removal = Operation::remove(resource, key, Expected::Revision(latest.revision), None);
+    let mut writes = vec![removal];
+    writes.extend(rules::released(server, kind, latest.namespace(), &latest.value, None));
+    server.store.transact(writes).map_err(|(_, lost)| lost)?;
     Ok(Deleted::Gone(latest))
 }
 

@@ -160,6 +160,9 @@ where
         Path::Objects(place) => {
             let answered = objects(&server, &place, &call).await;
             settle_definitions(&server, &place, &call);
+            if place.kind.is("", "resourcequotas") && call.method != Method::GET {
+                rules::recount(&server, &place.namespace);
+            }
             answered
         }
         Path::Other => discovery::answer(&server, &call),
