@@ -414,7 +414,6 @@ fn kind_of(resource: &Resource) -> Kind {
         subresources: crate::kinds::Subresources::default(),
         stored: true,
         stored_as: resource.clone(),
-        stored: true,
         origin: crate::kinds::Origin::BuiltIn,
     }
 }
