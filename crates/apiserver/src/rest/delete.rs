@@ -44,10 +44,10 @@ impl Propagation {
             "Foreground" => Ok(Self::Foreground),
             "Orphan" => Ok(Self::Orphan),
             other => {
-                let error = FieldError::not_supported(
+                let error = FieldError::not_one_of(
                     "propagationPolicy",
                     &Value::from(other),
-                    &["Background", "Foreground", "Orphan"],
+                    &["Foreground", "Background", "Orphan", "nil"],
                 );
                 Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[error]))
             }
@@ -195,7 +195,8 @@ pub(crate) fn delete_all(
         options.uid = None;
         options.revision = None;
         match remove(server, &place.kind, item.namespace(), item.name(), &options) {
-            Ok(Deleted::Gone(object) | Deleted::Waits(object)) => deleted.push(object),
+            // The answer lists them as they were found.
+            Ok(_) => deleted.push(item),
             Err(status) if status.reason == "NotFound" => {}
             Err(status) => return Err(status),
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::Call;
 use super::path::Place;
 use crate::admission::{self, Operation, Request, View, quota};
+use crate::crd;
 use crate::decode::{self, Decoded};
 use crate::defaults;
 use crate::kinds::{Kind, Resource};
@@ -87,27 +88,41 @@ pub(crate) async fn admit(
         options: &options,
         old,
     };
-    // A patch has recorded its manager already.
-    if call.method != Method::PATCH {
+    // A patch of the object itself has recorded its manager already.
+    if call.method != Method::PATCH || place.subresource == "scale" {
         let field_manager = call.field_manager();
-        let write = Write {
-            kind: &place.kind,
-            subresource: &place.subresource,
-            field_manager: &field_manager,
-            now,
-        };
-        patch::record(&write, old, &mut object);
+        patch::record(&write(place, &field_manager), old, &mut object);
     }
     admission::mutate(&request, &mut object, &server.store)?;
     match old {
         Some(old) => {
             defaults::prepare_update(&place.kind, &place.subresource, old, &mut object);
         }
-        None => defaults::prepare_create(&place.kind, &mut object),
+        None => {
+            defaults::prepare_create(&place.kind, &mut object);
+            if place.kind.stored_as == crd::definitions() {
+                crd::prepare(&mut object);
+            }
+        }
     }
     admission::validate(&request, &object, &server.store)?;
     let quotas = quota::charge(&request, &object, &server.store, now)?;
     Ok(Admitted { object, quotas })
+}
+
+fn write<'a>(place: &'a Place, field_manager: &'a str) -> Write<'a> {
+    Write {
+        kind: &place.kind,
+        subresource: &place.subresource,
+        field_manager,
+        now: Timestamp::now(),
+    }
+}
+
+/// Writes into something that is not kept who has sent it.
+pub(crate) fn record(place: &Place, call: &Call, object: &mut Value) {
+    let field_manager = call.field_manager();
+    patch::record(&write(place, &field_manager), None, object);
 }
 
 /// Quotas that get something back when an object changes, or goes.
@@ -154,9 +169,9 @@ pub(crate) fn patch(
     current: Option<&Value>,
 ) -> Result<(Value, Vec<String>), Status> {
     let patch_type = PatchType::of(call.content_type()).ok_or_else(|| {
-        Status::unsupported_media_type(
-            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
-        )
+        let message = "415: Unsupported Media Type".to_owned();
+        let details = Some(Box::default());
+        Status { code: 415, reason: "UnsupportedMediaType", message, details }
     })?;
     let manager = call.field_manager();
     let patch = Patch {

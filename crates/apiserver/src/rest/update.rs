@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::path::Place;
 use super::respond::{self, Body};
 use super::{Call, create, meta, read, rules, shape};
+use crate::kinds::Origin;
 use crate::server::Server;
 use crate::status::{FieldError, Status};
 use crate::store::{Expected, Lost, Operation, Stored, key_of};
@@ -132,9 +133,15 @@ fn check_uid(place: &Place, given: &str, current: &Stored) -> Result<(), Status>
     if given.is_empty() || given == current.uid() {
         return Ok(());
     }
-    let why = format!(
-        "Precondition failed: UID in precondition: {given}, UID in object meta: {}",
-        current.uid()
+    let resource = &place.kind.resource;
+    let directory = match &place.kind.origin {
+        Origin::BuiltIn => format!("/registry/{}", resource.plural),
+        Origin::Custom(_) => format!("/registry/{}/{}", resource.group, resource.plural),
+    };
+    let why = meta::failed_precondition(
+        &directory,
+        &current.key,
+        &format!("UID in precondition: {given}, UID in object meta: {}", current.uid()),
     );
     Err(Status::conflict(&place.kind.resource, &place.name, why))
 }
