@@ -216,6 +216,19 @@ fn teams_are_heeded() {
 }
 
 #[test]
+fn what_berth_wrote_at_binding_says_what_a_pod_holds() {
+    let rest = "  annotations:\n    berth.dev/gpu-memory: 16Gi\n    berth.dev/placement: \
+                '{\"alignment\":\"aligned\",\"grant\":{\"resource\":\"nvidia.com/gpu\"},\"why\":\"near\"}'";
+    let part = pod("part", "09:00:00", 0, 0, "  nodeName: gpu-a", rest);
+    let part = part.replace(", nvidia.com/gpu: \"0\"", "");
+    let mut scene = scene(&[NODE, &part]);
+    assert_eq!(node(&scene).gpu_use.allocated_milli, 1000);
+    let report = scene.pod_report("team-a", "part").unwrap();
+    assert_eq!(report.recorded.unwrap()["why"], "near");
+    assert_eq!(report.place.unwrap().gpu_milli, 1000);
+}
+
+#[test]
 fn a_forecast_needs_pods_that_have_ended() {
     let told = |count: u32| {
         let mut texts = vec![

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::Lower as _;
+use berth_api::pod::PLACEMENT;
 use berth_engine::event::Event;
 use berth_engine::{Engine, Profile, TEAM_LABEL};
 use berth_manifest::Object;
@@ -35,9 +36,6 @@ use crate::report::PodRef;
 
 /// The scheduler that is Berth.
 pub const SCHEDULER: &str = "berth";
-
-/// What Berth writes on pods that it binds: where on the node, and why.
-pub const PLACEMENT: &str = "berth.dev/placement";
 
 /// Where pods are that do not say in which namespace.
 const DEFAULT_NAMESPACE: &str = "default";
