@@ -65,7 +65,8 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
     if !built.success() {
         bail!("berth cannot be built");
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     Ok(target.join("release/berth"))
 }
 
@@ -88,9 +89,13 @@ async fn endure(options: &Options, program: &Path) -> anyhow::Result<bool> {
     let client = testbed.admin().await?;
     let mut dice = Dice::new(options.seed);
     let load = Load::prepare(&client, NAMESPACE, options.pods, &mut dice).await?;
-    say(&format!("{} nodes with {} GPUs for pods that want {}", load.nodes, load.gpus, load.wanted));
+    say(&format!(
+        "{} nodes with {} GPUs for pods that want {}",
+        load.nodes, load.gpus, load.wanted
+    ));
     let mut replicas = Replicas::start(&testbed, program, options.replicas).await?;
-    let pace = Duration::from_secs_f64(options.kills.max(1) as f64 * 4.5 / options.pods.max(1) as f64);
+    let pace =
+        Duration::from_secs_f64(options.kills.max(1) as f64 * 4.5 / options.pods.max(1) as f64);
     let arriving = load.arrive(client.clone(), pace.min(Duration::from_millis(100)));
     let mut counts = Counts::default();
     let mut shown = Instant::now();

@@ -12,6 +12,7 @@ pub mod defaults;
 pub mod identity;
 pub mod kinds;
 pub mod patch;
+mod proto;
 mod random;
 mod rbac;
 mod rest;

@@ -54,7 +54,13 @@ impl Nodes {
             .iter()
             .map(|name| name.strip_prefix("node/").unwrap_or(name).to_owned())
             .collect();
-        let mut nodes = scene.nodes_report(&names)?;
+        let mut nodes = scene.nodes_report(&names).map_err(|missing| {
+            let hint = match &missing.near {
+                Some(near) => format!("do you mean {near}?"),
+                None => format!("list them with `{} nodes`", output::program()),
+            };
+            anyhow::anyhow!("{missing}; {hint}")
+        })?;
         nodes.notes.extend(seen.notes);
         let paint = self.color.paint();
         let text = match self.output {
@@ -67,6 +73,9 @@ impl Nodes {
             Format::Table | Format::Wide => table::pictures(&nodes, paint),
         };
         output::say(&text)?;
+        if matches!(self.output, Format::Table | Format::Wide) {
+            output::complain(&table::remarks(&nodes.notes));
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

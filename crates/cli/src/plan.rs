@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use berth_engine::Profile;
 use berth_lint::{Paint, render_problem};
-use berth_manifest::{LoadError, Strictness, load};
+use berth_manifest::{Document, LoadError, Strictness, is_cluster_wide, load};
 use berth_plan::report::Plan as Report;
 use berth_plan::{Edit, PlanError, Question, table};
 use berth_scenario::cluster::{Objects, Prices};
@@ -29,6 +29,10 @@ pub(crate) struct Plan {
     /// Manifests of what is to come: files and directories; `-` is standard input.
     #[arg(short, long, value_name = "FILE|DIR|-", required_unless_present = "what_if")]
     filename: Vec<PathBuf>,
+
+    /// The namespace of manifests that name none; otherwise the context's, or `default`.
+    #[arg(short, long)]
+    namespace: Option<String>,
 
     /// Change the cluster before planning, and show what is different: add=NODE_OR_POOL:COUNT,
     /// remove=NODE, drain=NODE, cordon=NODE, lose-zone=ZONE, repartition=NODE/GPU:LAYOUT,
@@ -112,8 +116,15 @@ impl Plan {
 
     fn make(&self, edits: &[Edit]) -> anyhow::Result<Report> {
         let mut stdin = io::stdin().lock();
-        let Seen { mut cluster, notes, .. } = self.source.read(&mut stdin)?;
-        let manifests = Objects::new(load(&self.filename, &mut stdin, Strictness::Manifest)?)?;
+        let Seen { mut cluster, notes, namespace, .. } = self.source.read(&mut stdin)?;
+        let mut manifests = load(&self.filename, &mut stdin, Strictness::Manifest)?;
+        if let Some(namespace) = self.namespace.as_ref().or(namespace.as_ref()) {
+            let placed = |one: Document| {
+                if is_cluster_wide(one.kind()) { one } else { one.in_namespace(namespace) }
+            };
+            manifests = manifests.into_iter().map(placed).collect();
+        }
+        let manifests = Objects::new(manifests)?;
         cluster.add(&manifests, false)?;
         let workloads = pods_of(&manifests, &cluster)?;
         if workloads.is_empty() && !self.filename.is_empty() {

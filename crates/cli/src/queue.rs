@@ -62,10 +62,8 @@ impl Queue {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let selector = self.selector.as_deref().map(parse_selector).transpose()?;
         let seen = self.source.read(&mut io::stdin().lock())?;
-        let namespace = match self.all_namespaces {
-            true => None,
-            false => self.namespace.or(seen.namespace),
-        };
+        let of_one = !self.all_namespaces;
+        let namespace = self.namespace.or(seen.namespace).filter(|_| of_one);
         let form = Form {
             wide: self.output == Format::Wide,
             namespaces: namespace.is_none(),
@@ -95,6 +93,9 @@ impl Queue {
             Format::Table | Format::Wide => table::queue(&queue, form, self.color.paint()),
         };
         output::say(&text)?;
+        if matches!(self.output, Format::Table | Format::Wide) {
+            output::complain(&table::remarks(&queue.notes));
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

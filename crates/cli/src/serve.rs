@@ -3,17 +3,20 @@
 //! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use berth_control::core;
-use berth_control::http::{self, Health, Openness, Site, router};
+use berth_control::front::Front;
+use berth_control::http::{self, Health, Openness, Site, api, probes, router};
 use berth_control::kubeconfig::{Access, connect};
 use berth_control::lease;
 use berth_control::metrics::Metrics;
 use berth_control::serve::{Asking, Options, Scheduler};
+use berth_control::webhook::{Mode, Settings};
+use berth_manifest::{read, read_file};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -35,9 +38,9 @@ pub(crate) struct Serve {
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Pods with this schedulerName are placed
+    /// Pods with this schedulerName are placed; can be given several times
     #[arg(long, value_name = "NAME", default_value = "berth")]
-    scheduler_name: String,
+    scheduler_name: Vec<String>,
     /// The namespace of the Lease by which replicas agree on who leads
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
@@ -56,12 +59,39 @@ pub(crate) struct Serve {
     /// What others know this replica by; a random number is added
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
     identity: String,
-    /// Where health, metrics and the engine's view are served
+    /// Where health and metrics are served, and on this machine the engine's view as well
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9440")]
     listen: SocketAddr,
+    /// Where the webhook and the engine's view are served with TLS; nowhere if it is not given
+    #[arg(long, value_name = "ADDRESS")]
+    tls_listen: Option<SocketAddr>,
+    /// What the admission webhook does
+    #[arg(long, value_enum, default_value_t)]
+    webhook: Webhook,
+    /// More settings of the webhook: a YAML file with deny, warn, contract and mutations
+    #[arg(long, value_name = "FILE")]
+    webhook_settings: Option<PathBuf>,
+    /// The directory of a certificate that somebody else makes, as tls.crt and tls.key; otherwise it is
+    /// made here, and kept in a Secret
+    #[arg(long, value_name = "DIR")]
+    certificates: Option<PathBuf>,
     /// How logs look
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+}
+
+/// What the webhook does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Webhook {
+    /// There is none.
+    #[default]
+    Off,
+    /// It counts and logs.
+    DryRun,
+    /// It warns, and changes what is turned on.
+    Warn,
+    /// It denies.
+    Enforce,
 }
 
 /// How logs look.
@@ -92,6 +122,32 @@ impl Serve {
         runtime.block_on(self.serve())
     }
 
+    /// The port with TLS, if there is to be one.
+    fn front(&self) -> anyhow::Result<Option<Front>> {
+        let mode = match self.webhook {
+            Webhook::Off => None,
+            Webhook::DryRun => Some(Mode::DryRun),
+            Webhook::Warn => Some(Mode::Warn),
+            Webhook::Enforce => Some(Mode::Enforce),
+        };
+        let Some(listen) = self.tls_listen else {
+            if mode.is_some() {
+                bail!("the webhook needs TLS: say with --tls-listen where it is to listen");
+            }
+            return Ok(None);
+        };
+        let settings = match &self.webhook_settings {
+            Some(path) => webhook_settings(path)?,
+            None => Settings::default(),
+        };
+        Ok(Some(Front {
+            listen,
+            namespace: self.namespace.clone(),
+            certificates: self.certificates.clone(),
+            webhook: mode.map(|mode| Settings { mode, ..settings }),
+        }))
+    }
+
     async fn serve(self) -> anyhow::Result<ExitCode> {
         let access = Access {
             kubeconfig: self.kubeconfig,
@@ -111,19 +167,32 @@ impl Serve {
             health_for: Openness::Everybody,
             metrics_for: Openness::Everybody,
         };
+        let (stop, shutdown) = watch::channel(false);
+        let front = self.front()?;
         let listener = TcpListener::bind(self.listen).await;
         let listener =
             listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
-        let shown = axum::serve(listener, router(&site));
+        // Tokens are secrets: beyond this machine they travel with TLS only.
+        let open = if self.listen.ip().is_loopback() { router(&site) } else { probes(&site) };
+        let shown = axum::serve(listener, open);
         tokio::spawn(async move { shown.await });
-        let (stop, shutdown) = watch::channel(false);
+        if let Some(front) = front {
+            let mut shutdown = shutdown.clone();
+            let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
+            let shown = front.run(client.clone(), metrics.clone(), api(&site), stopped);
+            tokio::spawn(async move {
+                if let Err(error) = shown.await {
+                    tracing::error!(%error, "the port with TLS is closed");
+                }
+            });
+        }
         tokio::spawn(async move {
             told_to_stop().await;
             tracing::info!("stopping: what is under way is finished first");
             stop.send_replace(true);
         });
         let options = Options {
-            scheduler_name: self.scheduler_name.into(),
+            scheduler_names: self.scheduler_name.into_iter().map(Into::into).collect(),
             identity: identity.into(),
             lease: lease::Settings {
                 namespace: self.namespace,
@@ -138,6 +207,16 @@ impl Serve {
         Scheduler::new(client, options, (metrics, health), questions, shutdown).run().await?;
         output::complain("stopped\n");
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The webhook's settings, as a file has them.
+fn webhook_settings(path: &Path) -> anyhow::Result<Settings> {
+    let mut documents = read(&read_file(path)?)?;
+    match (documents.pop(), documents.is_empty()) {
+        (None, _) => Ok(Settings::default()),
+        (Some(document), true) => Ok(document.decode()?),
+        (Some(_), false) => bail!("{} holds several documents; write one", path.display()),
     }
 }
 

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_apiserver::{ApiServer, Options as ApiOptions};
@@ -127,7 +128,7 @@ fn greeting(address: SocketAddr, kubeconfig: &Path, nodes: usize) -> String {
     format!(
         "A cluster with {nodes} virtual nodes is at http://{address}.\n\n  \
          export KUBECONFIG={}\n  kubectl get nodes\n\n\
-         Pods with `schedulerName: berth` are placed. Stop with Ctrl-C.\n",
+         Pods are placed by Berth, whether they name it or no scheduler. Stop with Ctrl-C.\n",
         kubeconfig.display()
     )
 }
@@ -170,7 +171,8 @@ async fn prepare(client: &kube::Client) -> anyhow::Result<()> {
 
 fn scheduler(client: kube::Client, stopped: watch::Receiver<bool>) -> anyhow::Result<Scheduler> {
     let options = Options {
-        scheduler_name: "berth".into(),
+        // There is nobody else who would place pods that do not name a scheduler.
+        scheduler_names: Arc::new(["berth".into(), "default-scheduler".into()]),
         identity: lease::incarnation("berth-up")?.into(),
         lease: lease::Settings::default(),
         core: core::Settings::default(),

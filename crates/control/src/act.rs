@@ -19,7 +19,8 @@ use tracing::{debug, warn};
 use crate::core::{BindOrder, BindOutcome, Done, Effect, EvictOutcome, Eviction, News, Told};
 use crate::lease::{AnnounceError, Leadership, PodRef};
 use crate::metrics::Metrics;
-use crate::watch::seen_pod;
+use crate::standings::Standing;
+use crate::watch::{SchedulerNames, seen_pod};
 
 /// A single call may take so long.
 const CALL: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ pub(crate) enum Back {
     Done(Done),
     /// News of a pod that was looked at.
     News(News),
+    /// A status could not be written.
+    Unwritten(&'static str, Arc<str>),
     /// We may not go on.
     Lost,
 }
@@ -43,7 +46,7 @@ pub(crate) enum Back {
 pub(crate) struct Actor {
     client: Client,
     leadership: Arc<Leadership>,
-    scheduler_name: Arc<str>,
+    names: SchedulerNames,
     identity: Arc<str>,
     metrics: Metrics,
     back: mpsc::UnboundedSender<Back>,
@@ -53,11 +56,11 @@ impl Actor {
     pub(crate) fn new(
         client: Client,
         leadership: Arc<Leadership>,
-        (scheduler_name, identity): (Arc<str>, Arc<str>),
+        (names, identity): (SchedulerNames, Arc<str>),
         metrics: Metrics,
         back: mpsc::UnboundedSender<Back>,
     ) -> Self {
-        Self { client, leadership, scheduler_name, identity, metrics, back }
+        Self { client, leadership, names, identity, metrics, back }
     }
 
     /// Begins to carry out an effect. `annotation` is what is written on a pod that is bound.
@@ -167,7 +170,7 @@ impl Actor {
             self.metrics.called("get", "pods", if matches!(seen, Ok(Ok(_))) { 200 } else { 0 });
             match seen {
                 Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == Some(&*pod.uid) => {
-                    match seen_pod(&found, &self.scheduler_name) {
+                    match seen_pod(&found, &self.names) {
                         Ok(seen) => self.send(Back::News(News::Pod(Box::new(seen)))),
                         Err(problem) => {
                             warn!(problem, "a pod cannot be read any more");
@@ -207,6 +210,21 @@ impl Actor {
             drop(self.call(note, "create", "events").await);
         }
         self.send(Back::Done(Done::Evicted(order.pod.uid, outcome)));
+    }
+
+    /// Writes the status of an object of ours.
+    pub(crate) fn show(&self, standing: Standing) {
+        let actor = self.clone();
+        tokio::spawn(async move {
+            let Standing { plural, name, .. } = &standing;
+            match actor.call(requests::standing(&standing), "patch", plural).await {
+                Ok(_) | Err(Some((404, _))) => {}
+                Err(why) => {
+                    debug!(plural, %name, ?why, "a status was not written");
+                    actor.send(Back::Unwritten(plural, name.clone()));
+                }
+            }
+        });
     }
 
     async fn tell(&self, told: Told) {

@@ -197,9 +197,10 @@ async fn from_files(
     kubeconfig: Box<Kubeconfig>,
     files: &str,
 ) -> Result<(Config, String), ConnectError> {
-    let known = |names: Vec<&str>| match names.is_empty() {
-        true => "there is none".to_owned(),
-        false => format!("there are {}", names.join(", ")),
+    let known = |names: Vec<&str>| match names.as_slice() {
+        [] => "there is none".to_owned(),
+        [one] => format!("there is {one}"),
+        some => format!("there are {}", some.join(", ")),
     };
     let contexts = known(kubeconfig.contexts.iter().map(|one| one.name.as_str()).collect());
     let clusters = known(kubeconfig.clusters.iter().map(|one| one.name.as_str()).collect());
@@ -230,7 +231,10 @@ async fn from_files(
             choice(format!("no context {name:?}"), format!("name one with --context: {contexts}"))
         }
         KubeconfigError::LoadClusterOfContext(cluster) => choice(
-            format!("no cluster {cluster:?}, which context {name:?} wants"),
+            match access.cluster {
+                Some(_) => format!("no cluster {cluster:?}"),
+                None => format!("no cluster {cluster:?}, which context {name:?} wants"),
+            },
             format!("name one with --cluster-name: {clusters}"),
         ),
         other => choice(causes(&other), format!("correct context {name:?} there")),

@@ -3,14 +3,17 @@
 mod act;
 pub mod certificates;
 pub mod core;
+pub mod front;
 pub mod http;
 mod insides;
+pub mod install;
 pub mod kubeconfig;
 pub mod lease;
 pub mod metrics;
 pub mod placement;
 pub mod serve;
 pub mod snapshot;
+mod standings;
 mod view;
 pub mod watch;
 pub mod webhook;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use berth_api::crd;
 use futures::StreamExt as _;
 use http::Request;
 use kube::{Client, Error};
@@ -69,6 +70,8 @@ impl Kind {
 
 const OWN_VOLUMES: &str = "where volumes allow pods to go is not known";
 const SPREADING: &str = "pods of one workload may be spread otherwise";
+const SHARES: &str = "turns, and who is held, are told without the shares of teams";
+const OWN: &str = "what Berth was told of headroom, pools and devices is not counted";
 const CLAIMS: &str = "devices that pods claim are not known";
 
 /// Everything that placement depends on.
@@ -109,6 +112,10 @@ const KINDS: &[Kind] = &[
         )
     },
     Kind::new("karpenter.sh", "nodepools", "which pools can grow is not known"),
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "teams", SHARES) },
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "headrooms", OWN) },
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "pools", OWN) },
+    Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "accelerators", OWN) },
 ];
 
 /// A text that the API gave.
@@ -190,6 +197,7 @@ pub async fn take(
         .map(|kind| async move { (kind, list(client, kind, timeout).await) });
     let mut lists = lists.buffered(AT_ONCE);
     let mut snapshot = Snapshot::default();
+    let mut gaps = Gaps::default();
     while let Some((kind, listed)) = lists.next().await {
         match listed {
             Ok(Some(pages)) => snapshot.pages.extend(pages),
@@ -200,14 +208,32 @@ pub async fn take(
             }
             Ok(None) if kind.missing.is_empty() => {}
             Ok(None) => {
-                let name = kind.full_name();
-                snapshot.gaps.push(format!("the cluster has no {name}: {}", kind.missing));
+                gaps.add("the cluster has no".to_owned(), &kind, kind.missing);
             }
-            Err(failure) => snapshot.gaps.push(gap(&kind, origin, failure)?),
+            Err(failure) => gaps.add(gap(&kind, origin, failure)?, &kind, kind.unseen),
         }
     }
-    snapshot.gaps.dedup();
+    snapshot.gaps = gaps.told();
     Ok(snapshot)
+}
+
+/// What could not be had: those for one reason and with one consequence together.
+#[derive(Default)]
+struct Gaps(Vec<(String, &'static str, Vec<String>)>);
+
+impl Gaps {
+    fn add(&mut self, why: String, kind: &Kind, makes: &'static str) {
+        let name = kind.full_name();
+        match self.0.iter_mut().find(|(known, of, _)| *known == why && *of == makes) {
+            Some((_, _, names)) => names.push(name),
+            None => self.0.push((why, makes, vec![name])),
+        }
+    }
+
+    fn told(self) -> Vec<String> {
+        let gaps = self.0.into_iter();
+        gaps.map(|(why, makes, names)| format!("{why} {}: {makes}", names.join(", "))).collect()
+    }
 }
 
 /// Why a list was not had.
@@ -219,7 +245,7 @@ enum Failure {
     Endless,
 }
 
-/// What could not be had and what that makes uncertain, if something can still be said.
+/// Why something could not be had, if something can still be said.
 fn gap(kind: &Kind, origin: &str, failure: Failure) -> Result<String, SnapshotError> {
     let origin = origin.to_owned();
     let name = kind.full_name();
@@ -249,8 +275,8 @@ fn gap(kind: &Kind, origin: &str, failure: Failure) -> Result<String, SnapshotEr
             let cause = format!("{} ({})", status.message, status.code);
             Err(SnapshotError::Refused { origin, kind: name, cause })
         }
-        403 => Ok(format!("you may not list {name}: {}", kind.unseen)),
-        code => Ok(format!("{name} could not be listed ({code}): {}", kind.unseen)),
+        403 => Ok("you may not list".to_owned()),
+        code => Ok(format!("the server did not list (error {code})")),
     }
 }
 

@@ -10,6 +10,7 @@
 //! - from the moment that a leader starts to place, no binding of an earlier leader lands.
 //!
 //! `BERTH_SEEDS` says in how many worlds; each is a number.
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

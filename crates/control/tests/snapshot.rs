@@ -114,14 +114,16 @@ async fn what_may_not_be_listed_is_told_with_what_that_means() {
     let (client, _) = api(|path, _| {
         Some(match path {
             "/api/v1/resourcequotas" => status(403, "Forbidden", "no"),
+            path if path.ends_with("sets") => status(403, "Forbidden", "no"),
             "/apis/policy/v1/poddisruptionbudgets" => status(500, "InternalError", "no"),
             _ => page(&["x"], ""),
         })
     });
     let gaps = taken(&client).await.unwrap().gaps;
-    assert_eq!(gaps.len(), 2, "{gaps:?}");
+    assert_eq!(gaps.len(), 3, "{gaps:?}");
     assert!(gaps[0].starts_with("you may not list resourcequotas: pods that a quota holds"));
-    assert!(gaps[1].starts_with("poddisruptionbudgets.policy could not be listed (500)"));
+    assert!(gaps[1].starts_with("you may not list replicasets.apps, statefulsets.apps: pods of"));
+    assert!(gaps[2].starts_with("the server did not list (error 500) poddisruptionbudgets.policy"));
 }
 
 #[tokio::test]

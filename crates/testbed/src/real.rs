@@ -43,8 +43,7 @@ pub fn real_assets() -> Option<Assets> {
     let named = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let usual = PathBuf::from("/usr/local/kubebuilder/bin");
     named.into_iter().chain([usual]).find_map(|dir| {
-        let assets =
-            Assets { api_server: dir.join("kube-apiserver"), etcd: dir.join("etcd"), dir };
+        let assets = Assets { api_server: dir.join("kube-apiserver"), etcd: dir.join("etcd"), dir };
         (assets.api_server.is_file() && assets.etcd.is_file()).then_some(assets)
     })
 }
@@ -126,8 +125,7 @@ impl Real {
         }
         let mut command = self.api_server_command();
         let log = self.dir.join("kube-apiserver.log");
-        let process =
-            self.api_server.insert(Process::start("kube-apiserver", &mut command, &log)?);
+        let process = self.api_server.insert(Process::start("kube-apiserver", &mut command, &log)?);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let client = kubeconfig::client(address, &self.certificates.authority, ADMIN).await?;
         let began = Instant::now();
@@ -269,12 +267,7 @@ impl Real {
     }
 }
 
-fn start_etcd(
-    assets: &Assets,
-    dir: &Path,
-    port: u16,
-    peer_port: u16,
-) -> anyhow::Result<Process> {
+fn start_etcd(assets: &Assets, dir: &Path, port: u16, peer_port: u16) -> anyhow::Result<Process> {
     let [client, peer] = [port, peer_port].map(|port| format!("http://127.0.0.1:{port}"));
     let mut command = Command::new(&assets.etcd);
     command.arg("--data-dir").arg(dir.join("etcd"));

@@ -163,7 +163,8 @@ impl History {
     fn see_pod(&mut self, change: &Change) {
         let Some(pod) = &change.value else {
             let gone = change.key.rsplit('/').next().unwrap_or_default();
-            let uid = self.pods.iter().find(|(_, pod)| pod.name == gone).map(|(uid, _)| uid.clone());
+            let uid =
+                self.pods.iter().find(|(_, pod)| pod.name == gone).map(|(uid, _)| uid.clone());
             if let Some(pod) = uid.and_then(|uid| self.pods.remove(&uid)) {
                 self.leave(&pod);
             }
@@ -268,7 +269,8 @@ fn asks(pod: &Value) -> Amounts {
 
 fn amounts(list: &Value) -> Amounts {
     let all = list.as_object().into_iter().flatten();
-    all.map(|(name, text)| (name.clone(), amount(name, text.as_str().unwrap_or_default()))).collect()
+    all.map(|(name, text)| (name.clone(), amount(name, text.as_str().unwrap_or_default())))
+        .collect()
 }
 
 /// A quantity in the few forms that are used here. One that cannot be read is more than any node has.

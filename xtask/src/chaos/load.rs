@@ -77,7 +77,11 @@ impl Load {
     }
 
     /// Lets them come, one every so often.
-    pub(crate) fn arrive(&self, client: Client, pace: Duration) -> JoinHandle<anyhow::Result<Made>> {
+    pub(crate) fn arrive(
+        &self,
+        client: Client,
+        pace: Duration,
+    ) -> JoinHandle<anyhow::Result<Made>> {
         let (pods, mut dice) = (self.pods.clone(), self.dice.clone());
         tokio::spawn(async move {
             let api: Api<Pod> = Api::namespaced(client, PODS);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use crate::identity::User;
 use crate::kinds::{Kind, Resource};
 use crate::status::Status;
 
@@ -49,19 +50,6 @@ impl Operation {
             Self::Connect => "CONNECT",
         }
     }
-}
-
-/// Who asks.
-#[derive(Clone, Debug, Default)]
-pub struct User {
-    /// The name.
-    pub name: String,
-    /// The uid, where there is one.
-    pub uid: String,
-    /// The groups.
-    pub groups: Vec<String>,
-    /// More that was found out about who asks; an object of lists of texts.
-    pub extra: Value,
 }
 
 /// A request on its way to the store.

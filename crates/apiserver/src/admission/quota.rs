@@ -412,8 +412,8 @@ fn kind_of(resource: &Resource) -> Kind {
         categories: Vec::new(),
         namespaced: true,
         subresources: crate::kinds::Subresources::default(),
-        stored_as: resource.clone(),
         stored: true,
+        stored_as: resource.clone(),
         origin: crate::kinds::Origin::BuiltIn,
     }
 }

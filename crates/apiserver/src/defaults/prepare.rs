@@ -234,7 +234,11 @@ fn differs(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) -> b
     let deleting = |map: &Map<String, Value>| {
         map.get("metadata").is_some_and(|m| m.get("deletionTimestamp").is_some())
     };
-    old.get("spec") != new.get("spec") || deleting(old) != deleting(new)
+    let annotations =
+        |map: &Map<String, Value>| map.get("metadata").and_then(|m| m.get("annotations")).cloned();
+    old.get("spec") != new.get("spec")
+        || deleting(old) != deleting(new)
+        || (id(kind) == ("apps", "deployments") && annotations(old) != annotations(new))
 }
 
 fn update_object(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String, Value>) {

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::path::Place;
 use super::respond::{self, Body, ListMeta};
-use super::{Call, meta, namespaces, read};
+use super::{Call, meta, namespaces, read, rules};
 use crate::clock;
 use crate::kinds::{Kind, Resource};
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, key_of};
+use crate::store::{Expected, Lost, Operation, Stored, key_of};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -44,10 +44,10 @@ impl Propagation {
             "Foreground" => Ok(Self::Foreground),
             "Orphan" => Ok(Self::Orphan),
             other => {
-                let error = FieldError::not_supported(
+                let error = FieldError::not_one_of(
                     "propagationPolicy",
                     &Value::from(other),
-                    &["Background", "Foreground", "Orphan"],
+                    &["Foreground", "Background", "Orphan", "nil"],
                 );
                 Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[error]))
             }
@@ -195,7 +195,8 @@ pub(crate) fn delete_all(
         options.uid = None;
         options.revision = None;
         match remove(server, &place.kind, item.namespace(), item.name(), &options) {
-            Ok(Deleted::Gone(object) | Deleted::Waits(object)) => deleted.push(object),
+            // The answer lists them as they were found.
+            Ok(_) => deleted.push(item),
             Err(status) if status.reason == "NotFound" => {}
             Err(status) => return Err(status),
         }
@@ -250,7 +251,10 @@ fn carry_out(
     if !plan.removes {
         return Ok(Deleted::Waits(latest));
     }
-    server.store.remove(resource, key, Expected::Revision(latest.revision))?;
+    let removal = Operation::remove(resource, key, Expected::Revision(latest.revision), None);
+    let mut writes = vec![removal];
+    writes.extend(rules::released(server, kind, latest.namespace(), &latest.value, None));
+    server.store.transact(writes).map_err(|(_, lost)| lost)?;
     Ok(Deleted::Gone(latest))
 }
 

@@ -38,7 +38,7 @@ pub(crate) async fn finalize(
         set_finalizers(&mut new, &sent["spec"]["finalizers"]);
         let whole = Place { subresource: String::new(), ..place.clone() };
         let dry_run = call.query.dry_run()?;
-        if let Some(written) = update::commit(server, &whole, &current, new, dry_run)? {
+        if let Some(written) = update::commit(server, &whole, &current, new, Vec::new(), dry_run)? {
             return Ok(respond::stored(200, &place.kind, &written));
         }
     }

@@ -88,8 +88,8 @@ impl Continue {
         let bytes = URL_SAFE_NO_PAD
             .decode(token.trim_end_matches('='))
             .map_err(|error| invalid(&error.to_string()))?;
-        let value: Value =
-            serde_json::from_slice(&bytes).map_err(|error| invalid(&error.to_string()))?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| invalid(&crate::patch::json_error(&bytes, &error)))?;
         match (value["v"].as_str(), value["rv"].as_u64(), value["start"].as_str()) {
             (Some("meta.k8s.io/v1"), Some(revision), Some(start)) if revision > 0 => {
                 Ok(Self { revision, start: start.to_owned() })
@@ -144,7 +144,7 @@ pub(crate) fn check_match(query: &Query, watch: bool) -> Result<(), Status> {
             forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
         }
         "Exact" | "NotOlderThan" => Ok(()),
-        other => Err(invalid_options(&[FieldError::not_supported(
+        other => Err(invalid_options(&[FieldError::not_one_of(
             field,
             &Value::from(other),
             &["Exact", "NotOlderThan", ""],

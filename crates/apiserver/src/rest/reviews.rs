@@ -49,6 +49,7 @@ pub(crate) fn review(
         _ => return Err(Status::no_such_path()),
     };
     let mut answer = sent;
+    rest::rules::record(place, call, &mut answer);
     answer["status"] = status;
     Ok(respond::with_warnings(respond::value(201, &place.kind, &answer), &warnings))
 }
@@ -111,8 +112,8 @@ fn subject(spec: &Value, place: &Place) -> Result<User, Status> {
             &Value::from(""),
             "at least one of user or group must be specified",
         );
-        let kind = &place.kind;
-        return Err(Status::invalid(&kind.resource.group, &kind.kind, "", &[error]));
+        // The real server leaves the kind out here.
+        return Err(Status::invalid(&place.kind.resource.group, "", "", &[error]));
     }
     Ok(User { name, groups, ..User::default() })
 }

@@ -1,19 +1,42 @@
-//! Where requests meet what is known of kinds: decoding, defaults, admission, validation, patches.
+//! Where requests meet what is known of kinds: decoding, admission, validation, patches.
 
 use std::sync::Arc;
 
+use http::Method;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Call;
 use super::path::Place;
-use crate::decode::{self, Document};
+use crate::admission::{self, Operation, Request, View, quota};
+use crate::crd;
+use crate::decode::{self, Decoded};
 use crate::defaults;
-use crate::kinds::{Kind, Origin};
-use crate::patch::{self, FieldValidation, Patch, PatchType, Write};
-use crate::schema;
+use crate::kinds::{Kind, Resource};
+use crate::patch::{self, FieldValidation, Patch, PatchType, Patched, Write};
 use crate::server::Server;
-use crate::status::Status;
+use crate::status::{FieldError, Status};
+use crate::store::{self, Store, key_of};
+
+impl View for Store {
+    fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let stored = Self::get(self, resource, &key_of(namespace, name))?;
+        Some(stored.value.clone())
+    }
+
+    fn list(&self, resource: &Resource, namespace: &str) -> Vec<Arc<Value>> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let listed = Self::list(self, resource, namespace);
+        listed.items.iter().map(|stored| stored.value.clone()).collect()
+    }
+}
+
+/// What may be written.
+pub(crate) struct Admitted {
+    pub(crate) object: Value,
+    /// Quotas whose use changes with the object.
+    pub(crate) quotas: Vec<Value>,
+}
 
 /// What a client wants done about unknown fields.
 fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
@@ -22,7 +45,7 @@ fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
         "Ignore" => Ok(FieldValidation::Ignore),
         "Strict" => Ok(FieldValidation::Strict),
         other => {
-            let error = crate::status::FieldError::not_supported(
+            let error = FieldError::not_supported(
                 "fieldValidation",
                 &Value::from(other),
                 &["Ignore", "Strict", "Warn", ""],
@@ -35,52 +58,56 @@ fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
 /// The body of a request as an object of a kind, with its defaults, and what to warn about.
 pub(crate) fn decode(kind: &Kind, call: &Call) -> Result<(Value, Vec<String>), Status> {
     if !matches!(call.content_type(), "" | "application/json") {
-        return Err(Status::unsupported_media_type("application/json"));
+        return Err(Status::unsupported_media_type(
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        ));
     }
-    let validation = field_validation(call)?;
-    let malformed = |why: String| {
-        Status::bad_request(format!(
-            "{} in version \"{}\" cannot be handled as a {}: {why}",
-            kind.kind, kind.version, kind.kind
-        ))
-    };
-    let document = Document::parse(&call.body)
-        .map_err(|error| malformed(patch::json_error(&call.body, &error)))?;
-    let node = schema::of(kind);
-    let findings = decode::inspect(&node, &document);
-    let custom = matches!(kind.origin, Origin::Custom(_));
-    if let Some(error) = findings.type_error.filter(|_| !custom) {
-        return Err(malformed(error));
-    }
-    if validation == FieldValidation::Strict && !findings.strict.is_empty() {
-        return Err(malformed(decode::strict_error(&findings.strict)));
-    }
-    let mut object = document.into_value();
-    if !object.is_object() {
-        return Err(malformed("it is not an object".to_owned()));
-    }
-    schema::normalize(&node, &mut object);
-    defaults::apply(kind, &mut object);
-    let warnings = if validation == FieldValidation::Warn { findings.strict } else { Vec::new() };
+    let Decoded { object, warnings } = decode::object(kind, &call.body, field_validation(call)?)?;
     Ok((object, warnings))
 }
 
-/// What admission makes of a new object.
-pub(crate) async fn admit_create(
-    _server: &Arc<Server>,
+/// What admission makes of a new object (`old` is none) or of a changed one.
+pub(crate) async fn admit(
+    server: &Arc<Server>,
     place: &Place,
     call: &Call,
+    old: Option<&Value>,
     mut object: Value,
-    _dry_run: bool,
-) -> Result<Value, Status> {
-    let kind = &place.kind;
-    defaults::prepare_create(kind, &mut object);
-    let applies = call.content_type() == "application/apply-patch+yaml";
-    if !applies {
-        let manager = call.field_manager();
-        patch::record(&write(place, &manager), None, &mut object);
+    dry_run: bool,
+) -> Result<Admitted, Status> {
+    let now = Timestamp::now();
+    let options = Value::Null;
+    let request = Request {
+        kind: &place.kind,
+        operation: if old.is_some() { Operation::Update } else { Operation::Create },
+        namespace: &place.namespace,
+        name: &place.name,
+        subresource: &place.subresource,
+        user: &call.user,
+        dry_run,
+        options: &options,
+        old,
+    };
+    // A patch of the object itself has recorded its manager already.
+    if call.method != Method::PATCH || place.subresource == "scale" {
+        let field_manager = call.field_manager();
+        patch::record(&write(place, &field_manager), old, &mut object);
     }
-    Ok(object)
+    admission::mutate(&request, &mut object, &server.store)?;
+    match old {
+        Some(old) => {
+            defaults::prepare_update(&place.kind, &place.subresource, old, &mut object);
+        }
+        None => {
+            defaults::prepare_create(&place.kind, &mut object);
+            if place.kind.stored_as == crd::definitions() {
+                crd::prepare(&mut object);
+            }
+        }
+    }
+    admission::validate(&request, &object, &server.store)?;
+    let quotas = quota::charge(&request, &object, &server.store, now)?;
+    Ok(Admitted { object, quotas })
 }
 
 fn write<'a>(place: &'a Place, field_manager: &'a str) -> Write<'a> {
@@ -92,20 +119,46 @@ fn write<'a>(place: &'a Place, field_manager: &'a str) -> Write<'a> {
     }
 }
 
-/// What admission makes of a changed object.
-pub(crate) async fn admit_update(
-    _server: &Arc<Server>,
-    place: &Place,
-    call: &Call,
+/// Writes into something that is not kept who has sent it.
+pub(crate) fn record(place: &Place, call: &Call, object: &mut Value) {
+    let field_manager = call.field_manager();
+    patch::record(&write(place, &field_manager), None, object);
+}
+
+/// Quotas that get something back when an object changes, or goes.
+pub(crate) fn released(
+    server: &Server,
+    kind: &Kind,
+    namespace: &str,
     old: &Value,
-    mut new: Value,
-) -> Result<Value, Status> {
-    defaults::prepare_update(&place.kind, &place.subresource, old, &mut new);
-    if call.method == http::Method::PUT {
-        let manager = call.field_manager();
-        patch::record(&write(place, &manager), Some(old), &mut new);
+    new: Option<&Value>,
+) -> Vec<store::Operation> {
+    let quotas = quota::release(kind, namespace, old, new, &server.store, Timestamp::now());
+    quota_writes(quotas)
+}
+
+/// Writes of quotas, which are lost if somebody else has written them.
+pub(crate) fn quota_writes(quotas: Vec<Value>) -> Vec<store::Operation> {
+    let resource = Resource::new("", "resourcequotas");
+    let writes = quotas.into_iter().filter_map(|quota| {
+        let text = |field: &str| quota["metadata"][field].as_str().unwrap_or_default();
+        let key = key_of(text("namespace"), text("name"));
+        let revision = text("resourceVersion").parse().ok()?;
+        Some(store::Operation::put(&resource, &key, store::Expected::Revision(revision), quota))
+    });
+    writes.collect()
+}
+
+/// Counts anew what the quotas of a namespace limit, after one of them has been written.
+pub(crate) fn recount(server: &Server, namespace: &str) {
+    let resource = Resource::new("", "resourcequotas");
+    for stored in server.store.list(&resource, Some(namespace)).items {
+        let counted = quota::recount(&stored.value, &server.store, Timestamp::now());
+        if let Some(counted) = counted.filter(|counted| *counted != *stored.value) {
+            // Whoever has written it meanwhile counts anew.
+            let _ = server.store.transact(quota_writes(vec![counted]));
+        }
     }
-    Ok(new)
 }
 
 /// What a patch makes of an object; only applying makes something of nothing.
@@ -116,9 +169,9 @@ pub(crate) fn patch(
     current: Option<&Value>,
 ) -> Result<(Value, Vec<String>), Status> {
     let patch_type = PatchType::of(call.content_type()).ok_or_else(|| {
-        Status::unsupported_media_type(
-            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
-        )
+        let message = "415: Unsupported Media Type".to_owned();
+        let details = Some(Box::default());
+        Status { code: 415, reason: "UnsupportedMediaType", message, details }
     })?;
     let manager = call.field_manager();
     let patch = Patch {
@@ -132,6 +185,6 @@ pub(crate) fn patch(
         now: Timestamp::now(),
         parse_yaml: server.options.parse_yaml,
     };
-    let patched = patch::apply(&patch, current)?;
-    Ok((patched.object, patched.warnings))
+    let Patched { object, warnings } = patch::apply(&patch, current)?;
+    Ok((object, warnings))
 }

@@ -31,8 +31,6 @@ pub(crate) async fn answer(
         return Ok(respond::json(200, &scale_of(&place.kind, paths, &object)));
     }
     let dry_run = call.query.dry_run()?;
-    // What is written is the object itself, with other replicas.
-    let whole = Place { subresource: String::new(), ..place.clone() };
     for _ in 0..ATTEMPTS {
         let object = read::find(server, place)?;
         let current = scale_of(&place.kind, paths, &object);
@@ -45,7 +43,7 @@ pub(crate) async fn answer(
         let replicas = replicas(place, &wanted)?;
         let mut changed = Value::clone(&object.value);
         set(&mut changed, &paths.spec_replicas, replicas);
-        let written = update::write(server, &whole, call, &object, changed, dry_run).await?;
+        let written = update::write(server, place, call, &object, changed, dry_run).await?;
         match written {
             Some(written) => {
                 return Ok(respond::json(200, &scale_of(&place.kind, paths, &written)));

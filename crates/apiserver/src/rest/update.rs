@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::path::Place;
 use super::respond::{self, Body};
 use super::{Call, create, meta, read, rules, shape};
+use crate::kinds::Origin;
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, key_of};
+use crate::store::{Expected, Lost, Operation, Stored, key_of};
 use crate::strategy;
 
 /// How often a write that lost a race is tried again before the client is told.
@@ -132,9 +133,15 @@ fn check_uid(place: &Place, given: &str, current: &Stored) -> Result<(), Status>
     if given.is_empty() || given == current.uid() {
         return Ok(());
     }
-    let why = format!(
-        "Precondition failed: UID in precondition: {given}, UID in object meta: {}",
-        current.uid()
+    let resource = &place.kind.resource;
+    let directory = match &place.kind.origin {
+        Origin::BuiltIn => format!("/registry/{}", resource.plural),
+        Origin::Custom(_) => format!("/registry/{}/{}", resource.group, resource.plural),
+    };
+    let why = meta::failed_precondition(
+        &directory,
+        &current.key,
+        &format!("UID in precondition: {given}, UID in object meta: {}", current.uid()),
     );
     Err(Status::conflict(&place.kind.resource, &place.name, why))
 }
@@ -155,9 +162,9 @@ pub(crate) async fn write(
         meta::of(&mut new)?.insert("name".to_owned(), Value::from(place.name.as_str()));
     }
     meta::keep_system_fields(&old, &mut new)?;
-    let new = rules::admit_update(server, place, call, &old, new).await?;
-    let new = shape::to_stored(kind, new);
-    commit(server, place, current, new, dry_run)
+    let admitted = rules::admit(server, place, call, Some(&old), new, dry_run).await?;
+    let new = shape::to_stored(kind, admitted.object);
+    commit(server, place, current, new, admitted.quotas, dry_run)
 }
 
 /// Stores what an update made of an object, or removes it if the last finalizer went.
@@ -166,6 +173,7 @@ pub(crate) fn commit(
     place: &Place,
     current: &Arc<Stored>,
     mut new: Value,
+    quotas: Vec<Value>,
     dry_run: bool,
 ) -> Result<Option<Arc<Stored>>, Status> {
     let kind = &place.kind;
@@ -181,14 +189,20 @@ pub(crate) fn commit(
         return Ok(Some(Arc::new(Stored::unsaved(key, new, current.revision))));
     }
     let removes = strategy::is_finished(kind, &current.value, &new);
-    let done = if removes {
-        server.store.remove_as(resource, &key, expected, new)
+    let mut writes = rules::quota_writes(quotas);
+    if writes.is_empty() {
+        let left = Some(&new).filter(|_| !removes);
+        writes = rules::released(server, kind, &place.namespace, &current.value, left);
+    }
+    let own = if removes {
+        Operation::remove(resource, &key, expected, Some(new))
     } else {
-        server.store.put(resource, &key, expected, new)
+        Operation::put(resource, &key, expected, new)
     };
-    match done {
-        Ok(stored) => Ok(Some(stored)),
-        Err(Lost::Missing) => Err(Status::not_found(&kind.resource, &place.name)),
-        Err(Lost::Changed | Lost::Exists) => Ok(None),
+    writes.insert(0, own);
+    match server.store.transact(writes) {
+        Ok(done) => Ok(done.into_iter().next()),
+        Err((0, Lost::Missing)) => Err(Status::not_found(&kind.resource, &place.name)),
+        Err(_) => Ok(None),
     }
 }

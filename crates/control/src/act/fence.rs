@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::requests;
 use crate::lease::PodRef;
+use crate::watch::SchedulerNames;
 
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -42,7 +43,15 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) {
 }
 
 /// Every pod of ours that has no node.
-pub(crate) async fn waiting(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
+pub(crate) async fn waiting(client: &Client, names: &SchedulerNames) -> Vec<PodRef> {
+    let mut found = Vec::new();
+    for name in names.iter() {
+        found.append(&mut waiting_for(client, name).await);
+    }
+    found
+}
+
+async fn waiting_for(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
     let api: Api<core::Pod> = Api::all(client.clone());
     let selector = format!("spec.nodeName=,spec.schedulerName={scheduler_name}");
     let mut found = Vec::new();

@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 use crate::core::{BindOrder, EventNote, Eviction, Told};
 use crate::lease::PodRef;
 use crate::placement::PLACEMENT;
+use crate::standings::Standing;
 
 /// Who says so, in events and field managers.
 const MANAGER: &str = "berth";
 
 const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The longest note that an event can have.
@@ -117,6 +119,13 @@ pub(super) fn status(told: &Told) -> Option<http::Request<Vec<u8>>> {
     let body = json!({ "metadata": { "uid": told.pod.uid }, "status": status });
     let path = format!("{}?fieldManager={MANAGER}", pod_path(&told.pod, "status"));
     Some(request(http::Method::PATCH, path, STRATEGIC, &body))
+}
+
+/// The status of an object of ours.
+pub(super) fn standing(standing: &Standing) -> http::Request<Vec<u8>> {
+    let Standing { plural, name, status } = standing;
+    let path = format!("/apis/berth.dev/v1alpha1/{plural}/{name}/status?fieldManager={MANAGER}");
+    request(http::Method::PATCH, path, MERGE, &json!({ "status": status }))
 }
 
 /// A touch that changes nothing but the pod's resource version.

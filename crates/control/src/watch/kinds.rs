@@ -19,7 +19,6 @@ use k8s_openapi::api::scheduling::{v1 as scheduling, v1alpha2};
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
@@ -27,6 +26,8 @@ use crate::core::{Condition, News, SeenPod};
 use crate::metrics::Metrics;
 use crate::placement;
 
+use super::SchedulerNames;
+use super::guard::Guarded;
 use super::{Seen, Sink, Telling, Watches, follow, other};
 
 /// What a kubelet's message begins with when it does not let a pod start.
@@ -45,7 +46,7 @@ fn full(meta: &ObjectMeta) -> (Arc<str>, Arc<str>) {
 }
 
 /// A pod as the core wants it.
-pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod, String> {
+pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
     let mut object = pod.lower().map_err(|error| error.to_string())?;
     object.gpu_grant = placement::grant(&pod.metadata);
     let status = pod.status.as_ref();
@@ -63,7 +64,8 @@ pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod,
         .next();
     let version = pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
     let spec = pod.spec.as_ref();
-    let ours = spec.and_then(|spec| spec.scheduler_name.as_deref()) == Some(scheduler_name);
+    let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    let ours = scheduler.is_some_and(|scheduler| names.iter().any(|name| **name == *scheduler));
     Ok(SeenPod { object, version: version.unwrap_or(0), ours, refused, condition })
 }
 
@@ -71,7 +73,7 @@ pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod,
 /// decided.
 pub fn follow_all(
     client: &Client,
-    scheduler_name: &str,
+    names: &SchedulerNames,
     sink: &Sink,
     metrics: &Metrics,
 ) -> (Watches, Vec<&'static str>) {
@@ -82,10 +84,10 @@ pub fn follow_all(
         watches: Watches::new(),
         kinds: Vec::new(),
     };
-    let scheduler_name: Arc<str> = scheduler_name.into();
+    let names = names.clone();
     all.add::<core::Pod>(
         "Pod",
-        move |pod| Ok(Some(Seen::News(News::Pod(Box::new(seen_pod(&pod, &scheduler_name)?))))),
+        move |pod| Ok(Some(Seen::News(News::Pod(Box::new(seen_pod(&pod, &names)?))))),
         |meta| Seen::News(News::PodGone(text(meta.uid.as_ref()))),
     );
     all.add::<core::Node>(
@@ -128,7 +130,7 @@ impl Following {
             + Sync
             + 'static,
     {
-        let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
+        let api: Api<Guarded<K>> = Api::all(self.client.clone());
         let telling = Telling { kind, here: Box::new(here), gone: Box::new(gone) };
         self.kinds.push(kind);
         self.watches.spawn(follow(api, telling, self.sink.clone(), self.metrics.clone()));

@@ -28,7 +28,7 @@ const KINDS: [(&str, &str, &str, &str); 9] = [
 ];
 
 /// A watch that failed, or a kind that the cluster does not have, is tried again after so long.
-const RETRY: Duration = Duration::from_secs(15);
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Watches, for ever.
 pub async fn follow(client: Client, feed: ContextFeed) {
@@ -50,29 +50,27 @@ async fn follow_one(api: Api<DynamicObject>, [version, kind]: [String; 2], feed:
         json["kind"] = Value::String(kind.clone());
         json
     };
-    loop {
-        let mut listed = Vec::new();
-        let mut events = watcher(api.clone(), watcher::Config::default()).boxed();
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(object)) => listed.push(json(&object)),
-                Ok(watcher::Event::InitDone) => feed.replace(&kind, std::mem::take(&mut listed)),
-                Ok(watcher::Event::Apply(object)) => {
-                    if let Err(error) = feed.put(json(&object)) {
-                        tracing::warn!(%error, "an object is left out of what the webhook knows");
-                    }
-                }
-                Ok(watcher::Event::Delete(object)) => {
-                    let namespace = object.namespace().unwrap_or_default();
-                    feed.remove(&kind, &namespace, &object.name_any());
-                }
-                Err(error) => {
-                    tracing::debug!(%error, kind, "a watch of the webhook failed");
-                    break;
+    let mut listed = Vec::new();
+    let mut events = watcher(api, watcher::Config::default()).boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => listed.push(json(&object)),
+            Ok(watcher::Event::InitDone) => feed.replace(&kind, std::mem::take(&mut listed)),
+            Ok(watcher::Event::Apply(object)) => {
+                if let Err(error) = feed.put(json(&object)) {
+                    tracing::warn!(%error, "an object is left out of what the webhook knows");
                 }
             }
+            Ok(watcher::Event::Delete(object)) => {
+                let namespace = object.namespace().unwrap_or_default();
+                feed.remove(&kind, &namespace, &object.name_any());
+            }
+            // It goes on from where it was, or lists anew.
+            Err(error) => {
+                tracing::debug!(%error, kind, "a watch of the webhook failed");
+                tokio::time::sleep(RETRY).await;
+            }
         }
-        tokio::time::sleep(RETRY).await;
     }
 }

@@ -11,9 +11,7 @@ fn nominated(pod: &Pod) -> Option<&str> {
     Some(node).filter(|node| !node.is_empty())
 }
 
-pub(crate) async fn a_pod_without_a_place_is_told_why_and_gets_one_when_a_node_comes(
-    world: World,
-) {
+pub(crate) async fn a_pod_without_a_place_is_told_why_and_gets_one_when_a_node_comes(world: World) {
     world.node("small", 2, json!({})).await;
     let replica = Replica::start(&world).await;
     world.pod(&Shape::new("large").gpus(4)).await;

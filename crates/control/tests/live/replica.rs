@@ -69,7 +69,7 @@ impl Replica {
         let (asking, questions) = mpsc::channel(64);
         let (stop, shutdown) = watch::channel(false);
         let options = Options {
-            scheduler_name: "berth".into(),
+            scheduler_names: Arc::new(["berth".into()]),
             identity: lease::incarnation("replica").unwrap().into(),
             lease,
             core,

@@ -53,9 +53,7 @@ async fn undefine(world: &World) {
 
 /// Two NUMA nodes with half of everything each, under the strictest policy.
 async fn export(world: &World, node: &str, gpus: u32) {
-    let amount = |name: &str, capacity: String, available: String| {
-        json!({ "name": name, "capacity": capacity, "allocatable": available, "available": available })
-    };
+    let amount = |name: &str, capacity: String, available: String| json!({ "name": name, "capacity": capacity, "allocatable": available, "available": available });
     let cpus = 16 * gpus / 2;
     let zone = |id: u32| {
         json!({

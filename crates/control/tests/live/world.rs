@@ -190,9 +190,10 @@ impl World {
     /// Events about an object, each with its reason and note.
     pub(crate) async fn events(&self, name: &str) -> Vec<(String, String)> {
         let events = self.api::<Event>().list(&ListParams::default()).await.unwrap();
-        let about = events.items.into_iter().filter(|event| {
-            event.involved_object.name.as_deref() == Some(name)
-        });
+        let about = events
+            .items
+            .into_iter()
+            .filter(|event| event.involved_object.name.as_deref() == Some(name));
         about
             .map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default()))
             .collect()

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::Lower as _;
+use berth_api::pod::PLACEMENT;
+use berth_engine::event::Event;
 use berth_engine::{Engine, Profile, TEAM_LABEL};
 use berth_manifest::Object;
 use berth_model::spec::{Phase, PodObject, PodSpec};
@@ -34,9 +36,6 @@ use crate::report::PodRef;
 
 /// The scheduler that is Berth.
 pub const SCHEDULER: &str = "berth";
-
-/// What Berth writes on pods that it binds: where on the node, and why.
-pub const PLACEMENT: &str = "berth.dev/placement";
 
 /// Where pods are that do not say in which namespace.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -152,6 +151,22 @@ impl Scene {
         self.pods.get(&key).cloned().unwrap_or_default()
     }
 
+    /// Whose a pod is, by the teams there are, else by what it says itself; empty if nobody says.
+    fn team_of(&self, spec: &PodSpec) -> String {
+        let label = spec.labels.get(TEAM_LABEL);
+        let of_namespace = || {
+            let teams = self.cluster.others.iter().filter_map(|event| match event {
+                Event::Team(team) => Some(team),
+                _ => None,
+            });
+            teams.filter(|team| team.namespaces.contains(&spec.namespace)).map(|team| &team.name)
+        };
+        let says = label.filter(|label| {
+            of_namespace().next().is_none() || of_namespace().any(|name| name == *label)
+        });
+        says.or_else(|| of_namespace().min()).map(ToString::to_string).unwrap_or_default()
+    }
+
     fn since_s(&self, then_ms: i64) -> i64 {
         self.now_ms.saturating_sub(then_ms).max(0) / 1000
     }
@@ -217,11 +232,6 @@ fn node_particulars(node: &core::Node) -> NodeParticulars {
 
 fn named(pod: &PodObject) -> PodRef {
     crate::run::named(pod)
-}
-
-/// Whose a pod is; empty if it does not say.
-fn team_of(spec: &PodSpec) -> String {
-    spec.labels.get(TEAM_LABEL).map(ToString::to_string).unwrap_or_default()
 }
 
 /// What kind of work it does.

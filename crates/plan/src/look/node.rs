@@ -20,12 +20,12 @@ use crate::{doubt, place};
 
 /// No such node.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("no node {name:?}; {known}")]
+#[error("no node {name:?}")]
 pub struct NoSuchNode {
     /// The name.
     pub name: String,
-    /// Those there are.
-    pub known: String,
+    /// One that it may have been meant to be.
+    pub near: Option<String>,
 }
 
 /// Nodes of a cluster.
@@ -230,13 +230,8 @@ impl Scene {
 
     fn no_such_node(&self, name: &str) -> NoSuchNode {
         let all: Vec<&str> = self.cluster.nodes.iter().map(|node| &*node.node.name).collect();
-        let near = berth_manifest::closest(name, &all);
-        let known = match (near, all.is_empty()) {
-            (Some(near), _) => format!("do you mean {near}?"),
-            (None, true) => "there is none at all".to_owned(),
-            (None, false) => format!("there are {}", all.len()),
-        };
-        NoSuchNode { name: name.to_owned(), known }
+        let near = berth_manifest::closest(name, &all).map(str::to_owned);
+        NoSuchNode { name: name.to_owned(), near }
     }
 
     /// The accounts of a node without anybody.
@@ -347,7 +342,7 @@ impl Scene {
                 }
                 if let Some(cpus) = container.cpus {
                     let all = holders.cpus.entry(pod.clone()).or_insert(CpuSet::EMPTY);
-                    *all = *all | cpus;
+                    *all |= cpus;
                 }
             }
         }

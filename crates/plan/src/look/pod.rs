@@ -4,6 +4,7 @@
 //! the engine says, where it stands in the line, and what would help. Must not know how it is shown.
 
 use berth_engine::decision::{Binding, Decision};
+use berth_engine::event::Event;
 use berth_engine::explain::render;
 use berth_model::dra::pod::ClaimSource;
 use berth_model::spec::{Phase, PodObject};
@@ -11,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::{Condition, SCHEDULER, Scene, class_of, named, team_of, wants};
+use super::{Condition, SCHEDULER, Scene, class_of, named, wants};
 use crate::doubt;
 use crate::place;
 use crate::report::{Placed, PodRef, Reason, RemedyPlan};
@@ -139,7 +140,7 @@ impl Scene {
         report.gpus = "-".to_owned();
         if let Some(ended) = self.ended.iter().find(|one| *one.pod.uid == *uid) {
             let pod = &ended.pod;
-            report.team = team_of(&pod.spec);
+            report.team = self.team_of(&pod.spec);
             report.class = class_of(&pod.spec);
             report.priority = pod.spec.priority;
             report.gpus = wants::gpus(pod);
@@ -157,7 +158,7 @@ impl Scene {
     }
 
     fn tell_of(&mut self, pod: &PodObject, report: &mut PodReport) {
-        report.team = team_of(&pod.spec);
+        report.team = self.team_of(&pod.spec);
         report.class = class_of(&pod.spec);
         report.priority = pod.spec.priority;
         report.gpus = wants::gpus(pod);
@@ -245,7 +246,7 @@ impl Scene {
             })
             .collect();
         let claims = self.cluster.others.iter().filter_map(|event| match event {
-            berth_engine::event::Event::DeviceClaim(claim) => Some(claim),
+            Event::DeviceClaim(claim) => Some(claim),
             _ => None,
         });
         claims

@@ -13,7 +13,7 @@ use berth_model::spec::{Phase, PodObject, PodSpec};
 use berth_tenancy::quota::Refusal;
 use serde::Serialize;
 
-use super::{SCHEDULER, Scene, class_of, named, team_of, wants};
+use super::{SCHEDULER, Scene, class_of, named, wants};
 use crate::report::PodRef;
 
 /// So many kinds of pods are asked about; why the others wait is not said.
@@ -99,7 +99,8 @@ impl Scene {
         let mut reasons = Reasons::default();
         let mut pods = Vec::new();
         for (at, one) in line.into_iter().enumerate() {
-            let Some(pod) = self.pod(&one.pod).cloned().filter(|pod| filter.means(pod)) else {
+            let Some(pod) = self.pod(&one.pod).cloned().filter(|pod| filter.means(self, pod))
+            else {
                 continue;
             };
             let mut row = self.queued(&pod);
@@ -122,7 +123,7 @@ impl Scene {
             pod.node.is_none() && pod.phase == Phase::Alive && !pod.spec.gates.is_empty()
         };
         let mut gated: Vec<&PodObject> =
-            self.cluster.pods.iter().filter(gated).filter(|pod| filter.means(pod)).collect();
+            self.cluster.pods.iter().filter(gated).filter(|pod| filter.means(self, pod)).collect();
         gated.sort_by_key(|pod| (pod.created_at_ms, pod.uid.clone()));
         pods.extend(gated.into_iter().map(|pod| {
             let gates: Vec<&str> = pod.spec.gates.iter().map(AsRef::as_ref).collect();
@@ -158,7 +159,7 @@ impl Scene {
         QueuedPod {
             position: None,
             pod: named(pod),
-            team: team_of(&pod.spec),
+            team: self.team_of(&pod.spec),
             class: class_of(&pod.spec),
             priority: pod.spec.priority,
             gpus: wants::gpus(pod),
@@ -178,10 +179,10 @@ impl Scene {
 }
 
 impl QueueFilter {
-    fn means(&self, pod: &PodObject) -> bool {
+    fn means(&self, scene: &Scene, pod: &PodObject) -> bool {
         self.namespace.as_deref().is_none_or(|one| one == &*pod.spec.namespace)
             && self.selector.as_ref().is_none_or(|one| one.matches(&pod.spec.labels))
-            && self.team.as_ref().is_none_or(|one| *one == team_of(&pod.spec))
+            && self.team.as_ref().is_none_or(|one| *one == scene.team_of(&pod.spec))
     }
 }
 

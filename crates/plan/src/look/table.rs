@@ -32,13 +32,13 @@ pub struct Form {
 
 /// Rows below their heads, or without.
 fn table(head: &[&str], mut rows: Vec<Vec<String>>, form: Form, paint: Paint) -> String {
-    let head: Vec<String> = head.iter().map(|one| (*one).to_owned()).collect();
-    rows.insert(0, head);
-    let text = columns(&rows, paint);
-    match form.no_headers {
-        false => text,
-        true => text.split_once('\n').map(|(_, rest)| rest.to_owned()).unwrap_or_default(),
+    if !form.no_headers {
+        rows.insert(0, head.iter().map(|one| (*one).to_owned()).collect());
+        return columns(&rows, paint);
     }
+    // What stands first is painted as the heads are.
+    rows.insert(0, Vec::new());
+    columns(&rows, paint).lines().skip(1).map(|line| format!("{line}\n")).collect()
 }
 
 fn or_none(text: &str) -> String {
@@ -77,9 +77,7 @@ pub fn queue(queue: &Queue, form: Form, paint: Paint) -> String {
     }
     head.extend(["AGE", "REASON"]);
     let rows = queue.pods.iter().map(|pod| queue_row(pod, form)).collect();
-    let mut text = table(&head, rows, form, paint);
-    notes(&queue.notes, &mut text);
-    text
+    table(&head, rows, form, paint)
 }
 
 fn queue_row(pod: &QueuedPod, form: Form) -> Vec<String> {
@@ -101,10 +99,7 @@ fn queue_row(pod: &QueuedPod, form: Form) -> Vec<String> {
         row.push(or_none(pod.nominated_node.as_deref().unwrap_or_default()));
     }
     row.push(age(pod.age_seconds));
-    row.push(match form.wide {
-        true => pod.reason.clone(),
-        false => shortened(&pod.reason),
-    });
+    row.push(if form.wide { pod.reason.clone() } else { shortened(&pod.reason) });
     row
 }
 
@@ -310,17 +305,12 @@ pub fn nodes(nodes: &Nodes, form: Form, paint: Paint) -> String {
         "AGE",
     ];
     let rows = nodes.nodes.iter().map(node_row).collect();
-    let mut text = table(&head, rows, form, paint);
-    notes(&nodes.notes, &mut text);
-    text
+    table(&head, rows, form, paint)
 }
 
 fn status(node: &NodeReport) -> String {
     let ready = if node.is_ready { "Ready" } else { "NotReady" };
-    match node.is_cordoned {
-        true => format!("{ready},SchedulingDisabled"),
-        false => ready.to_owned(),
-    }
+    if node.is_cordoned { format!("{ready},SchedulingDisabled") } else { ready.to_owned() }
 }
 
 fn node_row(node: &NodeReport) -> Vec<String> {
@@ -372,7 +362,13 @@ pub fn pictures(nodes: &Nodes, paint: Paint) -> String {
         gap(&mut text);
         picture(node, paint, &mut text);
     }
-    notes(&nodes.notes, &mut text);
+    text
+}
+
+/// What is to be known besides. It goes where it does not disturb who reads rows.
+pub fn remarks(all: &[String]) -> String {
+    let mut text = String::new();
+    notes(all, &mut text);
     text
 }
 

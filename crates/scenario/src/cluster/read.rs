@@ -255,8 +255,14 @@ impl Cluster {
             }
         }
         self.nodes.sort_by(|one, other| one.node.name.cmp(&other.node.name));
+        // What was written for Berth says more.
+        let own = |pool: &Pool| {
+            objects.0.iter().any(|read| {
+                matches!(read.object, Object::Pool(_)) && read.document.name() == Some(&*pool.name)
+            })
+        };
         for pool in pools {
-            if let Some(pool) = grown(pool, &self.nodes) {
+            if let Some(pool) = grown(pool, &self.nodes).filter(|pool| !own(pool)) {
                 let name = pool.name.clone();
                 put(&mut self.pools, pool, |one| one.name == name);
             }
@@ -333,6 +339,15 @@ impl Cluster {
             Object::ResourceSlice(slice) => Event::DeviceSlice(lowered(document, slice.as_ref())?),
             Object::DeviceClass(class) => Event::DeviceClass(lowered(document, class.as_ref())?),
             Object::ResourceClaim(claim) => Event::DeviceClaim(lowered(document, claim.as_ref())?),
+            Object::Team(team) => Event::Team(lowered(document, team.as_ref())?),
+            Object::Headroom(headroom) => Event::Headroom(lowered(document, headroom.as_ref())?),
+            Object::Accelerator(one) => Event::Accelerator(lowered(document, one.as_ref())?),
+            Object::Pool(pool) => {
+                let pool = lowered(document, pool.as_ref())?;
+                let name = pool.name.clone();
+                put(&mut self.pools, pool, |one| one.name == name);
+                return Ok(());
+            }
             Object::PodGroup(group) => Event::Gang(lowered(document, group.as_ref())?),
             Object::PodGroupAlpha(group) => Event::Gang(lowered(document, group.as_ref())?),
             _ => return Ok(()),
@@ -358,7 +373,7 @@ fn cluster_node(
                 _ => document,
             };
             on_wrong(by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy))?;
-            Inside::unknown()
+            Inside::of_unknown_machine(&object)
         }
     };
     let text = marked(node, prices::PRICE);
