@@ -18,6 +18,8 @@ pub(crate) struct Certificates {
     pub(crate) server_key: PathBuf,
     /// The key that signs tokens of service accounts.
     pub(crate) accounts_key: PathBuf,
+    /// The key by which such tokens are known.
+    pub(crate) accounts_public: PathBuf,
 }
 
 impl Certificates {
@@ -43,11 +45,13 @@ impl Certificates {
         let mut server = CertificateParams::new(names.map(str::to_owned))?;
         server.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         let server = server.signed_by(&server_key, &issuer)?;
+        let accounts = KeyPair::generate()?;
         Ok(Self {
             authority: write("ca.crt", signed.pem())?,
             server: write("server.crt", server.pem())?,
             server_key: write("server.key", server_key.serialize_pem())?,
-            accounts_key: write("accounts.key", KeyPair::generate()?.serialize_pem())?,
+            accounts_key: write("accounts.key", accounts.serialize_pem())?,
+            accounts_public: write("accounts.pub", accounts.public_key_pem())?,
         })
     }
 }

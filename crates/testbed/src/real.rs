@@ -133,12 +133,12 @@ impl Real {
             if let Some(end) = process.ended() {
                 bail!("kube-apiserver ended with {end}:\n{}", process.tail());
             }
-            let ready = tokio::time::timeout(READY, is_ready(&client)).await;
-            if ready.unwrap_or(false) {
-                return Ok(());
-            }
+            let missing = match check_ready(&client).await {
+                Ok(()) => return Ok(()),
+                Err(missing) => missing,
+            };
             if began.elapsed() > READY {
-                bail!("kube-apiserver is not ready after {READY:?}:\n{}", process.tail());
+                bail!("kube-apiserver is not ready: {missing}:\n{}", process.tail());
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -156,7 +156,7 @@ impl Real {
             ("tls-private-key-file", path(&self.certificates.server_key)),
             ("token-auth-file", path(&self.dir.join("tokens.csv"))),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
-            ("service-account-key-file", path(&self.certificates.accounts_key)),
+            ("service-account-key-file", path(&self.certificates.accounts_public)),
             ("service-account-signing-key-file", path(&self.certificates.accounts_key)),
             ("service-cluster-ip-range", "10.0.0.0/24".to_owned()),
             ("authorization-mode", "RBAC".to_owned()),
@@ -291,18 +291,18 @@ fn start_etcd(assets: &Assets, dir: &Path, port: u16, peer_port: u16) -> anyhow:
     Process::start("etcd", &mut command, &dir.join("etcd.log"))
 }
 
-async fn is_ready(client: &kube::Client) -> bool {
+/// Asks until all is there; the error is what is missing.
+async fn check_ready(client: &kube::Client) -> Result<(), String> {
     // The namespace is made a moment after everything else.
     for path in ["/readyz", "/api/v1/namespaces/default"] {
-        let mut request = kube::api::Request::new(path).get("", &Default::default());
-        if let (Ok(request), Ok(uri)) = (&mut request, path.parse()) {
-            *request.uri_mut() = uri;
-        }
-        let Ok(request) = request else { return false };
-        let answer = tokio::time::timeout(Duration::from_secs(5), client.request_text(request));
-        if !matches!(answer.await, Ok(Ok(_))) {
-            return false;
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let asked = tokio::time::timeout(Duration::from_secs(5), client.request_text(request));
+        match asked.await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(format!("{path}: {error:?}")),
+            Err(_) => return Err(format!("{path}: no answer")),
         }
     }
-    true
+    Ok(())
 }

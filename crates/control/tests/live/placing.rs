@@ -51,10 +51,9 @@ async fn bind(world: &World, pod: &str, node: &str) {
         "apiVersion": "v1", "kind": "Binding",
         "metadata": { "name": pod }, "target": { "kind": "Node", "name": node },
     });
-    let body = serde_json::to_vec(&binding).unwrap();
     let pods = world.api::<Pod>();
     let bound: Result<Value, _> =
-        pods.create_subresource("binding", pod, &PostParams::default(), body).await;
+        pods.create_subresource("binding", pod, &PostParams::default(), &binding).await;
     bound.unwrap();
 }
 

@@ -6,8 +6,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_control::install::{self, InstallOptions};
 use berth_control::kubeconfig::{Access, connect};
-use berth_testbed::{Testbed, Which};
+use berth_testbed::Testbed;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, ResourceQuota};
@@ -38,6 +39,10 @@ pub(crate) struct World {
     name: Arc<str>,
 }
 
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
 fn read<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object of the test's own")
 }
@@ -53,6 +58,7 @@ impl World {
         for namespace in ["berth-system", world.name()] {
             world.ensure_namespace(namespace).await;
         }
+        world.install_access().await;
         world
     }
 
@@ -95,13 +101,32 @@ impl World {
         &self.name
     }
 
-    /// Whom the scheduler is to the API.
+    /// What `berth manifests` prints about who the scheduler is and what it may do, and nothing else.
+    async fn install_access(&self) {
+        let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+        let all = install::manifests(&InstallOptions::default());
+        for value in all.iter().filter(|value| kinds.contains(&text(&value["kind"]))) {
+            let object: DynamicObject = read(value.clone());
+            let (group, version) = text(&value["apiVersion"])
+                .split_once('/')
+                .unwrap_or(("", text(&value["apiVersion"])));
+            let kind = GroupVersionKind::gvk(group, version, text(&value["kind"]));
+            let resource = ApiResource::from_gvk(&kind);
+            let api: Api<DynamicObject> = match text(&value["metadata"]["namespace"]) {
+                "" => Api::all_with(self.client.clone(), &resource),
+                namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            };
+            let patch = PatchParams::apply("live").force();
+            let name = text(&value["metadata"]["name"]);
+            api.patch(name, &patch, &Patch::Apply(&object)).await.unwrap();
+        }
+    }
+
+    /// Whom the scheduler is to the API: its service account, with the roles that are printed for it.
     pub(crate) async fn scheduler_client(&self) -> Client {
         let testbed = self.testbed.lock().await;
-        if testbed.which() == Which::Embedded {
-            return testbed.admin().await.unwrap();
-        }
-        let kubeconfig = testbed.kubeconfig(testbed.admin_token(), None).unwrap();
+        let token = testbed.token_of("berth-system", install::NAME).await.unwrap();
+        let kubeconfig = testbed.kubeconfig(&token, None).unwrap();
         let access = Access { kubeconfig: Some(kubeconfig), schedules: true, ..Access::default() };
         connect(&access).await.unwrap().client
     }
