@@ -19,7 +19,8 @@ use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
 use super::pods::{self, Claims, claim};
-use rollout::{Step, Sets};
+pub(super) use rollout::scaled;
+use rollout::{Sets, Step};
 
 /// Which Deployments a change of objects is about.
 pub(super) fn wire(context: &Context, queue: &Queue) {
