@@ -185,15 +185,10 @@ impl Actor {
         }
     }
 
-    /// Evicts a pod: its condition says why, then it is asked to go, by the eviction API, which heeds
-    /// disruption budgets.
+    /// Evicts a pod by the eviction API, which heeds disruption budgets; then its condition says why. Not
+    /// before: a pod that a budget keeps would say that it is about to go, and the API writes a reason of
+    /// its own over ours.
     async fn evict(&self, order: Eviction) {
-        let marked = self.call(requests::disruption_target(&order), "patch", "pods/status").await;
-        if let Err(Some((code, message))) = marked
-            && code != 404
-        {
-            debug!(pod = %order.pod.name, code, message, "why it is evicted was not written");
-        }
         let answer = self.call(requests::eviction(&order.pod), "create", "pods/eviction").await;
         let (outcome, result) = match answer {
             Ok(_) | Err(Some((404 | 409, _))) => (EvictOutcome::Going, "going"),
@@ -209,6 +204,8 @@ impl Actor {
         };
         self.metrics.evicted("eviction", result);
         if outcome == EvictOutcome::Going {
+            // Of a pod that is gone already nobody needs to be told.
+            drop(self.call(requests::disruption_target(&order), "patch", "pods/status").await);
             let note = requests::evicted_event(&order, &self.identity);
             drop(self.call(note, "create", "events").await);
         }

@@ -17,7 +17,7 @@ fn leads(replica: &Replica) -> bool {
 
 async fn holder(world: &World) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "berth-system");
-    let lease = leases.get_opt(world.name()).await.unwrap()?;
+    let lease = leases.get_opt("berth").await.unwrap()?;
     lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn what_is_under_way_is_finished_before_we_end(world: World) {
     assert!(metrics.contains("berth_bindings"));
     // Nothing is decided without being done: the list of what may be under way is empty.
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "berth-system");
-    let lease = leases.get(world.name()).await.unwrap();
+    let lease = leases.get("berth").await.unwrap();
     let announced = lease.metadata.annotations.unwrap_or_default();
     let announced = announced.get("berth.dev/binding").cloned().unwrap_or_default();
     let pods = world.api::<Pod>().list(&ListParams::default()).await.unwrap();

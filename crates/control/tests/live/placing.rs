@@ -121,7 +121,7 @@ pub(crate) async fn a_restart_knows_everything_again(world: World) {
     first.stop().await;
     world.pod(&Shape::new("b0").gpus(1)).await;
     world.pod(&Shape::new("b1").gpus(1)).await;
-    world.pod(&Shape::new("b2").gpus(1).spec("priority", json!(null))).await;
+    world.pod(&Shape::new("b2").gpus(1)).await;
     let second = Replica::start(&world).await;
     let (reason, _) = world
         .eventually("one too many waits", async || {

@@ -49,8 +49,13 @@ pub(crate) async fn a_pod_that_goes_first_gets_its_place(world: World) {
             None
         })
         .await;
-    let (status, reason, _) = condition(&victim, "DisruptionTarget").unwrap();
-    assert_eq!((status.as_str(), reason.as_str()), ("True", "PreemptionByScheduler"));
+    let victim = victim.metadata.name.unwrap();
+    world
+        .eventually("its condition says why", async || {
+            let (status, reason, _) = condition(&world.find(&victim).await?, "DisruptionTarget")?;
+            (status == "True" && reason == "PreemptionByScheduler").then_some(())
+        })
+        .await;
     world
         .eventually("its node is kept for the pod", async || {
             let pod = world.find("high").await?;
@@ -58,7 +63,7 @@ pub(crate) async fn a_pod_that_goes_first_gets_its_place(world: World) {
         })
         .await;
     assert_eq!(world.node_of("high").await, None, "the victim has not ended yet");
-    world.delete(victim.metadata.name.as_deref().unwrap()).await;
+    world.delete(&victim).await;
     assert_eq!(world.bound("high").await, "n1");
     let left = [world.find("low1").await, world.find("low2").await];
     assert_eq!(left.iter().flatten().count(), 1, "one was enough");
@@ -95,6 +100,7 @@ pub(crate) async fn a_disruption_budget_blocks_and_nothing_is_lost(world: World)
         .await;
     let there = world.find("low").await.expect("the budget was broken");
     assert!(there.metadata.deletion_timestamp.is_none(), "the budget was broken");
+    assert_eq!(condition(&there, "DisruptionTarget"), None, "it does not go");
     assert_eq!(world.node_of("high").await, None);
     // The budget has room again: it goes on without being asked.
     let status = json!({ "status": { "disruptionsAllowed": 1, "currentHealthy": 2 }});

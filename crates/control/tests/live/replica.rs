@@ -34,7 +34,7 @@ pub(crate) struct Replica {
 
 /// As in production.
 pub(crate) fn patient() -> lease::Settings {
-    lease::Settings { namespace: "berth-system".to_owned(), ..lease::Settings::default() }
+    lease::Settings::default()
 }
 
 /// For those who wait for a takeover.
@@ -71,7 +71,7 @@ impl Replica {
         let options = Options {
             scheduler_names: Arc::new(["berth".into()]),
             identity: lease::incarnation("replica").unwrap().into(),
-            lease: lease::Settings { name: world.name().to_owned(), ..lease },
+            lease,
             core,
         };
         // What a client sets going belongs to the runtime in which it is made.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use berth_control::kubeconfig::{Access, connect};
 use berth_testbed::{Testbed, Which};
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, ResourceQuota};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{
@@ -84,9 +85,12 @@ impl World {
         }
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.delete_collection(&now, &all).await.unwrap();
+        // A replica that was killed in the scenario before would be waited for.
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "berth-system");
+        leases.delete_collection(&now, &all).await.unwrap();
     }
 
-    /// The scenario's name, which its namespace and its Lease have too.
+    /// The scenario's name, which its namespace has too.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
