@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 //! What virtual kubelets do with pods.
 
 use super::*;
@@ -302,4 +299,3 @@ fn a_node_that_says_nothing_of_its_inside_still_counts_devices() {
     assert_eq!(played.shown("a"), "Pending - ContainerCreating");
     assert_eq!(played.shown("b"), "Failed UnexpectedAdmissionError -");
 }
->>>>>>> cc9f3a0c345393f9e9f939cc5f67675414982fb1

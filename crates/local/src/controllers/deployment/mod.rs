@@ -19,10 +19,7 @@ use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
 use super::pods::{self, Claims, claim};
-<<<<<<< HEAD
-=======
 pub(super) use rollout::scaled;
->>>>>>> cc9f3a0c345393f9e9f939cc5f67675414982fb1
 use rollout::{Sets, Step};
 
 /// Which Deployments a change of objects is about.

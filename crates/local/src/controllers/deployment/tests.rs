@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 //! Rollouts, played through without an API server.
 
 use super::super::status;
@@ -228,4 +225,3 @@ fn conditions_say_whether_it_is_available_and_gets_on() {
     assert_eq!(available, text("True", "MinimumReplicasAvailable"));
     assert_eq!(progressing, text("True", "NewReplicaSetAvailable"));
 }
->>>>>>> cc9f3a0c345393f9e9f939cc5f67675414982fb1

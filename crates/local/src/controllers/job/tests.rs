@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 //! Jobs, played through without an API server.
 
 use super::*;
@@ -130,4 +127,3 @@ fn too_many_pods_go_and_are_not_counted() {
     assert_eq!(plan.delete[0].metadata.name.as_deref(), Some("b"));
     assert!(plan.kill.is_empty());
 }
->>>>>>> cc9f3a0c345393f9e9f939cc5f67675414982fb1
