@@ -231,8 +231,7 @@ impl<'n> Inspector<'n> {
 
     fn not_of_type(&mut self, wanted: &str, found: &str, path: &Path<'_>) {
         let Some(owner) = self.owner else {
-            let message =
-                format!("json: cannot unmarshal {found} into Go value of type {wanted}");
+            let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
             self.findings.type_error.get_or_insert(message);
             return;
         };

@@ -8,6 +8,7 @@ pub mod admission;
 mod clock;
 pub mod decode;
 pub mod defaults;
+pub mod disruption;
 pub mod kinds;
 pub mod patch;
 mod random;
@@ -19,6 +20,7 @@ mod server;
 pub mod status;
 pub mod store;
 mod strategy;
+pub mod validate;
 
 pub use rest::Body;
 pub use server::{ApiServer, OpenError, Options, Service};

@@ -53,7 +53,9 @@ async fn a_pod_is_created_bound_and_deleted_while_watched() {
     let created = pods.create(&PostParams::default(), &pod("p")).await.unwrap();
     assert!(matches!(events.try_next().await.unwrap().unwrap(), WatchEvent::Added(_)));
 
-    let bind = |body: Vec<u8>| pods.create_subresource::<Value>("binding", "p", &PostParams::default(), body);
+    let bind = |body: Vec<u8>| {
+        pods.create_subresource::<Value>("binding", "p", &PostParams::default(), body)
+    };
     bind(binding(&created, "n1")).await.unwrap();
     // It no longer is a pod without a node.
     assert!(matches!(events.try_next().await.unwrap().unwrap(), WatchEvent::Deleted(_)));

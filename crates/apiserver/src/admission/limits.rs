@@ -38,8 +38,7 @@ fn ranges(request: &Request<'_>, view: &(impl View + ?Sized)) -> Vec<Arc<Value>>
     let resize = request.kind.is("", "pods") && request.subresource == "resize";
     let claims = request.is_about("", "persistentvolumeclaims")
         && matches!(request.operation, Operation::Create | Operation::Update);
-    let going =
-        request.old.is_some_and(|old| old.pointer("/metadata/deletionTimestamp").is_some());
+    let going = request.old.is_some_and(|old| old.pointer("/metadata/deletionTimestamp").is_some());
     if going || !(pods || resize || claims) {
         return Vec::new();
     }
