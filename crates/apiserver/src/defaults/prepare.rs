@@ -3,7 +3,6 @@
 //! Owns which parts of a write do not count (a status sent with the rest), generations, and what the
 //! server generates itself. Knows no other object.
 
-use berth_model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::{default, default_text, has, pod, text, with, within};
@@ -280,13 +279,4 @@ fn keep_addresses(old: &Map<String, Value>, new: &mut Map<String, Value>) {
             default_text(spec, "clusterIP", address);
         }
     });
-}
-
-/// Whether two quantities are the same amount.
-pub(crate) fn same_amount(left: &Value, right: &Value) -> bool {
-    let amount = |value: &Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
-    match (amount(left), amount(right)) {
-        (Some(left), Some(right)) => left == right,
-        _ => left == right,
-    }
 }
