@@ -81,8 +81,7 @@ impl Events {
 #[tokio::test]
 async fn objects_enter_and_leave_a_selection() {
     let server = server();
-    let mut events =
-        Events::open(&server, &format!("{MAPS}?watch=1&labelSelector=team%3Da")).await;
+    let mut events = Events::open(&server, &format!("{MAPS}?watch=1&labelSelector=team%3Da")).await;
     ask(&server, "POST", MAPS, map("x", json!({"team": "a"}))).await;
     ask(&server, "POST", MAPS, map("other", json!({"team": "b"}))).await;
     let path = format!("{MAPS}/x");
@@ -99,7 +98,8 @@ async fn objects_enter_and_leave_a_selection() {
 async fn a_streaming_list_ends_with_a_bookmark_and_goes_on() {
     let server = server();
     ask(&server, "POST", MAPS, map("x", json!({}))).await;
-    let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let query =
+        "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut events = Events::open(&server, &format!("{MAPS}?{query}")).await;
     assert_eq!(events.next_shown().await, "ADDED x");
     let bookmark = events.next().await.unwrap();
@@ -113,8 +113,7 @@ async fn a_streaming_list_ends_with_a_bookmark_and_goes_on() {
 #[tokio::test]
 async fn quiet_watches_get_bookmarks_that_move_on() {
     let bookmark_interval = Duration::from_millis(20);
-    let server =
-        ApiServer::new(Options { bookmark_interval, ..Options::default() }).unwrap();
+    let server = ApiServer::new(Options { bookmark_interval, ..Options::default() }).unwrap();
     let mut events =
         Events::open(&server, &format!("{MAPS}?watch=1&allowWatchBookmarks=true")).await;
     let revision = |event: &Value| -> u64 {
@@ -146,7 +145,10 @@ async fn a_watch_that_fell_behind_is_told_to_list_again() {
         Events::open(&server, &format!("{MAPS}?watch=1&resourceVersion={revision}")).await;
     let error = events.next().await.unwrap();
     assert_eq!(error["type"], "ERROR");
-    assert_eq!((&error["object"]["code"], &error["object"]["reason"]), (&json!(410), &json!("Expired")));
+    assert_eq!(
+        (&error["object"]["code"], &error["object"]["reason"]),
+        (&json!(410), &json!("Expired"))
+    );
     assert!(events.next().await.is_none());
     let exact = format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact");
     assert_eq!(ask(&server, "GET", &exact, Value::Null).await.0, 410);
@@ -223,8 +225,7 @@ async fn revisions_go_on_after_a_restart_and_old_watches_list_again() {
     let directory = tempfile::tempdir().unwrap();
     let server = on_disk(directory.path()).unwrap();
     let (_, created) = ask(&server, "POST", MAPS, map("a", json!({}))).await;
-    let revision: u64 =
-        created["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let revision: u64 = created["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     ask(&server, "DELETE", &format!("{MAPS}/a"), Value::Null).await;
     drop(server);
     let server = on_disk(directory.path()).unwrap();
@@ -247,8 +248,7 @@ async fn as_user(server: &ApiServer, token: &str, method: &str, path: &str) -> (
 
 #[tokio::test]
 async fn roles_decide_what_a_token_may_do() {
-    let alice =
-        Token { token: "secret".into(), user: "alice".into(), groups: vec!["devs".into()] };
+    let alice = Token { token: "secret".into(), user: "alice".into(), groups: vec!["devs".into()] };
     let server = ApiServer::new(Options {
         authorization: Authorization::Rbac,
         tokens: vec![alice],
@@ -263,19 +263,29 @@ async fn roles_decide_what_a_token_may_do() {
         "configmaps is forbidden: User \"alice\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\""
     );
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
-    ask(&server, "POST", &format!("{rbac}/roles"), json!({
-        "metadata": {"name": "reader"},
-        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}],
-    }))
+    ask(
+        &server,
+        "POST",
+        &format!("{rbac}/roles"),
+        json!({
+            "metadata": {"name": "reader"},
+            "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}],
+        }),
+    )
     .await;
-    ask(&server, "POST", &format!("{rbac}/rolebindings"), json!({
-        "metadata": {"name": "devs"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-        "subjects": [
-            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "devs"},
-            {"kind": "ServiceAccount", "name": "default", "namespace": "default"},
-        ],
-    }))
+    ask(
+        &server,
+        "POST",
+        &format!("{rbac}/rolebindings"),
+        json!({
+            "metadata": {"name": "devs"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+            "subjects": [
+                {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "devs"},
+                {"kind": "ServiceAccount", "name": "default", "namespace": "default"},
+            ],
+        }),
+    )
     .await;
     assert_eq!(as_user(&server, "secret", "GET", MAPS).await.0, 200);
     assert_eq!(as_user(&server, "secret", "DELETE", &format!("{MAPS}/x")).await.0, 403);
@@ -288,8 +298,7 @@ async fn roles_decide_what_a_token_may_do() {
     let review = "/apis/authentication.k8s.io/v1/tokenreviews";
     let (_, review) = ask(&server, "POST", review, json!({"spec": {"token": token}})).await;
     assert_eq!(
-        review["status"]["user"]["username"],
-        "system:serviceaccount:default:default",
+        review["status"]["user"]["username"], "system:serviceaccount:default:default",
         "{review}"
     );
 }
@@ -299,10 +308,15 @@ async fn an_eviction_asks_the_budget() {
     let server = server();
     let pods = "/api/v1/namespaces/default/pods";
     for name in ["p", "q"] {
-        let (code, pod) = ask(&server, "POST", pods, json!({
-            "metadata": {"name": name, "labels": {"app": "web"}},
-            "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
-        }))
+        let (code, pod) = ask(
+            &server,
+            "POST",
+            pods,
+            json!({
+                "metadata": {"name": name, "labels": {"app": "web"}},
+                "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+            }),
+        )
         .await;
         assert_eq!(code, 201, "{pod}");
         let status = json!({"status": {
@@ -311,10 +325,15 @@ async fn an_eviction_asks_the_budget() {
         ask(&server, "PATCH", &format!("{pods}/{name}/status"), status).await;
     }
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    ask(&server, "POST", budgets, json!({
-        "metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
-    }))
+    ask(
+        &server,
+        "POST",
+        budgets,
+        json!({
+            "metadata": {"name": "b"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+        }),
+    )
     .await;
     let status = json!({"status": {
         "observedGeneration": 1, "disruptionsAllowed": 1,
@@ -365,7 +384,8 @@ async fn hostile_input_gets_a_status() {
         assert_eq!(status["kind"], "Status", "{shown}");
     }
     let selector = "a%20in%20(".repeat(2000);
-    let (code, _) = ask(&server, "GET", &format!("{MAPS}?labelSelector={selector}"), Value::Null).await;
+    let (code, _) =
+        ask(&server, "GET", &format!("{MAPS}?labelSelector={selector}"), Value::Null).await;
     assert_eq!(code, 400);
     let protobuf = [("content-type", "application/vnd.kubernetes.protobuf")];
     let body = b"k8s\0\xff\xff\xff\xff\xff".to_vec();
