@@ -217,6 +217,8 @@ fn stateful_set(spec: &Value, report: &mut Report) {
         report.text("spec.serviceName", service, text::label(service));
     }
     if selector(spec, "statefulset", true, &BadSelector::Untold, report) {
+        let metadata = spec.pointer("/template/metadata").unwrap_or(&Value::Null);
+        meta::labels("spec.template.labels", metadata, "labels", report);
         template(spec, "StatefulSet", report);
     }
 }
