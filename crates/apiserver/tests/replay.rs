@@ -171,7 +171,8 @@ impl Replay {
     ) -> Result<Answer, Status> {
         let live = &case["live"]["metadata"];
         let metadata = object["metadata"].as_object_mut().unwrap();
-        for name in ["uid", "creationTimestamp", "resourceVersion", "generation", "selfLink"] {
+        let kept = ["uid", "creationTimestamp", "resourceVersion", "generation", "namespace"];
+        for name in kept {
             match live.get(name) {
                 Some(_) if name == "uid" && metadata.contains_key(name) => None,
                 Some(value) => metadata.insert(name.to_owned(), value.clone()),

@@ -73,7 +73,9 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
             with(object, "spec", super::cluster::data_source);
         }
         ("", "persistentvolumes") => {
-            object.insert("status".to_owned(), json!({"phase": "Pending"}));
+            let created = object.get("metadata").and_then(|m| m.get("creationTimestamp"));
+            let status = json!({"phase": "Pending", "lastPhaseTransitionTime": created});
+            object.insert("status".to_owned(), status);
         }
         ("batch", "jobs") => create_job(object),
         _ => {}
@@ -117,7 +119,8 @@ fn create_service(service: &mut Map<String, Value>) {
         let address = spec.get("clusterIP").cloned().unwrap_or(Value::Null);
         let headless = address == "None";
         default(spec, "clusterIPs", json!([address]));
-        let selects = spec.get("selector").and_then(Value::as_object).is_some_and(|s| !s.is_empty());
+        let selects =
+            spec.get("selector").and_then(Value::as_object).is_some_and(|s| !s.is_empty());
         let families = if headless && !selects { json!(["IPv4", "IPv6"]) } else { json!(["IPv4"]) };
         let policy = if headless && !selects { "RequireDualStack" } else { "SingleStack" };
         default(spec, "ipFamilies", families);
@@ -127,9 +130,9 @@ fn create_service(service: &mut Map<String, Value>) {
 
 /// An address of 10.96.0.0/12 that is made of a uid.
 fn address_of(uid: &str) -> String {
-    let hash = uid.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
+    let hash = uid
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let [_, b, c, d] = hash.to_be_bytes();
     format!("10.{}.{c}.{}", 96 + b % 16, d.clamp(1, 254))
 }

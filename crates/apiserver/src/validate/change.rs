@@ -10,6 +10,8 @@ use crate::kinds::Kind;
 const IMMUTABLE: &str = "field is immutable";
 
 pub(super) fn check(kind: &Kind, old: &Value, new: &Value, report: &mut Report) {
+    // The real server looks twice, and says it twice.
+    metadata(old, new, report);
     metadata(old, new, report);
     let none = Value::Null;
     let (before, after) = (old.get("spec").unwrap_or(&none), new.get("spec").unwrap_or(&none));
@@ -249,6 +251,7 @@ fn stateful_set(before: &Value, after: &Value, report: &mut Report) {
 }
 
 fn job(before: &Value, after: &Value, report: &mut Report) {
+    super::workload::job(after, report);
     let indexed = text(after, "completionMode") == "Indexed";
     let elastic = indexed && int(after, "completions") == int(after, "parallelism");
     if !elastic {
