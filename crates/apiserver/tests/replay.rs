@@ -59,6 +59,7 @@ struct Replay {
     kinds: Kinds,
     objects: Objects,
     now: Timestamp,
+    runtime: tokio::runtime::Runtime,
 }
 
 fn text<'a>(case: &'a Value, name: &str) -> &'a str {
@@ -67,7 +68,12 @@ fn text<'a>(case: &'a Value, name: &str) -> &'a str {
 
 impl Replay {
     fn new() -> Self {
-        Self { kinds: Kinds::default(), objects: Objects::default(), now: NOW.parse().unwrap() }
+        Self {
+            kinds: Kinds::default(),
+            objects: Objects::default(),
+            now: NOW.parse().unwrap(),
+            runtime: tokio::runtime::Builder::new_current_thread().build().unwrap(),
+        }
     }
 
     fn kind(&self, case: &Value) -> Arc<Kind> {
@@ -165,8 +171,10 @@ impl Replay {
     ) -> Result<Answer, Status> {
         let live = &case["live"]["metadata"];
         let metadata = object["metadata"].as_object_mut().unwrap();
-        for name in ["uid", "creationTimestamp", "resourceVersion", "generation", "selfLink"] {
+        let kept = ["uid", "creationTimestamp", "resourceVersion", "generation", "namespace"];
+        for name in kept {
             match live.get(name) {
+                Some(_) if name == "uid" && metadata.contains_key(name) => None,
                 Some(value) => metadata.insert(name.to_owned(), value.clone()),
                 None => metadata.remove(name),
             };
@@ -187,7 +195,7 @@ impl Replay {
         let webhooks = Webhooks::default();
         let admitted =
             admission::admit(&request, object, manager, &self.objects, &webhooks, self.now);
-        let admitted = futures::executor::block_on(admitted)?;
+        let admitted = self.runtime.block_on(admitted)?;
         warnings.extend(admitted.warnings);
         Ok(Answer { object: admitted.object, warnings })
     }
@@ -230,10 +238,20 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Option<String> {
     }
 }
 
+/// Objects that are shown in whole hold what cannot be the same twice.
+fn tidied(message: &str) -> String {
+    match (message.find("Invalid value: \"{\\\""), message.rfind("}\": ")) {
+        (Some(from), Some(to)) if from < to => {
+            format!("{}Invalid value: \"{{{}", &message[..from], &message[to..])
+        }
+        _ => message.to_owned(),
+    }
+}
+
 fn causes(status: &Status) -> Value {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut causes: Vec<Value> =
-        causes.map(|cause| json!([cause.reason, cause.message, cause.field])).collect();
+        causes.map(|cause| json!([cause.reason, tidied(&cause.message), cause.field])).collect();
     causes.sort_by_key(Value::to_string);
     Value::Array(causes)
 }
@@ -263,7 +281,7 @@ fn mismatch(case: &Value, answer: Result<Answer, Status>) -> Option<String> {
             Some(format!("refused: {} {}", status.code, status.message))
         }
         Err(status) => {
-            let ours = json!([status.code, status.reason, status.message]);
+            let ours = json!([status.code, status.reason, tidied(&status.message)]);
             let theirs = json!([case["code"], case["reason"], case["message"]]);
             let mut told = case["causes"].as_array().cloned().unwrap_or_default();
             told.sort_by_key(Value::to_string);

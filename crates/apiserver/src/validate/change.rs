@@ -10,16 +10,20 @@ use crate::kinds::Kind;
 const IMMUTABLE: &str = "field is immutable";
 
 pub(super) fn check(kind: &Kind, old: &Value, new: &Value, report: &mut Report) {
+    // The real server looks twice, and says it twice.
     metadata(old, new, report);
-    super::check(kind, new, report);
+    metadata(old, new, report);
     let none = Value::Null;
     let (before, after) = (old.get("spec").unwrap_or(&none), new.get("spec").unwrap_or(&none));
+    if kind.is("apps", "daemonsets") {
+        fixed("spec.selector", before, after, "selector", report);
+    }
+    super::check(kind, new, report);
     match (&*kind.resource.group, &*kind.resource.plural) {
         ("", "pods") => pod(before, after, report),
         ("apps", "deployments" | "replicasets") => {
             fixed("spec.selector", before, after, "selector", report);
         }
-        ("apps", "daemonsets") => fixed("spec.selector", before, after, "selector", report),
         ("apps", "statefulsets") => stateful_set(before, after, report),
         ("batch", "jobs") => job(before, after, report),
         ("", "services") => service(before, after, report),
@@ -30,11 +34,10 @@ pub(super) fn check(kind: &Kind, old: &Value, new: &Value, report: &mut Report) 
         }
         ("", "persistentvolumeclaims") => claim(before, after, report),
         ("scheduling.k8s.io", "priorityclasses") => {
-            for name in ["value", "preemptionPolicy"] {
-                if old.get(name) != new.get(name) {
-                    report.forbidden(name, "may not be changed in an update.");
-                }
+            if old.get("value") != new.get("value") {
+                report.forbidden("value", "may not be changed in an update.");
             }
+            fixed("preemptionPolicy", old, new, "preemptionPolicy", report);
         }
         ("storage.k8s.io", "storageclasses") => {
             for name in ["parameters", "provisioner", "reclaimPolicy"] {
@@ -119,6 +122,13 @@ fn pod(before: &Value, after: &Value, report: &mut Report) {
             let detail = "pod updates may not add or remove containers";
             report.forbidden(&format!("spec.{name}"), detail);
             return;
+        }
+    }
+    for name in ["containers", "initContainers"] {
+        for (i, container) in list(after, name).iter().enumerate() {
+            if text(container, "image").is_empty() {
+                report.required(&format!("spec.{name}[{i}].image"), "");
+            }
         }
     }
     if !pod_deadline(before, after, report) {
@@ -241,6 +251,7 @@ fn stateful_set(before: &Value, after: &Value, report: &mut Report) {
 }
 
 fn job(before: &Value, after: &Value, report: &mut Report) {
+    super::workload::job(after, report);
     let indexed = text(after, "completionMode") == "Indexed";
     let elastic = indexed && int(after, "completions") == int(after, "parallelism");
     if !elastic {
@@ -287,13 +298,18 @@ fn service(before: &Value, after: &Value, report: &mut Report) {
 }
 
 fn claim(before: &Value, after: &Value, report: &mut Report) {
-    const MUTABLE: [&str; 3] = ["resources", "volumeAttributesClassName", "volumeName"];
+    let bound = text(before, "volumeName");
+    let may_change = |name: &str| match name {
+        "volumeName" => true,
+        "resources" | "volumeAttributesClassName" => !bound.is_empty(),
+        "storageClassName" => before.get(name).is_none(),
+        _ => false,
+    };
     let rest = |spec: &Value| -> Vec<(String, Value)> {
         let fields = spec.as_object().into_iter().flatten();
-        let fields = fields.filter(|(name, _)| !MUTABLE.contains(&name.as_str()));
+        let fields = fields.filter(|(name, _)| !may_change(name));
         fields.map(|(name, value)| (name.clone(), value.clone())).collect()
     };
-    let bound = text(before, "volumeName");
     let moved = !bound.is_empty() && bound != text(after, "volumeName");
     if rest(before) != rest(after) || moved {
         report.forbidden(

@@ -49,7 +49,7 @@ fn service(spec: &Value, report: &mut Report) {
             trimmed => report.text("spec.externalName", name, text::subdomain(trimmed)),
         }
     }
-    service_ports(ports, address == "None", report);
+    service_ports(ports, report);
     meta::labels("spec.selector", spec, "selector", report);
     report.one_of("spec.sessionAffinity", text(spec, "sessionAffinity"), &["ClientIP", "None"]);
     report.one_of("spec.type", kind, &known);
@@ -64,7 +64,7 @@ fn service(spec: &Value, report: &mut Report) {
     }
 }
 
-fn service_ports(ports: &[Value], headless: bool, report: &mut Report) {
+fn service_ports(ports: &[Value], report: &mut Report) {
     let mut names = BTreeSet::new();
     for (i, port) in ports.iter().enumerate() {
         let at = |name: &str| format!("spec.ports[{i}].{name}");
@@ -85,10 +85,8 @@ fn service_ports(ports: &[Value], headless: bool, report: &mut Report) {
             Some(Value::String(name)) => {
                 report.text(&at("targetPort"), name, text::port_name(name))
             }
-            Some(target) if !headless || target != port.get("port").unwrap_or(&Value::Null) => {
-                report.port(&at("targetPort"), target.as_i64().unwrap_or(0));
-            }
-            _ => {}
+            Some(target) => report.port(&at("targetPort"), target.as_i64().unwrap_or(0)),
+            None => {}
         }
     }
     let mut seen = BTreeSet::new();

@@ -54,7 +54,11 @@ pub(super) fn check(kind: &Kind, object: &Value, report: &mut Report) {
     } else {
         report.text("metadata.name", name, rule(name));
     }
-    labels("metadata.labels", metadata, "labels", report);
+    // Labels that a job has from its template are told once, with the template.
+    let template = object.pointer("/spec/template/metadata/labels");
+    if !kind.is("batch", "jobs") || metadata.get("labels") != template {
+        labels("metadata.labels", metadata, "labels", report);
+    }
     annotations("metadata.annotations", metadata, report);
     owners(metadata, report);
     finalizers(metadata, report);

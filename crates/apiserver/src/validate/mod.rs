@@ -30,8 +30,8 @@ use crate::status::Status;
 pub fn create(kind: &Kind, object: &Value) -> Result<(), Status> {
     let mut report = Report::default();
     check(kind, object, &mut report);
-    if kind.is("", "pods") && !report::list(&object["spec"], "ephemeralContainers").is_empty() {
-        report.forbidden("spec.ephemeralContainers", "cannot be set on create");
+    if kind.is("", "pods") {
+        pod::check_new(&object["spec"], &mut report);
     }
     finish(kind, object, &report)
 }

@@ -13,7 +13,10 @@ pub(super) fn check(plural: &str, object: &Value, spec: &Value, report: &mut Rep
         "replicasets" => replica_set(spec, report),
         "statefulsets" => stateful_set(spec, report),
         "daemonsets" => daemon_set(spec, report),
-        "jobs" => job("spec", object, spec, report),
+        "jobs" => {
+            generated_selector(object, spec, report);
+            job(spec, report);
+        }
         "cronjobs" => cron_job(object, spec, report),
         _ => {}
     }
@@ -217,6 +220,8 @@ fn stateful_set(spec: &Value, report: &mut Report) {
         report.text("spec.serviceName", service, text::label(service));
     }
     if selector(spec, "statefulset", true, &BadSelector::Untold, report) {
+        let metadata = spec.pointer("/template/metadata").unwrap_or(&Value::Null);
+        meta::labels("spec.template.labels", metadata, "labels", report);
         template(spec, "StatefulSet", report);
     }
 }
@@ -280,9 +285,9 @@ fn generated_selector(object: &Value, spec: &Value, report: &mut Report) {
     }
 }
 
-fn job(path: &str, object: &Value, spec: &Value, report: &mut Report) {
-    generated_selector(object, spec, report);
-    job_spec(path, spec, report);
+/// A job, which is looked at once more when it changes.
+pub(super) fn job(spec: &Value, report: &mut Report) {
+    job_spec("spec", spec, report);
     let labels = spec.pointer("/template/metadata/labels");
     let selector = spec.get("selector");
     if selector.is_none() {

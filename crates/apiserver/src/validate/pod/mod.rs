@@ -96,10 +96,17 @@ fn names(path: &str, spec: &Value, report: &mut Report) {
             report.text(&format!("{path}.{name}"), value, rule(value));
         }
     }
+}
+
+/// What new pods must not have, and others may have come to.
+pub(super) fn check_new(spec: &Value, report: &mut Report) {
     let gated = !list(spec, "schedulingGates").is_empty();
     if gated && !text(spec, "nodeName").is_empty() {
         let detail = "cannot be set until all schedulingGates have been cleared";
-        report.forbidden(&format!("{path}.nodeName"), detail);
+        report.forbidden("spec.nodeName", detail);
+    }
+    if !list(spec, "ephemeralContainers").is_empty() {
+        report.forbidden("spec.ephemeralContainers", "cannot be set on create");
     }
 }
 
