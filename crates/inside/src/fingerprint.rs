@@ -18,9 +18,8 @@ const PREFIX: &str = "pfp0v001";
 
 /// The fingerprint of pods, given by namespace and name.
 pub fn of<'a>(pods: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
-    let hash = |(namespace, name): (&str, &str)| {
-        xxh64(name.as_bytes(), xxh64(namespace.as_bytes(), 0))
-    };
+    let hash =
+        |(namespace, name): (&str, &str)| xxh64(name.as_bytes(), xxh64(namespace.as_bytes(), 0));
     let mut hashes: Vec<u64> = pods.into_iter().map(hash).collect();
     hashes.sort_unstable();
     let bytes: Vec<u8> = hashes.into_iter().flat_map(u64::to_le_bytes).collect();

@@ -61,12 +61,7 @@ struct State<K> {
 
 impl<K> Default for State<K> {
     fn default() -> Self {
-        Self {
-            objects: BTreeMap::new(),
-            by_index: HashMap::new(),
-            watched: 0,
-            relisted: None,
-        }
+        Self { objects: BTreeMap::new(), by_index: HashMap::new(), watched: 0, relisted: None }
     }
 }
 

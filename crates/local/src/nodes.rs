@@ -155,7 +155,10 @@ mod tests {
         .unwrap();
         let node = complete(&node);
         let labels = node.metadata.labels.unwrap();
-        assert_eq!((labels[VIRTUAL].as_str(), labels["kubernetes.io/arch"].as_str()), ("true", "arm64"));
+        assert_eq!(
+            (labels[VIRTUAL].as_str(), labels["kubernetes.io/arch"].as_str()),
+            ("true", "arm64")
+        );
         let status = node.status.unwrap();
         assert_eq!(status.capacity.unwrap()["pods"].0, "7");
         assert_eq!(status.node_info.unwrap().architecture, "arm64");

@@ -91,9 +91,9 @@ async fn a_deployment_comes_up_rolls_over_and_goes() {
                 && status.replicas == Some(6)
                 && status.available_replicas == Some(6)
                 && said("Available", "True")
-                && conditions.iter().any(|one| {
-                    one.reason.as_deref() == Some("NewReplicaSetAvailable")
-                });
+                && conditions
+                    .iter()
+                    .any(|one| one.reason.as_deref() == Some("NewReplicaSetAvailable"));
             if done { Ok(()) } else { Err(format!("{status:?}")) }
         })
         .await;

@@ -148,7 +148,8 @@ impl Context {
             if now.is_empty() {
                 return Ok(());
             }
-            each(&now, |pod| async { self.create(&self.views.pods, pod).await.map(|_| ()) }).await?;
+            each(&now, |pod| async { self.create(&self.views.pods, pod).await.map(|_| ()) })
+                .await?;
             batch = batch.saturating_mul(2);
         }
     }

@@ -19,9 +19,9 @@ pub(crate) fn of<T: Serialize>(template: &T, collisions: i32) -> String {
     if collisions > 0 {
         text.extend(collisions.to_be_bytes());
     }
-    let sum = text.iter().fold(0x811c_9dc5_u32, |sum, byte| {
-        (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    });
+    let sum = text
+        .iter()
+        .fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     let letter = |digit: u8| LETTERS.get(usize::from(digit) % LETTERS.len()).copied();
     sum.to_string().bytes().filter_map(letter).map(char::from).collect()
 }

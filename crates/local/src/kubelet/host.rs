@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::topology::NodeResourceTopology;
 use berth_api::Lower as _;
+use berth_api::topology::NodeResourceTopology;
 use berth_inside::Inside;
 use berth_kubelet::{Kubelet, KubeletConfig, Reason};
 use berth_model::machine::{CoreSpec, Machine, MachineSpec, NumaSpec};
@@ -421,9 +421,7 @@ impl Guest {
                 self.stage = Stage::Stopping { until: later(now, wait), since: Some(since) };
                 Some(status::status(&self.pod, &self.home, &self.doing(now), None, now))
             }
-            Stage::Creating { .. } | Stage::BackingOff { .. } => {
-                Some(self.end(KILLED, None, now))
-            }
+            Stage::Creating { .. } | Stage::BackingOff { .. } => Some(self.end(KILLED, None, now)),
         }
     }
 
@@ -505,16 +503,20 @@ fn books(node: &core::Node, inside: &Inside) -> Result<Kubelet, String> {
 
 fn plain(node: &core::Node) -> Result<Machine, String> {
     let status = node.status.as_ref();
-    let capacity = status.and_then(|status| status.capacity.as_ref().or(status.allocatable.as_ref()));
+    let capacity =
+        status.and_then(|status| status.capacity.as_ref().or(status.allocatable.as_ref()));
     let amount = |name: &str| {
         let text = capacity.and_then(|list| list.get(name))?;
         let value = berth_model::quantity::Quantity::parse(&text.0).ok()?.value();
         u64::try_from(value).ok()
     };
     let cpus = amount("cpu").unwrap_or(1).clamp(1, berth_model::idset::IdSet::CAPACITY as u64);
-    let core = |cpu: u64| CoreSpec { numa: 0, socket: 0, uncore: None, threads: vec![cpu as usize] };
-    let numa = NumaSpec { memory_bytes: amount("memory").unwrap_or(1 << 30), ..NumaSpec::default() };
-    let spec = MachineSpec { sockets: None, numa: vec![numa], cores: (0..cpus).map(core).collect() };
+    let core =
+        |cpu: u64| CoreSpec { numa: 0, socket: 0, uncore: None, threads: vec![cpu as usize] };
+    let numa =
+        NumaSpec { memory_bytes: amount("memory").unwrap_or(1 << 30), ..NumaSpec::default() };
+    let spec =
+        MachineSpec { sockets: None, numa: vec![numa], cores: (0..cpus).map(core).collect() };
     Machine::new(spec).map_err(|error| error.to_string())
 }
 

@@ -281,8 +281,7 @@ impl Hosts<'_> {
             let new = annotation(&pod.metadata, VIRTUAL_DEVICES).is_none();
             (new, pod.metadata.creation_timestamp.as_ref().map(|time| time.0))
         });
-        let there: HashSet<String> =
-            pods.iter().map(|pod| uid(&pod.metadata).to_owned()).collect();
+        let there: HashSet<String> = pods.iter().map(|pod| uid(&pod.metadata).to_owned()).collect();
         let known = self.hosts.get(name).map(Host::uids).unwrap_or_default();
         for uid in known.into_iter().filter(|uid| !there.contains(uid)) {
             self.with(name, |host, _| host.gone(&uid));
@@ -359,12 +358,8 @@ impl Hosts<'_> {
     }
 
     fn publish(&mut self, now: Timestamp) {
-        let due: Vec<String> = self
-            .dirty
-            .iter()
-            .filter(|(_, at)| **at <= now)
-            .map(|(name, _)| name.clone())
-            .collect();
+        let due: Vec<String> =
+            self.dirty.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
         for name in due {
             self.dirty.remove(&name);
             let Some(host) = self.hosts.get(&name) else { continue };

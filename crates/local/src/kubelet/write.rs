@@ -20,8 +20,8 @@ use crate::queue::{Again, Queue, drive, queue};
 use crate::views::Views;
 
 use super::assignment::VIRTUAL_DEVICES;
-use super::hosts::News;
 use super::host::Write;
+use super::hosts::News;
 use super::{Options, heartbeat, is_virtual};
 
 /// Work that has to be driven.
@@ -169,7 +169,8 @@ impl Pen {
         let as_kubelet = PatchParams::default();
         if let Some(status) = &write.status {
             let mut change = json!({ "metadata": { "uid": write.uid }, "status": status });
-            let annotations = write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
+            let annotations =
+                write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
             if let Some(annotations) = &annotations {
                 change["metadata"]["annotations"] = annotations.clone();
             }
@@ -220,7 +221,8 @@ impl Pen {
         key: Key,
         news: &mpsc::UnboundedSender<News>,
     ) -> Result<Again, kube::Error> {
-        let published = topologies(&self.client).get_opt(&key.name).await?;
+        // Where the kind is not defined there is not even an object that says so.
+        let published = unless_gone(topologies(&self.client).get(&key.name).await)?;
         let topology = published.and_then(|object| serde_json::to_value(object).ok());
         let topology: Option<NodeResourceTopology> =
             topology.and_then(|object| serde_json::from_value(object).ok());

@@ -67,31 +67,40 @@ pub async fn server() -> Option<Server> {
     let at = |name: &str| data.path().join(name).display().to_string();
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(at("sa.key"), key.serialize_pem()).unwrap();
+    std::fs::write(at("sa.pub"), key.public_key_pem()).unwrap();
     std::fs::write(at("tokens.csv"), "secret,admin,admin,system:masters\n").unwrap();
     let (client_port, peer_port, port) = (free_port(), free_port(), free_port());
     let etcd_url = format!("http://127.0.0.1:{client_port}");
-    let etcd = start(&assets.join("etcd"), &data.path().join("etcd.log"), &[
-        format!("--data-dir={}", at("etcd")),
-        format!("--listen-client-urls={etcd_url}"),
-        format!("--advertise-client-urls={etcd_url}"),
-        format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"),
-        "--unsafe-no-fsync".to_owned(),
-        "--log-level=error".to_owned(),
-    ]);
-    let apiserver = start(&assets.join("kube-apiserver"), &data.path().join("apiserver.log"), &[
-        format!("--etcd-servers={etcd_url}"),
-        format!("--secure-port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
-        format!("--cert-dir={}", at("certs")),
-        format!("--service-account-key-file={}", at("sa.key")),
-        format!("--service-account-signing-key-file={}", at("sa.key")),
-        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-        format!("--token-auth-file={}", at("tokens.csv")),
-        "--authorization-mode=RBAC".to_owned(),
-        "--disable-admission-plugins=ServiceAccount".to_owned(),
-        "--max-requests-inflight=3000".to_owned(),
-        "--max-mutating-requests-inflight=1000".to_owned(),
-    ]);
+    let etcd = start(
+        &assets.join("etcd"),
+        &data.path().join("etcd.log"),
+        &[
+            format!("--data-dir={}", at("etcd")),
+            format!("--listen-client-urls={etcd_url}"),
+            format!("--advertise-client-urls={etcd_url}"),
+            format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"),
+            "--unsafe-no-fsync".to_owned(),
+            "--log-level=error".to_owned(),
+        ],
+    );
+    let apiserver = start(
+        &assets.join("kube-apiserver"),
+        &data.path().join("apiserver.log"),
+        &[
+            format!("--etcd-servers={etcd_url}"),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", at("certs")),
+            format!("--service-account-key-file={}", at("sa.pub")),
+            format!("--service-account-signing-key-file={}", at("sa.key")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--token-auth-file={}", at("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--max-requests-inflight=3000".to_owned(),
+            "--max-mutating-requests-inflight=1000".to_owned(),
+        ],
+    );
     let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
     config.accept_invalid_certs = true;
     config.auth_info.token = Some("secret".to_owned().into());
@@ -152,9 +161,8 @@ pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), kube::Er
         "target": { "apiVersion": "v1", "kind": "Node", "name": node },
     });
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let bytes = serde_json::to_vec(&binding).unwrap();
     let answer: Result<Value, _> =
-        pods.create_subresource("binding", name, &PostParams::default(), bytes).await;
+        pods.create_subresource("binding", name, &PostParams::default(), &binding).await;
     answer.map(|_| ())
 }
 

@@ -145,8 +145,7 @@ pub(super) fn steps(
             return steps;
         }
     }
-    let recreates =
-        spec.strategy.as_ref().and_then(|one| one.type_.as_deref()) == Some("Recreate");
+    let recreates = spec.strategy.as_ref().and_then(|one| one.type_.as_deref()) == Some("Recreate");
     let mut steps = match recreates {
         true => rollout.recreate(pods),
         false => rollout.roll(),
@@ -402,8 +401,7 @@ impl Rollout<'_> {
         let before = annotation(&set.metadata, MAXIMAL).and_then(|text| text.parse::<f64>().ok());
         let before = before.filter(|before| *before > 0.0);
         let size = f64::from(replicas(set));
-        let before =
-            before.unwrap_or_else(|| f64::from(self.deployment_replicas().max(1)));
+        let before = before.unwrap_or_else(|| f64::from(self.deployment_replicas().max(1)));
         let fraction = (size * f64::from(self.maximum()) / before).round() - size;
         let fraction = fraction as i32;
         match to_add > 0 {

@@ -184,9 +184,9 @@ impl Conditions {
 
     /// Says something, unless it is said already.
     fn set(&mut self, kind: &str, status: &str, reason: &str, message: String) {
-        let same = self.find(kind).is_some_and(|said| {
-            said.status == status && said.reason.as_deref() == Some(reason)
-        });
+        let same = self
+            .find(kind)
+            .is_some_and(|said| said.status == status && said.reason.as_deref() == Some(reason));
         if !same {
             self.renew(kind, status, reason, message);
         }

@@ -131,7 +131,8 @@ async fn release(context: &Context, pod: &Arc<Pod>) -> Result<(), kube::Error> {
     if !has_finalizer(meta, TRACKING) {
         return Ok(());
     }
-    let left: Vec<&String> = meta.finalizers.iter().flatten().filter(|one| *one != TRACKING).collect();
+    let left: Vec<&String> =
+        meta.finalizers.iter().flatten().filter(|one| *one != TRACKING).collect();
     let change = json!({ "metadata": {
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,
