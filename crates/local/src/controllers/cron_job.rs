@@ -14,9 +14,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::clock::{seconds, until};
-use crate::key::{
-    Key, controller, controller_reference, is_already_exists, name, namespace, uid,
-};
+use crate::key::{Key, controller, controller_reference, is_already_exists, name, namespace, uid};
 use crate::queue::{Again, Queue};
 use crate::views::of_owner;
 
@@ -37,9 +35,9 @@ pub(super) struct Plan {
 
 fn end(job: &Job) -> Option<&str> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    let end = conditions.iter().find(|one| {
-        matches!(one.type_.as_str(), "Complete" | "Failed") && one.status == "True"
-    })?;
+    let end = conditions
+        .iter()
+        .find(|one| matches!(one.type_.as_str(), "Complete" | "Failed") && one.status == "True")?;
     Some(end.type_.as_str())
 }
 

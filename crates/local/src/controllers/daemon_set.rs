@@ -27,7 +27,8 @@ use super::context::Context;
 use super::deployment::scaled;
 use super::hash;
 use super::pods::{
-    self, Claims, available_in, claim, from_template, is_finished, is_ready, is_terminating, node_of,
+    self, Claims, available_in, claim, from_template, is_finished, is_ready, is_terminating,
+    node_of,
 };
 use super::replica_set::some;
 
@@ -322,7 +323,10 @@ mod tests {
         let kept = json!([{ "key": "other", "effect": "NoSchedule" }]);
         let nodes = [node("a", json!([])), node("b", silent), node("c", kept)];
         let plan = next(&set(json!({})), &nodes, &[]);
-        assert_eq!((plan.create, plan.status.desired_number_scheduled), (vec!["a".into(), "b".into()], 2));
+        assert_eq!(
+            (plan.create, plan.status.desired_number_scheduled),
+            (vec!["a".into(), "b".into()], 2)
+        );
         let template = for_node(&tolerant(&set(json!({})).spec.unwrap().template), "a");
         let there = Pod { spec: template.spec, ..Pod::default() };
         assert_eq!(target(&there), Some("a"));

@@ -146,7 +146,9 @@ impl Graph {
             (false, ..) if has_finalizer(meta, FOREGROUND) => {
                 Verdict::Delete(PropagationPolicy::Foreground)
             }
-            (false, ..) if has_finalizer(meta, ORPHAN) => Verdict::Delete(PropagationPolicy::Orphan),
+            (false, ..) if has_finalizer(meta, ORPHAN) => {
+                Verdict::Delete(PropagationPolicy::Orphan)
+            }
             (false, ..) => Verdict::Delete(PropagationPolicy::Background),
         }
     }
@@ -339,7 +341,9 @@ mod tests {
             item("shared", &[("owner", true), ("gone", true)], &[], false),
         ]);
         assert_eq!(graph.judge("child"), Verdict::Nothing);
-        assert!(matches!(graph.judge("shared"), Verdict::LookFor(owners) if owners[0].uid == "gone"));
+        assert!(
+            matches!(graph.judge("shared"), Verdict::LookFor(owners) if owners[0].uid == "gone")
+        );
         graph.absent.insert("gone".to_owned());
         assert_eq!(graph.judge("shared"), Verdict::Disown(vec!["gone".to_owned()]));
         graph.remove("owner");

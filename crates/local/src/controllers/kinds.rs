@@ -75,9 +75,7 @@ impl Kinds {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let tracked = self.tracked.read().unwrap_or_else(PoisonError::into_inner);
         let mut of_group = tracked.values().map(|(tracked, _)| tracked);
-        of_group
-            .find(|one| one.resource.group == group && one.resource.kind == kind)
-            .cloned()
+        of_group.find(|one| one.resource.group == group && one.resource.kind == kind).cloned()
     }
 
     /// Objects of a kind in a namespace; `None` if the kind is not known.
@@ -113,7 +111,8 @@ impl Kinds {
             for (resource, can) in group.recommended_resources() {
                 let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
                 // Events own nothing and nobody owns them.
-                if resource.plural == "events" || !needed.iter().all(|verb| can.supports_operation(verb))
+                if resource.plural == "events"
+                    || !needed.iter().all(|verb| can.supports_operation(verb))
                 {
                     continue;
                 }

@@ -105,7 +105,8 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, v
         ($name:literal, $module:ident) => {{
             let (to, waiting) = queue();
             $module::wire(&context, &to);
-            let work = |context: Context, key| async move { $module::reconcile(&context, key).await };
+            let work =
+                |context: Context, key| async move { $module::reconcile(&context, key).await };
             start.drive($name, (to, waiting), work);
         }};
     }
@@ -118,9 +119,8 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, v
 
     let (to, waiting) = queue();
     job::wire(&context, &to);
-    let work = move |context: Context, key| async move {
-        job::reconcile(&context, backoff, key).await
-    };
+    let work =
+        move |context: Context, key| async move { job::reconcile(&context, backoff, key).await };
     start.drive("job", (to, waiting), work);
 
     start_over_kinds(&mut start, &kinds);

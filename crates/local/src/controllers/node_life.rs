@@ -70,9 +70,9 @@ fn find<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
 fn silenced(node: &Node, now: Timestamp) -> Vec<NodeCondition> {
     let now = Time(whole_seconds(now));
     let kinds = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
-    let known = kinds.into_iter().filter(|kind| {
-        find(node, kind).is_none_or(|condition| condition.status != "Unknown")
-    });
+    let known = kinds
+        .into_iter()
+        .filter(|kind| find(node, kind).is_none_or(|condition| condition.status != "Unknown"));
     known
         .map(|kind| {
             let before = find(node, kind);
@@ -250,7 +250,11 @@ pub(super) async fn reconcile_node(
 }
 
 /// Nobody knows whether a pod on a silent node is ready; it is not counted on.
-async fn mark_unready(context: &Context, pod: &Arc<Pod>, now: Timestamp) -> Result<(), kube::Error> {
+async fn mark_unready(
+    context: &Context,
+    pod: &Arc<Pod>,
+    now: Timestamp,
+) -> Result<(), kube::Error> {
     let change = json!({
         "metadata": { "uid": pod.metadata.uid },
         "status": { "conditions": [{
@@ -355,10 +359,8 @@ mod tests {
     }
 
     fn node(ready: Option<&str>, more: Value) -> Node {
-        let conditions: Vec<Value> = ready
-            .map(|status| json!({ "type": "Ready", "status": status }))
-            .into_iter()
-            .collect();
+        let conditions: Vec<Value> =
+            ready.map(|status| json!({ "type": "Ready", "status": status })).into_iter().collect();
         from_value(json!({
             "metadata": { "name": "n" }, "spec": more, "status": { "conditions": conditions },
         }))

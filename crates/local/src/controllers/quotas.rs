@@ -52,9 +52,8 @@ fn counts(pod: &Pod, now: Timestamp) -> bool {
 fn is_about(quota: &ResourceQuota, pod: &Pod) -> bool {
     let Some(spec) = &quota.spec else { return true };
     let Some(pod_spec) = &pod.spec else { return false };
-    let best_effort = || {
-        pod.lower().is_ok_and(|pod| pod.spec.pod.qos(POD_LEVEL) == QosClass::BestEffort)
-    };
+    let best_effort =
+        || pod.lower().is_ok_and(|pod| pod.spec.pod.qos(POD_LEVEL) == QosClass::BestEffort);
     let priority = pod_spec.priority_class_name.as_deref().unwrap_or_default();
     let holds = |scope: &str, operator: &str, values: &[String]| match scope {
         "Terminating" => pod_spec.active_deadline_seconds.is_some(),

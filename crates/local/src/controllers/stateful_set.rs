@@ -150,8 +150,7 @@ pub(super) fn status(
     let min_ready = seconds(spec.min_ready_seconds.unwrap_or(0).into());
     let alive: Vec<&Arc<Pod>> = pods.iter().filter(|pod| !is_terminating(pod)).collect();
     let count = |wanted: &dyn Fn(&Pod) -> bool| alive.iter().filter(|pod| wanted(pod)).count();
-    let waits: Vec<_> =
-        alive.iter().filter_map(|pod| available_in(pod, min_ready, now)).collect();
+    let waits: Vec<_> = alive.iter().filter_map(|pod| available_in(pod, min_ready, now)).collect();
     let ready = count(&|pod| is_healthy(pod));
     let of_update = count(&|pod| revision(pod) == revisions.update);
     let of_current = count(&|pod| revision(pod) == revisions.current);

@@ -166,7 +166,7 @@ fn what_the_managers_refuse_fails_in_their_words() {
     played.see(101, asking("a", gpus(2)).plain());
     played.see(101, asking("b", gpus(2)).plain());
     played.see(102, asking("c", gpus(1)).plain());
-    assert_eq!(played.shown("c"), "Failed UnexpectedAdmissionError -");
+    assert_eq!(played.shown("c"), "Failed TopologyAffinityError -", "no NUMA node has one left");
     let large = asking("large", json!({ "cpu": "13500m", "memory": "1Gi" }));
     played.see(103, large.plain());
     assert_eq!(played.shown("large"), "Failed OutOfcpu -");

@@ -67,6 +67,7 @@ pub async fn server() -> Option<Server> {
     let at = |name: &str| data.path().join(name).display().to_string();
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(at("sa.key"), key.serialize_pem()).unwrap();
+    std::fs::write(at("sa.pub"), key.public_key_pem()).unwrap();
     std::fs::write(at("tokens.csv"), "secret,admin,admin,system:masters\n").unwrap();
     let (client_port, peer_port, port) = (free_port(), free_port(), free_port());
     let etcd_url = format!("http://127.0.0.1:{client_port}");
@@ -90,7 +91,7 @@ pub async fn server() -> Option<Server> {
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--cert-dir={}", at("certs")),
-            format!("--service-account-key-file={}", at("sa.key")),
+            format!("--service-account-key-file={}", at("sa.pub")),
             format!("--service-account-signing-key-file={}", at("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--token-auth-file={}", at("tokens.csv")),
@@ -160,9 +161,8 @@ pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), kube::Er
         "target": { "apiVersion": "v1", "kind": "Node", "name": node },
     });
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let bytes = serde_json::to_vec(&binding).unwrap();
     let answer: Result<Value, _> =
-        pods.create_subresource("binding", name, &PostParams::default(), bytes).await;
+        pods.create_subresource("binding", name, &PostParams::default(), &binding).await;
     answer.map(|_| ())
 }
 

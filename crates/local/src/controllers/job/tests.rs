@@ -113,7 +113,10 @@ fn a_suspended_job_has_no_pods_and_starts_anew_when_it_goes_on() {
     job.spec.as_mut().unwrap().suspend = Some(false);
     let going = next(&job, &[], 200);
     assert_eq!((said(&going), going.create.len()), (vec![], 1));
-    assert_eq!((going.status.start_time.clone(), going.again), (Some(Time(at(200))), Some(Duration::from_secs(50))));
+    assert_eq!(
+        (going.status.start_time.clone(), going.again),
+        (Some(Time(at(200))), Some(Duration::from_secs(50)))
+    );
     job = written(&job, &going);
     assert_eq!(said(&next(&job, &pods, 250)), ["FailureTarget"]);
 }
