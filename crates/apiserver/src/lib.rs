@@ -6,12 +6,16 @@
 
 pub mod admission;
 mod clock;
+mod crd;
 pub mod decode;
 pub mod defaults;
 pub mod disruption;
+pub mod identity;
 pub mod kinds;
 pub mod patch;
+mod proto;
 mod random;
+mod rbac;
 mod rest;
 pub mod schema;
 mod seed;
@@ -21,6 +25,8 @@ pub mod status;
 pub mod store;
 mod strategy;
 pub mod validate;
+mod table;
 
+pub use identity::Token;
 pub use rest::Body;
-pub use server::{ApiServer, OpenError, Options, Service};
+pub use server::{ApiServer, Authorization, OpenError, Options, Service};

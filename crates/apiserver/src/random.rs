@@ -50,6 +50,13 @@ pub(crate) fn secret() -> Result<String, Status> {
     Ok(hex(&bytes))
 }
 
+/// Any number.
+pub(crate) fn number() -> Result<u64, Status> {
+    let mut bytes = [0u8; 8];
+    fill(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

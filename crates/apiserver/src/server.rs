@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::crd;
+use crate::identity::{Token, Tokens};
 use crate::kinds::Kinds;
+use crate::patch::ParseYaml;
 use crate::rest;
 use crate::seed;
 use crate::store::{HistoryLimits, Store};
@@ -31,11 +35,39 @@ pub struct Options {
     pub history: usize,
     /// How often watches that want bookmarks get one.
     pub bookmark_interval: Duration,
+    /// Bearer tokens that clients may show. Service accounts get theirs from the server.
+    pub tokens: Vec<Token>,
+    /// Who may do what.
+    pub authorization: Authorization,
+    /// Whether the server itself empties namespaces that are deleted. Clusters have a controller
+    /// for that.
+    pub empty_namespaces: bool,
+    /// How patches that are written in YAML are read; without it only JSON is.
+    pub parse_yaml: Option<ParseYaml>,
+}
+
+/// Who may do what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authorization {
+    /// Everyone may do everything. A token that is shown must be a known one all the same.
+    #[default]
+    AlwaysAllow,
+    /// Roles and bindings in the server decide. Clients without a token are
+    /// `system:anonymous`, except those in the same process, which may do everything.
+    Rbac,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { data: None, history: 8192, bookmark_interval: Duration::from_secs(60) }
+        Self {
+            data: None,
+            history: 8192,
+            bookmark_interval: Duration::from_secs(60),
+            tokens: Vec::new(),
+            authorization: Authorization::default(),
+            empty_namespaces: true,
+            parse_yaml: None,
+        }
     }
 }
 
@@ -45,6 +77,9 @@ const HISTORY_BYTES: usize = 64 << 20;
 /// Why a server could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// What is kept on disk cannot be used.
+    #[error("the data of the cluster cannot be opened: {0}")]
+    Data(#[from] crate::store::JournalError),
     /// What a new cluster starts with could not be written.
     #[error("the first objects could not be stored: {0}")]
     Seed(crate::status::Status),
@@ -54,7 +89,11 @@ pub enum OpenError {
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) kinds: Kinds,
+    pub(crate) tokens: Tokens,
     pub(crate) options: Options,
+    /// Whether what was under way at the last stop has been taken up: that needs a runtime, which
+    /// there is with the first request.
+    pub(crate) resumed: AtomicBool,
 }
 
 /// A Kubernetes API in this process. Cheap to clone; all clones are the same server.
@@ -71,15 +110,21 @@ impl ApiServer {
     /// If what is kept in `options.data` cannot be read.
     pub fn new(options: Options) -> Result<Self, OpenError> {
         let limits = HistoryLimits { changes: options.history.max(1), bytes: HISTORY_BYTES };
-        let store = Store::in_memory(limits);
+        let store = match &options.data {
+            Some(directory) => Store::open(directory, limits).map_err(OpenError::Data)?,
+            None => Store::in_memory(limits),
+        };
         seed::plant(&store).map_err(OpenError::Seed)?;
-        let server = Server { store, kinds: Kinds::default(), options };
+        let kinds = Kinds::default();
+        crd::settle(&store, &kinds);
+        let tokens = Tokens::new(&options.tokens);
+        let server = Server { store, kinds, tokens, options, resumed: AtomicBool::new(false) };
         Ok(Self { server: Arc::new(server) })
     }
 
     /// The API as a service, for clients in the same process: no socket is needed.
     pub fn service(&self) -> Service {
-        Service { server: self.server.clone() }
+        Service { server: self.server.clone(), outside: false }
     }
 
     /// Serves the API on a socket until `shutdown` is ready. Watches end then; requests that are
@@ -100,7 +145,8 @@ impl ApiServer {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        connections.spawn(converse(self.service(), stream, stopped.clone()));
+                        let service = Service { server: self.server.clone(), outside: true };
+                        connections.spawn(converse(service, stream, stopped.clone()));
                     }
                     // A client that gave up is no reason to stop; a lack of descriptors is one to
                     // wait.
@@ -148,6 +194,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Service {
     server: Arc<Server>,
+    /// Whether requests come through a socket.
+    outside: bool,
 }
 
 impl<B> tower::Service<Request<B>> for Service
@@ -164,7 +212,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let server = self.server.clone();
-        Box::pin(async move { Ok(rest::handle(server, request).await) })
+        let (server, outside) = (self.server.clone(), self.outside);
+        Box::pin(async move { Ok(rest::handle(server, request, outside).await) })
     }
 }

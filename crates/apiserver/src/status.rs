@@ -166,6 +166,13 @@ impl FieldError {
         Self::new(FieldProblem::NotSupported, field, Some(rendered(value)), detail)
     }
 
+    /// The same, for a field whose values are listed in an order of their own.
+    pub fn not_one_of(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
+        let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
+        let detail = format!("supported values: {}", names.join(", "));
+        Self::new(FieldProblem::NotSupported, field, Some(rendered(value)), detail)
+    }
+
     /// A text of more than `max_bytes`.
     pub fn too_long(field: impl Into<String>, max_bytes: usize) -> Self {
         let detail = format!("may not be more than {max_bytes} bytes");
@@ -433,6 +440,11 @@ impl Status {
             Self::plain(500, "InternalError", format!("Internal error occurred: {message}"));
         status.details = Some(Box::new(Details { causes: vec![cause], ..Details::default() }));
         status
+    }
+
+    /// 500 without a reason: what the real server answers where it has no better words.
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::plain(500, "", message)
     }
 
     /// 503: not now, and not because of the client.

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 pub use chain::{Admitted, admit};
 
+pub use crate::identity::User;
 use crate::kinds::{Kind, Resource};
 use crate::status::Status;
 
@@ -52,19 +53,6 @@ impl Operation {
             Self::Connect => "CONNECT",
         }
     }
-}
-
-/// Who asks.
-#[derive(Clone, Debug, Default)]
-pub struct User {
-    /// The name.
-    pub name: String,
-    /// The uid, where there is one.
-    pub uid: String,
-    /// The groups.
-    pub groups: Vec<String>,
-    /// More that was found out about who asks; an object of lists of texts.
-    pub extra: Value,
 }
 
 /// A request on its way to the store.

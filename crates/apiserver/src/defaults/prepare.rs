@@ -9,7 +9,11 @@ use super::{default, default_text, has, pod, text, with, within};
 use crate::kinds::{Kind, Origin};
 
 /// Kinds that have a status but keep what is sent in it when they are created.
-const KEEPS_STATUS: [(&str, &str); 2] = [("", "nodes"), ("", "persistentvolumes")];
+const KEEPS_STATUS: [(&str, &str); 3] = [
+    ("", "nodes"),
+    ("", "persistentvolumes"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+];
 
 /// Kinds without a generation.
 const NO_GENERATION: [(&str, &str); 10] = [

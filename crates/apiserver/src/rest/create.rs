@@ -11,8 +11,7 @@ use super::{Call, meta, rules, shape};
 use crate::kinds::Resource;
 use crate::server::Server;
 use crate::status::Status;
-use crate::store::{Expected, Lost, Stored, body_of, key_of};
-use crate::strategy;
+use crate::store::{Expected, Operation, Stored, key_of};
 
 /// How often a generated name that is taken is generated anew.
 const GENERATE_ATTEMPTS: usize = 8;
@@ -23,7 +22,7 @@ pub(crate) async fn create(
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let dry_run = call.query.dry_run()?;
-    let (mut object, _warnings) = rules::decode(&place.kind, call)?;
+    let (mut object, warnings) = rules::decode(&place.kind, call)?;
     meta::check_type(&place.kind, &mut object)?;
     if place.kind.namespaced && place.namespace.is_empty() {
         return Err(Status::method_not_allowed());
@@ -38,42 +37,51 @@ pub(crate) async fn create(
                 if generates && status.reason == "AlreadyExists" && attempt < GENERATE_ATTEMPTS => {
             }
             Err(status) => return Err(status),
-            Ok(created) => return Ok(respond::stored(201, &place.kind, &created)),
+            Ok(created) => {
+                let response = respond::stored(201, &place.kind, &created);
+                return Ok(respond::with_warnings(response, &warnings));
+            }
         }
     }
 }
+
+/// How often a write whose quotas somebody else has written is tried again.
+const QUOTA_ATTEMPTS: usize = 64;
 
 /// Makes a new object of what a client sent and stores it.
 pub(crate) async fn insert(
     server: &Arc<Server>,
     place: &Place,
     call: &Call,
-    object: Value,
+    mut object: Value,
     dry_run: bool,
 ) -> Result<Arc<Stored>, Status> {
     let kind = &place.kind;
-    let mut object = object;
     namespace_takes_objects(server, place, meta::text(&object, "name"))?;
     meta::initialize(kind, &mut object)?;
-    strategy::prepare_for_create(kind, &mut object);
-    let object = rules::admit_create(server, place, call, object, dry_run).await?;
-    let name = meta::text(&object, "name").to_owned();
-    let key = key_of(&place.namespace, &name);
-    let object = shape::to_stored(kind, object);
-    if dry_run {
-        if server.store.get(&kind.stored_as, &key).is_some() {
-            return Err(Status::already_exists(&kind.resource, &name));
+    for _ in 0..QUOTA_ATTEMPTS {
+        let admitted = rules::admit(server, place, call, None, object.clone(), dry_run).await?;
+        let name = meta::text(&admitted.object, "name").to_owned();
+        let key = key_of(&place.namespace, &name);
+        let new = shape::to_stored(kind, admitted.object);
+        if dry_run {
+            if server.store.get(&kind.stored_as, &key).is_some() {
+                return Err(Status::already_exists(&kind.resource, &name));
+            }
+            return Ok(Arc::new(Stored::unsaved(key, new, 0)));
         }
-        let body = body_of(&object).into();
-        return Ok(Arc::new(Stored { value: object, body, revision: 0, key }));
+        let mut writes = vec![Operation::put(&kind.stored_as, &key, Expected::Absent, new)];
+        writes.extend(rules::quota_writes(admitted.quotas));
+        match server.store.transact(writes) {
+            Ok(done) => {
+                let created = done.into_iter().next();
+                return created.ok_or_else(|| Status::internal("nothing was stored"));
+            }
+            Err((0, _)) => return Err(Status::already_exists(&kind.resource, &name)),
+            Err(_) => {}
+        }
     }
-    let created = server.store.put(&kind.stored_as, &key, Expected::Absent, object);
-    let created = created.map_err(|lost| match lost {
-        Lost::Exists | Lost::Missing | Lost::Changed => {
-            Status::already_exists(&kind.resource, &name)
-        }
-    })?;
-    Ok(created)
+    Err(Status::conflict(&kind.resource, &place.name, "its quotas change too fast"))
 }
 
 /// Objects are created only in namespaces that exist and stay.

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::path::Place;
 use super::respond::{self, Body, ListMeta};
-use super::{Call, meta, read};
+use super::{Call, meta, namespaces, read, rules};
 use crate::clock;
 use crate::kinds::{Kind, Resource};
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, body_of, key_of};
+use crate::store::{Expected, Lost, Operation, Stored, key_of};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -44,10 +44,10 @@ impl Propagation {
             "Foreground" => Ok(Self::Foreground),
             "Orphan" => Ok(Self::Orphan),
             other => {
-                let error = FieldError::not_supported(
+                let error = FieldError::not_one_of(
                     "propagationPolicy",
                     &Value::from(other),
-                    &["Background", "Foreground", "Orphan"],
+                    &["Foreground", "Background", "Orphan", "nil"],
                 );
                 Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[error]))
             }
@@ -122,13 +122,18 @@ pub(crate) enum Deleted {
 }
 
 pub(crate) fn delete(
-    server: &Server,
+    server: &Arc<Server>,
     place: &Place,
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::of(call)?;
     match remove(server, &place.kind, &place.namespace, &place.name, &options)? {
-        Deleted::Waits(object) => Ok(respond::stored(200, &place.kind, &object)),
+        Deleted::Waits(object) => {
+            if place.kind.is("", "namespaces") && !options.dry_run {
+                namespaces::empty_later(server, &place.name);
+            }
+            Ok(respond::stored(200, &place.kind, &object))
+        }
         Deleted::Gone(object) if returns_object(&place.kind) => {
             Ok(respond::stored(200, &place.kind, &object))
         }
@@ -190,7 +195,8 @@ pub(crate) fn delete_all(
         options.uid = None;
         options.revision = None;
         match remove(server, &place.kind, item.namespace(), item.name(), &options) {
-            Ok(Deleted::Gone(object) | Deleted::Waits(object)) => deleted.push(object),
+            // The answer lists them as they were found.
+            Ok(_) => deleted.push(item),
             Err(status) if status.reason == "NotFound" => {}
             Err(status) => return Err(status),
         }
@@ -216,9 +222,8 @@ pub(crate) fn remove(
         check_preconditions(kind, options, &current)?;
         let plan = plan(kind, &current.value, options);
         if options.dry_run {
-            let value = plan.marked.unwrap_or_else(|| current.value.clone());
-            let body = body_of(&value).into();
-            let stored = Arc::new(Stored { value, body, revision: current.revision, key });
+            let value = plan.marked.unwrap_or_else(|| Value::clone(&current.value));
+            let stored = Arc::new(Stored::unsaved(key, value, current.revision));
             return Ok(if plan.removes { Deleted::Gone(stored) } else { Deleted::Waits(stored) });
         }
         match carry_out(server, kind, &current, plan) {
@@ -239,14 +244,17 @@ fn carry_out(
     let (resource, key) = (&kind.stored_as, &current.key);
     let mut latest = current.clone();
     if let Some(marked) = plan.marked
-        && marked != current.value
+        && marked != *current.value
     {
         latest = server.store.put(resource, key, Expected::Revision(latest.revision), marked)?;
     }
     if !plan.removes {
         return Ok(Deleted::Waits(latest));
     }
-    server.store.remove(resource, key, Expected::Revision(latest.revision))?;
+    let removal = Operation::remove(resource, key, Expected::Revision(latest.revision), None);
+    let mut writes = vec![removal];
+    writes.extend(rules::released(server, kind, latest.namespace(), &latest.value, None));
+    server.store.transact(writes).map_err(|(_, lost)| lost)?;
     Ok(Deleted::Gone(latest))
 }
 

@@ -69,9 +69,7 @@ pub(crate) fn set_namespace(place: &Place, object: &mut Value) -> Result<(), Sta
 /// Fills in what a new object gets: a name where one is to be generated, a uid, a time.
 pub(crate) fn initialize(kind: &Kind, object: &mut Value) -> Result<(), Status> {
     if !text(object, "resourceVersion").is_empty() {
-        return Err(Status::bad_request(
-            "resourceVersion should not be set on objects to be created",
-        ));
+        return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
     }
     let ending = random::name_ending()?;
     let metadata = of(object)?;
@@ -139,4 +137,11 @@ pub(crate) fn bump_generation(object: &mut Value) {
     if let Some(generation) = object["metadata"]["generation"].as_i64() {
         object["metadata"]["generation"] = Value::from(generation.saturating_add(1));
     }
+}
+
+/// The words of the real server's storage for a precondition that does not hold.
+pub(crate) fn failed_precondition(directory: &str, key: &str, why: &str) -> String {
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {directory}/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {why}"
+    )
 }

@@ -1,4 +1,4 @@
-//! What only pods have: binding.
+//! What only pods have: binding, eviction, logs.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -30,12 +30,12 @@ pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Respon
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    let node = target(&binding, name)?;
+    let node = target(&binding)?;
     let pods = Resource::new("", "pods");
     let key = key_of(&place.namespace, name);
     for _ in 0..ATTEMPTS {
         let pod = server.store.get(&pods, &key).ok_or_else(|| Status::not_found(&pods, name))?;
-        check_preconditions(&binding, name, pod.uid(), pod.revision)?;
+        check_preconditions(&binding, name, &key, pod.uid(), pod.revision)?;
         let bound = bound(&pod.value, &binding, node, name)?;
         if dry_run {
             return Ok(success());
@@ -47,6 +47,20 @@ pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Respon
         }
     }
     Err(Status::modified(&pods, name))
+}
+
+/// Pods of virtual nodes run nothing, so they say nothing.
+pub(crate) fn log(server: &Server, place: &Place, _call: &Call) -> Result<Response<Body>, Status> {
+    let pod = super::read::find(server, place)?;
+    let node = pod.value["spec"]["nodeName"].as_str().unwrap_or_default();
+    if node.is_empty() {
+        let why = format!("pod {} does not have a host assigned", place.name);
+        return Err(Status::bad_request(why));
+    }
+    let text = format!(
+        "This pod is assigned to node {node} of an embedded cluster, where nothing is run: there is no log.\n"
+    );
+    Ok(respond::text(200, text))
 }
 
 fn success() -> Response<Body> {
@@ -62,13 +76,14 @@ fn success() -> Response<Body> {
     )
 }
 
-fn target<'a>(binding: &'a Value, name: &str) -> Result<&'a str, Status> {
+fn target(binding: &Value) -> Result<&str, Status> {
     let target = &binding["target"];
     let kind = target["kind"].as_str().unwrap_or_default();
     let node = target["name"].as_str().unwrap_or_default();
     let mut errors = Vec::new();
     if !matches!(kind, "" | "Node") {
-        errors.push(FieldError::not_supported("target.kind", &Value::from(kind), &["Node", ""]));
+        let kinds = &["Node", "<empty>"];
+        errors.push(FieldError::not_one_of("target.kind", &Value::from(kind), kinds));
     }
     if node.is_empty() {
         errors.push(FieldError::required("target.name", ""));
@@ -76,12 +91,17 @@ fn target<'a>(binding: &'a Value, name: &str) -> Result<&'a str, Status> {
     if errors.is_empty() {
         return Ok(node);
     }
-    Err(Status::invalid("", "Binding", name, &errors))
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Err(Status::unknown(match texts.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }))
 }
 
 fn check_preconditions(
     binding: &Value,
     name: &str,
+    key: &str,
     uid: &str,
     revision: u64,
 ) -> Result<(), Status> {
@@ -95,8 +115,12 @@ fn check_preconditions(
     }
     let wanted = meta::text(binding, "resourceVersion");
     if !wanted.is_empty() && wanted != revision.to_string() {
-        let why = format!(
-            "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {revision}"
+        let why = meta::failed_precondition(
+            "/registry/pods",
+            key,
+            &format!(
+                "ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {revision}"
+            ),
         );
         return Err(Status::conflict(&pods, name, why));
     }
@@ -145,9 +169,6 @@ fn set_scheduled(pod: &mut Value) {
         "lastProbeTime": null,
         "lastTransitionTime": clock::now(),
     });
-    if let Some(generation) = pod["metadata"]["generation"].as_i64() {
-        condition["observedGeneration"] = Value::from(generation);
-    }
     let conditions = &mut pod["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);

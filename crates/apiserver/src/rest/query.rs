@@ -61,7 +61,8 @@ impl Query {
         let mut all = false;
         for value in self.all("dryRun") {
             if value != "All" {
-                let error = FieldError::not_supported("dryRun", &value.into(), &["All"]);
+                let given: Vec<&str> = self.all("dryRun").collect();
+                let error = FieldError::not_supported("dryRun", &given.into(), &["All"]);
                 return Err(Status::invalid("meta.k8s.io", "CreateOptions", "", &[error]));
             }
             all = true;

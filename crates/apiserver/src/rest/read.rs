@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use super::path::Place;
 use super::respond::{self, Body, ListMeta};
-use super::{Call, Query};
+use super::{Call, Query, shape};
 use crate::kinds::Resource;
 use crate::select::Selector;
 use crate::server::Server;
 use crate::status::{FieldError, Status, quoted};
 use crate::store::{Listed, Stored, key_of};
+use crate::table::Layout;
 
 /// One object, or 404.
 pub(crate) fn find(server: &Server, place: &Place) -> Result<Arc<Stored>, Status> {
@@ -29,6 +30,13 @@ pub(crate) fn get(server: &Server, place: &Place, call: &Call) -> Result<Respons
     let wanted = revision(&call.query)?;
     not_from_the_future(server, wanted)?;
     let object = find(server, place)?;
+    if let Some(include) = call.table()? {
+        let value = shape::served(&place.kind, &object.value);
+        let metadata = json!({"resourceVersion": object.revision.to_string()});
+        let layout = Layout::of(&place.kind);
+        let one = std::iter::once(&value);
+        return Ok(respond::json(200, &layout.table(&place.kind, metadata, one, include, true)));
+    }
     Ok(respond::stored(200, &place.kind, &object))
 }
 
@@ -80,8 +88,8 @@ impl Continue {
         let bytes = URL_SAFE_NO_PAD
             .decode(token.trim_end_matches('='))
             .map_err(|error| invalid(&error.to_string()))?;
-        let value: Value =
-            serde_json::from_slice(&bytes).map_err(|error| invalid(&error.to_string()))?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| invalid(&crate::patch::json_error(&bytes, &error)))?;
         match (value["v"].as_str(), value["rv"].as_u64(), value["start"].as_str()) {
             (Some("meta.k8s.io/v1"), Some(revision), Some(start)) if revision > 0 => {
                 Ok(Self { revision, start: start.to_owned() })
@@ -136,7 +144,7 @@ pub(crate) fn check_match(query: &Query, watch: bool) -> Result<(), Status> {
             forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
         }
         "Exact" | "NotOlderThan" => Ok(()),
-        other => Err(invalid_options(&[FieldError::not_supported(
+        other => Err(invalid_options(&[FieldError::not_one_of(
             field,
             &Value::from(other),
             &["Exact", "NotOlderThan", ""],
@@ -227,5 +235,11 @@ pub(crate) fn page(
 
 pub(crate) fn list(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
     let (meta, items) = page(server, place, call)?;
+    if let Some(include) = call.table()? {
+        let objects = items.iter().map(|item| &*item.value);
+        let layout = Layout::of(&place.kind);
+        let table = layout.table(&place.kind, meta.to_json(), objects, include, true);
+        return Ok(respond::json(200, &table));
+    }
     Ok(respond::list(place.kind.clone(), &meta, items))
 }

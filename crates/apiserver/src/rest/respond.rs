@@ -75,6 +75,21 @@ pub(crate) fn stored(code: u16, kind: &Kind, object: &Stored) -> Response<Body> 
     bytes(code, out)
 }
 
+/// Adds what the client should be warned about.
+pub(crate) fn with_warnings(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
+    for warning in warnings {
+        let escaped: String = warning
+            .chars()
+            .filter(|c| !c.is_control())
+            .flat_map(|c| if matches!(c, '"' | '\\') { vec!['\\', c] } else { vec![c] })
+            .collect();
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{escaped}\"").as_bytes()) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
 /// What is in a list beside its items.
 #[derive(Debug, Default)]
 pub(crate) struct ListMeta {
@@ -103,13 +118,22 @@ pub(crate) fn list(kind: Arc<Kind>, meta: &ListMeta, items: Vec<Arc<Stored>>) ->
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
         kind.list_kind,
         kind.api_version(),
-        meta.to_json()
+        meta_of(&kind, meta)
     );
     let chunks = ListChunks { kind, items, at: 0, head: Some(head.into_bytes()), done: false };
     let frames = stream::unfold(chunks, |mut chunks| async move {
         chunks.next().map(|chunk| (Ok(Frame::data(chunk)), chunks))
     });
     with_type(200, "application/json", StreamBody::new(frames.boxed()).boxed_unsync())
+}
+
+/// Lists of custom resources always say where they continue, if only with nothing.
+fn meta_of(kind: &Kind, meta: &ListMeta) -> Value {
+    let mut metadata = meta.to_json();
+    if matches!(kind.origin, Origin::Custom(_)) && meta.continues.is_none() {
+        metadata["continue"] = Value::from("");
+    }
+    metadata
 }
 
 struct ListChunks {

@@ -47,6 +47,7 @@ pub(crate) fn served(kind: &Kind, stored: &Value) -> Value {
     let mut value = stored.clone();
     if is_new_event(kind) {
         rename(&mut value, EVENT_NAMES.iter().copied());
+        drop_empty(&mut value, &["reportingController", "reportingInstance"]);
     }
     set_type(kind, &mut value);
     value
@@ -69,6 +70,11 @@ pub(crate) fn set_type(kind: &Kind, value: &mut Value) {
         object.insert("apiVersion".to_owned(), Value::from(kind.api_version()));
         object.insert("kind".to_owned(), Value::from(&*kind.kind));
     }
+}
+
+fn drop_empty(value: &mut Value, fields: &[&str]) {
+    let Some(object) = value.as_object_mut() else { return };
+    object.retain(|key, field| !(fields.contains(&key.as_str()) && field == ""));
 }
 
 fn rename<'a>(value: &mut Value, names: impl Iterator<Item = (&'a str, &'a str)>) {

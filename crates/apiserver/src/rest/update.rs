@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::path::Place;
 use super::respond::{self, Body};
 use super::{Call, create, meta, read, rules, shape};
+use crate::kinds::Origin;
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, Stored, body_of, key_of};
-use crate::strategy::{self, Part};
+use crate::store::{Expected, Lost, Operation, Stored, key_of};
+use crate::strategy;
 
 /// How often a write that lost a race is tried again before the client is told.
 const ATTEMPTS: usize = 16;
@@ -22,7 +23,7 @@ pub(crate) async fn replace(
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let dry_run = call.query.dry_run()?;
-    let (mut sent, _warnings) = rules::decode(&place.kind, call)?;
+    let (mut sent, warnings) = rules::decode(&place.kind, call)?;
     meta::check_type(&place.kind, &mut sent)?;
     check_names(place, &sent)?;
     meta::set_namespace(place, &mut sent)?;
@@ -39,7 +40,10 @@ pub(crate) async fn replace(
         check_revision(place, &given, &current)?;
         check_uid(place, meta::text(&sent, "uid"), &current)?;
         match write(server, place, call, &current, sent.clone(), dry_run).await? {
-            Some(written) => return Ok(respond::stored(200, &place.kind, &written)),
+            Some(written) => {
+                let response = respond::stored(200, &place.kind, &written);
+                return Ok(respond::with_warnings(response, &warnings));
+            }
             None if given.is_empty() => {}
             None => return Err(Status::modified(&place.kind.resource, &place.name)),
         }
@@ -58,7 +62,7 @@ pub(crate) async fn patch(
         let current = match read::find(server, place) {
             Ok(current) => current,
             Err(_) if applies && place.subresource.is_empty() => {
-                let mut object = rules::patch(place, call, None)?;
+                let (mut object, warnings) = rules::patch(server, place, call, None)?;
                 meta::check_type(&place.kind, &mut object)?;
                 check_names(place, &object)?;
                 meta::set_namespace(place, &mut object)?;
@@ -66,13 +70,16 @@ pub(crate) async fn patch(
                     // Somebody else was faster: then it is a change of theirs.
                     Err(status) if status.reason == "AlreadyExists" => continue,
                     Err(status) => return Err(status),
-                    Ok(created) => return Ok(respond::stored(201, &place.kind, &created)),
+                    Ok(created) => {
+                        let response = respond::stored(201, &place.kind, &created);
+                        return Ok(respond::with_warnings(response, &warnings));
+                    }
                 }
             }
             Err(status) => return Err(status),
         };
         let served = shape::served(&place.kind, &current.value);
-        let mut object = rules::patch(place, call, Some(&served))?;
+        let (mut object, warnings) = rules::patch(server, place, call, Some(&served))?;
         meta::check_type(&place.kind, &mut object)?;
         check_names(place, &object)?;
         meta::set_namespace(place, &mut object)?;
@@ -80,7 +87,8 @@ pub(crate) async fn patch(
         check_revision(place, meta::text(&object, "resourceVersion"), &current)?;
         check_uid(place, meta::text(&object, "uid"), &current)?;
         if let Some(written) = write(server, place, call, &current, object, dry_run).await? {
-            return Ok(respond::stored(200, &place.kind, &written));
+            let response = respond::stored(200, &place.kind, &written);
+            return Ok(respond::with_warnings(response, &warnings));
         }
     }
     Err(Status::modified(&place.kind.resource, &place.name))
@@ -125,9 +133,15 @@ fn check_uid(place: &Place, given: &str, current: &Stored) -> Result<(), Status>
     if given.is_empty() || given == current.uid() {
         return Ok(());
     }
-    let why = format!(
-        "Precondition failed: UID in precondition: {given}, UID in object meta: {}",
-        current.uid()
+    let resource = &place.kind.resource;
+    let directory = match &place.kind.origin {
+        Origin::BuiltIn => format!("/registry/{}", resource.plural),
+        Origin::Custom(_) => format!("/registry/{}/{}", resource.group, resource.plural),
+    };
+    let why = meta::failed_precondition(
+        &directory,
+        &current.key,
+        &format!("UID in precondition: {given}, UID in object meta: {}", current.uid()),
     );
     Err(Status::conflict(&place.kind.resource, &place.name, why))
 }
@@ -143,16 +157,14 @@ pub(crate) async fn write(
 ) -> Result<Option<Arc<Stored>>, Status> {
     let kind = &place.kind;
     let old = shape::served(kind, &current.value);
-    let part = if place.subresource == "status" { Part::Status } else { Part::Main };
     let mut new = object;
     if meta::text(&new, "name").is_empty() {
         meta::of(&mut new)?.insert("name".to_owned(), Value::from(place.name.as_str()));
     }
     meta::keep_system_fields(&old, &mut new)?;
-    strategy::prepare_for_update(kind, part, &old, &mut new);
-    let new = rules::admit_update(server, place, call, &old, new).await?;
-    let new = shape::to_stored(kind, new);
-    commit(server, place, current, new, dry_run)
+    let admitted = rules::admit(server, place, call, Some(&old), new, dry_run).await?;
+    let new = shape::to_stored(kind, admitted.object);
+    commit(server, place, current, new, admitted.quotas, dry_run)
 }
 
 /// Stores what an update made of an object, or removes it if the last finalizer went.
@@ -161,6 +173,7 @@ pub(crate) fn commit(
     place: &Place,
     current: &Arc<Stored>,
     mut new: Value,
+    quotas: Vec<Value>,
     dry_run: bool,
 ) -> Result<Option<Arc<Stored>>, Status> {
     let kind = &place.kind;
@@ -168,23 +181,28 @@ pub(crate) fn commit(
     let key = key_of(&place.namespace, &place.name);
     meta::of(&mut new)?
         .insert("resourceVersion".to_owned(), Value::from(current.revision.to_string()));
-    if new == current.value {
+    if new == *current.value {
         return Ok(Some(current.clone()));
     }
     let expected = Expected::Revision(current.revision);
     if dry_run {
-        let body = body_of(&new).into();
-        return Ok(Some(Arc::new(Stored { value: new, body, revision: current.revision, key })));
+        return Ok(Some(Arc::new(Stored::unsaved(key, new, current.revision))));
     }
     let removes = strategy::is_finished(kind, &current.value, &new);
-    let done = if removes {
-        server.store.remove_as(resource, &key, expected, new)
+    let mut writes = rules::quota_writes(quotas);
+    if writes.is_empty() {
+        let left = Some(&new).filter(|_| !removes);
+        writes = rules::released(server, kind, &place.namespace, &current.value, left);
+    }
+    let own = if removes {
+        Operation::remove(resource, &key, expected, Some(new))
     } else {
-        server.store.put(resource, &key, expected, new)
+        Operation::put(resource, &key, expected, new)
     };
-    match done {
-        Ok(stored) => Ok(Some(stored)),
-        Err(Lost::Missing) => Err(Status::not_found(&kind.resource, &place.name)),
-        Err(Lost::Changed | Lost::Exists) => Ok(None),
+    writes.insert(0, own);
+    match server.store.transact(writes) {
+        Ok(done) => Ok(done.into_iter().next()),
+        Err((0, Lost::Missing)) => Err(Status::not_found(&kind.resource, &place.name)),
+        Err(_) => Ok(None),
     }
 }

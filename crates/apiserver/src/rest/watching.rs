@@ -22,6 +22,7 @@ use crate::select::Selector;
 use crate::server::Server;
 use crate::status::Status;
 use crate::store::{Change, Stored};
+use crate::table::{Include, Layout};
 
 /// Changes that are taken from the history at once.
 const CHANGES_MAX: usize = 256;
@@ -59,6 +60,11 @@ pub(crate) fn watch(
         next_bookmark: Instant::now() + server.options.bookmark_interval,
         until: Instant::now() + lasts,
         over: false,
+        table: call.table()?.map(|include| Table {
+            layout: Layout::of(&place.kind),
+            include,
+            with_columns: true,
+        }),
     };
     let starts_with_state =
         if query.has("sendInitialEvents") { initial_events } else { revision == 0 };
@@ -87,6 +93,27 @@ struct Watch {
     next_bookmark: Instant,
     until: Instant,
     over: bool,
+    table: Option<Table>,
+}
+
+/// How a watch of tables writes its rows. Only the first has the columns.
+struct Table {
+    layout: Layout,
+    include: Include,
+    with_columns: bool,
+}
+
+impl Table {
+    fn write(&mut self, out: &mut Vec<u8>, event: &str, kind: &Kind, object: &Stored) {
+        let value = super::shape::served(kind, &object.value);
+        let metadata = json!({"resourceVersion": object.revision.to_string()});
+        let one = std::iter::once(&value);
+        let table = self.layout.table(kind, metadata, one, self.include, self.with_columns);
+        self.with_columns = false;
+        let event = json!({"type": event, "object": table});
+        out.extend_from_slice(event.to_string().as_bytes());
+        out.push(b'\n');
+    }
 }
 
 impl Watch {
@@ -131,7 +158,7 @@ impl Watch {
     fn write_initial(&mut self, out: &mut Vec<u8>) {
         while out.len() < PIECE_BYTES {
             let Some(object) = self.initial.pop() else { break };
-            write_event(out, "ADDED", &self.kind, &object);
+            self.write_event(out, "ADDED", &object);
         }
         if self.ends_initial && self.initial.is_empty() {
             self.ends_initial = false;
@@ -174,7 +201,7 @@ impl Watch {
     }
 
     /// An object that comes into the selection is added, one that leaves it deleted.
-    fn write_change(&self, out: &mut Vec<u8>, change: &Change) {
+    fn write_change(&mut self, out: &mut Vec<u8>, change: &Change) {
         if !self.namespace.is_empty() && change.after.namespace() != self.namespace {
             return;
         }
@@ -190,11 +217,18 @@ impl Watch {
             // It left the selection: clients get what they knew, with the revision of the change.
             if let Some(before) = &change.before {
                 let last = before.at_revision(change.revision);
-                write_event(out, event, &self.kind, &last);
+                self.write_event(out, event, &last);
                 return;
             }
         }
-        write_event(out, event, &self.kind, &change.after);
+        self.write_event(out, event, &change.after);
+    }
+
+    fn write_event(&mut self, out: &mut Vec<u8>, event: &str, object: &Stored) {
+        match &mut self.table {
+            Some(table) => table.write(out, event, &self.kind, object),
+            None => write_event(out, event, &self.kind, object),
+        }
     }
 }
 

@@ -181,12 +181,12 @@ impl<'a> Parser<'a> {
             return Ok(Requirement { key, test: Test::Exists });
         }
         let test = match self.next() {
-            "=" | "==" => Test::In(vec![self.value()?]),
-            "!=" => Test::NotIn(vec![self.value()?]),
-            "in" => Test::In(self.values()?),
-            "notin" => Test::NotIn(self.values()?),
+            "=" | "==" => Test::In(vec![self.value(&key)?]),
+            "!=" => Test::NotIn(vec![self.value(&key)?]),
+            "in" => Test::In(self.values(&key)?),
+            "notin" => Test::NotIn(self.values(&key)?),
             operator @ (">" | "<" | "gt" | "lt") => {
-                let value = self.value()?;
+                let value = self.value(&key)?;
                 let bound = value.parse().map_err(|_| {
                     format!(
                         "values[0][{key}]: Invalid value: {}: for 'Gt', 'Lt' operators, the value must be an integer",
@@ -207,19 +207,19 @@ impl<'a> Parser<'a> {
     }
 
     /// One value; `a=` selects the empty one.
-    fn value(&mut self) -> Result<String, String> {
+    fn value(&mut self, key: &str) -> Result<String, String> {
         match self.peek() {
             "" | "," => Ok(String::new()),
             word if is_word(word) => {
                 self.at += 1;
-                check_value(word)?;
+                check_value(key, 0, word)?;
                 Ok(word.to_owned())
             }
             other => Err(format!("found '{other}', expected: identifier")),
         }
     }
 
-    fn values(&mut self) -> Result<Vec<String>, String> {
+    fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
         let open = self.next();
         if open != "(" {
             return Err(format!("found '{open}' expected: '('"));
@@ -229,7 +229,7 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 word if is_word(word) => {
                     self.at += 1;
-                    check_value(word)?;
+                    check_value(key, values.len(), word)?;
                     values.push(word.to_owned());
                     match self.next() {
                         "," => {}
@@ -269,14 +269,14 @@ fn check_key(key: &str) -> Result<(), String> {
     if is_label_text(name) && !name.is_empty() {
         return Ok(());
     }
-    Err(format!("key: Invalid value: {}: {NAME_RULE}", quoted(key)))
+    Err(format!("<nil>: Invalid value: {}: {NAME_RULE}", quoted(key)))
 }
 
-fn check_value(value: &str) -> Result<(), String> {
+fn check_value(key: &str, at: usize, value: &str) -> Result<(), String> {
     if is_label_text(value) {
         return Ok(());
     }
-    Err(format!("values[0]: Invalid value: {}: {VALUE_RULE}", quoted(value)))
+    Err(format!("values[{at}][{key}]: Invalid value: {}: {VALUE_RULE}", quoted(value)))
 }
 
 fn is_label_text(text: &str) -> bool {

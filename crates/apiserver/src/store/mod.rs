@@ -5,16 +5,21 @@
 //! and swap: whoever writes says which revision it has read. Knows nothing of kinds, HTTP or what
 //! an object means.
 
+mod journal;
+mod log;
 mod object;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::kinds::Resource;
+use crate::status::Status;
+pub use journal::JournalError;
 pub use object::{Key, Stored, body_of, key_of, set_revision, write_typed};
 
 /// How much is remembered of what has changed, for each resource.
@@ -148,16 +153,55 @@ impl State {
 
 /// See the module's description.
 pub struct Store {
-    state: RwLock<State>,
+    state: Arc<RwLock<State>>,
     limits: HistoryLimits,
+    log: Option<log::Log>,
 }
+
+/// Revision 0 means "any" in requests, so nothing may ever carry it.
+const FIRST_REVISION: u64 = 1;
 
 impl Store {
     /// An empty store that forgets everything when it goes.
     pub fn in_memory(limits: HistoryLimits) -> Self {
-        // Revision 0 means "any" in requests, so nothing may ever carry it.
-        let state = State { revision: 1, ..State::default() };
-        Self { state: RwLock::new(state), limits }
+        let state = State { revision: FIRST_REVISION, ..State::default() };
+        Self { state: Arc::new(RwLock::new(state)), limits, log: None }
+    }
+
+    /// A store that is kept in a directory.
+    ///
+    /// # Errors
+    ///
+    /// If the directory cannot be used, is in use, or holds what cannot be read.
+    pub fn open(directory: &Path, limits: HistoryLimits) -> Result<Self, JournalError> {
+        let (disk, revision, objects) = log::recover(directory, FIRST_REVISION)?.split();
+        let mut state = State { revision, ..State::default() };
+        for (resource, object) in objects {
+            let collection = state.collection(&resource);
+            collection.objects.insert(object.key.clone(), Arc::new(object));
+        }
+        let state = Arc::new(RwLock::new(state));
+        let log = Some(log::Log::start(disk, state.clone(), revision));
+        Ok(Self { state, limits, log })
+    }
+
+    /// Waits until everything that has been written so far is safe.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made safe, with the reason.
+    pub async fn settled(&self) -> Result<(), Status> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let revision = self.revision();
+        let mut durable = log.durable();
+        let reached = durable
+            .wait_for(|durable| durable.revision >= revision || durable.failed.is_some())
+            .await;
+        match reached {
+            Ok(durable) if durable.revision >= revision => Ok(()),
+            Ok(durable) => Err(Status::internal(durable.failed.as_deref().unwrap_or_default())),
+            Err(_) => Err(Status::internal("the store is closed")),
+        }
     }
 
     // A panic while the lock is held is not possible between two steps of one write, so what a
@@ -240,7 +284,8 @@ impl Store {
         limit: usize,
     ) -> Result<Changes, TooOld> {
         let state = self.read();
-        let through = state.revision;
+        // What is not on disk yet may still be lost, so nobody is told of it.
+        let through = self.log.as_ref().map_or(state.revision, |log| log.durable_revision());
         let Some(collection) = state.collections.get(resource) else {
             return Ok(Changes { changes: Vec::new(), through: through.max(revision) });
         };
@@ -248,9 +293,11 @@ impl Store {
             return Err(TooOld { oldest: collection.complete_after });
         }
         let first = collection.history.partition_point(|change| change.revision <= revision);
+        let end = collection.history.partition_point(|change| change.revision <= through);
+        let known = end.saturating_sub(first);
         let changes: Vec<Arc<Change>> =
-            collection.history.iter().skip(first).take(limit).cloned().collect();
-        let all = first + changes.len() == collection.history.len();
+            collection.history.iter().skip(first).take(known.min(limit)).cloned().collect();
+        let all = changes.len() == known;
         let through = match changes.last() {
             Some(last) if !all => last.revision,
             _ => through.max(revision),
@@ -272,19 +319,9 @@ impl Store {
         resource: &Resource,
         key: &Key,
         expected: Expected,
-        mut value: Value,
+        value: Value,
     ) -> Result<Arc<Stored>, Lost> {
-        let mut state = self.write();
-        let revision = state.revision + 1;
-        let collection = state.collection(resource);
-        let before = collection.objects.get(key).cloned();
-        check(before.as_deref(), expected)?;
-        set_revision(&mut value, revision);
-        let after = Arc::new(Stored::new(key.clone(), value, revision));
-        collection.objects.insert(key.clone(), after.clone());
-        let change = Change { revision, before, after: after.clone(), deleted: false };
-        self.record(&mut state, resource, change);
-        Ok(after)
+        self.one(Operation::put(resource, key, expected, value))
     }
 
     /// Removes an object.
@@ -294,7 +331,7 @@ impl Store {
         key: &Key,
         expected: Expected,
     ) -> Result<Arc<Stored>, Lost> {
-        self.take(resource, key, expected, None)
+        self.one(Operation::remove(resource, key, expected, None))
     }
 
     /// Removes an object whose last state is not stored before it goes.
@@ -305,39 +342,111 @@ impl Store {
         expected: Expected,
         last: Value,
     ) -> Result<Arc<Stored>, Lost> {
-        self.take(resource, key, expected, Some(last))
+        self.one(Operation::remove(resource, key, expected, Some(last)))
     }
 
-    fn take(
-        &self,
-        resource: &Resource,
-        key: &Key,
-        expected: Expected,
-        last: Option<Value>,
-    ) -> Result<Arc<Stored>, Lost> {
+    fn one(&self, operation: Operation) -> Result<Arc<Stored>, Lost> {
+        let mut done = self.transact(vec![operation]).map_err(|(_, lost)| lost)?;
+        done.pop().ok_or(Lost::Missing)
+    }
+
+    /// Does all of some operations on different objects, or none. What each object has become is
+    /// returned in their order; of removed ones, their last state.
+    ///
+    /// # Errors
+    ///
+    /// With the first operation that could not be done, and why.
+    pub fn transact(&self, operations: Vec<Operation>) -> Result<Vec<Arc<Stored>>, (usize, Lost)> {
         let mut state = self.write();
-        let revision = state.revision + 1;
-        let collection = state.collection(resource);
-        let before = collection.objects.get(key).cloned();
-        check(before.as_deref(), expected)?;
-        let Some(before) = before else { return Err(Lost::Missing) };
-        collection.objects.remove(key);
-        let mut value = last.unwrap_or_else(|| before.value.clone());
-        set_revision(&mut value, revision);
-        let after = Arc::new(Stored::new(key.clone(), value, revision));
-        let change = Change { revision, before: Some(before), after: after.clone(), deleted: true };
-        self.record(&mut state, resource, change);
-        Ok(after)
+        for (at, operation) in operations.iter().enumerate() {
+            let collection = state.collection(&operation.resource);
+            let before = collection.objects.get(&operation.key);
+            check(before.map(|stored| &**stored), operation.expected)
+                .and_then(|()| match (before, &operation.what) {
+                    (None, What::Remove(_)) => Err(Lost::Missing),
+                    _ => Ok(()),
+                })
+                .map_err(|lost| (at, lost))?;
+        }
+        let mut done = Vec::with_capacity(operations.len());
+        let mut entries = Vec::with_capacity(operations.len());
+        for operation in operations {
+            let entry = carry_out(&mut state, operation);
+            done.push(entry.change.after.clone());
+            entries.push(entry);
+        }
+        if let Some(log) = &self.log {
+            log.append(&entries);
+        }
+        for entry in entries {
+            let revision = entry.change.revision;
+            state.collection(&entry.resource).remember(entry.change, self.limits);
+            if self.log.is_none() {
+                entry.changed.send_replace(revision);
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// One part of a transaction.
+#[derive(Debug)]
+pub struct Operation {
+    resource: Resource,
+    key: Key,
+    expected: Expected,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Put(Value),
+    /// With the last state, if it differs from what is stored.
+    Remove(Option<Value>),
+}
+
+impl Operation {
+    /// Writes an object.
+    pub fn put(resource: &Resource, key: &Key, expected: Expected, value: Value) -> Self {
+        Self { resource: resource.clone(), key: key.clone(), expected, what: What::Put(value) }
     }
 
-    fn record(&self, state: &mut State, resource: &Resource, change: Change) {
-        let revision = change.revision;
-        state.revision = revision;
-        let limits = self.limits;
-        let collection = state.collection(resource);
-        collection.remember(Arc::new(change), limits);
-        collection.changed.send_replace(revision);
+    /// Removes an object; `last` is its last state where that is not stored.
+    pub fn remove(resource: &Resource, key: &Key, expected: Expected, last: Option<Value>) -> Self {
+        Self { resource: resource.clone(), key: key.clone(), expected, what: What::Remove(last) }
     }
+}
+
+/// A change and who is to be told.
+struct Entry {
+    resource: Resource,
+    change: Arc<Change>,
+    changed: Arc<watch::Sender<u64>>,
+}
+
+/// Does an operation that has been checked.
+fn carry_out(state: &mut State, operation: Operation) -> Entry {
+    let Operation { resource, key, what, .. } = operation;
+    let revision = state.revision + 1;
+    let collection = state.collection(&resource);
+    let before = collection.objects.get(&key).cloned();
+    let (mut value, deleted) = match what {
+        What::Put(value) => (value, false),
+        What::Remove(last) => {
+            let stored = || before.as_ref().map(|stored| Value::clone(&stored.value));
+            (last.or_else(stored).unwrap_or_default(), true)
+        }
+    };
+    set_revision(&mut value, revision);
+    let after = Arc::new(Stored::new(key.clone(), value, revision));
+    if deleted {
+        collection.objects.remove(&key);
+    } else {
+        collection.objects.insert(key, after.clone());
+    }
+    let changed = collection.changed.clone();
+    state.revision = revision;
+    Entry { resource, change: Arc::new(Change { revision, before, after, deleted }), changed }
 }
 
 fn check(before: Option<&Stored>, expected: Expected) -> Result<(), Lost> {

@@ -23,7 +23,7 @@ pub fn key_of(namespace: &str, name: &str) -> Key {
 #[derive(Debug)]
 pub struct Stored {
     /// The whole object.
-    pub value: Value,
+    pub value: Arc<Value>,
     /// Its JSON without `apiVersion` and `kind`.
     pub body: Bytes,
     /// The revision that wrote it, also in its `metadata.resourceVersion`.
@@ -36,12 +36,17 @@ impl Stored {
     /// Takes a value that already carries the revision in its metadata.
     pub(super) fn new(key: Key, value: Value, revision: u64) -> Self {
         let body = Bytes::from(body_of(&value));
-        Self { value, body, revision, key }
+        Self { value: Arc::new(value), body, revision, key }
+    }
+
+    /// What a write would have stored, had it not been a trial.
+    pub fn unsaved(key: Key, value: Value, revision: u64) -> Self {
+        Self::new(key, value, revision)
     }
 
     /// The same object under another revision.
     pub fn at_revision(&self, revision: u64) -> Self {
-        let mut value = self.value.clone();
+        let mut value = Value::clone(&self.value);
         set_revision(&mut value, revision);
         Self::new(self.key.clone(), value, revision)
     }
