@@ -24,8 +24,8 @@ mod server;
 pub mod status;
 pub mod store;
 mod strategy;
-pub mod validate;
 mod table;
+pub mod validate;
 
 pub use identity::Token;
 pub use rest::Body;
