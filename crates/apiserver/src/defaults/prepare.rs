@@ -9,7 +9,11 @@ use super::{default, default_text, has, pod, text, with, within};
 use crate::kinds::{Kind, Origin};
 
 /// Kinds that have a status but keep what is sent in it when they are created.
-const KEEPS_STATUS: [(&str, &str); 2] = [("", "nodes"), ("", "persistentvolumes")];
+const KEEPS_STATUS: [(&str, &str); 3] = [
+    ("", "nodes"),
+    ("", "persistentvolumes"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+];
 
 /// Kinds without a generation.
 const NO_GENERATION: [(&str, &str); 10] = [
@@ -289,11 +293,7 @@ fn differs(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) -> b
     let deleting = |map: &Map<String, Value>| {
         map.get("metadata").is_some_and(|m| m.get("deletionTimestamp").is_some())
     };
-    let annotations =
-        |map: &Map<String, Value>| map.get("metadata").and_then(|m| m.get("annotations")).cloned();
-    old.get("spec") != new.get("spec")
-        || deleting(old) != deleting(new)
-        || (id(kind) == ("apps", "deployments") && annotations(old) != annotations(new))
+    old.get("spec") != new.get("spec") || deleting(old) != deleting(new)
 }
 
 fn update_object(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String, Value>) {
