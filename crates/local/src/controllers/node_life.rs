@@ -258,7 +258,7 @@ async fn mark_unready(
     let change = json!({
         "metadata": { "uid": pod.metadata.uid },
         "status": { "conditions": [{
-            "type": "Ready", "status": "False", "reason": "NodeNotReady",
+            "type": "Ready", "status": "False", "reason": "NodeNotReady", "message": null,
             "lastTransitionTime": Time(whole_seconds(now)),
         }] },
     });

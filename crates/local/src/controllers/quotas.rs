@@ -26,6 +26,9 @@ use super::pods::is_finished;
 /// Everything is counted anew so often, as Kubernetes does it.
 const ANEW_EVERY: Duration = Duration::from_secs(300);
 
+/// By then everything that was admitted before is seen.
+const SETTLES_IN: Duration = Duration::from_secs(2);
+
 const POD_LEVEL: PodLevelResources = PodLevelResources::HonouredIfEmptyToo;
 
 /// Objects that quotas count under a name of their own, beside `count/…`.
@@ -158,7 +161,18 @@ pub(super) fn used(
 pub(super) fn wire(context: &Context, kinds: &Kinds, queue: &Queue) {
     let views = &context.views;
     let to = queue.clone();
-    views.quotas.on_change(move |change| to.add(change.key.clone()));
+    views.quotas.on_change(move |change| {
+        // What the API server has counted up is not counted again before the pods are seen.
+        let spec = |quota: &Arc<ResourceQuota>| quota.spec.clone();
+        let known = change.old.as_ref().map(spec) == change.new.as_ref().map(spec);
+        let hard = |quota: &Arc<ResourceQuota>| {
+            let status = quota.status.as_ref().and_then(|status| status.hard.as_ref());
+            status == quota.spec.as_ref().and_then(|spec| spec.hard.as_ref())
+        };
+        if !known || !change.new.as_ref().is_none_or(hard) {
+            to.add(change.key.clone());
+        }
+    });
     let (to, quotas) = (queue.clone(), Arc::clone(&views.quotas));
     views.pods.on_change(move |change| {
         // Only what is given back: the rest the API server has counted already.
@@ -197,6 +211,8 @@ pub(super) async fn reconcile(
     if quota.status.as_ref() != Some(&status) {
         let written = ResourceQuota { status: Some(status), ..(*quota).clone() };
         context.write_status(&views.quotas, &written).await?;
+        // Something may have been admitted that was not seen yet.
+        return Ok(Some(SETTLES_IN));
     }
     Ok(Some(ANEW_EVERY))
 }
