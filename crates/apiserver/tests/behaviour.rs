@@ -408,3 +408,45 @@ async fn a_deleted_namespace_empties_itself_and_goes() {
     assert_eq!(ask(&server, "GET", "/api/v1/namespaces/team", Value::Null).await.0, 404);
     assert_eq!(ask(&server, "GET", maps, Value::Null).await.1["items"], json!([]));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: run it alone, with --ignored --nocapture"]
+#[allow(clippy::print_stdout, reason = "the figures are what it is for")]
+async fn how_fast_it_is() {
+    let server = server();
+    let pods = "/api/v1/namespaces/default/pods";
+    let begun = std::time::Instant::now();
+    for at in 0..10_000 {
+        let pod = json!({
+            "metadata": {"name": format!("p{at}"), "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": {
+                "requests": {"cpu": "1", "nvidia.com/gpu": "1"},
+                "limits": {"cpu": "1", "nvidia.com/gpu": "1"},
+            }}]},
+        });
+        assert_eq!(ask(&server, "POST", pods, pod).await.0, 201);
+    }
+    println!("10,000 pods created in {:?}", begun.elapsed());
+    let begun = std::time::Instant::now();
+    for at in 0..4_000 {
+        let binding = json!({
+            "metadata": {"name": format!("p{at}")},
+            "target": {"kind": "Node", "name": format!("n{}", at % 1000)},
+        });
+        let path = format!("{pods}/p{at}/binding");
+        assert_eq!(ask(&server, "POST", &path, binding).await.0, 201);
+    }
+    println!("4,000 pods bound in {:?}", begun.elapsed());
+    let begun = std::time::Instant::now();
+    let response = send(&server, "GET", "/api/v1/pods", &[], Vec::new()).await;
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    println!("10,000 pods listed in {:?}: {} bytes", begun.elapsed(), bytes.len());
+    let path = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
+    let begun = std::time::Instant::now();
+    let (_, list) = ask(&server, "GET", path, Value::Null).await;
+    println!(
+        "{} pods of a node found in {:?}",
+        list["items"].as_array().unwrap().len(),
+        begun.elapsed()
+    );
+}

@@ -6,7 +6,7 @@
 
 mod chain;
 mod limits;
-mod node;
+pub(crate) mod node;
 mod pod;
 mod priority;
 pub mod quota;
@@ -104,7 +104,6 @@ pub fn mutate(
     object: &mut Value,
     view: &(impl View + ?Sized),
 ) -> Result<(), Status> {
-    node::mutate(request, object);
     limits::mutate(request, object, view)?;
     priority::mutate(request, object, view)?;
     pod::mutate(request, object);

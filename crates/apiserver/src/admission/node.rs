@@ -2,15 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Operation, Request};
-
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// Taints a new node, as the real server's `TaintNodesByCondition` does.
-pub(super) fn mutate(request: &Request<'_>, node: &mut Value) {
-    if request.operation != Operation::Create || !request.is_about("", "nodes") {
-        return;
-    }
+pub(crate) fn taint(node: &mut Value) {
     if !node["spec"].is_object() {
         node["spec"] = json!({});
     }

@@ -73,6 +73,9 @@ pub(crate) async fn admit(
     if old.is_none() && place.kind.stored_as == crd::definitions() {
         crd::prepare(&mut object);
     }
+    if old.is_none() && place.kind.is("", "nodes") {
+        admission::node::taint(&mut object);
+    }
     let field_manager = call.field_manager();
     // A patch of the object itself has recorded its manager already.
     let records = call.method != Method::PATCH || place.subresource == "scale";
