@@ -5,15 +5,17 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// What a node exporter says of a node: zones, what they have, how far apart they are.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeResourceTopology {
-    /// [`Self::API_VERSION`].
+    /// `topology.node.k8s.io/v1alpha2`.
     pub api_version: String,
-    /// [`Self::KIND`].
+    /// `NodeResourceTopology`.
     pub kind: String,
     /// Its name is the node's.
     pub metadata: ObjectMeta,
@@ -26,11 +28,6 @@ pub struct NodeResourceTopology {
 }
 
 impl NodeResourceTopology {
-    /// The version this is.
-    pub const API_VERSION: &'static str = "topology.node.k8s.io/v1alpha2";
-    /// The kind this is.
-    pub const KIND: &'static str = "NodeResourceTopology";
-
     /// The value of an attribute.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let found = self.attributes.iter().find(|attribute| attribute.name == name)?;
@@ -38,8 +35,71 @@ impl NodeResourceTopology {
     }
 }
 
+impl Resource for NodeResourceTopology {
+    const API_VERSION: &'static str = "topology.node.k8s.io/v1alpha2";
+    const GROUP: &'static str = "topology.node.k8s.io";
+    const KIND: &'static str = "NodeResourceTopology";
+    const VERSION: &'static str = "v1alpha2";
+    const URL_PATH_SEGMENT: &'static str = "noderesourcetopologies";
+    type Scope = ClusterResourceScope;
+}
+
+impl Metadata for NodeResourceTopology {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The definition of the kind, for clusters where nobody else has brought it.
+pub fn definition() -> Value {
+    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let list = json!({ "type": "array", "items": open });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "noderesourcetopologies.topology.node.k8s.io",
+            // The group belongs to Kubernetes; this says who agreed to it.
+            "annotations": {
+                "api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870",
+            },
+        },
+        "spec": {
+            "group": "topology.node.k8s.io",
+            "names": {
+                "kind": "NodeResourceTopology",
+                "listKind": "NodeResourceTopologyList",
+                "plural": "noderesourcetopologies",
+                "shortNames": ["node-res-topo"],
+                "singular": "noderesourcetopology",
+            },
+            "scope": "Cluster",
+            "versions": [{
+                "name": "v1alpha2",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "required": ["zones"],
+                    "properties": {
+                        "topologyPolicies": { "type": "array", "items": { "type": "string" } },
+                        "attributes": list,
+                        "zones": list,
+                    },
+                }},
+            }],
+        },
+    })
+}
+
 /// A part of a node.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Zone {
     /// Such as `node-0`.
@@ -58,7 +118,7 @@ pub struct Zone {
 }
 
 /// How far a zone is.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Cost {
     /// The other zone.
@@ -68,7 +128,7 @@ pub struct Cost {
 }
 
 /// Something known under a name.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Attribute {
     /// The name.
@@ -78,7 +138,7 @@ pub struct Attribute {
 }
 
 /// How much of a resource a zone has.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ZoneResource {
     /// Such as `cpu` or `nvidia.com/gpu`.

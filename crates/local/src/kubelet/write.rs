@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::topology::NodeResourceTopology;
+use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -252,8 +253,8 @@ impl Pen {
             answer => return answer.map(|_| ()),
         }
         let mut object = content.clone();
-        object["apiVersion"] = json!(NodeResourceTopology::API_VERSION);
-        object["kind"] = json!(NodeResourceTopology::KIND);
+        object["apiVersion"] = json!(<NodeResourceTopology as Resource>::API_VERSION);
+        object["kind"] = json!(<NodeResourceTopology as Resource>::KIND);
         object["metadata"] = json!({ "name": node });
         match serde_json::from_value::<DynamicObject>(object) {
             Ok(object) => api.create(&PostParams::default(), &object).await.map(|_| ()),

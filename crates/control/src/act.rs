@@ -1,0 +1,245 @@
+//! What the core wants done, as calls to the API.
+//!
+//! Owns requests, their time limits, and what their answers mean. Must not decide anything: every answer
+//! goes back to the core, also that there was none.
+
+mod claims;
+pub(crate) mod fence;
+mod requests;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1 as core;
+use kube::Client;
+use kube::api::Api;
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use crate::core::{BindOrder, BindOutcome, Done, Effect, EvictOutcome, Eviction, News, Told};
+use crate::lease::{AnnounceError, Leadership, PodRef};
+use crate::metrics::Metrics;
+use crate::standings::Standing;
+use crate::watch::{SchedulerNames, seen_pod};
+
+/// A single call may take so long.
+const CALL: Duration = Duration::from_secs(10);
+
+/// Between two looks at a pod that could not be seen.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What comes back.
+#[derive(Debug)]
+pub(crate) enum Back {
+    /// An outcome.
+    Done(Done),
+    /// News of a pod that was looked at.
+    News(News),
+    /// A status could not be written.
+    Unwritten(&'static str, Arc<str>),
+    /// We may not go on.
+    Lost,
+}
+
+/// Whoever carries effects out.
+#[derive(Clone)]
+pub(crate) struct Actor {
+    client: Client,
+    leadership: Arc<Leadership>,
+    names: SchedulerNames,
+    identity: Arc<str>,
+    metrics: Metrics,
+    back: mpsc::UnboundedSender<Back>,
+}
+
+impl Actor {
+    pub(crate) fn new(
+        client: Client,
+        leadership: Arc<Leadership>,
+        (names, identity): (SchedulerNames, Arc<str>),
+        metrics: Metrics,
+        back: mpsc::UnboundedSender<Back>,
+    ) -> Self {
+        Self { client, leadership, names, identity, metrics, back }
+    }
+
+    /// Begins to carry out an effect. `annotation` is what is written on a pod that is bound.
+    pub(crate) fn carry_out(&self, effect: Effect, annotation: Option<Arc<str>>) {
+        let actor = self.clone();
+        match effect {
+            Effect::Settled(pods) => actor.leadership.settle(pods),
+            Effect::Announce(pods) => drop(tokio::spawn(async move { actor.announce(pods).await })),
+            Effect::Bind(order) => {
+                drop(tokio::spawn(async move { actor.bind(*order, annotation).await }))
+            }
+            Effect::Look(pod) => drop(tokio::spawn(async move { actor.look(&pod).await })),
+            Effect::Evict(order) => drop(tokio::spawn(async move { actor.evict(order).await })),
+            Effect::Tell(told) => drop(tokio::spawn(async move { actor.tell(told).await })),
+        }
+    }
+
+    /// Nobody listens any more when we have stopped.
+    fn send(&self, back: Back) {
+        drop(self.back.send(back));
+    }
+
+    async fn announce(&self, pods: Vec<PodRef>) {
+        loop {
+            match self.leadership.announce(pods.clone()).await {
+                Ok(()) => return self.send(Back::Done(Done::Announced)),
+                // What is settled leaves the list with the next renewal.
+                Err(AnnounceError::Full { .. }) => tokio::time::sleep(LOOK_AGAIN / 10).await,
+                Err(AnnounceError::Lost(why)) => {
+                    debug!(%why, "nothing more is announced");
+                    return self.send(Back::Lost);
+                }
+            }
+        }
+    }
+
+    async fn bind(&self, order: BindOrder, annotation: Option<Arc<str>>) {
+        let started = Instant::now();
+        let outcome = match claims::prepare(&self.client, &order).await {
+            Ok(()) => self.post_binding(&order, annotation.as_deref()).await,
+            Err(outcome) => outcome,
+        };
+        let result = match outcome {
+            BindOutcome::Bound => "bound",
+            BindOutcome::Conflict => "conflict",
+            BindOutcome::Gone => "gone",
+            BindOutcome::Busy => "busy",
+            BindOutcome::Refused => "refused",
+            BindOutcome::Unknown => "unknown",
+        };
+        self.metrics.bound(result, started.elapsed());
+        self.send(Back::Done(Done::Bound(order.pod.uid, outcome)));
+    }
+
+    async fn post_binding(&self, order: &BindOrder, annotation: Option<&str>) -> BindOutcome {
+        let Some(request) = requests::binding(order, annotation) else {
+            return BindOutcome::Refused;
+        };
+        let code = self.call(request, "create", "pods/binding").await;
+        match code {
+            Ok(_) => BindOutcome::Bound,
+            Err(Some((409, _))) => BindOutcome::Conflict,
+            Err(Some((404, _))) => BindOutcome::Gone,
+            Err(Some((429, _))) => BindOutcome::Busy,
+            Err(Some((code @ 400..=499, message))) => {
+                warn!(pod = %order.pod.name, code, message, "a binding was refused");
+                BindOutcome::Refused
+            }
+            Err(Some((code, message))) => {
+                debug!(pod = %order.pod.name, code, message, "a binding failed, or not");
+                BindOutcome::Unknown
+            }
+            Err(None) => BindOutcome::Unknown,
+        }
+    }
+
+    /// Makes a call whose answer does not matter. The error is the API's code and message, or nothing if
+    /// there was no answer.
+    async fn call(
+        &self,
+        request: http::Request<Vec<u8>>,
+        verb: &'static str,
+        resource: &'static str,
+    ) -> Result<String, Option<(u16, String)>> {
+        let answer = tokio::time::timeout(CALL, self.client.request_text(request)).await;
+        let (result, code) = match answer {
+            Ok(Ok(text)) => (Ok(text), 200),
+            Ok(Err(kube::Error::Api(status))) => {
+                let code = status.code;
+                (Err(Some((code, status.message.clone()))), code)
+            }
+            Ok(Err(error)) => {
+                debug!(verb, resource, %error, "a call failed");
+                (Err(None), 0)
+            }
+            Err(_) => (Err(None), 0),
+        };
+        self.metrics.called(verb, resource, code);
+        result
+    }
+
+    /// Looks at a pod until it was seen or is gone.
+    async fn look(&self, pod: &PodRef) {
+        let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        while !self.back.is_closed() {
+            let seen = tokio::time::timeout(CALL, api.get_opt(&pod.name)).await;
+            self.metrics.called("get", "pods", if matches!(seen, Ok(Ok(_))) { 200 } else { 0 });
+            match seen {
+                Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == Some(&*pod.uid) => {
+                    match seen_pod(&found, &self.names) {
+                        Ok(seen) => self.send(Back::News(News::Pod(Box::new(seen)))),
+                        Err(problem) => {
+                            warn!(problem, "a pod cannot be read any more");
+                            self.send(Back::News(News::PodGone(pod.uid.clone())));
+                        }
+                    }
+                    return;
+                }
+                Ok(Ok(_)) => return self.send(Back::News(News::PodGone(pod.uid.clone()))),
+                Ok(Err(_)) | Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    /// Evicts a pod by the eviction API, which heeds disruption budgets; then its condition says why. Not
+    /// before: a pod that a budget keeps would say that it is about to go, and the API writes a reason of
+    /// its own over ours.
+    async fn evict(&self, order: Eviction) {
+        let answer = self.call(requests::eviction(&order.pod), "create", "pods/eviction").await;
+        let (outcome, result) = match answer {
+            Ok(_) | Err(Some((404 | 409, _))) => (EvictOutcome::Going, "going"),
+            Err(Some((429, message))) => {
+                debug!(pod = %order.pod.name, message, "an eviction is blocked");
+                (EvictOutcome::Blocked, "blocked")
+            }
+            Err(Some((code, message))) => {
+                warn!(pod = %order.pod.name, code, message, "an eviction failed");
+                (EvictOutcome::Blocked, "failed")
+            }
+            Err(None) => (EvictOutcome::Unknown, "unknown"),
+        };
+        self.metrics.evicted("eviction", result);
+        if outcome == EvictOutcome::Going {
+            // Of a pod that is gone already nobody needs to be told.
+            drop(self.call(requests::disruption_target(&order), "patch", "pods/status").await);
+            let note = requests::evicted_event(&order, &self.identity);
+            drop(self.call(note, "create", "events").await);
+        }
+        self.send(Back::Done(Done::Evicted(order.pod.uid, outcome)));
+    }
+
+    /// Writes the status of an object of ours.
+    pub(crate) fn show(&self, standing: Standing) {
+        let actor = self.clone();
+        tokio::spawn(async move {
+            let Standing { plural, name, .. } = &standing;
+            match actor.call(requests::standing(&standing), "patch", plural).await {
+                Ok(_) | Err(Some((404, _))) => {}
+                Err(why) => {
+                    debug!(plural, %name, ?why, "a status was not written");
+                    actor.send(Back::Unwritten(plural, name.clone()));
+                }
+            }
+        });
+    }
+
+    async fn tell(&self, told: Told) {
+        let written = match requests::status(&told) {
+            None => true,
+            Some(request) => {
+                let answer = self.call(request, "patch", "pods/status").await;
+                // Of a pod that is gone nobody needs to be told.
+                matches!(answer, Ok(_) | Err(Some((404 | 409, _))))
+            }
+        };
+        if let Some(note) = told.event.as_ref().filter(|_| written) {
+            let event = requests::event(&told.pod, note, &self.identity);
+            drop(self.call(event, "create", "events").await);
+        }
+        self.send(Back::Done(Done::Told(told.pod.uid, written)));
+    }
+}

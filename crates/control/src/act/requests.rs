@@ -1,0 +1,187 @@
+//! The requests, as the API wants them.
+//!
+//! Owns paths, bodies and content types. Must not know what becomes of them.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::core::{BindOrder, EventNote, Eviction, Told};
+use crate::lease::PodRef;
+use crate::placement::PLACEMENT;
+use crate::standings::Standing;
+
+/// Who says so, in events and field managers.
+const MANAGER: &str = "berth";
+
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// The longest note that an event can have.
+const NOTE_MAX_BYTES: usize = 1_024;
+
+/// So much of a pod's name is in the name of an event about it.
+const NAME_MAX_BYTES: usize = 230;
+
+fn request(method: http::Method, path: String, kind: &str, body: &Value) -> http::Request<Vec<u8>> {
+    let mut request = http::Request::new(body.to_string().into_bytes());
+    *request.method_mut() = method;
+    if let Ok(uri) = path.parse() {
+        *request.uri_mut() = uri;
+    }
+    if let Ok(kind) = http::HeaderValue::from_str(kind) {
+        request.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    }
+    request
+}
+
+fn pod_path(pod: &PodRef, subresource: &str) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}/{subresource}", pod.namespace, pod.name)
+}
+
+/// The binding of a pod as it was when it was last seen.
+pub(super) fn binding(
+    order: &BindOrder,
+    annotation: Option<&str>,
+) -> Option<http::Request<Vec<u8>>> {
+    // Without a version the API would bind whatever has become of the pod.
+    let version = Some(order.version).filter(|version| *version > 0)?;
+    let mut body = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": order.pod.name,
+            "namespace": order.pod.namespace,
+            "uid": order.pod.uid,
+            "resourceVersion": version.to_string(),
+        },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": order.binding.node },
+    });
+    if let (Some(text), Some(meta)) = (annotation, body.get_mut("metadata")) {
+        meta["annotations"] = json!({ PLACEMENT: text });
+    }
+    let path = pod_path(&order.pod, "binding");
+    Some(request(http::Method::POST, path, JSON, &body))
+}
+
+/// The condition of a pod that is about to be evicted.
+pub(super) fn disruption_target(order: &Eviction) -> http::Request<Vec<u8>> {
+    let condition = json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": order.why,
+        "message": why(order),
+        "lastTransitionTime": now(),
+    });
+    let body =
+        json!({ "metadata": { "uid": order.pod.uid }, "status": { "conditions": [condition] } });
+    let path = format!("{}?fieldManager={MANAGER}", pod_path(&order.pod, "status"));
+    request(http::Method::PATCH, path, STRATEGIC, &body)
+}
+
+fn why(order: &Eviction) -> &'static str {
+    match order.waiting {
+        Some(_) => "berth: makes room for a pod that goes first",
+        None => "berth: its gang cannot start as a whole",
+    }
+}
+
+/// The eviction of a pod, with its own grace period.
+pub(super) fn eviction(pod: &PodRef) -> http::Request<Vec<u8>> {
+    let body = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": pod.name, "namespace": pod.namespace },
+        "deleteOptions": { "preconditions": { "uid": pod.uid } },
+    });
+    request(http::Method::POST, pod_path(pod, "eviction"), JSON, &body)
+}
+
+/// How a pod stands, if there is anything to write.
+pub(super) fn status(told: &Told) -> Option<http::Request<Vec<u8>>> {
+    let mut status = json!({});
+    if let Some(condition) = &told.condition {
+        status["conditions"] = json!([{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": now(),
+        }]);
+    }
+    if let Some(nominated) = &told.nominated {
+        status["nominatedNodeName"] = json!(nominated);
+    }
+    if told.condition.is_none() && told.nominated.is_none() {
+        return None;
+    }
+    // The UID: another pod of the same name is not meant.
+    let body = json!({ "metadata": { "uid": told.pod.uid }, "status": status });
+    let path = format!("{}?fieldManager={MANAGER}", pod_path(&told.pod, "status"));
+    Some(request(http::Method::PATCH, path, STRATEGIC, &body))
+}
+
+/// The status of an object of ours.
+pub(super) fn standing(standing: &Standing) -> http::Request<Vec<u8>> {
+    let Standing { plural, name, status } = standing;
+    let path = format!("/apis/berth.dev/v1alpha1/{plural}/{name}/status?fieldManager={MANAGER}");
+    request(http::Method::PATCH, path, MERGE, &json!({ "status": status }))
+}
+
+/// A touch that changes nothing but the pod's resource version.
+pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
+    let annotations = json!({ "berth.dev/fenced-by": by });
+    let body = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
+    let path =
+        format!("/api/v1/namespaces/{}/pods/{}?fieldManager={MANAGER}", pod.namespace, pod.name);
+    request(http::Method::PATCH, path, STRATEGIC, &body)
+}
+
+/// An event about a pod.
+pub(super) fn event(pod: &PodRef, note: &EventNote, identity: &str) -> http::Request<Vec<u8>> {
+    let kind = if note.warning { "Warning" } else { "Normal" };
+    recorded(pod, (kind, note.reason, "Scheduling"), &note.note, identity)
+}
+
+/// That a pod was evicted.
+pub(super) fn evicted_event(order: &Eviction, identity: &str) -> http::Request<Vec<u8>> {
+    recorded(&order.pod, ("Normal", "Preempted", "Preempting"), why(order), identity)
+}
+
+fn recorded(
+    pod: &PodRef,
+    (kind, reason, action): (&str, &str, &str),
+    note: &str,
+    identity: &str,
+) -> http::Request<Vec<u8>> {
+    let cut = note.floor_char_boundary(NOTE_MAX_BYTES);
+    let now = Timestamp::now();
+    // As client-go names them; pods' names are ASCII.
+    let stem = pod.name.get(..pod.name.len().min(NAME_MAX_BYTES)).unwrap_or_default();
+    let name = format!("{}.{:x}", stem.trim_end_matches(['.', '-']), now.as_nanosecond());
+    let body = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": name, "namespace": pod.namespace },
+        "eventTime": format!("{now:.6}"),
+        "reportingController": MANAGER,
+        "reportingInstance": identity,
+        "type": kind,
+        "reason": reason,
+        "action": action,
+        "note": note.get(..cut).unwrap_or_default(),
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+        },
+    });
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", pod.namespace);
+    request(http::Method::POST, path, JSON, &body)
+}
+
+fn now() -> String {
+    format!("{:.0}", Timestamp::now())
+}

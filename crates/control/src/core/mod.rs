@@ -1,0 +1,447 @@
+//! The scheduler without the network: news in, effects out.
+//!
+//! Owns the engine and what is under way: bindings from decision to confirmation, evictions, what users
+//! were told, and what kubelets refused. Whatever the API answers, also nothing, becomes news; the core
+//! never assumes that a call did what it was sent for, except that a decision counts in the engine until
+//! the opposite is known. Must not know how calls are made, and has no clock: the caller tells the time.
+
+mod bindings;
+mod effect;
+mod evictions;
+mod pods;
+mod refusals;
+mod telling;
+
+use std::sync::Arc;
+
+use berth_engine::decision::{Binding, Decision, Disbanding, GangBinding, Preempting, Reserving};
+use berth_engine::event::{Event, NodeTopology};
+use berth_engine::explain::Explanation;
+use berth_engine::{Config, Engine};
+use berth_model::spec::{Phase, PodObject};
+
+pub use self::bindings::{BindOrder, BindOutcome};
+pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
+pub use self::evictions::EvictOutcome;
+pub use self::pods::Residents;
+pub use self::telling::{HELD, UNSCHEDULABLE};
+
+use self::bindings::Bindings;
+use self::evictions::Evictions;
+use self::pods::Pods;
+use self::refusals::Refusals;
+use self::telling::Telling;
+
+/// Every number the core goes by.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How the engine decides.
+    pub engine: Config,
+    /// Decided bindings that are not settled yet, at most. The Lease has to have room for them.
+    pub unsettled_max: usize,
+    /// Bindings that are posted at the same time, at most.
+    pub posting_max: usize,
+    /// After so long without news of a binding whose fate is unknown, the pod is looked at.
+    pub look_after_ms: i64,
+    /// A pod whose binding the API refused for good rests for so long, twice as long each time.
+    pub rest_ms: i64,
+    /// The longest rest.
+    pub rest_max_ms: i64,
+    /// A node whose kubelet refused a pod is distrusted for so long if nobody exports its topology.
+    pub distrust_ms: i64,
+    /// Statements about pods that are written at the same time, at most.
+    pub telling_max: usize,
+    /// The same reason is not told again with other words before so long.
+    pub retell_ms: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            engine: Config::default(),
+            unsettled_max: 400,
+            posting_max: 64,
+            look_after_ms: 2_000,
+            rest_ms: 1_000,
+            rest_max_ms: 300_000,
+            distrust_ms: 300_000,
+            telling_max: 8,
+            retell_ms: 10_000,
+        }
+    }
+}
+
+/// Something the cluster says.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A pod is as seen.
+    Pod(Box<SeenPod>),
+    /// No pod of this UID any more.
+    PodGone(Arc<str>),
+    /// What a node looks like inside.
+    Topology {
+        /// The node.
+        node: Arc<str>,
+        /// What is known; `None`: nothing.
+        topology: Option<Arc<NodeTopology>>,
+        /// Whether the exporter has seen the pods that are on the node: then it is to be believed again.
+        fresh: bool,
+    },
+    /// Anything else.
+    Other(Event),
+}
+
+/// What became of an effect.
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// The list of announced bindings was written.
+    Announced,
+    /// A binding was answered.
+    Bound(Arc<str>, BindOutcome),
+    /// An eviction was answered.
+    Evicted(Arc<str>, EvictOutcome),
+    /// A statement about a pod was written, or not.
+    Told(Arc<str>, bool),
+}
+
+/// What happened since the last time it was asked for; for metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Decisions to bind.
+    pub binds: u64,
+    /// Decisions to evict for another.
+    pub preemptions: u64,
+    /// Pods found to have no place.
+    pub waits: u64,
+    /// Pods found to be held by quotas or shares.
+    pub holds: u64,
+    /// Bindings that the API confirmed: for each, how long after its creation.
+    pub bound_after_ms: Vec<i64>,
+    /// Kubelets' refusals: the reason, and whether admission had been predicted.
+    pub refusals: Vec<(Arc<str>, bool)>,
+    /// News that was older than what was known.
+    pub stale: u64,
+}
+
+/// The scheduler's state.
+#[derive(Debug)]
+pub struct Core {
+    settings: Settings,
+    engine: Engine,
+    pods: Pods,
+    bindings: Bindings,
+    evictions: Evictions,
+    refusals: Refusals,
+    telling: Telling,
+    tally: Tally,
+}
+
+impl Core {
+    /// A scheduler that knows of nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            engine: Engine::new(settings.engine),
+            pods: Pods::default(),
+            bindings: Bindings::default(),
+            evictions: Evictions::default(),
+            refusals: Refusals::default(),
+            telling: Telling::default(),
+            tally: Tally::default(),
+            settings,
+        }
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// The UID of the pod of this name.
+    pub fn uid_of(&self, namespace: &str, name: &str) -> Option<Arc<str>> {
+        self.pods.uid_of(namespace, name)
+    }
+
+    /// Pods that wait for a place, ours only.
+    pub fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
+        self.pods.waiting()
+    }
+
+    /// What was counted since the last call.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+
+    /// How many bindings are decided and not settled.
+    pub fn unsettled(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// Something is as told.
+    pub fn tell(&mut self, news: News, now_ms: i64) {
+        match news {
+            News::Pod(seen) => self.tell_pod(*seen, now_ms),
+            News::PodGone(uid) => self.forget_pod(&uid),
+            News::Topology { node, topology, fresh } => {
+                if fresh {
+                    self.trust(&node);
+                }
+                self.refusals.set_topology(&node, topology.clone());
+                let topology = topology.filter(|_| !self.refusals.is_distrusted(&node));
+                self.engine.apply(Event::Topology { node, topology });
+            }
+            News::Other(event) => {
+                match &event {
+                    Event::Node(node) if self.refusals.has_changed(node) => {
+                        self.trust(&node.name.clone())
+                    }
+                    Event::NodeGone(node) => self.refusals.forget_node(node),
+                    _ => {}
+                }
+                self.engine.apply(event);
+            }
+        }
+    }
+
+    fn tell_pod(&mut self, seen: SeenPod, now_ms: i64) {
+        let uid = seen.object.uid.clone();
+        let Some(before) = self.pods.see(&seen) else {
+            self.tally.stale += 1;
+            return;
+        };
+        let is_new_refusal =
+            seen.refused.is_some() && before.is_none_or(|before| before.refused.is_none());
+        if let (true, Some(reason), Some(node)) = (is_new_refusal, &seen.refused, &seen.object.node)
+        {
+            self.note_refusal(&seen, reason.clone(), &node.clone(), now_ms);
+        }
+        if seen.object.phase == Phase::Finished {
+            self.note_departure(&uid, seen.refused.is_some());
+            self.bindings.drop_pod(&uid);
+            self.engine.apply(Event::Pod(seen.object.clone()));
+            self.pods.finish(&uid);
+            return;
+        }
+        if let Some(order) = self.bindings.seen(&seen) {
+            self.tally.bound_after_ms.push(now_ms - order.created_at_ms);
+        }
+        self.evictions.seen(&seen);
+        let has_node = seen.object.node.is_some();
+        if has_node || seen.ours && !self.bindings.rests(&uid) {
+            let object = self.refusals.excluding(&seen.object);
+            self.engine.apply(Event::Pod(object));
+        }
+    }
+
+    fn forget_pod(&mut self, uid: &Arc<str>) {
+        if self.pods.get(uid).is_some_and(|pod| pod.object.phase != Phase::Finished) {
+            self.note_departure(uid, false);
+        }
+        self.pods.bury(uid);
+        self.bindings.drop_pod(uid);
+        self.evictions.forget(uid);
+        self.telling.forget(uid);
+        self.engine.apply(Event::PodGone(uid.clone()));
+    }
+
+    /// A pod that ran somewhere makes its node another one when it leaves.
+    fn note_departure(&mut self, uid: &Arc<str>, refused: bool) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        let ran = pod.object.started_at_ms.is_some() && pod.refused.is_none() && !refused;
+        if let (true, Some(node)) = (ran, pod.object.node.clone()) {
+            self.reconsider(&node);
+        }
+    }
+
+    fn note_refusal(&mut self, seen: &SeenPod, reason: Arc<str>, node: &Arc<str>, now_ms: i64) {
+        let predicted = self.bindings.was_predicted(&seen.object.uid);
+        self.tally.refusals.push((reason.clone(), predicted));
+        self.refusals.add(&seen.object, node, reason, now_ms + self.settings.distrust_ms);
+        self.engine.apply(Event::Topology { node: node.clone(), topology: None });
+        self.reapply_like(&[Refusals::template(&seen.object)]);
+    }
+
+    /// A node is another one now: what its kubelet refused may be sent there again.
+    fn reconsider(&mut self, node: &Arc<str>) {
+        let templates = self.refusals.lift(node);
+        self.reapply_like(&templates);
+    }
+
+    /// What a node says of its inside is to be believed again.
+    fn trust(&mut self, node: &Arc<str>) {
+        if let Some(topology) = self.refusals.trust(node) {
+            self.engine.apply(Event::Topology { node: node.clone(), topology });
+        }
+        self.reconsider(node);
+    }
+
+    /// Waiting pods of these templates may go to other nodes than before.
+    fn reapply_like(&mut self, templates: &[u64]) {
+        if templates.is_empty() {
+            return;
+        }
+        let alike: Vec<PodObject> = self
+            .pods
+            .waiting()
+            .filter(|pod| templates.contains(&Refusals::template(&pod.object)))
+            .filter(|pod| {
+                !self.bindings.rests(&pod.object.uid) && !self.bindings.has(&pod.object.uid)
+            })
+            .map(|pod| self.refusals.excluding(&pod.object))
+            .collect();
+        alike.into_iter().for_each(|pod| self.engine.apply(Event::Pod(pod)));
+    }
+
+    /// An effect has had its outcome.
+    pub fn settle(&mut self, done: Done, now_ms: i64) {
+        match done {
+            Done::Announced => self.bindings.announced(),
+            Done::Bound(uid, outcome) => {
+                if self.bindings.answered(&uid, outcome, now_ms, &self.settings) {
+                    self.engine.undo(&uid);
+                    // Out of the queue until it has rested.
+                    self.engine.apply(Event::PodGone(uid));
+                }
+            }
+            Done::Evicted(uid, outcome) => {
+                // If the victim stays, who waited for its place looks for another, after a while.
+                if let Some(Eviction { waiting: Some(waiting), .. }) =
+                    self.evictions.answered(&uid, outcome)
+                {
+                    self.engine.undo(&waiting);
+                    self.telling.nominate(&waiting, None);
+                    self.bindings.rest(&waiting, now_ms, &self.settings);
+                    self.engine.apply(Event::PodGone(waiting));
+                }
+            }
+            Done::Told(uid, written) => self.telling.written(&uid, written),
+        }
+    }
+
+    /// Decides what can be decided now, and says what is to be done.
+    pub fn turn(&mut self, now_ms: i64) -> Vec<Effect> {
+        for node in self.refusals.expired(now_ms) {
+            self.trust(&node);
+        }
+        for uid in self.bindings.rested(now_ms) {
+            if let Some(pod) = self.pods.get(&uid) {
+                let object = self.refusals.excluding(&pod.object);
+                self.engine.apply(Event::Pod(object));
+            }
+        }
+        let mut idle = false;
+        while self.bindings.len() < self.settings.unsettled_max {
+            let Some(decision) = self.engine.decide(now_ms) else {
+                idle = true;
+                break;
+            };
+            self.take_up(decision);
+        }
+        let mut effects = Vec::new();
+        self.bindings.effects(now_ms, &self.settings, &self.pods, &mut effects);
+        self.evictions.effects(&mut effects);
+        if idle && self.bindings.is_calm() {
+            self.explain_some(now_ms, &mut effects);
+        }
+        effects
+    }
+
+    /// Decides nothing more, and says what is to be done about what is under way.
+    pub fn wind_up(&mut self, now_ms: i64) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.bindings.effects(now_ms, &self.settings, &self.pods, &mut effects);
+        effects
+    }
+
+    /// The pods that are on a node.
+    pub fn residents(&self, node: &str) -> Residents {
+        self.pods.residents(node)
+    }
+
+    /// When there is something to do even if nothing happens.
+    pub fn next_turn_ms(&self, now_ms: i64) -> Option<i64> {
+        let telling = self.telling.is_due().then_some(now_ms);
+        let times = [self.bindings.next_ms(), self.refusals.next_ms(), telling];
+        times.into_iter().flatten().min()
+    }
+
+    fn take_up(&mut self, decision: Decision) {
+        match decision {
+            Decision::Bind(binding) => self.order(binding),
+            Decision::BindAll(GangBinding { bindings, .. }) => {
+                bindings.into_iter().for_each(|binding| self.order(binding));
+            }
+            Decision::Preempt(Preempting { pod, node, victims, displaced, .. }) => {
+                self.tally.preemptions += 1;
+                self.evict(&victims, Some(&pod), Evictions::PREEMPTED);
+                self.telling.nominate(&pod, Some(node));
+                displaced.iter().for_each(|pod| self.telling.nominate(pod, None));
+                self.telling.explain(&pod);
+            }
+            Decision::Reserve(Reserving { places, victims, displaced, .. }) => {
+                let waiting = places.first().map(|(pod, _)| pod.clone());
+                self.tally.preemptions += u64::from(!victims.is_empty());
+                self.evict(&victims, waiting.as_ref(), Evictions::PREEMPTED);
+                for (pod, node) in places {
+                    self.telling.nominate(&pod, Some(node));
+                }
+                displaced.iter().for_each(|pod| self.telling.nominate(pod, None));
+            }
+            Decision::Disband(Disbanding { pods, .. }) => {
+                self.evict(&pods, None, Evictions::DISBANDED);
+            }
+            Decision::Hold { pod, .. } => {
+                self.tally.holds += 1;
+                self.telling.explain(&pod);
+            }
+            Decision::Wait { pod } => {
+                self.tally.waits += 1;
+                self.telling.explain(&pod);
+            }
+        }
+    }
+
+    fn order(&mut self, binding: Binding) {
+        let Some(pod) = self.pods.get(&binding.pod) else {
+            // It is gone, and the engine has not heard: it will.
+            return;
+        };
+        self.tally.binds += 1;
+        self.telling.placed(&binding.pod);
+        self.bindings.add(binding, &pod.object);
+    }
+
+    fn evict(&mut self, victims: &[Arc<str>], waiting: Option<&Arc<str>>, why: &'static str) {
+        for victim in victims {
+            if let Some(pod) = self.pods.get(victim) {
+                self.evictions.add(pod.reference(), waiting.cloned(), why);
+            }
+        }
+    }
+
+    /// Works out what to tell about pods for which nothing could be done, a few at a time.
+    fn explain_some(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
+        while let Some(uid) = self.telling.next(&self.settings) {
+            let Some(pod) = self.pods.get(&uid) else { continue };
+            if pod.object.node.is_some() || self.bindings.has(&uid) {
+                continue;
+            }
+            let template = Refusals::template(&pod.object);
+            let excluded = self.refusals.told(&pod.object);
+            let said = self.telling.remembered(template, now_ms).unwrap_or_else(|| {
+                let explanation = self.engine.explain(&uid, now_ms);
+                let said =
+                    explanation.and_then(|explanation| telling::condition(&explanation, &excluded));
+                self.telling.remember(template, said.clone(), now_ms);
+                said
+            });
+            if let Some(told) = self.telling.statement(pod, said, now_ms, &self.settings) {
+                effects.push(Effect::Tell(told));
+            }
+        }
+    }
+
+    /// What there is to say about a pod.
+    pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
+        self.engine.explain(uid, now_ms)
+    }
+}

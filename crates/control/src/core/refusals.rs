@@ -1,0 +1,147 @@
+//! What kubelets refused, and which nodes are therefore not believed.
+//!
+//! Owns the rule that makes a livelock impossible: a pod of a template that a kubelet has refused is not
+//! sent to that node again until the node has changed, that is, until a pod that ran there has left,
+//! what the node offers has changed, or its topology was exported anew. The node's own account of its
+//! inside does not count until it is exported by somebody who has seen the pods that are there, or, where
+//! nobody exports it, for a while.
+//!
+//! Must not know how pods are placed: what may not be is added to what the pod itself wants of nodes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+
+use berth_engine::event::NodeTopology;
+use berth_model::affinity::NodeTerm;
+use berth_model::label::Operator;
+use berth_model::node::Node;
+use berth_model::quantity::Quantity;
+use berth_model::resource::ResourceName;
+use berth_model::spec::PodObject;
+
+/// What is known of refusals.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// By template: the nodes that refused it, each with the reason.
+    by_template: HashMap<u64, BTreeMap<Arc<str>, Arc<str>>>,
+    /// Nodes that are not believed, until when.
+    distrusted: BTreeMap<Arc<str>, i64>,
+    /// The last topology that was told of each node.
+    topologies: HashMap<Arc<str>, Arc<NodeTopology>>,
+    /// What nodes offer.
+    offers: HashMap<Arc<str>, BTreeMap<ResourceName, Quantity>>,
+}
+
+impl Refusals {
+    /// Pods of one template have the same number.
+    pub(super) fn template(pod: &PodObject) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(&pod.spec)
+    }
+
+    pub(super) fn add(
+        &mut self,
+        pod: &PodObject,
+        node: &Arc<str>,
+        reason: Arc<str>,
+        until_ms: i64,
+    ) {
+        let nodes = self.by_template.entry(Self::template(pod)).or_default();
+        nodes.insert(node.clone(), reason);
+        self.distrusted.insert(node.clone(), until_ms);
+    }
+
+    pub(super) fn is_distrusted(&self, node: &str) -> bool {
+        self.distrusted.contains_key(node)
+    }
+
+    pub(super) fn set_topology(&mut self, node: &Arc<str>, topology: Option<Arc<NodeTopology>>) {
+        match topology {
+            Some(topology) => self.topologies.insert(node.clone(), topology),
+            None => self.topologies.remove(node),
+        };
+    }
+
+    /// Whether a node offers something else than before.
+    pub(super) fn has_changed(&mut self, node: &Node) -> bool {
+        let known = self.offers.get(&node.name);
+        if known == Some(&node.allocatable) {
+            return false;
+        }
+        let is_new = known.is_none();
+        self.offers.insert(node.name.clone(), node.allocatable.clone());
+        !is_new
+    }
+
+    pub(super) fn forget_node(&mut self, node: &Arc<str>) {
+        self.lift(node);
+        self.distrusted.remove(node);
+        self.topologies.remove(node);
+        self.offers.remove(node);
+    }
+
+    /// The node has changed. Gives the templates that may go there again.
+    pub(super) fn lift(&mut self, node: &Arc<str>) -> Vec<u64> {
+        let mut lifted = Vec::new();
+        self.by_template.retain(|template, nodes| {
+            if nodes.remove(node).is_some() {
+                lifted.push(*template);
+            }
+            !nodes.is_empty()
+        });
+        lifted.sort_unstable();
+        lifted
+    }
+
+    /// The node is believed again: what was last told of it, if it was distrusted.
+    pub(super) fn trust(&mut self, node: &Arc<str>) -> Option<Option<Arc<NodeTopology>>> {
+        self.distrusted.remove(node)?;
+        Some(self.topologies.get(node).cloned())
+    }
+
+    /// Nodes that have been distrusted for long enough.
+    pub(super) fn expired(&self, now_ms: i64) -> Vec<Arc<str>> {
+        let over = self.distrusted.iter().filter(|(_, until)| **until <= now_ms);
+        over.map(|(node, _)| node.clone()).collect()
+    }
+
+    pub(super) fn next_ms(&self) -> Option<i64> {
+        self.distrusted.values().copied().min()
+    }
+
+    /// The pod, kept away from nodes whose kubelets refused its template.
+    pub(super) fn excluding(&self, pod: &PodObject) -> PodObject {
+        let mut pod = pod.clone();
+        if pod.node.is_some() || self.by_template.is_empty() {
+            return pod;
+        }
+        let Some(nodes) = self.by_template.get(&Self::template(&pod)) else { return pod };
+        let elsewhere = Operator::NotIn(nodes.keys().cloned().collect());
+        let mut spec = (*pod.spec).clone();
+        let terms = match spec.node_affinity.required.take() {
+            None => vec![NodeTerm { labels: Vec::new(), name: vec![elsewhere] }],
+            Some(mut terms) => {
+                // A term without conditions matches no node, and must not come to match any.
+                terms.retain(|term| !term.labels.is_empty() || !term.name.is_empty());
+                terms.iter_mut().for_each(|term| term.name.push(elsewhere.clone()));
+                terms
+            }
+        };
+        spec.node_affinity.required = Some(terms);
+        pod.spec = Arc::new(spec);
+        pod
+    }
+
+    /// Which nodes a pod is kept away from, in words; empty if none.
+    pub(super) fn told(&self, pod: &PodObject) -> String {
+        let Some(nodes) = self.by_template.get(&Self::template(pod)) else { return String::new() };
+        let named: Vec<String> =
+            nodes.iter().take(3).map(|(node, reason)| format!("{node} ({reason})")).collect();
+        let more = nodes.len().saturating_sub(3);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!(
+            " Not sent again to {}{more}, whose kubelet refused such a pod, until the node changes.",
+            named.join(", ")
+        )
+    }
+}

@@ -1,0 +1,167 @@
+//! What those who look at pods are told: people by conditions and events, autoscalers by the reason of
+//! the condition.
+//!
+//! Owns when a statement is worth a write. A pod for which more nodes would help is `Unschedulable`, which
+//! autoscalers act upon; one that a quota, a share or its gang holds back is `Held`, which they do not. Must not
+//! know how statements are written.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use berth_engine::explain::{Explanation, render};
+
+use super::Settings;
+use super::effect::{Condition, EventNote, SeenPod, Told};
+
+/// Why a pod has no node for which another node would help. Karpenter and the Cluster Autoscaler look for
+/// this word.
+pub const UNSCHEDULABLE: &str = "Unschedulable";
+
+/// Why a pod has no node for which no node would help.
+pub const HELD: &str = "Held";
+
+/// For so long what was found out about one pod goes for all alike.
+const REMEMBERED_MS: i64 = 5_000;
+
+/// So many kinds of pods are remembered at a time.
+const REMEMBERED_MAX: usize = 1_024;
+
+/// What was found out, and when.
+type Found = (Option<Condition>, i64);
+
+/// What has been told, and what is to be.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    due: VecDeque<Arc<str>>,
+    queued: HashSet<Arc<str>>,
+    /// Nominations that are not written yet.
+    nominations: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    writing: HashMap<Arc<str>, Told>,
+    /// What was last written about whom, and when.
+    last: HashMap<Arc<str>, (Condition, i64)>,
+    /// What was found out about pods of one template.
+    remembered: HashMap<u64, Found>,
+}
+
+impl Telling {
+    /// Something is to be told about a pod.
+    pub(super) fn explain(&mut self, uid: &Arc<str>) {
+        if self.queued.insert(uid.clone()) {
+            self.due.push_back(uid.clone());
+        }
+    }
+
+    /// A pod waits for a node, or does not any more.
+    pub(super) fn nominate(&mut self, uid: &Arc<str>, node: Option<Arc<str>>) {
+        self.nominations.insert(uid.clone(), node);
+        self.explain(uid);
+    }
+
+    /// A pod has its place: there is nothing to explain.
+    pub(super) fn placed(&mut self, uid: &Arc<str>) {
+        self.nominations.remove(uid);
+        self.queued.remove(uid);
+    }
+
+    pub(super) fn forget(&mut self, uid: &Arc<str>) {
+        self.placed(uid);
+        self.last.remove(uid);
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The next pod to be explained, if there is room for another write.
+    pub(super) fn next(&mut self, settings: &Settings) -> Option<Arc<str>> {
+        while self.writing.len() < settings.telling_max {
+            let uid = self.due.pop_front()?;
+            if self.queued.remove(&uid) {
+                return Some(uid);
+            }
+        }
+        None
+    }
+
+    /// What was found out about such a pod a moment ago.
+    pub(super) fn remembered(&self, template: u64, now_ms: i64) -> Option<Option<Condition>> {
+        let (found, at) = self.remembered.get(&template)?;
+        (now_ms - at < REMEMBERED_MS).then(|| found.clone())
+    }
+
+    pub(super) fn remember(&mut self, template: u64, found: Option<Condition>, now_ms: i64) {
+        if self.remembered.len() >= REMEMBERED_MAX {
+            self.remembered.retain(|_, (_, at)| now_ms - *at < REMEMBERED_MS);
+        }
+        if self.remembered.len() < REMEMBERED_MAX {
+            self.remembered.insert(template, (found, now_ms));
+        }
+    }
+
+    /// What to write about a pod, if it is worth it.
+    pub(super) fn statement(
+        &mut self,
+        pod: &SeenPod,
+        found: Option<Condition>,
+        now_ms: i64,
+        settings: &Settings,
+    ) -> Option<Told> {
+        let uid = &pod.object.uid;
+        let nominated = self.nominations.remove(uid).filter(|node| *node != pod.object.nominated);
+        let known = match self.last.get(uid) {
+            Some((condition, at)) => Some((condition.clone(), *at)),
+            None => pod.condition.clone().map(|condition| (condition, i64::MIN / 2)),
+        };
+        let condition = found.filter(|found| match &known {
+            None => true,
+            Some((known, at)) => {
+                known.reason != found.reason
+                    || known.message != found.message && now_ms - at >= settings.retell_ms
+            }
+        });
+        if condition.is_none() && nominated.is_none() {
+            return None;
+        }
+        let event = condition.as_ref().map(|condition| EventNote {
+            warning: true,
+            reason: "FailedScheduling",
+            note: condition.message.clone(),
+        });
+        if let Some(condition) = &condition {
+            self.last.insert(uid.clone(), (condition.clone(), now_ms));
+        }
+        let told = Told { pod: pod.reference(), condition, nominated, event };
+        self.writing.insert(uid.clone(), told.clone());
+        Some(told)
+    }
+
+    /// A statement was written, or not.
+    pub(super) fn written(&mut self, uid: &Arc<str>, written: bool) {
+        let Some(told) = self.writing.remove(uid) else { return };
+        if !written {
+            // As if it had never been said: it is worth saying at the next occasion.
+            self.last.remove(uid);
+            if let Some(node) = told.nominated {
+                self.nominations.entry(uid.clone()).or_insert(node);
+            }
+        }
+    }
+}
+
+/// What a pod's condition should say; `None`: nothing, it only waits for its turn or has a place.
+pub(super) fn condition(explanation: &Explanation, excluded: &str) -> Option<Condition> {
+    let reason = match explanation {
+        Explanation::Held { .. } => HELD,
+        // There is room, and it only waits for its turn.
+        Explanation::Waiting { fitting: 1.., .. } => return None,
+        Explanation::Waiting { .. } | Explanation::AwaitsRoom { .. } => UNSCHEDULABLE,
+        // A gang that is not complete needs members, not nodes.
+        Explanation::InGang { next: None, .. } => HELD,
+        Explanation::InGang { .. } => UNSCHEDULABLE,
+        Explanation::Gated { .. } | Explanation::Leaving { .. } | Explanation::Placed { .. } => {
+            return None;
+        }
+    };
+    let message = format!("{}{excluded}", render(explanation));
+    Some(Condition { reason: reason.into(), message: message.into() })
+}

@@ -1,0 +1,279 @@
+//! What the process shows over HTTP: health, metrics and a read-only view of the engine.
+//!
+//! Owns paths, who may see them, and how answers look. Must not know what is in the engine: a [`View`]
+//! answers.
+//!
+//! | path | who may |
+//! |---|---|
+//! | `/healthz`, `/livez`, `/readyz` | everybody, or by configuration who may `get` that path |
+//! | `/metrics` | everybody, or by configuration who may `get` that path |
+//! | `/api/v1/state` | who may `get` `state` of the group `berth.dev` |
+//! | `/api/v1/queue` | who may `get` `queue` of the group `berth.dev` |
+//! | `/api/v1/nodes` | who may `get` `nodes` of the group `berth.dev` |
+//! | `/api/v1/pods/NAMESPACE/NAME/explanation` | who may `get` `explanations` of the group `berth.dev` in that namespace |
+//!
+//! The API asks about resources and not about its paths, since Kubernetes lets every user `get` all
+//! paths under `/api/`, and since a role of a namespace can then grant explanations of its pods.
+
+mod access;
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, Attributes, Denial};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use crate::metrics::{self, Metrics};
+
+/// The engine may take so long for an answer.
+const VIEW_MS_MAX: u64 = 10_000;
+
+/// What can be asked of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Everything in short: who leads, how many of what.
+    State,
+    /// Who waits, in which order and why.
+    Queue,
+    /// Nodes, with sockets, GPUs and slices, and who is where.
+    Nodes,
+    /// Why a pod is where it is, or nowhere.
+    Explanation {
+        /// The pod's namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ViewError {
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// Nobody can say yet.
+    #[error("{0}")]
+    NotReady(String),
+}
+
+/// Somebody who knows the engine.
+pub trait View: Send + Sync {
+    /// Answers as JSON.
+    fn ask(&self, question: Question) -> BoxFuture<'_, Result<Value, ViewError>>;
+}
+
+/// How the process is. Cloning gives another handle on the same.
+#[derive(Clone)]
+pub struct Health(Arc<Pulse>);
+
+struct Pulse {
+    is_synced: AtomicBool,
+    started: Instant,
+    beat_ms: AtomicU64,
+    silence_ms_max: u64,
+}
+
+impl Health {
+    /// Dead after so long without a [`beat`](Self::beat), and not ready before [`synced`](Self::synced).
+    pub fn new(silence_ms_max: u64) -> Self {
+        Self(Arc::new(Pulse {
+            is_synced: AtomicBool::new(false),
+            started: Instant::now(),
+            beat_ms: AtomicU64::new(0),
+            silence_ms_max,
+        }))
+    }
+
+    /// Says whether all caches have been filled. Followers are ready too.
+    pub fn synced(&self, is_synced: bool) {
+        self.0.is_synced.store(is_synced, Ordering::Release);
+    }
+
+    /// The task that owns the engine is at work.
+    pub fn beat(&self) {
+        self.0.beat_ms.store(self.now_ms(), Ordering::Release);
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn check_live(&self) -> Result<(), String> {
+        let silence_ms = self.now_ms().saturating_sub(self.0.beat_ms.load(Ordering::Acquire));
+        if silence_ms > self.0.silence_ms_max {
+            return Err(format!("the engine's task has been silent for {silence_ms} ms"));
+        }
+        Ok(())
+    }
+
+    fn check_ready(&self) -> Result<(), String> {
+        self.check_live()?;
+        match self.0.is_synced.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err("what the cluster holds has not been read yet".to_owned()),
+        }
+    }
+}
+
+/// Who may see health and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Openness {
+    /// Whoever reaches the port.
+    #[default]
+    Everybody,
+    /// Who has a token and may `get` the path.
+    Token,
+}
+
+/// What is behind the paths.
+#[derive(Clone)]
+pub struct Site {
+    /// Whether all is well.
+    pub health: Health,
+    /// Figures.
+    pub metrics: Metrics,
+    /// The engine.
+    pub view: Arc<dyn View>,
+    /// Who may see what.
+    pub access: Access,
+    /// Who may see health.
+    pub health_for: Openness,
+    /// Who may see metrics.
+    pub metrics_for: Openness,
+}
+
+/// All paths.
+pub fn router(site: &Site) -> Router {
+    probes(site).merge(api(site))
+}
+
+/// Health and metrics: what can be shown without encryption.
+pub fn probes(site: &Site) -> Router {
+    let live = |State(site): State<Site>| async move { health(site.health.check_live()) };
+    let ready = |State(site): State<Site>| async move { health(site.health.check_ready()) };
+    let figures = |State(site): State<Site>| async move {
+        ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], site.metrics.encode())
+    };
+    let probes = Router::new()
+        .route("/healthz", get(live))
+        .route("/livez", get(live))
+        .route("/readyz", get(ready));
+    let figures = Router::new().route("/metrics", get(figures));
+    guarded(probes, site, site.health_for)
+        .merge(guarded(figures, site, site.metrics_for))
+        .with_state(site.clone())
+}
+
+fn guarded(router: Router<Site>, site: &Site, open_for: Openness) -> Router<Site> {
+    match open_for {
+        Openness::Everybody => router,
+        Openness::Token => router.route_layer(from_fn_with_state(site.clone(), guard_path)),
+    }
+}
+
+/// The view of the engine. Tokens are secrets: serve this with TLS, or to this machine only.
+pub fn api(site: &Site) -> Router {
+    Router::new()
+        .route("/api/v1/state", get(state))
+        .route("/api/v1/queue", get(queue))
+        .route("/api/v1/nodes", get(nodes))
+        .route("/api/v1/pods/{namespace}/{name}/explanation", get(explanation))
+        .with_state(site.clone())
+}
+
+fn health(checked: Result<(), String>) -> Response {
+    match checked {
+        Ok(()) => "ok\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn guard_path(State(site): State<Site>, request: Request, next: Next) -> Response {
+    let attributes = Attributes::path(request.uri().path());
+    match site.access.check(request.headers(), attributes).await {
+        Ok(()) => next.run(request).await,
+        Err(denial) => refused(&denial),
+    }
+}
+
+async fn state(State(site): State<Site>, headers: HeaderMap) -> Response {
+    answer(&site, &headers, Attributes::resource("state", None, None), Question::State).await
+}
+
+async fn queue(State(site): State<Site>, headers: HeaderMap) -> Response {
+    answer(&site, &headers, Attributes::resource("queue", None, None), Question::Queue).await
+}
+
+async fn nodes(State(site): State<Site>, headers: HeaderMap) -> Response {
+    answer(&site, &headers, Attributes::resource("nodes", None, None), Question::Nodes).await
+}
+
+async fn explanation(
+    State(site): State<Site>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Response {
+    let of = Attributes::resource("explanations", Some(&namespace), Some(&name));
+    answer(&site, &headers, of, Question::Explanation { namespace, name }).await
+}
+
+async fn answer(
+    site: &Site,
+    headers: &HeaderMap,
+    attributes: Attributes,
+    question: Question,
+) -> Response {
+    if let Err(denial) = site.access.check(headers, attributes).await {
+        return refused(&denial);
+    }
+    match timeout(Duration::from_millis(VIEW_MS_MAX), site.view.ask(question)).await {
+        Ok(Ok(value)) => axum::Json(value).into_response(),
+        Ok(Err(ViewError::NotFound(why))) => status(StatusCode::NOT_FOUND, "NotFound", &why),
+        Ok(Err(ViewError::NotReady(why))) => {
+            status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &why)
+        }
+        Err(_) => {
+            let why = format!("the engine did not answer within {VIEW_MS_MAX} ms; try again");
+            status(StatusCode::GATEWAY_TIMEOUT, "Timeout", &why)
+        }
+    }
+}
+
+fn refused(denial: &Denial) -> Response {
+    let why = denial.to_string();
+    match denial {
+        Denial::Unauthorized(_) => {
+            let mut response = status(StatusCode::UNAUTHORIZED, "Unauthorized", &why);
+            let challenge = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+            response
+        }
+        Denial::Forbidden(_) => status(StatusCode::FORBIDDEN, "Forbidden", &why),
+        Denial::Unavailable(_) => {
+            status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &why)
+        }
+    }
+}
+
+/// An error as Kubernetes shows them.
+fn status(code: StatusCode, reason: &str, message: &str) -> Response {
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code.as_u16(),
+    });
+    (code, axum::Json(body)).into_response()
+}

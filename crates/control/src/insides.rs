@@ -1,0 +1,150 @@
+//! What nodes look like inside, as nodes and exporters tell of them in any order.
+//!
+//! Owns putting both together, and when that is worth the engine's attention: nodes report every few
+//! seconds that they are alive, and nothing else has changed. Nodes that are alike share one topology. Must not know
+//! what the engine makes of it.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use berth_api::Lower as _;
+use berth_api::topology::NodeResourceTopology;
+use berth_engine::event::{Event, NodeTopology};
+use berth_inside::{Inside, fingerprint};
+use k8s_openapi::api::core::v1 as core;
+
+use crate::core::{News, Residents};
+
+/// So many different insides are kept to be shared.
+const SHARED_MAX: usize = 256;
+
+#[derive(Default)]
+struct Known {
+    node: Option<(core::Node, u64)>,
+    exported: Option<NodeResourceTopology>,
+}
+
+/// The nodes that are known.
+#[derive(Default)]
+pub(crate) struct Insides {
+    by_name: HashMap<Arc<str>, Known>,
+    shared: Vec<(Inside, Option<Arc<NodeTopology>>)>,
+}
+
+impl Insides {
+    /// A node is as given: what the engine is to be told.
+    pub(crate) fn node(&mut self, node: core::Node) -> Result<Vec<News>, String> {
+        let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
+        let digest = digest(&node);
+        let known = self.by_name.entry(name.clone()).or_default();
+        if known.node.as_ref().is_some_and(|(_, before)| *before == digest) {
+            return Ok(Vec::new());
+        }
+        let lowered = node.lower().map_err(|error| error.to_string())?;
+        known.node = Some((node, digest));
+        let mut news = vec![News::Other(Event::Node(lowered))];
+        news.extend(self.topology(&name, false)?);
+        Ok(news)
+    }
+
+    /// The names of the nodes there are, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let there = self.by_name.iter().filter(|(_, known)| known.node.is_some());
+        let mut names: Vec<&Arc<str>> = there.map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+
+    /// A node is gone.
+    pub(crate) fn node_gone(&mut self, name: &Arc<str>) -> Vec<News> {
+        if let Some(known) = self.by_name.get_mut(name) {
+            known.node = None;
+        }
+        vec![
+            News::Other(Event::NodeGone(name.clone())),
+            News::Topology { node: name.clone(), topology: None, fresh: false },
+        ]
+    }
+
+    /// Something is exported about a node. `pods` are those we know there.
+    pub(crate) fn exported(
+        &mut self,
+        exported: NodeResourceTopology,
+        pods: impl Fn(&str) -> Residents,
+    ) -> Result<Vec<News>, String> {
+        let name: Arc<str> = exported.metadata.name.as_deref().unwrap_or_default().into();
+        let fresh = has_seen(&exported, &pods(&name));
+        self.by_name.entry(name.clone()).or_default().exported = Some(exported);
+        self.topology(&name, fresh)
+    }
+
+    /// Nothing is exported about a node any more.
+    pub(crate) fn exported_gone(&mut self, name: &Arc<str>) -> Result<Vec<News>, String> {
+        if let Some(known) = self.by_name.get_mut(name) {
+            known.exported = None;
+        }
+        self.topology(name, false)
+    }
+
+    fn topology(&mut self, name: &Arc<str>, fresh: bool) -> Result<Vec<News>, String> {
+        let Some(Known { node: Some((node, _)), exported }) = self.by_name.get(name) else {
+            return Ok(Vec::new());
+        };
+        let lowered = node.lower().map_err(|error| error.to_string())?;
+        let told = |topology| vec![News::Topology { node: name.clone(), topology, fresh }];
+        let mut inside = match berth_inside::read(node, &lowered, exported.as_ref()) {
+            Ok(inside) => inside,
+            // What cannot be is not known.
+            Err(wrong) => {
+                tracing::warn!(node = %name, %wrong, "what the node says of its inside cannot be");
+                return Ok(told(None));
+            }
+        };
+        inside.free.clear();
+        if let Some((_, topology)) = self.shared.iter().find(|(known, _)| *known == inside) {
+            return Ok(told(topology.clone()));
+        }
+        let topology = inside.topology()?.map(Arc::new);
+        if self.shared.len() >= SHARED_MAX {
+            self.shared.remove(0);
+        }
+        self.shared.push((inside, topology.clone()));
+        Ok(told(topology))
+    }
+}
+
+/// Whether an exporter has seen the pods that are there. One that does not say so is believed.
+fn has_seen(exported: &NodeResourceTopology, pods: &Residents) -> bool {
+    let Some(written) = exported.attribute(fingerprint::ATTRIBUTE) else { return true };
+    let method = exported.attribute(fingerprint::METHOD_ATTRIBUTE);
+    let exclusive = method == Some(fingerprint::METHOD_EXCLUSIVE);
+    let counted = pods.iter().filter(|(.., has_own)| *has_own || !exclusive);
+    fingerprint::of(counted.map(|(namespace, name, _)| (&**namespace, &**name))) == written
+}
+
+/// Changes when anything does that placement looks at.
+fn digest(node: &core::Node) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let meta = &node.metadata;
+    (&meta.uid, &meta.labels, &meta.annotations).hash(&mut hasher);
+    if let Some(spec) = &node.spec {
+        spec.unschedulable.hash(&mut hasher);
+        for taint in spec.taints.iter().flatten() {
+            (&taint.key, &taint.value, &taint.effect).hash(&mut hasher);
+        }
+    }
+    if let Some(status) = &node.status {
+        for list in [&status.capacity, &status.allocatable] {
+            for (name, amount) in list.iter().flatten() {
+                (name, &amount.0).hash(&mut hasher);
+            }
+        }
+        for image in status.images.iter().flatten() {
+            (&image.names, image.size_bytes).hash(&mut hasher);
+        }
+        let info = status.node_info.as_ref();
+        info.map(|info| (&info.kubelet_version, &info.boot_id)).hash(&mut hasher);
+    }
+    hasher.finish()
+}

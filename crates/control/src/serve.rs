@@ -1,0 +1,408 @@
+//! The scheduler at work: leads, watches, decides, acts.
+//!
+//! Owns the task that owns the core; everybody else talks to it by message. A term begins when the Lease
+//! is ours: what the previous leader may have under way is fenced, then everything is listed anew, by
+//! reads that see all that was written before, and only then anything is decided. So a new leader knows of every
+//! binding that can ever land. Must not know how decisions are made.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use kube::Client;
+use tokio::sync::{mpsc, oneshot, watch as signal};
+use tracing::{info, warn};
+
+use crate::act::{Actor, Back, fence};
+use crate::core::{Core, Effect, Settings};
+use crate::http::{Health, Question, View, ViewError};
+use crate::insides::Insides;
+use crate::lease::{self, Elector, Inherited, Leadership};
+use crate::metrics::Metrics;
+use crate::placement;
+use crate::standings::Standings;
+use crate::view;
+use crate::watch::{SchedulerNames, Seen, follow_all};
+
+/// So much may be seen and not looked at yet.
+const SEEN_MAX: usize = 8_192;
+
+/// So many pods are fenced at a time.
+const FENCING_MAX: usize = 32;
+
+/// What is waited for at the end, so that nothing is left under way.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The task shows that it lives this often, whatever happens.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How the scheduler runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which pods are ours.
+    pub scheduler_names: SchedulerNames,
+    /// Who we are: a name that no other process has or had ([`lease::incarnation`]).
+    pub identity: Arc<str>,
+    /// The Lease.
+    pub lease: lease::Settings,
+    /// How the core goes about it.
+    pub core: Settings,
+}
+
+/// A question to the engine, and where the answer goes.
+pub type Asked = (Question, oneshot::Sender<Result<serde_json::Value, ViewError>>);
+
+/// Asks the engine's task.
+#[derive(Clone)]
+pub struct Asking(mpsc::Sender<Asked>);
+
+impl Asking {
+    /// Questions go there.
+    pub fn new(questions: mpsc::Sender<Asked>) -> Self {
+        Self(questions)
+    }
+}
+
+impl View for Asking {
+    fn ask(&self, question: Question) -> BoxFuture<'_, Result<serde_json::Value, ViewError>> {
+        let stopping = || ViewError::NotReady("the scheduler is stopping".to_owned());
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.0.send((question, reply)).await.map_err(|_| stopping())?;
+            answer.await.map_err(|_| stopping())?
+        })
+    }
+}
+
+/// The scheduler.
+pub struct Scheduler {
+    client: Client,
+    options: Options,
+    metrics: Metrics,
+    health: Health,
+    questions: mpsc::Receiver<Asked>,
+    shutdown: signal::Receiver<bool>,
+}
+
+/// How a term ended.
+enum End {
+    Lost,
+    Shutdown,
+}
+
+impl Scheduler {
+    /// A scheduler that does nothing before [`run`](Self::run).
+    pub fn new(
+        client: Client,
+        options: Options,
+        (metrics, health): (Metrics, Health),
+        questions: mpsc::Receiver<Asked>,
+        shutdown: signal::Receiver<bool>,
+    ) -> Self {
+        Self { client, options, metrics, health, questions, shutdown }
+    }
+
+    /// Leads whenever it can, until it is to stop.
+    ///
+    /// # Errors
+    /// When the settings of the Lease contradict each other.
+    pub async fn run(mut self) -> Result<(), lease::SettingsError> {
+        let elector = Elector::new(
+            self.client.clone(),
+            self.options.lease.clone(),
+            self.options.identity.clone(),
+        )?;
+        self.health.synced(true);
+        loop {
+            let Some(leadership) = self.wait_for_lead(&elector).await else { return Ok(()) };
+            self.metrics.leads(true);
+            let leadership = Arc::new(leadership);
+            let end = self.term(&leadership).await;
+            self.metrics.leads(false);
+            if matches!(end, End::Shutdown) {
+                leadership.release().await;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the Lease; `None`: it is time to stop.
+    async fn wait_for_lead(&mut self, elector: &Elector) -> Option<Leadership> {
+        let mut acquiring = Box::pin(elector.acquire());
+        let mut beat = tokio::time::interval(BEAT);
+        loop {
+            tokio::select! {
+                leadership = &mut acquiring => return Some(leadership),
+                () = stopped(&mut self.shutdown) => return None,
+                _ = beat.tick() => self.health.beat(),
+                Some((_, answer)) = self.questions.recv() => {
+                    let follows = "this replica does not lead; ask the one that holds the lease";
+                    drop(answer.send(Err(ViewError::NotReady(follows.to_owned()))));
+                }
+            }
+        }
+    }
+
+    async fn term(&mut self, leadership: &Arc<Leadership>) -> End {
+        let began = Instant::now();
+        let mut shutdown = self.shutdown.clone();
+        let fenced = tokio::select! {
+            fenced = fence_all(&self.client, leadership, &self.options, &self.metrics) => fenced,
+            _ = leadership.lost() => return End::Lost,
+            () = stopped(&mut shutdown) => return End::Shutdown,
+        };
+        info!(fenced, "what was under way before can land no more");
+        let (sink, seen) = mpsc::channel(SEEN_MAX);
+        let names = self.options.scheduler_names.clone();
+        let (watches, kinds) = follow_all(&self.client, &names, &sink, &self.metrics);
+        drop(sink);
+        let (back, backs) = mpsc::unbounded_channel();
+        let identity = self.options.identity.clone();
+        let actor = Actor::new(
+            self.client.clone(),
+            leadership.clone(),
+            (names, identity),
+            self.metrics.clone(),
+            back,
+        );
+        let mut term = Term {
+            core: Core::new(self.options.core.clone()),
+            insides: Insides::default(),
+            standings: Standings::default(),
+            actor,
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+            unlisted: kinds.into_iter().collect(),
+            clock: Clock::start(),
+            began,
+            draining: false,
+        };
+        let end =
+            term.run(seen, backs, (&mut self.questions, &mut self.shutdown), leadership).await;
+        drop(watches);
+        end
+    }
+}
+
+/// Makes sure that what the previous leader announced can land no more, or has landed.
+async fn fence_all(
+    client: &Client,
+    leadership: &Leadership,
+    options: &Options,
+    metrics: &Metrics,
+) -> usize {
+    let pods = match &leadership.inherited {
+        Inherited::Pods(pods) => pods.clone(),
+        Inherited::NoLease => Vec::new(),
+        Inherited::Unreadable(problem) => {
+            warn!(problem, "every pod that waits is fenced");
+            fence::waiting(client, &options.scheduler_names).await
+        }
+    };
+    let each = futures::stream::iter(pods.iter());
+    each.for_each_concurrent(FENCING_MAX, async |pod| {
+        fence::fence(client, pod, &options.identity).await;
+        metrics.fenced();
+    })
+    .await;
+    let fenced = pods.len();
+    leadership.settle(pods);
+    fenced
+}
+
+/// Waits until it is time to stop.
+async fn stopped(shutdown: &mut signal::Receiver<bool>) {
+    if shutdown.wait_for(|stop| *stop).await.is_err() {
+        // Nobody can say so any more.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The time of day, which does not jump while a term lasts.
+struct Clock {
+    started: Instant,
+    started_ms: i64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { started: Instant::now(), started_ms: jiff::Timestamp::now().as_millisecond() }
+    }
+
+    fn now_ms(&self) -> i64 {
+        let passed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.started_ms.saturating_add(passed)
+    }
+}
+
+/// One time of leading.
+struct Term {
+    core: Core,
+    insides: Insides,
+    standings: Standings,
+    actor: Actor,
+    metrics: Metrics,
+    health: Health,
+    /// Kinds that have not been listed yet.
+    unlisted: HashSet<&'static str>,
+    clock: Clock,
+    began: Instant,
+    draining: bool,
+}
+
+impl Term {
+    async fn run(
+        &mut self,
+        mut seen: mpsc::Receiver<Seen>,
+        mut backs: mpsc::UnboundedReceiver<Back>,
+        (questions, shutdown): (&mut mpsc::Receiver<Asked>, &mut signal::Receiver<bool>),
+        leadership: &Leadership,
+    ) -> End {
+        let mut batch = Vec::new();
+        let mut drained_at: Option<tokio::time::Instant> = None;
+        let mut lost = Box::pin(leadership.lost());
+        loop {
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                why = &mut lost => {
+                    info!(%why, "the term is over");
+                    return End::Lost;
+                }
+                Some(back) = backs.recv() => {
+                    if self.take_back(back) {
+                        return End::Lost;
+                    }
+                    while let Ok(back) = backs.try_recv() {
+                        if self.take_back(back) {
+                            return End::Lost;
+                        }
+                    }
+                }
+                read = seen.recv_many(&mut batch, 1_024) => {
+                    if read == 0 {
+                        return End::Lost;
+                    }
+                    batch.drain(..).for_each(|seen| self.see(seen));
+                }
+                Some((question, answer)) = questions.recv() => {
+                    let now_ms = self.clock.now_ms();
+                    drop(answer.send(view::answer(&mut self.core, &self.insides, &question, now_ms)));
+                }
+                () = stopped(shutdown), if !self.draining => {
+                    self.draining = true;
+                    drained_at = Some(tokio::time::Instant::now() + DRAIN);
+                }
+                () = tokio::time::sleep(wake) => {}
+            }
+            if self.draining {
+                let over = drained_at.is_some_and(|at| tokio::time::Instant::now() >= at);
+                if self.core.unsettled() == 0 || over {
+                    return End::Shutdown;
+                }
+            }
+            self.turn();
+        }
+    }
+
+    fn wake(&self) -> Duration {
+        if !self.unlisted.is_empty() {
+            return BEAT;
+        }
+        let now_ms = self.clock.now_ms();
+        let next_ms = self.core.next_turn_ms(now_ms).map_or(i64::MAX, |next| next - now_ms);
+        Duration::from_millis(u64::try_from(next_ms).unwrap_or(1).max(1)).min(BEAT)
+    }
+
+    fn see(&mut self, seen: Seen) {
+        let now_ms = self.clock.now_ms();
+        let news = match seen {
+            Seen::News(news) => Ok(vec![news]),
+            Seen::Node(node) => self.insides.node(*node),
+            Seen::NodeGone(name) => Ok(self.insides.node_gone(&name)),
+            Seen::Exported(exported) => {
+                let core = &self.core;
+                self.insides.exported(*exported, |node| core.residents(node))
+            }
+            Seen::ExportedGone(name) => self.insides.exported_gone(&name),
+            Seen::Listed(kind) => {
+                if self.unlisted.remove(kind) && self.unlisted.is_empty() {
+                    info!(after_ms = self.began.elapsed().as_millis(), "everything is listed");
+                }
+                Ok(Vec::new())
+            }
+        };
+        match news {
+            Ok(news) => news.into_iter().for_each(|news| self.core.tell(news, now_ms)),
+            Err(problem) => {
+                self.metrics.skipped("Node");
+                warn!(problem, "an object is skipped");
+            }
+        }
+    }
+
+    /// Whether the term is over.
+    fn take_back(&mut self, back: Back) -> bool {
+        let now_ms = self.clock.now_ms();
+        match back {
+            Back::Done(done) => self.core.settle(done, now_ms),
+            Back::News(news) => self.core.tell(news, now_ms),
+            Back::Unwritten(plural, name) => self.standings.failed(plural, &name),
+            Back::Lost => return true,
+        }
+        false
+    }
+
+    fn turn(&mut self) {
+        self.health.beat();
+        if !self.unlisted.is_empty() {
+            return;
+        }
+        let started = Instant::now();
+        let now_ms = self.clock.now_ms();
+        let effects =
+            if self.draining { self.core.wind_up(now_ms) } else { self.core.turn(now_ms) };
+        self.metrics.engine_worked("turn", started.elapsed());
+        for effect in effects {
+            let annotation = match &effect {
+                Effect::Bind(order) => {
+                    let placed = placement::describe(self.core.engine(), &order.binding);
+                    Some(placement::text(&placed))
+                }
+                _ => None,
+            };
+            self.actor.carry_out(effect, annotation);
+        }
+        for standing in self.standings.due(self.core.engine(), now_ms) {
+            self.actor.show(standing);
+        }
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let tally = self.core.take_tally();
+        let verdicts = [
+            ("bind", tally.binds),
+            ("preempt", tally.preemptions),
+            ("wait", tally.waits),
+            ("hold", tally.holds),
+        ];
+        for (verdict, count) in verdicts {
+            (0..count).for_each(|_| self.metrics.decided(verdict));
+        }
+        for wait_ms in tally.bound_after_ms {
+            self.metrics.scheduled(Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0)));
+        }
+        for (reason, predicted) in tally.refusals {
+            self.metrics.rejected(&reason, predicted);
+        }
+        let (all, parked) = self.core.engine().queued();
+        let held = self.core.engine().held();
+        self.metrics.queue("active", all.saturating_sub(parked));
+        self.metrics.queue("parked", parked.saturating_sub(held));
+        self.metrics.queue("held", held);
+        self.metrics.queue("binding", self.core.unsettled());
+    }
+}

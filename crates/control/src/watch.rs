@@ -1,0 +1,219 @@
+//! What the cluster says, as it is watched.
+//!
+//! Owns one watch per kind: lists streamed where the server can, lists in pages where it cannot; kinds
+//! that the server does not have are asked for again now and then; an object that cannot be read is
+//! skipped with a warning. What was there and is not listed again is gone. Everything becomes a [`Seen`]
+//! on one channel. Must not know what anything is for.
+
+mod guard;
+mod kinds;
+mod listing;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::topology::NodeResourceTopology;
+use berth_engine::event::Event;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::api::Api;
+use kube::runtime::watcher;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use crate::core::{News, SeenPod};
+use crate::metrics::Metrics;
+
+use self::guard::Guarded;
+pub use self::kinds::follow_all;
+use self::listing::Listing;
+
+/// A kind that the server does not have is asked for again after so long.
+const ABSENT: Duration = Duration::from_secs(10);
+
+/// After a failure the watch starts again after so long, twice as long each time.
+const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Pods with one of these as `schedulerName` are ours.
+pub type SchedulerNames = Arc<[Arc<str>]>;
+
+/// Something seen.
+#[derive(Debug)]
+pub enum Seen {
+    /// News that the core takes as it is.
+    News(News),
+    /// A node. What it looks like inside depends on what is exported, too.
+    Node(Box<core::Node>),
+    /// No node of this name.
+    NodeGone(Arc<str>),
+    /// What is exported about a node.
+    Exported(Box<NodeResourceTopology>),
+    /// Nothing is exported about the node of this name any more.
+    ExportedGone(Arc<str>),
+    /// Everything there is of a kind has been told once, or there is no such kind.
+    Listed(&'static str),
+}
+
+/// Where what is seen goes. Full means that watches wait, and the server's buffers fill instead of ours.
+pub type Sink = mpsc::Sender<Seen>;
+
+/// How objects of a kind are told.
+struct Telling<K> {
+    /// Its kind.
+    kind: &'static str,
+    /// An object, or what is wrong with it.
+    here: Box<dyn Fn(K) -> Result<Option<Seen>, String> + Send + Sync>,
+    /// That there is none of this namespace and name, or of this UID.
+    gone: Box<dyn Fn(&ObjectMeta) -> Seen + Send + Sync>,
+}
+
+/// Watches objects of one kind until the channel is closed.
+async fn follow<K>(api: Api<Guarded<K>>, telling: Telling<K>, sink: Sink, metrics: Metrics)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default + Eq + std::hash::Hash + Clone,
+{
+    let mut listing = Listing::default();
+    let mut streaming = true;
+    let mut retry = RETRY;
+    loop {
+        let config = watcher::Config::default();
+        let config = if streaming { config.streaming_lists() } else { config };
+        let mut events = watcher(api.clone(), config).boxed();
+        let mut is_listed = false;
+        let failure = loop {
+            match events.try_next().await {
+                Ok(Some(event)) => {
+                    if matches!(event, watcher::Event::InitDone) {
+                        (retry, is_listed) = (RETRY, true);
+                    }
+                    if tell(&telling, &mut listing, event, &sink, &metrics).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        let Some(error) = failure else { continue };
+        metrics.watch_failed(telling.kind);
+        let wait = match api_code(&error) {
+            Some(404) => {
+                debug!(kind = telling.kind, "the server does not have this kind");
+                if sink.send(Seen::Listed(telling.kind)).await.is_err() {
+                    return;
+                }
+                ABSENT
+            }
+            // Not every server streams lists, and those that do not say so in different ways.
+            Some(400 | 422 | 500) if streaming && !is_listed => {
+                streaming = false;
+                Duration::ZERO
+            }
+            _ => {
+                warn!(kind = telling.kind, %error, "the watch failed and starts again");
+                let wait = retry;
+                retry = (retry * 2).min(RETRY_MAX);
+                wait
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = sink.closed() => return,
+        }
+    }
+}
+
+/// The status code with which the API answered, if it did.
+fn api_code(error: &watcher::Error) -> Option<u16> {
+    let of_client = |error: &kube::Error| match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    };
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => of_client(error),
+        watcher::Error::WatchError(status) => Some(status.code),
+        watcher::Error::NoResourceVersion => None,
+    }
+}
+
+/// The receiver is gone.
+struct Closed;
+
+async fn tell<K>(
+    telling: &Telling<K>,
+    listing: &mut Listing,
+    event: watcher::Event<Guarded<K>>,
+    sink: &Sink,
+    metrics: &Metrics,
+) -> Result<(), Closed>
+where
+    K: Resource,
+{
+    let send = async |seen: Seen| sink.send(seen).await.map_err(|_| Closed);
+    match event {
+        watcher::Event::Init => {
+            metrics.relisted(telling.kind);
+            listing.begin();
+        }
+        watcher::Event::InitDone => {
+            for meta in listing.finish() {
+                send((telling.gone)(&meta)).await?;
+            }
+            send(Seen::Listed(telling.kind)).await?;
+        }
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+            metrics.watched(telling.kind, "applied");
+            let meta = object.meta();
+            if let Some(replaced) = listing.note(meta) {
+                // Another object of the same name: the one that was there is gone.
+                send((telling.gone)(&replaced)).await?;
+            }
+            let read = match object.0 {
+                Ok(object) => (telling.here)(object),
+                Err(invalid) => {
+                    let name = invalid.metadata.name.unwrap_or_default();
+                    Err(format!("{} {name}: {}", telling.kind, invalid.problem))
+                }
+            };
+            match read {
+                Ok(Some(seen)) => send(seen).await?,
+                Ok(None) => {}
+                Err(problem) => {
+                    metrics.skipped(telling.kind);
+                    warn!(kind = telling.kind, problem, "an object is skipped");
+                }
+            }
+        }
+        watcher::Event::Delete(object) => {
+            metrics.watched(telling.kind, "deleted");
+            listing.forget(object.meta());
+            send((telling.gone)(object.meta())).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A pod as the core wants it.
+///
+/// # Errors
+/// When it cannot be: the API server would have refused it.
+pub fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
+    kinds::seen_pod(pod, names)
+}
+
+/// What says that an object is as given, or is gone.
+fn other(event: Event) -> Seen {
+    Seen::News(News::Other(event))
+}
+
+/// Watches that end when it is dropped.
+pub type Watches = JoinSet<()>;

@@ -1,0 +1,91 @@
+//! Which objects of a kind there are.
+//!
+//! Owns what follows when a list is told again after the watch was lost: what is not on it any more is
+//! gone. Must not know any kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+type Key = (Option<String>, String);
+
+/// The names that are known, each with its UID.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    known: BTreeMap<Key, Option<String>>,
+    /// Those told since the list began.
+    told: Option<BTreeSet<Key>>,
+}
+
+fn key(meta: &ObjectMeta) -> Key {
+    (meta.namespace.clone(), meta.name.clone().unwrap_or_default())
+}
+
+fn named((namespace, name): Key, uid: Option<String>) -> ObjectMeta {
+    ObjectMeta { namespace, name: Some(name), uid, ..ObjectMeta::default() }
+}
+
+impl Listing {
+    /// A list begins.
+    pub(super) fn begin(&mut self) {
+        self.told = Some(BTreeSet::new());
+    }
+
+    /// The list is complete: those that were not on it are gone.
+    pub(super) fn finish(&mut self) -> Vec<ObjectMeta> {
+        let Some(told) = self.told.take() else { return Vec::new() };
+        let gone: Vec<Key> =
+            self.known.keys().filter(|key| !told.contains(*key)).cloned().collect();
+        let gone = gone.into_iter().filter_map(|key| {
+            let uid = self.known.remove(&key)?;
+            Some(named(key, uid))
+        });
+        gone.collect()
+    }
+
+    /// An object is told. Gives the one it has taken the place of, if it is another.
+    pub(super) fn note(&mut self, meta: &ObjectMeta) -> Option<ObjectMeta> {
+        let key = key(meta);
+        if let Some(told) = &mut self.told {
+            told.insert(key.clone());
+        }
+        let before = self.known.insert(key.clone(), meta.uid.clone())?;
+        (before != meta.uid).then(|| named(key, before))
+    }
+
+    /// An object is gone.
+    pub(super) fn forget(&mut self, meta: &ObjectMeta) {
+        self.known.remove(&key(meta));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(name: &str, uid: &str) -> ObjectMeta {
+        named((Some("a".to_owned()), name.to_owned()), Some(uid.to_owned()))
+    }
+
+    #[test]
+    fn what_is_not_listed_again_is_gone() {
+        let mut listing = Listing::default();
+        listing.begin();
+        assert!(listing.note(&meta("x", "1")).is_none());
+        assert!(listing.note(&meta("y", "2")).is_none());
+        assert!(listing.finish().is_empty());
+        listing.begin();
+        assert!(listing.note(&meta("y", "2")).is_none());
+        assert_eq!(listing.finish(), [meta("x", "1")]);
+        assert!(listing.finish().is_empty(), "no list has begun");
+    }
+
+    #[test]
+    fn an_object_of_the_same_name_is_another_one() {
+        let mut listing = Listing::default();
+        assert!(listing.note(&meta("x", "1")).is_none());
+        assert_eq!(listing.note(&meta("x", "2")), Some(meta("x", "1")));
+        listing.forget(&meta("x", "2"));
+        assert!(listing.note(&meta("x", "3")).is_none());
+    }
+}
