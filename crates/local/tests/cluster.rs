@@ -1,6 +1,12 @@
 //! Controllers and virtual kubelets on a real API server.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::too_many_lines,
+    reason = "tests tell one story each"
+)]
 
 mod common;
 

@@ -52,10 +52,7 @@ pub(super) fn status(
             (before.0.unwrap_or(0), before.1.unwrap_or(0), Some(problem))
         }
     };
-    let allowed = match expected > 0 && failure.is_none() {
-        true => (healthy - desired).max(0),
-        false => 0,
-    };
+    let allowed = if expected > 0 && failure.is_none() { (healthy - desired).max(0) } else { 0 };
     let status = PodDisruptionBudgetStatus {
         current_healthy: Some(healthy),
         desired_healthy: Some(desired),

@@ -163,7 +163,7 @@ pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Again
         let pod = views.pods.get(&Key::new(&*key.namespace, pod));
         pod.filter(|pod| uid(&pod.metadata) == id).is_some_and(|pod| {
             // A pod that never came to a node and is on its way out will never use it.
-            !is_finished(&pod) && !(is_terminating(&pod) && node_of(&pod).is_none())
+            !(is_finished(&pod) || is_terminating(&pod) && node_of(&pod).is_none())
         })
     };
     if let Some(status) = released(&claim, uses) {

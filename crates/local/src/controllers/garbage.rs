@@ -117,9 +117,10 @@ impl Graph {
         }
         if item.waits_for_dependents() {
             let blocking = self.blocking(id);
-            return match blocking.is_empty() {
-                true => Verdict::Finish(FOREGROUND),
-                false => Verdict::Await(blocking),
+            return if blocking.is_empty() {
+                Verdict::Finish(FOREGROUND)
+            } else {
+                Verdict::Await(blocking)
             };
         }
         if item.owners().is_empty() || item.is_deleting() {

@@ -164,9 +164,10 @@ impl Kinds {
 
     /// The API of an object of a kind.
     pub(crate) fn api(&self, kind: &Tracked, namespace: &str) -> Api<DynamicObject> {
-        match kind.namespaced {
-            true => Api::namespaced_with(self.client.clone(), namespace, &kind.resource),
-            false => Api::all_with(self.client.clone(), &kind.resource),
+        if kind.namespaced {
+            Api::namespaced_with(self.client.clone(), namespace, &kind.resource)
+        } else {
+            Api::all_with(self.client.clone(), &kind.resource)
         }
     }
 }

@@ -215,9 +215,10 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
     let revisions = Revisions { current, update };
     let plan = plan(&set, spec, &mine, &revisions, context.clock.now());
     for (at, fresh) in &plan.create {
-        let template = match fresh {
-            true => spec.template.clone(),
-            false => old_template(context, &set, spec, &revisions.current).await?,
+        let template = if *fresh {
+            spec.template.clone()
+        } else {
+            old_template(context, &set, spec, &revisions.current).await?
         };
         let revision = if *fresh { &revisions.update } else { &revisions.current };
         create(context, &set, spec, &template, *at, revision).await?;

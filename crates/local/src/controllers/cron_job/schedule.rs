@@ -61,10 +61,7 @@ impl Schedule {
     fn is_on_day(&self, at: &DateTime) -> bool {
         let day = has(self.days, at.day());
         let weekday = has(self.weekdays, at.weekday().to_sunday_zero_offset());
-        match self.any_day || self.any_weekday {
-            true => day && weekday,
-            false => day || weekday,
-        }
+        if self.any_day || self.any_weekday { day && weekday } else { day || weekday }
     }
 
     /// The first time after `after`; `None` if there is none for years.

@@ -85,7 +85,7 @@ impl World {
     }
 
     fn sizes(&self) -> Vec<i32> {
-        self.sets.iter().map(|set| replicas(set)).collect()
+        self.sets.iter().map(replicas).collect()
     }
 
     /// Goes on until nothing changes, and holds the rules on the way.
@@ -95,7 +95,7 @@ impl World {
             let total: i32 = self.sizes().iter().sum();
             assert!(total <= most, "{:?} are more than {most}", self.sizes());
             self.settle(0);
-            let there: i32 = self.sets.iter().map(|set| available(set)).sum();
+            let there: i32 = self.sets.iter().map(available).sum();
             assert!(there >= least, "{there} available are less than {least}");
             self.settle(1);
             let all_there = self.sets.iter().all(|set| available(set) == replicas(set));
