@@ -7,6 +7,7 @@
 
 mod bench;
 mod chaos;
+mod chart;
 mod conformance;
 mod sweep;
 mod tidy;
@@ -44,6 +45,8 @@ enum Task {
     Chaos(chaos::Options),
     /// Check dependency direction, purity, file length and the like
     Tidy,
+    /// Make the Helm chart from what `berth manifests` prints
+    Chart,
 }
 
 #[derive(Subcommand)]
@@ -158,6 +161,8 @@ enum Bench {
         #[arg(long, default_value_t = 42)]
         seed: u64,
     },
+    /// The admission webhook over TLS: requests a second, latency, CPU per request
+    Webhook(bench::webhook::Args),
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -225,6 +230,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Shares { nodes, days, seed } } => {
             bench::shares::run(nodes, days, seed)
         }
+        Task::Bench { of: Bench::Webhook(args) } => bench::webhook::run(&args).map(|()| true),
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
         Task::Bench { of: Bench::Counted { name } } => {
@@ -233,6 +239,9 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
         Task::Sweep { of: Sweep::Gangs { seeds, first } } => sweep::gangs(first, seeds),
         Task::Chaos(options) => chaos::run(&options),
+        Task::Chart => {
+            chart::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).map(|()| true)
+        }
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

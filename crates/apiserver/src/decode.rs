@@ -361,6 +361,10 @@ fn time_error(text: &str, micro: bool) -> String {
     let layout =
         if micro { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
     let year = text.len() >= 4 && text.bytes().take(4).all(|b| b.is_ascii_digit());
+    let date = text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok();
+    if date {
+        return format!("parsing time {text:?} as {layout:?}: cannot parse \"\" as \"T\"");
+    }
     let (rest, part) = if year { (text.get(4..).unwrap_or_default(), "-") } else { (text, "2006") };
     format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {part:?}")
 }

@@ -9,6 +9,7 @@ mod clock;
 mod crd;
 pub mod decode;
 pub mod defaults;
+pub mod disruption;
 pub mod identity;
 pub mod kinds;
 pub mod patch;
@@ -24,6 +25,7 @@ pub mod status;
 pub mod store;
 mod strategy;
 mod table;
+pub mod validate;
 
 pub use identity::Token;
 pub use rest::Body;

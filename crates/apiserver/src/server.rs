@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::admission::webhook::{ResolveService, Webhooks};
 use crate::crd;
 use crate::identity::{Token, Tokens};
 use crate::kinds::Kinds;
@@ -27,7 +28,7 @@ use crate::seed;
 use crate::store::{HistoryLimits, Store};
 
 /// How a server is made.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Where to keep the objects; none keeps them in memory only.
     pub data: Option<PathBuf>,
@@ -42,6 +43,8 @@ pub struct Options {
     /// Whether the server itself empties namespaces that are deleted. Clusters have a controller
     /// for that.
     pub empty_namespaces: bool,
+    /// Where services are that admission webhooks stand behind.
+    pub resolve_service: Option<ResolveService>,
     /// How patches that are written in YAML are read; without it only JSON is.
     pub parse_yaml: Option<ParseYaml>,
 }
@@ -66,6 +69,7 @@ impl Default for Options {
             tokens: Vec::new(),
             authorization: Authorization::default(),
             empty_namespaces: true,
+            resolve_service: None,
             parse_yaml: None,
         }
     }
@@ -90,6 +94,7 @@ pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) kinds: Kinds,
     pub(crate) tokens: Tokens,
+    pub(crate) webhooks: Webhooks,
     pub(crate) options: Options,
     /// Whether what was under way at the last stop has been taken up: that needs a runtime, which
     /// there is with the first request.
@@ -118,7 +123,9 @@ impl ApiServer {
         let kinds = Kinds::default();
         crd::settle(&store, &kinds);
         let tokens = Tokens::new(&options.tokens);
-        let server = Server { store, kinds, tokens, options, resumed: AtomicBool::new(false) };
+        let webhooks = Webhooks::new(options.resolve_service.clone());
+        let server =
+            Server { store, kinds, tokens, webhooks, options, resumed: AtomicBool::new(false) };
         Ok(Self { server: Arc::new(server) })
     }
 

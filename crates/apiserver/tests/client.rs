@@ -28,8 +28,8 @@ fn node(name: &str) -> Node {
     object(json!({"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}}))
 }
 
-fn binding(pod: &Pod, node: &str) -> Vec<u8> {
-    let binding: Binding = object(json!({
+fn binding(pod: &Pod, node: &str) -> Binding {
+    object(json!({
         "metadata": {
             "name": pod.metadata.name,
             "uid": pod.metadata.uid,
@@ -37,8 +37,7 @@ fn binding(pod: &Pod, node: &str) -> Vec<u8> {
             "annotations": {"why": "test"},
         },
         "target": {"kind": "Node", "name": node},
-    }));
-    serde_json::to_vec(&binding).unwrap()
+    }))
 }
 
 #[tokio::test]
@@ -53,10 +52,10 @@ async fn a_pod_is_created_bound_and_deleted_while_watched() {
     let created = pods.create(&PostParams::default(), &pod("p")).await.unwrap();
     assert!(matches!(events.try_next().await.unwrap().unwrap(), WatchEvent::Added(_)));
 
-    let bind = |body: Vec<u8>| {
-        pods.create_subresource::<Value>("binding", "p", &PostParams::default(), body)
-    };
-    bind(binding(&created, "n1")).await.unwrap();
+    let params = PostParams::default();
+    let first = binding(&created, "n1");
+    let answer: Value = pods.create_subresource("binding", "p", &params, &first).await.unwrap();
+    assert_eq!(answer["status"], "Success");
     // It no longer is a pod without a node.
     assert!(matches!(events.try_next().await.unwrap().unwrap(), WatchEvent::Deleted(_)));
 
@@ -66,7 +65,8 @@ async fn a_pod_is_created_bound_and_deleted_while_watched() {
     let scheduled = &bound.status.unwrap().conditions.unwrap()[0];
     assert_eq!((scheduled.type_.as_str(), scheduled.status.as_str()), ("PodScheduled", "True"));
 
-    let stale = bind(binding(&created, "n1")).await.unwrap_err();
+    let again = pods.create_subresource::<_, Value>("binding", "p", &params, &first).await;
+    let stale = again.unwrap_err();
     assert!(stale.to_string().contains("Precondition failed"), "{stale}");
 
     let grace = DeleteParams { grace_period_seconds: Some(30), ..DeleteParams::default() };

@@ -22,7 +22,12 @@ fn vectors() -> PathBuf {
 
 /// What the real one answers, asked now or recorded.
 enum Real {
-    Asked(Box<Asked>, Vec<Value>, RealControlPlane),
+    /// The last is only kept so that it runs on.
+    Asked {
+        asked: Box<Asked>,
+        seen: Vec<Value>,
+        _plane: RealControlPlane,
+    },
     Recorded(Vec<Value>),
 }
 
@@ -30,7 +35,7 @@ impl Real {
     async fn start() -> Self {
         if let Some(plane) = RealControlPlane::start().await {
             let asked = Asked::new(plane.client(ADMIN_TOKEN));
-            return Self::Asked(Box::new(asked), Vec::new(), plane);
+            return Self::Asked { asked: Box::new(asked), seen: Vec::new(), _plane: plane };
         }
         let text = std::fs::read_to_string(vectors()).unwrap();
         Self::Recorded(serde_json::from_str(&text).unwrap())
@@ -38,7 +43,7 @@ impl Real {
 
     async fn answer(&mut self, at: usize, step: &Step) -> Answer {
         match self {
-            Self::Asked(asked, seen, _) => {
+            Self::Asked { asked, seen, .. } => {
                 let answer = asked.ask(step).await;
                 seen.push(json!({
                     "title": step.title,
@@ -57,7 +62,7 @@ impl Real {
     }
 
     fn finish(self) {
-        if let Self::Asked(_, seen, _) = self
+        if let Self::Asked { seen, .. } = self
             && std::env::var_os("BERTH_RECORD").is_some()
         {
             let lines: Vec<String> = seen.iter().map(Value::to_string).collect();

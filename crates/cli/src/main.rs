@@ -5,6 +5,7 @@
 
 mod explain;
 mod lint;
+mod manifests;
 mod nodes;
 mod output;
 mod plan;
@@ -38,6 +39,7 @@ enum Command {
     Replay(replay::Replay),
     Lint(lint::Lint),
     Plan(plan::Plan),
+    Manifests(manifests::Manifests),
     Serve(serve::Serve),
     Up(up::Up),
     Explain(explain::Explain),
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Replay(replay) => replay.run(),
         Command::Lint(lint) => lint.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Manifests(manifests) => manifests.run(),
         Command::Serve(serve) => serve.run(),
         Command::Up(up) => up.run(),
         Command::Explain(explain) => return as_kubectl(explain.run()),

@@ -149,6 +149,7 @@ impl Serve {
     }
 
     async fn serve(self) -> anyhow::Result<ExitCode> {
+        let front = self.front()?;
         let access = Access {
             kubeconfig: self.kubeconfig,
             context: self.context,
@@ -168,7 +169,6 @@ impl Serve {
             metrics_for: Openness::Everybody,
         };
         let (stop, shutdown) = watch::channel(false);
-        let front = self.front()?;
         let listener = TcpListener::bind(self.listen).await;
         let listener =
             listener.with_context(|| format!("{} cannot be listened on", self.listen))?;

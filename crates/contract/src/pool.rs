@@ -121,10 +121,8 @@ impl Pool {
     fn can_match(&self, term: &NodeTerm) -> bool {
         // A node that does not exist yet has no name that could be asked for.
         let named = |name: Option<&str>| term.name.iter().all(|operator| operator.accepts(name));
-        let is_named = match self.grows {
-            true => named(None),
-            false => self.names.iter().any(|name| named(Some(name))),
-        };
+        let is_named =
+            if self.grows { named(None) } else { self.names.iter().any(|name| named(Some(name))) };
         let asks = !term.labels.is_empty() || !term.name.is_empty();
         asks && is_named && term.labels.iter().all(|one| self.can(&one.key, &one.operator))
     }
@@ -185,9 +183,12 @@ fn look(pool: &Pool) -> String {
     let Node { labels, taints, unschedulable, allocatable, .. } = &pool.node;
     let amounts: Vec<(&str, i64)> = allocatable
         .iter()
-        .map(|(name, amount)| match FUZZY_BYTES.contains(&name.as_str()) {
-            true => (name.as_str(), amount.value() / FUZZ_BYTES),
-            false => (name.as_str(), amount.milli_value()),
+        .map(|(name, amount)| {
+            if FUZZY_BYTES.contains(&name.as_str()) {
+                (name.as_str(), amount.value() / FUZZ_BYTES)
+            } else {
+                (name.as_str(), amount.milli_value())
+            }
         })
         .collect();
     let kubelet = pool.kubelet.as_ref().map(|known| &known.said);

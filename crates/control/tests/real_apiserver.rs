@@ -131,9 +131,10 @@ impl Plane {
 
     async fn token(&self, namespace: &str, account: &str) -> String {
         let api: Api<core::ServiceAccount> = Api::namespaced(self.client("admin"), namespace);
-        let ask = TokenRequest { spec: TokenRequestSpec::default(), ..TokenRequest::default() };
+        let ask =
+            TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
         let made = api.create_token_request(account, &PostParams::default(), &ask).await.unwrap();
-        made.status.unwrap().token
+        made.status.unwrap().token.unwrap()
     }
 }
 

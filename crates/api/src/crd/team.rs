@@ -237,7 +237,7 @@ impl Usage {
     }
 }
 
-pub(super) fn definition() -> Value {
+fn share() -> Value {
     let resource = json!({
         "type": "string", "enum": ["gpus", "gpu-memory", "cpu", "memory"],
         "description": "What is shared: gpus (whole ones, slices and shares as parts of one), \
@@ -247,7 +247,7 @@ pub(super) fn definition() -> Value {
         "type": "string", "default": "", "maxLength": 253,
         "description": "The model of GPU, as the label nvidia.com/gpu.product names it; empty: any.",
     });
-    let share = json!({
+    json!({
         "type": "object",
         "required": ["resource"],
         "properties": {
@@ -265,7 +265,10 @@ pub(super) fn definition() -> Value {
             "rule": "!has(self.model) || self.model == '' || self.resource == 'gpus'",
             "message": "model is for gpus only",
         }],
-    });
+    })
+}
+
+pub(super) fn definition() -> Value {
     let spec = json!({
         "type": "object",
         "description": "What the team is entitled to.",
@@ -283,7 +286,7 @@ pub(super) fn definition() -> Value {
                 "type": "array", "maxItems": 64, "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["resource", "model"],
                 "description": "What is not listed is neither guaranteed nor limited.",
-                "items": share,
+                "items": share(),
             },
         },
     });

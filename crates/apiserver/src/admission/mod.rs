@@ -4,17 +4,21 @@
 //! of pods, quotas and webhooks. Knows other objects only through a [`View`], and writes none: what
 //! is to be written with an object is returned.
 
+mod chain;
 mod limits;
+pub(crate) mod node;
 mod pod;
 mod priority;
 pub mod quota;
-// webhook
+pub mod webhook;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 pub use crate::identity::User;
+pub use chain::{Admitted, admit};
+
 use crate::kinds::{Kind, Resource};
 use crate::status::Status;
 
@@ -103,7 +107,7 @@ pub fn mutate(
     limits::mutate(request, object, view)?;
     priority::mutate(request, object, view)?;
     pod::mutate(request, object);
-    Ok(())
+    pod::set_overhead(request, object, view)
 }
 
 /// Plugins that only look, after validation. Quotas come after webhooks: see [`quota::charge`].

@@ -1,10 +1,13 @@
-//! Tolerations that every pod gets: of nodes that fall silent, for five minutes.
+//! What every pod gets: tolerations of nodes that fall silent, for five minutes, and what its
+//! runtime class says.
 //!
 //! Knows no node.
 
 use serde_json::{Value, json};
 
-use super::{Operation, Request};
+use super::{Operation, Request, View};
+use crate::kinds::Resource;
+use crate::status::Status;
 
 const SECONDS: i64 = 300;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -39,5 +42,44 @@ pub(super) fn mutate(request: &Request<'_>, pod: &mut Value) {
     if !added.is_empty() {
         let all: Vec<Value> = given.into_iter().chain(added).collect();
         spec.insert("tolerations".to_owned(), Value::Array(all));
+    }
+}
+
+/// The overhead of a runtime class, which pods must not make up themselves.
+pub(super) fn set_overhead(
+    request: &Request<'_>,
+    pod: &mut Value,
+    view: &(impl View + ?Sized),
+) -> Result<(), Status> {
+    if request.operation != Operation::Create || !request.is_about("", "pods") {
+        return Ok(());
+    }
+    let text = |path: &str| pod.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let name = text("/spec/runtimeClassName").to_owned();
+    let class = match name.as_str() {
+        "" => None,
+        name => {
+            let found = view.get(&Resource::new("node.k8s.io", "runtimeclasses"), "", name);
+            let missing =
+                || request.forbidden(pod, format!("pod rejected: RuntimeClass {name:?} not found"));
+            Some(found.ok_or_else(missing)?)
+        }
+    };
+    let overhead = class.as_ref().and_then(|class| class.pointer("/overhead/podFixed")).cloned();
+    let given = pod.pointer("/spec/overhead").cloned();
+    match (overhead, given) {
+        (None, Some(_)) => Err(request.forbidden(
+            pod,
+            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+        )),
+        (Some(wanted), Some(given)) if wanted != given => Err(request.forbidden(
+            pod,
+            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+        )),
+        (Some(wanted), _) => {
+            pod["spec"]["overhead"] = wanted;
+            Ok(())
+        }
+        (None, None) => Ok(()),
     }
 }

@@ -64,8 +64,8 @@ fn pod(object: &Value) -> Option<PodObject> {
     lowered::<core::Pod>(&object)
 }
 
-fn counted(kind: &Kind, object: &Value) -> Counted {
-    let (group, plural) = (&*kind.resource.group, &*kind.resource.plural);
+fn counted(resource: &Resource, object: &Value) -> Counted {
+    let (group, plural) = (&*resource.group, &*resource.plural);
     match (group, plural) {
         ("", "pods") => match pod(object) {
             Some(pod) => Counted::Pod(Box::new(pod)),
@@ -74,7 +74,7 @@ fn counted(kind: &Kind, object: &Value) -> Counted {
         ("", "services") => Counted::Other(service(object)),
         ("", CLAIMS) => Counted::Other(claim(object)),
         _ => {
-            let by_count = format!("count/{}", kind.resource);
+            let by_count = format!("count/{resource}");
             let mut names = vec![by_count.as_str()];
             if group.is_empty() && ALIASES.contains(&plural) {
                 names.push(plural);
@@ -155,15 +155,8 @@ impl Book {
         Some(Self { object: object.clone(), quota, used })
     }
 
-    /// Whether an object counts here.
     fn concerns(&self, counted: &Counted) -> bool {
-        match counted {
-            Counted::Pod(pod) => counts(&self.quota, &pod.spec),
-            Counted::Other(usage) => {
-                let named = usage.keys().any(|name| self.quota.hard.contains_key(name));
-                named && self.quota.scopes.is_empty()
-            }
-        }
+        concerns(&self.quota, counted)
     }
 
     fn with_used(&self, used: &ResourceList) -> Value {
@@ -175,6 +168,17 @@ impl Book {
             object.insert("status".to_owned(), Value::Object(status));
         }
         object
+    }
+}
+
+/// Whether an object counts under a quota.
+fn concerns(quota: &Quota, counted: &Counted) -> bool {
+    match counted {
+        Counted::Pod(pod) => counts(quota, &pod.spec),
+        Counted::Other(usage) => {
+            let named = usage.keys().any(|name| quota.hard.contains_key(name));
+            named && quota.scopes.is_empty()
+        }
     }
 }
 
@@ -254,11 +258,11 @@ pub fn charge(
         return Ok(Vec::new());
     }
     books.sort_by(|a, b| a.quota.name.cmp(&b.quota.name));
-    let new = counted(request.kind, object);
+    let new = counted(&request.kind.resource, object);
     let old = request
         .old
         .filter(|_| request.operation == Operation::Update)
-        .map(|old| counted(request.kind, old));
+        .map(|old| counted(&request.kind.resource, old));
     let refuse = |refusal: Refusal| request.forbidden(object, refusal);
     let whole = used_by(&new, now);
     if let Counted::Pod(pod) = &new {
@@ -337,8 +341,8 @@ pub fn release(
     }
     let all = view.list(&quotas(), namespace);
     let books = all.iter().filter_map(|object| Book::read(object, view, now));
-    let before = counted(kind, old);
-    let after = new.map(|new| counted(kind, new));
+    let before = counted(&kind.resource, old);
+    let after = new.map(|new| counted(&kind.resource, new));
     let left = |book: &Book| match &after {
         Some(after) if book.concerns(after) => used_by(after, now),
         _ => ResourceList::new(),
@@ -383,12 +387,9 @@ fn recounted(quota: &Quota, view: &(impl View + ?Sized), now: Timestamp) -> Reso
         }
     }
     for resource in kinds {
-        let kind = kind_of(&resource);
         for object in view.list(&resource, &quota.namespace) {
-            let counted = counted(&kind, &object);
-            let book =
-                Book { object: Value::Null, quota: quota.clone(), used: ResourceList::new() };
-            if !book.concerns(&counted) {
+            let counted = counted(&resource, &object);
+            if !concerns(quota, &counted) {
                 continue;
             }
             for (name, amount) in limited(quota, &used_by(&counted, now)) {
@@ -398,22 +399,4 @@ fn recounted(quota: &Quota, view: &(impl View + ?Sized), now: Timestamp) -> Reso
         }
     }
     used
-}
-
-/// As much of a kind as counting needs.
-fn kind_of(resource: &Resource) -> Kind {
-    Kind {
-        resource: resource.clone(),
-        version: "v1".into(),
-        kind: "".into(),
-        list_kind: "".into(),
-        singular: "".into(),
-        short_names: Vec::new(),
-        categories: Vec::new(),
-        namespaced: true,
-        subresources: crate::kinds::Subresources::default(),
-        stored: true,
-        stored_as: resource.clone(),
-        origin: crate::kinds::Origin::BuiltIn,
-    }
 }

@@ -12,13 +12,8 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Map<String, Value>) 
         ("", "persistentvolumeclaims") => claim(object),
         ("", "persistentvolumes") => volume(object),
         ("", "namespaces") => namespace(object),
-        ("", "nodes") => with(object, "status", |status| {
-            if let (false, Some(capacity)) = (has(status, "allocatable"), status.get("capacity")) {
-                let capacity = capacity.clone();
-                status.insert("allocatable".to_owned(), capacity);
-            }
-        }),
-        ("", "secrets") => default_text(object, "type", "Opaque"),
+        ("", "nodes") => node(object),
+        ("", "secrets") => secret(object),
         ("", "limitranges") => {
             with(object, "spec", |spec| each(spec, "limits", limit));
         }
@@ -44,6 +39,34 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Map<String, Value>) 
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition(object),
         _ => {}
     }
+}
+
+fn node(node: &mut Map<String, Value>) {
+    with(node, "spec", |spec| {
+        if let Some(range) = spec.get("podCIDR").cloned() {
+            default(spec, "podCIDRs", json!([range]));
+        }
+    });
+    with(node, "status", |status| {
+        if let (false, Some(capacity)) = (has(status, "allocatable"), status.get("capacity")) {
+            let capacity = capacity.clone();
+            status.insert("allocatable".to_owned(), capacity);
+        }
+    });
+}
+
+/// Text given for convenience is kept as bytes.
+fn secret(secret: &mut Map<String, Value>) {
+    use base64::Engine;
+    default_text(secret, "type", "Opaque");
+    let Some(Value::Object(given)) = secret.remove("stringData") else { return };
+    let engine = base64::engine::general_purpose::STANDARD;
+    within(secret, "data", |data| {
+        for (name, value) in given {
+            let text = value.as_str().unwrap_or_default();
+            data.insert(name, Value::from(engine.encode(text)));
+        }
+    });
 }
 
 fn service(spec: &mut Map<String, Value>) {
@@ -80,15 +103,12 @@ fn service(spec: &mut Map<String, Value>) {
 }
 
 pub(super) fn claim(claim: &mut Map<String, Value>) {
-    with(claim, "spec", |spec| {
-        default(spec, "volumeMode", "Filesystem");
-        data_source(spec);
-    });
+    with(claim, "spec", |spec| default(spec, "volumeMode", "Filesystem"));
     within(claim, "status", |status| default_text(status, "phase", "Pending"));
 }
 
 /// Both ways to name a source say the same.
-fn data_source(spec: &mut Map<String, Value>) {
+pub(super) fn data_source(spec: &mut Map<String, Value>) {
     let same_namespace =
         spec.get("dataSourceRef").is_some_and(|reference| reference.get("namespace").is_none());
     if let (false, true, Some(reference)) =

@@ -3,14 +3,17 @@
 //! Owns which parts of a write do not count (a status sent with the rest), generations, and what the
 //! server generates itself. Knows no other object.
 
-use berth_model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::{default, default_text, has, pod, text, with, within};
 use crate::kinds::{Kind, Origin};
 
 /// Kinds that have a status but keep what is sent in it when they are created.
-const KEEPS_STATUS: [(&str, &str); 2] = [("", "nodes"), ("", "persistentvolumes")];
+const KEEPS_STATUS: [(&str, &str); 3] = [
+    ("", "nodes"),
+    ("", "persistentvolumes"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+];
 
 /// Kinds without a generation.
 const NO_GENERATION: [(&str, &str); 10] = [
@@ -27,7 +30,8 @@ const NO_GENERATION: [(&str, &str); 10] = [
 ];
 
 /// Kinds that have no status and yet a generation.
-const COUNTED: [(&str, &str); 8] = [
+const COUNTED: [(&str, &str); 9] = [
+    ("", "podtemplates"),
     ("scheduling.k8s.io", "priorityclasses"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
@@ -66,15 +70,18 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
     match id(kind) {
         ("", "pods") => create_pod(object),
         ("", "namespaces") => create_namespace(object),
-        ("", "secrets") => create_secret(object),
+        ("", "services") => create_service(object),
+        ("apps", "daemonsets") => count_templates(object, 1),
         ("", "persistentvolumeclaims") => {
             object.insert("status".to_owned(), json!({"phase": "Pending"}));
+            with(object, "spec", super::cluster::data_source);
         }
         ("", "persistentvolumes") => {
-            object.insert("status".to_owned(), json!({"phase": "Pending"}));
+            let created = object.get("metadata").and_then(|m| m.get("creationTimestamp"));
+            let status = json!({"phase": "Pending", "lastPhaseTransitionTime": created});
+            object.insert("status".to_owned(), status);
         }
         ("batch", "jobs") => create_job(object),
-        ("", "resourcequotas") => {}
         _ => {}
     }
     within(object, "metadata", |metadata| {
@@ -94,7 +101,54 @@ fn empty_status(kind: &Kind) -> Value {
     }
 }
 
+/// Says how often the template of a DaemonSet has changed.
+fn count_templates(object: &mut Map<String, Value>, count: i64) {
+    within(object, "metadata", |metadata| {
+        within(metadata, "annotations", |all| {
+            let name = super::workload::TEMPLATE_GENERATION.to_owned();
+            all.insert(name, Value::from(count.to_string()));
+        });
+    });
+}
+
+/// Addresses: nobody routes to them here, so they only have to be there and to differ.
+fn create_service(service: &mut Map<String, Value>) {
+    let uid = service.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
+    let address = address_of(uid.unwrap_or_default());
+    with(service, "spec", |spec| {
+        if text(spec, "type") == "ExternalName" {
+            return;
+        }
+        default_text(spec, "clusterIP", &address);
+        let address = spec.get("clusterIP").cloned().unwrap_or(Value::Null);
+        let headless = address == "None";
+        default(spec, "clusterIPs", json!([address]));
+        let selects =
+            spec.get("selector").and_then(Value::as_object).is_some_and(|s| !s.is_empty());
+        let families = if headless && !selects { json!(["IPv4", "IPv6"]) } else { json!(["IPv4"]) };
+        let policy = if headless && !selects { "RequireDualStack" } else { "SingleStack" };
+        default(spec, "ipFamilies", families);
+        default(spec, "ipFamilyPolicy", policy);
+    });
+}
+
+/// An address of 10.96.0.0/12 that is made of a uid.
+fn address_of(uid: &str) -> String {
+    let hash = uid
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let [_, b, c, d] = hash.to_be_bytes();
+    format!("10.{}.{c}.{}", 96 + b % 16, d.clamp(1, 254))
+}
+
 fn create_pod(pod: &mut Map<String, Value>) {
+    let created = pod.get("metadata").and_then(|m| m.get("creationTimestamp")).cloned();
+    with(pod, "spec", |spec| {
+        let grace = spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+        if grace.is_some_and(|seconds| seconds < 0) {
+            spec.insert("terminationGracePeriodSeconds".to_owned(), Value::from(1));
+        }
+    });
     let Some(spec) = pod.get("spec").and_then(Value::as_object) else { return };
     let mut status = Map::new();
     status.insert("phase".to_owned(), Value::from("Pending"));
@@ -107,7 +161,7 @@ fn create_pod(pod: &mut Map<String, Value>) {
                 "type": "PodScheduled",
                 "status": "False",
                 "lastProbeTime": null,
-                "lastTransitionTime": null,
+                "lastTransitionTime": created,
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates"
             }]),
@@ -127,24 +181,14 @@ fn create_namespace(namespace: &mut Map<String, Value>) {
     });
 }
 
-/// Text given for convenience is kept as bytes.
-fn create_secret(secret: &mut Map<String, Value>) {
-    use base64::Engine;
-    let Some(Value::Object(given)) = secret.remove("stringData") else { return };
-    let engine = base64::engine::general_purpose::STANDARD;
-    within(secret, "data", |data| {
-        for (name, value) in given {
-            let text = value.as_str().unwrap_or_default();
-            data.insert(name, Value::from(engine.encode(text)));
-        }
-    });
-}
-
 /// Selector and labels that only the server knows how to make.
 fn create_job(job: &mut Map<String, Value>) {
     let metadata = job.get("metadata").and_then(Value::as_object);
     let name = metadata.map(|m| text(m, "name").to_owned()).unwrap_or_default();
     let uid = metadata.map(|m| text(m, "uid").to_owned()).unwrap_or_default();
+    let given = job.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels"));
+    let own = metadata.and_then(|m| m.get("labels"));
+    let shared = own.is_none() || own == given;
     with(job, "spec", |spec| {
         if spec.get("manualSelector") == Some(&Value::Bool(true)) {
             return;
@@ -165,6 +209,13 @@ fn create_job(job: &mut Map<String, Value>) {
             });
         });
     });
+    // A job without labels of its own has those of its pods.
+    let labels = job.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels"));
+    if let (true, Some(labels)) = (shared, labels.cloned()) {
+        within(job, "metadata", |metadata| {
+            metadata.insert("labels".to_owned(), labels);
+        });
+    }
 }
 
 /// Makes of an object what is stored when it replaces another: after mutating admission.
@@ -220,6 +271,14 @@ fn keep_all_but_status(kind: &Kind, old: &Map<String, Value>, new: &mut Map<Stri
 /// Whether what the generation counts has changed.
 fn differs(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
     let custom = matches!(kind.origin, Origin::Custom(_));
+    if kind.is("scheduling.k8s.io", "priorityclasses") {
+        return false;
+    }
+    let annotations =
+        |map: &Map<String, Value>| map.get("metadata").and_then(|m| m.get("annotations")).cloned();
+    if kind.is("apps", "deployments") && annotations(old) != annotations(new) {
+        return true;
+    }
     let whole = custom || COUNTED.contains(&id(kind));
     if whole {
         let skipped = |name: &str| {
@@ -234,16 +293,11 @@ fn differs(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) -> b
     let deleting = |map: &Map<String, Value>| {
         map.get("metadata").is_some_and(|m| m.get("deletionTimestamp").is_some())
     };
-    let annotations =
-        |map: &Map<String, Value>| map.get("metadata").and_then(|m| m.get("annotations")).cloned();
-    old.get("spec") != new.get("spec")
-        || deleting(old) != deleting(new)
-        || (id(kind) == ("apps", "deployments") && annotations(old) != annotations(new))
+    old.get("spec") != new.get("spec") || deleting(old) != deleting(new)
 }
 
 fn update_object(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String, Value>) {
     match id(kind) {
-        ("", "secrets") => create_secret(new),
         ("", "namespaces") => {
             if let Some(finalizers) = old.get("spec").and_then(|s| s.get("finalizers")).cloned() {
                 within(new, "spec", |spec| {
@@ -252,6 +306,18 @@ fn update_object(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String, Va
             }
         }
         ("", "services") => keep_addresses(old, new),
+        ("apps", "daemonsets") => {
+            let template = |map: &Map<String, Value>| {
+                map.get("spec").and_then(|spec| spec.get("template")).cloned()
+            };
+            let counted = old
+                .get("metadata")
+                .and_then(|m| m.get("annotations"))
+                .map(|all| text_of(all, super::workload::TEMPLATE_GENERATION))
+                .and_then(|text| text.parse::<i64>().ok())
+                .unwrap_or(1);
+            count_templates(new, counted + i64::from(template(old) != template(new)));
+        }
         ("batch", "jobs") => {
             let before = old.get("spec").and_then(|spec| spec.get("selector")).cloned();
             with(new, "spec", |spec| {
@@ -262,6 +328,10 @@ fn update_object(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String, Va
         }
         _ => {}
     }
+}
+
+fn text_of(value: &Value, name: &str) -> String {
+    value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// A service keeps its addresses unless its type changes.
@@ -280,13 +350,4 @@ fn keep_addresses(old: &Map<String, Value>, new: &mut Map<String, Value>) {
             default_text(spec, "clusterIP", address);
         }
     });
-}
-
-/// Whether two quantities are the same amount.
-pub(crate) fn same_amount(left: &Value, right: &Value) -> bool {
-    let amount = |value: &Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
-    match (amount(left), amount(right)) {
-        (Some(left), Some(right)) => left == right,
-        _ => left == right,
-    }
 }

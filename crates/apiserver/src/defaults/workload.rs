@@ -6,15 +6,20 @@ use serde_json::{Map, Value};
 
 use super::{default, default_text, each, has, pod, text, with, within};
 
+/// How DaemonSets count changes of their template.
+pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
 pub(super) fn apply(plural: &str, object: &mut Map<String, Value>) {
     match plural {
         "deployments" => spec(object, deployment),
         "statefulsets" => spec(object, stateful_set),
-        "daemonsets" => spec(object, daemon_set),
-        "replicasets" => {
-            labels_of_template(object);
-            spec(object, |spec| default(spec, "replicas", 1));
+        "daemonsets" => {
+            within(object, "metadata", |metadata| {
+                within(metadata, "annotations", |all| default(all, TEMPLATE_GENERATION, "0"));
+            });
+            spec(object, daemon_set);
         }
+        "replicasets" => spec(object, |spec| default(spec, "replicas", 1)),
         "replicationcontrollers" => {
             labels_of_template(object);
             let labels = object
@@ -89,6 +94,10 @@ fn stateful_set(spec: &mut Map<String, Value>) {
         if text(strategy, "type") == "RollingUpdate" {
             within(strategy, "rollingUpdate", |rolling| default(rolling, "partition", 0));
         }
+        // Not known to servers that have the gate for it off, as it is by default.
+        with(strategy, "rollingUpdate", |rolling| {
+            rolling.remove("maxUnavailable");
+        });
     });
     within(spec, "persistentVolumeClaimRetentionPolicy", |policy| {
         default_text(policy, "whenDeleted", "Retain");
@@ -125,6 +134,7 @@ fn job(spec: &mut Map<String, Value>) {
     default(spec, "backoffLimit", limit);
     default(spec, "completionMode", "NonIndexed");
     default(spec, "suspend", false);
+    default(spec, "manualSelector", false);
     let policy = if has(spec, "podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
     default(spec, "podReplacementPolicy", policy);
     with(spec, "podFailurePolicy", |policy| {

@@ -21,3 +21,16 @@ pub(crate) fn plain(value: &Value) -> String {
         other => other.to_string(),
     }
 }
+
+/// What Go calls the type of a value that it decodes from this JSON.
+pub(crate) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}

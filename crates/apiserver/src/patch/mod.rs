@@ -129,7 +129,11 @@ fn change(patch: &Patch<'_>, node: &Node, current: &Value) -> Result<Patched, St
             (strategic::apply(node, current, given)?, shown)
         }
         PatchType::Json => {
-            let patched = apply_operations(document, current)?;
+            let operations = document.into_value();
+            if checks {
+                strict = unknown_operation_fields(&operations);
+            }
+            let patched = apply_operations(operations, current)?;
             let shown = patched.to_string();
             (patched, shown)
         }
@@ -143,6 +147,10 @@ fn change(patch: &Patch<'_>, node: &Node, current: &Value) -> Result<Patched, St
     let (mut object, shown) = patched;
     let findings = decode::inspect(node, &Document::from_value(&object));
     if let Some(error) = findings.type_error.filter(|_| !custom) {
+        let error = match patch.patch_type {
+            PatchType::Strategic => unstructured_error(error),
+            _ => error,
+        };
         return Err(not_an_object(shown, error));
     }
     strict.extend(findings.strict);
@@ -157,6 +165,10 @@ fn change(patch: &Patch<'_>, node: &Node, current: &Value) -> Result<Patched, St
 /// Makes of a patched object what the server would have decoded.
 fn finish(kind: &Kind, node: &Node, object: &mut Value) {
     schema::normalize(node, object);
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".to_owned(), Value::from(kind.api_version()));
+        map.insert("kind".to_owned(), Value::from(&*kind.kind));
+    }
     if matches!(kind.origin, Origin::BuiltIn) {
         defaults::apply(kind, object);
     }
@@ -165,6 +177,9 @@ fn finish(kind: &Kind, node: &Node, object: &mut Value) {
 fn as_map(document: Document, patch: &Patch<'_>) -> Result<Map<String, Value>, Status> {
     let kind = match &document {
         Document::Map(_) => "",
+        Document::Null if patch.patch_type == PatchType::Merge => {
+            return Err(Status::bad_request("Invalid JSON Patch"));
+        }
         Document::Null => return Ok(Map::new()),
         Document::List(_) => "array",
         Document::Text(_) => "string",
@@ -222,10 +237,27 @@ fn go_char(c: char) -> String {
     }
 }
 
-fn apply_operations(document: Document, current: &Value) -> Result<Value, Status> {
-    let value = document.into_value();
-    let operations: json_patch::Patch = serde_json::from_value(value)
-        .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+/// What an operation of a JSON patch may say.
+const OPERATION_FIELDS: [&str; 4] = ["op", "from", "path", "value"];
+
+/// Fields of operations that mean nothing.
+fn unknown_operation_fields(operations: &Value) -> Vec<String> {
+    let all = operations.as_array().into_iter().flatten().enumerate();
+    let fields = all.flat_map(|(i, one)| {
+        let names = one.as_object().into_iter().flat_map(Map::keys);
+        names.filter(|name| !OPERATION_FIELDS.contains(&name.as_str())).map(move |name| (i, name))
+    });
+    fields.map(|(i, name)| format!("json patch unknown field \"[{i}].{name}\"")).collect()
+}
+
+fn apply_operations(operations: Value, current: &Value) -> Result<Value, Status> {
+    let Value::Array(operations) = operations else {
+        return Err(Status::bad_request(format!(
+            "error decoding patch: json: cannot unmarshal {} into Go value of type \
+             []handlers.jsonPatchOp",
+            json_kind(&operations)
+        )));
+    };
     if operations.len() > MAX_OPERATIONS {
         return Err(Status::too_large(format!(
             "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
@@ -233,7 +265,19 @@ fn apply_operations(document: Document, current: &Value) -> Result<Value, Status
         )));
     }
     let mut object = current.clone();
-    json_patch::patch(&mut object, &operations).map_err(|_| unprocessable())?;
+    for mut operation in operations {
+        let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
+        let missing = object.pointer(text("path")).is_none();
+        match text("op") {
+            // The real server's library takes these where the standard does not.
+            "replace" if missing => operation["op"] = Value::from("add"),
+            "test" if missing && operation.get("value").is_none_or(Value::is_null) => continue,
+            _ => {}
+        }
+        let operation: json_patch::PatchOperation =
+            serde_json::from_value(operation).map_err(|_| unprocessable())?;
+        json_patch::patch(&mut object, &[operation]).map_err(|_| unprocessable())?;
+    }
     Ok(object)
 }
 
@@ -247,10 +291,8 @@ fn apply_configuration(
     let text = |name: &str| applied.get(name).and_then(Value::as_str).unwrap_or_default();
     let (given_version, given_kind) = (text("apiVersion"), text("kind"));
     if given_version != version || given_kind != &*patch.kind.kind {
-        let shown = match given_version.is_empty() {
-            true => format!("/, Kind={given_kind}"),
-            false => format!("{given_version}, Kind={given_kind}"),
-        };
+        let slash = if given_version.contains('/') { "" } else { "/" };
+        let shown = format!("{slash}{given_version}, Kind={given_kind}");
         return Err(Status::bad_request(format!("invalid object type: {shown}")));
     }
     if applied.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
@@ -286,7 +328,38 @@ fn read_configuration(patch: &Patch<'_>) -> Result<(Value, Vec<String>), Status>
     }
     match document.into_value() {
         object @ Value::Object(_) => Ok((object, warnings)),
-        other => Err(bad(format!("expected an object, got {}", go::plain(&other)))),
+        other => Err(bad(format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value \
+             of type map[string]interface {{}}",
+            json_kind(&other)
+        ))),
+    }
+}
+
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Strategic patches do not pass through JSON again, and say the same in other words.
+fn unstructured_error(error: String) -> String {
+    let Some(rest) = error.strip_prefix("json: cannot unmarshal ") else {
+        return format!("error decoding from json: {error}");
+    };
+    let found = rest.split(' ').next().unwrap_or_default();
+    match rest.rsplit(" of type ").next() {
+        Some("string") => {
+            let found = if found == "number" { "int64" } else { found };
+            format!("cannot convert {found} to string")
+        }
+        Some(wanted @ ("int32" | "int64" | "bool")) => format!("unrecognized type: {wanted}"),
+        _ => error,
     }
 }
 

@@ -46,16 +46,8 @@ fn bad_type(directive: &Value, map: &Map<String, Value>) -> Refusal {
 }
 
 fn bad_argument(value: &Value) -> Refusal {
-    let found = match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "slice",
-        Value::Object(_) => "map",
-    };
-    Refusal::Other(format!("expected a slice, but received a {found}"))
+    let found = super::go::type_name(value);
+    Refusal::Other(format!("expected a []interface {{}}, but received a {found}"))
 }
 
 /// The object that a patch makes of another.

@@ -401,7 +401,7 @@ fn check(node: &Node, value: &Value, path: &mut Vec<Element>, problems: &mut Vec
             ));
         }
         (Shape::Int32 | Shape::Int64 | Shape::Number, other) if !other.is_number() => {
-            say(format!("expected numeric (int or float), got {}", type_name(other)));
+            say(format!("expected numeric (int or float), got {}", super::go::type_name(other)));
         }
         (Shape::Bool, other) if !other.is_boolean() => {
             say(format!("expected boolean, got {}", wrapped(other)));
@@ -420,18 +420,6 @@ fn literal(value: &Value) -> String {
     match value {
         Value::String(text) => crate::status::quoted(text),
         other => super::go::plain(other),
-    }
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

@@ -121,12 +121,14 @@ pub(crate) enum Deleted {
     Waits(Arc<Stored>),
 }
 
-pub(crate) fn delete(
+pub(crate) async fn delete(
     server: &Arc<Server>,
     place: &Place,
     call: &Call,
 ) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::of(call)?;
+    let current = read::find(server, place)?;
+    rules::admit_delete(server, place, call, &current.value, options.dry_run).await?;
     match remove(server, &place.kind, &place.namespace, &place.name, &options)? {
         Deleted::Waits(object) => {
             if place.kind.is("", "namespaces") && !options.dry_run {
@@ -258,7 +260,7 @@ fn carry_out(
     Ok(Deleted::Gone(latest))
 }
 
-fn check_preconditions(
+pub(crate) fn check_preconditions(
     kind: &Kind,
     options: &DeleteOptions,
     current: &Stored,

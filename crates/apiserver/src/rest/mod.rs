@@ -237,7 +237,7 @@ async fn objects(
         (&Method::GET | &Method::HEAD, false) => read::get(server, place, call),
         (&Method::PUT, false) => update::replace(server, place, call).await,
         (&Method::PATCH, false) => update::patch(server, place, call).await,
-        (&Method::DELETE, false) => delete::delete(server, place, call),
+        (&Method::DELETE, false) => delete::delete(server, place, call).await,
         _ => Err(Status::method_not_allowed()),
     }
 }
@@ -257,6 +257,9 @@ async fn subresource(
         },
         "binding" if kind.is("", "pods") && call.method == Method::POST => {
             pods::bind(server, place, call)
+        }
+        "eviction" if kind.is("", "pods") && call.method == Method::POST => {
+            pods::evict(server, place, call)
         }
         "log" if kind.is("", "pods") && call.method == Method::GET => {
             pods::log(server, place, call)

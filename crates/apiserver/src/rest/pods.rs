@@ -1,16 +1,19 @@
 //! What only pods have: binding, eviction, logs.
 
 use http::Response;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::delete::{self, DeleteOptions};
 use super::path::Place;
 use super::respond::{self, Body};
-use super::{Call, meta};
+use super::{Call, meta, read};
 use crate::clock;
+use crate::disruption::{self, Verdict};
 use crate::kinds::Resource;
 use crate::server::Server;
 use crate::status::{FieldError, Status};
-use crate::store::{Expected, Lost, key_of};
+use crate::store::{Expected, Lost, Operation, key_of};
 
 /// How often a binding without preconditions is tried again after a lost race.
 const ATTEMPTS: usize = 16;
@@ -49,9 +52,59 @@ pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Respon
     Err(Status::modified(&pods, name))
 }
 
+/// Deletes a pod if the disruption budgets of its namespace allow it.
+pub(crate) fn evict(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
+    let eviction = call.object()?;
+    if meta::text(&eviction, "name") != place.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut options = DeleteOptions::from_json(&eviction["deleteOptions"])?;
+    options.dry_run |= call.query.dry_run()?;
+    let budgets = Resource::new("policy", "poddisruptionbudgets");
+    for _ in 0..ATTEMPTS {
+        let pod = read::find(server, place)?;
+        delete::check_preconditions(&place.kind, &options, &pod)?;
+        let listed = server.store.list(&budgets, Some(&place.namespace)).items;
+        let values = listed.iter().map(|budget| &*budget.value);
+        let verdict = disruption::may_evict(&pod.value, values, Timestamp::now())?;
+        if options.dry_run {
+            return Ok(success());
+        }
+        let mut writes = Vec::new();
+        if let Verdict::Charged(budget) = verdict {
+            let revision = meta::text(&budget, "resourceVersion").parse().unwrap_or(0);
+            let key = key_of(&place.namespace, meta::text(&budget, "name"));
+            writes.push(Operation::put(&budgets, &key, Expected::Revision(revision), *budget));
+        }
+        let mut marked = Value::clone(&pod.value);
+        set_condition(&mut marked, disrupted());
+        let expected = Expected::Revision(pod.revision);
+        writes.push(Operation::put(&place.kind.stored_as, &pod.key, expected, marked));
+        // The budget is charged and the pod is marked at once: a race is lost as a whole.
+        if server.store.transact(writes).is_err() {
+            continue;
+        }
+        let options = DeleteOptions { revision: None, ..options.clone() };
+        delete::remove(server, &place.kind, &place.namespace, &place.name, &options)?;
+        return Ok(success());
+    }
+    Err(Status::modified(&place.kind.resource, &place.name))
+}
+
+fn disrupted() -> Value {
+    json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        "lastProbeTime": null,
+        "lastTransitionTime": clock::now(),
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    })
+}
+
 /// Pods of virtual nodes run nothing, so they say nothing.
 pub(crate) fn log(server: &Server, place: &Place, _call: &Call) -> Result<Response<Body>, Status> {
-    let pod = super::read::find(server, place)?;
+    let pod = read::find(server, place)?;
     let node = pod.value["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
         let why = format!("pod {} does not have a host assigned", place.name);
@@ -157,26 +210,26 @@ fn bound(pod: &Value, binding: &Value, node: &str, name: &str) -> Result<Value, 
     if let Some(status) = pod["status"].as_object_mut() {
         status.remove("nominatedNodeName");
     }
-    set_scheduled(&mut pod);
-    Ok(pod)
-}
-
-/// Sets `PodScheduled` to true, keeping the time of the last transition if there was none.
-fn set_scheduled(pod: &mut Value) {
-    let mut condition = json!({
+    let scheduled = json!({
         "type": "PodScheduled",
         "status": "True",
         "lastProbeTime": null,
         "lastTransitionTime": clock::now(),
     });
+    set_condition(&mut pod, scheduled);
+    Ok(pod)
+}
+
+/// Sets a condition, keeping the time of the last transition if there was none.
+fn set_condition(pod: &mut Value, mut condition: Value) {
     let conditions = &mut pod["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);
     }
     let Some(conditions) = conditions.as_array_mut() else { return };
-    match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+    match conditions.iter_mut().find(|present| present["type"] == condition["type"]) {
         Some(present) => {
-            if present["status"] == "True" {
+            if present["status"] == condition["status"] {
                 condition["lastTransitionTime"] = present["lastTransitionTime"].clone();
             }
             *present = condition;

@@ -8,10 +8,9 @@ use serde_json::Value;
 
 use super::Call;
 use super::path::Place;
-use crate::admission::{self, Operation, Request, View, quota};
+use crate::admission::{self, Admitted, Operation, Request, View, quota};
 use crate::crd;
 use crate::decode::{self, Decoded};
-use crate::defaults;
 use crate::kinds::{Kind, Resource};
 use crate::patch::{self, FieldValidation, Patch, PatchType, Patched, Write};
 use crate::server::Server;
@@ -29,13 +28,6 @@ impl View for Store {
         let listed = Self::list(self, resource, namespace);
         listed.items.iter().map(|stored| stored.value.clone()).collect()
     }
-}
-
-/// What may be written.
-pub(crate) struct Admitted {
-    pub(crate) object: Value,
-    /// Quotas whose use changes with the object.
-    pub(crate) quotas: Vec<Value>,
 }
 
 /// What a client wants done about unknown fields.
@@ -68,46 +60,62 @@ pub(crate) fn decode(kind: &Kind, call: &Call) -> Result<(Value, Vec<String>), S
 
 /// What admission makes of a new object (`old` is none) or of a changed one.
 pub(crate) async fn admit(
-    server: &Arc<Server>,
+    server: &Server,
     place: &Place,
     call: &Call,
     old: Option<&Value>,
     mut object: Value,
     dry_run: bool,
 ) -> Result<Admitted, Status> {
-    let now = Timestamp::now();
     let options = Value::Null;
-    let request = Request {
+    let operation = if old.is_some() { Operation::Update } else { Operation::Create };
+    let request = request(place, call, operation, old, &options, dry_run);
+    if old.is_none() && place.kind.stored_as == crd::definitions() {
+        crd::prepare(&mut object);
+    }
+    if old.is_none() && place.kind.is("", "nodes") {
+        admission::node::taint(&mut object);
+    }
+    let field_manager = call.field_manager();
+    // A patch of the object itself has recorded its manager already.
+    let records = call.method != Method::PATCH || place.subresource == "scale";
+    let manager = records.then_some(field_manager.as_str());
+    admission::admit(&request, object, manager, &server.store, &server.webhooks, Timestamp::now())
+        .await
+}
+
+fn request<'a>(
+    place: &'a Place,
+    call: &'a Call,
+    operation: Operation,
+    old: Option<&'a Value>,
+    options: &'a Value,
+    dry_run: bool,
+) -> Request<'a> {
+    Request {
         kind: &place.kind,
-        operation: if old.is_some() { Operation::Update } else { Operation::Create },
+        operation,
         namespace: &place.namespace,
         name: &place.name,
         subresource: &place.subresource,
         user: &call.user,
         dry_run,
-        options: &options,
+        options,
         old,
-    };
-    // A patch of the object itself has recorded its manager already.
-    if call.method != Method::PATCH || place.subresource == "scale" {
-        let field_manager = call.field_manager();
-        patch::record(&write(place, &field_manager), old, &mut object);
     }
-    admission::mutate(&request, &mut object, &server.store)?;
-    match old {
-        Some(old) => {
-            defaults::prepare_update(&place.kind, &place.subresource, old, &mut object);
-        }
-        None => {
-            defaults::prepare_create(&place.kind, &mut object);
-            if place.kind.stored_as == crd::definitions() {
-                crd::prepare(&mut object);
-            }
-        }
-    }
-    admission::validate(&request, &object, &server.store)?;
-    let quotas = quota::charge(&request, &object, &server.store, now)?;
-    Ok(Admitted { object, quotas })
+}
+
+/// Whether an object may be deleted.
+pub(crate) async fn admit_delete(
+    server: &Server,
+    place: &Place,
+    call: &Call,
+    old: &Value,
+    dry_run: bool,
+) -> Result<Vec<String>, Status> {
+    let options = Value::Null;
+    let request = request(place, call, Operation::Delete, Some(old), &options, dry_run);
+    server.webhooks.validate(&request, None, &server.store).await
 }
 
 fn write<'a>(place: &'a Place, field_manager: &'a str) -> Write<'a> {

@@ -31,53 +31,50 @@ pub(super) fn of(group: &str, plural: &str) -> Layout {
     }
 }
 
+const PODS: Columns = &[
+    ("Name", S, 0),
+    ("Ready", S, 0),
+    ("Status", S, 0),
+    ("Restarts", S, 0),
+    ("Age", S, 0),
+    ("IP", S, 1),
+    ("Node", S, 1),
+    ("Nominated Node", S, 1),
+    ("Readiness Gates", S, 1),
+];
+
+const NODES: Columns = &[
+    ("Name", S, 0),
+    ("Status", S, 0),
+    ("Roles", S, 0),
+    ("Age", S, 0),
+    ("Version", S, 0),
+    ("Internal-IP", S, 1),
+    ("External-IP", S, 1),
+    ("OS-Image", S, 1),
+    ("Kernel-Version", S, 1),
+    ("Container-Runtime", S, 1),
+];
+
+const EVENTS: Columns = &[
+    ("Last Seen", S, 0),
+    ("Type", S, 0),
+    ("Reason", S, 0),
+    ("Object", S, 0),
+    ("Subobject", S, 1),
+    ("Source", S, 1),
+    ("Message", S, 0),
+    ("First Seen", S, 1),
+    ("Count", S, 1),
+    ("Name", S, 1),
+];
+
 fn core(plural: &str) -> Layout {
     let (columns, cells): (&'static [_], Cells) = match plural {
-        "pods" => (
-            &[
-                ("Name", S, 0),
-                ("Ready", S, 0),
-                ("Status", S, 0),
-                ("Restarts", S, 0),
-                ("Age", S, 0),
-                ("IP", S, 1),
-                ("Node", S, 1),
-                ("Nominated Node", S, 1),
-                ("Readiness Gates", S, 1),
-            ],
-            pod::cells,
-        ),
-        "nodes" => (
-            &[
-                ("Name", S, 0),
-                ("Status", S, 0),
-                ("Roles", S, 0),
-                ("Age", S, 0),
-                ("Version", S, 0),
-                ("Internal-IP", S, 1),
-                ("External-IP", S, 1),
-                ("OS-Image", S, 1),
-                ("Kernel-Version", S, 1),
-                ("Container-Runtime", S, 1),
-            ],
-            node,
-        ),
+        "pods" => (PODS, pod::cells),
+        "nodes" => (NODES, node),
         "namespaces" => (&[("Name", S, 0), ("Status", S, 0), ("Age", S, 0)], phase),
-        "events" => (
-            &[
-                ("Last Seen", S, 0),
-                ("Type", S, 0),
-                ("Reason", S, 0),
-                ("Object", S, 0),
-                ("Subobject", S, 1),
-                ("Source", S, 1),
-                ("Message", S, 0),
-                ("First Seen", S, 1),
-                ("Count", S, 1),
-                ("Name", S, 1),
-            ],
-            event,
-        ),
+        "events" => (EVENTS, event),
         "configmaps" => (&[("Name", S, 0), ("Data", S, 0), ("Age", S, 0)], config_map),
         "secrets" => (&[("Name", S, 0), ("Type", S, 0), ("Data", S, 0), ("Age", S, 0)], secret),
         "services" => (

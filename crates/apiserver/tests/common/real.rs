@@ -70,8 +70,9 @@ impl RealControlPlane {
                 "--unsafe-no-fsync".to_owned(),
             ],
         );
-        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
-        std::fs::write(at("accounts.key"), key).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        std::fs::write(at("accounts.key"), key.serialize_pem()).unwrap();
+        std::fs::write(at("accounts.pub"), key.public_key_pem()).unwrap();
         let tokens = format!(
             "{ADMIN_TOKEN},admin,admin,\"system:masters\"\n{USER_TOKEN},alice,alice,\"devs\"\n"
         );
@@ -85,7 +86,7 @@ impl RealControlPlane {
                 "--bind-address=127.0.0.1".to_owned(),
                 format!("--cert-dir={}", text("certificates")),
                 "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-key-file={}", text("accounts.key")),
+                format!("--service-account-key-file={}", text("accounts.pub")),
                 format!("--service-account-signing-key-file={}", text("accounts.key")),
                 "--authorization-mode=RBAC".to_owned(),
                 format!("--token-auth-file={}", text("tokens.csv")),

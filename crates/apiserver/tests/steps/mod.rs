@@ -1,4 +1,5 @@
 //! The requests that are compared.
+#![allow(unreachable_pub, reason = "a module of tests has no other crate to export to")]
 
 use serde_json::{Value, json};
 

@@ -24,7 +24,6 @@ use serde::de::DeserializeOwned;
 
 use crate::core::{Condition, News, SeenPod};
 use crate::metrics::Metrics;
-use crate::placement;
 
 use super::SchedulerNames;
 use super::guard::Guarded;
@@ -47,8 +46,7 @@ fn full(meta: &ObjectMeta) -> (Arc<str>, Arc<str>) {
 
 /// A pod as the core wants it.
 pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
-    let mut object = pod.lower().map_err(|error| error.to_string())?;
-    object.gpu_grant = placement::grant(&pod.metadata);
+    let object = pod.lower().map_err(|error| error.to_string())?;
     let status = pod.status.as_ref();
     let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
     let message = status.and_then(|status| status.message.as_deref()).unwrap_or_default();

@@ -44,7 +44,18 @@ pub(crate) fn pod(name: &str) -> Made {
     )
 }
 
+impl From<Pod> for Made {
+    fn from(pod: Pod) -> Self {
+        Self(pod)
+    }
+}
+
 impl Made {
+    pub(crate) fn never_restarted(mut self) -> Self {
+        self.0.spec.as_mut().unwrap().restart_policy = Some("Never".to_owned());
+        self
+    }
+
     pub(crate) fn owned_by(mut self, owner: &ObjectMeta) -> Self {
         self.0.metadata.owner_references = Some(vec![OwnerReference {
             uid: owner.uid.clone().unwrap(),
@@ -74,6 +85,16 @@ impl Made {
             last_transition_time: Some(time(second)),
             ..PodCondition::default()
         }]);
+        self
+    }
+
+    /// It was ready until then.
+    pub(crate) fn ready_was(mut self, second: i64) -> Self {
+        let phase = self.0.status.as_ref().unwrap().phase.clone();
+        self = self.ready_at(second);
+        let status = self.0.status.as_mut().unwrap();
+        status.phase = phase;
+        status.conditions.as_mut().unwrap()[0].status = "False".to_owned();
         self
     }
 

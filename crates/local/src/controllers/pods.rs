@@ -106,9 +106,10 @@ where
         let meta = object.meta();
         let matches = selects(selector, meta);
         if is_controlled_by(meta, owner) {
-            match matches || !stays || meta.deletion_timestamp.is_some() {
-                true => claims.mine.push(object),
-                false => claims.release.push(object),
+            if matches || !stays || meta.deletion_timestamp.is_some() {
+                claims.mine.push(object)
+            } else {
+                claims.release.push(object)
             }
         } else if matches
             && stays

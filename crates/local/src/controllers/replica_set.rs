@@ -295,7 +295,7 @@ mod tests {
         let owned = |name: &str| pod(name).owned_by(&set.metadata);
         let mut pods = [
             owned("old").on("a").ready_at(10),
-            owned("cheap").on("a").ready_at(10).annotated(DELETION_COST, "-5"),
+            owned("cheap").on("d").ready_at(10).annotated(DELETION_COST, "-5"),
             owned("young").on("b").ready_at(990),
             owned("doubled-1").on("c").ready_at(10),
             owned("doubled-2").on("c").ready_at(990),
@@ -308,7 +308,7 @@ mod tests {
         sort_for_deletion(&mut pods, &related, at(1000));
         let expected =
             ["unassigned", "pending", "unready", "cheap", "young", "doubled-2", "doubled-1", "old"];
-        // Four on b count the pending and the unready one too, two on c, two on a.
+        // On b there are three, on c two, on a and d one.
         assert_eq!(names(&pods), expected);
     }
 

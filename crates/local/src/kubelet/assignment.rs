@@ -124,10 +124,7 @@ impl Given {
                 certainty: Certainty::Exact,
             })
         };
-        let numa = match self.numa.is_empty() {
-            true => None,
-            false => Some(mask(&self.numa)?),
-        };
+        let numa = if self.numa.is_empty() { None } else { Some(mask(&self.numa)?) };
         let cpus = self.cpus.as_ref().map(|text| text.parse::<CpuSet>());
         Some(ContainerAssignment {
             name: self.name.clone(),

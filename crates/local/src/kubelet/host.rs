@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{self as core, Pod, PodStatus};
 
 use crate::clock::{later, seconds};
-use crate::controllers::pods::{is_finished, is_terminating, restarts_max};
+use crate::controllers::pods::{condition, is_finished, is_terminating, restarts_max};
 use crate::key::{Key, annotation, uid};
 
 use super::Options;
@@ -187,6 +187,9 @@ impl Host {
         let mut orders = Orders::default();
         if let Some(guest) = self.guests.get_mut(&id) {
             guest.pod = pod;
+            if guest.is_contradicted() {
+                orders.writes.push((guest.key.clone(), guest.report(around.now, None)));
+            }
         } else {
             match self.arrive(&id, pod, around, &mut orders) {
                 Some(guest) => self.guests.insert(id.clone(), guest),
@@ -333,6 +336,13 @@ impl Guest {
         if let Some((since, ready)) = running {
             self.stage = Stage::Running { since, ready };
         }
+    }
+
+    /// Somebody took the node for dead and said that the pod is not ready.
+    fn is_contradicted(&self) -> bool {
+        let said = condition(&self.pod, "Ready");
+        let given_up = said.is_some_and(|said| said.reason.as_deref() == Some("NodeNotReady"));
+        given_up && matches!(self.stage, Stage::Running { ready: true, .. })
     }
 
     fn doing(&self, now: Timestamp) -> Doing {

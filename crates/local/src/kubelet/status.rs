@@ -83,10 +83,7 @@ pub(super) fn status(
     let init = spec.init_containers.iter().flatten();
     let init: Vec<_> = init.map(|one| init_container(pod, one, home, doing)).collect();
     let host_network = spec.host_network == Some(true);
-    let pod_ip = match host_network {
-        true => Some(home.host_ip.clone()),
-        false => home.pod_ip.clone(),
-    };
+    let pod_ip = if host_network { Some(home.host_ip.clone()) } else { home.pod_ip.clone() };
     let pod_ip = pod_ip.filter(|_| host_network || *doing != Doing::Creating);
     PodStatus {
         phase: Some(phase.to_owned()),

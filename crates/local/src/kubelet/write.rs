@@ -222,7 +222,8 @@ impl Pen {
         key: Key,
         news: &mpsc::UnboundedSender<News>,
     ) -> Result<Again, kube::Error> {
-        let published = topologies(&self.client).get_opt(&key.name).await?;
+        // Where the kind is not defined there is not even an object that says so.
+        let published = unless_gone(topologies(&self.client).get(&key.name).await)?;
         let topology = published.and_then(|object| serde_json::to_value(object).ok());
         let topology: Option<NodeResourceTopology> =
             topology.and_then(|object| serde_json::from_value(object).ok());

@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep};
 const ASSETS: &str = "/usr/local/kubebuilder/bin";
 
 /// etcd and kube-apiserver of their own, ended with the test.
-pub struct Server {
+pub(crate) struct Server {
     etcd: Child,
     apiserver: Child,
     data: TempDir,
-    pub client: Client,
+    pub(crate) client: Client,
 }
 
 impl Drop for Server {
@@ -58,7 +58,7 @@ fn start(program: &Path, log: &Path, arguments: &[String]) -> Child {
 }
 
 /// A real API server; `None` where there is none on the machine.
-pub async fn server() -> Option<Server> {
+pub(crate) async fn server() -> Option<Server> {
     let Some(assets) = assets() else {
         eprintln!("skipped: no kube-apiserver in {ASSETS} or $KUBEBUILDER_ASSETS");
         return None;
@@ -67,6 +67,7 @@ pub async fn server() -> Option<Server> {
     let at = |name: &str| data.path().join(name).display().to_string();
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(at("sa.key"), key.serialize_pem()).unwrap();
+    std::fs::write(at("sa.pub"), key.public_key_pem()).unwrap();
     std::fs::write(at("tokens.csv"), "secret,admin,admin,system:masters\n").unwrap();
     let (client_port, peer_port, port) = (free_port(), free_port(), free_port());
     let etcd_url = format!("http://127.0.0.1:{client_port}");
@@ -90,7 +91,7 @@ pub async fn server() -> Option<Server> {
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--cert-dir={}", at("certs")),
-            format!("--service-account-key-file={}", at("sa.key")),
+            format!("--service-account-key-file={}", at("sa.pub")),
             format!("--service-account-signing-key-file={}", at("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--token-auth-file={}", at("tokens.csv")),
@@ -102,6 +103,8 @@ pub async fn server() -> Option<Server> {
     );
     let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
     config.accept_invalid_certs = true;
+    // Else an eviction that is refused is asked for again until it is not.
+    config.default_retry = false;
     config.auth_info.token = Some("secret".to_owned().into());
     let client = Client::try_from(config).unwrap();
     let server = Server { etcd, apiserver, data, client };
@@ -125,7 +128,7 @@ fn data_of(server: &Server) -> &Path {
 }
 
 /// Binds every pod that waits to one of the virtual nodes, in turns.
-pub async fn schedule_in_turns(client: Client) {
+pub(crate) async fn schedule_in_turns(client: Client) {
     let pods: Api<Pod> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
     let mut turn = 0;
@@ -151,7 +154,7 @@ pub async fn schedule_in_turns(client: Client) {
 }
 
 /// Binds a pod.
-pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), kube::Error> {
+pub(crate) async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), kube::Error> {
     let namespace = pod.metadata.namespace.as_deref().unwrap();
     let name = pod.metadata.name.as_deref().unwrap();
     let binding = json!({
@@ -160,14 +163,13 @@ pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), kube::Er
         "target": { "apiVersion": "v1", "kind": "Node", "name": node },
     });
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let bytes = serde_json::to_vec(&binding).unwrap();
     let answer: Result<Value, _> =
-        pods.create_subresource("binding", name, &PostParams::default(), bytes).await;
+        pods.create_subresource("binding", name, &PostParams::default(), &binding).await;
     answer.map(|_| ())
 }
 
 /// Asks again and again until the answer is there, or says what it was last.
-pub async fn eventually<T, Ask, Answer>(what: &str, ask: Ask) -> T
+pub(crate) async fn eventually<T, Ask, Answer>(what: &str, ask: Ask) -> T
 where
     Ask: Fn() -> Answer,
     Answer: Future<Output = Result<T, String>>,

@@ -322,39 +322,45 @@ impl Cluster {
             Object::StatefulSet(set) => Event::Grouping(lowered(document, set.as_ref())?),
             Object::ReplicationController(one) => Event::Grouping(lowered(document, one.as_ref())?),
             Object::Service(service) => Event::Grouping(lowered(document, service.as_ref())?),
-            Object::PodDisruptionBudget(budget) => {
-                Event::Budget(lowered(document, budget.as_ref())?)
-            }
-            Object::PersistentVolume(volume) => Event::Volume(lowered(document, volume.as_ref())?),
-            Object::PersistentVolumeClaim(claim) => {
-                Event::Claim(lowered(document, claim.as_ref())?)
-            }
-            Object::StorageClass(class) => Event::StorageClass(lowered(document, class.as_ref())?),
-            Object::CSINode(node) => Event::CsiNode(lowered(document, node.as_ref())?),
-            Object::CSIDriver(driver) => Event::CsiDriver(lowered(document, driver.as_ref())?),
-            Object::CSIStorageCapacity(capacity) => {
-                Event::StorageCapacity(lowered(document, capacity.as_ref())?)
-            }
-            Object::VolumeAttachment(one) => Event::Attachment(lowered(document, one.as_ref())?),
-            Object::ResourceSlice(slice) => Event::DeviceSlice(lowered(document, slice.as_ref())?),
-            Object::DeviceClass(class) => Event::DeviceClass(lowered(document, class.as_ref())?),
-            Object::ResourceClaim(claim) => Event::DeviceClaim(lowered(document, claim.as_ref())?),
-            Object::Team(team) => Event::Team(lowered(document, team.as_ref())?),
-            Object::Headroom(headroom) => Event::Headroom(lowered(document, headroom.as_ref())?),
-            Object::Accelerator(one) => Event::Accelerator(lowered(document, one.as_ref())?),
             Object::Pool(pool) => {
                 let pool = lowered(document, pool.as_ref())?;
                 let name = pool.name.clone();
                 put(&mut self.pools, pool, |one| one.name == name);
                 return Ok(());
             }
-            Object::PodGroup(group) => Event::Gang(lowered(document, group.as_ref())?),
-            Object::PodGroupAlpha(group) => Event::Gang(lowered(document, group.as_ref())?),
-            _ => return Ok(()),
+            _ => match plain(document, object)? {
+                Some(event) => event,
+                None => return Ok(()),
+            },
         };
         self.others.push(event);
         Ok(())
     }
+}
+
+/// What the engine is told of kinds that the cluster keeps no list of; `None`: nothing.
+fn plain(document: &Document, object: &Object) -> Result<Option<Event>, Problem> {
+    Ok(Some(match object {
+        Object::PodDisruptionBudget(budget) => Event::Budget(lowered(document, budget.as_ref())?),
+        Object::PersistentVolume(volume) => Event::Volume(lowered(document, volume.as_ref())?),
+        Object::PersistentVolumeClaim(claim) => Event::Claim(lowered(document, claim.as_ref())?),
+        Object::StorageClass(class) => Event::StorageClass(lowered(document, class.as_ref())?),
+        Object::CSINode(node) => Event::CsiNode(lowered(document, node.as_ref())?),
+        Object::CSIDriver(driver) => Event::CsiDriver(lowered(document, driver.as_ref())?),
+        Object::CSIStorageCapacity(capacity) => {
+            Event::StorageCapacity(lowered(document, capacity.as_ref())?)
+        }
+        Object::VolumeAttachment(one) => Event::Attachment(lowered(document, one.as_ref())?),
+        Object::ResourceSlice(slice) => Event::DeviceSlice(lowered(document, slice.as_ref())?),
+        Object::DeviceClass(class) => Event::DeviceClass(lowered(document, class.as_ref())?),
+        Object::ResourceClaim(claim) => Event::DeviceClaim(lowered(document, claim.as_ref())?),
+        Object::Team(team) => Event::Team(lowered(document, team.as_ref())?),
+        Object::Headroom(headroom) => Event::Headroom(lowered(document, headroom.as_ref())?),
+        Object::Accelerator(one) => Event::Accelerator(lowered(document, one.as_ref())?),
+        Object::PodGroup(group) => Event::Gang(lowered(document, group.as_ref())?),
+        Object::PodGroupAlpha(group) => Event::Gang(lowered(document, group.as_ref())?),
+        _ => return Ok(None),
+    }))
 }
 
 fn cluster_node(

@@ -19,6 +19,7 @@ use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
 use super::pods::{self, Claims, claim};
+pub(super) use rollout::scaled;
 use rollout::{Sets, Step};
 
 /// Which Deployments a change of objects is about.

@@ -146,10 +146,7 @@ pub(super) fn steps(
         }
     }
     let recreates = spec.strategy.as_ref().and_then(|one| one.type_.as_deref()) == Some("Recreate");
-    let mut steps = match recreates {
-        true => rollout.recreate(pods),
-        false => rollout.roll(),
-    };
+    let mut steps = if recreates { rollout.recreate(pods) } else { rollout.roll() };
     if steps.is_empty() {
         steps.extend(rollout.clean_up());
     }
@@ -238,9 +235,10 @@ impl Rollout<'_> {
     /// How large a set that is to grow may be now.
     fn size_of_new(&self, current: i32) -> i32 {
         let room = self.maximum().saturating_sub(self.total());
-        match room <= 0 {
-            true => current,
-            false => current.saturating_add(room.min(self.wanted.saturating_sub(current))),
+        if room <= 0 {
+            current
+        } else {
+            current.saturating_add(room.min(self.wanted.saturating_sub(current)))
         }
     }
 
@@ -364,9 +362,10 @@ impl Rollout<'_> {
             let old = self.sets.old.iter().filter(|set| replicas(set) > 0);
             return old.map(|set| self.resized(set, 0)).collect();
         }
-        match self.slack.surge + self.slack.unavailable > 0 {
-            true => self.scale_in_proportion(active),
-            false => Vec::new(),
+        if self.slack.surge + self.slack.unavailable > 0 {
+            self.scale_in_proportion(active)
+        } else {
+            Vec::new()
         }
     }
 
@@ -404,10 +403,7 @@ impl Rollout<'_> {
         let before = before.unwrap_or_else(|| f64::from(self.deployment_replicas().max(1)));
         let fraction = (size * f64::from(self.maximum()) / before).round() - size;
         let fraction = fraction as i32;
-        match to_add > 0 {
-            true => fraction.min(left),
-            false => fraction.max(left),
-        }
+        if to_add > 0 { fraction.min(left) } else { fraction.max(left) }
     }
 
     fn deployment_replicas(&self) -> i32 {

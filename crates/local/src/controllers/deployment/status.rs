@@ -80,19 +80,20 @@ pub(super) fn status(
     let before = deployment.status.clone().unwrap_or_default();
     let mut conditions = Conditions { list: status.conditions.take().unwrap_or_default(), now };
     let enough = wanted(spec) - slack(spec).unavailable;
-    match status.available_replicas.unwrap_or(0) >= enough {
-        true => conditions.set(
+    if status.available_replicas.unwrap_or(0) >= enough {
+        conditions.set(
             AVAILABLE,
             "True",
             "MinimumReplicasAvailable",
             "Deployment has minimum availability.".to_owned(),
-        ),
-        false => conditions.set(
+        )
+    } else {
+        conditions.set(
             AVAILABLE,
             "False",
             "MinimumReplicasUnavailable",
             "Deployment does not have minimum availability.".to_owned(),
-        ),
+        )
     }
     let again = progress(deployment, spec, sets, (&before, &status), &mut conditions);
     let failure = sets.all().find_map(|set| {

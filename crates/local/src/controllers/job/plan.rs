@@ -58,9 +58,10 @@ impl Ends {
     }
 
     fn all_succeeded(&self, indexed: bool) -> i32 {
-        match indexed {
-            true => i32::try_from(self.completed.len()).unwrap_or(i32::MAX),
-            false => self.succeeded + self.uncounted_count(|list| &list.succeeded),
+        if indexed {
+            i32::try_from(self.completed.len()).unwrap_or(i32::MAX)
+        } else {
+            self.succeeded + self.uncounted_count(|list| &list.succeeded)
         }
     }
 
@@ -105,16 +106,10 @@ fn count_ends(job: &Job, spec: &JobSpec, pods: &[Arc<Pod>]) -> Ends {
     let uncounted = before.uncounted_terminated_pods.unwrap_or_default();
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for id in uncounted.succeeded.into_iter().flatten() {
-        match tracked.contains(id.as_str()) {
-            true => good.push(id),
-            false => ends.succeeded += 1,
-        }
+        if tracked.contains(id.as_str()) { good.push(id) } else { ends.succeeded += 1 }
     }
     for id in uncounted.failed.into_iter().flatten() {
-        match tracked.contains(id.as_str()) {
-            true => bad.push(id),
-            false => ends.failed += 1,
-        }
+        if tracked.contains(id.as_str()) { bad.push(id) } else { ends.failed += 1 }
     }
     for pod in pods.iter().filter(|pod| has_finalizer(&pod.metadata, TRACKING)) {
         let id = uid(&pod.metadata).to_owned();
@@ -314,15 +309,14 @@ fn size(
         plan.again = Some(wait);
         return;
     }
-    plan.create = match is_indexed(spec) {
-        false => vec![None; missing],
-        true => {
-            let taken: BTreeSet<u32> =
-                active.iter().chain(&holding).filter_map(|pod| index_of(pod)).collect();
-            let all = 0..u32::try_from(spec.completions.unwrap_or(0)).unwrap_or(0);
-            let free = all.filter(|at| !taken.contains(at) && !ends.completed.contains(at));
-            free.take(missing).map(|at| i32::try_from(at).ok()).collect()
-        }
+    plan.create = if is_indexed(spec) {
+        let taken: BTreeSet<u32> =
+            active.iter().chain(&holding).filter_map(|pod| index_of(pod)).collect();
+        let all = 0..u32::try_from(spec.completions.unwrap_or(0)).unwrap_or(0);
+        let free = all.filter(|at| !taken.contains(at) && !ends.completed.contains(at));
+        free.take(missing).map(|at| i32::try_from(at).ok()).collect()
+    } else {
+        vec![None; missing]
     };
 }
 
@@ -367,10 +361,8 @@ fn write(plan: &mut Plan, spec: &JobSpec, ends: &Ends, active: &[&Arc<Pod>], lea
     });
     status.terminating = Some(count(leaving));
     status.failed = some(ends.failed);
-    status.succeeded = some(match is_indexed(spec) {
-        true => ends.all_succeeded(true),
-        false => ends.succeeded,
-    });
+    status.succeeded =
+        some(if is_indexed(spec) { ends.all_succeeded(true) } else { ends.succeeded });
     status.completed_indexes =
         Some(indexes::write(&ends.completed)).filter(|text| !text.is_empty());
     // Always there, even empty: it says that ends are tracked.
