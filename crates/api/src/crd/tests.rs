@@ -80,7 +80,7 @@ fn headroom_is_a_pod_that_could_come() {
         "metadata": { "name": "warm" },
         "spec": { "count": 2, "class": "batch", "template": {
             "metadata": { "annotations": { "berth.dev/gpu-memory": "lots" } },
-            "spec": { "containers": [] },
+            "spec": { "containers": [{ "name": "c" }] },
         } },
     }))
     .unwrap();

@@ -127,10 +127,9 @@ async fn serve(request: Request<Body>, objects: Objects) -> Response<Full<bytes:
         Response::builder().status(code).body(Full::from(body.to_string())).unwrap()
     };
     let failure = |code: StatusCode| {
-        answer(
-            code,
-            json!({ "kind": "Status", "code": code.as_u16(), "reason": "x", "message": "x" }),
-        )
+        let reason = if code == StatusCode::NOT_FOUND { "NotFound" } else { "Conflict" };
+        let status = json!({ "kind": "Status", "code": code.as_u16(), "reason": reason });
+        answer(code, status)
     };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let body = request.into_body().collect().await.unwrap().to_bytes();
