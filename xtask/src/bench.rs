@@ -10,3 +10,4 @@ pub(crate) mod packing;
 pub(crate) mod shares;
 pub(crate) mod sim;
 pub(crate) mod stranding;
+pub(crate) mod webhook;

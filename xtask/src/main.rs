@@ -6,6 +6,7 @@
 )]
 
 mod bench;
+mod chart;
 mod conformance;
 mod sweep;
 mod tidy;
@@ -41,6 +42,8 @@ enum Task {
     },
     /// Check dependency direction, purity, file length and the like
     Tidy,
+    /// Make the Helm chart from what `berth manifests` prints
+    Chart,
 }
 
 #[derive(Subcommand)]
@@ -153,6 +156,8 @@ enum Bench {
         #[arg(long, default_value_t = 42)]
         seed: u64,
     },
+    /// The admission webhook over TLS: requests a second, latency, CPU per request
+    Webhook(bench::webhook::Args),
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -219,6 +224,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Shares { nodes, days, seed } } => {
             bench::shares::run(nodes, days, seed)
         }
+        Task::Bench { of: Bench::Webhook(args) } => bench::webhook::run(&args).map(|()| true),
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
         Task::Bench { of: Bench::Counted { name } } => {
@@ -226,6 +232,9 @@ fn run(task: Task) -> anyhow::Result<bool> {
         }
         Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
         Task::Sweep { of: Sweep::Gangs { seeds, first } } => sweep::gangs(first, seeds),
+        Task::Chart => {
+            chart::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).map(|()| true)
+        }
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

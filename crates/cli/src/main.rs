@@ -4,6 +4,7 @@
 //! mean. Must not know how anything is done; that is in the crates.
 
 mod lint;
+mod manifests;
 mod output;
 mod plan;
 mod replay;
@@ -32,6 +33,7 @@ enum Command {
     Replay(replay::Replay),
     Lint(lint::Lint),
     Plan(plan::Plan),
+    Manifests(manifests::Manifests),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Replay(replay) => replay.run(),
         Command::Lint(lint) => lint.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Manifests(manifests) => manifests.run(),
     };
     outcome.unwrap_or_else(|error| output::failed(&error))
 }
