@@ -30,6 +30,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What comes back.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub(crate) enum Back {
     /// An outcome.
     Done(Done),

@@ -73,6 +73,10 @@ impl Default for Settings {
 
 /// Something the cluster says.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub enum News {
     /// A pod is as seen.
     Pod(Box<SeenPod>),
