@@ -361,12 +361,10 @@ impl Store {
         for (at, operation) in operations.iter().enumerate() {
             let collection = state.collection(&operation.resource);
             let before = collection.objects.get(&operation.key);
-            check(before.map(|stored| &**stored), operation.expected)
-                .and_then(|()| match (before, &operation.what) {
-                    (None, What::Remove(_)) => Err(Lost::Missing),
-                    _ => Ok(()),
-                })
-                .map_err(|lost| (at, lost))?;
+            check(before.map(|stored| &**stored), operation.expected).map_err(|lost| (at, lost))?;
+            if before.is_none() && matches!(operation.what, What::Remove(_)) {
+                return Err((at, Lost::Missing));
+            }
         }
         let mut done = Vec::with_capacity(operations.len());
         let mut entries = Vec::with_capacity(operations.len());

@@ -145,7 +145,7 @@ fn follow<'a>(value: &'a Value, path: &[Step], found: &mut Vec<&'a Value>) {
             for inner in items {
                 let mut at = Vec::new();
                 follow(inner, condition, &mut at);
-                if at.iter().any(|value| *value == wanted) == *equal {
+                if at.contains(&wanted) == *equal {
                     follow(inner, rest, found);
                 }
             }
