@@ -4,15 +4,13 @@
 //! server behind another may be older: a pod's resource version only grows, and the UID of a pod that is
 //! gone never comes back. Must not know what is decided.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use berth_model::spec::Phase;
 
+use super::buried::Buried;
 use super::effect::SeenPod;
-
-/// So many UIDs of pods that are gone are remembered.
-const BURIED_MAX: usize = 1 << 16;
 
 /// Everything known of pods.
 #[derive(Debug, Default)]
@@ -21,8 +19,7 @@ pub(super) struct Pods {
     by_name: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
     /// Ours that have no node.
     waiting: HashSet<Arc<str>>,
-    buried: HashSet<Arc<str>>,
-    burials: VecDeque<Arc<str>>,
+    buried: Buried,
 }
 
 impl Pods {
@@ -78,13 +75,6 @@ impl Pods {
                 self.by_name.remove(&name);
             }
         }
-        if self.buried.insert(uid.clone()) {
-            self.burials.push_back(uid.clone());
-        }
-        if self.burials.len() > BURIED_MAX
-            && let Some(oldest) = self.burials.pop_front()
-        {
-            self.buried.remove(&oldest);
-        }
+        self.buried.add(uid);
     }
 }

@@ -41,6 +41,11 @@ fn full(meta: &ObjectMeta) -> (Arc<str>, Arc<str>) {
     (text(meta.namespace.as_ref()), name(meta))
 }
 
+/// Its resource version; 0 if it has none.
+fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// A pod as the core wants it.
 pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod, String> {
     let mut object = pod.lower().map_err(|error| error.to_string())?;
@@ -58,10 +63,10 @@ pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod,
             message: text(condition.message.as_ref()),
         })
         .next();
-    let version = pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
+    let version = version(&pod.metadata);
     let spec = pod.spec.as_ref();
     let ours = spec.and_then(|spec| spec.scheduler_name.as_deref()) == Some(scheduler_name);
-    Ok(SeenPod { object, version: version.unwrap_or(0), ours, refused, condition })
+    Ok(SeenPod { object, version, ours, refused, condition })
 }
 
 /// Starts one watch per kind, and says of which kinds everything has to be known before anything is
@@ -234,7 +239,12 @@ impl Following {
         self.simple::<resource::DeviceClass>("DeviceClass", Event::DeviceClass, |meta| {
             other(Event::DeviceClassGone(name(meta)))
         });
-        self.simple::<resource::ResourceClaim>("ResourceClaim", Event::DeviceClaim, |meta| {
+        let claim = |claim: resource::ResourceClaim| {
+            let version = version(&claim.metadata);
+            let claim = Box::new(claim.lower().map_err(|error| error.to_string())?);
+            Ok(Some(Seen::News(News::Claim { claim, version })))
+        };
+        self.add::<resource::ResourceClaim>("ResourceClaim", claim, |meta| {
             let (namespace, name) = full(meta);
             other(Event::DeviceClaimGone(namespace, name))
         });
