@@ -157,7 +157,10 @@ fn devices_that_several_zones_list_are_attached_to_all_of_them() {
 "
     );
     let node = node_of(&(node(8, ", nvidia.com/gpu: '4'") + &text));
-    assert!(node.inside.gpus.iter().all(|gpu| gpu.numa == NumaMask::first(2)) && node.inside.gpus.len() == 4);
+    assert!(
+        node.inside.gpus.iter().all(|gpu| gpu.numa == NumaMask::first(2))
+            && node.inside.gpus.len() == 4
+    );
 }
 
 #[test]

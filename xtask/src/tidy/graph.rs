@@ -122,7 +122,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("berth-apiserver", &["berth-model", "berth-tenancy", "berth-api"]),
     ("berth-local", &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"]),
-    // For tests and tools only: no product crate may list these two.
+    // For tests and tools only: no product crate may list these three.
     (
         "berth-testkit",
         &[
@@ -133,6 +133,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-engine",
             "berth-api",
         ],
+    ),
+    // Apart from testkit, which pure crates use: it has the whole of the live scheduler in it.
+    (
+        "berth-faults",
+        &["berth-model", "berth-kubelet", "berth-engine", "berth-control", "berth-testkit"],
     ),
     (
         "xtask",
@@ -154,6 +159,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-apiserver",
             "berth-local",
             "berth-testkit",
+            "berth-faults",
         ],
     ),
 ];
