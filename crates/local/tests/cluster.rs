@@ -1,4 +1,4 @@
-//! Controllers and virtual kubelets on a real API server.
+//! Controllers and virtual kubelets, on the embedded API server and on a real one.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use berth_local::nodes::{Registration, register};
 use berth_local::{Options, run};
-use common::{Server, eventually, schedule_in_turns, server};
+use common::{Server, eventually, schedule_in_turns};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
@@ -28,6 +28,34 @@ use kube::api::{
 };
 use serde_json::{Value, from_value, json};
 use tokio::task::JoinSet;
+
+/// Every story is told to both.
+macro_rules! stories {
+    ($($name:ident),* $(,)?) => {
+        mod on_the_embedded_api {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::common::embedded().await).await;
+            })*
+        }
+
+        mod on_a_real_api {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::common::real().await).await;
+            })*
+        }
+    };
+}
+
+stories!(
+    a_deployment_comes_up_rolls_over_and_goes,
+    jobs_complete_and_fail_as_they_should,
+    kubelets_admit_refuse_publish_and_remember,
+    a_node_that_falls_silent_is_given_up_and_taken_back,
+    sets_budgets_quotas_owners_and_namespaces_are_kept,
+    claims_are_made_from_templates_and_given_back,
+);
 
 fn options() -> Options {
     let mut options = Options::default();
@@ -48,12 +76,16 @@ fn node(name: &str) -> Registration {
 }
 
 /// A cluster with these nodes, and those who run it.
-async fn cluster(nodes: &[Registration], options: Options) -> Option<(Server, JoinSet<()>)> {
+async fn cluster(
+    server: Option<Server>,
+    nodes: &[Registration],
+    options: Options,
+) -> Option<(Server, JoinSet<()>)> {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_test_writer()
         .try_init();
-    let server = server().await?;
+    let server = server?;
     let mut tasks = JoinSet::new();
     tasks.spawn(run(server.client.clone(), options, std::future::pending()));
     tasks.spawn(schedule_in_turns(server.client.clone()));
@@ -73,10 +105,9 @@ fn template(labels: Value, annotations: Value) -> Value {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deployment_comes_up_rolls_over_and_goes() {
+async fn a_deployment_comes_up_rolls_over_and_goes(server: Option<Server>) {
     let nodes: Vec<Registration> = (0..3).map(|at| node(&format!("n{at}"))).collect();
-    let Some((server, _tasks)) = cluster(&nodes, options()).await else { return };
+    let Some((server, _tasks)) = cluster(server, &nodes, options()).await else { return };
     let client = &server.client;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
@@ -151,9 +182,8 @@ async fn a_deployment_comes_up_rolls_over_and_goes() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_complete_and_fail_as_they_should() {
-    let Some((server, _tasks)) = cluster(&[node("n0"), node("n1")], options()).await else {
+async fn jobs_complete_and_fail_as_they_should(server: Option<Server>) {
+    let Some((server, _tasks)) = cluster(server, &[node("n0"), node("n1")], options()).await else {
         return;
     };
     let jobs: Api<Job> = Api::namespaced(server.client.clone(), "default");
@@ -290,11 +320,10 @@ async fn reaches(pods: &Api<Pod>, name: &str, wanted: (&str, Option<&str>)) -> P
     .await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubelets_admit_refuse_publish_and_remember() {
+async fn kubelets_admit_refuse_publish_and_remember(server: Option<Server>) {
     let options = options();
     let faults = options.kubelet.faults.clone();
-    let Some((server, _tasks)) = cluster(&[], options).await else { return };
+    let Some((server, _tasks)) = cluster(server, &[], options).await else { return };
     let client = &server.client;
     define_topologies(client).await;
     register(client, &[gpu_node("g0")]).await.unwrap();
@@ -353,13 +382,12 @@ async fn kubelets_admit_refuse_publish_and_remember() {
     reaches(&pods, "next", ("Running", None)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_falls_silent_is_given_up_and_taken_back() {
+async fn a_node_that_falls_silent_is_given_up_and_taken_back(server: Option<Server>) {
     let mut options = options();
     options.kubelet.lease_every = Duration::from_millis(500);
     options.controllers.node_grace = Duration::from_secs(3);
     let faults = options.kubelet.faults.clone();
-    let Some((server, _tasks)) = cluster(&[gpu_node("g0")], options).await else { return };
+    let Some((server, _tasks)) = cluster(server, &[gpu_node("g0")], options).await else { return };
     let client = &server.client;
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
     let nodes: Api<Node> = Api::all(client.clone());
@@ -422,10 +450,9 @@ async fn a_node_that_falls_silent_is_given_up_and_taken_back() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sets_budgets_quotas_owners_and_namespaces_are_kept() {
+async fn sets_budgets_quotas_owners_and_namespaces_are_kept(server: Option<Server>) {
     let nodes: Vec<Registration> = (0..3).map(|at| node(&format!("n{at}"))).collect();
-    let Some((server, _tasks)) = cluster(&nodes, options()).await else { return };
+    let Some((server, _tasks)) = cluster(server, &nodes, options()).await else { return };
     let client = &server.client;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let space = from_value(json!({ "metadata": { "name": "team" } })).unwrap();
@@ -534,9 +561,8 @@ async fn sets_budgets_quotas_owners_and_namespaces_are_kept() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_are_made_from_templates_and_given_back() {
-    let Some((server, _tasks)) = cluster(&[node("n0")], options()).await else { return };
+async fn claims_are_made_from_templates_and_given_back(server: Option<Server>) {
+    let Some((server, _tasks)) = cluster(server, &[node("n0")], options()).await else { return };
     let client = &server.client;
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), "default");

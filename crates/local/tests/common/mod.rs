@@ -1,4 +1,4 @@
-//! An API server for tests: a real one, where its programs are on the machine.
+//! API servers for tests: the embedded one, and a real one where its programs are on the machine.
 
 #![allow(dead_code, reason = "every file of tests uses another part")]
 
@@ -19,21 +19,35 @@ use tokio::time::{Instant, sleep};
 
 const ASSETS: &str = "/usr/local/kubebuilder/bin";
 
-/// etcd and kube-apiserver of their own, ended with the test.
+/// An API server that ends with the test.
 pub(crate) struct Server {
+    pub(crate) client: Client,
+    /// Only a real one has to be ended.
+    real: Option<Real>,
+}
+
+/// etcd and kube-apiserver.
+struct Real {
     etcd: Child,
     apiserver: Child,
     data: TempDir,
-    pub(crate) client: Client,
 }
 
-impl Drop for Server {
+impl Drop for Real {
     fn drop(&mut self) {
         for child in [&mut self.apiserver, &mut self.etcd] {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
+}
+
+/// The embedded API server.
+pub(crate) async fn embedded() -> Option<Server> {
+    let options =
+        berth_apiserver::Options { empty_namespaces: false, ..berth_apiserver::Options::default() };
+    let server = berth_apiserver::ApiServer::new(options).unwrap();
+    Some(Server { client: Client::new(server.service(), "default"), real: None })
 }
 
 fn assets() -> Option<PathBuf> {
@@ -58,7 +72,7 @@ fn start(program: &Path, log: &Path, arguments: &[String]) -> Child {
 }
 
 /// A real API server; `None` where there is none on the machine.
-pub(crate) async fn server() -> Option<Server> {
+pub(crate) async fn real() -> Option<Server> {
     let Some(assets) = assets() else {
         eprintln!("skipped: no kube-apiserver in {ASSETS} or $KUBEBUILDER_ASSETS");
         return None;
@@ -107,7 +121,7 @@ pub(crate) async fn server() -> Option<Server> {
     config.default_retry = false;
     config.auth_info.token = Some("secret".to_owned().into());
     let client = Client::try_from(config).unwrap();
-    let server = Server { etcd, apiserver, data, client };
+    let server = Server { client, real: Some(Real { etcd, apiserver, data }) };
     let begin = Instant::now();
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(server.client.clone());
     loop {
@@ -116,15 +130,12 @@ pub(crate) async fn server() -> Option<Server> {
             return Some(server);
         }
         if begin.elapsed() > Duration::from_secs(60) {
-            let log = std::fs::read_to_string(data_of(&server).join("apiserver.log"));
-            panic!("no API server after a minute: {default:?}\n{}", log.unwrap_or_default());
+            let data = server.real.as_ref().unwrap().data.path();
+            let log = std::fs::read_to_string(data.join("apiserver.log")).unwrap_or_default();
+            panic!("no API server after a minute: {default:?}\n{log}");
         }
         sleep(Duration::from_millis(200)).await;
     }
-}
-
-fn data_of(server: &Server) -> &Path {
-    server.data.path()
 }
 
 /// Binds every pod that waits to one of the virtual nodes, in turns.
