@@ -84,7 +84,11 @@ impl Up {
     }
 
     async fn serve(self, nodes: Vec<Registration>) -> anyhow::Result<ExitCode> {
-        let options = ApiOptions { data: self.data.clone(), ..ApiOptions::default() };
+        let options = ApiOptions {
+            data: self.data.clone(),
+            parse_yaml: Some(parse_yaml),
+            ..ApiOptions::default()
+        };
         let api = ApiServer::new(options)?;
         let client = kube::Client::new(api.service(), "default");
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
@@ -116,6 +120,17 @@ impl Up {
         local.await?;
         served.await??;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A body in YAML, as kubectl sends what is applied on the server's side.
+fn parse_yaml(body: &[u8]) -> Result<Value, String> {
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    let documents = read_as(&Source::new("body", text), Strictness::Manifest);
+    let mut documents = documents.map_err(|problem| problem.to_string())?;
+    match (documents.pop(), documents.is_empty()) {
+        (Some(document), true) => Ok(document.value()),
+        _ => Err("a body holds one object".to_owned()),
     }
 }
 
