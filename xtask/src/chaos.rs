@@ -100,9 +100,10 @@ async fn endure(options: &Options, program: &Path) -> anyhow::Result<bool> {
     let mut counts = Counts::default();
     let mut shown = Instant::now();
     while counts.kills < options.kills || !arriving.is_finished() {
-        let fault = match counts.kills < options.kills {
-            true => Fault::next(&counts, options.kills_only),
-            false => Fault::Nothing,
+        let fault = if counts.kills < options.kills {
+            Fault::next(&counts, options.kills_only)
+        } else {
+            Fault::Nothing
         };
         faults::inflict(fault, &mut testbed, &mut replicas, &mut counts, &mut dice).await?;
         if shown.elapsed() > Duration::from_secs(5) {

@@ -82,6 +82,18 @@ enum Sweep {
         #[arg(long, default_value_t = 0)]
         first: u64,
     },
+    /// The live scheduler, in worlds where calls get lost and replicas die
+    Live {
+        /// So many worlds
+        #[arg(long, default_value_t = 2_000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+        /// Run each world twice and compare
+        #[arg(long)]
+        twice: bool,
+    },
     /// Gangs that compete: none in part, none stuck, none starved
     Gangs {
         /// So many contests
@@ -237,6 +249,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
             bench::instructions::counted(&name).map(|()| true)
         }
         Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
+        Task::Sweep { of: Sweep::Live { seeds, first, twice } } => sweep::live(first, seeds, twice),
         Task::Sweep { of: Sweep::Gangs { seeds, first } } => sweep::gangs(first, seeds),
         Task::Chaos(options) => chaos::run(&options),
         Task::Chart => {

@@ -1,6 +1,8 @@
 //! Runs arbitrary worlds, many more than the tests do, and prints what does not hold in them.
 //!
-//! Owns counting and printing. What a world is and what is asked of it is testkit's.
+//! Owns counting and printing. What a world is and what is asked of it is testkit's and `berth-faults`'.
+
+mod live;
 
 use anyhow::Result;
 use berth_engine::Config;
@@ -10,6 +12,8 @@ use berth_testkit::contest::{self, Outcome};
 use berth_testkit::world::{
     Size, breaks_a_law, depends_on_order, gives_parts_wrongly, proposes_wrongly, remembers_trials,
 };
+
+pub(crate) use self::live::live;
 
 /// Findings printed in full; the rest is only counted.
 const SHOWN: usize = 20;

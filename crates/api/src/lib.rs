@@ -23,6 +23,7 @@ mod storage;
 pub mod topology;
 pub mod workload;
 
+pub use dra::raise;
 pub use error::LowerError;
 pub use node::{MODEL_PREFIX, MODELS};
 pub use path::{FieldPath, Step};

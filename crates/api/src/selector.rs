@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use crate::error::{Problem, each};
 
-const NODE_NAME_FIELD: &str = "metadata.name";
+pub(crate) const NODE_NAME_FIELD: &str = "metadata.name";
 const LONGEST_LABEL_VALUE: usize = 63;
 
 /// Whether conditions on node names are looked at.

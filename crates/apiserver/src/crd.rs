@@ -146,16 +146,6 @@ fn establish(store: &Store, definition: &Stored, conflict: Option<&str>) {
     }
 }
 
-/// What a new definition starts with.
-pub(crate) fn prepare(definition: &mut Value) {
-    let mut status = definition["status"].take();
-    if !status.is_object() {
-        status = json!({});
-    }
-    add_stored_version(definition, &mut status);
-    definition["status"] = status;
-}
-
 fn add_stored_version(definition: &Value, status: &mut Value) {
     let versions = list(definition, "/spec/versions");
     let stored = versions.iter().find(|version| version["storage"] == true);

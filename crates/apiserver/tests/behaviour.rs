@@ -66,7 +66,7 @@ impl Events {
                 return Some(event);
             }
             let frame = tokio::time::timeout(Duration::from_secs(10), self.body.frame()).await;
-            let data = frame.expect("an event was expected")?.unwrap().into_data().unwrap();
+            let data = frame.unwrap()?.unwrap().into_data().unwrap();
             self.text.push_str(std::str::from_utf8(&data).unwrap());
         }
     }

@@ -30,6 +30,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What comes back.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub(crate) enum Back {
     /// An outcome.
     Done(Done),
@@ -83,6 +87,16 @@ impl Actor {
         drop(self.back.send(back));
     }
 
+    /// Tells the core something before a watch does.
+    fn learn(&self, news: News) {
+        self.send(Back::News(news));
+    }
+
+    /// Whether nobody had taken over when this was asked: the Lease is written once more.
+    async fn still_leads(&self) -> bool {
+        self.leadership.announce(Vec::new()).await.is_ok()
+    }
+
     async fn announce(&self, pods: Vec<PodRef>) {
         loop {
             match self.leadership.announce(pods.clone()).await {
@@ -99,16 +113,25 @@ impl Actor {
 
     async fn bind(&self, order: BindOrder, annotation: Option<Arc<str>>) {
         let started = Instant::now();
-        let outcome = match claims::prepare(&self.client, &order).await {
-            Ok(()) => self.post_binding(&order, annotation.as_deref()).await,
+        let outcome = match claims::prepare(self, &order).await {
+            Ok(version) => {
+                let order = BindOrder { version, ..order.clone() };
+                self.post_binding(&order, annotation.as_deref()).await
+            }
             Err(outcome) => outcome,
         };
+        let is_over =
+            matches!(outcome, BindOutcome::Refused | BindOutcome::Gone | BindOutcome::Stale);
+        if is_over && claims::concern(&order) {
+            claims::take_back(self, &order).await;
+        }
         let result = match outcome {
             BindOutcome::Bound => "bound",
             BindOutcome::Conflict => "conflict",
             BindOutcome::Gone => "gone",
             BindOutcome::Busy => "busy",
             BindOutcome::Refused => "refused",
+            BindOutcome::Stale => "stale",
             BindOutcome::Unknown => "unknown",
         };
         self.metrics.bound(result, started.elapsed());
@@ -233,7 +256,7 @@ impl Actor {
             Some(request) => {
                 let answer = self.call(request, "patch", "pods/status").await;
                 // Of a pod that is gone nobody needs to be told.
-                matches!(answer, Ok(_) | Err(Some((404 | 409, _))))
+                matches!(answer, Ok(_) | Err(Some((404, _))))
             }
         };
         if let Some(note) = told.event.as_ref().filter(|_| written) {

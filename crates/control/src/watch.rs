@@ -45,6 +45,10 @@ pub type SchedulerNames = Arc<[Arc<str>]>;
 
 /// Something seen.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub enum Seen {
     /// News that the core takes as it is.
     News(News),

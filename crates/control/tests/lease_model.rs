@@ -515,12 +515,11 @@ impl World {
             listed: pods.clone(),
             is_writing: false,
         });
-        match pods.is_empty() || !self.fences {
-            true => self.send(replica, Request::ReadPods, Purpose::Snapshot),
-            false => {
-                for pod in pods {
-                    self.send(replica, Request::Touch(pod), Purpose::Fence(pod));
-                }
+        if pods.is_empty() || !self.fences {
+            self.send(replica, Request::ReadPods, Purpose::Snapshot)
+        } else {
+            for pod in pods {
+                self.send(replica, Request::Touch(pod), Purpose::Fence(pod));
             }
         }
     }

@@ -6,8 +6,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use berth_api::{Lower as _, raise};
+use berth_dra::Options;
+use berth_model::dra::claim::{Allocation, Share};
 use berth_testkit::dra::{Case, Selection, compare, decide};
 use flate2::read::MultiGzDecoder;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimStatus};
 
 fn lines(name: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name);
@@ -46,4 +50,61 @@ fn the_cel_of_kubernetes_1_36_selects_the_same_devices() {
     }
     assert_eq!(lines.len(), 721);
     assert!(evaluations > 1_500, "{evaluations}");
+}
+
+/// What the API would show of a claim that was given this.
+fn shown(given: &Allocation) -> Allocation {
+    let mut number = 0;
+    let raised = raise::allocation(given, || {
+        number += 1;
+        format!("share-{number}")
+    });
+    let mut claim = ResourceClaim::default();
+    claim.metadata.name = Some("c".to_owned());
+    claim.status =
+        Some(ResourceClaimStatus { allocation: Some(raised.unwrap()), ..Default::default() });
+    claim.lower().unwrap().allocation.unwrap()
+}
+
+#[test]
+fn what_is_written_into_a_claim_reads_as_what_was_decided() {
+    let (mut allocations, mut parts, mut terms, mut configs) = (0, 0, 0, 0);
+    for line in &lines("allocations.jsonl.gz") {
+        let case = Case::parse(line).unwrap();
+        let Ok(Some(demand)) = case.inventory.prepare(&case.needs) else { continue };
+        for node in &case.nodes {
+            let Ok(placed) = case.inventory.place(&demand, node, &Options::default()) else {
+                continue;
+            };
+            for (_, mut given) in placed.allocations {
+                given.allocated_at_ms = Some(1_790_000_000_000);
+                let mut shown = shown(&given);
+                for (one, two) in given.devices.iter_mut().zip(&shown.devices) {
+                    if let (Share::Part { share_id, .. }, Share::Part { share_id: id, .. }) =
+                        (&mut one.share, &two.share)
+                    {
+                        assert!(id.is_some(), "{}: a share has no name", case.id);
+                        share_id.clone_from(id);
+                        parts += 1;
+                    }
+                }
+                allocations += 1;
+                terms += given.nodes.iter().flatten().count();
+                configs += given.configs.len();
+                assert_eq!(shown, given, "{}", case.id);
+                shown = self::shown(&shown);
+                assert_eq!(shown, given, "{}: written again", case.id);
+            }
+            if let Some(made) = placed.extended {
+                let spec = raise::claim_spec(&made.spec).unwrap();
+                let mut claim = ResourceClaim { spec, ..ResourceClaim::default() };
+                claim.metadata.name = Some("c".to_owned());
+                assert_eq!(claim.lower().unwrap().spec, made.spec, "{}", case.id);
+            }
+        }
+    }
+    assert!(
+        allocations > 200 && parts > 10 && terms > 50 && configs > 10,
+        "{allocations} allocations, {parts} parts, {terms} terms, {configs} configs"
+    );
 }

@@ -135,18 +135,17 @@ fn reviews() -> Vec<(&'static str, Bytes)> {
             1 => ("/validate", false),
             _ => ("/validate", true),
         };
-        let mut object = match object {
-            true => {
-                let mut object = template;
-                object["apiVersion"] = json!("v1");
-                object["kind"] = json!("Pod");
-                object
-            }
-            false => json!({
+        let mut object = if object {
+            let mut object = template;
+            object["apiVersion"] = json!("v1");
+            object["kind"] = json!("Pod");
+            object
+        } else {
+            json!({
                 "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "llm" },
                 "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "llm" } },
                           "template": template },
-            }),
+            })
         };
         let namespace = format!("team-{}", index % NAMESPACES);
         object["metadata"]["namespace"] = json!(namespace);

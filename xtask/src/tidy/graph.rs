@@ -135,6 +135,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-api",
         ],
     ),
+    // Apart from testkit, which pure crates use: it has the whole of the live scheduler in it.
+    (
+        "berth-faults",
+        &["berth-model", "berth-kubelet", "berth-engine", "berth-control", "berth-testkit"],
+    ),
     (
         "xtask",
         &[
@@ -156,6 +161,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-local",
             "berth-testbed",
             "berth-testkit",
+            "berth-faults",
         ],
     ),
 ];

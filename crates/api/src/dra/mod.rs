@@ -3,6 +3,7 @@
 //! Owns what slices, classes and claims have in common. Must not know how devices are chosen.
 
 mod claim;
+pub mod raise;
 mod slice;
 #[cfg(test)]
 mod tests;

@@ -82,6 +82,7 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
             object.insert("status".to_owned(), status);
         }
         ("batch", "jobs") => create_job(object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => create_definition(object),
         _ => {}
     }
     within(object, "metadata", |metadata| {
@@ -181,6 +182,19 @@ fn create_namespace(namespace: &mut Map<String, Value>) {
     });
 }
 
+/// A definition has stored nothing yet, but will in this version.
+fn create_definition(definition: &mut Map<String, Value>) {
+    let versions = definition.get("spec").and_then(|spec| spec.get("versions"));
+    let stored = versions.and_then(Value::as_array).into_iter().flatten();
+    let names: Vec<Value> = stored
+        .filter(|version| version["storage"] == true)
+        .map(|version| version["name"].clone())
+        .collect();
+    within(definition, "status", |status| {
+        status.insert("storedVersions".to_owned(), Value::from(names));
+    });
+}
+
 /// Selector and labels that only the server knows how to make.
 fn create_job(job: &mut Map<String, Value>) {
     let metadata = job.get("metadata").and_then(Value::as_object);
@@ -256,6 +270,11 @@ fn keep_all_but_status(kind: &Kind, old: &Map<String, Value>, new: &mut Map<Stri
         if !matches!(name.as_str(), "status" | "metadata" | "apiVersion" | "kind") {
             keep(old, new, &name);
         }
+    }
+    if id(kind) == ("", "pods")
+        && let Some(class) = old.get("status").and_then(|status| status.get("qosClass")).cloned()
+    {
+        within(new, "status", |status| default(status, "qosClass", class));
     }
     let managed = new.get("metadata").and_then(|m| m.get("managedFields")).cloned();
     if matches!(kind.origin, Origin::Custom(_)) {

@@ -161,8 +161,10 @@ fn check_preconditions(
     let pods = Resource::new("", "pods");
     let wanted = meta::text(binding, "uid");
     if !wanted.is_empty() && wanted != uid {
-        let why = format!(
-            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        let why = meta::failed_precondition(
+            "/registry/pods",
+            key,
+            &format!("UID in precondition: {wanted}, UID in object meta: {uid}"),
         );
         return Err(Status::conflict(&pods, name, why));
     }

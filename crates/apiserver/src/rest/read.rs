@@ -88,8 +88,13 @@ impl Continue {
         let bytes = URL_SAFE_NO_PAD
             .decode(token.trim_end_matches('='))
             .map_err(|error| invalid(&error.to_string()))?;
-        let value: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| invalid(&crate::patch::json_error(&bytes, &error)))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| match bytes.first() {
+            Some(first) if !matches!(first, b'{' | b'[' | b'"') => {
+                let first = char::from(*first);
+                invalid(&format!("invalid character '{first}' looking for beginning of value"))
+            }
+            _ => invalid(&crate::patch::json_error(&bytes, &error)),
+        })?;
         match (value["v"].as_str(), value["rv"].as_u64(), value["start"].as_str()) {
             (Some("meta.k8s.io/v1"), Some(revision), Some(start)) if revision > 0 => {
                 Ok(Self { revision, start: start.to_owned() })

@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::Call;
 use super::path::Place;
 use crate::admission::{self, Admitted, Operation, Request, View, quota};
-use crate::crd;
 use crate::decode::{self, Decoded};
 use crate::kinds::{Kind, Resource};
 use crate::patch::{self, FieldValidation, Patch, PatchType, Patched, Write};
@@ -70,18 +69,35 @@ pub(crate) async fn admit(
     let options = Value::Null;
     let operation = if old.is_some() { Operation::Update } else { Operation::Create };
     let request = request(place, call, operation, old, &options, dry_run);
-    if old.is_none() && place.kind.stored_as == crd::definitions() {
-        crd::prepare(&mut object);
-    }
-    if old.is_none() && place.kind.is("", "nodes") {
-        admission::node::taint(&mut object);
-    }
     let field_manager = call.field_manager();
     // A patch of the object itself has recorded its manager already.
     let records = call.method != Method::PATCH || place.subresource == "scale";
-    let manager = records.then_some(field_manager.as_str());
-    admission::admit(&request, object, manager, &server.store, &server.webhooks, Timestamp::now())
-        .await
+    let mut manager = records.then_some(field_manager.as_str());
+    if old.is_none() && place.kind.is("", "nodes") {
+        // Nobody manages the taint that the server itself puts on a new node.
+        if manager.take().is_some() {
+            record(place, call, &mut object);
+        }
+        admission::node::taint(&mut object);
+    }
+    let (store, webhooks) = (&server.store, &server.webhooks);
+    let now = Timestamp::now();
+    let mut admitted = admission::admit(&request, object, manager, store, webhooks, now).await?;
+    if place.subresource == "scale" {
+        forget_times_of_scale(&mut admitted.object);
+    }
+    Ok(admitted)
+}
+
+/// The real server records who has scaled an object without saying when, and puts that first.
+fn forget_times_of_scale(object: &mut Value) {
+    let Some(entries) = object["metadata"]["managedFields"].as_array_mut() else { return };
+    for entry in entries.iter_mut().filter(|entry| entry["subresource"] == "scale") {
+        if let Some(entry) = entry.as_object_mut() {
+            entry.remove("time");
+        }
+    }
+    entries.sort_by_key(|entry| (entry["operation"] != "Apply", entry["time"].is_string()));
 }
 
 fn request<'a>(

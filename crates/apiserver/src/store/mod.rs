@@ -362,7 +362,7 @@ impl Store {
             let collection = state.collection(&operation.resource);
             let before = collection.objects.get(&operation.key);
             check(before.map(|stored| &**stored), operation.expected).map_err(|lost| (at, lost))?;
-            if let (None, What::Remove(_)) = (before, &operation.what) {
+            if before.is_none() && matches!(operation.what, What::Remove(_)) {
                 return Err((at, Lost::Missing));
             }
         }

@@ -89,6 +89,13 @@ fn core(plural: &str) -> Layout {
             ],
             service,
         ),
+        other => return core_rest(other),
+    };
+    Layout { columns, cells }
+}
+
+fn core_rest(plural: &str) -> Layout {
+    let (columns, cells): (Columns, Cells) = match plural {
         "resourcequotas" => {
             (&[("Name", S, 0), ("Request", S, 0), ("Limit", S, 0), ("Age", S, 0)], quota)
         }

@@ -135,6 +135,7 @@ impl Asked {
             }
         }
         let mut body: Value = serde_json::from_str(&text).unwrap_or(body);
+        cut_off_diffs(&mut body);
         mask_numbers_in_message(&mut body);
         body
     }
@@ -186,6 +187,25 @@ fn mask_generated_name(map: &mut Map<String, Value>) {
         && name.starts_with(&prefix)
     {
         *name = format!("{prefix}<generated>");
+    }
+}
+
+/// Where a field may not change, the real server appends a diff of its Go structures, which has no
+/// counterpart elsewhere: messages are compared up to their first line.
+fn cut_off_diffs(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, inner) in map.iter_mut() {
+                match inner {
+                    Value::String(text) if key == "message" => {
+                        *text = text.lines().next().unwrap_or_default().to_owned();
+                    }
+                    inner => cut_off_diffs(inner),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(cut_off_diffs),
+        _ => {}
     }
 }
 

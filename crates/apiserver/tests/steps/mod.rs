@@ -1,5 +1,6 @@
 //! The requests that are compared.
 #![allow(unreachable_pub, reason = "a module of tests has no other crate to export to")]
+#![allow(clippy::too_many_lines, reason = "lists of requests are data")]
 
 use serde_json::{Value, json};
 

@@ -115,8 +115,13 @@ pub(super) fn status(told: &Told) -> Option<http::Request<Vec<u8>>> {
     if told.condition.is_none() && told.nominated.is_none() {
         return None;
     }
-    // The UID: another pod of the same name is not meant.
-    let body = json!({ "metadata": { "uid": told.pod.uid }, "status": status });
+    // The UID: another pod of the same name is not meant. The version: one that has a node by now must
+    // not be called unschedulable.
+    let version = told.version.to_string();
+    let body = json!({
+        "metadata": { "uid": told.pod.uid, "resourceVersion": version },
+        "status": status,
+    });
     let path = format!("{}?fieldManager={MANAGER}", pod_path(&told.pod, "status"));
     Some(request(http::Method::PATCH, path, STRATEGIC, &body))
 }
@@ -134,6 +139,21 @@ pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
     let body = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
     let path =
         format!("/api/v1/namespaces/{}/pods/{}?fieldManager={MANAGER}", pod.namespace, pod.name);
+    request(http::Method::PATCH, path, STRATEGIC, &body)
+}
+
+/// A touch of a claim, as of pods.
+pub(super) fn fence_claim(
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    by: &str,
+) -> http::Request<Vec<u8>> {
+    let annotations = json!({ "berth.dev/fenced-by": by });
+    let body = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+    let path = format!(
+        "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}?fieldManager={MANAGER}"
+    );
     request(http::Method::PATCH, path, STRATEGIC, &body)
 }
 

@@ -137,9 +137,10 @@ async fn serve(request: Request<Body>, objects: Objects) -> Response<Full<bytes:
     // Others run between a read and a write.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let mut objects = objects.lock().unwrap();
-    let key = match method == Method::POST {
-        true => format!("{path}/{}", sent["metadata"]["name"].as_str().unwrap()),
-        false => path,
+    let key = if method == Method::POST {
+        format!("{path}/{}", sent["metadata"]["name"].as_str().unwrap())
+    } else {
+        path
     };
     let found = objects.get(&key).cloned();
     let version = |of: &Value| of["metadata"]["resourceVersion"].clone();

@@ -1,8 +1,10 @@
 //! Bindings, from the decision until it is known what became of them.
 //!
 //! Owns the order of things: decided, announced, posted, answered, confirmed. Until a pod is seen with a
-//! node, or the API has refused the binding for good, nobody knows; then the pod is looked at. Must not
-//! know why a node was chosen.
+//! node, or the API has refused the binding for good, nobody knows; then the pod is looked at. A binding
+//! insists on the version that the pod had *before* it was announced: whoever takes over later touches
+//! the pod, and a version that was seen after that would let the binding of somebody deposed land. So a pod
+//! that has changed is announced again. Must not know why a node was chosen.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,13 +17,16 @@ use super::effect::{Effect, SeenPod};
 use super::pods::Pods;
 use crate::lease::PodRef;
 
+/// A pod whose decision did not hold any more is looked at again after this part of a rest.
+const PAUSES_PER_REST: i64 = 4;
+
 /// A binding to be posted.
 #[derive(Clone, Debug)]
 pub struct BindOrder {
     /// The pod.
     pub pod: PodRef,
-    /// The resource version at which it was last seen: if it has changed since, or somebody else has
-    /// taken over, the API refuses the binding.
+    /// The resource version at which it was seen before it was announced: if it has changed since, or
+    /// somebody else has taken over, the API refuses the binding.
     pub version: u64,
     /// What was decided.
     pub binding: Binding,
@@ -44,6 +49,8 @@ pub enum BindOutcome {
     Busy,
     /// It was not done, and will not be.
     Refused,
+    /// It was not done, because something it stood on is not so any more: what that is like now was told.
+    Stale,
     /// Nobody knows whether it was done.
     Unknown,
 }
@@ -52,6 +59,8 @@ pub enum BindOutcome {
 enum Stage {
     /// Waits for its announcement.
     Decided,
+    /// Is being announced.
+    Announcing,
     /// Announced, waits for its turn to be posted.
     Announced { not_before_ms: i64 },
     /// Posted, no answer yet.
@@ -64,10 +73,23 @@ enum Stage {
     Looking { seen: u64 },
 }
 
+/// What follows from an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The decision stands.
+    Keep,
+    /// The decision is to be taken back.
+    TakeBack,
+}
+
 #[derive(Debug)]
 struct Under {
     order: BindOrder,
     stage: Stage,
+    /// Whether it stands on the list of those that are announced.
+    listed: bool,
+    /// Tells it from other orders for the same pod.
+    number: u64,
 }
 
 /// Everything that is under way.
@@ -75,7 +97,7 @@ struct Under {
 pub(super) struct Bindings {
     orders: HashMap<Arc<str>, Under>,
     decided: VecDeque<Arc<str>>,
-    announcing: Option<Vec<Arc<str>>>,
+    announcing: Option<Vec<(PodRef, u64)>>,
     announced: VecDeque<Arc<str>>,
     posted: usize,
     /// Those that were announced and whose fate is known.
@@ -86,6 +108,7 @@ pub(super) struct Bindings {
     looks: BTreeMap<(i64, Arc<str>), ()>,
     /// How those that were bound lately had been predicted to lie.
     predicted: HashMap<Arc<str>, bool>,
+    numbers: u64,
 }
 
 impl Bindings {
@@ -93,9 +116,18 @@ impl Bindings {
         self.orders.len()
     }
 
-    /// Whether nothing waits to be posted or answered.
+    /// Whether nothing waits to be posted. Answers may take long where devices have to be prepared.
     pub(super) fn is_calm(&self) -> bool {
-        self.decided.is_empty() && self.announced.is_empty() && self.posted == 0
+        self.decided.is_empty() && self.announcing.is_none() && self.announced.is_empty()
+    }
+
+    /// Whether somebody is writing a pod's claims at this moment.
+    pub(super) fn is_writing_claims(&self, uid: &str) -> bool {
+        self.orders.get(uid).is_some_and(|under| {
+            let order = &under.order;
+            under.stage == Stage::Posted
+                && (order.binding.devices.is_some() || !order.claims.is_empty())
+        })
     }
 
     pub(super) fn has(&self, uid: &str) -> bool {
@@ -126,16 +158,24 @@ impl Bindings {
             claims: pod.claims.clone(),
             created_at_ms: pod.created_at_ms,
         };
-        self.orders.insert(uid.clone(), Under { order, stage: Stage::Decided });
+        self.numbers += 1;
+        let number = self.numbers;
+        let under = Under { order, stage: Stage::Decided, listed: false, number };
+        self.orders.insert(uid.clone(), under);
         self.decided.push_back(uid);
     }
 
     /// The announcement is written.
     pub(super) fn announced(&mut self) {
-        for uid in self.announcing.take().into_iter().flatten() {
-            if let Some(under) = self.orders.get_mut(&uid) {
-                under.stage = Stage::Announced { not_before_ms: i64::MIN };
-                self.announced.push_back(uid);
+        for (pod, number) in self.announcing.take().into_iter().flatten() {
+            match self.orders.get_mut(&pod.uid) {
+                Some(under) if under.number == number => {
+                    under.listed = true;
+                    under.stage = Stage::Announced { not_before_ms: i64::MIN };
+                    self.announced.push_back(pod.uid);
+                }
+                // It came to its end meanwhile. If there is another by now, it is announced later.
+                _ => self.settled.push(pod),
             }
         }
     }
@@ -155,11 +195,7 @@ impl Bindings {
             Stage::Unsettled { seen: at, .. } | Stage::Looking { seen: at }
                 if seen.version > at =>
             {
-                self.unlook(uid);
-                if let Some(under) = self.orders.get_mut(uid) {
-                    under.stage = Stage::Announced { not_before_ms: i64::MIN };
-                    self.announced.push_back(uid.clone());
-                }
+                self.again(uid);
             }
             // Looked at, and nothing has changed: whatever was posted can still arrive. The next one
             // will have the same version, and only one of both can succeed.
@@ -172,20 +208,29 @@ impl Bindings {
         None
     }
 
-    /// An answer. Says whether the decision is to be taken back.
+    /// It is to be tried again, with the pod as it is now: that has to be announced first.
+    fn again(&mut self, uid: &Arc<str>) {
+        self.unlook(uid);
+        if let Some(under) = self.orders.get_mut(uid) {
+            under.stage = Stage::Decided;
+            self.decided.push_back(uid.clone());
+        }
+    }
+
+    /// An answer. `known` is the version at which the pod was last seen.
     pub(super) fn answered(
         &mut self,
         uid: &Arc<str>,
         outcome: BindOutcome,
-        now_ms: i64,
+        (now_ms, known): (i64, u64),
         settings: &Settings,
-    ) -> bool {
+    ) -> Verdict {
         let Some(under) = self.orders.get_mut(uid) else {
             // News was faster than the answer.
-            return false;
+            return Verdict::Keep;
         };
         if under.stage != Stage::Posted {
-            return false;
+            return Verdict::Keep;
         }
         self.posted = self.posted.saturating_sub(1);
         let seen = under.order.version;
@@ -196,26 +241,43 @@ impl Bindings {
                 // News will come. If it does not for long, something is wrong with the watch.
                 let look_at_ms = now_ms + 10 * settings.look_after_ms;
                 under.stage = Stage::Answered { look_at_ms };
+                under.listed = false;
                 self.settled.push(under.order.pod.clone());
                 self.looks.insert((look_at_ms, uid.clone()), ());
-                false
+                Verdict::Keep
             }
             BindOutcome::Busy => {
                 under.stage = Stage::Announced { not_before_ms: now_ms + settings.rest_ms };
                 self.announced.push_back(uid.clone());
-                false
+                Verdict::Keep
+            }
+            // Why there was a conflict is known already.
+            BindOutcome::Conflict if known > seen => {
+                self.again(uid);
+                Verdict::Keep
             }
             BindOutcome::Conflict | BindOutcome::Gone | BindOutcome::Unknown => {
                 under.stage = Stage::Unsettled { look_at_ms, seen };
                 self.looks.insert((look_at_ms, uid.clone()), ());
-                false
+                Verdict::Keep
             }
             BindOutcome::Refused => {
                 self.end(uid);
                 self.rest(uid, now_ms, settings);
-                true
+                Verdict::TakeBack
+            }
+            BindOutcome::Stale => {
+                self.end(uid);
+                self.pause(uid, now_ms, settings);
+                Verdict::TakeBack
             }
         }
+    }
+
+    /// A pod is left alone for a moment: nobody refused it anything.
+    fn pause(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
+        let (until, _) = self.resting.entry(uid.clone()).or_insert((None, 0));
+        *until = Some(now_ms + settings.rest_ms / PAUSES_PER_REST);
     }
 
     /// A pod is left alone for a while.
@@ -250,7 +312,8 @@ impl Bindings {
     fn end(&mut self, uid: &Arc<str>) -> Option<Under> {
         self.unlook(uid);
         let under = self.orders.remove(uid)?;
-        if !matches!(under.stage, Stage::Decided | Stage::Answered { .. }) {
+        // One that is being announced is settled when that is done.
+        if under.listed && under.stage != Stage::Announcing {
             self.settled.push(under.order.pod.clone());
         }
         if under.stage == Stage::Posted {
@@ -283,7 +346,7 @@ impl Bindings {
         self.post(now_ms, settings, pods, effects);
         let short = self.posted + self.announced.len() < settings.posting_max;
         if self.announcing.is_none() && !self.decided.is_empty() && short {
-            self.announce(effects);
+            self.announce(pods, effects);
         }
     }
 
@@ -315,8 +378,13 @@ impl Bindings {
                 Stage::Announced { not_before_ms } if not_before_ms > now_ms => {
                     self.announced.push_back(uid);
                 }
+                // It has changed since it was announced: the binding would fail.
+                Stage::Announced { .. }
+                    if pods.get(&uid).is_some_and(|pod| pod.version > under.order.version) =>
+                {
+                    self.again(&uid);
+                }
                 Stage::Announced { .. } => {
-                    under.order.version = pods.get(&uid).map_or(0, |pod| pod.version);
                     under.stage = Stage::Posted;
                     self.posted += 1;
                     effects.push(Effect::Bind(Box::new(under.order.clone())));
@@ -326,11 +394,20 @@ impl Bindings {
         }
     }
 
-    fn announce(&mut self, effects: &mut Vec<Effect>) {
-        let fresh: Vec<Arc<str>> = self.decided.drain(..).collect();
-        let known = fresh.iter().filter_map(|uid| self.orders.get(uid));
-        effects.push(Effect::Announce(known.map(|under| under.order.pod.clone()).collect()));
-        self.announcing = Some(fresh);
+    fn announce(&mut self, pods: &Pods, effects: &mut Vec<Effect>) {
+        let mut fresh = Vec::new();
+        for uid in self.decided.drain(..) {
+            let Some(under) = self.orders.get_mut(&uid) else { continue };
+            if under.stage == Stage::Decided {
+                under.stage = Stage::Announcing;
+                under.order.version = pods.get(&uid).map_or(0, |pod| pod.version);
+                fresh.push((under.order.pod.clone(), under.number));
+            }
+        }
+        if !fresh.is_empty() {
+            effects.push(Effect::Announce(fresh.iter().map(|(pod, _)| pod.clone()).collect()));
+            self.announcing = Some(fresh);
+        }
     }
 
     pub(super) fn next_ms(&self) -> Option<i64> {
@@ -340,9 +417,11 @@ impl Bindings {
             .announced
             .iter()
             .filter_map(|uid| match self.orders.get(uid)?.stage {
+                // Others wait for an answer to one that was posted.
                 Stage::Announced { not_before_ms } => Some(not_before_ms),
                 _ => None,
             })
+            .filter(|not_before_ms| *not_before_ms > i64::MIN)
             .min();
         [look, rest, post].into_iter().flatten().min()
     }

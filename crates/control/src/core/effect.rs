@@ -81,6 +81,9 @@ pub struct Eviction {
 pub struct Told {
     /// The pod.
     pub pod: PodRef,
+    /// The version at which it was seen. If it has changed since, it may have a node by now, and
+    /// nothing of this is to be written.
+    pub version: u64,
     /// Its condition, if that is to be written.
     pub condition: Option<Condition>,
     /// The node it waits for (`Some(None)`: none any more), if that is to be written.

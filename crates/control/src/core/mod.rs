@@ -6,19 +6,22 @@
 //! the opposite is known. Must not know how calls are made, and has no clock: the caller tells the time.
 
 mod bindings;
+mod buried;
+mod claims;
 mod effect;
 mod evictions;
 mod pods;
 mod refusals;
 mod telling;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Decision, Disbanding, GangBinding, Preempting, Reserving};
 use berth_engine::event::{Event, NodeTopology};
 use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
+use berth_model::dra::claim::Claim;
 use berth_model::policy::Quota;
 use berth_model::spec::{Phase, PodObject};
 
@@ -28,7 +31,8 @@ pub use self::evictions::EvictOutcome;
 pub use self::pods::Residents;
 pub use self::telling::{HELD, UNSCHEDULABLE};
 
-use self::bindings::Bindings;
+use self::bindings::{Bindings, Verdict};
+use self::claims::Claims;
 use self::evictions::Evictions;
 use self::pods::Pods;
 use self::refusals::Refusals;
@@ -75,6 +79,10 @@ impl Default for Settings {
 
 /// Something the cluster says.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub enum News {
     /// A pod is as seen.
     Pod(Box<SeenPod>),
@@ -88,6 +96,13 @@ pub enum News {
         topology: Option<Arc<NodeTopology>>,
         /// Whether the exporter has seen the pods that are on the node: then it is to be believed again.
         fresh: bool,
+    },
+    /// A claim of devices is as given.
+    Claim {
+        /// The claim.
+        claim: Box<Claim>,
+        /// Its resource version. Larger is later; 0: unknown.
+        version: u64,
     },
     /// Anything else.
     Other(Event),
@@ -131,7 +146,11 @@ pub struct Core {
     settings: Settings,
     engine: Engine,
     pods: Pods,
+    claims: Claims,
     bindings: Bindings,
+    /// News of pods whose claims are being written, for when that is done: until then nobody knows
+    /// which devices are taken.
+    held: HashMap<Arc<str>, News>,
     evictions: Evictions,
     refusals: Refusals,
     telling: Telling,
@@ -146,7 +165,9 @@ impl Core {
         Self {
             engine: Engine::new(settings.engine),
             pods: Pods::default(),
+            claims: Claims::default(),
             bindings: Bindings::default(),
+            held: HashMap::new(),
             evictions: Evictions::default(),
             refusals: Refusals::default(),
             telling: Telling::default(),
@@ -184,8 +205,19 @@ impl Core {
     /// Something is as told.
     pub fn tell(&mut self, news: News, now_ms: i64) {
         match news {
+            News::Pod(seen) if self.bindings.is_writing_claims(&seen.object.uid) => {
+                self.hold(seen.object.uid.clone(), News::Pod(seen));
+            }
+            News::PodGone(uid) if self.bindings.is_writing_claims(&uid) => {
+                self.hold(uid.clone(), News::PodGone(uid));
+            }
             News::Pod(seen) => self.tell_pod(*seen, now_ms),
             News::PodGone(uid) => self.forget_pod(&uid),
+            News::Claim { claim, version } => {
+                if self.claims.see(&claim, version) {
+                    self.engine.apply(Event::DeviceClaim(*claim));
+                }
+            }
             News::Topology { node, topology, fresh } => {
                 if fresh {
                     self.trust(&node);
@@ -200,6 +232,9 @@ impl Core {
                         self.trust(&node.name.clone())
                     }
                     Event::NodeGone(node) => self.refusals.forget_node(node),
+                    Event::DeviceClaimGone(namespace, name) => {
+                        self.claims.forget(namespace, name);
+                    }
                     _ => {}
                 }
                 let quota_of = self.changed_quota(&event);
@@ -208,6 +243,18 @@ impl Core {
                     self.explain_namespace(&namespace);
                 }
             }
+        }
+    }
+
+    /// Keeps the newest news of a pod for later.
+    fn hold(&mut self, uid: Arc<str>, news: News) {
+        let is_older = match (self.held.get(&uid), &news) {
+            (Some(News::PodGone(_)), _) => true,
+            (Some(News::Pod(held)), News::Pod(seen)) => held.version > seen.version,
+            _ => false,
+        };
+        if !is_older {
+            self.held.insert(uid, news);
         }
     }
 
@@ -335,7 +382,7 @@ impl Core {
         if templates.is_empty() {
             return;
         }
-        let alike: Vec<PodObject> = self
+        let mut alike: Vec<PodObject> = self
             .pods
             .waiting()
             .filter(|pod| templates.contains(&Refusals::template(&pod.object)))
@@ -344,6 +391,8 @@ impl Core {
             })
             .map(|pod| self.refusals.excluding(&pod.object))
             .collect();
+        // In the same order in every run.
+        alike.sort_unstable_by(|one, two| one.uid.cmp(&two.uid));
         alike.into_iter().for_each(|pod| self.engine.apply(Event::Pod(pod)));
     }
 
@@ -352,16 +401,23 @@ impl Core {
         match done {
             Done::Announced => self.bindings.announced(),
             Done::Bound(uid, outcome) => {
-                if self.bindings.answered(&uid, outcome, now_ms, &self.settings) {
+                let known = self.pods.get(&uid).map_or(0, |pod| pod.version);
+                let verdict =
+                    self.bindings.answered(&uid, outcome, (now_ms, known), &self.settings);
+                if verdict == Verdict::TakeBack {
                     self.engine.undo(&uid);
                     // Out of the queue until it has rested.
-                    self.engine.apply(Event::PodGone(uid));
+                    self.engine.apply(Event::PodGone(uid.clone()));
+                }
+                if let Some(news) = self.held.remove(&uid) {
+                    self.tell(news, now_ms);
                 }
             }
             Done::Evicted(uid, outcome) => {
                 // If the victim stays, who waited for its place looks for another, after a while.
-                if let Some(Eviction { waiting: Some(waiting), .. }) =
-                    self.evictions.answered(&uid, outcome)
+                let stays = self.evictions.answered(&uid, outcome);
+                if let Some(Eviction { waiting: Some(waiting), .. }) = stays
+                    && self.is_without_place(&waiting)
                 {
                     self.engine.undo(&waiting);
                     self.telling.nominate(&waiting, None);
@@ -369,8 +425,17 @@ impl Core {
                     self.engine.apply(Event::PodGone(waiting));
                 }
             }
-            Done::Told(uid, written) => self.telling.written(&uid, written),
+            Done::Told(uid, written) => {
+                self.telling.written(&uid, written, now_ms, &self.settings);
+            }
         }
+    }
+
+    /// Whether a pod is still to be placed, and nothing is under way for it.
+    fn is_without_place(&self, uid: &str) -> bool {
+        let waits =
+            |pod: &SeenPod| pod.object.node.is_none() && pod.object.phase != Phase::Finished;
+        self.pods.get(uid).is_some_and(waits) && !self.bindings.has(uid)
     }
 
     /// Decides what can be decided now, and says what is to be done.
@@ -384,6 +449,7 @@ impl Core {
                 self.engine.apply(Event::Pod(object));
             }
         }
+        self.telling.wake(now_ms);
         let mut idle = false;
         while self.bindings.len() < self.settings.unsettled_max {
             let Some(decision) = self.engine.decide(now_ms) else {
@@ -415,8 +481,10 @@ impl Core {
 
     /// When there is something to do even if nothing happens.
     pub fn next_turn_ms(&self, now_ms: i64) -> Option<i64> {
-        let telling = self.telling.is_due().then_some(now_ms);
-        let times = [self.bindings.next_ms(), self.refusals.next_ms(), telling];
+        let can_tell = self.bindings.is_calm() && self.telling.is_due(&self.settings);
+        let telling = can_tell.then_some(now_ms);
+        let times =
+            [self.bindings.next_ms(), self.refusals.next_ms(), self.telling.next_ms(), telling];
         times.into_iter().flatten().min()
     }
 

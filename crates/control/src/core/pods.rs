@@ -4,17 +4,15 @@
 //! server behind another may be older: a pod's resource version only grows, and the UID of a pod that is
 //! gone never comes back. Must not know what is decided.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use berth_model::pod::{Container, Pod, PodLevelResources, QosClass};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 
+use super::buried::Buried;
 use super::effect::SeenPod;
-
-/// So many UIDs of pods that are gone are remembered.
-const BURIED_MAX: usize = 1 << 16;
 
 /// Pods of a node: namespace, name, and whether they have CPUs or devices for themselves.
 pub type Residents = Vec<(Arc<str>, Arc<str>, bool)>;
@@ -51,8 +49,7 @@ pub(super) struct Pods {
     waiting: HashSet<Arc<str>>,
     /// Those of them that are in a gang, by its namespace and name.
     by_gang: HashMap<(Arc<str>, Arc<str>), BTreeSet<Arc<str>>>,
-    buried: HashSet<Arc<str>>,
-    burials: VecDeque<Arc<str>>,
+    buried: Buried,
 }
 
 impl Pods {
@@ -151,13 +148,6 @@ impl Pods {
                 }
             }
         }
-        if self.buried.insert(uid.clone()) {
-            self.burials.push_back(uid.clone());
-        }
-        if self.burials.len() > BURIED_MAX
-            && let Some(oldest) = self.burials.pop_front()
-        {
-            self.buried.remove(&oldest);
-        }
+        self.buried.add(uid);
     }
 }

@@ -5,7 +5,7 @@
 //! autoscalers act upon; one that a quota, a share or its gang holds back is `Held`, which they do not. Must not
 //! know how statements are written.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use berth_engine::explain::{Explanation, render};
@@ -34,6 +34,8 @@ type Found = (Option<Condition>, i64);
 pub(super) struct Telling {
     due: VecDeque<Arc<str>>,
     queued: HashSet<Arc<str>>,
+    /// What is to be looked at again, and when: what could not be written, or was said a moment ago.
+    later: BTreeSet<(i64, Arc<str>)>,
     /// Nominations that are not written yet.
     nominations: BTreeMap<Arc<str>, Option<Arc<str>>>,
     writing: HashMap<Arc<str>, Told>,
@@ -68,8 +70,24 @@ impl Telling {
         self.last.remove(uid);
     }
 
-    pub(super) fn is_due(&self) -> bool {
-        !self.due.is_empty()
+    /// Whether something can be told now.
+    pub(super) fn is_due(&self, settings: &Settings) -> bool {
+        !self.due.is_empty() && self.writing.len() < settings.telling_max
+    }
+
+    /// When something that was put off can be told.
+    pub(super) fn next_ms(&self) -> Option<i64> {
+        self.later.first().map(|(at, _)| *at)
+    }
+
+    /// What was put off until now is due.
+    pub(super) fn wake(&mut self, now_ms: i64) {
+        while let Some((at, _)) = self.later.first()
+            && *at <= now_ms
+            && let Some((_, uid)) = self.later.pop_first()
+        {
+            self.explain(&uid);
+        }
     }
 
     /// The next pod to be explained, if there is room for another write.
@@ -125,9 +143,14 @@ impl Telling {
         };
         let condition = found.filter(|found| match &known {
             None => true,
-            Some((known, at)) => {
-                known.reason != found.reason
-                    || known.message != found.message && now_ms - at >= settings.retell_ms
+            Some((known, _)) if known.reason != found.reason => true,
+            Some((known, _)) if known.message == found.message => false,
+            Some((_, at)) => {
+                let again_ms = at.saturating_add(settings.retell_ms);
+                if again_ms > now_ms {
+                    self.later.insert((again_ms, uid.clone()));
+                }
+                again_ms <= now_ms
             }
         });
         if condition.is_none() && nominated.is_none() {
@@ -141,17 +164,24 @@ impl Telling {
         if let Some(condition) = &condition {
             self.last.insert(uid.clone(), (condition.clone(), now_ms));
         }
-        let told = Told { pod: pod.reference(), condition, nominated, event };
+        let told = Told { pod: pod.reference(), version: pod.version, condition, nominated, event };
         self.writing.insert(uid.clone(), told.clone());
         Some(told)
     }
 
     /// A statement was written, or not.
-    pub(super) fn written(&mut self, uid: &Arc<str>, written: bool) {
+    pub(super) fn written(
+        &mut self,
+        uid: &Arc<str>,
+        written: bool,
+        now_ms: i64,
+        settings: &Settings,
+    ) {
         let Some(told) = self.writing.remove(uid) else { return };
         if !written {
-            // As if it had never been said: it is worth saying at the next occasion.
+            // As if it had never been said. There may be no other occasion to say it.
             self.last.remove(uid);
+            self.later.insert((now_ms + settings.rest_ms, uid.clone()));
             if let Some(node) = told.nominated {
                 self.nominations.entry(uid.clone()).or_insert(node);
             }

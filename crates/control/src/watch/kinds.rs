@@ -44,6 +44,11 @@ fn full(meta: &ObjectMeta) -> (Arc<str>, Arc<str>) {
     (text(meta.namespace.as_ref()), name(meta))
 }
 
+/// Its resource version; 0 if it has none.
+fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// A pod as the core wants it.
 pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
     let object = pod.lower().map_err(|error| error.to_string())?;
@@ -60,11 +65,11 @@ pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPo
             message: text(condition.message.as_ref()),
         })
         .next();
-    let version = pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
+    let version = version(&pod.metadata);
     let spec = pod.spec.as_ref();
     let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
     let ours = scheduler.is_some_and(|scheduler| names.iter().any(|name| **name == *scheduler));
-    Ok(SeenPod { object, version: version.unwrap_or(0), ours, refused, condition })
+    Ok(SeenPod { object, version, ours, refused, condition })
 }
 
 /// Starts one watch per kind, and says of which kinds everything has to be known before anything is
@@ -238,7 +243,12 @@ impl Following {
         self.simple::<resource::DeviceClass>("DeviceClass", Event::DeviceClass, |meta| {
             other(Event::DeviceClassGone(name(meta)))
         });
-        self.simple::<resource::ResourceClaim>("ResourceClaim", Event::DeviceClaim, |meta| {
+        let claim = |claim: resource::ResourceClaim| {
+            let version = version(&claim.metadata);
+            let claim = Box::new(claim.lower().map_err(|error| error.to_string())?);
+            Ok(Some(Seen::News(News::Claim { claim, version })))
+        };
+        self.add::<resource::ResourceClaim>("ResourceClaim", claim, |meta| {
             let (namespace, name) = full(meta);
             other(Event::DeviceClaimGone(namespace, name))
         });

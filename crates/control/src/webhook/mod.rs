@@ -98,9 +98,10 @@ impl Webhook {
         let parts = &self.0;
         let answered = Review::read(body).map(|request| {
             let uid = request.uid.clone();
-            let answer = match parts.is_spared(&request) {
-                true => Answer::allowed("exempt"),
-                false => decide(parts, request),
+            let answer = if parts.is_spared(&request) {
+                Answer::allowed("exempt")
+            } else {
+                decide(parts, request)
             };
             let verdict = answer.verdict;
             (answer.json(&uid), verdict)
@@ -135,9 +136,10 @@ impl Parts {
         let known = self.feed.current();
         let settings = &self.settings;
         let findings = check(&object, &known.context, &settings.contract);
-        let before = match settings.mode == Mode::Enforce && !findings.is_empty() {
-            true => request.old_object(),
-            false => None,
+        let before = if settings.mode == Mode::Enforce && !findings.is_empty() {
+            request.old_object()
+        } else {
+            None
         };
         let before: Vec<Finding> = before
             .map(|before| check(&before, &known.context, &settings.contract))
@@ -164,9 +166,10 @@ impl Parts {
             return Answer::allowed(if denied { "would-deny" } else { "allowed" });
         }
         let warnings = warnings.iter().take(WARNINGS_MAX).map(|finding| warning(finding)).collect();
-        match reasons.is_empty() {
-            true => Answer::allowed("allowed").warn(warnings),
-            false => Answer::denied(reason(&reasons)).warn(warnings),
+        if reasons.is_empty() {
+            Answer::allowed("allowed").warn(warnings)
+        } else {
+            Answer::denied(reason(&reasons)).warn(warnings)
         }
     }
 

@@ -70,10 +70,7 @@ impl Request {
 
     /// What is stored now, if that is known and can be read.
     pub(super) fn old_object(&self) -> Option<Object> {
-        match self.old_object.is_null() {
-            true => None,
-            false => self.read(&self.old_object).ok(),
-        }
+        if self.old_object.is_null() { None } else { self.read(&self.old_object).ok() }
     }
 
     /// The request knows the namespace even where the object does not say it.

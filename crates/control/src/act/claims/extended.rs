@@ -1,0 +1,233 @@
+//! The claim that a scheduler makes for a pod's extended resources, where devices serve them.
+//!
+//! Owns making it and its mention in the pod's status, in this order: the claim is made, the pod refers to
+//! it, and only then it is given devices. The pod is written at the version that was announced, so once
+//! somebody has taken over and touched the pod, no claim of it that is not mentioned there comes to
+//! anything, and those that are can be found. Must not know which devices there are.
+
+use std::sync::Arc;
+
+use berth_api::{Lower as _, raise};
+use berth_dra::Placement;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::resource::v1 as resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::json;
+use tracing::warn;
+
+use super::super::{Actor, CALL};
+use super::{FINALIZER, Needed, Written, answer, api, read, tell, write};
+use crate::core::{BindOrder, BindOutcome};
+use crate::lease::PodRef;
+
+/// Marks such claims.
+const MARK: &str = "resource.kubernetes.io/extended-resource-claim";
+
+/// Makes the claim, or finds the one that an earlier attempt made, and writes it. Gives it, and the
+/// version of the pod that refers to it.
+pub(super) async fn prepare(
+    actor: &Actor,
+    order: &BindOrder,
+    placed: &Placement,
+) -> Result<(resource::ResourceClaim, u64), BindOutcome> {
+    let (Some(made), Some((_, given))) = (&placed.extended, placed.allocations.last()) else {
+        return Err(BindOutcome::Refused);
+    };
+    let pod = look(actor, order).await?;
+    let earlier = match mentioned(&pod) {
+        Some(name) => read(actor, &api(actor, order), &name).await,
+        None => None,
+    };
+    let (claim, version) = match earlier.filter(|claim| is_of(claim, &order.pod)) {
+        Some(claim) if claim.lower().is_ok_and(|lowered| lowered.spec == made.spec) => {
+            (claim, order.version)
+        }
+        // It was made for another node: it is discarded, and another is made next time.
+        Some(_) => return Err(BindOutcome::Stale),
+        None => {
+            let spec = raise::claim_spec(&made.spec).map_err(|problem| {
+                warn!(pod = %order.pod.name, %problem, "a claim cannot be written");
+                BindOutcome::Refused
+            })?;
+            let claim = create(actor, order, spec).await?;
+            let version = mention(actor, order, &claim, placed).await?;
+            (claim, version)
+        }
+    };
+    let name: Arc<str> = claim.metadata.name.as_deref().unwrap_or_default().into();
+    let uid = claim.metadata.uid.as_deref().map(Arc::from);
+    let claim = write(actor, order, &Needed { name, uid, given: Some(given) }).await?;
+    Ok((claim, version))
+}
+
+/// Deletes whatever claims were made for the pod's extended resources, and are not a running pod's.
+pub(super) async fn discard_all(actor: &Actor, order: &BindOrder) {
+    while !actor.back.is_closed() {
+        match tokio::time::timeout(CALL, claims_of(&actor.client, &order.pod)).await {
+            Ok(Ok(claims)) => {
+                for claim in claims {
+                    discard(&actor.client, &order.pod, claim).await;
+                }
+                return;
+            }
+            Ok(Err(_)) | Err(_) => tokio::time::sleep(super::AGAIN).await,
+        }
+    }
+}
+
+/// The claims that were made for a pod's extended resources.
+pub(in crate::act) async fn claims_of(
+    client: &Client,
+    pod: &PodRef,
+) -> Result<Vec<resource::ResourceClaim>, kube::Error> {
+    let api: Api<resource::ResourceClaim> = Api::namespaced(client.clone(), &pod.namespace);
+    let all = api.list(&ListParams::default()).await?;
+    Ok(all.items.into_iter().filter(|claim| is_of(claim, pod)).collect())
+}
+
+fn is_of(claim: &resource::ResourceClaim, pod: &PodRef) -> bool {
+    let marks = claim.metadata.annotations.iter().flatten();
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    marks.into_iter().any(|(name, value)| name == MARK && value == "true")
+        && owners.any(|owner| owner.controller == Some(true) && owner.uid == *pod.uid)
+}
+
+/// The claim that a pod's status speaks of.
+pub(in crate::act) fn mentioned(pod: &core::Pod) -> Option<String> {
+    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    Some(status.resource_claim_name.clone())
+}
+
+fn version_of(pod: &core::Pod) -> u64 {
+    let version = pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
+    version.unwrap_or(0)
+}
+
+/// The pod, if it is as it was when it was announced.
+async fn look(actor: &Actor, order: &BindOrder) -> Result<core::Pod, BindOutcome> {
+    let pods: Api<core::Pod> = Api::namespaced(actor.client.clone(), &order.pod.namespace);
+    while !actor.back.is_closed() {
+        match tokio::time::timeout(CALL, pods.get_opt(&order.pod.name)).await {
+            Ok(Ok(Some(pod))) if pod.metadata.uid.as_deref() == Some(&*order.pod.uid) => {
+                let same = version_of(&pod) == order.version;
+                return if same { Ok(pod) } else { Err(BindOutcome::Conflict) };
+            }
+            Ok(Ok(_)) => return Err(BindOutcome::Gone),
+            Ok(Err(_)) | Err(_) => tokio::time::sleep(super::AGAIN).await,
+        }
+    }
+    Err(BindOutcome::Unknown)
+}
+
+async fn create(
+    actor: &Actor,
+    order: &BindOrder,
+    spec: resource::ResourceClaimSpec,
+) -> Result<resource::ResourceClaim, BindOutcome> {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: order.pod.name.to_string(),
+        uid: order.pod.uid.to_string(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let metadata = ObjectMeta {
+        generate_name: Some(format!("{}-extended-resources-", order.pod.name)),
+        namespace: Some(order.pod.namespace.to_string()),
+        annotations: Some([(MARK.to_owned(), "true".to_owned())].into()),
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    };
+    let claim = resource::ResourceClaim { metadata, spec, status: None };
+    let parameters = PostParams::default();
+    let api = api(actor, order);
+    match answer(tokio::time::timeout(CALL, api.create(&parameters, &claim)).await) {
+        Written::Done(claim) => {
+            tell(actor, &claim);
+            Ok(*claim)
+        }
+        Written::Busy => Err(BindOutcome::Busy),
+        Written::Conflict | Written::Missing | Written::Refused => Err(BindOutcome::Refused),
+        // It may be there, and is of no use to anybody. The next attempt makes another.
+        Written::Unclear => {
+            discard_all(actor, order).await;
+            Err(BindOutcome::Busy)
+        }
+    }
+}
+
+/// Lets the pod's status speak of its claim. Gives the pod's version after that.
+async fn mention(
+    actor: &Actor,
+    order: &BindOrder,
+    claim: &resource::ResourceClaim,
+    placed: &Placement,
+) -> Result<u64, BindOutcome> {
+    let name = claim.metadata.name.clone().unwrap_or_default();
+    let made = placed.extended.iter().flat_map(|made| &made.mappings);
+    let mappings: Vec<serde_json::Value> = made
+        .map(|mapping| {
+            json!({ "containerName": mapping.container, "requestName": mapping.request,
+                    "resourceName": mapping.resource.as_str() })
+        })
+        .collect();
+    let patch = Patch::Strategic(json!({
+        "metadata": { "uid": order.pod.uid, "resourceVersion": order.version.to_string() },
+        "status": { "extendedResourceClaimStatus": {
+            "resourceClaimName": name, "requestMappings": mappings,
+        } },
+    }));
+    let pods: Api<core::Pod> = Api::namespaced(actor.client.clone(), &order.pod.namespace);
+    let parameters = PatchParams::default();
+    let outcome = loop {
+        let patched = pods.patch_status(&order.pod.name, &parameters, &patch);
+        match answer(tokio::time::timeout(CALL, patched).await) {
+            Written::Done(pod) => return Ok(version_of(&pod)),
+            // The first of several attempts may have done it: then the pod speaks of the claim already.
+            Written::Conflict => break BindOutcome::Conflict,
+            Written::Missing => break BindOutcome::Gone,
+            Written::Refused => break BindOutcome::Refused,
+            Written::Busy | Written::Unclear if actor.back.is_closed() => {
+                return Err(BindOutcome::Unknown);
+            }
+            Written::Busy | Written::Unclear => tokio::time::sleep(super::AGAIN).await,
+        }
+    };
+    let found = pods.get_opt(&order.pod.name).await.ok().flatten();
+    if found.and_then(|pod| mentioned(&pod)).as_deref() != Some(&name) {
+        discard(&actor.client, &order.pod, claim.clone()).await;
+    }
+    Err(outcome)
+}
+
+/// Deletes a claim, unless it has changed since it was read.
+pub(in crate::act) async fn discard(
+    client: &Client,
+    pod: &PodRef,
+    mut claim: resource::ResourceClaim,
+) {
+    let api: Api<resource::ResourceClaim> = Api::namespaced(client.clone(), &pod.namespace);
+    let name = claim.metadata.name.clone().unwrap_or_default();
+    let finalizers = claim.metadata.finalizers.get_or_insert_default();
+    if finalizers.iter().any(|one| one == FINALIZER) {
+        finalizers.retain(|one| one != FINALIZER);
+        let parameters = PostParams::default();
+        let put = api.replace(&name, &parameters, &claim);
+        match answer(tokio::time::timeout(CALL, put).await) {
+            Written::Done(freed) => claim = *freed,
+            _ => return warn!(claim = name, "a claim of no use was not deleted"),
+        }
+    }
+    let preconditions = Preconditions {
+        uid: claim.metadata.uid.clone(),
+        resource_version: claim.metadata.resource_version.clone(),
+    };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
+    let deleted = tokio::time::timeout(CALL, api.delete(&name, &parameters)).await;
+    if !matches!(answer(deleted), Written::Done(_) | Written::Missing) {
+        warn!(claim = name, "a claim of no use was not deleted");
+    }
+}

@@ -1,0 +1,90 @@
+//! What is left when everything has come to rest.
+//!
+//! Owns the last questions: whether anybody waits in vain, whether anything is left open, and whether
+//! those who wait were told why. A fresh engine that is told the final state says who could have a place.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use berth_control::core::Settings;
+use berth_control::lease::LeaseView;
+use berth_engine::Engine;
+use berth_engine::decision::Decision;
+use berth_engine::event::Event;
+use berth_model::affinity::NodeTerm;
+use berth_model::label::Operator;
+use berth_model::spec::{Phase, PodObject};
+
+use crate::calls::Caller;
+use crate::world::World;
+
+/// More decisions than this are no rest.
+const DECISIONS_MAX: usize = 10_000;
+
+impl World {
+    /// What is not as it should be at rest. Something that is so at this moment only is none.
+    pub(crate) fn unrest(&mut self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let Some(leader) = self.leader() else {
+            return BTreeSet::from(["nobody leads".to_owned()]);
+        };
+        let unsettled = self.replicas[leader.replica].leading.as_ref();
+        if unsettled.is_some_and(|term| term.core.unsettled() > 0) {
+            found.insert("bindings are not settled".to_owned());
+        }
+        let lease = self.server.lease.clone().map(LeaseView::new);
+        if lease.is_none_or(|lease| lease.binding().map_or(true, |pods| !pods.is_empty())) {
+            found.insert("the Lease still lists pods".to_owned());
+        }
+        let waits = |object: &PodObject| object.node.is_none() && object.phase == Phase::Alive;
+        let pods = self.server.pods.values().map(|pod| &pod.seen);
+        let waiting = pods.filter(|pod| waits(&pod.object));
+        self.tally.waiting = 0;
+        for pod in waiting {
+            self.tally.waiting += 1;
+            if pod.condition.is_none() {
+                found.insert(format!("{} waits and is told nothing", pod.object.uid));
+            }
+        }
+        let fitting = self.could_be_placed(leader);
+        found.extend(fitting.into_iter().map(|uid| format!("{uid} waits though it has room")));
+        found
+    }
+
+    /// The pods for which a fresh engine has a place at once.
+    fn could_be_placed(&self, leader: Caller) -> BTreeSet<Arc<str>> {
+        let mut engine = Engine::new(Settings::default().engine);
+        let distrusted = self.checker.distrusted_by(leader);
+        for (name, (node, inside)) in &self.server.nodes {
+            engine.apply(Event::Node(node.clone()));
+            let topology = inside.clone().filter(|_| !distrusted.contains(name));
+            engine.apply(Event::Topology { node: name.clone(), topology });
+        }
+        for budget in self.server.budgets.values() {
+            engine.apply(Event::Budget(budget.clone()));
+        }
+        for pod in self.server.pods.values() {
+            let refusing = self.checker.refused_by(leader, &pod.seen.object.spec);
+            engine.apply(Event::Pod(kept_away(&pod.seen.object, refusing)));
+        }
+        let mut found = BTreeSet::new();
+        for _ in 0..DECISIONS_MAX {
+            match engine.decide(1_800_000_000_000 + self.now_ms as i64) {
+                Some(Decision::Bind(binding)) => found.insert(binding.pod),
+                Some(_) => continue,
+                None => break,
+            };
+        }
+        found
+    }
+}
+
+/// The pod, which must not go to these nodes.
+fn kept_away(pod: &PodObject, nodes: Vec<Arc<str>>) -> PodObject {
+    let mut pod = pod.clone();
+    if pod.node.is_none() && !nodes.is_empty() {
+        let elsewhere = NodeTerm { labels: Vec::new(), name: vec![Operator::NotIn(nodes)] };
+        Arc::make_mut(&mut pod.spec).node_affinity.required = Some(vec![elsewhere]);
+    }
+    pod
+}
