@@ -262,6 +262,11 @@ impl Engine {
         self.queue.held() + self.held_mates()
     }
 
+    /// Whether a quota or its team's share keeps a pod from starting.
+    pub fn is_held(&self, uid: &str) -> bool {
+        self.state.pod_by_uid(uid).is_some_and(|at| self.held_by(at).is_some())
+    }
+
     /// What every team has, is guaranteed, and has borrowed from whom, by team and resource.
     pub fn accounts(&self) -> Vec<Account> {
         self.state.accounts()

@@ -14,7 +14,7 @@ mod pods;
 mod refusals;
 mod telling;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Decision, Disbanding, GangBinding, Preempting, Reserving};
@@ -22,6 +22,7 @@ use berth_engine::event::{Event, NodeTopology};
 use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
 use berth_model::dra::claim::Claim;
+use berth_model::policy::Quota;
 use berth_model::spec::{Phase, PodObject};
 
 pub use self::bindings::{BindOrder, BindOutcome};
@@ -154,6 +155,8 @@ pub struct Core {
     refusals: Refusals,
     telling: Telling,
     tally: Tally,
+    /// By namespace and name.
+    quotas: BTreeMap<(Arc<str>, Arc<str>), Quota>,
 }
 
 impl Core {
@@ -169,6 +172,7 @@ impl Core {
             refusals: Refusals::default(),
             telling: Telling::default(),
             tally: Tally::default(),
+            quotas: BTreeMap::new(),
             settings,
         }
     }
@@ -233,7 +237,11 @@ impl Core {
                     }
                     _ => {}
                 }
+                let quota_of = self.changed_quota(&event);
                 self.engine.apply(event);
+                if let Some(namespace) = quota_of {
+                    self.explain_namespace(&namespace);
+                }
             }
         }
     }
@@ -256,6 +264,7 @@ impl Core {
             self.tally.stale += 1;
             return;
         };
+        let is_new = before.is_none();
         let is_new_refusal =
             seen.refused.is_some() && before.is_none_or(|before| before.refused.is_none());
         if let (true, Some(reason), Some(node)) = (is_new_refusal, &seen.refused, &seen.object.node)
@@ -278,6 +287,52 @@ impl Core {
             let object = self.refusals.excluding(&seen.object);
             self.engine.apply(Event::Pod(object));
         }
+        if is_new {
+            // Nothing is decided about a gang that is not complete, and yet its members want to know.
+            self.explain_gang(&uid);
+        }
+    }
+
+    /// Something is to be told about the gang that a pod is in, if it is in one: about every member that
+    /// waits.
+    fn explain_gang(&mut self, uid: &str) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        let mates = self.pods.mates(&pod.object);
+        self.explain_again(&mates);
+    }
+
+    /// Something is to be told about pods, whatever was found out a moment ago.
+    fn explain_again(&mut self, pods: &[Arc<str>]) {
+        for uid in pods {
+            if let Some(pod) = self.pods.get(uid) {
+                self.telling.reconsider(Refusals::template(&pod.object));
+                self.telling.explain(uid);
+            }
+        }
+    }
+
+    /// The namespace whose quota an event changes. Most say how much is used, which we count ourselves.
+    fn changed_quota(&mut self, event: &Event) -> Option<Arc<str>> {
+        match event {
+            Event::Quota(quota) => {
+                let name = (quota.namespace.clone(), quota.name.clone());
+                let before = self.quotas.insert(name, quota.clone());
+                (before.as_ref() != Some(quota)).then(|| quota.namespace.clone())
+            }
+            Event::QuotaGone(namespace, name) => {
+                self.quotas.remove(&(namespace.clone(), name.clone()))?;
+                Some(namespace.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// A quota of a namespace has changed: others may be held now.
+    fn explain_namespace(&mut self, namespace: &str) {
+        let there = |pod: &&SeenPod| &*pod.object.spec.namespace == namespace;
+        let waiting = self.pods.waiting().filter(there).map(|pod| pod.object.uid.clone());
+        let waiting: Vec<Arc<str>> = waiting.collect();
+        self.explain_again(&waiting);
     }
 
     fn forget_pod(&mut self, uid: &Arc<str>) {
@@ -461,10 +516,12 @@ impl Core {
             Decision::Hold { pod, .. } => {
                 self.tally.holds += 1;
                 self.telling.explain(&pod);
+                self.explain_gang(&pod);
             }
             Decision::Wait { pod } => {
                 self.tally.waits += 1;
                 self.telling.explain(&pod);
+                self.explain_gang(&pod);
             }
         }
     }
@@ -494,13 +551,13 @@ impl Core {
             if pod.object.node.is_some() || self.bindings.has(&uid) {
                 continue;
             }
-            let template = Refusals::template(&pod.object);
+            let alike = (Refusals::template(&pod.object), self.engine.is_held(&uid));
             let excluded = self.refusals.told(&pod.object);
-            let said = self.telling.remembered(template, now_ms).unwrap_or_else(|| {
+            let said = self.telling.remembered(alike, now_ms).unwrap_or_else(|| {
                 let explanation = self.engine.explain(&uid, now_ms);
                 let said =
                     explanation.and_then(|explanation| telling::condition(&explanation, &excluded));
-                self.telling.remember(template, said.clone(), now_ms);
+                self.telling.remember(alike, said.clone(), now_ms);
                 said
             });
             if let Some(told) = self.telling.statement(pod, said, now_ms, &self.settings) {

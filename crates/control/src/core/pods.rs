@@ -4,7 +4,7 @@
 //! server behind another may be older: a pod's resource version only grows, and the UID of a pod that is
 //! gone never comes back. Must not know what is decided.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use berth_model::pod::{Container, Pod, PodLevelResources, QosClass};
@@ -33,6 +33,12 @@ fn has_own(pod: &Pod) -> bool {
     devices || pod.qos(level) == QosClass::Guaranteed && pod.containers.iter().any(whole)
 }
 
+/// The gang of a pod, by namespace and name.
+fn gang(pod: &PodObject) -> Option<(Arc<str>, Arc<str>)> {
+    let gang = pod.spec.gang.as_ref()?;
+    Some((pod.spec.namespace.clone(), gang.name.clone()))
+}
+
 /// Everything known of pods.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
@@ -41,6 +47,8 @@ pub(super) struct Pods {
     by_node: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// Ours that have no node.
     waiting: HashSet<Arc<str>>,
+    /// Those of them that are in a gang, by its namespace and name.
+    by_gang: HashMap<(Arc<str>, Arc<str>), BTreeSet<Arc<str>>>,
     buried: Buried,
 }
 
@@ -55,6 +63,32 @@ impl Pods {
 
     pub(super) fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
         self.waiting.iter().filter_map(|uid| self.by_uid.get(uid))
+    }
+
+    /// Those that wait in the gang of a pod, itself among them; nobody if it is in none.
+    pub(super) fn mates(&self, pod: &PodObject) -> Vec<Arc<str>> {
+        let waiting = gang(pod).and_then(|gang| self.by_gang.get(&gang));
+        waiting.into_iter().flatten().cloned().collect()
+    }
+
+    fn wait(&mut self, pod: &PodObject) {
+        self.waiting.insert(pod.uid.clone());
+        if let Some(gang) = gang(pod) {
+            self.by_gang.entry(gang).or_default().insert(pod.uid.clone());
+        }
+    }
+
+    fn wait_no_more(&mut self, uid: &Arc<str>) {
+        if !self.waiting.remove(uid) {
+            return;
+        }
+        let Some(gang) = self.by_uid.get(uid).and_then(|pod| gang(&pod.object)) else { return };
+        if let Some(mates) = self.by_gang.get_mut(&gang) {
+            mates.remove(uid);
+            if mates.is_empty() {
+                self.by_gang.remove(&gang);
+            }
+        }
     }
 
     /// Pods that are on a node and have not ended.
@@ -80,10 +114,10 @@ impl Pods {
         }
         let name = (seen.object.spec.namespace.clone(), seen.object.name.clone());
         self.by_name.insert(name, uid.clone());
+        // As it was before: labels can change.
+        self.wait_no_more(uid);
         if seen.ours && seen.object.node.is_none() {
-            self.waiting.insert(uid.clone());
-        } else {
-            self.waiting.remove(uid);
+            self.wait(&seen.object);
         }
         let before = self.by_uid.insert(uid.clone(), seen.clone());
         if let Some(node) = &seen.object.node {
@@ -94,12 +128,12 @@ impl Pods {
 
     /// A pod has ended. It holds nothing, and its end must not be forgotten while it is still shown.
     pub(super) fn finish(&mut self, uid: &Arc<str>) {
-        self.waiting.remove(uid);
+        self.wait_no_more(uid);
     }
 
     /// A pod is gone for good.
     pub(super) fn bury(&mut self, uid: &Arc<str>) {
-        self.waiting.remove(uid);
+        self.wait_no_more(uid);
         if let Some(pod) = self.by_uid.remove(uid) {
             let name = (pod.object.spec.namespace.clone(), pod.object.name.clone());
             if self.by_name.get(&name) == Some(uid) {

@@ -41,8 +41,8 @@ pub(super) struct Telling {
     writing: HashMap<Arc<str>, Told>,
     /// What was last written about whom, and when.
     last: HashMap<Arc<str>, (Condition, i64)>,
-    /// What was found out about pods of one template.
-    remembered: HashMap<u64, Found>,
+    /// What was found out about pods of one template, and held or not.
+    remembered: HashMap<(u64, bool), Found>,
 }
 
 impl Telling {
@@ -102,18 +102,29 @@ impl Telling {
     }
 
     /// What was found out about such a pod a moment ago.
-    pub(super) fn remembered(&self, template: u64, now_ms: i64) -> Option<Option<Condition>> {
-        let (found, at) = self.remembered.get(&template)?;
+    pub(super) fn remembered(&self, alike: (u64, bool), now_ms: i64) -> Option<Option<Condition>> {
+        let (found, at) = self.remembered.get(&alike)?;
         (now_ms - at < REMEMBERED_MS).then(|| found.clone())
     }
 
-    pub(super) fn remember(&mut self, template: u64, found: Option<Condition>, now_ms: i64) {
+    pub(super) fn remember(
+        &mut self,
+        alike: (u64, bool),
+        found: Option<Condition>,
+        now_ms: i64,
+    ) {
         if self.remembered.len() >= REMEMBERED_MAX {
             self.remembered.retain(|_, (_, at)| now_ms - *at < REMEMBERED_MS);
         }
         if self.remembered.len() < REMEMBERED_MAX {
-            self.remembered.insert(template, (found, now_ms));
+            self.remembered.insert(alike, (found, now_ms));
         }
+    }
+
+    /// What was found out about such pods goes no more.
+    pub(super) fn reconsider(&mut self, template: u64) {
+        self.remembered.remove(&(template, false));
+        self.remembered.remove(&(template, true));
     }
 
     /// What to write about a pod, if it is worth it.

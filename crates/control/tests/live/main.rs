@@ -13,6 +13,7 @@
     reason = "a failed expectation is a failed test, and the suite says what it ran"
 )]
 
+mod devices;
 mod explaining;
 mod gangs;
 mod hostile;
@@ -77,6 +78,8 @@ const SCENARIOS: &[Scenario] = scenarios![
     hostile:
         what_cannot_be_read_is_skipped_and_the_rest_goes_on,
         what_is_huge_does_no_harm;
+    devices:
+        claims_are_allocated_and_reserved_before_a_pod_is_bound;
     gangs:
         a_gang_starts_together_or_not_at_all;
     leading:
