@@ -394,15 +394,11 @@ impl World {
         let is_binding = matches!(request, Request::Bind { .. });
         let is_out = self.now_ms < self.outage_until_ms && !self.is_calm();
         // In an outage a call may be done although the answer says that it failed.
-        let (done, code) = match is_out {
-            true => [
-                (false, None),
-                (false, Some(503)),
-                (true, None),
-                (true, Some(500)),
-                (false, Some(429)),
-            ][self.dice.below(5)],
-            false => (true, None),
+        let (done, code) = if is_out {
+            [(false, None), (false, Some(503)), (true, None), (true, Some(500)), (false, Some(429))]
+                [self.dice.below(5)]
+        } else {
+            (true, None)
         };
         let answer = done.then(|| self.server.handle(request, from));
         if is_binding && matches!(answer, Some(Answer::Failed(_))) {
@@ -451,9 +447,10 @@ impl World {
             }
             Message::WatchLost { pods, watch } => {
                 if self.replicas[to].watches[usize::from(!pods)].number == watch {
-                    let deed = match pods {
-                        true => Deed::Call(Purpose::ListPods, Request::ListPods),
-                        false => Deed::Call(Purpose::ListOthers, Request::ListOthers),
+                    let deed = if pods {
+                        Deed::Call(Purpose::ListPods, Request::ListPods)
+                    } else {
+                        Deed::Call(Purpose::ListOthers, Request::ListOthers)
                     };
                     self.carry_out(to, vec![deed]);
                 }

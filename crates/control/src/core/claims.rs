@@ -10,10 +10,13 @@ use berth_model::dra::claim::Claim;
 
 use super::buried::Buried;
 
+/// A namespace and a name in it.
+type FullName = (Arc<str>, Arc<str>);
+
 /// The claims, by namespace and name.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    known: HashMap<(Arc<str>, Arc<str>), (Arc<str>, u64)>,
+    known: HashMap<FullName, (Arc<str>, u64)>,
     buried: Buried,
 }
 

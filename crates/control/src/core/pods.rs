@@ -14,6 +14,9 @@ use berth_model::spec::{Phase, PodObject};
 use super::buried::Buried;
 use super::effect::SeenPod;
 
+/// A namespace and a name in it.
+type FullName = (Arc<str>, Arc<str>);
+
 /// Pods of a node: namespace, name, and whether they have CPUs or devices for themselves.
 pub type Residents = Vec<(Arc<str>, Arc<str>, bool)>;
 
@@ -43,12 +46,12 @@ fn gang(pod: &PodObject) -> Option<(Arc<str>, Arc<str>)> {
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     by_uid: HashMap<Arc<str>, SeenPod>,
-    by_name: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
+    by_name: HashMap<FullName, Arc<str>>,
     by_node: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// Ours that have no node.
     waiting: HashSet<Arc<str>>,
     /// Those of them that are in a gang, by its namespace and name.
-    by_gang: HashMap<(Arc<str>, Arc<str>), BTreeSet<Arc<str>>>,
+    by_gang: HashMap<FullName, BTreeSet<Arc<str>>>,
     buried: Buried,
 }
 

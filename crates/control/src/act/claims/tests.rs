@@ -92,9 +92,10 @@ impl Server {
         }
         meta["uid"] = json!(format!("uid-{}", self.version));
         let key = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
-        match self.objects.contains_key(&key) {
-            true => failure(StatusCode::CONFLICT),
-            false => self.store(&key, object),
+        if self.objects.contains_key(&key) {
+            failure(StatusCode::CONFLICT)
+        } else {
+            self.store(&key, object)
         }
     }
 
@@ -114,10 +115,8 @@ impl Server {
         let Some(known) = self.objects.get(key).cloned() else {
             return failure(StatusCode::NOT_FOUND);
         };
-        let asked = match *method == Method::DELETE {
-            true => &sent["preconditions"],
-            false => &sent["metadata"],
-        };
+        let asked =
+            if *method == Method::DELETE { &sent["preconditions"] } else { &sent["metadata"] };
         for field in ["uid", "resourceVersion"] {
             if asked.get(field).is_some_and(|asked| *asked != known["metadata"][field]) {
                 return failure(StatusCode::CONFLICT);
@@ -277,14 +276,12 @@ async fn actor(client: &Client) -> (Actor, mpsc::UnboundedReceiver<Back>) {
     (Actor::new(client.clone(), Arc::new(leadership), names, Metrics::new(), back), backs)
 }
 
-fn outcome(
-    backs: &mut mpsc::UnboundedReceiver<Back>,
-) -> (BindOutcome, Vec<Box<super::Allocation>>) {
+fn outcome(backs: &mut mpsc::UnboundedReceiver<Back>) -> (BindOutcome, Vec<super::Allocation>) {
     let mut told = Vec::new();
     while let Ok(back) = backs.try_recv() {
         match back {
             Back::Done(Done::Bound(_, outcome)) => return (outcome, told),
-            Back::News(News::Claim { claim, .. }) => told.extend(claim.allocation.map(Box::new)),
+            Back::News(News::Claim { claim, .. }) => told.extend(claim.allocation),
             _ => {}
         }
     }
@@ -508,6 +505,7 @@ fn shares_are_named_by_uuids() {
 }
 
 #[tokio::test]
+#[expect(clippy::print_stderr, reason = "a test that does nothing says so")]
 async fn a_real_api_server_takes_what_is_written() {
     let (Ok(url), Ok(token)) = (std::env::var("BERTH_TEST_API"), std::env::var("BERTH_TEST_TOKEN"))
     else {
