@@ -1,4 +1,6 @@
-//! Create.
+//! Requests that create objects.
+//!
+//! Owns the order of things from a body to a stored object. Must not know what is right for a kind.
 
 use std::sync::Arc;
 
