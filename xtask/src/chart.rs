@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use berth_control::install::{FailurePolicy, InstallOptions, WebhookMode, manifests};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
@@ -76,7 +76,7 @@ fn key(object: &Value) -> String {
 }
 
 /// The chart's files by path.
-pub(crate) fn files() -> BTreeMap<String, String> {
+pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let version = env!("CARGO_PKG_VERSION");
     let chart = format!(
         "apiVersion: v2\nname: berth\ndescription: GPU-aware scheduling for Kubernetes\n\
@@ -97,31 +97,33 @@ pub(crate) fn files() -> BTreeMap<String, String> {
                 files.insert(format!("crds/{name}.yaml"), berth_manifest::to_yaml(&object));
             }
             _ => {
-                files.insert(
-                    format!("templates/{}.yaml", key(&object)),
-                    template(&object, &variants),
-                );
+                let template = template(&object, &variants)?;
+                files.insert(format!("templates/{}.yaml", key(&object)), template);
             }
         }
     }
-    files
+    Ok(files)
 }
 
-fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> String {
-    let mut text = berth_manifest::to_yaml(object);
+fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> anyhow::Result<String> {
+    let on = name_values(&berth_manifest::to_yaml(object));
+    let mut text = on.clone();
     let mut only_if = Vec::new();
     for (condition, without) in variants {
-        match without.iter().find(|other| key(other) == key(object)) {
-            None => only_if.push(*condition),
-            Some(other) if other == object => {}
-            Some(other) => text = choose(condition, &text, &berth_manifest::to_yaml(other)),
+        let Some(other) = without.iter().find(|other| key(other) == key(object)) else {
+            only_if.push(*condition);
+            continue;
+        };
+        let off = name_values(&berth_manifest::to_yaml(other));
+        if off != on {
+            ensure!(text == on, "{} differs by several options; say how", key(object));
+            text = choose(condition, &on, &off);
         }
     }
-    let mut text = name_values(&text);
     for condition in only_if {
         text = format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n");
     }
-    text
+    Ok(text)
 }
 
 /// Both texts as one, what differs between conditions.
@@ -168,6 +170,7 @@ fn name_values(text: &str) -> String {
             .replace(IMAGE, "{{ .Values.image }}")
             .replace(&REPLICAS.to_string(), "{{ .Values.replicas }}")
             .replace("--webhook=warn", "--webhook={{ .Values.webhook.mode }}")
+            .replace("--webhook=off", "--webhook={{ .Values.webhook.mode }}")
             .replace(
                 "failurePolicy: Ignore",
                 "failurePolicy: {{ if eq .Values.webhook.fail \"closed\" }}Fail{{ else }}Ignore{{ end }}",
@@ -194,7 +197,7 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<()> {
         }
         std::fs::create_dir_all(&path)?;
     }
-    for (name, text) in files() {
+    for (name, text) in files()? {
         let path = chart.join(name);
         std::fs::write(&path, text)
             .with_context(|| format!("{} cannot be written", path.display()))?;
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_committed_chart_is_what_would_be_written() {
-        for (name, text) in files() {
+        for (name, text) in files().unwrap() {
             let committed = std::fs::read_to_string(root().join("chart").join(&name));
             assert_eq!(
                 committed.ok().as_deref(),
@@ -348,6 +351,7 @@ mod tests {
             };
             let renderer = Renderer { values, namespace: "ns".to_owned() };
             let rendered: Vec<Value> = files()
+                .unwrap()
                 .iter()
                 .filter(|(name, _)| name.starts_with("templates/"))
                 .flat_map(|(_, text)| parse(&renderer.render(text)))

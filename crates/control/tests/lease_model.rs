@@ -583,7 +583,7 @@ impl World {
 
 fn worlds() -> u64 {
     let asked = std::env::var("BERTH_SEEDS").ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(2_000)
+    asked.and_then(|text| text.parse().ok()).unwrap_or(1_000)
 }
 
 #[test]
@@ -612,7 +612,7 @@ fn two_leaders_never_place_at_once_in_any_world() {
 
 #[test]
 fn without_fencing_the_same_worlds_show_two() {
-    let found = (0..worlds().min(500)).filter(|seed| {
+    let found = (0..worlds().min(300)).filter(|seed| {
         let mut world = World::new(*seed, false);
         world.run();
         world.problem.as_ref().is_some_and(|problem| problem.contains("while leader"))

@@ -78,8 +78,9 @@ impl Plane {
         let directory = std::env::temp_dir().join(format!("berth-edge-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let at = |name: &str| directory.join(name);
-        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
-        std::fs::write(at("accounts.pem"), key).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        std::fs::write(at("accounts.pem"), key.serialize_pem()).unwrap();
+        std::fs::write(at("accounts.pub"), key.public_key_pem()).unwrap();
         std::fs::write(at("tokens.csv"), "admin,admin,admin,system:masters\n").unwrap();
         let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
         let etcd = [
@@ -95,7 +96,7 @@ impl Plane {
             format!("--secure-port={port}"),
             format!("--cert-dir={}", at("certificates").display()),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={}", at("accounts.pem").display()),
+            format!("--service-account-key-file={}", at("accounts.pub").display()),
             format!("--service-account-signing-key-file={}", at("accounts.pem").display()),
             "--authorization-mode=RBAC".to_owned(),
             format!("--token-auth-file={}", at("tokens.csv").display()),
@@ -107,7 +108,7 @@ impl Plane {
             start(&assets.join("etcd"), &at("etcd.log"), &etcd),
             start(&assets.join("kube-apiserver"), &at("api.log"), &api),
         ];
-        let plane = Self { children, directory, port };
+        let mut plane = Self { children, directory, port };
         let client = plane.client("admin");
         let began = Instant::now();
         loop {
@@ -115,8 +116,12 @@ impl Plane {
             if client.request_text(ready).await.is_ok() {
                 return plane;
             }
-            let log = || std::fs::read_to_string(plane.directory.join("api.log")).unwrap();
-            assert!(began.elapsed() < Duration::from_secs(180), "not ready: {}", log());
+            let file = plane.directory.join("api.log");
+            let log = || std::fs::read_to_string(&file).unwrap();
+            let has_ended =
+                plane.children.iter_mut().any(|child| child.try_wait().unwrap().is_some());
+            let is_late = began.elapsed() > Duration::from_secs(180);
+            assert!(!has_ended && !is_late, "not ready: {}", log());
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -134,7 +139,7 @@ impl Plane {
         let ask =
             TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
         let made = api.create_token_request(account, &PostParams::default(), &ask).await.unwrap();
-        made.status.unwrap().token.unwrap()
+        made.status.and_then(|status| status.token).unwrap()
     }
 }
 

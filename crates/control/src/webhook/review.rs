@@ -73,12 +73,17 @@ impl Request {
         if self.old_object.is_null() { None } else { self.read(&self.old_object).ok() }
     }
 
-    /// The request knows the namespace even where the object does not say it.
+    /// The request knows the namespace even where the object does not say it. What is being created has
+    /// a uid already, though it is not there yet: rules take who has one for somebody who runs.
     fn read(&self, object: &Value) -> Result<Object, ObjectError> {
         let mut object = object.clone();
-        let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
-        if let Some(metadata) = metadata.filter(|_| !self.namespace.is_empty()) {
-            metadata.entry("namespace").or_insert_with(|| json!(self.namespace));
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            if !self.namespace.is_empty() {
+                metadata.entry("namespace").or_insert_with(|| json!(self.namespace));
+            }
+            if self.operation == "CREATE" {
+                metadata.remove("uid");
+            }
         }
         Object::new(object)
     }

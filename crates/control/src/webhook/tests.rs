@@ -118,6 +118,15 @@ fn what_counts_as_grave_is_a_setting() {
 }
 
 #[test]
+fn a_pod_that_is_being_created_is_not_one_that_runs() {
+    let mut pod = bad_pod();
+    pod["metadata"]["uid"] = json!("given-by-the-api-server");
+    pod["spec"]["nodeSelector"] = json!({ "kubernetes.io/hostname": "n1" });
+    let response = validated(&webhook(json!({ "mode": "warn" })), &create(&pod));
+    assert!(response["warnings"].to_string().contains("BERTH-206"), "{response}");
+}
+
+#[test]
 fn exempt_namespaces_deletions_and_subresources_are_left_alone() {
     let webhook = webhook(json!({ "mode": "enforce", "exemptNamespaces": ["sandbox"] }));
     let bare = json!({ "uid": "u-1", "allowed": true });
