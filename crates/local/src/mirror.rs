@@ -15,7 +15,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::key::{Key, version};
+use crate::key::{Key, is_not_found, version};
 
 /// A kind that can be mirrored.
 pub(crate) trait Kind:
@@ -154,6 +154,12 @@ impl<K: Kind> Mirror<K> {
                 Err(error) => {
                     let kind = std::any::type_name::<K>();
                     tracing::debug!(kind, %error, "a watch was interrupted");
+                    if let watcher::Error::InitialListFailed(error) = &error
+                        && is_not_found(error)
+                    {
+                        // A server that has no such kind has no such objects.
+                        self.filled.send_replace(true);
+                    }
                 }
             }
         }

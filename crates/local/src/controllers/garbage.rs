@@ -85,6 +85,8 @@ impl Graph {
                 dependents.remove(id);
                 if dependents.is_empty() {
                     self.dependents.remove(&owner.uid);
+                    // Nobody asks for it any more.
+                    self.absent.remove(&owner.uid);
                 }
             }
         }
@@ -185,7 +187,9 @@ impl Garbage {
         if let Some(old) = old.as_ref().filter(|_| old != new) {
             look.extend(graph.dependents(old).map(|(id, _)| id.clone()));
             graph.remove(old);
-            graph.absent.insert(old.clone());
+            if !look.is_empty() {
+                graph.absent.insert(old.clone());
+            }
         }
         let owners = change.both().flat_map(|one| one.metadata.owner_references.iter().flatten());
         let waiting = |owner: &&OwnerReference| {

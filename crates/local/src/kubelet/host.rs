@@ -31,6 +31,9 @@ use super::status::{self, Doing, Exit, Home};
 const TERMINATED: i32 = 143;
 const KILLED: i32 = 137;
 
+/// Whatever options say, a container is not started again in the same moment.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
 /// Restarts that wait longer than all before: 10 s, 20 s, 40 s and so on.
 const DOUBLINGS_MAX: i32 = 16;
 
@@ -465,7 +468,7 @@ impl Guest {
         let delay = delay.min(around.options.restart_backoff_max);
         let last = Exit { started: Some(since), finished: now, code };
         // A container that runs for no time must not be restarted without any.
-        let pause = delay.max(around.options.restart_pause);
+        let pause = delay.max(around.options.restart_pause).max(SHORTEST_PAUSE);
         self.stage = Stage::BackingOff { last, until: later(now, pause), delay };
         status::status(&self.pod, &self.home, &self.doing(now), None, now)
     }
