@@ -6,6 +6,8 @@
 )]
 
 mod bench;
+mod chaos;
+mod chart;
 mod conformance;
 mod sweep;
 mod tidy;
@@ -39,8 +41,12 @@ enum Task {
         #[command(subcommand)]
         of: Sweep,
     },
+    /// Kill, cut and stop everything while pods arrive at a real API server, and check what came of it
+    Chaos(chaos::Options),
     /// Check dependency direction, purity, file length and the like
     Tidy,
+    /// Make the Helm chart from what `berth manifests` prints
+    Chart,
 }
 
 #[derive(Subcommand)]
@@ -137,6 +143,8 @@ enum Bench {
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
         seeds: Vec<u64>,
     },
+    /// Schedulers against one API server: pods bound per second, CPU, memory, stranded, rejected
+    Live(bench::live::Args),
     /// Reading 10,000 documents of YAML, and a dump of 50 MB
     Manifest,
     /// What three profiles strand on 1,000 nodes
@@ -165,6 +173,8 @@ enum Bench {
         #[arg(long, default_value_t = 42)]
         seed: u64,
     },
+    /// The admission webhook over TLS: requests a second, latency, CPU per request
+    Webhook(bench::webhook::Args),
     /// Instructions per decision, held against the recorded ones; needs valgrind
     Instructions {
         /// Record what is counted instead
@@ -218,6 +228,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Eta { data, seeds } } => {
             bench::eta::run(&data, &seeds).map(|()| true)
         }
+        Task::Bench { of: Bench::Live(args) } => bench::live::run(&args).map(|()| true),
         Task::Bench { of: Bench::Manifest } => bench::manifest::run(),
         Task::Bench { of: Bench::Stranding } => bench::stranding::run().map(|()| true),
         Task::Bench { of: Bench::Mig(options) } => bench::mig::run(&options),
@@ -231,6 +242,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Bench { of: Bench::Shares { nodes, days, seed } } => {
             bench::shares::run(nodes, days, seed)
         }
+        Task::Bench { of: Bench::Webhook(args) } => bench::webhook::run(&args).map(|()| true),
         Task::Bench { of: Bench::Instructions { write } } => bench::instructions::run(write),
         Task::Bench { of: Bench::Rung { nodes } } => bench::engine::rung(nodes).map(|()| true),
         Task::Bench { of: Bench::Counted { name } } => {
@@ -239,6 +251,10 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Sweep { of: Sweep::Engine { seeds, first } } => sweep::engine(first, seeds),
         Task::Sweep { of: Sweep::Live { seeds, first, twice } } => sweep::live(first, seeds, twice),
         Task::Sweep { of: Sweep::Gangs { seeds, first } } => sweep::gangs(first, seeds),
+        Task::Chaos(options) => chaos::run(&options),
+        Task::Chart => {
+            chart::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).map(|()| true)
+        }
         Task::Tidy => {
             let problems = tidy::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?;
             problems.iter().for_each(|problem| println!("{problem}"));

@@ -8,6 +8,7 @@
 //! even where Kubernetes would not match it with anything; what it would have refused is one, and
 //! names the field.
 
+pub mod crd;
 mod dra;
 mod error;
 pub mod gang;

@@ -6,10 +6,11 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// What a node exporter says of a node: zones, what they have, how far apart they are.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeResourceTopology {
     /// `topology.node.k8s.io/v1alpha2`.
@@ -55,8 +56,50 @@ impl Metadata for NodeResourceTopology {
     }
 }
 
+/// The definition of the kind, for clusters where nobody else has brought it.
+pub fn definition() -> Value {
+    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let list = json!({ "type": "array", "items": open });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "noderesourcetopologies.topology.node.k8s.io",
+            // The group belongs to Kubernetes; this says who agreed to it.
+            "annotations": {
+                "api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870",
+            },
+        },
+        "spec": {
+            "group": "topology.node.k8s.io",
+            "names": {
+                "kind": "NodeResourceTopology",
+                "listKind": "NodeResourceTopologyList",
+                "plural": "noderesourcetopologies",
+                "shortNames": ["node-res-topo"],
+                "singular": "noderesourcetopology",
+            },
+            "scope": "Cluster",
+            "versions": [{
+                "name": "v1alpha2",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "required": ["zones"],
+                    "properties": {
+                        "topologyPolicies": { "type": "array", "items": { "type": "string" } },
+                        "attributes": list,
+                        "zones": list,
+                    },
+                }},
+            }],
+        },
+    })
+}
+
 /// A part of a node.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Zone {
     /// Such as `node-0`.
@@ -75,7 +118,7 @@ pub struct Zone {
 }
 
 /// How far a zone is.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Cost {
     /// The other zone.
@@ -85,7 +128,7 @@ pub struct Cost {
 }
 
 /// Something known under a name.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Attribute {
     /// The name.
@@ -95,7 +138,7 @@ pub struct Attribute {
 }
 
 /// How much of a resource a zone has.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ZoneResource {
     /// Such as `cpu` or `nvidia.com/gpu`.

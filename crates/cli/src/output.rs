@@ -8,13 +8,49 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use berth_lint::{Paint, render_problem};
-use berth_manifest::LoadError;
+use berth_manifest::{LoadError, Problem};
+use berth_plan::table;
 use clap::ValueEnum;
+use serde::Serialize;
 
 /// Something was found.
 pub(crate) const FOUND: u8 = 1;
 /// The input cannot be used.
 pub(crate) const UNUSABLE: u8 = 2;
+
+/// How this program is called: `kubectl berth` where it is kubectl's plugin.
+pub(crate) fn program() -> &'static str {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&called).file_stem().unwrap_or_default().to_string_lossy();
+    // kubectl looks for plugins with dashes of names written as underscores, too.
+    if name == "kubectl-berth" || name == "kubectl_berth" { "kubectl berth" } else { "berth" }
+}
+
+/// How something is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For people, with more of it.
+    Wide,
+    /// As JSON.
+    Json,
+    /// As YAML.
+    Yaml,
+    /// Kinds and names alone.
+    Name,
+}
+
+/// Something as data.
+pub(crate) fn data(what: &impl Serialize, format: Format) -> anyhow::Result<String> {
+    Ok(match format {
+        Format::Yaml => {
+            berth_manifest::to_yaml(&serde_json::to_value(what).context("cannot be shown")?)
+        }
+        _ => format!("{}\n", serde_json::to_string_pretty(what).context("cannot be shown")?),
+    })
+}
 
 /// When output is in colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -29,6 +65,11 @@ pub(crate) enum Colour {
 }
 
 impl Colour {
+    /// How tables on standard output are painted.
+    pub(crate) fn paint(self) -> table::Paint {
+        if self.is_on(&io::stdout()) { table::Paint::Coloured } else { table::Paint::Plain }
+    }
+
     /// Whether what is written to `stream` is in colour.
     pub(crate) fn is_on(self, stream: &impl IsTerminal) -> bool {
         let refused = || {
@@ -61,6 +102,19 @@ pub(crate) fn complain(text: &str) {
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     complain(&format!("error: {error:#}\n"));
     ExitCode::from(UNUSABLE)
+}
+
+/// Says why, with the line it is in where it is a text, by kubectl's exit code.
+pub(crate) fn failed_as_kubectl(error: anyhow::Error) -> ExitCode {
+    let error = match error.downcast::<Problem>() {
+        Ok(problem) => anyhow::Error::from(LoadError::Text(problem)),
+        Err(other) => other,
+    };
+    match error.downcast::<LoadError>() {
+        Ok(error) => drop(refused(&error)),
+        Err(other) => complain(&format!("error: {other:#}\n")),
+    }
+    ExitCode::FAILURE
 }
 
 /// Says what is wrong with files, with the line it is in, and that they could not be used.

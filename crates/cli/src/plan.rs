@@ -9,15 +9,15 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use berth_engine::Profile;
 use berth_lint::{Paint, render_problem};
-use berth_manifest::{LoadError, Object, Strictness, load};
+use berth_manifest::{Document, LoadError, Strictness, is_cluster_wide, load};
 use berth_plan::report::Plan as Report;
 use berth_plan::{Edit, PlanError, Question, table};
-use berth_scenario::cluster::{Objects, Prices, read};
-use berth_scenario::scenario::{add_pools, is_scenario};
+use berth_scenario::cluster::{Objects, Prices};
 use berth_scenario::workloads::pods_of;
 use clap::{Args, ValueEnum};
 
 use crate::output::{self, Colour};
+use crate::source::{ClusterArgs, Seen};
 
 /// Show where work would go in a cluster, what would not fit and why, and what it would cost.
 ///
@@ -30,10 +30,9 @@ pub(crate) struct Plan {
     #[arg(short, long, value_name = "FILE|DIR|-", required_unless_present = "what_if")]
     filename: Vec<PathBuf>,
 
-    /// The cluster: nodes, pods, NodeResourceTopologies and so on, from `kubectl get -o yaml|json`, or the
-    /// pools of a scenario.
-    #[arg(long, value_name = "FILE|DIR", required = true)]
-    cluster: Vec<PathBuf>,
+    /// The namespace of manifests that name none; otherwise the context's, or `default`.
+    #[arg(short, long)]
+    namespace: Option<String>,
 
     /// Change the cluster before planning, and show what is different: add=NODE_OR_POOL:COUNT,
     /// remove=NODE, drain=NODE, cordon=NODE, lose-zone=ZONE, repartition=NODE/GPU:LAYOUT,
@@ -56,7 +55,17 @@ pub(crate) struct Plan {
     /// When output is in colour.
     #[arg(long, value_enum, default_value_t)]
     color: Colour,
+
+    #[command(flatten)]
+    source: ClusterArgs,
 }
+
+/// What the help shows.
+pub(crate) const EXAMPLES: &[(&str, &str)] = &[
+    ("Where would this go in the current cluster?", "plan -f manifests/"),
+    ("What if a zone were lost?", "plan -f manifests/ --context prod --what-if lose-zone=eu-1b"),
+    ("From a dump instead of a live cluster", "plan -f manifests/ --cluster dump/ -o json"),
+];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -93,11 +102,7 @@ impl Plan {
             Err(error) => return self.refuse(error),
         };
         let text = match self.output {
-            Format::Table => {
-                let colour = self.color.is_on(&io::stdout());
-                let paint = if colour { table::Paint::Coloured } else { table::Paint::Plain };
-                table::render(&plan, paint)
-            }
+            Format::Table => table::render(&plan, self.color.paint()),
             Format::Json => {
                 format!("{}\n", serde_json::to_string_pretty(&plan).context("cannot be shown")?)
             }
@@ -111,16 +116,15 @@ impl Plan {
 
     fn make(&self, edits: &[Edit]) -> anyhow::Result<Report> {
         let mut stdin = io::stdin().lock();
-        let (scenarios, dump): (Vec<_>, Vec<_>) =
-            load(&self.cluster, &mut stdin, Strictness::Dump)?.into_iter().partition(is_scenario);
-        let dump = Objects::new(dump)?;
-        let has_nodes = dump.0.iter().any(|read| matches!(read.object, Object::Node(_)));
-        if !has_nodes && scenarios.is_empty() {
-            bail!("--cluster names no Node; dump them with `kubectl get nodes -o yaml`");
+        let Seen { mut cluster, notes, namespace, .. } = self.source.read(&mut stdin)?;
+        let mut manifests = load(&self.filename, &mut stdin, Strictness::Manifest)?;
+        if let Some(namespace) = self.namespace.as_ref().or(namespace.as_ref()) {
+            let placed = |one: Document| {
+                if is_cluster_wide(one.kind()) { one } else { one.in_namespace(namespace) }
+            };
+            manifests = manifests.into_iter().map(placed).collect();
         }
-        let manifests = Objects::new(load(&self.filename, &mut stdin, Strictness::Manifest)?)?;
-        let mut cluster = read(&dump)?;
-        scenarios.iter().try_for_each(|scenario| add_pools(scenario, &mut cluster))?;
+        let manifests = Objects::new(manifests)?;
         cluster.add(&manifests, false)?;
         let workloads = pods_of(&manifests, &cluster)?;
         if workloads.is_empty() && !self.filename.is_empty() {
@@ -134,13 +138,15 @@ impl Plan {
                 Prices::read(document)?
             }
         };
-        Ok(berth_plan::plan(&Question {
+        let mut plan = berth_plan::plan(&Question {
             cluster: &cluster,
             workloads: &workloads,
             what_if: edits,
             profile: self.profile.into(),
             prices: &prices,
-        })?)
+        })?;
+        plan.notes.extend(notes);
+        Ok(plan)
     }
 
     /// Problems of a text are shown with their line.

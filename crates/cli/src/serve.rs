@@ -3,18 +3,21 @@
 //! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use berth_control::core;
-use berth_control::http::{Access, Health, Openness, Site, router};
+use berth_control::front::Front;
+use berth_control::http::{self, Health, Openness, Site, api, probes, router};
+use berth_control::kubeconfig::{Access, connect};
 use berth_control::lease;
 use berth_control::metrics::Metrics;
 use berth_control::serve::{Asking, Options, Scheduler};
+use berth_control::webhook::{Mode, Settings};
+use berth_manifest::{read, read_file};
 use clap::{Args, ValueEnum};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
@@ -35,39 +38,75 @@ pub(crate) struct Serve {
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Pods with this schedulerName are placed
+    /// Pods with this schedulerName are placed; can be given several times
     #[arg(long, value_name = "NAME", default_value = "berth")]
-    scheduler_name: String,
+    scheduler_name: Vec<String>,
     /// The namespace of the Lease by which replicas agree on who leads
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
     /// The name of that Lease
     #[arg(long, value_name = "NAME", default_value = "berth")]
     lease_name: String,
+    /// So long after its last sign of life a leader is taken for dead
+    #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().duration_ms)]
+    lease_duration_ms: u64,
+    /// A leader that cannot renew the Lease for so long stops by itself
+    #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().renew_deadline_ms)]
+    renew_deadline_ms: u64,
+    /// How often the Lease is renewed, and looked at
+    #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().retry_ms)]
+    lease_retry_ms: u64,
     /// What others know this replica by; a random number is added
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
     identity: String,
-    /// Where health, metrics and the engine's view are served
+    /// Where health and metrics are served, and on this machine the engine's view as well
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9440")]
     listen: SocketAddr,
+    /// Where the webhook and the engine's view are served with TLS; nowhere if it is not given
+    #[arg(long, value_name = "ADDRESS")]
+    tls_listen: Option<SocketAddr>,
+    /// What the admission webhook does
+    #[arg(long, value_enum, default_value_t)]
+    webhook: Webhook,
+    /// More settings of the webhook: a YAML file with deny, warn, contract and mutations
+    #[arg(long, value_name = "FILE")]
+    webhook_settings: Option<PathBuf>,
+    /// The directory of a certificate that somebody else makes, as tls.crt and tls.key; otherwise it is
+    /// made here, and kept in a Secret
+    #[arg(long, value_name = "DIR")]
+    certificates: Option<PathBuf>,
     /// How logs look
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 
+/// What the webhook does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Webhook {
+    /// There is none.
+    #[default]
+    Off,
+    /// It counts and logs.
+    DryRun,
+    /// It warns, and changes what is turned on.
+    Warn,
+    /// It denies.
+    Enforce,
+}
+
 /// How logs look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people.
     Text,
     /// For machines, an object a line.
     Json,
 }
 
-/// Logs go to standard error; RUST_LOG says how much.
-fn log(format: LogFormat) {
+/// Logs go to standard error; RUST_LOG says how much, or else `level`.
+pub(crate) fn log(format: LogFormat, level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => logs.with_ansi(false).init(),
@@ -78,28 +117,46 @@ fn log(format: LogFormat) {
 impl Serve {
     /// Serves until it is told to stop.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        log(self.log_format);
+        log(self.log_format, "info");
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.serve())
     }
 
-    async fn client(&self) -> anyhow::Result<kube::Client> {
-        let options =
-            KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let config = match &self.kubeconfig {
-            Some(path) => {
-                let read = Kubeconfig::read_from(path);
-                let read = read.with_context(|| format!("{} cannot be used", path.display()))?;
-                kube::Config::from_custom_kubeconfig(read, &options).await?
-            }
-            None if self.context.is_some() => kube::Config::from_kubeconfig(&options).await?,
-            None => kube::Config::infer().await?,
+    /// The port with TLS, if there is to be one.
+    fn front(&self) -> anyhow::Result<Option<Front>> {
+        let mode = match self.webhook {
+            Webhook::Off => None,
+            Webhook::DryRun => Some(Mode::DryRun),
+            Webhook::Warn => Some(Mode::Warn),
+            Webhook::Enforce => Some(Mode::Enforce),
         };
-        Ok(kube::Client::try_from(config)?)
+        let Some(listen) = self.tls_listen else {
+            if mode.is_some() {
+                bail!("the webhook needs TLS: say with --tls-listen where it is to listen");
+            }
+            return Ok(None);
+        };
+        let settings = match &self.webhook_settings {
+            Some(path) => webhook_settings(path)?,
+            None => Settings::default(),
+        };
+        Ok(Some(Front {
+            listen,
+            namespace: self.namespace.clone(),
+            certificates: self.certificates.clone(),
+            webhook: mode.map(|mode| Settings { mode, ..settings }),
+        }))
     }
 
     async fn serve(self) -> anyhow::Result<ExitCode> {
-        let client = self.client().await.context("no cluster can be reached")?;
+        let front = self.front()?;
+        let access = Access {
+            kubeconfig: self.kubeconfig,
+            context: self.context,
+            schedules: true,
+            ..Access::default()
+        };
+        let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
         let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
         let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
@@ -107,28 +164,43 @@ impl Serve {
             health: health.clone(),
             metrics: metrics.clone(),
             view: Arc::new(Asking::new(asking)),
-            access: Access::new(client.clone()),
+            access: http::Access::new(client.clone()),
             health_for: Openness::Everybody,
             metrics_for: Openness::Everybody,
         };
+        let (stop, shutdown) = watch::channel(false);
         let listener = TcpListener::bind(self.listen).await;
         let listener =
             listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
-        let shown = axum::serve(listener, router(&site));
+        // Tokens are secrets: beyond this machine they travel with TLS only.
+        let open = if self.listen.ip().is_loopback() { router(&site) } else { probes(&site) };
+        let shown = axum::serve(listener, open);
         tokio::spawn(async move { shown.await });
-        let (stop, shutdown) = watch::channel(false);
+        if let Some(front) = front {
+            let mut shutdown = shutdown.clone();
+            let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
+            let shown = front.run(client.clone(), metrics.clone(), api(&site), stopped);
+            tokio::spawn(async move {
+                if let Err(error) = shown.await {
+                    tracing::error!(%error, "the port with TLS is closed");
+                }
+            });
+        }
         tokio::spawn(async move {
             told_to_stop().await;
             tracing::info!("stopping: what is under way is finished first");
             stop.send_replace(true);
         });
         let options = Options {
-            scheduler_name: self.scheduler_name.into(),
+            scheduler_names: self.scheduler_name.into_iter().map(Into::into).collect(),
             identity: identity.into(),
             lease: lease::Settings {
                 namespace: self.namespace,
                 name: self.lease_name,
-                ..lease::Settings::default()
+                duration_ms: self.lease_duration_ms,
+                renew_deadline_ms: self.renew_deadline_ms,
+                retry_ms: self.lease_retry_ms,
+                request_ms: lease::Settings::default().request_ms.min(self.renew_deadline_ms / 2),
             },
             core: core::Settings::default(),
         };
@@ -138,8 +210,18 @@ impl Serve {
     }
 }
 
+/// The webhook's settings, as a file has them.
+fn webhook_settings(path: &Path) -> anyhow::Result<Settings> {
+    let mut documents = read(&read_file(path)?)?;
+    match (documents.pop(), documents.is_empty()) {
+        (None, _) => Ok(Settings::default()),
+        (Some(document), true) => Ok(document.decode()?),
+        (Some(_), false) => bail!("{} holds several documents; write one", path.display()),
+    }
+}
+
 /// Waits for SIGTERM or an interrupt.
-async fn told_to_stop() {
+pub(crate) async fn told_to_stop() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {

@@ -4,19 +4,19 @@
 //! against. Must not know any rule.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use berth_api::Lower;
 use berth_api::gang::{GANG, GANG_SIZE};
 use berth_api::workload::Workload;
 use berth_model::label::{Labels, Selector};
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use crate::object::{Object, What};
-use crate::pool::Pool;
+use crate::pool::{Pool, merge_alike};
 use crate::sharing::{self, Sharing};
 use crate::topology;
 
@@ -24,41 +24,41 @@ use crate::topology;
 pub type ReadText = fn(&str) -> Option<Value>;
 
 /// What is known of a cluster.
-pub struct Context<'a> {
+pub struct Context {
     /// Reads what stands inside of texts.
     pub(crate) read: ReadText,
     pub(crate) pools: Vec<Pool>,
-    pub(crate) namespaces: BTreeMap<&'a str, &'a core::Namespace>,
-    pub(crate) priority_classes: BTreeMap<&'a str, &'a PriorityClass>,
-    pub(crate) limit_ranges: ByNamespace<'a, &'a core::LimitRange>,
-    pub(crate) quotas: ByNamespace<'a, &'a core::ResourceQuota>,
-    pub(crate) budgets: ByNamespace<'a, (Selector, &'a PodDisruptionBudget)>,
+    pub(crate) namespaces: BTreeMap<String, Arc<core::Namespace>>,
+    pub(crate) priority_classes: BTreeMap<String, Arc<PriorityClass>>,
+    pub(crate) limit_ranges: ByNamespace<Arc<core::LimitRange>>,
+    pub(crate) quotas: ByNamespace<Arc<core::ResourceQuota>>,
+    pub(crate) budgets: ByNamespace<Selector>,
     /// What services select.
-    pub(crate) services: ByNamespace<'a, Selector>,
-    pub(crate) workloads: ByNamespace<'a, &'a Workload>,
-    pub(crate) gangs: BTreeMap<(&'a str, &'a str), Gang<'a>>,
+    pub(crate) services: ByNamespace<Selector>,
+    pub(crate) workloads: ByNamespace<Arc<Workload>>,
+    gangs: BTreeMap<String, BTreeMap<String, Gang>>,
     /// How GPUs are shared, by the ConfigMaps of NVIDIA's device plugin.
     pub(crate) sharing: Vec<Sharing>,
     /// Kinds of Karpenter's node classes, by name.
-    pub(crate) node_classes: BTreeMap<&'a str, &'a str>,
+    pub(crate) node_classes: BTreeMap<String, String>,
     /// Workloads whose replicas an autoscaler sets: namespace, kind, name.
-    scaled: BTreeSet<(&'a str, &'a str, &'a str)>,
+    scaled: BTreeSet<[String; 3]>,
 }
 
-type ByNamespace<'a, T> = BTreeMap<&'a str, Vec<T>>;
+type ByNamespace<T> = BTreeMap<String, Vec<T>>;
 
 /// The pods that say they are of one gang.
 #[derive(Default)]
-pub(crate) struct Gang<'a> {
+pub(crate) struct Gang {
     /// How many there are; `None` if that depends on the nodes.
     pub(crate) pods: Option<u32>,
     /// Sizes that they state.
-    pub(crate) sizes: BTreeSet<&'a str>,
+    pub(crate) sizes: BTreeSet<String>,
 }
 
-impl<'a> Context<'a> {
+impl Context {
     /// What these objects say together. `read` reads documents inside of texts.
-    pub fn new(objects: impl IntoIterator<Item = &'a Object>, read: ReadText) -> Self {
+    pub fn new<'a>(objects: impl IntoIterator<Item = &'a Object>, read: ReadText) -> Self {
         let mut context = Self {
             read,
             pools: Vec::new(),
@@ -82,33 +82,33 @@ impl<'a> Context<'a> {
         for pool in context.pools.iter_mut().filter(|pool| !pool.grows) {
             pool.kubelet = kubelets.remove(&*pool.node.name);
         }
+        context.pools = merge_alike(context.pools);
         context
     }
 
-    fn add(&mut self, object: &'a Object) {
-        let namespace = object.namespace();
-        let name = object.reference.name.as_str();
+    fn add(&mut self, object: &Object) {
+        let namespace = || object.namespace().to_owned();
+        let name = || object.reference.name.clone();
         self.pools.extend(Pool::of(object));
         match &object.what {
-            What::Workload(workload) => self.add_workload(namespace, workload),
+            What::Workload(workload) => self.add_workload(namespace(), workload),
             What::PriorityClass(class) => {
-                self.priority_classes.insert(name, class);
+                self.priority_classes.insert(name(), class.clone());
             }
             What::LimitRange(range) => {
-                self.limit_ranges.entry(namespace).or_default().push(range);
+                self.limit_ranges.entry(namespace()).or_default().push(range.clone());
             }
-            What::Quota(quota) => self.quotas.entry(namespace).or_default().push(quota),
+            What::Quota(quota) => self.quotas.entry(namespace()).or_default().push(quota.clone()),
             What::Budget(budget) => {
-                if let Some(selector) = budget.lower().ok().and_then(|budget| budget.selector) {
-                    self.budgets.entry(namespace).or_default().push((selector, budget));
-                }
+                let selector = budget.lower().ok().and_then(|budget| budget.selector);
+                self.budgets.entry(namespace()).or_default().extend(selector);
             }
             What::Namespace(one) => {
-                self.namespaces.insert(name, one);
+                self.namespaces.insert(name(), one.clone());
             }
             What::Service(service) => {
                 let selector = service.lower().ok().and_then(|service| service.selector);
-                self.services.entry(namespace).or_default().extend(selector);
+                self.services.entry(namespace()).or_default().extend(selector);
             }
             What::Node(_) => {}
             What::Other if object.is("", "ConfigMap") => {
@@ -116,40 +116,46 @@ impl<'a> Context<'a> {
             }
             What::Other => {
                 if object.reference.kind.ends_with("NodeClass") {
-                    self.node_classes.insert(name, &object.reference.kind);
+                    self.node_classes.insert(name(), object.reference.kind.clone());
                 }
                 let target = object.json.pointer("/spec/scaleTargetRef");
                 let text = |field: &str| target?.get(field)?.as_str();
                 if let Some(name) = text("name") {
                     // KEDA's objects mean a Deployment where they do not say a kind.
                     let kind = text("kind").unwrap_or("Deployment");
-                    self.scaled.insert((namespace, kind, name));
+                    self.scaled.insert([namespace(), kind.to_owned(), name.to_owned()]);
                 }
             }
         }
     }
 
-    fn add_workload(&mut self, namespace: &'a str, workload: &'a Workload) {
-        self.workloads.entry(namespace).or_default().push(workload);
+    fn add_workload(&mut self, namespace: String, workload: &Arc<Workload>) {
         for template in &workload.templates {
             let label = |key: &str| label_of(&template.metadata, key);
             let Some(name) = label(GANG) else { continue };
-            let fresh = Gang { pods: Some(0), sizes: BTreeSet::new() };
-            let gang = self.gangs.entry((namespace, name)).or_insert(fresh);
+            let gangs = self.gangs.entry(namespace.clone()).or_default().entry(name.to_owned());
+            let gang = gangs.or_insert(Gang { pods: Some(0), sizes: BTreeSet::new() });
             let more = template.copies.at_once();
             gang.pods = gang.pods.zip(more).map(|(pods, more)| pods.saturating_add(more));
-            gang.sizes.extend(label(GANG_SIZE));
+            gang.sizes.extend(label(GANG_SIZE).map(str::to_owned));
         }
+        self.workloads.entry(namespace).or_default().push(workload.clone());
+    }
+
+    /// The gang of this name.
+    pub(crate) fn gang(&self, namespace: &str, name: &str) -> Option<&Gang> {
+        self.gangs.get(namespace)?.get(name)
     }
 
     /// Whether an autoscaler sets how many pods a workload makes.
     pub(crate) fn is_scaled(&self, namespace: &str, workload: &Workload) -> bool {
         let name = workload.metadata.name.as_deref().unwrap_or_default();
-        self.scaled.contains(&(namespace, workload.kind.as_str(), name))
+        let key = [namespace, workload.kind.as_str(), name].map(str::to_owned);
+        self.scaled.contains(&key)
     }
 
     /// What `of` holds for the namespace.
-    pub(crate) fn in_namespace<'c, T>(of: &'c ByNamespace<'a, T>, namespace: &str) -> &'c [T] {
+    pub(crate) fn in_namespace<'c, T>(of: &'c ByNamespace<T>, namespace: &str) -> &'c [T] {
         of.get(namespace).map_or(&[], Vec::as_slice)
     }
 }

@@ -51,7 +51,7 @@ pub use suppress::IGNORE;
 use rules::{Breach, Scope};
 
 /// What breaks the contract in an object, by field and then by rule.
-pub fn check(object: &Object, context: &Context<'_>, settings: &Settings) -> Vec<Finding> {
+pub fn check(object: &Object, context: &Context, settings: &Settings) -> Vec<Finding> {
     let mut scope = Scope { object, context, settings, found: Vec::new() };
     rules::check(&mut scope);
     let spared = rules::own::spared(object);

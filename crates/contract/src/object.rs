@@ -2,6 +2,8 @@
 //!
 //! Owns the way from JSON to a typed object. Must not know where an object comes from, nor any rule.
 
+use std::sync::Arc;
+
 use berth_api::FieldPath;
 use berth_api::workload::{Workload, WorkloadKind};
 use berth_model::quantity::Quantity;
@@ -27,14 +29,14 @@ pub struct Object {
 /// What an object is to the rules.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    Workload(Box<Workload>),
-    PriorityClass(Box<PriorityClass>),
-    LimitRange(Box<core::LimitRange>),
-    Quota(Box<core::ResourceQuota>),
-    Budget(Box<PodDisruptionBudget>),
-    Namespace(Box<core::Namespace>),
-    Node(Box<core::Node>),
-    Service(Box<core::Service>),
+    Workload(Arc<Workload>),
+    PriorityClass(Arc<PriorityClass>),
+    LimitRange(Arc<core::LimitRange>),
+    Quota(Arc<core::ResourceQuota>),
+    Budget(Arc<PodDisruptionBudget>),
+    Namespace(Arc<core::Namespace>),
+    Node(Arc<core::Node>),
+    Service(Arc<core::Service>),
     Other,
 }
 
@@ -96,7 +98,7 @@ fn understand(reference: &ObjectRef, json: &Value) -> Result<What, Wrong> {
         let workload =
             Workload::read(kind, serde_path_to_error::Deserializer::new(json, &mut track));
         let workload = workload.map_err(|error| (at(&track.path()), error.to_string()))?;
-        return Ok(What::Workload(Box::new(workload)));
+        return Ok(What::Workload(Arc::new(workload)));
     }
     Ok(match (version, kind) {
         ("scheduling.k8s.io/v1", "PriorityClass") => What::PriorityClass(read(json)?),
@@ -110,9 +112,9 @@ fn understand(reference: &ObjectRef, json: &Value) -> Result<What, Wrong> {
     })
 }
 
-fn read<T: DeserializeOwned>(json: &Value) -> Result<Box<T>, Wrong> {
+fn read<T: DeserializeOwned>(json: &Value) -> Result<Arc<T>, Wrong> {
     let read = serde_path_to_error::deserialize(json);
-    read.map(Box::new).map_err(|error| (at(error.path()), error.inner().to_string()))
+    read.map(Arc::new).map_err(|error| (at(error.path()), error.inner().to_string()))
 }
 
 /// Maps that hold quantities, in the kinds that are looked at.

@@ -35,16 +35,24 @@ const WELL_KNOWN: [&str; 9] = [
 
 /// Nodes that are alike as far as pods can tell.
 pub(crate) struct Pool {
-    /// `node NAME` or `node pool NAME`.
+    /// `node NAME`, of the first of several, or `node pool NAME`.
     pub(crate) name: String,
+    /// The nodes there are; none of a pool that grows.
+    names: Vec<Arc<str>>,
     /// What its nodes look like; what only some of them have is in `varied`.
     pub(crate) node: Node,
     /// Whether it makes nodes as pods need them, of instances that are not known here.
     pub(crate) grows: bool,
     /// What the kubelet of such a node does, where that is known.
-    pub(crate) kubelet: Option<Kubelet>,
+    pub(crate) kubelet: Option<KnownKubelet>,
     /// Labels by which its nodes may differ.
     varied: BTreeMap<Arc<str>, Varied>,
+}
+
+/// A kubelet, and what was said of it: two of which the same was said do the same.
+pub(crate) struct KnownKubelet {
+    pub(crate) kubelet: Kubelet,
+    pub(crate) said: String,
 }
 
 /// Values of a label that nodes of a pool can have.
@@ -73,15 +81,16 @@ impl Pool {
 
     fn of_node(node: &core::Node) -> Option<Self> {
         let mut node = node.lower().ok()?;
-        if node.labels.get(HOSTNAME).is_none() {
-            node.labels.insert(HOSTNAME, node.name.clone());
-        }
+        let host = node.labels.get(HOSTNAME).unwrap_or(&node.name).clone();
+        let others = node.labels.iter().filter(|(key, _)| key.as_ref() != HOSTNAME);
+        node.labels = others.map(|(key, value)| (key.clone(), value.clone())).collect();
         // Kubelets write these; whoever writes a node by hand leaves them out.
         let unsaid = ["kubernetes.io/os", "kubernetes.io/arch"];
         let unsaid = unsaid.into_iter().filter(|key| node.labels.get(key).is_none());
-        let varied = unsaid.map(|key| (key.into(), Varied::Any)).collect();
-        let name = format!("node {}", node.name);
-        Some(Self { name, node, grows: false, kubelet: None, varied })
+        let unsaid = unsaid.map(|key| (key.into(), Varied::Any));
+        let varied = unsaid.chain([(HOSTNAME.into(), Varied::Listed(vec![host]))]).collect();
+        let (name, names) = (format!("node {}", node.name), vec![node.name.clone()]);
+        Some(Self { name, names, node, grows: false, kubelet: None, varied })
     }
 
     fn of_karpenter(object: &Object, labels: Option<&Value>, spec: &Value) -> Self {
@@ -96,7 +105,7 @@ impl Pool {
         node.taints = list("taints").filter_map(taint).collect();
         let varied = list("requirements").filter_map(requirement).collect();
         let name = format!("node pool {}", node.name);
-        Self { name, node, grows: true, kubelet: None, varied }
+        Self { name, names: Vec::new(), node, grows: true, kubelet: None, varied }
     }
 
     /// Whether some node of it satisfies the pod's node selector and affinity.
@@ -111,10 +120,21 @@ impl Pool {
 
     fn can_match(&self, term: &NodeTerm) -> bool {
         // A node that does not exist yet has no name that could be asked for.
-        let name = (!self.grows).then_some(&*self.node.name);
+        let named = |name: Option<&str>| term.name.iter().all(|operator| operator.accepts(name));
+        let is_named =
+            if self.grows { named(None) } else { self.names.iter().any(|name| named(Some(name))) };
         let asks = !term.labels.is_empty() || !term.name.is_empty();
-        asks && term.labels.iter().all(|one| self.can(&one.key, &one.operator))
-            && term.name.iter().all(|operator| operator.accepts(name))
+        asks && is_named && term.labels.iter().all(|one| self.can(&one.key, &one.operator))
+    }
+
+    /// How many nodes or pools it stands for.
+    pub(crate) fn count(&self) -> usize {
+        self.names.len().max(1)
+    }
+
+    /// Whether its nodes have the label, whatever the value.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.node.labels.get(key).is_some() || key == HOSTNAME
     }
 
     /// Whether some node of it has a value of the label that the operator accepts.
@@ -137,6 +157,58 @@ impl Pool {
     pub(crate) fn refusal(&self, pod: &PodSpec) -> Option<&Taint> {
         let hard = self.node.taints.iter().filter(|taint| taint.effect.is_hard());
         hard.into_iter().find(|taint| !pod.tolerations.iter().any(|one| one.tolerates(taint)))
+    }
+}
+
+/// Amounts by which nodes of one kind differ without meaning to, and how coarsely they are compared.
+const FUZZY_BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
+const FUZZ_BYTES: i64 = 1 << 30;
+
+/// Nodes that pods cannot tell apart but by name, as one. Where they differ a little the largest counts:
+/// in the pod's favour.
+pub(crate) fn merge_alike(pools: Vec<Pool>) -> Vec<Pool> {
+    let mut merged: Vec<Pool> = Vec::new();
+    let mut by_look: BTreeMap<String, usize> = BTreeMap::new();
+    for pool in pools {
+        let at = (!pool.grows).then(|| *by_look.entry(look(&pool)).or_insert(merged.len()));
+        match at.and_then(|at| merged.get_mut(at)) {
+            Some(first) => first.absorb(pool),
+            None => merged.push(pool),
+        }
+    }
+    merged
+}
+
+fn look(pool: &Pool) -> String {
+    let Node { labels, taints, unschedulable, allocatable, .. } = &pool.node;
+    let amounts: Vec<(&str, i64)> = allocatable
+        .iter()
+        .map(|(name, amount)| {
+            if FUZZY_BYTES.contains(&name.as_str()) {
+                (name.as_str(), amount.value() / FUZZ_BYTES)
+            } else {
+                (name.as_str(), amount.milli_value())
+            }
+        })
+        .collect();
+    let kubelet = pool.kubelet.as_ref().map(|known| &known.said);
+    format!("{labels:?} {taints:?} {unschedulable} {amounts:?} {kubelet:?}")
+}
+
+impl Pool {
+    fn absorb(&mut self, other: Self) {
+        self.names.extend(other.names);
+        for (name, amount) in other.node.allocatable {
+            let most = self.node.allocatable.entry(name).or_insert(amount);
+            *most = (*most).max(amount);
+        }
+        for (key, values) in other.varied {
+            if let (Some(Varied::Listed(all)), Varied::Listed(more)) =
+                (self.varied.get_mut(&key), values)
+            {
+                all.extend(more);
+            }
+        }
     }
 }
 
@@ -205,5 +277,33 @@ mod tests {
             assert_eq!(pool.can(key, &operator), expected, "{key} {operator:?}");
         }
         assert_eq!(pool.node.taints.len(), 1);
+    }
+
+    fn node(name: &str, memory: &str, gpus: u32) -> Pool {
+        let object = Object::new(json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name, "pool": "a" } },
+            "status": { "allocatable": { "cpu": "64", "memory": memory, "nvidia.com/gpu": gpus } },
+        }));
+        Pool::of(&object.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn nodes_that_differ_by_name_alone_are_one_and_still_known_by_name() {
+        let pools = merge_alike(vec![
+            node("n1", "263000000Ki", 8),
+            node("n2", "263000044Ki", 8),
+            node("n3", "263000000Ki", 4),
+        ]);
+        assert_eq!(pools.iter().map(Pool::count).collect::<Vec<_>>(), [2, 1]);
+        let memory = pools[0].node.allocatable["memory"];
+        assert_eq!(memory.value(), 263_000_044 * 1024);
+        let is = |value: &str| Operator::In(vec![value.into()]);
+        for (host, expected) in [("n1", true), ("n2", true), ("n3", false)] {
+            assert_eq!(pools[0].can(HOSTNAME, &is(host)), expected, "{host}");
+            let term = NodeTerm { labels: vec![], name: vec![is(host)] };
+            assert_eq!(pools[0].can_match(&term), expected, "{host}");
+        }
+        assert!(pools[0].has(HOSTNAME) && !pools[0].has("zone"));
     }
 }

@@ -16,8 +16,10 @@ use berth_model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::object::Object;
+use crate::pool::KnownKubelet;
 
 /// What an object says of one NUMA node.
+#[derive(Debug)]
 struct Zone<'a> {
     id: u32,
     resources: Vec<(&'a str, i64)>,
@@ -30,7 +32,7 @@ impl Zone<'_> {
 }
 
 /// The name of the node that an object is about, and its kubelet; `None` if it does not describe one.
-pub(crate) fn read(object: &Object) -> Option<(&str, Kubelet)> {
+pub(crate) fn read(object: &Object) -> Option<(&str, KnownKubelet)> {
     if !object.is("topology.node.k8s.io", "NodeResourceTopology") {
         return None;
     }
@@ -62,7 +64,8 @@ pub(crate) fn read(object: &Object) -> Option<(&str, Kubelet)> {
         ..KubeletConfig::default()
     };
     let kubelet = Kubelet::new(machine, config, pools(&zones)).ok()?;
-    Some((&object.reference.name, kubelet))
+    let said = format!("{policy:?} {scope:?} {zones:?}");
+    Some((&object.reference.name, KnownKubelet { kubelet, said }))
 }
 
 fn zone(json: &Value) -> Option<Zone<'_>> {
@@ -185,7 +188,7 @@ mod tests {
     #[test]
     fn a_topology_becomes_a_kubelet_with_all_that_pods_may_have() {
         let object = object("46");
-        let (name, kubelet) = read(&object).unwrap();
+        let (name, KnownKubelet { kubelet, .. }) = read(&object).unwrap();
         assert_eq!(name, "n1");
         assert_eq!(kubelet.machine().numa().len(), 2);
         assert_eq!(kubelet.free_cpus_by_numa().unwrap(), [46, 46]);

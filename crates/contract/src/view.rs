@@ -92,7 +92,7 @@ impl<'a> PodView<'a> {
         workload: &'a Workload,
         template: &'a PodTemplate,
         namespace: &'a str,
-        context: &Context<'_>,
+        context: &Context,
         settings: &Settings,
     ) -> Self {
         let containers = containers(template);

@@ -19,7 +19,8 @@ use tracing::{debug, warn};
 use crate::core::{BindOrder, BindOutcome, Done, Effect, EvictOutcome, Eviction, News, Told};
 use crate::lease::{AnnounceError, Leadership, PodRef};
 use crate::metrics::Metrics;
-use crate::watch::seen_pod;
+use crate::standings::Standing;
+use crate::watch::{SchedulerNames, seen_pod};
 
 /// A single call may take so long.
 const CALL: Duration = Duration::from_secs(10);
@@ -29,11 +30,17 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What comes back.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub(crate) enum Back {
     /// An outcome.
     Done(Done),
     /// News of a pod that was looked at.
     News(News),
+    /// A status could not be written.
+    Unwritten(&'static str, Arc<str>),
     /// We may not go on.
     Lost,
 }
@@ -43,7 +50,7 @@ pub(crate) enum Back {
 pub(crate) struct Actor {
     client: Client,
     leadership: Arc<Leadership>,
-    scheduler_name: Arc<str>,
+    names: SchedulerNames,
     identity: Arc<str>,
     metrics: Metrics,
     back: mpsc::UnboundedSender<Back>,
@@ -53,11 +60,11 @@ impl Actor {
     pub(crate) fn new(
         client: Client,
         leadership: Arc<Leadership>,
-        (scheduler_name, identity): (Arc<str>, Arc<str>),
+        (names, identity): (SchedulerNames, Arc<str>),
         metrics: Metrics,
         back: mpsc::UnboundedSender<Back>,
     ) -> Self {
-        Self { client, leadership, scheduler_name, identity, metrics, back }
+        Self { client, leadership, names, identity, metrics, back }
     }
 
     /// Begins to carry out an effect. `annotation` is what is written on a pod that is bound.
@@ -186,7 +193,7 @@ impl Actor {
             self.metrics.called("get", "pods", if matches!(seen, Ok(Ok(_))) { 200 } else { 0 });
             match seen {
                 Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == Some(&*pod.uid) => {
-                    match seen_pod(&found, &self.scheduler_name) {
+                    match seen_pod(&found, &self.names) {
                         Ok(seen) => self.send(Back::News(News::Pod(Box::new(seen)))),
                         Err(problem) => {
                             warn!(problem, "a pod cannot be read any more");
@@ -201,15 +208,10 @@ impl Actor {
         }
     }
 
-    /// Evicts a pod: its condition says why, then it is asked to go, by the eviction API, which heeds
-    /// disruption budgets.
+    /// Evicts a pod by the eviction API, which heeds disruption budgets; then its condition says why. Not
+    /// before: a pod that a budget keeps would say that it is about to go, and the API writes a reason of
+    /// its own over ours.
     async fn evict(&self, order: Eviction) {
-        let marked = self.call(requests::disruption_target(&order), "patch", "pods/status").await;
-        if let Err(Some((code, message))) = marked
-            && code != 404
-        {
-            debug!(pod = %order.pod.name, code, message, "why it is evicted was not written");
-        }
         let answer = self.call(requests::eviction(&order.pod), "create", "pods/eviction").await;
         let (outcome, result) = match answer {
             Ok(_) | Err(Some((404 | 409, _))) => (EvictOutcome::Going, "going"),
@@ -225,10 +227,27 @@ impl Actor {
         };
         self.metrics.evicted("eviction", result);
         if outcome == EvictOutcome::Going {
+            // Of a pod that is gone already nobody needs to be told.
+            drop(self.call(requests::disruption_target(&order), "patch", "pods/status").await);
             let note = requests::evicted_event(&order, &self.identity);
             drop(self.call(note, "create", "events").await);
         }
         self.send(Back::Done(Done::Evicted(order.pod.uid, outcome)));
+    }
+
+    /// Writes the status of an object of ours.
+    pub(crate) fn show(&self, standing: Standing) {
+        let actor = self.clone();
+        tokio::spawn(async move {
+            let Standing { plural, name, .. } = &standing;
+            match actor.call(requests::standing(&standing), "patch", plural).await {
+                Ok(_) | Err(Some((404, _))) => {}
+                Err(why) => {
+                    debug!(plural, %name, ?why, "a status was not written");
+                    actor.send(Back::Unwritten(plural, name.clone()));
+                }
+            }
+        });
     }
 
     async fn tell(&self, told: Told) {

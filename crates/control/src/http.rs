@@ -122,9 +122,10 @@ impl Health {
 
     fn check_ready(&self) -> Result<(), String> {
         self.check_live()?;
-        match self.0.is_synced.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => Err("what the cluster holds has not been read yet".to_owned()),
+        if self.0.is_synced.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err("what the cluster holds has not been read yet".to_owned())
         }
     }
 }

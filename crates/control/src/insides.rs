@@ -4,17 +4,17 @@
 //! seconds that they are alive, and nothing else has changed. Nodes that are alike share one topology. Must not know
 //! what the engine makes of it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use berth_api::Lower as _;
 use berth_api::topology::NodeResourceTopology;
 use berth_engine::event::{Event, NodeTopology};
-use berth_inside::Inside;
+use berth_inside::{Inside, fingerprint};
 use k8s_openapi::api::core::v1 as core;
 
-use crate::core::News;
+use crate::core::{News, Residents};
 
 /// So many different insides are kept to be shared.
 const SHARED_MAX: usize = 256;
@@ -67,11 +67,11 @@ impl Insides {
         ]
     }
 
-    /// Something is exported about a node. `pods` are those we know there, by namespace and name.
+    /// Something is exported about a node. `pods` are those we know there.
     pub(crate) fn exported(
         &mut self,
         exported: NodeResourceTopology,
-        pods: impl Fn(&str) -> BTreeSet<(Arc<str>, Arc<str>)>,
+        pods: impl Fn(&str) -> Residents,
     ) -> Result<Vec<News>, String> {
         let name: Arc<str> = exported.metadata.name.as_deref().unwrap_or_default().into();
         let fresh = has_seen(&exported, &pods(&name));
@@ -115,8 +115,12 @@ impl Insides {
 }
 
 /// Whether an exporter has seen the pods that are there. One that does not say so is believed.
-fn has_seen(_exported: &NodeResourceTopology, _pods: &BTreeSet<(Arc<str>, Arc<str>)>) -> bool {
-    true
+fn has_seen(exported: &NodeResourceTopology, pods: &Residents) -> bool {
+    let Some(written) = exported.attribute(fingerprint::ATTRIBUTE) else { return true };
+    let method = exported.attribute(fingerprint::METHOD_ATTRIBUTE);
+    let exclusive = method == Some(fingerprint::METHOD_EXCLUSIVE);
+    let counted = pods.iter().filter(|(.., has_own)| *has_own || !exclusive);
+    fingerprint::of(counted.map(|(namespace, name, _)| (&**namespace, &**name))) == written
 }
 
 /// Changes when anything does that placement looks at.

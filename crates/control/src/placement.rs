@@ -1,6 +1,6 @@
 //! What is written on a pod about its place: the annotation `berth.dev/placement`.
 //!
-//! Owns its form, for writing and reading. It goes onto the pod with the binding itself, so that it is
+//! Owns its form; what a pod was given is read from it again when pods are lowered. It goes onto the pod with the binding itself, so that it is
 //! there whenever the pod has a node. Must not know how places are chosen.
 
 use std::sync::Arc;
@@ -9,9 +9,6 @@ use berth_engine::Engine;
 use berth_engine::decision::{Alignment, Binding};
 use berth_kubelet::Kubelet;
 use berth_model::numa::NumaMask;
-use berth_model::resource::ResourceName;
-use berth_model::spec::GpuGrant;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 /// The annotation.
@@ -108,15 +105,6 @@ fn devices(kubelet: &Kubelet, uid: &str) -> Vec<GivenDevices> {
             }
         })
         .collect()
-}
-
-/// What a pod was given for the part of a GPU it asked for, as written on it.
-pub fn grant(meta: &ObjectMeta) -> Option<GpuGrant> {
-    let text = meta.annotations.as_ref()?.get(PLACEMENT)?;
-    // Whoever changed it by hand has only hidden from us what the pod holds.
-    let placement: Placement = serde_json::from_str(text).ok()?;
-    let Grant { resource, gpu } = placement.grant?;
-    Some(GpuGrant { resource: ResourceName::new(resource.as_str()), gpu })
 }
 
 /// The annotation's text.

@@ -22,8 +22,9 @@ use crate::insides::Insides;
 use crate::lease::{self, Elector, Inherited, Leadership};
 use crate::metrics::Metrics;
 use crate::placement;
+use crate::standings::Standings;
 use crate::view;
-use crate::watch::{Seen, follow_all};
+use crate::watch::{SchedulerNames, Seen, follow_all};
 
 /// So much may be seen and not looked at yet.
 const SEEN_MAX: usize = 8_192;
@@ -40,8 +41,8 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How the scheduler runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Pods with this `schedulerName` are ours.
-    pub scheduler_name: Arc<str>,
+    /// Which pods are ours.
+    pub scheduler_names: SchedulerNames,
     /// Who we are: a name that no other process has or had ([`lease::incarnation`]).
     pub identity: Arc<str>,
     /// The Lease.
@@ -154,21 +155,22 @@ impl Scheduler {
         };
         info!(fenced, "what was under way before can land no more");
         let (sink, seen) = mpsc::channel(SEEN_MAX);
-        let name = self.options.scheduler_name.clone();
-        let (watches, kinds) = follow_all(&self.client, &name, &sink, &self.metrics);
+        let names = self.options.scheduler_names.clone();
+        let (watches, kinds) = follow_all(&self.client, &names, &sink, &self.metrics);
         drop(sink);
         let (back, backs) = mpsc::unbounded_channel();
         let identity = self.options.identity.clone();
         let actor = Actor::new(
             self.client.clone(),
             leadership.clone(),
-            (name, identity),
+            (names, identity),
             self.metrics.clone(),
             back,
         );
         let mut term = Term {
             core: Core::new(self.options.core.clone()),
             insides: Insides::default(),
+            standings: Standings::default(),
             actor,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
@@ -196,7 +198,7 @@ async fn fence_all(
         Inherited::NoLease => Vec::new(),
         Inherited::Unreadable(problem) => {
             warn!(problem, "every pod that waits is fenced");
-            fence::waiting(client, &options.scheduler_name).await
+            fence::waiting(client, &options.scheduler_names).await
         }
     };
     let each = futures::stream::iter(pods.iter());
@@ -239,6 +241,7 @@ impl Clock {
 struct Term {
     core: Core,
     insides: Insides,
+    standings: Standings,
     actor: Actor,
     metrics: Metrics,
     health: Health,
@@ -321,7 +324,7 @@ impl Term {
             Seen::NodeGone(name) => Ok(self.insides.node_gone(&name)),
             Seen::Exported(exported) => {
                 let core = &self.core;
-                self.insides.exported(*exported, |node| core.names_on(node))
+                self.insides.exported(*exported, |node| core.residents(node))
             }
             Seen::ExportedGone(name) => self.insides.exported_gone(&name),
             Seen::Listed(kind) => {
@@ -346,6 +349,7 @@ impl Term {
         match back {
             Back::Done(done) => self.core.settle(done, now_ms),
             Back::News(news) => self.core.tell(news, now_ms),
+            Back::Unwritten(plural, name) => self.standings.failed(plural, &name),
             Back::Lost => return true,
         }
         false
@@ -370,6 +374,9 @@ impl Term {
                 _ => None,
             };
             self.actor.carry_out(effect, annotation);
+        }
+        for standing in self.standings.due(self.core.engine(), now_ms) {
+            self.actor.show(standing);
         }
         self.count();
     }

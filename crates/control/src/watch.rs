@@ -5,6 +5,7 @@
 //! skipped with a warning. What was there and is not listed again is gone. Everything becomes a [`Seen`]
 //! on one channel. Must not know what anything is for.
 
+mod guard;
 mod kinds;
 mod listing;
 
@@ -19,7 +20,6 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -29,18 +29,26 @@ use tracing::{debug, warn};
 use crate::core::{News, SeenPod};
 use crate::metrics::Metrics;
 
+use self::guard::Guarded;
 pub use self::kinds::follow_all;
 use self::listing::Listing;
 
 /// A kind that the server does not have is asked for again after so long.
-const ABSENT: Duration = Duration::from_secs(30);
+const ABSENT: Duration = Duration::from_secs(10);
 
 /// After a failure the watch starts again after so long, twice as long each time.
 const RETRY: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
+/// Pods with one of these as `schedulerName` are ours.
+pub type SchedulerNames = Arc<[Arc<str>]>;
+
 /// Something seen.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub enum Seen {
     /// News that the core takes as it is.
     News(News),
@@ -66,15 +74,14 @@ struct Telling<K> {
     /// An object, or what is wrong with it.
     here: Box<dyn Fn(K) -> Result<Option<Seen>, String> + Send + Sync>,
     /// That there is none of this namespace and name, or of this UID.
-    gone: fn(&ObjectMeta) -> Seen,
+    gone: Box<dyn Fn(&ObjectMeta) -> Seen + Send + Sync>,
 }
 
 /// Watches objects of one kind until the channel is closed.
-async fn follow<K>(api: Api<DeserializeGuard<K>>, telling: Telling<K>, sink: Sink, metrics: Metrics)
+async fn follow<K>(api: Api<Guarded<K>>, telling: Telling<K>, sink: Sink, metrics: Metrics)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default + Eq + std::hash::Hash + Clone,
-    DeserializeGuard<K>: Resource<DynamicType = K::DynamicType>,
 {
     let mut listing = Listing::default();
     let mut streaming = true;
@@ -83,11 +90,12 @@ where
         let config = watcher::Config::default();
         let config = if streaming { config.streaming_lists() } else { config };
         let mut events = watcher(api.clone(), config).boxed();
+        let mut is_listed = false;
         let failure = loop {
             match events.try_next().await {
                 Ok(Some(event)) => {
                     if matches!(event, watcher::Event::InitDone) {
-                        retry = RETRY;
+                        (retry, is_listed) = (RETRY, true);
                     }
                     if tell(&telling, &mut listing, event, &sink, &metrics).await.is_err() {
                         return;
@@ -107,8 +115,8 @@ where
                 }
                 ABSENT
             }
-            // The server streams no lists.
-            Some(400 | 422) if streaming => {
+            // Not every server streams lists, and those that do not say so in different ways.
+            Some(400 | 422 | 500) if streaming && !is_listed => {
                 streaming = false;
                 Duration::ZERO
             }
@@ -147,13 +155,12 @@ struct Closed;
 async fn tell<K>(
     telling: &Telling<K>,
     listing: &mut Listing,
-    event: watcher::Event<DeserializeGuard<K>>,
+    event: watcher::Event<Guarded<K>>,
     sink: &Sink,
     metrics: &Metrics,
 ) -> Result<(), Closed>
 where
-    K: Resource + Clone,
-    DeserializeGuard<K>: Resource,
+    K: Resource,
 {
     let send = async |seen: Seen| sink.send(seen).await.map_err(|_| Closed);
     match event {
@@ -178,7 +185,7 @@ where
                 Ok(object) => (telling.here)(object),
                 Err(invalid) => {
                     let name = invalid.metadata.name.unwrap_or_default();
-                    Err(format!("{} {name}: {}", telling.kind, invalid.error))
+                    Err(format!("{} {name}: {}", telling.kind, invalid.problem))
                 }
             };
             match read {
@@ -203,8 +210,8 @@ where
 ///
 /// # Errors
 /// When it cannot be: the API server would have refused it.
-pub fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod, String> {
-    kinds::seen_pod(pod, scheduler_name)
+pub fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
+    kinds::seen_pod(pod, names)
 }
 
 /// What says that an object is as given, or is gone.

@@ -10,6 +10,7 @@
 //! - from the moment that a leader starts to place, no binding of an earlier leader lands.
 //!
 //! `BERTH_SEEDS` says in how many worlds; each is a number.
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -514,12 +515,11 @@ impl World {
             listed: pods.clone(),
             is_writing: false,
         });
-        match pods.is_empty() || !self.fences {
-            true => self.send(replica, Request::ReadPods, Purpose::Snapshot),
-            false => {
-                for pod in pods {
-                    self.send(replica, Request::Touch(pod), Purpose::Fence(pod));
-                }
+        if pods.is_empty() || !self.fences {
+            self.send(replica, Request::ReadPods, Purpose::Snapshot)
+        } else {
+            for pod in pods {
+                self.send(replica, Request::Touch(pod), Purpose::Fence(pod));
             }
         }
     }

@@ -18,6 +18,7 @@ mod filter;
 mod gang;
 pub mod headroom;
 mod kube;
+pub mod line;
 mod mirror;
 mod offer;
 pub mod outline;

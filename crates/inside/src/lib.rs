@@ -4,6 +4,7 @@
 //! to the machine, its kubelet's configuration and its devices, the same for dumps and for live
 //! clusters. Must not know pods, nor what is decided.
 
+pub mod fingerprint;
 mod gpus;
 mod machine;
 
@@ -108,6 +109,14 @@ pub fn read(
 }
 
 impl Inside {
+    /// The inside of a node of whose machine nothing can be believed: what GPUs it has is still told by
+    /// its labels and by what it offers.
+    pub fn of_unknown_machine(node: &Node) -> Self {
+        let hardware = gpus::hardware(&node.labels, &offered(&node.allocatable));
+        let gpus::Hardware { gpus, naming, mps, others } = hardware;
+        Self { machine: None, gpus, naming, mps, others, free: Vec::new() }
+    }
+
     /// The devices that its plugins list.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::decode::{self, UnknownFields};
 use crate::limits::DOCUMENTS_MAX;
-use crate::node::{Data, Node};
+use crate::node::{Data, Entry, Node, Text};
 use crate::problem::Problem;
 use crate::source::{Source, Span};
 
@@ -125,6 +125,30 @@ impl Document {
     #[must_use]
     pub fn with_strictness(mut self, strictness: Strictness) -> Self {
         self.strictness = strictness;
+        self
+    }
+
+    /// The same in a namespace, if it does not say in which, as kubectl puts it there. Whoever asks
+    /// knows that its kind has namespaces.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        let text = &self.source.text;
+        let metadata = self.root.get("metadata", text);
+        if metadata.is_none_or(|metadata| metadata.get("namespace", text).is_some()) {
+            return self;
+        }
+        let mut root = (*self.root).clone();
+        if let Data::Map(fields) = &mut root.data {
+            let metadata = fields.iter_mut().find(|field| field.key.of(text) == "metadata");
+            if let Some(Data::Map(entries)) = metadata.map(|field| &mut field.value.data) {
+                let own = |text: &str| Text::Own(text.into());
+                // It stands nowhere; what is wrong with it is shown where the object starts.
+                let span = Span::empty_at(self.root.span.start());
+                let value = Node { span, data: Data::String(own(namespace)) };
+                entries.push(Entry { key: own("namespace"), key_span: span, value });
+            }
+        }
+        self.root = Arc::new(root);
         self
     }
 

@@ -27,7 +27,7 @@ mod yaml_place;
 pub use document::{Document, Strictness};
 pub use edit::to_yaml;
 pub use load::{LoadError, load, read_file, sources};
-pub use object::{Object, object};
+pub use object::{Object, is_cluster_wide, object};
 pub use problem::Problem;
 pub use source::{Position, Source, SourceText, Span};
 pub use suggest::closest;

@@ -3,7 +3,7 @@
 //! Owns which version of which kind becomes which type, and what to say about versions that are no
 //! longer, or not yet, read. Must not know what objects mean.
 
-use berth_api::{FieldPath, gang};
+use berth_api::{FieldPath, crd, gang};
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1 as core;
@@ -69,6 +69,10 @@ objects! {
     PodDisruptionBudget(policy::PodDisruptionBudget) = "policy/v1" "PodDisruptionBudget",
     StorageClass(storage::StorageClass) = "storage.k8s.io/v1" "StorageClass",
     CSINode(storage::CSINode) = "storage.k8s.io/v1" "CSINode",
+    CSIDriver(storage::CSIDriver) = "storage.k8s.io/v1" "CSIDriver",
+    CSIStorageCapacity(storage::CSIStorageCapacity)
+        = "storage.k8s.io/v1" "CSIStorageCapacity",
+    VolumeAttachment(storage::VolumeAttachment) = "storage.k8s.io/v1" "VolumeAttachment",
     ResourceClaim(resource::ResourceClaim) = "resource.k8s.io/v1" "ResourceClaim",
     ResourceClaimTemplate(resource::ResourceClaimTemplate)
         = "resource.k8s.io/v1" "ResourceClaimTemplate",
@@ -79,6 +83,10 @@ objects! {
     Workload(v1alpha2::Workload) = "scheduling.k8s.io/v1alpha2" "Workload",
     NodeResourceTopology(NodeResourceTopology)
         = "topology.node.k8s.io/v1alpha2" "NodeResourceTopology",
+    Team(crd::Team) = "berth.dev/v1alpha1" "Team",
+    Headroom(crd::Headroom) = "berth.dev/v1alpha1" "Headroom",
+    Pool(crd::Pool) = "berth.dev/v1alpha1" "Pool",
+    Accelerator(crd::Accelerator) = "berth.dev/v1alpha1" "Accelerator",
     NodePool(karpenter::NodePool) = "karpenter.sh/v1" "NodePool",
     NodeClaim(karpenter::NodeClaim) = "karpenter.sh/v1" "NodeClaim",
 }
@@ -122,6 +130,30 @@ fn other(document: &Document) -> Result<Object, Problem> {
     }
     let problem = document.problem(field, format!("{version} has no {kind} that Berth reads"));
     Err(problem.with_remedy(format!("write it as {right}")))
+}
+
+/// Whether objects of a kind that Berth knows are of the whole cluster and not of a namespace.
+pub fn is_cluster_wide(kind: &str) -> bool {
+    matches!(
+        kind,
+        "Node"
+            | "Namespace"
+            | "PersistentVolume"
+            | "PriorityClass"
+            | "StorageClass"
+            | "CSINode"
+            | "CSIDriver"
+            | "VolumeAttachment"
+            | "DeviceClass"
+            | "ResourceSlice"
+            | "NodeResourceTopology"
+            | "NodePool"
+            | "NodeClaim"
+            | "Team"
+            | "Headroom"
+            | "Pool"
+            | "Accelerator"
+    )
 }
 
 /// Whether a group belongs to Kubernetes itself.

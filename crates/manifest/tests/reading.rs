@@ -218,3 +218,16 @@ fn strictness_travels_with_documents() {
     assert_eq!(read[0].strictness(), Strictness::Dump);
     assert_eq!(documents("a: 1")[0].strictness(), Strictness::Manifest);
 }
+
+#[test]
+fn an_object_that_names_no_namespace_is_put_into_one() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\n\
+                metadata: {name: b, namespace: own}\n";
+    let source = Source::new("text.yaml", text);
+    let documents = read_as(&source, Strictness::Manifest).unwrap();
+    let put: Vec<_> = documents.into_iter().map(|one| one.in_namespace("research")).collect();
+    assert_eq!((put[0].namespace(), put[1].namespace()), (Some("research"), Some("own")));
+    let pod: k8s_openapi::api::core::v1::Pod = put[0].decode().unwrap();
+    assert_eq!(pod.metadata.namespace.as_deref(), Some("research"));
+    assert_eq!(put[0].label(), "Pod research/a");
+}

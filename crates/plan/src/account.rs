@@ -133,7 +133,7 @@ impl Ledger {
         self.used_milli += self.gpu_milli(spec, grant);
     }
 
-    fn gpu_use(&self) -> GpuUse {
+    pub(crate) fn gpu_use(&self) -> GpuUse {
         let all = self.gpus as u64 * WHOLE_MILLI;
         let allocated_milli = self.used_milli.min(all);
         let rest = all - allocated_milli;

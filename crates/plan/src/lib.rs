@@ -6,11 +6,14 @@
 
 mod account;
 mod difference;
+mod doubt;
 mod edit;
+pub mod look;
 mod place;
 pub mod report;
 mod run;
 pub mod table;
+mod text;
 
 use berth_engine::{Engine, Profile};
 use berth_manifest::Problem;

@@ -10,6 +10,7 @@ use berth_model::device::DevicePool;
 use berth_model::gpu::part_of;
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::numa::NumaMask;
+use berth_model::spec::GpuGrant;
 use berth_scenario::cluster::ClusterNode;
 
 use crate::report::{DeviceName, Given, GpuShare, Lie, Placed};
@@ -25,17 +26,24 @@ pub(crate) fn inside(engine: &Engine, node: &ClusterNode, binding: &Binding, pla
     if let Alignment::Aligned(numa) | Alignment::Misaligned(numa) = binding.alignment {
         placed.numa = ids(node, numa);
     }
-    placed.share = binding
-        .gpu_grant
-        .as_ref()
-        .and_then(|grant| Some(GpuShare { resource: grant.resource.to_string(), gpu: grant.gpu? }));
+    placed.share = binding.gpu_grant.as_ref().and_then(share_of);
     let claims = binding.devices.iter().flat_map(|placement| &placement.allocations);
     placed.claimed = claims
         .flat_map(|(_, allocation)| &allocation.devices)
         .map(|device| device.id.to_string())
         .collect();
-    let Some((kubelet, _)) = engine.kubelet(&binding.node) else { return };
-    let Some(held) = kubelet.assignment(&binding.pod) else { return };
+    held(engine, node, &binding.pod, placed);
+}
+
+/// The share of a GPU that a grant is.
+pub(crate) fn share_of(grant: &GpuGrant) -> Option<GpuShare> {
+    Some(GpuShare { resource: grant.resource.to_string(), gpu: grant.gpu? })
+}
+
+/// Fills in what its kubelet gave to a pod, as far as that can be worked out.
+pub(crate) fn held(engine: &Engine, node: &ClusterNode, uid: &str, placed: &mut Placed) {
+    let Some((kubelet, _)) = engine.kubelet(&node.node.name) else { return };
+    let Some(held) = kubelet.assignment(uid) else { return };
     let cpus = held.containers.iter().filter_map(|one| one.cpus);
     placed.cpus = cpus.fold(CpuSet::EMPTY, |all, one| all | one).len();
     if placed.alignment == Lie::Unknown {
@@ -45,7 +53,7 @@ pub(crate) fn inside(engine: &Engine, node: &ClusterNode, binding: &Binding, pla
     placed.devices = devices(kubelet, &held, node);
 }
 
-fn ids(node: &ClusterNode, numa: NumaMask) -> Vec<u32> {
+pub(crate) fn ids(node: &ClusterNode, numa: NumaMask) -> Vec<u32> {
     node.inside.machine.as_ref().map_or_else(Vec::new, |(machine, _)| machine.numa_ids(numa))
 }
 
@@ -73,7 +81,7 @@ fn devices(kubelet: &Kubelet, held: &Admission, node: &ClusterNode) -> Vec<Given
     all
 }
 
-fn names(pool: &DevicePool, set: DeviceSet, node: &ClusterNode) -> Vec<DeviceName> {
+pub(crate) fn names(pool: &DevicePool, set: DeviceSet, node: &ClusterNode) -> Vec<DeviceName> {
     let found = set.iter().filter_map(|at| pool.devices.get(at));
     let mut names: Vec<DeviceName> = found
         .map(|device| {

@@ -12,12 +12,12 @@ use berth_engine::explain::{Explanation, Remedy, render, render_remedy};
 use berth_engine::outline::accepts;
 use berth_engine::{Engine, Profile};
 use berth_kubelet::PodDemand;
-use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 use berth_scenario::cluster::Cluster;
 use berth_scenario::workloads::{NewPod, WorkloadOutline};
 
 use crate::account::{Ledgers, basis, ledgers, uses};
+use crate::doubt;
 use crate::place;
 use crate::report::{
     Cost, Eviction, GpuUse, Placed, Plan, PodRef, PoolUse, Reason, RemedyPlan, Unplaced,
@@ -31,9 +31,6 @@ const DECISIONS_MIN: usize = 1000;
 
 /// So many pods of a kind are asked about one by one; those beyond share the answer of the last.
 const EXPLAINED_MAX: usize = 4;
-
-/// So many nodes are named where many are meant.
-const NAMED_MAX: usize = 3;
 
 /// A pod that looks for its place.
 struct Seeker {
@@ -100,6 +97,7 @@ impl<'a> Run<'a> {
         question: &'a Question<'a>,
         cluster: &'a Cluster,
     ) -> Result<Self, PlanError> {
+        let notes = doubt::notes(engine, cluster);
         let mut run = Self {
             engine,
             question,
@@ -109,11 +107,10 @@ impl<'a> Run<'a> {
             residents: BTreeMap::new(),
             evictions: Vec::new(),
             refused: Vec::new(),
-            notes: Vec::new(),
+            notes,
             before: BTreeMap::new(),
             now_ms: cluster.now_ms.saturating_add(1),
         };
-        run.note_doubts();
         for pod in &cluster.pods {
             match &pod.node {
                 Some(_) => drop(run.residents.insert(pod.uid.clone(), pod.clone())),
@@ -124,43 +121,6 @@ impl<'a> Run<'a> {
         run.before = uses(&run.ledgers());
         run.add_workloads()?;
         Ok(run)
-    }
-
-    /// Nodes of which something shows that what we take their kubelets to hold is wrong.
-    fn note_doubts(&mut self) {
-        let mut doubted = Vec::new();
-        let mut differ: BTreeMap<&ResourceName, Vec<&str>> = BTreeMap::new();
-        for node in &self.cluster.nodes {
-            let name: &str = &node.node.name;
-            let Some((kubelet, believed)) = self.engine.kubelet(name) else { continue };
-            if !believed {
-                doubted.push(name);
-                continue;
-            }
-            for (position, pool) in kubelet.pools().enumerate() {
-                let mut told = node.inside.free.iter().filter_map(|(numa, free)| {
-                    Some((*numa, usize::try_from(*free.get(&pool.resource)?).ok()?))
-                });
-                let free: BTreeMap<_, _> = kubelet.free_by_numa(position).collect();
-                if told.any(|(numa, told)| *free.get(&numa).unwrap_or(&0) != told) {
-                    differ.entry(&pool.resource).or_default().push(name);
-                }
-            }
-        }
-        if !doubted.is_empty() {
-            self.notes.push(format!(
-                "{}: a pod runs there that the kubelet, as described, would not have taken; the \
-                 inside counts as unknown",
-                some_of(&doubted)
-            ));
-        }
-        self.notes.extend(differ.iter().map(|(resource, nodes)| {
-            format!(
-                "{}: the exporter saw other {resource} free on NUMA nodes than follow from the pods; \
-                 what was given to whom is a guess there",
-                some_of(nodes)
-            )
-        }));
     }
 
     /// Pods of workloads that the manifests change make way for the new ones.
@@ -513,16 +473,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Some nodes by name, and how many there are.
-fn some_of(nodes: &[&str]) -> String {
-    let names = nodes.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
-    match nodes.len() {
-        1 => format!("node {names}"),
-        count if count <= NAMED_MAX => format!("nodes {names}"),
-        count => format!("{count} nodes ({names}, …)"),
-    }
-}
-
 fn profile_name(profile: Profile) -> &'static str {
     match profile {
         Profile::Berth => "berth",
@@ -532,7 +482,7 @@ fn profile_name(profile: Profile) -> &'static str {
 }
 
 /// Why a pod waits, as data and in words.
-fn explained(explanation: Option<&Explanation>) -> Unplaced {
+pub(crate) fn explained(explanation: Option<&Explanation>) -> Unplaced {
     let Some(explanation) = explanation else { return Unplaced::default() };
     let (reason, remedies): (Reason, &[Remedy]) = match explanation {
         Explanation::Gated { .. } => (Reason::Gated, &[]),

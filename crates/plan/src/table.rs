@@ -2,41 +2,11 @@
 //!
 //! Owns columns, words and colours; identical replicas are one row. Must not find anything out.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::report::{
-    Change, DeviceName, Difference, Eviction, Given, GpuUse, Lie, Placed, Plan, PodRef, Unplaced,
-    WorkloadPlan,
-};
-
-/// Where lines of prose end.
-const WIDTH: usize = 100;
-
-/// So many pods are named where many share a fate.
-const NAMED_MAX: usize = 3;
-
-/// How a table is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    /// Without colours.
-    Plain,
-    /// With those of terminals.
-    Coloured,
-}
-
-impl Paint {
-    fn with(self, code: &str, text: &str) -> String {
-        match self {
-            Self::Plain => text.to_owned(),
-            Self::Coloured => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-        }
-    }
-
-    fn heading(self, text: &str) -> String {
-        self.with("1", text)
-    }
-}
+use crate::report::{Change, Difference, Eviction, GpuUse, Plan, PodRef, Unplaced, WorkloadPlan};
+pub use crate::text::Paint;
+use crate::text::{NAMED_MAX, alignment, columns, gap, gpus, milli, numbers, pod_name, prose};
 
 /// The whole plan.
 pub fn render(plan: &Plan, paint: Paint) -> String {
@@ -54,38 +24,6 @@ pub fn render(plan: &Plan, paint: Paint) -> String {
         prose(&mut text, "note: ", note);
     }
     text
-}
-
-/// Rows of cells as columns, two blanks apart.
-fn columns(rows: &[Vec<String>], paint: Paint) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for (number, row) in rows.iter().enumerate() {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            let blanks = width.saturating_sub(cell.chars().count()) + 2;
-            line += cell;
-            line += &" ".repeat(blanks);
-        }
-        let line = line.trim_end();
-        let line = if number == 0 { paint.heading(line) } else { coloured(line, paint) };
-        text += &line;
-        text.push('\n');
-    }
-    text
-}
-
-fn coloured(line: &str, paint: Paint) -> String {
-    let marks = [("misaligned", "33"), ("<none>", "31")];
-    let mut line = line.to_owned();
-    for (word, code) in marks {
-        line = line.replace(word, &paint.with(code, word));
-    }
-    line
 }
 
 fn places(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
@@ -145,90 +83,6 @@ fn name_of(workload: &WorkloadPlan, pod: &PodRef) -> String {
     }
 }
 
-fn pod_name(pod: &PodRef) -> String {
-    format!("{}/{}", pod.namespace, pod.name)
-}
-
-const fn alignment(lie: Lie) -> &'static str {
-    match lie {
-        Lie::Aligned => "aligned",
-        Lie::Misaligned => "misaligned",
-        Lie::Unmanaged => "-",
-        Lie::Unknown => "unknown",
-    }
-}
-
-/// `0-3,6`; a dash for none.
-fn numbers(all: impl Iterator<Item = usize>) -> String {
-    let mut all: Vec<usize> = all.collect();
-    all.sort_unstable();
-    all.dedup();
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for number in all {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => ranges.push((number, number)),
-        }
-    }
-    if ranges.is_empty() {
-        return "-".to_owned();
-    }
-    let shown = ranges.iter().map(|(first, last)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    });
-    shown.collect::<Vec<_>>().join(",")
-}
-
-fn gpus(placed: &Placed) -> String {
-    let mut all: Vec<String> = placed.devices.iter().map(given).collect();
-    if let Some(share) = &placed.share {
-        all.push(format!("{}% of {}", placed.gpu_milli.div_ceil(10), share.gpu));
-    }
-    all.extend(placed.claimed.iter().cloned());
-    if all.is_empty() && placed.gpu_milli > 0 {
-        // Nothing is known of the node's inside.
-        return format!("{} of any", milli(placed.gpu_milli));
-    }
-    if all.is_empty() { "-".to_owned() } else { all.join(" + ") }
-}
-
-fn given(given: &Given) -> String {
-    let certain = devices(&given.certain);
-    let drawn = given.count - given.certain.len().min(given.count);
-    match (certain.is_empty(), drawn) {
-        (_, 0) => certain,
-        (true, _) => format!("{drawn} of {}", devices(&given.one_of)),
-        (false, _) => format!("{certain} + {drawn} of {}", devices(&given.one_of)),
-    }
-}
-
-/// `0-3`; slices as `0/1g.10gb@0-6`.
-fn devices(names: &[DeviceName]) -> String {
-    if names.is_empty() {
-        return String::new();
-    }
-    if names.iter().all(|name| name.gpu.is_some() && name.slice.is_none()) {
-        return numbers(names.iter().filter_map(|name| name.gpu));
-    }
-    let mut shown: Vec<String> = Vec::new();
-    let mut slices: BTreeMap<(usize, &str), Vec<usize>> = BTreeMap::new();
-    for name in names {
-        let slice = name.slice.as_deref().and_then(|slice| slice.split_once('@'));
-        match (name.gpu, slice.and_then(|(profile, start)| Some((profile, start.parse().ok()?)))) {
-            (Some(gpu), Some((profile, start))) => {
-                slices.entry((gpu, profile)).or_default().push(start);
-            }
-            _ => shown.push(name.id.clone()),
-        }
-    }
-    let slices = slices
-        .into_iter()
-        .map(|((gpu, profile), starts)| format!("{gpu}/{profile}@{}", numbers(starts.into_iter())));
-    shown.extend(slices);
-    let some = shown.iter().take(NAMED_MAX + 1).cloned().collect::<Vec<_>>().join(" ");
-    if shown.len() > NAMED_MAX + 1 { format!("{some} …") } else { some }
-}
-
 fn unplaced(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
     let groups: Vec<&Unplaced> = workloads.iter().flat_map(|one| &one.unplaced).collect();
     if groups.is_empty() {
@@ -248,39 +102,6 @@ fn unplaced(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
         for remedy in &group.remedies {
             prose(text, "  would fit: ", &remedy.text);
         }
-    }
-}
-
-/// Words behind a lead, broken at the width; further lines hang below the first.
-fn prose(text: &mut String, lead: &str, words: &str) {
-    let indent = lead.chars().count();
-    let mut line = lead.to_owned();
-    let mut width = indent;
-    let mut is_first = true;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if !is_first && width + 1 + length > WIDTH {
-            text.push_str(line.trim_end());
-            text.push('\n');
-            line = " ".repeat(indent);
-            width = indent;
-            is_first = true;
-        }
-        if !is_first {
-            line.push(' ');
-            width += 1;
-        }
-        line.push_str(word);
-        width += length;
-        is_first = false;
-    }
-    text.push_str(line.trim_end());
-    text.push('\n');
-}
-
-fn gap(text: &mut String) {
-    if !text.is_empty() {
-        text.push('\n');
     }
 }
 
@@ -338,16 +159,6 @@ fn pools(plan: &Plan, paint: Paint, text: &mut String) {
     }
     gap(text);
     *text += &columns(&rows, paint);
-}
-
-/// Thousandths as a decimal number.
-fn milli(amount: u64) -> String {
-    let (whole, rest) = (amount / 1000, amount % 1000);
-    let rest = format!("{rest:03}");
-    match rest.trim_end_matches('0') {
-        "" => whole.to_string(),
-        rest => format!("{whole}.{rest}"),
-    }
 }
 
 /// Whole dollars, by thousands.
@@ -443,48 +254,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_shown_as_ranges() {
-        assert_eq!(numbers([3, 0, 1, 2, 6].into_iter()), "0-3,6");
-        assert_eq!(numbers([5].into_iter()), "5");
-        assert_eq!(numbers([].into_iter()), "-");
-    }
-
-    #[test]
     fn money_is_rounded_to_dollars() {
         assert_eq!(money(1_234_567_499_999), "1,234,567");
         assert_eq!(money(500_000), "1");
         assert_eq!(money(-2_000_000_000), "-2,000");
         assert_eq!((milli(1500), milli(2000), milli(464)).0, "1.5");
-    }
-
-    #[test]
-    fn what_is_uncertain_is_shown_as_such() {
-        let gpu = |gpu| DeviceName { gpu: Some(gpu), slice: None, id: format!("gpu-{gpu}") };
-        let mut some = Given {
-            resource: "nvidia.com/gpu".to_owned(),
-            count: 2,
-            certain: Vec::new(),
-            one_of: (0..4).map(gpu).collect(),
-        };
-        assert_eq!(given(&some), "2 of 0-3");
-        some.certain = vec![gpu(5)];
-        assert_eq!(given(&some), "5 + 1 of 0-3");
-        some.certain = vec![gpu(5), gpu(6)];
-        assert_eq!(given(&some), "5-6");
-        let slice = |gpu, slice: &str| DeviceName {
-            gpu: Some(gpu),
-            slice: Some(slice.to_owned()),
-            id: String::new(),
-        };
-        let slices = ["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "3g.40gb@4"].map(|one| slice(0, one));
-        assert_eq!(devices(&slices), "0/1g.10gb@0-2 0/3g.40gb@4");
-    }
-
-    #[test]
-    fn prose_is_broken_and_hangs() {
-        let mut text = String::new();
-        prose(&mut text, "  would fit: ", &"word ".repeat(40));
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH));
-        assert!(text.lines().skip(1).all(|line| line.starts_with("             word")));
     }
 }

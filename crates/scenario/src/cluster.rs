@@ -27,7 +27,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::resource::v1 as resource;
 
 pub use prices::{PRICE, Prices};
-pub use read::{Objects, Read, read};
+pub use read::{Objects, Read, read, read_sound};
 
 /// The label of a node's zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";

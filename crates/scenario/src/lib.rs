@@ -4,6 +4,7 @@
 //! it.
 
 pub mod cluster;
+pub mod objects;
 pub mod scenario;
 pub mod traces;
 pub mod workloads;

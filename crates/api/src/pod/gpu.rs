@@ -2,7 +2,8 @@
 //!
 //! Owns the annotations' names and text. Must not know which GPUs there are.
 
-use berth_model::spec::GpuNeed;
+use berth_model::resource::ResourceName;
+use berth_model::spec::{GpuGrant, GpuNeed};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::error::Problem;
@@ -13,6 +14,29 @@ use crate::resource::quantity;
 pub const GPU_MEMORY: &str = "berth.dev/gpu-memory";
 /// Which share of one GPU's compute a pod needs, in percent.
 pub const GPU_COMPUTE: &str = "berth.dev/gpu-compute";
+
+/// Where on its node a pod is and what it was given there, as whoever bound it wrote, in JSON.
+pub const PLACEMENT: &str = "berth.dev/placement";
+
+/// The part of what is written about a place that decides what the pod holds.
+#[derive(serde::Deserialize)]
+struct Placement {
+    grant: Option<Grant>,
+}
+
+#[derive(serde::Deserialize)]
+struct Grant {
+    resource: String,
+    gpu: Option<u16>,
+}
+
+/// What a pod was given for the part of a GPU it asked for. Whoever wrote something else there has only
+/// hidden from us what the pod holds.
+pub(super) fn granted(meta: &ObjectMeta) -> Option<GpuGrant> {
+    let written: Placement = serde_json::from_str(annotation(meta, PLACEMENT)?).ok()?;
+    let Grant { resource, gpu } = written.grant?;
+    Some(GpuGrant { resource: ResourceName::new(resource), gpu })
+}
 
 /// Thousandths of a GPU that can be asked for.
 const COMPUTE_MILLI: std::ops::RangeInclusive<u16> = 10..=1000;
@@ -44,7 +68,7 @@ fn memory_bytes(text: &str) -> Result<u64, Problem> {
 }
 
 /// `30%` is 300, `12.5%` is 125.
-fn compute_milli(text: &str) -> Result<u16, Problem> {
+pub(crate) fn compute_milli(text: &str) -> Result<u16, Problem> {
     let parse = || {
         let percent = text.strip_suffix('%')?;
         let (whole, tenths) = percent.split_once('.').unwrap_or((percent, "0"));
@@ -68,6 +92,24 @@ mod tests {
         let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let meta = ObjectMeta { annotations: Some(pairs.collect()), ..ObjectMeta::default() };
         need(&meta).map_err(|problem| format!("{problem:?}"))
+    }
+
+    #[test]
+    fn what_was_given_is_read_where_it_is_written() {
+        let given = |text: &str| {
+            let annotations = [(PLACEMENT.to_owned(), text.to_owned())].into_iter().collect();
+            granted(&ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() })
+        };
+        let slice =
+            given(r#"{"alignment":"aligned","grant":{"resource":"nvidia.com/mig-1g.10gb"}}"#);
+        let resource = ResourceName::new("nvidia.com/mig-1g.10gb");
+        assert_eq!(slice, Some(GpuGrant { resource, gpu: None }));
+        let share = given(r#"{"grant":{"resource":"nvidia.com/gpu","gpu":3},"why":"x"}"#);
+        assert_eq!(share.and_then(|share| share.gpu), Some(3));
+        for text in ["", "{}", "null", "node a", r#"{"grant":{"resource":7}}"#, r#"{"grant":null}"#]
+        {
+            assert_eq!(given(text), None, "{text}");
+        }
     }
 
     #[test]

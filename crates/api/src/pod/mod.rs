@@ -25,7 +25,8 @@ use crate::meta;
 
 pub use class::{CLASS, MODEL};
 pub use devices::device_needs;
-pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
+pub(crate) use gpu::compute_milli;
+pub use gpu::{GPU_COMPUTE, GPU_MEMORY, PLACEMENT};
 pub use priority::resolve_priority;
 
 impl Lower for core::Pod {
@@ -57,7 +58,8 @@ fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
         nominated: meta::filled(status.and_then(|status| status.nominated_node_name.as_ref())),
         phase: phase(pod),
         uncounted_at_ms: uncounted_at_ms(&pod.metadata),
-        gpu_grant: None,
+        // What is written on a pod without a node was not given to it.
+        gpu_grant: spec.node_name.as_ref().and_then(|_| gpu::granted(&pod.metadata)),
         claims: devices::claims(pod),
     })
 }

@@ -50,7 +50,7 @@ pub(crate) static UNKNOWN_PRIORITY: Rule = Rule {
 /// Words in names of priority classes that mean batch.
 const BATCH_WORDS: [&str; 5] = ["batch", "training", "offline", "experiment", "backfill"];
 
-pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     check_deadline(view, scope);
     let Some(name) = view.template.spec.priority_class_name.as_deref() else { return };
     let classes = &scope.context.priority_classes;
@@ -68,7 +68,7 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
         }
         None if classes.is_empty() || name.is_empty() || name.starts_with("system-") => {}
         None => {
-            let known: Vec<&str> = classes.keys().copied().take(5).collect();
+            let known: Vec<&str> = classes.keys().map(String::as_str).take(5).collect();
             let message = format!("no PriorityClass {name:?} is known");
             let remedy = format!(
                 "Create the class, or use one that is known, such as {}.",
@@ -83,7 +83,7 @@ fn value(class: &PriorityClass) -> i32 {
     class.value.unwrap_or(0)
 }
 
-fn check_deadline(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_deadline(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let bounded = view.template.spec.active_deadline_seconds.is_some()
         || view.template.job.as_ref().is_some_and(|job| job.active_deadline_seconds.is_some());
     let ends = view.template.job.is_some() || view.workload.kind == WorkloadKind::Pod;
@@ -98,7 +98,7 @@ fn check_deadline(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
 }
 
 /// A class that is batch by its name.
-pub(crate) fn check_class(class: &PriorityClass, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_class(class: &PriorityClass, scope: &mut Scope<'_>) {
     let name = class.metadata.name.as_deref().unwrap_or_default();
     let is_batch = name.split(['-', '.']).any(|word| BATCH_WORDS.contains(&word));
     if !is_batch || class.preemption_policy.as_deref() == Some("Never") {

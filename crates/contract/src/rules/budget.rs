@@ -36,7 +36,7 @@ pub(crate) static BLOCKS_EVICTION: Rule = Rule {
     safe_fix: None,
 };
 
-pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let kind = view.workload.kind;
     let replicated = matches!(kind, WorkloadKind::Deployment | WorkloadKind::StatefulSet);
     if !replicated || !view.serves_on_gpus() || view.copies().is_none_or(|copies| copies < 2) {
@@ -44,13 +44,13 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     }
     let labels = labels_of(&view.template.metadata);
     let budgets = Context::in_namespace(&scope.context.budgets, view.namespace);
-    if !budgets.iter().any(|(selector, _)| selector.matches(&labels)) {
+    if !budgets.iter().any(|selector| selector.matches(&labels)) {
         let message = "no PodDisruptionBudget selects the pods";
         scope.add(Breach::new(&NO_BUDGET, FieldPath::root().key("metadata").key("name"), message));
     }
 }
 
-pub(crate) fn check(budget: &PodDisruptionBudget, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(budget: &PodDisruptionBudget, scope: &mut Scope<'_>) {
     let Some(spec) = &budget.spec else { return };
     let field = |name: &str| FieldPath::root().key("spec").key(name);
     match &spec.max_unavailable {
@@ -90,7 +90,7 @@ fn percent(text: &str) -> Option<u32> {
 }
 
 /// How many pods the budget selects; `None` if that is not known.
-fn selected(budget: &PodDisruptionBudget, scope: &Scope<'_, '_>) -> Option<u32> {
+fn selected(budget: &PodDisruptionBudget, scope: &Scope<'_>) -> Option<u32> {
     let namespace = scope.object.namespace();
     let selector = budget.spec.as_ref()?.selector.as_ref().and_then(berth_api::read_selector)?;
     let mut total: u32 = 0;

@@ -54,7 +54,7 @@ pub(crate) static HOST_SHM: Rule = Rule {
 const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const SHM: &str = "/dev/shm";
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     // Agents such as the device plugin and the exporter of metrics must see all GPUs.
     if view.work == Work::System {
         return;
@@ -65,7 +65,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     check_shm(view, scope);
 }
 
-fn check_variable(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_variable(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Some((path, value)) = container.env(VARIABLE) else { return };
     // These two say that a container is to see none.
     if matches!(value, "none" | "void") || is_from_elsewhere(container) {
@@ -90,7 +90,7 @@ fn is_from_elsewhere(container: &ContainerView<'_>) -> bool {
     found.is_some_and(|one| one.value_from.is_some())
 }
 
-fn check_shm(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_shm(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let volumes = || view.template.spec.volumes.iter().flatten().enumerate();
     for (index, volume) in volumes() {
         if volume.host_path.as_ref().is_some_and(|host| host.path.trim_end_matches('/') == SHM) {

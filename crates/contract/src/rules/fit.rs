@@ -70,7 +70,7 @@ const GPU_PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Ok(spec) = &view.lowered else { return };
     if !view.uses_gpus() {
         return;
@@ -122,10 +122,10 @@ fn shortage(places: &[&Pool], asked: &ResourceList) -> String {
     "no matching node has everything that is asked for at once".to_owned()
 }
 
-fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_, '_>) {
+fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_>) {
     let mut refused = Vec::new();
     for pool in places {
-        let Some(kubelet) = &pool.kubelet else { return };
+        let Some(kubelet) = pool.kubelet.as_ref().map(|known| &known.kubelet) else { return };
         let Ok(demand) = kubelet.demand(&spec.pod) else { return };
         if kubelet.would_admit(&demand).admits() {
             return;
@@ -138,8 +138,11 @@ fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut 
     let mut asked = vec![format!("{} CPUs", total.cpus)];
     asked.extend(total.devices().iter().map(|(name, count)| format!("{count} {name}")));
     let who = match places {
-        [pool] => format!("the kubelet of {} does not admit", pool.name),
-        _ => format!("none of the kubelets of {} matching nodes admits", places.len()),
+        [pool] if pool.count() == 1 => format!("the kubelet of {} does not admit", pool.name),
+        _ => {
+            let nodes: usize = places.iter().map(|pool| pool.count()).sum();
+            format!("none of the kubelets of {nodes} matching nodes admits")
+        }
     };
     let message = format!(
         "{who} {} (policy {}, {} NUMA nodes)",
@@ -154,7 +157,7 @@ fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut 
     scope.add(Breach::new(&NO_NUMA_NODE, field, message));
 }
 
-fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_, '_>) {
+fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_>) {
     let Some(need_bytes) = spec.gpu.as_ref().map(|need| need.memory_bytes).filter(|need| *need > 0)
     else {
         return;
@@ -193,7 +196,7 @@ fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mu
     }
 }
 
-fn check_waste(need_bytes: u64, places: &[&Pool], view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_waste(need_bytes: u64, places: &[&Pool], view: &PodView<'_>, scope: &mut Scope<'_>) {
     let slice = |pool: &&Pool| {
         let label = |key: &str| pool.node.labels.get(key);
         let memory_mib = label(GPU_MEMORY_LABEL)?.parse().ok();

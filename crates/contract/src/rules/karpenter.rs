@@ -45,7 +45,7 @@ const AWS: &str = "karpenter.k8s.aws";
 const OLD_ANNOTATION: &str = "karpenter.sh/do-not-evict";
 const ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
 
-pub(crate) fn check(scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(scope: &mut Scope<'_>) {
     let object = scope.object;
     if let What::Workload(workload) = &object.what {
         for template in &workload.templates {
@@ -131,7 +131,7 @@ fn upgrade(object: &Object, group: &str, version: &str, moves: &[Move]) -> (Stri
     }
 }
 
-fn moves(scope: &Scope<'_, '_>) -> Vec<Move> {
+fn moves(scope: &Scope<'_>) -> Vec<Move> {
     match scope.object.reference.kind.as_str() {
         "NodePool" => moves_of_pool(scope),
         "EC2NodeClass" => moves_of_class(&scope.object.json).into_iter().collect(),
@@ -139,7 +139,7 @@ fn moves(scope: &Scope<'_, '_>) -> Vec<Move> {
     }
 }
 
-fn moves_of_pool(scope: &Scope<'_, '_>) -> Vec<Move> {
+fn moves_of_pool(scope: &Scope<'_>) -> Vec<Move> {
     let json = &scope.object.json;
     let spec = FieldPath::root().key("spec");
     let inner = spec.clone().key("template").key("spec");
@@ -178,7 +178,7 @@ fn moves_of_pool(scope: &Scope<'_, '_>) -> Vec<Move> {
 }
 
 /// The reference names a group and a kind since v1, and no version.
-fn class_reference(scope: &Scope<'_, '_>, field: FieldPath) -> Option<Move> {
+fn class_reference(scope: &Scope<'_>, field: FieldPath) -> Option<Move> {
     let reference = scope.object.json.pointer("/spec/template/spec/nodeClassRef")?;
     let text = |key: &str| reference.get(key).and_then(Value::as_str);
     let version = text("apiVersion");
@@ -186,7 +186,8 @@ fn class_reference(scope: &Scope<'_, '_>, field: FieldPath) -> Option<Move> {
         return None;
     }
     // Where the class is among the objects that are known, it says what it is.
-    let class = text("name").and_then(|name| scope.context.node_classes.get(name)).copied();
+    let class =
+        text("name").and_then(|name| scope.context.node_classes.get(name)).map(String::as_str);
     let kind = text("kind").or(class);
     let of_version = version.and_then(|version| Some(version.split_once('/')?.0));
     let of_kind = kind.filter(|kind| *kind == "EC2NodeClass").map(|_| AWS);

@@ -27,7 +27,7 @@ pub(crate) static OUTSIDE_RANGE: Rule = Rule {
     safe_fix: None,
 };
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Ok(spec) = &view.lowered else { return };
     let mut found = Vec::new();
     for range in Context::in_namespace(&scope.context.limit_ranges, view.namespace) {

@@ -76,7 +76,7 @@ const GAUGES: [&str; 14] = [
     "DCGM_FI_PROF_DRAM_ACTIVE",
 ];
 
-pub(crate) fn check(scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(scope: &mut Scope<'_>) {
     let mut found = Vec::new();
     walk(&scope.object.json, FieldPath::root(), scope.context.read, &mut found);
     scope.found.extend(found);

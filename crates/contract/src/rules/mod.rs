@@ -116,20 +116,20 @@ impl Breach {
 }
 
 /// What rules look at besides the object itself.
-pub(crate) struct Scope<'c, 'a> {
+pub(crate) struct Scope<'c> {
     pub(crate) object: &'c Object,
-    pub(crate) context: &'c Context<'a>,
+    pub(crate) context: &'c Context,
     pub(crate) settings: &'c Settings,
     pub(crate) found: Vec<Breach>,
 }
 
-impl Scope<'_, '_> {
+impl Scope<'_> {
     pub(crate) fn add(&mut self, breach: Breach) {
         self.found.push(breach);
     }
 }
 
-const OF_PODS: &[fn(&PodView<'_>, &mut Scope<'_, '_>)] = &[
+const OF_PODS: &[fn(&PodView<'_>, &mut Scope<'_>)] = &[
     valid::check_pod,
     requests::check,
     pinning::check,
@@ -156,7 +156,7 @@ fn is_patch(workload: &Workload) -> bool {
 }
 
 /// Checks all rules on one object.
-pub(crate) fn check(scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(scope: &mut Scope<'_>) {
     let object = scope.object;
     match &object.what {
         What::Workload(workload) if is_patch(workload) => {}

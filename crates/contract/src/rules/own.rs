@@ -91,7 +91,7 @@ pub(crate) fn spared(object: &Object) -> Vec<&'static Rule> {
     ignore_text(object).map(|text| suppress::read(text).rules).unwrap_or_default()
 }
 
-pub(crate) fn check(scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(scope: &mut Scope<'_>) {
     let field = FieldPath::root().key("metadata").key("annotations").key(IGNORE);
     let said = ignore_text(scope.object).map(suppress::read).unwrap_or_default();
     for problem in said.problems {
@@ -99,7 +99,7 @@ pub(crate) fn check(scope: &mut Scope<'_, '_>) {
     }
 }
 
-pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     if let Err(error) = &view.lowered
         && error.field.contains(PREFIX)
     {
@@ -119,7 +119,7 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     check_gang(view, scope);
 }
 
-fn check_keys(metadata: &ObjectMeta, path: &FieldPath, scope: &mut Scope<'_, '_>) {
+fn check_keys(metadata: &ObjectMeta, path: &FieldPath, scope: &mut Scope<'_>) {
     let at = |list: &str, key: &str| path.clone().key("metadata").key(list).key(key);
     let lists = [
         ("labels", "annotation", &metadata.labels, &LABELS[..], &ANNOTATIONS[..]),
@@ -146,7 +146,7 @@ fn check_keys(metadata: &ObjectMeta, path: &FieldPath, scope: &mut Scope<'_, '_>
 }
 
 /// Keys that stand on the workload and not on its pods.
-fn check_level(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_level(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Some(own) = metadata(&scope.object.json) else { return };
     let pods = &view.template.metadata;
     for (list, given, of_pods) in [
@@ -164,13 +164,13 @@ fn check_level(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_gang(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_gang(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let label = |key: &str| label_of(&view.template.metadata, key);
     let Some((name, size)) = label(GANG).zip(label(GANG_SIZE)) else { return };
-    let Some(gang) = scope.context.gangs.get(&(view.namespace, name)) else { return };
+    let Some(gang) = scope.context.gang(view.namespace, name) else { return };
     let field = view.label_field(GANG_SIZE);
     if gang.sizes.len() > 1 {
-        let sizes: Vec<&str> = gang.sizes.iter().copied().collect();
+        let sizes: Vec<&str> = gang.sizes.iter().map(String::as_str).collect();
         let message = format!("the pods of gang {name:?} state sizes {}", sizes.join(" and "));
         scope.add(Breach::new(&BROKEN_GANG, field, message));
         return;

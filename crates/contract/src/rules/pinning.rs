@@ -37,7 +37,7 @@ pub(crate) static CPU_NOT_WHOLE: Rule = Rule {
     safe_fix: None,
 };
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     // Agents on every node watch GPUs rather than compute on them.
     if view.gpus.is_empty() || view.work == crate::view::Work::System {
         return;

@@ -78,7 +78,7 @@ pub(crate) static SPREAD_KEY_UNKNOWN: Rule = Rule {
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const AFFINITY: &str = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     check_pinned(view, scope);
     check_scheduler(view, scope);
     let Ok(spec) = &view.lowered else { return };
@@ -93,7 +93,7 @@ fn is_placed(view: &PodView<'_>) -> bool {
         && (metadata.uid.is_some() || metadata.owner_references.is_some())
 }
 
-fn check_pinned(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_pinned(view: &PodView<'_>, scope: &mut Scope<'_>) {
     if view.work == Work::System || is_placed(view) {
         return;
     }
@@ -109,7 +109,7 @@ fn check_pinned(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_scheduler(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_scheduler(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Some(name) = view.template.spec.scheduler_name.as_deref() else { return };
     if !name.is_empty() && !scope.settings.schedulers.contains(name) {
         let known: Vec<&str> = scope.settings.schedulers.iter().map(String::as_str).collect();
@@ -123,7 +123,7 @@ fn check_scheduler(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
+fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
     let pools = &scope.context.pools;
     let asks = !spec.node_selector.is_empty() || spec.node_affinity.required.is_some();
     if pools.is_empty() || !asks || pools.iter().any(|pool| pool.is_selected(spec)) {
@@ -159,7 +159,7 @@ fn lone_label<'s>(pools: &[Pool], spec: &'s PodSpec) -> Option<(&'s str, &'s str
 fn known(pools: &[Pool]) -> String {
     let growing: Vec<&str> =
         pools.iter().filter(|pool| pool.grows).map(|pool| pool.name.as_str()).collect();
-    let nodes = pools.len() - growing.len();
+    let nodes: usize = pools.iter().filter(|pool| !pool.grows).map(Pool::count).sum();
     let mut parts: Vec<String> = growing.iter().take(3).map(|name| (*name).to_owned()).collect();
     if growing.len() > 3 {
         parts.push(format!("{} more node pools", growing.len() - 3));
@@ -172,7 +172,7 @@ fn known(pools: &[Pool]) -> String {
     parts.join(", ")
 }
 
-fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
+fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
     let nodes = || scope.context.pools.iter().filter(|pool| !pool.grows);
     let grows = scope.context.pools.iter().any(|pool| pool.grows);
     let mut found = Vec::new();
@@ -189,7 +189,7 @@ fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
         let hard = constraint.unsatisfiable == Unsatisfiable::DoNotSchedule;
         let mut matching = nodes().filter(|pool| pool.is_selected(spec)).peekable();
         let some = matching.peek().is_some();
-        if hard && some && !grows && !matching.any(|pool| pool.node.labels.get(key).is_some()) {
+        if hard && some && !grows && !matching.any(|pool| pool.has(key)) {
             let message = format!("no matching node has the label {key}");
             found.push(Breach::new(&SPREAD_KEY_UNKNOWN, field("topologyKey"), message));
         }

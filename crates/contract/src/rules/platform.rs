@@ -53,7 +53,7 @@ pub(crate) static SILENT_SLICES: Rule = Rule {
 /// Tags that are moved from image to image.
 const MOVING_TAGS: [&str; 7] = ["latest", "stable", "main", "master", "nightly", "edge", "dev"];
 
-pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     for container in &view.containers {
         let image = container.spec.image.as_deref().unwrap_or_default();
         let message = match tag(image) {
@@ -85,7 +85,7 @@ fn tag(image: &str) -> Tag<'_> {
     name.split_once(':').map_or(Tag::None, |(_, tag)| Tag::Is(tag))
 }
 
-pub(crate) fn check(scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(scope: &mut Scope<'_>) {
     check_taints(scope);
     if scope.object.is("", "ConfigMap") {
         for one in sharing::of_config_map(scope.object, scope.context.read) {
@@ -101,7 +101,7 @@ pub(crate) fn check(scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_taints(scope: &mut Scope<'_, '_>) {
+fn check_taints(scope: &mut Scope<'_>) {
     let Some(pool) = Pool::of(scope.object) else { return };
     if pool.node.taints.iter().any(|taint| taint.effect.is_hard()) {
         return;

@@ -51,7 +51,7 @@ pub(crate) static SHORT_GRACE: Rule = Rule {
 
 const DEFAULT_GRACE_S: i64 = 30;
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     for container in &view.containers {
         check_grace(container, view, scope);
     }
@@ -84,7 +84,7 @@ fn patience_s(probe: &core::Probe) -> i64 {
     delay.saturating_add(period.saturating_mul(failures))
 }
 
-fn check_start(container: &ContainerView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_start(container: &ContainerView<'_>, scope: &mut Scope<'_>) {
     let load_s = i64::from(scope.settings.model_load_seconds);
     let (probe, name) = match (&container.spec.startup_probe, &container.spec.liveness_probe) {
         (Some(probe), _) => (probe, "startupProbe"),
@@ -102,7 +102,7 @@ fn check_start(container: &ContainerView<'_>, scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_grace(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_grace(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut Scope<'_>) {
     let hook = container.spec.lifecycle.as_ref().and_then(|cycle| cycle.pre_stop.as_ref());
     let Some(hook_s) = hook.and_then(sleep_s) else { return };
     let grace_s = view.template.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);

@@ -53,7 +53,7 @@ pub(crate) static EXCEEDED: Rule = Rule {
     safe_fix: None,
 };
 
-pub(crate) fn check(quota: &core::ResourceQuota, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(quota: &core::ResourceQuota, scope: &mut Scope<'_>) {
     let Some(hard) = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()) else { return };
     let field = |key: &str| FieldPath::root().key("spec").key("hard").key(key);
     for resource in ["cpu", "memory"] {
@@ -79,7 +79,7 @@ pub(crate) fn check(quota: &core::ResourceQuota, scope: &mut Scope<'_, '_>) {
     }
 }
 
-pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Ok(spec) = &view.lowered else { return };
     let asked = spec.pod.total_requests(PodLevelResources::Honoured);
     let mut found = Vec::new();

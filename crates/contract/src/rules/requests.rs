@@ -54,7 +54,7 @@ pub(crate) static GPU_MIXED: Rule = Rule {
     safe_fix: None,
 };
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let mut kinds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for ask in &view.gpus {
         check_amounts(&ask.container, ask.resource, scope);
@@ -72,7 +72,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_amounts(container: &ContainerView<'_>, resource: &str, scope: &mut Scope<'_, '_>) {
+fn check_amounts(container: &ContainerView<'_>, resource: &str, scope: &mut Scope<'_>) {
     let (request, limit) = (container.request(resource), container.limit(resource));
     let number = |text: &Text| Quantity::parse(&text.0).ok();
     for (list, text) in [("limits", limit), ("requests", request)] {

@@ -63,7 +63,7 @@ const PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
 const CAP: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MPS_DIRECTORY: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     if !view.serves_on_gpus() {
         return;
     }
@@ -80,7 +80,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
     }
 }
 
-fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
+fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
     let Some((_, selector)) = &view.template.selector else { return };
     let apart = &spec.pod_affinity;
     let several = view.copies().is_some_and(|copies| copies > 1);
@@ -106,7 +106,7 @@ fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_, '_>) {
     scope.add(breach);
 }
 
-fn check_single(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_single(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let kind = view.workload.kind;
     let scalable = matches!(kind, WorkloadKind::Deployment | WorkloadKind::StatefulSet);
     if !scalable
@@ -130,7 +130,7 @@ fn unbounded(
     view: &PodView<'_>,
     spec: &PodSpec,
     ask: &GpuAsk<'_>,
-    context: &Context<'_>,
+    context: &Context,
 ) -> Option<String> {
     let cap = ask.container.env(CAP).map(|(_, value)| value.parse::<f64>().unwrap_or(100.0));
     let capped = cap.is_some_and(|percent| percent < 100.0);
@@ -163,7 +163,7 @@ fn runs_own_mps(view: &PodView<'_>, ask: &GpuAsk<'_>) -> bool {
 
 /// How the resource is shared: `None` if it is not, as far as known; inside, `None` if that it is
 /// shared is all that is known.
-fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context<'_>) -> Option<Option<Method>> {
+fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context) -> Option<Option<Method>> {
     let wanted = |key: &str| spec.node_selector.get(key).map(AsRef::as_ref);
     match wanted(SHARING_LABEL) {
         Some("time-slicing") => return Some(Some(Method::TimeSlicing)),

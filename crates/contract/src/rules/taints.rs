@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{Breach, Scope};
 use crate::finding::Fix;
+use crate::pool::Pool;
 use crate::rule::{Rule, Severity, Topic};
 use crate::settings::Settings;
 use crate::view::{PodView, Work};
@@ -71,7 +72,7 @@ const GPU_AGENTS: [&str; 11] = [
 /// Words in keys and values of taints that mean GPUs.
 const GPU_WORDS: [&str; 4] = ["gpu", "accelerator", "nvidia.com", "amd.com"];
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     // A pod that names its node has been placed; what tolerations it had then no longer matters.
     if view.template.spec.node_name.is_some() {
         return;
@@ -109,7 +110,7 @@ fn means_gpus(toleration: &core::Toleration, settings: &Settings) -> bool {
         || GPU_WORDS.iter().any(|word| key.contains(word) || value.contains(word))
 }
 
-fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Ok(spec) = &view.lowered else { return };
     let has_them = |name: &str| scope.settings.is_gpu(name);
     let offering = scope.context.pools.iter().filter(|pool| {
@@ -120,8 +121,8 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
             .any(|(name, amount)| has_them(name.as_str()) && amount.sign() > 0);
         (pool.grows || gpus) && pool.is_selected(spec)
     });
-    let refusals: Vec<Option<(&str, &Taint)>> =
-        offering.map(|pool| Some((pool.name.as_str(), pool.refusal(spec)?))).collect();
+    let refusals: Vec<Option<(&Pool, &Taint)>> =
+        offering.map(|pool| Some((pool, pool.refusal(spec)?))).collect();
     let (key, effect, message) = match refusals.iter().copied().collect::<Option<Vec<_>>>() {
         // Nothing is known of the nodes that it may go to: what everybody does is expected.
         Some(all) if all.is_empty() => {
@@ -138,11 +139,12 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
         Some(all) => {
             let Some((pool, taint)) = all.first() else { return };
             let key = &taint.key;
-            let message = match all.len() {
-                1 => format!("asks for GPUs, but does not tolerate {key} of {pool}"),
+            let (name, count) = (&pool.name, all.iter().map(|(pool, _)| pool.count()).sum());
+            let message = match count {
+                1_usize => format!("asks for GPUs, but does not tolerate {key} of {name}"),
                 count => format!(
                     "asks for GPUs, but does not tolerate the taints of the {count} nodes and pools \
-                     that it selects, such as {key} of {pool}"
+                     that it selects, such as {key} of {name}"
                 ),
             };
             let hard = matches!(taint.effect, berth_model::taint::Effect::NoExecute);

@@ -37,7 +37,7 @@ pub(crate) static NO_COST_CENTER: Rule = Rule {
     ),
 };
 
-pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     // The platform's own agents are overhead, which is shared out as such.
     if !view.uses_gpus() || view.work == Work::System {
         return;

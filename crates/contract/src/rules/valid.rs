@@ -26,7 +26,7 @@ pub(crate) static INVALID: Rule = Rule {
     safe_fix: None,
 };
 
-pub(crate) fn check_workload(workload: &Workload, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_workload(workload: &Workload, scope: &mut Scope<'_>) {
     for template in &workload.templates {
         let Some((field, selector)) = &template.selector else { continue };
         // Kustomize fills in what is left out, and kubectl complains of what stays so.
@@ -44,7 +44,7 @@ pub(crate) fn check_workload(workload: &Workload, scope: &mut Scope<'_, '_>) {
     }
 }
 
-pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_, '_>) {
+pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     if let Err(error) = &view.lowered {
         // Berth's own annotations have a rule of their own.
         if !error.field.contains("berth.dev/") && error.field != "metadata.name" {

@@ -14,6 +14,7 @@ use tracing::warn;
 use super::claims::extended;
 use super::requests;
 use crate::lease::PodRef;
+use crate::watch::SchedulerNames;
 
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -105,7 +106,15 @@ fn may_have_extended_claims(pod: &core::Pod) -> bool {
 }
 
 /// Every pod of ours that has no node.
-pub(crate) async fn waiting(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
+pub(crate) async fn waiting(client: &Client, names: &SchedulerNames) -> Vec<PodRef> {
+    let mut found = Vec::new();
+    for name in names.iter() {
+        found.append(&mut waiting_for(client, name).await);
+    }
+    found
+}
+
+async fn waiting_for(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
     let api: Api<core::Pod> = Api::all(client.clone());
     let selector = format!("spec.nodeName=,spec.schedulerName={scheduler_name}");
     let mut found = Vec::new();

@@ -8,15 +8,20 @@ use serde_json::{Value, json};
 use crate::core::{BindOrder, EventNote, Eviction, Told};
 use crate::lease::PodRef;
 use crate::placement::PLACEMENT;
+use crate::standings::Standing;
 
 /// Who says so, in events and field managers.
 const MANAGER: &str = "berth";
 
 const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The longest note that an event can have.
 const NOTE_MAX_BYTES: usize = 1_024;
+
+/// So much of a pod's name is in the name of an event about it.
+const NAME_MAX_BYTES: usize = 230;
 
 fn request(method: http::Method, path: String, kind: &str, body: &Value) -> http::Request<Vec<u8>> {
     let mut request = http::Request::new(body.to_string().into_bytes());
@@ -121,6 +126,13 @@ pub(super) fn status(told: &Told) -> Option<http::Request<Vec<u8>>> {
     Some(request(http::Method::PATCH, path, STRATEGIC, &body))
 }
 
+/// The status of an object of ours.
+pub(super) fn standing(standing: &Standing) -> http::Request<Vec<u8>> {
+    let Standing { plural, name, status } = standing;
+    let path = format!("/apis/berth.dev/v1alpha1/{plural}/{name}/status?fieldManager={MANAGER}");
+    request(http::Method::PATCH, path, MERGE, &json!({ "status": status }))
+}
+
 /// A touch that changes nothing but the pod's resource version.
 pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
     let annotations = json!({ "berth.dev/fenced-by": by });
@@ -163,11 +175,15 @@ fn recorded(
     identity: &str,
 ) -> http::Request<Vec<u8>> {
     let cut = note.floor_char_boundary(NOTE_MAX_BYTES);
+    let now = Timestamp::now();
+    // As client-go names them; pods' names are ASCII.
+    let stem = pod.name.get(..pod.name.len().min(NAME_MAX_BYTES)).unwrap_or_default();
+    let name = format!("{}.{:x}", stem.trim_end_matches(['.', '-']), now.as_nanosecond());
     let body = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": { "generateName": format!("{}.", pod.name), "namespace": pod.namespace },
-        "eventTime": format!("{:.6}", Timestamp::now()),
+        "metadata": { "name": name, "namespace": pod.namespace },
+        "eventTime": format!("{now:.6}"),
         "reportingController": MANAGER,
         "reportingInstance": identity,
         "type": kind,

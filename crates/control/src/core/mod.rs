@@ -14,7 +14,7 @@ mod pods;
 mod refusals;
 mod telling;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Decision, Disbanding, GangBinding, Preempting, Reserving};
@@ -27,6 +27,7 @@ use berth_model::spec::{Phase, PodObject};
 pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
 pub use self::evictions::EvictOutcome;
+pub use self::pods::Residents;
 pub use self::telling::{HELD, UNSCHEDULABLE};
 
 use self::bindings::{Bindings, Verdict};
@@ -77,6 +78,10 @@ impl Default for Settings {
 
 /// Something the cluster says.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box for each would cost more"
+)]
 pub enum News {
     /// A pod is as seen.
     Pod(Box<SeenPod>),
@@ -414,9 +419,9 @@ impl Core {
         effects
     }
 
-    /// The pods that are on a node, by namespace and name.
-    pub fn names_on(&self, node: &str) -> BTreeSet<(Arc<str>, Arc<str>)> {
-        self.pods.names_on(node)
+    /// The pods that are on a node.
+    pub fn residents(&self, node: &str) -> Residents {
+        self.pods.residents(node)
     }
 
     /// When there is something to do even if nothing happens.

@@ -109,9 +109,12 @@ pub enum Denial {
 #[derive(Clone)]
 pub struct Access(Arc<Reviews>);
 
+/// When somebody with this token asked for that, and what the answer was.
+type Remembered = HashMap<(String, Attributes), (Instant, Result<(), Denial>)>;
+
 struct Reviews {
     client: kube::Client,
-    remembered: Mutex<HashMap<(String, Attributes), (Instant, Result<(), Denial>)>>,
+    remembered: Mutex<Remembered>,
     turns: Semaphore,
 }
 

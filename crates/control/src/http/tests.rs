@@ -146,9 +146,10 @@ async fn an_engine_that_is_silent_is_not_waited_for() {
     world.site.access = Access::new(kube::Client::new(
         tower::service_fn(|request: Request<kube::client::Body>| async move {
             let is_token = request.uri().path().ends_with("/tokenreviews");
-            let status = match is_token {
-                true => json!({ "authenticated": true, "user": { "username": "u" } }),
-                false => json!({ "allowed": true }),
+            let status = if is_token {
+                json!({ "authenticated": true, "user": { "username": "u" } })
+            } else {
+                json!({ "allowed": true })
             };
             let answer = axum::Json(json!({ "spec": { "token": "" }, "status": status }));
             Ok::<_, std::convert::Infallible>(answer.into_response())

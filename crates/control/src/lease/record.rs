@@ -110,9 +110,10 @@ impl LeaseView {
         let mut lease = self.0.clone();
         lease.spec.get_or_insert_default().renew_time = Some(MicroTime(now));
         let annotations = lease.metadata.annotations.get_or_insert_default();
-        match binding.is_empty() {
-            true => annotations.remove(BINDING),
-            false => annotations.insert(BINDING.to_owned(), write_names(binding)),
+        if binding.is_empty() {
+            annotations.remove(BINDING)
+        } else {
+            annotations.insert(BINDING.to_owned(), write_names(binding))
         };
         lease
     }
@@ -131,9 +132,10 @@ fn seconds_of(ms: u64) -> i32 {
     i32::try_from(ms.div_ceil(1_000)).unwrap_or(i32::MAX)
 }
 
-fn read_names(
-    text: &str,
-) -> Result<BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<str>>>, serde_json::Error> {
+/// By namespace and uid, names.
+type ByUid = BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<str>>>;
+
+fn read_names(text: &str) -> Result<ByUid, serde_json::Error> {
     type Names = BTreeMap<String, BTreeMap<String, String>>;
     let names: Names = serde_json::from_str(text)?;
     let shared = |(uid, name): (String, String)| (Arc::from(uid), Arc::from(name));

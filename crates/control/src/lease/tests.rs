@@ -52,10 +52,7 @@ async fn serve(request: Request<Body>, server: Shared) -> Response<Full<bytes::B
     }
     let body = request.into_body().collect().await.unwrap().to_bytes();
     sleep(Duration::from_millis(5)).await;
-    let fate = match method == Method::GET {
-        true => None,
-        false => server.lock().unwrap().fates.pop_front(),
-    };
+    let fate = if method == Method::GET { None } else { server.lock().unwrap().fates.pop_front() };
     match fate {
         Some(Fate::Lost) => std::future::pending().await,
         Some(Fate::Refused) => return failure(StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),

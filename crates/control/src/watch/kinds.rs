@@ -2,12 +2,15 @@
 //!
 //! Owns which kinds there are, and what an object of each is told as. Must not know how watches work.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use berth_api::crd;
 use berth_api::gang;
 use berth_api::topology::NodeResourceTopology;
 use berth_api::{Lower, LowerError};
 use berth_engine::event::Event;
+use berth_model::resource::ResourceName;
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
@@ -16,14 +19,14 @@ use k8s_openapi::api::scheduling::{v1 as scheduling, v1alpha2};
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::core::{Condition, News, SeenPod};
 use crate::metrics::Metrics;
-use crate::placement;
 
+use super::SchedulerNames;
+use super::guard::Guarded;
 use super::{Seen, Sink, Telling, Watches, follow, other};
 
 /// What a kubelet's message begins with when it does not let a pod start.
@@ -47,9 +50,8 @@ fn version(meta: &ObjectMeta) -> u64 {
 }
 
 /// A pod as the core wants it.
-pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod, String> {
-    let mut object = pod.lower().map_err(|error| error.to_string())?;
-    object.gpu_grant = placement::grant(&pod.metadata);
+pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
+    let object = pod.lower().map_err(|error| error.to_string())?;
     let status = pod.status.as_ref();
     let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
     let message = status.and_then(|status| status.message.as_deref()).unwrap_or_default();
@@ -65,7 +67,8 @@ pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod,
         .next();
     let version = version(&pod.metadata);
     let spec = pod.spec.as_ref();
-    let ours = spec.and_then(|spec| spec.scheduler_name.as_deref()) == Some(scheduler_name);
+    let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    let ours = scheduler.is_some_and(|scheduler| names.iter().any(|name| **name == *scheduler));
     Ok(SeenPod { object, version, ours, refused, condition })
 }
 
@@ -73,7 +76,7 @@ pub(super) fn seen_pod(pod: &core::Pod, scheduler_name: &str) -> Result<SeenPod,
 /// decided.
 pub fn follow_all(
     client: &Client,
-    scheduler_name: &str,
+    names: &SchedulerNames,
     sink: &Sink,
     metrics: &Metrics,
 ) -> (Watches, Vec<&'static str>) {
@@ -84,10 +87,10 @@ pub fn follow_all(
         watches: Watches::new(),
         kinds: Vec::new(),
     };
-    let scheduler_name: Arc<str> = scheduler_name.into();
+    let names = names.clone();
     all.add::<core::Pod>(
         "Pod",
-        move |pod| Ok(Some(Seen::News(News::Pod(Box::new(seen_pod(&pod, &scheduler_name)?))))),
+        move |pod| Ok(Some(Seen::News(News::Pod(Box::new(seen_pod(&pod, &names)?))))),
         |meta| Seen::News(News::PodGone(text(meta.uid.as_ref()))),
     );
     all.add::<core::Node>(
@@ -103,6 +106,7 @@ pub fn follow_all(
     all.policies();
     all.storage();
     all.devices();
+    all.own();
     (all.watches, all.kinds)
 }
 
@@ -119,7 +123,7 @@ impl Following {
         &mut self,
         kind: &'static str,
         here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
-        gone: fn(&ObjectMeta) -> Seen,
+        gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
     ) where
         K: Resource<DynamicType = ()>
             + Clone
@@ -129,8 +133,8 @@ impl Following {
             + Sync
             + 'static,
     {
-        let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
-        let telling = Telling { kind, here: Box::new(here), gone };
+        let api: Api<Guarded<K>> = Api::all(self.client.clone());
+        let telling = Telling { kind, here: Box::new(here), gone: Box::new(gone) };
         self.kinds.push(kind);
         self.watches.spawn(follow(api, telling, self.sink.clone(), self.metrics.clone()));
     }
@@ -140,7 +144,7 @@ impl Following {
         &mut self,
         kind: &'static str,
         here: fn(K::Model) -> Event,
-        gone: fn(&ObjectMeta) -> Seen,
+        gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
     ) where
         K: Resource<DynamicType = ()>
             + Clone
@@ -248,5 +252,32 @@ impl Following {
             let (namespace, name) = full(meta);
             other(Event::DeviceClaimGone(namespace, name))
         });
+    }
+
+    /// Berth's own kinds.
+    fn own(&mut self) {
+        self.simple::<crd::Team>("Team", Event::Team, |meta| other(Event::TeamGone(name(meta))));
+        self.simple::<crd::Headroom>("Headroom", Event::Headroom, |meta| {
+            other(Event::HeadroomGone(name(meta)))
+        });
+        self.simple::<crd::Pool>("Pool", Event::Pool, |meta| other(Event::PoolGone(name(meta))));
+        // Which resource an object is about is not in its name.
+        let about: Arc<Mutex<HashMap<Arc<str>, ResourceName>>> = Arc::default();
+        let known = about.clone();
+        self.add::<crd::Accelerator>(
+            "Accelerator",
+            move |accelerator| {
+                let lowered = accelerator.lower().map_err(|error| error.to_string())?;
+                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                known.insert(name(&accelerator.metadata), lowered.resource.clone());
+                Ok(Some(other(Event::Accelerator(lowered))))
+            },
+            move |meta| {
+                let mut about = about.lock().unwrap_or_else(PoisonError::into_inner);
+                let resource = about.remove(&name(meta));
+                let resource = resource.unwrap_or_else(|| ResourceName::new(""));
+                other(Event::AcceleratorGone(resource))
+            },
+        );
     }
 }

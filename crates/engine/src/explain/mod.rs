@@ -23,7 +23,7 @@ pub use self::data::{
     Miss, Offered, Others, Part, PartKind, PartUse, PodName, Preference, Remedy, Shortage, Why,
 };
 pub use self::relax::Relaxation;
-pub use self::render::{remedy as render_remedy, render};
+pub use self::render::{group as render_group, remedy as render_remedy, render};
 
 use self::cause::pod_name;
 use self::group::{Grouping, Row, groups};

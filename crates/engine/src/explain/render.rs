@@ -238,7 +238,8 @@ fn waiting(
     format!("{head}{reasons}{nearest}{remedies}")
 }
 
-fn group(group: &Group) -> String {
+/// Nodes that will not do, and why.
+pub fn group(group: &Group) -> String {
     let who = match (group.nodes, group.examples.first()) {
         (1, Some(node)) => format!("Node {}", name(node)),
         (nodes, _) => count(nodes, "node"),

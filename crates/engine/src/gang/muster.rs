@@ -82,7 +82,7 @@ impl Engine {
 
     /// The gang a pod is in, if gangs are looked at.
     #[inline]
-    pub(super) fn gang_minded(&self, at: PodIx) -> Option<FullName> {
+    pub(crate) fn gang_minded(&self, at: PodIx) -> Option<FullName> {
         if self.state.gangs.is_empty() || !self.minds_gangs() {
             return None;
         }

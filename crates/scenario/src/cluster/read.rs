@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use berth_api::topology::NodeResourceTopology;
 use berth_api::{FieldPath, Lower, LowerError};
 use berth_engine::event::Event;
-use berth_inside::{Teller, field_of, marked};
+use berth_inside::{Inside, Teller, field_of, marked};
 use berth_manifest::karpenter::NodePool;
 use berth_manifest::{Document, Object, Problem, object};
 use berth_model::policy::Pool;
 use berth_model::quantity::Quantity;
 use berth_model::resource::ResourceName;
-use berth_model::spec::Phase;
+use berth_model::spec::{Phase, PodObject};
 use berth_model::taint::{Effect, Taint};
 use berth_model::workload::pool_of;
 use berth_sim::experiment::Sharing;
@@ -42,21 +42,47 @@ pub struct Objects(pub Vec<Read>);
 /// Kind with its group, namespace and name.
 type Identity = (String, String, String);
 
+/// What to do about something wrong: go on, or not.
+type OnWrong<'a> = &'a mut dyn FnMut(Problem) -> Result<(), Problem>;
+
 impl Objects {
     /// Decodes documents, and checks that no object is there twice and that none owns itself.
     pub fn new(documents: Vec<Document>) -> Result<Self, Problem> {
+        Self::decode(documents, &mut Err)
+    }
+
+    /// The same, but what is wrong is left out and told of: one bad object of a cluster that runs must
+    /// not keep all others from being seen.
+    pub fn sound(documents: Vec<Document>) -> (Self, Vec<Problem>) {
+        let mut wrong = Vec::new();
+        let note = &mut |problem| {
+            wrong.push(problem);
+            Ok(())
+        };
+        let objects = Self::decode(documents, note).unwrap_or_default();
+        (objects, wrong)
+    }
+
+    fn decode(documents: Vec<Document>, on_wrong: OnWrong<'_>) -> Result<Self, Problem> {
         let mut known: BTreeMap<Identity, usize> = BTreeMap::new();
         let mut read = Vec::with_capacity(documents.len());
         for document in documents {
-            if let Some(identity) = identity(&document)
-                && let Some(first) = known.insert(identity, read.len())
-            {
-                return Err(twice(&document, read.get(first)));
+            let identity = identity(&document);
+            if let Some(first) = identity.as_ref().and_then(|identity| known.get(identity)) {
+                on_wrong(twice(&document, read.get(*first)))?;
+                continue;
             }
-            let object = object(&document)?;
-            read.push(Read { document, object });
+            match object(&document) {
+                Ok(object) => {
+                    known.extend(identity.map(|identity| (identity, read.len())));
+                    read.push(Read { document, object });
+                }
+                Err(problem) => on_wrong(problem)?,
+            }
         }
-        check_owners(&read, &known)?;
+        if let Err(problem) = check_owners(&read, &known) {
+            on_wrong(problem)?;
+        }
         Ok(Self(read))
     }
 }
@@ -151,6 +177,20 @@ pub fn read(objects: &Objects) -> Result<Cluster, Problem> {
     Ok(cluster)
 }
 
+/// The cluster that these objects are, without those that cannot be, which are told of. A node whose
+/// inside cannot be as it says is a node of unknown inside.
+pub fn read_sound(objects: &Objects) -> (Cluster, Vec<Problem>) {
+    let mut cluster = Cluster::default();
+    let mut wrong = Vec::new();
+    let note = &mut |problem| {
+        wrong.push(problem);
+        Ok(())
+    };
+    // Nothing is refused where everything wrong is noted.
+    let _ = cluster.add_each(objects, true, note);
+    (cluster, wrong)
+}
+
 fn lowered<T: Lower>(document: &Document, object: &T) -> Result<T::Model, Problem> {
     object.lower().map_err(|error| problem_of(document, &error))
 }
@@ -176,6 +216,15 @@ impl Cluster {
     /// Adds what objects say; what was there under the same name is replaced. Pods are only added
     /// if `with_pods`: those of manifests are still to come.
     pub fn add(&mut self, objects: &Objects, with_pods: bool) -> Result<(), Problem> {
+        self.add_each(objects, with_pods, &mut Err)
+    }
+
+    fn add_each(
+        &mut self,
+        objects: &Objects,
+        with_pods: bool,
+        on_wrong: OnWrong<'_>,
+    ) -> Result<(), Problem> {
         let mut topologies: BTreeMap<&str, (&Document, &NodeResourceTopology)> = BTreeMap::new();
         for Read { document, object } in &objects.0 {
             if let Object::NodeResourceTopology(topology) = object {
@@ -188,30 +237,45 @@ impl Cluster {
             match object {
                 Object::Node(node) => {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
-                    let node = cluster_node(document, node, topologies.get(name).copied())?;
-                    let name = node.node.name.clone();
-                    put(&mut self.nodes, node, |one| one.node.name == name);
-                }
-                Object::Pod(pod) if with_pods => {
-                    let pod = lowered(document, pod.as_ref())?;
-                    if pod.phase != Phase::Finished {
-                        let seen_ms = pod.created_at_ms.max(pod.started_at_ms.unwrap_or(0));
-                        self.now_ms = self.now_ms.max(seen_ms);
-                        self.pods.push(pod);
+                    let topology = topologies.get(name).copied();
+                    match cluster_node(document, node, topology, on_wrong) {
+                        Ok(node) => {
+                            let name = node.node.name.clone();
+                            put(&mut self.nodes, node, |one| one.node.name == name);
+                        }
+                        Err(problem) => on_wrong(problem)?,
                     }
                 }
+                Object::Pod(pod) if with_pods => match lowered(document, pod.as_ref()) {
+                    Ok(pod) => self.add_pod(pod),
+                    Err(problem) => on_wrong(problem)?,
+                },
                 Object::NodePool(pool) => pools.push(pool.as_ref()),
-                _ => self.add_other(document, object)?,
+                _ => self.add_other(document, object).or_else(&mut *on_wrong)?,
             }
         }
         self.nodes.sort_by(|one, other| one.node.name.cmp(&other.node.name));
+        // What was written for Berth says more.
+        let own = |pool: &Pool| {
+            objects.0.iter().any(|read| {
+                matches!(read.object, Object::Pool(_)) && read.document.name() == Some(&*pool.name)
+            })
+        };
         for pool in pools {
-            if let Some(pool) = grown(pool, &self.nodes) {
+            if let Some(pool) = grown(pool, &self.nodes).filter(|pool| !own(pool)) {
                 let name = pool.name.clone();
                 put(&mut self.pools, pool, |one| one.name == name);
             }
         }
         Ok(())
+    }
+
+    fn add_pod(&mut self, pod: PodObject) {
+        if pod.phase != Phase::Finished {
+            let seen_ms = pod.created_at_ms.max(pod.started_at_ms.unwrap_or(0));
+            self.now_ms = self.now_ms.max(seen_ms);
+            self.pods.push(pod);
+        }
     }
 
     fn add_other(&mut self, document: &Document, object: &Object) -> Result<(), Problem> {
@@ -258,49 +322,73 @@ impl Cluster {
             Object::StatefulSet(set) => Event::Grouping(lowered(document, set.as_ref())?),
             Object::ReplicationController(one) => Event::Grouping(lowered(document, one.as_ref())?),
             Object::Service(service) => Event::Grouping(lowered(document, service.as_ref())?),
-            Object::PodDisruptionBudget(budget) => {
-                Event::Budget(lowered(document, budget.as_ref())?)
+            Object::Pool(pool) => {
+                let pool = lowered(document, pool.as_ref())?;
+                let name = pool.name.clone();
+                put(&mut self.pools, pool, |one| one.name == name);
+                return Ok(());
             }
-            Object::PersistentVolume(volume) => Event::Volume(lowered(document, volume.as_ref())?),
-            Object::PersistentVolumeClaim(claim) => {
-                Event::Claim(lowered(document, claim.as_ref())?)
-            }
-            Object::StorageClass(class) => Event::StorageClass(lowered(document, class.as_ref())?),
-            Object::CSINode(node) => Event::CsiNode(lowered(document, node.as_ref())?),
-            Object::ResourceSlice(slice) => Event::DeviceSlice(lowered(document, slice.as_ref())?),
-            Object::DeviceClass(class) => Event::DeviceClass(lowered(document, class.as_ref())?),
-            Object::ResourceClaim(claim) => Event::DeviceClaim(lowered(document, claim.as_ref())?),
-            Object::PodGroup(group) => Event::Gang(lowered(document, group.as_ref())?),
-            Object::PodGroupAlpha(group) => Event::Gang(lowered(document, group.as_ref())?),
-            _ => return Ok(()),
+            _ => match plain(document, object)? {
+                Some(event) => event,
+                None => return Ok(()),
+            },
         };
         self.others.push(event);
         Ok(())
     }
 }
 
+/// What the engine is told of kinds that the cluster keeps no list of; `None`: nothing.
+fn plain(document: &Document, object: &Object) -> Result<Option<Event>, Problem> {
+    Ok(Some(match object {
+        Object::PodDisruptionBudget(budget) => Event::Budget(lowered(document, budget.as_ref())?),
+        Object::PersistentVolume(volume) => Event::Volume(lowered(document, volume.as_ref())?),
+        Object::PersistentVolumeClaim(claim) => Event::Claim(lowered(document, claim.as_ref())?),
+        Object::StorageClass(class) => Event::StorageClass(lowered(document, class.as_ref())?),
+        Object::CSINode(node) => Event::CsiNode(lowered(document, node.as_ref())?),
+        Object::CSIDriver(driver) => Event::CsiDriver(lowered(document, driver.as_ref())?),
+        Object::CSIStorageCapacity(capacity) => {
+            Event::StorageCapacity(lowered(document, capacity.as_ref())?)
+        }
+        Object::VolumeAttachment(one) => Event::Attachment(lowered(document, one.as_ref())?),
+        Object::ResourceSlice(slice) => Event::DeviceSlice(lowered(document, slice.as_ref())?),
+        Object::DeviceClass(class) => Event::DeviceClass(lowered(document, class.as_ref())?),
+        Object::ResourceClaim(claim) => Event::DeviceClaim(lowered(document, claim.as_ref())?),
+        Object::Team(team) => Event::Team(lowered(document, team.as_ref())?),
+        Object::Headroom(headroom) => Event::Headroom(lowered(document, headroom.as_ref())?),
+        Object::Accelerator(one) => Event::Accelerator(lowered(document, one.as_ref())?),
+        Object::PodGroup(group) => Event::Gang(lowered(document, group.as_ref())?),
+        Object::PodGroupAlpha(group) => Event::Gang(lowered(document, group.as_ref())?),
+        _ => return Ok(None),
+    }))
+}
+
 fn cluster_node(
     document: &Document,
     node: &core::Node,
     topology: Option<(&Document, &NodeResourceTopology)>,
+    on_wrong: OnWrong<'_>,
 ) -> Result<ClusterNode, Problem> {
     let object = lowered(document, node)?;
     let inside = berth_inside::read(node, &object, topology.map(|(_, topology)| topology));
-    let inside = inside.map_err(|wrong| {
-        let by = match (wrong.by, topology) {
-            (Teller::Topology, Some((by, _))) => by,
-            _ => document,
-        };
-        by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy)
-    })?;
-    let stated = match marked(node, prices::PRICE) {
-        None => None,
-        Some(text) => Some(prices::stated(text).ok_or_else(|| {
-            let message = format!("{text:?} is no price");
-            let field = field_of(node, prices::PRICE);
-            document.problem(field, message).with_remedy("write dollars per hour, such as 32.77")
-        })?),
+    let inside = match inside {
+        Ok(inside) => inside,
+        Err(wrong) => {
+            let by = match (wrong.by, topology) {
+                (Teller::Topology, Some((by, _))) => by,
+                _ => document,
+            };
+            on_wrong(by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy))?;
+            Inside::of_unknown_machine(&object)
+        }
     };
+    let text = marked(node, prices::PRICE);
+    let stated = text.and_then(prices::stated);
+    if let (Some(text), None) = (text, stated) {
+        let message = format!("{text:?} is no price");
+        let problem = document.problem(field_of(node, prices::PRICE), message);
+        on_wrong(problem.with_remedy("write dollars per hour, such as 32.77"))?;
+    }
     // The plugin caps threads and memory of each.
     let sharing = if inside.mps { Sharing::MpsCapped } else { Sharing::default() };
     Ok(ClusterNode { node: object, inside, sharing, stated_microusd_per_hour: stated })

@@ -272,7 +272,7 @@ async fn actor(client: &Client) -> (Actor, mpsc::UnboundedReceiver<Back>) {
     let me = lease::incarnation("test").unwrap();
     let leadership = Elector::new(client.clone(), settings, me).unwrap().acquire().await;
     let (back, backs) = mpsc::unbounded_channel();
-    let names = ("berth".into(), "test".into());
+    let names = (["berth".into()].into(), "test".into());
     (Actor::new(client.clone(), Arc::new(leadership), names, Metrics::new(), back), backs)
 }
 

@@ -1,0 +1,63 @@
+//! The order of things between a decoded object and the store.
+//!
+//! Owns only the order: managers, plugins that change, webhooks that change, what the kind itself
+//! does, validation, plugins and webhooks that only look, quotas. Knows no HTTP and no store.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::webhook::Webhooks;
+use super::{Operation, Request, View, quota};
+use crate::defaults;
+use crate::patch::{self, Write};
+use crate::status::Status;
+use crate::validate;
+
+/// What may be written.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// The object.
+    pub object: Value,
+    /// Quotas with a new `status.used`, to be written with the object.
+    pub quotas: Vec<Value>,
+    /// What to warn about.
+    pub warnings: Vec<String>,
+}
+
+/// Brings a create or an update from a decoded object with its defaults to one that may be stored.
+/// Its uid and creation time are set before. `manager` records who writes; `None` after a patch,
+/// which has recorded that already.
+///
+/// # Errors
+///
+/// With the real server's refusal.
+pub async fn admit<V: View + Sync>(
+    request: &Request<'_>,
+    mut object: Value,
+    manager: Option<&str>,
+    view: &V,
+    webhooks: &Webhooks,
+    now: Timestamp,
+) -> Result<Admitted, Status> {
+    if let Some(field_manager) = manager {
+        let Request { kind, subresource, .. } = *request;
+        let write = Write { kind, subresource, field_manager, now };
+        patch::record(&write, request.old, &mut object);
+    }
+    super::mutate(request, &mut object, view)?;
+    let mut warnings = webhooks.mutate(request, &mut object, view).await?;
+    match (request.operation, request.old) {
+        (Operation::Update, Some(old)) => {
+            defaults::prepare_update(request.kind, request.subresource, old, &mut object);
+            validate::update(request.kind, request.subresource, old, &object)?;
+        }
+        _ => {
+            defaults::prepare_create(request.kind, &mut object);
+            validate::create(request.kind, &object)?;
+        }
+    }
+    super::validate(request, &object, view)?;
+    warnings.extend(webhooks.validate(request, Some(&object), view).await?);
+    let quotas = quota::charge(request, &object, view, now)?;
+    Ok(Admitted { object, quotas, warnings })
+}

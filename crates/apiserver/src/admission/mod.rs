@@ -1,0 +1,125 @@
+//! What stands between a valid request and the store.
+//!
+//! Owns the plugins of the real server that clusters rely on: limit ranges, priorities, tolerations
+//! of pods, quotas and webhooks. Knows other objects only through a [`View`], and writes none: what
+//! is to be written with an object is returned.
+
+mod chain;
+mod limits;
+pub(crate) mod node;
+mod pod;
+mod priority;
+pub mod quota;
+pub mod webhook;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use crate::identity::User;
+pub use chain::{Admitted, admit};
+
+use crate::kinds::{Kind, Resource};
+use crate::status::Status;
+
+/// What admission may look up.
+pub trait View {
+    /// One object. The namespace is empty for kinds that are in none.
+    fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Option<Arc<Value>>;
+
+    /// All objects of a namespace, or of the cluster if the namespace is empty.
+    fn list(&self, resource: &Resource, namespace: &str) -> Vec<Arc<Value>>;
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A new object.
+    Create,
+    /// A change of an object.
+    Update,
+    /// The end of an object.
+    Delete,
+    /// A connection, as of `exec`.
+    Connect,
+}
+
+impl Operation {
+    /// As webhooks name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+/// A request on its way to the store.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The kind of the object.
+    pub kind: &'a Kind,
+    /// What is asked for.
+    pub operation: Operation,
+    /// The namespace; empty for kinds that are in none.
+    pub namespace: &'a str,
+    /// The name, empty where the server is to make one.
+    pub name: &'a str,
+    /// The subresource; empty for the object itself.
+    pub subresource: &'a str,
+    /// Who asks.
+    pub user: &'a User,
+    /// Whether nothing is to be written.
+    pub dry_run: bool,
+    /// The options of the request, as an object such as `CreateOptions`; null for none.
+    pub options: &'a Value,
+    /// The object as it is, for updates and deletions.
+    pub old: Option<&'a Value>,
+}
+
+impl Request<'_> {
+    /// Whether it is about this built-in kind itself.
+    fn is_about(&self, group: &str, plural: &str) -> bool {
+        self.subresource.is_empty() && self.kind.is(group, plural)
+    }
+
+    /// 403, as admission says it.
+    fn forbidden(&self, object: &Value, why: impl std::fmt::Display) -> Status {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let named = [self.name, text("/metadata/name"), text("/metadata/generateName"), "Unknown"];
+        let name = named.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+        Status::forbidden(&self.kind.resource, name, why)
+    }
+}
+
+/// Plugins that change an object, before it is validated. Webhooks come after these.
+///
+/// # Errors
+///
+/// With the real server's refusal.
+pub fn mutate(
+    request: &Request<'_>,
+    object: &mut Value,
+    view: &(impl View + ?Sized),
+) -> Result<(), Status> {
+    limits::mutate(request, object, view)?;
+    priority::mutate(request, object, view)?;
+    pod::mutate(request, object);
+    pod::set_overhead(request, object, view)
+}
+
+/// Plugins that only look, after validation. Quotas come after webhooks: see [`quota::charge`].
+///
+/// # Errors
+///
+/// With the real server's refusal.
+pub fn validate(
+    request: &Request<'_>,
+    object: &Value,
+    view: &(impl View + ?Sized),
+) -> Result<(), Status> {
+    limits::validate(request, object, view)?;
+    priority::validate(request, object, view)
+}

@@ -1,0 +1,182 @@
+//! Who asks: bearer tokens, and the users they stand for.
+//!
+//! Owns the tokens that were given at start and those that the server has made for service
+//! accounts. The latter are random texts that only this server recognises, and only until it ends.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::kinds::Resource;
+use crate::random;
+use crate::status::Status;
+use crate::store::{Store, key_of};
+
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// The uid, where there is one.
+    pub uid: String,
+    /// The groups.
+    pub groups: Vec<String>,
+    /// More that was found out about who asks; an object of lists of texts.
+    pub extra: Value,
+}
+
+/// The group of all who have shown who they are.
+pub const AUTHENTICATED: &str = "system:authenticated";
+/// The group that may do everything.
+pub const MASTERS: &str = "system:masters";
+/// The audience of tokens whose request names none.
+pub const AUDIENCE: &str = "https://kubernetes.default.svc";
+
+/// Tokens that are remembered at once; older ones make room.
+const TOKENS_MAX: usize = 65_536;
+
+/// A token that a client may show.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The secret.
+    pub token: String,
+    /// The user's name.
+    pub user: String,
+    /// The user's groups.
+    pub groups: Vec<String>,
+}
+
+/// A token of a service account.
+#[derive(Clone, Debug)]
+struct Issued {
+    namespace: String,
+    name: String,
+    uid: String,
+    audiences: Vec<String>,
+    expires: Timestamp,
+    order: u64,
+}
+
+/// All tokens the server knows.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    given: HashMap<String, User>,
+    issued: Mutex<HashMap<String, Issued>>,
+}
+
+/// A user that has shown a token.
+#[derive(Clone, Debug)]
+pub(crate) struct Recognised {
+    pub(crate) user: User,
+    pub(crate) audiences: Vec<String>,
+}
+
+impl Tokens {
+    pub(crate) fn new(tokens: &[Token]) -> Self {
+        let given = tokens
+            .iter()
+            .map(|token| {
+                let mut groups = token.groups.clone();
+                groups.push(AUTHENTICATED.to_owned());
+                let user = User {
+                    name: token.user.clone(),
+                    uid: token.user.clone(),
+                    groups,
+                    ..User::default()
+                };
+                (token.token.clone(), user)
+            })
+            .collect();
+        Self { given, issued: Mutex::default() }
+    }
+
+    /// Makes a token for a service account.
+    pub(crate) fn issue(
+        &self,
+        account: &Value,
+        audiences: Vec<String>,
+        seconds: i64,
+    ) -> Result<(String, Timestamp), Status> {
+        let token = format!("berth-{}", random::secret()?);
+        let now = Timestamp::now();
+        let expires = now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
+        let text = |field: &str| account["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = issued.values().map(|token| token.order).max().unwrap_or(0) + 1;
+        if issued.len() >= TOKENS_MAX {
+            issued.retain(|_, token| token.expires > now && token.order + 1024 > order);
+        }
+        issued.insert(
+            token.clone(),
+            Issued {
+                namespace: text("namespace"),
+                name: text("name"),
+                uid: text("uid"),
+                audiences,
+                expires,
+                order,
+            },
+        );
+        Ok((token, expires))
+    }
+
+    /// Whom a token stands for. A token of a service account ends with the account.
+    pub(crate) fn recognise(&self, store: &Store, token: &str) -> Option<Recognised> {
+        if let Some(user) = self.given.get(token) {
+            return Some(Recognised { user: user.clone(), audiences: vec![AUDIENCE.to_owned()] });
+        }
+        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        let issued = issued.get(token)?.clone();
+        if issued.expires <= Timestamp::now() {
+            return None;
+        }
+        let key = key_of(&issued.namespace, &issued.name);
+        let account = store.get(&Resource::new("", "serviceaccounts"), &key)?;
+        if account.uid() != issued.uid {
+            return None;
+        }
+        let user = User {
+            name: format!("system:serviceaccount:{}:{}", issued.namespace, issued.name),
+            uid: issued.uid,
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{}", issued.namespace),
+                AUTHENTICATED.to_owned(),
+            ],
+            ..User::default()
+        };
+        Some(Recognised { user, audiences: issued.audiences })
+    }
+}
+
+/// Who asks without showing anything, in the same process or where everything is allowed.
+pub(crate) fn trusted() -> User {
+    User {
+        name: "system:unsecured".to_owned(),
+        groups: vec![MASTERS.to_owned(), AUTHENTICATED.to_owned()],
+        ..User::default()
+    }
+}
+
+/// Who asks without showing anything from outside.
+pub(crate) fn anonymous() -> User {
+    User {
+        name: "system:anonymous".to_owned(),
+        groups: vec!["system:unauthenticated".to_owned()],
+        ..User::default()
+    }
+}
+
+/// A user as reviews show it.
+pub(crate) fn user_info(user: &User) -> Value {
+    let mut info = json!({"username": user.name, "groups": user.groups});
+    if !user.uid.is_empty() {
+        info["uid"] = Value::from(user.uid.as_str());
+    }
+    if user.extra.as_object().is_some_and(|extra| !extra.is_empty()) {
+        info["extra"] = user.extra.clone();
+    }
+    info
+}

@@ -1,0 +1,150 @@
+//! OpenAPI documents, as far as kubectl reads them: which kinds take which parameters.
+//!
+//! kubectl looks here whether the server checks unknown fields itself (`fieldValidation`) and
+//! whether it takes a dry run. Patches of built-in kinds it then makes by its own types. Custom
+//! resources bring their schemas, so `kubectl explain` knows them.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use http::Response;
+use serde_json::{Map, Value, json};
+
+use super::discovery;
+use super::respond::{self, Body};
+use crate::kinds::{Kind, Origin, Table};
+
+/// Where the document of each version is.
+pub(crate) fn index(table: &Table) -> Value {
+    let mut paths = Map::new();
+    for row in table.rows() {
+        let place = place(row);
+        if !paths.contains_key(&place) {
+            let hash = hash(table, &row.resource.group, &row.version);
+            let url = format!("/openapi/v3/{place}?hash={hash:016X}");
+            paths.insert(place, json!({"serverRelativeURL": url}));
+        }
+    }
+    json!({"paths": paths})
+}
+
+fn place(row: &Kind) -> String {
+    if row.resource.group.is_empty() {
+        format!("api/{}", row.version)
+    } else {
+        format!("apis/{}/{}", row.resource.group, row.version)
+    }
+}
+
+fn rows<'a>(table: &'a Table, group: &str, version: &str) -> impl Iterator<Item = &'a Arc<Kind>> {
+    table.rows().iter().filter(move |row| &*row.resource.group == group && &*row.version == version)
+}
+
+/// Changes when the document does, so that clients may keep it.
+fn hash(table: &Table, group: &str, version: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for row in rows(table, group, version) {
+        row.kind.hash(&mut hasher);
+        row.subresources.status.hash(&mut hasher);
+        if let Origin::Custom(custom) = &row.origin {
+            custom.schema.to_string().hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// The document of one version of a group.
+pub(crate) fn document(table: &Table, group: &str, version: &str) -> Response<Body> {
+    if !table.has_version(group, version) {
+        return discovery::not_found();
+    }
+    let mut paths = Map::new();
+    let mut schemas = Map::new();
+    for row in rows(table, group, version) {
+        add_paths(&mut paths, row);
+        schemas.insert(schema_name(row), schema(row));
+    }
+    let document = json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.4"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    });
+    respond::json(200, &document)
+}
+
+fn type_of(row: &Kind) -> Value {
+    json!({
+        "group": &*row.resource.group,
+        "version": &*row.version,
+        "kind": &*row.kind,
+    })
+}
+
+fn schema_name(row: &Kind) -> String {
+    let reversed: Vec<&str> = row.resource.group.split('.').rev().collect();
+    let group = if row.resource.group.is_empty() { "core".to_owned() } else { reversed.join(".") };
+    match row.origin {
+        Origin::BuiltIn => format!("io.k8s.api.{group}.{}.{}", row.version, row.kind),
+        Origin::Custom(_) => format!("{group}.{}.{}", row.version, row.kind),
+    }
+}
+
+fn schema(row: &Kind) -> Value {
+    let mut schema = match &row.origin {
+        Origin::Custom(custom) if custom.schema.is_object() => custom.schema.clone(),
+        _ => json!({"type": "object"}),
+    };
+    schema["x-kubernetes-group-version-kind"] = json!([type_of(row)]);
+    schema
+}
+
+fn parameter(name: &str, kind: &str) -> Value {
+    json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}})
+}
+
+fn add_paths(paths: &mut Map<String, Value>, row: &Kind) {
+    let namespace = if row.namespaced { "namespaces/{namespace}/" } else { "" };
+    let all = format!("/{}/{namespace}{}", place(row), row.resource.plural);
+    let parameters = json!([
+        parameter("dryRun", "string"),
+        parameter("fieldManager", "string"),
+        parameter("fieldValidation", "string"),
+    ]);
+    let reference = json!({"$ref": format!("#/components/schemas/{}", schema_name(row))});
+    let body = json!({"content": {"application/json": {"schema": reference}}});
+    let operation = |action: &str, body: Option<&Value>| {
+        let mut operation = json!({
+            "parameters": parameters,
+            "responses": {"200": {"description": "OK"}},
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": type_of(row),
+        });
+        if let Some(body) = body {
+            operation["requestBody"] = body.clone();
+        }
+        operation
+    };
+    let mut whole = json!({"post": operation("post", Some(&body))});
+    if row.stored {
+        whole["get"] = operation("list", None);
+        let object = json!({"schema": {"type": "object"}});
+        let patch = json!({"content": {
+            "application/apply-patch+yaml": object,
+            "application/json-patch+json": object,
+            "application/merge-patch+json": object,
+        }});
+        let mut patching = operation("patch", Some(&patch));
+        if let Some(list) = patching["parameters"].as_array_mut() {
+            list.push(parameter("force", "boolean"));
+        }
+        let one = json!({
+            "get": operation("get", None),
+            "put": operation("put", Some(&body)),
+            "patch": patching,
+            "delete": operation("delete", None),
+        });
+        paths.insert(format!("{all}/{{name}}"), one);
+    }
+    paths.insert(all, whole);
+}

@@ -1,0 +1,151 @@
+//! Objects as Go writes them after it has read them.
+//!
+//! The API server answers with what its own types hold: empty lists vanish, some fields appear with
+//! nothing in them, quantities and times are written in one way. Knows no defaults.
+
+use berth_model::quantity::Quantity;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::{Node, Presence, Shape, Struct};
+
+/// Writes a value as Go would. Unknown fields are dropped unless the schema takes them. Custom
+/// resources pass through Go as plain maps, so theirs stay as they are.
+pub fn normalize(node: &Node, value: &mut Value) {
+    match &node.shape {
+        Shape::Struct(_) => {
+            if let (Some(structure), Value::Object(map)) = (node.structure(), &mut *value) {
+                normalize_struct(structure, map);
+            }
+        }
+        Shape::Map(inner) => {
+            if let Value::Object(map) = value {
+                for item in map.values_mut() {
+                    normalize_item(inner, item);
+                }
+            }
+        }
+        Shape::List(inner) => {
+            if let Value::Array(items) = value {
+                for item in items {
+                    normalize_item(inner, item);
+                }
+            }
+        }
+        _ => normalize_scalar(&node.shape, value),
+    }
+}
+
+/// An item of a list or map: null becomes what Go makes of it.
+fn normalize_item(node: &Node, value: &mut Value) {
+    if value.is_null() && !matches!(node.shape, Shape::Any) {
+        *value = zero(node);
+    }
+    normalize(node, value);
+}
+
+fn normalize_scalar(shape: &Shape, value: &mut Value) {
+    match shape {
+        Shape::Quantity => {
+            let text = match &*value {
+                Value::String(text) => text.trim().to_owned(),
+                Value::Number(number) => number.to_string(),
+                _ => return,
+            };
+            if let Ok(quantity) = Quantity::parse(&text) {
+                *value = Value::from(quantity.to_string());
+            }
+        }
+        Shape::Time | Shape::MicroTime => {
+            let Some(time) = value.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
+                return;
+            };
+            let micro = matches!(shape, Shape::MicroTime);
+            *value = Value::from(format_time(time, micro));
+        }
+        Shape::Int32 | Shape::Int64 => {
+            let whole = value.as_f64().filter(|number| number.fract() == 0.0);
+            if let (false, Some(number)) = (value.is_i64() || value.is_u64(), whole) {
+                *value = Value::from(number as i64);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A time as the API writes it: UTC, to the second, or with six digits of a second.
+pub(super) fn format_time(time: Timestamp, micro: bool) -> String {
+    if micro {
+        time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+    } else {
+        time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+}
+
+fn normalize_struct(structure: &Struct, map: &mut Map<String, Value>) {
+    let is_go = !structure.name.is_empty();
+    if structure.rest.is_none() && is_go {
+        map.retain(|key, _| structure.fields.contains_key(key));
+    }
+    for (name, node) in &structure.fields {
+        if is_go && map.get(name).is_some_and(Value::is_null) {
+            map.remove(name);
+        }
+        if let Some(value) = map.get_mut(name) {
+            normalize(node, value);
+        }
+        match node.presence {
+            Presence::WhenGiven => {}
+            Presence::WhenFilled => {
+                if map.get(name).is_some_and(|value| is_zero(node, value)) {
+                    map.remove(name);
+                }
+            }
+            Presence::Always | Presence::AlwaysOrNull if !map.contains_key(name) => {
+                let value =
+                    if node.presence == Presence::Always { zero(node) } else { Value::Null };
+                map.insert(name.clone(), value);
+            }
+            Presence::Always | Presence::AlwaysOrNull => {}
+        }
+    }
+}
+
+fn is_zero(node: &Node, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => match node.structure() {
+            Some(structure) => structure
+                .fields
+                .iter()
+                .all(|(name, field)| map.get(name).is_none_or(|value| is_zero(field, value))),
+            None => map.is_empty(),
+        },
+    }
+}
+
+/// What Go writes for a value that nobody has set.
+fn zero(node: &Node) -> Value {
+    match &node.shape {
+        Shape::Text => Value::from(""),
+        Shape::Quantity => Value::from("0"),
+        Shape::Bool => Value::from(false),
+        Shape::Int32 | Shape::Int64 | Shape::Number | Shape::IntOrText => Value::from(0),
+        Shape::Time | Shape::MicroTime | Shape::Bytes | Shape::Any => Value::Null,
+        Shape::Map(_) | Shape::List(_) => Value::Null,
+        Shape::Struct(_) => empty(node),
+    }
+}
+
+/// An object of a type with nothing in it, as Go writes it.
+pub fn empty(node: &Node) -> Value {
+    let mut map = Map::new();
+    if let Some(structure) = node.structure() {
+        normalize_struct(structure, &mut map);
+    }
+    Value::Object(map)
+}

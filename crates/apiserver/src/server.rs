@@ -1,0 +1,225 @@
+//! The server: its parts, its options, and how requests come to it.
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Body as HttpBody;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::admission::webhook::{ResolveService, Webhooks};
+use crate::crd;
+use crate::identity::{Token, Tokens};
+use crate::kinds::Kinds;
+use crate::patch::ParseYaml;
+use crate::rest;
+use crate::seed;
+use crate::store::{HistoryLimits, Store};
+
+/// How a server is made.
+#[derive(Clone)]
+pub struct Options {
+    /// Where to keep the objects; none keeps them in memory only.
+    pub data: Option<PathBuf>,
+    /// Changes that are remembered for each resource. A watch that falls further behind lists again.
+    pub history: usize,
+    /// How often watches that want bookmarks get one.
+    pub bookmark_interval: Duration,
+    /// Bearer tokens that clients may show. Service accounts get theirs from the server.
+    pub tokens: Vec<Token>,
+    /// Who may do what.
+    pub authorization: Authorization,
+    /// Whether the server itself empties namespaces that are deleted. Clusters have a controller
+    /// for that.
+    pub empty_namespaces: bool,
+    /// Where services are that admission webhooks stand behind.
+    pub resolve_service: Option<ResolveService>,
+    /// How patches that are written in YAML are read; without it only JSON is.
+    pub parse_yaml: Option<ParseYaml>,
+}
+
+/// Who may do what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authorization {
+    /// Everyone may do everything. A token that is shown must be a known one all the same.
+    #[default]
+    AlwaysAllow,
+    /// Roles and bindings in the server decide. Clients without a token are
+    /// `system:anonymous`, except those in the same process, which may do everything.
+    Rbac,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            data: None,
+            history: 8192,
+            bookmark_interval: Duration::from_secs(60),
+            tokens: Vec::new(),
+            authorization: Authorization::default(),
+            empty_namespaces: true,
+            resolve_service: None,
+            parse_yaml: None,
+        }
+    }
+}
+
+/// Bytes of JSON that are remembered for each resource, whatever their number.
+const HISTORY_BYTES: usize = 64 << 20;
+
+/// Why a server could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// What is kept on disk cannot be used.
+    #[error("the data of the cluster cannot be opened: {0}")]
+    Data(#[from] crate::store::JournalError),
+    /// What a new cluster starts with could not be written.
+    #[error("the first objects could not be stored: {0}")]
+    Seed(crate::status::Status),
+}
+
+/// What requests are answered from.
+pub(crate) struct Server {
+    pub(crate) store: Store,
+    pub(crate) kinds: Kinds,
+    pub(crate) tokens: Tokens,
+    pub(crate) webhooks: Webhooks,
+    pub(crate) options: Options,
+    /// Whether what was under way at the last stop has been taken up: that needs a runtime, which
+    /// there is with the first request.
+    pub(crate) resumed: AtomicBool,
+}
+
+/// A Kubernetes API in this process. Cheap to clone; all clones are the same server.
+#[derive(Clone)]
+pub struct ApiServer {
+    server: Arc<Server>,
+}
+
+impl ApiServer {
+    /// Makes a server, with what a new cluster starts with.
+    ///
+    /// # Errors
+    ///
+    /// If what is kept in `options.data` cannot be read.
+    pub fn new(options: Options) -> Result<Self, OpenError> {
+        let limits = HistoryLimits { changes: options.history.max(1), bytes: HISTORY_BYTES };
+        let store = match &options.data {
+            Some(directory) => Store::open(directory, limits).map_err(OpenError::Data)?,
+            None => Store::in_memory(limits),
+        };
+        seed::plant(&store).map_err(OpenError::Seed)?;
+        let kinds = Kinds::default();
+        crd::settle(&store, &kinds);
+        let tokens = Tokens::new(&options.tokens);
+        let webhooks = Webhooks::new(options.resolve_service.clone());
+        let server =
+            Server { store, kinds, tokens, webhooks, options, resumed: AtomicBool::new(false) };
+        Ok(Self { server: Arc::new(server) })
+    }
+
+    /// The API as a service, for clients in the same process: no socket is needed.
+    pub fn service(&self) -> Service {
+        Service { server: self.server.clone(), outside: false }
+    }
+
+    /// Serves the API on a socket until `shutdown` is ready. Watches end then; requests that are
+    /// under way are answered.
+    ///
+    /// # Errors
+    ///
+    /// If connections can no longer be accepted.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let (stop, stopped) = watch::channel(());
+        let mut connections = JoinSet::new();
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        let service = Service { server: self.server.clone(), outside: true };
+                        connections.spawn(converse(service, stream, stopped.clone()));
+                    }
+                    // A client that gave up is no reason to stop; a lack of descriptors is one to
+                    // wait.
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+                () = &mut shutdown => break,
+            }
+        }
+        drop(stop);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        // Watches do not end by themselves; what is left is cut off.
+        let _ = tokio::time::timeout(DRAIN, drained).await;
+        Ok(())
+    }
+}
+
+/// Answers the requests of one connection until it ends or `stopped` closes.
+async fn converse(service: Service, stream: TcpStream, mut stopped: watch::Receiver<()>) {
+    // Small answers must not wait for more.
+    let _ = stream.set_nodelay(true);
+    let http = auto::Builder::new(TokioExecutor::new());
+    let service = hyper_util::service::TowerToHyperService::new(service);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        _ = stopped.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+/// How long requests under way may take after the server was told to stop.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// The API as a [`tower::Service`].
+#[derive(Clone)]
+pub struct Service {
+    server: Arc<Server>,
+    /// Whether requests come through a socket.
+    outside: bool,
+}
+
+impl<B> tower::Service<Request<B>> for Service
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<rest::Body>;
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (server, outside) = (self.server.clone(), self.outside);
+        Box::pin(async move { Ok(rest::handle(server, request, outside).await) })
+    }
+}

@@ -1,0 +1,89 @@
+//! What the real server refuses, field by field and in its words.
+//!
+//! Owns the rules on objects alone, new ([`create`]) and changed ([`update`]). Knows no other
+//! object: what depends on those is admission.
+
+mod change;
+mod cluster;
+mod definition;
+mod meta;
+mod pod;
+mod policy;
+mod report;
+mod text;
+mod webhooks;
+mod workload;
+
+use report::Report;
+use serde_json::Value;
+
+pub(crate) use meta::selects;
+
+use crate::kinds::{Kind, Origin};
+use crate::status::Status;
+
+/// Looks at a new object, as it would be stored.
+///
+/// # Errors
+///
+/// 422 with every field that is wrong.
+pub fn create(kind: &Kind, object: &Value) -> Result<(), Status> {
+    let mut report = Report::default();
+    check(kind, object, &mut report);
+    if kind.is("", "pods") {
+        pod::check_new(&object["spec"], &mut report);
+    }
+    finish(kind, object, &report)
+}
+
+/// Looks at a changed object, as it would be stored.
+///
+/// # Errors
+///
+/// 422 with every field that is wrong, or must not change.
+pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Result<(), Status> {
+    let mut report = Report::default();
+    if !matches!(subresource, "status" | "") {
+        return Ok(());
+    }
+    if subresource.is_empty() {
+        change::check(kind, old, new, &mut report);
+    }
+    finish(kind, new, &report)
+}
+
+fn finish(kind: &Kind, object: &Value, report: &Report) -> Result<(), Status> {
+    if report.errors.is_empty() {
+        return Ok(());
+    }
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    Err(Status::invalid(&kind.resource.group, &kind.kind, name, &report.errors))
+}
+
+/// Everything that is wrong with an object in itself.
+fn check(kind: &Kind, object: &Value, report: &mut Report) {
+    meta::check(kind, object, report);
+    if matches!(kind.origin, Origin::Custom(_)) {
+        return;
+    }
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    match (&*kind.resource.group, &*kind.resource.plural) {
+        ("", "pods") => pod::check("spec", spec, report),
+        ("apps" | "batch", plural) => workload::check(plural, object, spec, report),
+        ("", "replicationcontrollers") => {}
+        ("", "resourcequotas" | "limitranges")
+        | (
+            "policy"
+            | "scheduling.k8s.io"
+            | "coordination.k8s.io"
+            | "autoscaling"
+            | "storage.k8s.io"
+            | "rbac.authorization.k8s.io",
+            _,
+        ) => policy::check(kind, object, spec, report),
+        ("", plural) => cluster::check(plural, object, spec, report),
+        ("admissionregistration.k8s.io", plural) => webhooks::check(plural, object, report),
+        ("apiextensions.k8s.io", _) => definition::check(object, spec, report),
+        _ => {}
+    }
+}

@@ -1,0 +1,119 @@
+//! The subcommand `berth manifests`.
+//!
+//! Owns its arguments. Must not know what is installed.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use berth_control::install::{self, InstallOptions};
+use clap::{Args, ValueEnum};
+
+use crate::output;
+
+/// Print everything that a cluster needs to run Berth.
+///
+/// `berth manifests | kubectl apply --server-side -f -` installs it.
+#[derive(Args)]
+pub(crate) struct Manifests {
+    /// The namespace that it runs in.
+    #[arg(long, value_name = "NAME", default_value = "berth-system")]
+    namespace: String,
+
+    /// The container image; by default the one of this version.
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+
+    /// How many replicas run; one of them leads.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    replicas: u32,
+
+    /// What the admission webhook does.
+    #[arg(long, value_enum, default_value_t)]
+    webhook: Webhook,
+
+    /// What becomes of objects while the webhook cannot be reached.
+    #[arg(long, value_enum, default_value_t)]
+    fail: Fail,
+
+    /// More settings of the webhook: a YAML file with deny, warn, contract and mutations.
+    #[arg(long, value_name = "FILE")]
+    webhook_settings: Option<PathBuf>,
+
+    /// Namespaces that the webhook leaves alone. Can be given several times.
+    #[arg(long, value_name = "NAME")]
+    exempt: Vec<String>,
+
+    /// Let cert-manager make the webhook's certificate.
+    #[arg(long)]
+    cert_manager: bool,
+
+    /// Add a ServiceMonitor for the Prometheus operator.
+    #[arg(long)]
+    service_monitor: bool,
+
+    /// Add priority classes for the classes of work.
+    #[arg(long)]
+    priority_classes: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Webhook {
+    /// Is not installed.
+    Off,
+    /// Counts and logs.
+    DryRun,
+    /// Warns.
+    #[default]
+    Warn,
+    /// Denies.
+    Enforce,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Fail {
+    /// They are let through.
+    #[default]
+    Open,
+    /// They are denied.
+    Closed,
+}
+
+impl Manifests {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.replicas == 0 {
+            bail!("--replicas is 0; write 1 or more");
+        }
+        let mut options = InstallOptions {
+            namespace: self.namespace,
+            replicas: self.replicas,
+            webhook: match self.webhook {
+                Webhook::Off => install::WebhookMode::Off,
+                Webhook::DryRun => install::WebhookMode::DryRun,
+                Webhook::Warn => install::WebhookMode::Warn,
+                Webhook::Enforce => install::WebhookMode::Enforce,
+            },
+            fail: match self.fail {
+                Fail::Open => install::FailurePolicy::Open,
+                Fail::Closed => install::FailurePolicy::Closed,
+            },
+            exempt_namespaces: self.exempt.into_iter().collect(),
+            cert_manager: self.cert_manager,
+            service_monitor: self.service_monitor,
+            priority_classes: self.priority_classes,
+            ..InstallOptions::default()
+        };
+        if let Some(image) = self.image {
+            options.image = image;
+        }
+        if let Some(path) = &self.webhook_settings {
+            let text = std::fs::read_to_string(path);
+            options.webhook_settings =
+                text.with_context(|| format!("{} cannot be read", path.display()))?;
+        }
+        let documents = install::manifests(&options);
+        let documents: Vec<String> = documents.iter().map(berth_manifest::to_yaml).collect();
+        output::say(&documents.join("---\n"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

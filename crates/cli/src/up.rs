@@ -1,0 +1,183 @@
+//! `berth up`: a whole cluster in one process, for laptops and tests.
+//!
+//! Owns its arguments, and what is started with what: the embedded API, virtual nodes, controllers and the
+//! scheduler, each as it is elsewhere. Must not know how any of them works.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use berth_apiserver::{ApiServer, Options as ApiOptions};
+use berth_control::core;
+use berth_control::http::{Health, Question, ViewError};
+use berth_control::lease;
+use berth_control::metrics::Metrics;
+use berth_control::serve::{Options, Scheduler};
+use berth_local::nodes::{Registration, register};
+use berth_manifest::{Source, Strictness, load, read_as};
+use berth_scenario::objects::node_objects;
+use clap::Args;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::output;
+use crate::serve::{LogFormat, log, told_to_stop};
+use crate::source;
+
+/// The cluster of the example: six nodes with 48 GPUs.
+const DEFAULT_CLUSTER: &str = include_str!("../../../examples/48-gpus/scenario.yaml");
+
+/// The engine's task is taken for dead after so long without a sign of life.
+const SILENCE_MS_MAX: u64 = 60_000;
+
+/// Run a cluster with virtual GPU nodes in this process, for laptops and tests
+///
+/// An embedded Kubernetes API, controllers, virtual kubelets that admit pods as real ones do, and the
+/// scheduler of `berth serve`. kubectl and everything else that speaks to Kubernetes works against it.
+#[derive(Args)]
+pub(crate) struct Up {
+    /// The nodes: a scenario's pools, or a dump of nodes; otherwise 48 GPUs on six nodes
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Where objects are kept, so that the next start finds them; otherwise only in memory
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The port of the API, on this machine only; 0: any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 7443)]
+    port: u16,
+    /// Where to write the kubeconfig
+    #[arg(long, value_name = "FILE", default_value = "berth-up.kubeconfig")]
+    kubeconfig: PathBuf,
+    /// How much is logged: error, warn, info or debug
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log: String,
+}
+
+impl Up {
+    /// Runs until it is told to stop.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        log(LogFormat::Text, &self.log);
+        let nodes = self.nodes()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.serve(nodes))
+    }
+
+    fn nodes(&self) -> anyhow::Result<Vec<Registration>> {
+        let documents = match &self.cluster {
+            Some(path) => {
+                load(std::slice::from_ref(path), &mut std::io::stdin(), Strictness::Dump)?
+            }
+            None => read_as(&Source::new("48-gpus", DEFAULT_CLUSTER), Strictness::Dump)?,
+        };
+        let (_, cluster) = source::written(documents)?;
+        let registration = |node| {
+            let (node, exported) = node_objects(node);
+            let topology = exported.map(serde_json::to_value).transpose()?;
+            Ok(Registration { node, topology })
+        };
+        cluster.nodes.iter().map(registration).collect()
+    }
+
+    async fn serve(self, nodes: Vec<Registration>) -> anyhow::Result<ExitCode> {
+        let options = ApiOptions { data: self.data.clone(), ..ApiOptions::default() };
+        let api = ApiServer::new(options)?;
+        let client = kube::Client::new(api.service(), "default");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| {
+            format!("{address} cannot be listened on; choose another port with --port")
+        })?;
+        let address = listener.local_addr()?;
+        write_kubeconfig(&self.kubeconfig, address)?;
+        let (stop, stopped) = watch::channel(false);
+        let served = tokio::spawn({
+            let (api, stopped) = (api.clone(), stopped.clone());
+            async move { api.serve(listener, until(stopped)).await }
+        });
+        prepare(&client).await.context("the cluster could not be set up")?;
+        register(&client, &nodes).await.context("the nodes could not be registered")?;
+        let local = berth_local::run(
+            client.clone(),
+            berth_local::Options::default(),
+            until(stopped.clone()),
+        );
+        let local = tokio::spawn(local);
+        let scheduler = scheduler(client, stopped.clone())?;
+        let scheduler = tokio::spawn(scheduler.run());
+        output::say(&greeting(address, &self.kubeconfig, nodes.len()))?;
+        told_to_stop().await;
+        stop.send_replace(true);
+        scheduler.await??;
+        local.await?;
+        served.await??;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Waits until it is time to stop.
+async fn until(mut stopped: watch::Receiver<bool>) {
+    drop(stopped.wait_for(|stop| *stop).await);
+}
+
+fn greeting(address: SocketAddr, kubeconfig: &Path, nodes: usize) -> String {
+    format!(
+        "A cluster with {nodes} virtual nodes is at http://{address}.\n\n  \
+         export KUBECONFIG={}\n  kubectl get nodes\n\n\
+         Pods are placed by Berth, whether they name it or no scheduler. Stop with Ctrl-C.\n",
+        kubeconfig.display()
+    )
+}
+
+fn write_kubeconfig(path: &Path, address: SocketAddr) -> anyhow::Result<()> {
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "berth-up", "cluster": { "server": format!("http://{address}") } }],
+        "users": [{ "name": "berth-up", "user": {} }],
+        "contexts": [{
+            "name": "berth-up",
+            "context": { "cluster": "berth-up", "user": "berth-up", "namespace": "default" },
+        }],
+        "current-context": "berth-up",
+    });
+    output::write_file(path, &format!("{kubeconfig:#}\n"))
+}
+
+/// What every cluster with Berth has: our kinds, that of exporters, our namespace.
+async fn prepare(client: &kube::Client) -> anyhow::Result<()> {
+    let resource = ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+        "customresourcedefinitions",
+    );
+    let definitions: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let own = berth_api::crd::definitions().into_iter();
+    for definition in own.chain([berth_api::topology::definition()]) {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let how = PatchParams::apply("berth-up").force();
+        definitions.patch(&name, &how, &Patch::Apply(&definition)).await?;
+    }
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
+    let ours: Value = json!({ "metadata": { "name": "berth-system" } });
+    match namespaces.create(&PostParams::default(), &serde_json::from_value(ours)?).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop).map_err(Into::into),
+    }
+}
+
+fn scheduler(client: kube::Client, stopped: watch::Receiver<bool>) -> anyhow::Result<Scheduler> {
+    let options = Options {
+        // There is nobody else who would place pods that do not name a scheduler.
+        scheduler_names: Arc::new(["berth".into(), "default-scheduler".into()]),
+        identity: lease::incarnation("berth-up")?.into(),
+        lease: lease::Settings::default(),
+        core: core::Settings::default(),
+    };
+    let (_, questions) = mpsc::channel::<(Question, oneshot::Sender<Result<Value, ViewError>>)>(1);
+    let shown = (Metrics::new(), Health::new(SILENCE_MS_MAX));
+    Ok(Scheduler::new(client, options, shown, questions, stopped))
+}

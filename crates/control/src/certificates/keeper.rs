@@ -1,0 +1,345 @@
+//! Keeps the certificate that is served fresh.
+//!
+//! Owns the Secret, the files, the configurations, and when each is looked at. Must not know when a
+//! generation is made or served; `generation` does.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_server::tls_rustls::RustlsConfig;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::generation::{MakeError, Stored};
+
+/// The Secret and the configurations are looked at this often; files more often, since nobody has to be
+/// asked.
+const PERIOD: Duration = Duration::from_secs(60);
+const FILES_PERIOD: Duration = Duration::from_secs(10);
+/// Whatever failed is tried again after so long.
+const RETRY: Duration = Duration::from_secs(5);
+/// A request may take so long.
+const REQUEST: Duration = Duration::from_secs(10);
+/// Somebody else can be faster this often in a row before we look again later.
+const CONFLICTS_MAX: usize = 5;
+
+/// The entry of the Secret that replicas read.
+const GENERATIONS: &str = "generations.json";
+
+/// The time of day. Certificates cannot do without; it comes in from outside so that tests can set it.
+pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// A certificate that cannot be served.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// Not what it should be.
+    #[error("{what} cannot be used: {problem}")]
+    Unusable {
+        /// Which certificate or key.
+        what: String,
+        /// Why.
+        problem: String,
+    },
+    /// None could be made.
+    #[error(transparent)]
+    Make(#[from] MakeError),
+    /// The API server did not answer as hoped.
+    #[error("{what}: {problem}")]
+    Request {
+        /// What was asked for.
+        what: String,
+        /// What came back.
+        problem: String,
+    },
+}
+
+/// How a TLS server is set up with this certificate and key, both PEM.
+pub fn server_config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError> {
+    let unusable =
+        |what: &str, problem: String| TlsError::Unusable { what: what.to_owned(), problem };
+    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|error| unusable("the certificate", error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(key);
+    let key = key.map_err(|error| unusable("the key", error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider);
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable("TLS", error.to_string()))?;
+    let config = builder.with_no_client_auth().with_single_cert(chain, key);
+    let mut config = config.map_err(|error| unusable("the certificate", error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Where the certificate comes from.
+pub enum Source {
+    /// We make it.
+    Managed(Managed),
+    /// Somebody else does, such as cert-manager.
+    Files(Files),
+}
+
+/// A certificate that we make, and share in a Secret.
+pub struct Managed {
+    /// The cluster.
+    pub client: kube::Client,
+    /// The namespace of the Secret.
+    pub namespace: String,
+    /// Its name.
+    pub secret: String,
+    /// Names that the certificate is for.
+    pub names: Vec<String>,
+    /// The configurations, validating and mutating alike, that get the bundle.
+    pub configurations: Vec<String>,
+    /// The time of day.
+    pub wall: Wall,
+}
+
+/// A certificate in files, as a Secret is mounted.
+pub struct Files {
+    /// The directory with `tls.crt` and `tls.key`.
+    pub directory: PathBuf,
+}
+
+/// Keeps a server's certificate fresh.
+pub struct Keeper {
+    source: Source,
+    served: Option<(Vec<u8>, Vec<u8>)>,
+    tls: RustlsConfig,
+}
+
+impl Keeper {
+    /// Gets the first certificate. Whatever fails is tried again.
+    pub async fn start(source: Source) -> Self {
+        loop {
+            let found = source.current().await;
+            match found.and_then(|pair| Ok((server_config(&pair.0, &pair.1)?, pair))) {
+                Ok((config, pair)) => {
+                    let tls = RustlsConfig::from_config(config);
+                    return Self { source, served: Some(pair), tls };
+                }
+                Err(error) => tracing::warn!(%error, "there is no certificate yet"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// For the server. Changes take effect with the next connection.
+    pub fn tls(&self) -> RustlsConfig {
+        self.tls.clone()
+    }
+
+    /// Keeps it fresh, for ever.
+    pub async fn run(mut self) {
+        loop {
+            let rest = match self.look().await {
+                Ok(()) => self.source.period(),
+                Err(error) => {
+                    tracing::warn!(%error, "the certificate could not be looked after");
+                    RETRY
+                }
+            };
+            tokio::time::sleep(rest).await;
+        }
+    }
+
+    /// What is served, as PEM.
+    #[cfg(test)]
+    pub(super) fn served(&self) -> Option<&(Vec<u8>, Vec<u8>)> {
+        self.served.as_ref()
+    }
+
+    /// Looks once whether another certificate is to be served.
+    pub(super) async fn look(&mut self) -> Result<(), TlsError> {
+        let pair = self.source.current().await?;
+        if self.served.as_ref() != Some(&pair) {
+            self.tls.reload_from_config(server_config(&pair.0, &pair.1)?);
+            self.served = Some(pair);
+            tracing::info!("serving another certificate");
+        }
+        Ok(())
+    }
+}
+
+impl Source {
+    /// The certificate and key to serve now, both PEM.
+    async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+        match self {
+            Self::Managed(managed) => managed.current().await,
+            Self::Files(files) => files.current().await,
+        }
+    }
+
+    fn period(&self) -> Duration {
+        match self {
+            Self::Managed(_) => PERIOD,
+            Self::Files(_) => FILES_PERIOD,
+        }
+    }
+}
+
+impl Files {
+    async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| self.directory.join(name));
+        let read = async |path: PathBuf| {
+            let unusable = |error: std::io::Error| TlsError::Unusable {
+                what: path.display().to_string(),
+                problem: error.to_string(),
+            };
+            tokio::fs::read(&path).await.map_err(unusable)
+        };
+        Ok((read(certificate).await?, read(key).await?))
+    }
+}
+
+impl Managed {
+    async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+        let stored = self.share().await?;
+        let bundle = stored.bundle();
+        for name in &self.configurations {
+            self.publish::<ValidatingWebhookConfiguration>(name, &bundle).await?;
+            self.publish::<MutatingWebhookConfiguration>(name, &bundle).await?;
+        }
+        let served = stored.served((self.wall)()).ok_or_else(|| TlsError::Unusable {
+            what: format!("secret {}/{}", self.namespace, self.secret),
+            problem: "it has no certificate that is valid now".to_owned(),
+        })?;
+        Ok((served.certificate.clone().into_bytes(), served.key.clone().into_bytes()))
+    }
+
+    /// What all replicas have, brought up to date by whoever is first.
+    async fn share(&self) -> Result<Stored, TlsError> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let what = format!("secret {}/{}", self.namespace, self.secret);
+        for _ in 0..CONFLICTS_MAX {
+            let found = ask(&what, api.get_opt(&self.secret)).await?;
+            let stored = found.as_ref().map(read).unwrap_or_default();
+            let Some(next) = stored.next(&self.names, (self.wall)())? else { return Ok(stored) };
+            let secret = self.write(found.as_ref(), &next)?;
+            let post = PostParams::default();
+            let written = match found {
+                Some(_) => timed(api.replace(&self.secret, &post, &secret)).await,
+                None => timed(api.create(&post, &secret)).await,
+            };
+            match written {
+                Ok(_) => {
+                    tracing::info!(generations = next.generations.len(), "a certificate was made");
+                    return Ok(next);
+                }
+                // Another replica was faster: its certificate is as good.
+                Err(Failure::Refused(kube::Error::Api(status))) if status.code == 409 => {}
+                Err(failure) => return Err(request_error(&what, &failure)),
+            }
+        }
+        Err(TlsError::Request { what, problem: "it keeps changing".to_owned() })
+    }
+
+    fn write(&self, found: Option<&Secret>, stored: &Stored) -> Result<Secret, TlsError> {
+        let mut secret = found.cloned().unwrap_or_else(|| Secret {
+            metadata: ObjectMeta {
+                name: Some(self.secret.clone()),
+                namespace: Some(self.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        });
+        let json = serde_json::to_vec(stored).map_err(|error| TlsError::Unusable {
+            what: "the certificate".to_owned(),
+            problem: error.to_string(),
+        })?;
+        // The bundle is for people who want to look at it.
+        let bundle = ByteString(stored.bundle().into_bytes());
+        secret.data = Some(BTreeMap::from([
+            (GENERATIONS.to_owned(), ByteString(json)),
+            ("ca.crt".to_owned(), bundle),
+        ]));
+        Ok(secret)
+    }
+
+    /// Puts the bundle into a configuration, where it is another.
+    async fn publish<K>(&self, name: &str, bundle: &str) -> Result<(), TlsError>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + DeserializeOwned
+            + serde::Serialize
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        let what = format!("{} {name}", K::kind(&()));
+        // Whoever does not want webhooks of a kind has none.
+        let Some(found) = ask(&what, api.get_opt(name)).await? else { return Ok(()) };
+        let found = serde_json::to_value(&found).unwrap_or_default();
+        let Some(patch) = bundle_patch(&found, bundle) else { return Ok(()) };
+        ask(&what, api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await.map(|_| ())
+    }
+}
+
+/// The change by which every webhook of a configuration gets the bundle, unless all have it. It is for
+/// this version of the configuration only.
+fn bundle_patch(configuration: &Value, bundle: &str) -> Option<Value> {
+    use base64::Engine as _;
+    let encoded = json!(base64::engine::general_purpose::STANDARD.encode(bundle));
+    let mut webhooks = configuration["webhooks"].as_array()?.clone();
+    let mut is_stale = false;
+    for client in webhooks.iter_mut().filter_map(|webhook| webhook.get_mut("clientConfig")) {
+        is_stale |= client["caBundle"] != encoded;
+        client["caBundle"] = encoded.clone();
+    }
+    let version = &configuration["metadata"]["resourceVersion"];
+    is_stale.then(|| json!({ "metadata": { "resourceVersion": version }, "webhooks": webhooks }))
+}
+
+/// What the Secret holds. One that cannot be read is made anew.
+fn read(secret: &Secret) -> Stored {
+    let entry = secret.data.as_ref().and_then(|data| data.get(GENERATIONS));
+    let stored = entry.map(|ByteString(json)| serde_json::from_slice(json));
+    match stored {
+        Some(Ok(stored)) => stored,
+        Some(Err(error)) => {
+            tracing::warn!(%error, "the certificates in the secret cannot be read; making new ones");
+            Stored::default()
+        }
+        None => Stored::default(),
+    }
+}
+
+#[derive(Debug, Error)]
+enum Failure {
+    #[error("no answer in time")]
+    Late,
+    #[error("{0}")]
+    Refused(kube::Error),
+}
+
+async fn timed<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failure> {
+    let answered = tokio::time::timeout(REQUEST, request).await.map_err(|_| Failure::Late)?;
+    answered.map_err(Failure::Refused)
+}
+
+async fn ask<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, TlsError> {
+    timed(request).await.map_err(|failure| request_error(what, &failure))
+}
+
+fn request_error(what: &str, failure: &Failure) -> TlsError {
+    TlsError::Request { what: what.to_owned(), problem: failure.to_string() }
+}

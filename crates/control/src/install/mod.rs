@@ -1,0 +1,113 @@
+//! What is installed: all objects that a cluster needs to run Berth, as `berth manifests` prints them.
+//!
+//! Owns names, permissions and settings of the installation. The Helm chart is made from the same objects.
+//! Must not talk to any cluster.
+
+mod access;
+mod options;
+mod service;
+#[cfg(test)]
+mod tests;
+mod webhook;
+
+pub use options::{FailurePolicy, InstallOptions, WebhookMode};
+
+use serde_json::{Value, json};
+
+/// The name of almost everything: the Deployment, its service account, roles, Service, Lease, webhook
+/// configurations.
+pub const NAME: &str = "berth";
+/// The Secret with certificates that Berth makes by itself.
+pub const CERTIFICATES_SECRET: &str = "berth-certificates";
+/// The Secret with the certificate that cert-manager makes.
+pub const CERT_MANAGER_SECRET: &str = "berth-tls";
+/// The port of the webhook and of the API, with TLS.
+pub const TLS_PORT: u16 = 9443;
+/// The port of health and metrics.
+pub const PROBE_PORT: u16 = 9440;
+/// Where the settings are mounted, in a file `webhook.yaml`.
+pub const SETTINGS_DIRECTORY: &str = "/etc/berth";
+/// Where cert-manager's certificate is mounted.
+pub const TLS_DIRECTORY: &str = "/etc/berth-tls";
+
+/// All objects, in an order in which they can be applied.
+pub fn manifests(options: &InstallOptions) -> Vec<Value> {
+    let mut all = vec![namespace(options)];
+    all.extend(berth_api::crd::definitions());
+    all.extend(access::objects(options));
+    if options.priority_classes {
+        all.extend(priority_classes());
+    }
+    all.push(settings(options));
+    all.extend(service::objects(options));
+    if options.cert_manager {
+        all.extend(webhook::certificates(options));
+    }
+    if options.webhook != WebhookMode::Off {
+        all.extend(webhook::configurations(options));
+    }
+    if options.service_monitor {
+        all.push(service::monitor(options));
+    }
+    all
+}
+
+/// The names that the webhook's certificate is for.
+pub fn service_names(namespace: &str) -> Vec<String> {
+    let name = format!("{NAME}.{namespace}.svc");
+    vec![name.clone(), format!("{name}.cluster.local"), format!("{NAME}.{namespace}")]
+}
+
+fn labels() -> Value {
+    json!({
+        "app.kubernetes.io/name": NAME,
+        "app.kubernetes.io/part-of": NAME,
+        "app.kubernetes.io/version": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+/// What selects the pods; it never changes.
+fn selector() -> Value {
+    json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "scheduler" })
+}
+
+fn meta(name: &str) -> Value {
+    json!({ "name": name, "labels": labels() })
+}
+
+fn meta_in(options: &InstallOptions, name: &str) -> Value {
+    json!({ "name": name, "namespace": options.namespace, "labels": labels() })
+}
+
+fn namespace(options: &InstallOptions) -> Value {
+    let mut metadata = meta(&options.namespace);
+    // What runs here satisfies the strictest of Kubernetes' standards.
+    metadata["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata })
+}
+
+/// What `berth serve` reads.
+fn settings(options: &InstallOptions) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_in(options, NAME),
+        "data": { "webhook.yaml": options.webhook_settings },
+    })
+}
+
+/// The classes of work as priorities, as `berth-model` reads priorities.
+fn priority_classes() -> Vec<Value> {
+    let class = |name: &str, value: i32, preempts: bool, description: &str| {
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": meta(&format!("berth-{name}")), "value": value,
+            "preemptionPolicy": if preempts { "PreemptLowerPriority" } else { "Never" },
+            "description": description,
+        })
+    };
+    vec![
+        class("interactive", 1_000_000, true, "Serving that people wait for."),
+        class("embedding", 100_000, true, "Serving that other services wait for."),
+        class("batch", 1_000, false, "Work with a deadline at best."),
+        class("experimentation", -1_000, false, "Trying things out; nobody waits for it."),
+    ]
+}

@@ -1,0 +1,93 @@
+//! What can be chosen about an installation.
+//!
+//! Owns the defaults. Must not know any object.
+
+use std::collections::BTreeSet;
+
+/// What the webhook does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WebhookMode {
+    /// It is not installed.
+    Off,
+    /// It counts and logs.
+    DryRun,
+    /// It warns.
+    #[default]
+    Warn,
+    /// It denies.
+    Enforce,
+}
+
+impl WebhookMode {
+    /// As settings spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::DryRun => "dry-run",
+            Self::Warn => "warn",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// What becomes of objects while the webhook cannot be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// They are let through.
+    #[default]
+    Open,
+    /// They are denied.
+    Closed,
+}
+
+impl FailurePolicy {
+    /// As webhook configurations spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "Ignore",
+            Self::Closed => "Fail",
+        }
+    }
+}
+
+/// How Berth is installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstallOptions {
+    /// The namespace that it runs in.
+    pub namespace: String,
+    /// The container image. None is published yet: it is built with the Dockerfile.
+    pub image: String,
+    /// How many replicas run; one of them leads.
+    pub replicas: u32,
+    /// What the webhook does.
+    pub webhook: WebhookMode,
+    /// What becomes of objects while the webhook cannot be reached.
+    pub fail: FailurePolicy,
+    /// Namespaces that the webhook leaves alone, besides those of the cluster and our own.
+    pub exempt_namespaces: BTreeSet<String>,
+    /// More settings of the webhook ([`webhook::Settings`](crate::webhook::Settings)), as YAML.
+    pub webhook_settings: String,
+    /// The certificate is made by cert-manager rather than by ourselves.
+    pub cert_manager: bool,
+    /// A ServiceMonitor for the Prometheus operator comes along.
+    pub service_monitor: bool,
+    /// Priority classes for the classes of work come along.
+    pub priority_classes: bool,
+}
+
+impl Default for InstallOptions {
+    fn default() -> Self {
+        Self {
+            namespace: "berth-system".to_owned(),
+            image: format!("berth:{}", env!("CARGO_PKG_VERSION")),
+            replicas: 2,
+            webhook: WebhookMode::default(),
+            fail: FailurePolicy::default(),
+            exempt_namespaces: BTreeSet::new(),
+            webhook_settings: "{}".to_owned(),
+            cert_manager: false,
+            service_monitor: false,
+            priority_classes: false,
+        }
+    }
+}

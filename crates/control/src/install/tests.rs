@@ -1,0 +1,124 @@
+//! What is installed hangs together.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+
+fn find<'a>(all: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found = all.iter().find(|one| one["kind"] == kind && one["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+fn everything() -> InstallOptions {
+    InstallOptions {
+        namespace: "gpu".to_owned(),
+        image: "registry/berth:1".to_owned(),
+        replicas: 3,
+        webhook: WebhookMode::Enforce,
+        fail: FailurePolicy::Closed,
+        exempt_namespaces: BTreeSet::from(["sandbox".to_owned()]),
+        webhook_settings: "{}".to_owned(),
+        cert_manager: true,
+        service_monitor: true,
+        priority_classes: true,
+    }
+}
+
+#[test]
+fn names_and_namespaces_agree_everywhere() {
+    let all = manifests(&everything());
+    let text = serde_json::to_string(&all).unwrap();
+    assert!(!text.contains("berth-system"), "the namespace is an option");
+    let deployment = find(&all, "Deployment", NAME);
+    let pod = &deployment["spec"]["template"];
+    let selects = |selector: &Value| {
+        let labels = pod["metadata"]["labels"].as_object().unwrap();
+        selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
+    };
+    assert!(selects(&deployment["spec"]["selector"]["matchLabels"]));
+    assert!(selects(&find(&all, "Service", NAME)["spec"]["selector"]));
+    assert!(selects(&find(&all, "PodDisruptionBudget", NAME)["spec"]["selector"]["matchLabels"]));
+    let container = &pod["spec"]["containers"][0];
+    let ports: BTreeSet<&str> = container["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    for name in [NAME, "berth-metrics"] {
+        let port = &find(&all, "Service", name)["spec"]["ports"][0]["targetPort"];
+        assert!(ports.contains(port.as_str().unwrap()), "{name}: {port}");
+    }
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    assert_eq!(container["image"], "registry/berth:1");
+    let certificate = find(&all, "Certificate", NAME);
+    assert_eq!(certificate["spec"]["dnsNames"][0], "berth.gpu.svc");
+    let identities: BTreeSet<String> = all
+        .iter()
+        .map(|one| format!("{} {} {}", one["apiVersion"], one["kind"], one["metadata"]["name"]))
+        .collect();
+    assert_eq!(identities.len(), all.len(), "no object twice");
+}
+
+#[test]
+fn options_take_effect_and_only_then() {
+    let few = manifests(&InstallOptions { webhook: WebhookMode::Off, ..InstallOptions::default() });
+    let kinds: BTreeSet<&str> = few.iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    for absent in [
+        "ValidatingWebhookConfiguration",
+        "MutatingWebhookConfiguration",
+        "ServiceMonitor",
+        "Certificate",
+        "PriorityClass",
+    ] {
+        assert!(!kinds.contains(absent), "{absent}");
+    }
+    let all = manifests(&everything());
+    let webhook = &find(&all, "ValidatingWebhookConfiguration", NAME)["webhooks"][0];
+    assert_eq!(webhook["failurePolicy"], "Fail");
+    let spared = webhook["namespaceSelector"]["matchExpressions"][0]["values"].to_string();
+    for namespace in ["kube-system", "gpu", "sandbox"] {
+        assert!(spared.contains(namespace), "{namespace}");
+    }
+    let arguments = |all: &[Value]| {
+        find(all, "Deployment", NAME)["spec"]["template"]["spec"]["containers"][0]["args"]
+            .to_string()
+    };
+    assert!(arguments(&all).contains("--webhook=enforce") && arguments(&few).contains("=off"));
+    let settings = find(&all, "ConfigMap", NAME)["data"]["webhook.yaml"].as_str().unwrap();
+    assert!(serde_json::from_str::<crate::webhook::Settings>(settings).is_ok());
+}
+
+#[test]
+fn no_role_says_all() {
+    for object in manifests(&everything()) {
+        let Some(rules) = object["rules"].as_array() else { continue };
+        for rule in rules {
+            assert!(!rule.to_string().contains("\"*\""), "{rule}");
+        }
+        let can = |resource: &str, verb: &str| {
+            rules.iter().any(|rule| {
+                let has = |field: &str, text: &str| {
+                    rule[field].as_array().unwrap().iter().any(|one| one == text)
+                };
+                has("resources", resource) && has("verbs", verb) && rule["resourceNames"].is_null()
+            })
+        };
+        assert!(!can("secrets", "get") && !can("secrets", "list") && !can("leases", "update"));
+        assert!(!can("nodes", "patch") && !can("pods", "create") && !can("pods", "update"));
+    }
+}
+
+#[test]
+fn pods_satisfy_the_restricted_standard() {
+    let all = manifests(&InstallOptions::default());
+    let pod = &find(&all, "Deployment", NAME)["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    let container = &pod["containers"][0]["securityContext"];
+    assert_eq!(container["allowPrivilegeEscalation"], false);
+    assert_eq!(container["readOnlyRootFilesystem"], true);
+    assert_eq!(container["capabilities"]["drop"][0], "ALL");
+}

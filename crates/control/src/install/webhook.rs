@@ -1,0 +1,97 @@
+//! The webhook's configurations, and cert-manager's objects for its certificate.
+//!
+//! Owns which requests reach the webhook. Must not know what it answers.
+
+use serde_json::{Value, json};
+
+use super::{CERT_MANAGER_SECRET, InstallOptions, NAME, meta, meta_in, service_names};
+
+/// A webhook that does not answer in time costs everybody this long.
+const TIMEOUT_SECONDS: u32 = 5;
+/// Namespaces of the cluster itself, which must come up whatever we do.
+const SYSTEM: [&str; 3] = ["kube-node-lease", "kube-public", "kube-system"];
+/// The label of a namespace that is not to be looked at, and its value.
+const OPT_OUT: (&str, &str) = ("berth.dev/webhook", "disabled");
+
+pub(super) fn configurations(options: &InstallOptions) -> Vec<Value> {
+    let rule = |group: &str, version: &str, operations: &[&str], resources: &[&str]| {
+        json!({
+            "apiGroups": [group], "apiVersions": [version], "operations": operations,
+            "resources": resources, "scope": "Namespaced",
+        })
+    };
+    let both = &["CREATE", "UPDATE"];
+    // ReplicaSets and what else controllers make are seen by their pods.
+    let rules = json!([
+        rule("", "v1", &["CREATE"], &["pods"]),
+        rule("", "v1", both, &["replicationcontrollers"]),
+        rule("apps", "v1", both, &["daemonsets", "deployments", "statefulsets"]),
+        rule("batch", "v1", both, &["cronjobs", "jobs"]),
+        rule("jobset.x-k8s.io", "v1alpha2", both, &["jobsets"]),
+        rule("leaderworkerset.x-k8s.io", "v1", both, &["leaderworkersets"]),
+    ]);
+    let validating = webhook(options, "contract.berth.dev", "/validate", rules);
+    let pods = json!([rule("", "v1", &["CREATE"], &["pods"])]);
+    let mut mutating = webhook(options, "pods.berth.dev", "/mutate", pods);
+    mutating["reinvocationPolicy"] = json!("IfNeeded");
+    let configuration = |kind: &str, webhook: Value| {
+        let mut metadata = meta(NAME);
+        if options.cert_manager {
+            let certificate = format!("{}/{NAME}", options.namespace);
+            metadata["annotations"] = json!({ "cert-manager.io/inject-ca-from": certificate });
+        }
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata,
+            "webhooks": [webhook],
+        })
+    };
+    vec![
+        configuration("ValidatingWebhookConfiguration", validating),
+        configuration("MutatingWebhookConfiguration", mutating),
+    ]
+}
+
+fn webhook(options: &InstallOptions, name: &str, path: &str, rules: Value) -> Value {
+    let mut spared: Vec<&str> = SYSTEM.to_vec();
+    spared.push(&options.namespace);
+    spared.extend(options.exempt_namespaces.iter().map(String::as_str));
+    let (key, value) = OPT_OUT;
+    json!({
+        "name": name,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": { "service": {
+            "name": NAME, "namespace": options.namespace, "path": path, "port": 443,
+        } },
+        "failurePolicy": options.fail.as_str(),
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "namespaceSelector": { "matchExpressions": [
+            { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": spared },
+            { "key": key, "operator": "NotIn", "values": [value] },
+        ] },
+        "rules": rules,
+    })
+}
+
+/// A self-signed issuer, and the certificate that the Deployment mounts.
+pub(super) fn certificates(options: &InstallOptions) -> Vec<Value> {
+    let object = |kind: &str, spec: Value| {
+        json!({
+            "apiVersion": "cert-manager.io/v1", "kind": kind, "metadata": meta_in(options, NAME),
+            "spec": spec,
+        })
+    };
+    vec![
+        object("Issuer", json!({ "selfSigned": {} })),
+        object(
+            "Certificate",
+            json!({
+                "secretName": CERT_MANAGER_SECRET,
+                "dnsNames": service_names(&options.namespace),
+                "issuerRef": { "kind": "Issuer", "name": NAME },
+                "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
+            }),
+        ),
+    ]
+}

@@ -1,0 +1,135 @@
+//! How teams and headroom stand, as their objects show it.
+//!
+//! Owns what their statuses say, and when that is worth a write: when it has changed, and not too often.
+//! Must not know how shares are worked out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::crd::{HeadroomStatus, Loan, Resource, TeamStatus, Usage};
+use berth_engine::Engine;
+use berth_tenancy::share::{Account, Dimension, GPU_PARTS, Lender};
+use serde_json::{Value, json};
+
+/// Statuses are looked at this often.
+const EVERY_MS: i64 = 5_000;
+
+/// A kind in the plural, and a name.
+type Key = (&'static str, Arc<str>);
+
+/// What was last written.
+#[derive(Default)]
+pub(crate) struct Standings {
+    written: BTreeMap<Key, Value>,
+    next_ms: i64,
+}
+
+/// A status to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Standing {
+    /// Of which kind, in the plural.
+    pub(crate) plural: &'static str,
+    /// The object.
+    pub(crate) name: Arc<str>,
+    /// Its status.
+    pub(crate) status: Value,
+}
+
+impl Standings {
+    /// What is to be written now.
+    pub(crate) fn due(&mut self, engine: &Engine, now_ms: i64) -> Vec<Standing> {
+        if now_ms < self.next_ms {
+            return Vec::new();
+        }
+        self.next_ms = now_ms + EVERY_MS;
+        let mut teams: BTreeMap<Arc<str>, TeamStatus> = BTreeMap::new();
+        for account in engine.accounts() {
+            if !account.team.is_empty() {
+                teams.entry(account.team.clone()).or_default().usage.push(usage(&account));
+            }
+        }
+        let teams = teams.into_iter().map(|(name, status)| (("teams", name), json!(status)));
+        let rooms = engine.headroom().into_iter().map(|room| {
+            let message = match room.lacking {
+                0 => String::new(),
+                lacking => format!("there is no room for {lacking} more"),
+            };
+            let status = HeadroomStatus {
+                kept: u32::try_from(room.nodes.len()).unwrap_or(u32::MAX),
+                nodes: room.nodes.iter().map(ToString::to_string).collect(),
+                message,
+            };
+            (("headrooms", room.name), json!(status))
+        });
+        let now: BTreeMap<Key, Value> = teams.chain(rooms).collect();
+        let changed = now.iter().filter(|(key, status)| self.written.get(*key) != Some(status));
+        let changed = changed
+            .map(|((plural, name), status)| Standing {
+                plural,
+                name: name.clone(),
+                status: status.clone(),
+            })
+            .collect();
+        self.written = now;
+        changed
+    }
+
+    /// It was not written after all.
+    pub(crate) fn failed(&mut self, plural: &'static str, name: &Arc<str>) {
+        self.written.remove(&(plural, name.clone()));
+    }
+}
+
+fn usage(account: &Account) -> Usage {
+    let (resource, model) = match &account.dimension {
+        Dimension::Gpus => (Resource::Gpus, ""),
+        Dimension::GpusOf(model) => (Resource::Gpus, &**model),
+        Dimension::GpuMemory => (Resource::GpuMemory, ""),
+        Dimension::Cpu => (Resource::Cpu, ""),
+        Dimension::Memory => (Resource::Memory, ""),
+    };
+    let amount = |amount: i64| written(resource, amount);
+    let loans = account.borrowed.iter().map(|(lender, lent)| Loan {
+        team: match lender {
+            Lender::Team(name) | Lender::Group(name) => name.to_string(),
+            Lender::Common | Lender::Owed => String::new(),
+        },
+        amount: amount(*lent),
+        owed: *lender == Lender::Owed,
+    });
+    Usage {
+        resource,
+        model: model.to_owned(),
+        used: amount(account.has),
+        guaranteed: amount(account.guaranteed),
+        borrowed: amount(account.borrowed_total()),
+        lent: amount(account.lent),
+        borrowed_from: loans.collect(),
+    }
+}
+
+/// An amount as a quantity.
+fn written(resource: Resource, amount: i64) -> String {
+    let milli = |milli: i128| match milli % 1000 {
+        0 => (milli / 1000).to_string(),
+        _ => format!("{milli}m"),
+    };
+    match resource {
+        Resource::Gpus => milli(i128::from(amount) * 1000 / i128::from(GPU_PARTS)),
+        Resource::Cpu => milli(i128::from(amount)),
+        Resource::GpuMemory | Resource::Memory => amount.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_gpus_are_written_as_quantities() {
+        assert_eq!(written(Resource::Gpus, 2 * GPU_PARTS), "2");
+        assert_eq!(written(Resource::Gpus, GPU_PARTS / 8), "125m");
+        assert_eq!(written(Resource::Cpu, 1_500), "1500m");
+        assert_eq!(written(Resource::Memory, 1 << 30), "1073741824");
+    }
+}

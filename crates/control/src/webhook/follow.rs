@@ -1,0 +1,76 @@
+//! Fills what the webhook knows from the cluster.
+//!
+//! Owns one watch for each kind that rules look at. Every replica answers reviews, so each watches,
+//! whether it leads or not. Must not know any rule.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt as _};
+use serde_json::Value;
+
+use super::feed::ContextFeed;
+
+/// Group, version, kind and plural of what is watched.
+const KINDS: [(&str, &str, &str, &str); 9] = [
+    ("", "v1", "Namespace", "namespaces"),
+    ("", "v1", "Node", "nodes"),
+    ("", "v1", "LimitRange", "limitranges"),
+    ("", "v1", "ResourceQuota", "resourcequotas"),
+    ("", "v1", "Service", "services"),
+    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"),
+    ("topology.node.k8s.io", "v1alpha2", "NodeResourceTopology", "noderesourcetopologies"),
+    ("karpenter.sh", "v1", "NodePool", "nodepools"),
+];
+
+/// A watch that failed, or a kind that the cluster does not have, is tried again after so long.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Watches, for ever.
+pub async fn follow(client: Client, feed: ContextFeed) {
+    let watches = KINDS.map(|(group, version, kind, plural)| {
+        let kind_of = GroupVersionKind::gvk(group, version, kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind_of, plural);
+        let api = Api::all_with(client.clone(), &resource);
+        let header = [resource.api_version.clone(), kind.to_owned()];
+        follow_one(api, header, feed.clone())
+    });
+    futures::future::join(futures::future::join_all(watches), feed.keep_fresh()).await;
+}
+
+async fn follow_one(api: Api<DynamicObject>, [version, kind]: [String; 2], feed: ContextFeed) {
+    let json = |object: &DynamicObject| {
+        let mut json = serde_json::to_value(object).unwrap_or_default();
+        // Items of a list do not say what they are.
+        json["apiVersion"] = Value::String(version.clone());
+        json["kind"] = Value::String(kind.clone());
+        json
+    };
+    let mut listed = Vec::new();
+    let mut events = watcher(api, watcher::Config::default()).boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => listed.push(json(&object)),
+            Ok(watcher::Event::InitDone) => feed.replace(&kind, std::mem::take(&mut listed)),
+            Ok(watcher::Event::Apply(object)) => {
+                if let Err(error) = feed.put(json(&object)) {
+                    tracing::warn!(%error, "an object is left out of what the webhook knows");
+                }
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                let namespace = object.namespace().unwrap_or_default();
+                feed.remove(&kind, &namespace, &object.name_any());
+            }
+            // It goes on from where it was, or lists anew.
+            Err(error) => {
+                tracing::debug!(%error, kind, "a watch of the webhook failed");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Admission reviews (`admission.k8s.io/v1`), as the API server sends them and wants them answered.
+//!
+//! Owns that format. Must not know what is decided.
+
+use berth_contract::{Object, ObjectError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A review as it is sent.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Review {
+    api_version: String,
+    kind: String,
+    request: Option<Request>,
+}
+
+/// What is asked.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Request {
+    pub(super) uid: String,
+    #[serde(rename = "kind", deserialize_with = "kind_of")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) sub_resource: String,
+    #[serde(default)]
+    pub(super) namespace: String,
+    #[serde(default)]
+    pub(super) operation: String,
+    #[serde(default)]
+    pub(super) object: Value,
+    #[serde(default)]
+    old_object: Value,
+}
+
+fn kind_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    struct Kind {
+        kind: String,
+    }
+    Kind::deserialize(from).map(|kind| kind.kind)
+}
+
+impl Review {
+    /// The request of a review; otherwise what is wrong with it.
+    pub(super) fn read(body: &[u8]) -> Result<Request, String> {
+        let review: Self = serde_json::from_slice(body)
+            .map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
+        let header = (review.api_version.as_str(), review.kind.as_str());
+        if header != ("admission.k8s.io/v1", "AdmissionReview") {
+            return Err(format!(
+                "the body is {:?} {:?}; send an AdmissionReview of admission.k8s.io/v1",
+                review.api_version, review.kind
+            ));
+        }
+        let request = review.request.ok_or("the review has no request")?;
+        if request.uid.is_empty() {
+            return Err("the request has no uid".to_owned());
+        }
+        Ok(request)
+    }
+}
+
+impl Request {
+    /// What is to be stored.
+    pub(super) fn object(&self) -> Result<Object, ObjectError> {
+        self.read(&self.object)
+    }
+
+    /// What is stored now, if that is known and can be read.
+    pub(super) fn old_object(&self) -> Option<Object> {
+        if self.old_object.is_null() { None } else { self.read(&self.old_object).ok() }
+    }
+
+    /// The request knows the namespace even where the object does not say it.
+    fn read(&self, object: &Value) -> Result<Object, ObjectError> {
+        let mut object = object.clone();
+        let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+        if let Some(metadata) = metadata.filter(|_| !self.namespace.is_empty()) {
+            metadata.entry("namespace").or_insert_with(|| json!(self.namespace));
+        }
+        Object::new(object)
+    }
+}
+
+/// What is answered.
+pub(super) struct Answer {
+    /// For the metrics.
+    pub(super) verdict: &'static str,
+    denied: Option<String>,
+    warnings: Vec<String>,
+    patch: Option<String>,
+}
+
+impl Answer {
+    pub(super) fn allowed(verdict: &'static str) -> Self {
+        Self { verdict, denied: None, warnings: Vec::new(), patch: None }
+    }
+
+    pub(super) fn denied(reason: String) -> Self {
+        Self { denied: Some(reason), ..Self::allowed("denied") }
+    }
+
+    /// What cannot be read cannot be judged; the API server has its own say about it.
+    pub(super) fn unreadable(problem: &str) -> Self {
+        let mut problem = format!("berth cannot read this object: {problem}");
+        if let Some((end, _)) = problem.char_indices().nth(super::WARNING_CHARS_MAX) {
+            problem.truncate(end);
+        }
+        Self { warnings: vec![problem], ..Self::allowed("unreadable") }
+    }
+
+    pub(super) fn warn(self, warnings: Vec<String>) -> Self {
+        Self { warnings, ..self }
+    }
+
+    pub(super) fn patch(self, operations: &Value) -> Self {
+        Self { patch: Some(base64(operations.to_string().as_bytes())), ..self }
+    }
+
+    pub(super) fn json(self, uid: &str) -> Value {
+        let mut response = json!({ "uid": uid, "allowed": self.denied.is_none() });
+        if let Some(message) = self.denied {
+            response["status"] = json!({
+                "status": "Failure", "reason": "Forbidden", "code": 403, "message": message,
+            });
+        }
+        if !self.warnings.is_empty() {
+            response["warnings"] = json!(self.warnings);
+        }
+        if let Some(patch) = self.patch {
+            response["patchType"] = json!("JSONPatch");
+            response["patch"] = json!(patch);
+        }
+        json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response,
+        })
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}

@@ -1,0 +1,187 @@
+//! How controllers talk to the API server.
+//!
+//! Owns that every answer is known to the mirrors at once. Must not know any controller.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::clock::Clock;
+use crate::key::{Key, delete_this, name, namespace, uid, unless_gone};
+use crate::mirror::{Kind, Mirror};
+use crate::views::Views;
+
+/// Requests of one controller's pass that are under way at a time.
+const REQUESTS_AT_ONCE: usize = 16;
+
+/// What every controller has.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    pub(crate) views: Arc<Views>,
+}
+
+impl Context {
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Creates an object and knows it at once.
+    pub(crate) async fn create<K>(&self, mirror: &Mirror<K>, object: &K) -> Result<K, kube::Error>
+    where
+        K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let api = self.api::<K>(namespace(object.meta()));
+        let created = api.create(&PostParams::default(), object).await?;
+        mirror.observe(created.clone());
+        Ok(created)
+    }
+
+    /// Deletes this very object and knows at once that it goes.
+    pub(crate) async fn delete<K>(&self, mirror: &Mirror<K>, object: &K) -> Result<(), kube::Error>
+    where
+        K: Kind + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        self.delete_with(mirror, object, &delete_this(object.meta())).await
+    }
+
+    pub(crate) async fn delete_with<K>(
+        &self,
+        mirror: &Mirror<K>,
+        object: &K,
+        how: &DeleteParams,
+    ) -> Result<(), kube::Error>
+    where
+        K: Kind + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let meta = object.meta();
+        let api = self.api::<K>(namespace(meta));
+        match unless_gone(api.delete(name(meta), how).await)?.and_then(|answer| answer.left()) {
+            Some(mut going) => {
+                let at = going.meta().deletion_timestamp.clone();
+                going.meta_mut().deletion_timestamp = at.or_else(|| Some(self.clock.time()));
+                mirror.observe(going);
+            }
+            None => mirror.observe_gone(&Key::of(meta), uid(meta)),
+        }
+        Ok(())
+    }
+
+    /// Writes an object's status, if nobody has written the object since it was read.
+    pub(crate) async fn write_status<K>(
+        &self,
+        mirror: &Mirror<K>,
+        object: &K,
+    ) -> Result<K, kube::Error>
+    where
+        K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let api = self.api::<K>(namespace(object.meta()));
+        let written =
+            api.replace_status(name(object.meta()), &PostParams::default(), object).await?;
+        mirror.observe(written.clone());
+        Ok(written)
+    }
+
+    /// Writes an object, if nobody has written it since it was read.
+    pub(crate) async fn replace<K>(&self, mirror: &Mirror<K>, object: &K) -> Result<K, kube::Error>
+    where
+        K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let api = self.api::<K>(namespace(object.meta()));
+        let written = api.replace(name(object.meta()), &PostParams::default(), object).await?;
+        mirror.observe(written.clone());
+        Ok(written)
+    }
+
+    /// Makes the owner the controller of an object, or no longer so where there is none to be.
+    pub(crate) async fn own<K>(
+        &self,
+        mirror: &Mirror<K>,
+        object: &K,
+        owner: Result<OwnerReference, &str>,
+    ) -> Result<(), kube::Error>
+    where
+        K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let meta = object.meta();
+        let mut owners = meta.owner_references.clone().unwrap_or_default();
+        match owner {
+            Ok(owner) => {
+                owners.retain(|one| one.uid != owner.uid);
+                owners.push(owner);
+            }
+            Err(former) => owners.retain(|one| one.uid != former),
+        }
+        let change = json!({ "metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "ownerReferences": owners,
+        }});
+        let api = self.api::<K>(namespace(meta));
+        let patch = Patch::Merge(&change);
+        let patched = api.patch(name(meta), &PatchParams::default(), &patch).await;
+        if let Some(patched) = unless_gone(patched)? {
+            mirror.observe(patched);
+        }
+        Ok(())
+    }
+
+    /// Creates pods, a few more at a time while that works, and stops when it does not: a quota that
+    /// is full is not asked a thousand times.
+    pub(crate) async fn create_pods(&self, pods: Vec<Pod>) -> Result<(), kube::Error> {
+        let mut left = pods.into_iter();
+        let mut batch = 1;
+        loop {
+            let now: Vec<Pod> = left.by_ref().take(batch).collect();
+            if now.is_empty() {
+                return Ok(());
+            }
+            each(&now, |pod| async { self.create(&self.views.pods, pod).await.map(|_| ()) })
+                .await?;
+            batch = batch.saturating_mul(2);
+        }
+    }
+
+    /// Deletes pods, all of them even if one fails.
+    pub(crate) async fn delete_pods(&self, pods: &[Arc<Pod>]) -> Result<(), kube::Error> {
+        each(pods, |pod| self.delete(&self.views.pods, pod.as_ref())).await
+    }
+
+    /// Writes which pods are the owner's.
+    pub(crate) async fn settle<K>(
+        &self,
+        mirror: &Mirror<K>,
+        adopt: &[Arc<K>],
+        release: &[Arc<K>],
+        owner: &OwnerReference,
+    ) -> Result<(), kube::Error>
+    where
+        K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        each(adopt, |one| self.own(mirror, one.as_ref(), Ok(owner.clone()))).await?;
+        each(release, |one| self.own(mirror, one.as_ref(), Err(&owner.uid))).await
+    }
+}
+
+/// Does something to each, a few at a time, all of them even if one fails.
+pub(crate) async fn each<'a, T, Work, Done>(items: &'a [T], work: Work) -> Result<(), kube::Error>
+where
+    Work: Fn(&'a T) -> Done,
+    Done: Future<Output = Result<(), kube::Error>>,
+{
+    let all: Vec<Done> = items.iter().map(work).collect();
+    let done = stream::iter(all).buffer_unordered(REQUESTS_AT_ONCE);
+    done.collect::<Vec<_>>().await.into_iter().collect()
+}

@@ -1,0 +1,40 @@
+//! Names for templates: the same template, the same name.
+//!
+//! Owns the hash in the names of ReplicaSets and in the revisions of StatefulSets and DaemonSets.
+//! Kubernetes hashes a printout of its own structures, so its names are others; sets are recognised by
+//! their templates, never by their names. Must not know what the templates are for.
+
+use serde::Serialize;
+
+/// The label that keeps the pods of a Deployment's sets apart.
+pub(crate) const HASH: &str = "pod-template-hash";
+
+/// No vowels and nothing that looks like one: names must not become words.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The hash of a template.
+pub(crate) fn of<T: Serialize>(template: &T, collisions: i32) -> String {
+    // Objects of the API are maps of texts: they always have a JSON form.
+    let mut text = serde_json::to_vec(template).unwrap_or_default();
+    if collisions > 0 {
+        text.extend(collisions.to_be_bytes());
+    }
+    let sum = text
+        .iter()
+        .fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let letter = |digit: u8| LETTERS.get(usize::from(digit) % LETTERS.len()).copied();
+    sum.to_string().bytes().filter_map(letter).map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_template_has_the_same_name_and_another_another() {
+        assert_eq!(of(&"a", 0), of(&"a", 0));
+        assert_ne!(of(&"a", 0), of(&"b", 0));
+        assert_ne!(of(&"a", 0), of(&"a", 1));
+        assert!(of(&"a", 0).bytes().all(|one| LETTERS.contains(&one)));
+    }
+}

@@ -1,0 +1,190 @@
+//! The controllers of a cluster that has no controller-manager.
+//!
+//! Owns which there are and how they run: each is a module with pure decisions and a thin loop that
+//! looks at one object at a time. Must not know kubelets, nor what schedules.
+
+mod budgets;
+mod claims;
+mod context;
+mod cron_job;
+mod daemon_set;
+mod deployment;
+mod garbage;
+mod hash;
+mod job;
+mod kinds;
+mod namespaces;
+mod node_life;
+pub(crate) mod pods;
+mod quotas;
+mod replica_set;
+mod stateful_set;
+
+#[cfg(test)]
+pub(crate) mod fixtures;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::key::Key;
+use crate::queue::{Again, Queue, Waiting, drive, queue};
+use crate::views::Views;
+use context::Context;
+use garbage::Garbage;
+use kinds::Kinds;
+use node_life::Pulses;
+
+/// Objects of one kind that are looked at at a time.
+const WIDTH: usize = 16;
+
+/// How controllers behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where times come from.
+    pub clock: Clock,
+    /// How long a Job waits after the first of its pods has failed; twice as long after each other.
+    pub job_backoff: Duration,
+    /// How long a node may say nothing before it is given up.
+    pub node_grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: Clock::default(),
+            job_backoff: Duration::from_secs(10),
+            node_grace: Duration::from_secs(50),
+        }
+    }
+}
+
+/// Runs all controllers until `shutdown`.
+pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) {
+    let views = Views::new();
+    let mut tasks = JoinSet::new();
+    spawn(&mut tasks, client, options, views);
+    shutdown.await;
+}
+
+/// Starts loops of controllers.
+struct Start<'a> {
+    tasks: &'a mut JoinSet<()>,
+    context: Context,
+}
+
+impl Start<'_> {
+    /// Looks at what comes into a queue, once everything is known.
+    fn drive<Work, Done>(&mut self, name: &'static str, (to, waiting): (Queue, Waiting), work: Work)
+    where
+        Work: Fn(Context, Key) -> Done + Send + Sync + 'static,
+        Done: Future<Output = Result<Again, kube::Error>> + Send,
+    {
+        let context = self.context.clone();
+        self.tasks.spawn(async move {
+            // The loop ends when nobody can put anything into its queue any more.
+            let _to = to;
+            context.views.filled_for_controllers().await;
+            drive(name, waiting, WIDTH, |key| work(context.clone(), key)).await;
+        });
+    }
+}
+
+/// Starts all controllers on these views.
+pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, views: Arc<Views>) {
+    let kinds = Kinds::new(client.clone());
+    let context = Context { client: client.clone(), clock: options.clock, views };
+    let mut start = Start { tasks, context: context.clone() };
+    let backoff = options.job_backoff;
+
+    macro_rules! controller {
+        ($name:literal, $module:ident) => {{
+            let (to, waiting) = queue();
+            $module::wire(&context, &to);
+            let work =
+                |context: Context, key| async move { $module::reconcile(&context, key).await };
+            start.drive($name, (to, waiting), work);
+        }};
+    }
+    controller!("deployment", deployment);
+    controller!("replicaset", replica_set);
+    controller!("statefulset", stateful_set);
+    controller!("daemonset", daemon_set);
+    controller!("cronjob", cron_job);
+    controller!("disruption budget", budgets);
+
+    let (to, waiting) = queue();
+    job::wire(&context, &to);
+    let work =
+        move |context: Context, key| async move { job::reconcile(&context, backoff, key).await };
+    start.drive("job", (to, waiting), work);
+
+    start_over_kinds(&mut start, &kinds);
+    start_nodes(&mut start, options.node_grace);
+    start_claims(&mut start);
+
+    start.tasks.spawn(kinds.run());
+    for watch in context.views.for_controllers(&client) {
+        start.tasks.spawn(watch);
+    }
+}
+
+/// Controllers that look at objects of all kinds.
+fn start_over_kinds(start: &mut Start<'_>, kinds: &Arc<Kinds>) {
+    let context = start.context.clone();
+    let (to, waiting) = queue();
+    let garbage = Garbage::wire(kinds, &to);
+    let work = move |_: Context, key| {
+        let garbage = garbage.clone();
+        async move { garbage.reconcile(key).await }
+    };
+    start.drive("garbage", (to, waiting), work);
+
+    let (to, waiting) = queue();
+    namespaces::wire(&context, &to);
+    let all = Arc::clone(kinds);
+    let work = move |context: Context, key| {
+        let all = Arc::clone(&all);
+        async move { namespaces::reconcile(&context, &all, key).await }
+    };
+    start.drive("namespace", (to, waiting), work);
+
+    let (to, waiting) = queue();
+    quotas::wire(&context, kinds, &to);
+    let all = Arc::clone(kinds);
+    let work = move |context: Context, key| {
+        let all = Arc::clone(&all);
+        async move { quotas::reconcile(&context, &all, key).await }
+    };
+    start.drive("quota", (to, waiting), work);
+}
+
+fn start_nodes(start: &mut Start<'_>, grace: Duration) {
+    let context = start.context.clone();
+    let pulses = Pulses::default();
+    let (nodes, nodes_waiting) = queue();
+    let (pods, pods_waiting) = queue();
+    node_life::wire(&context, &pulses, &nodes, &pods);
+    let work = move |context: Context, key| {
+        let pulses = pulses.clone();
+        async move { node_life::reconcile_node(&context, &pulses, grace, key).await }
+    };
+    start.drive("node", (nodes, nodes_waiting), work);
+    let work = |context: Context, key| async move { node_life::reconcile_pod(&context, key).await };
+    start.drive("pod of a node", (pods, pods_waiting), work);
+}
+
+fn start_claims(start: &mut Start<'_>) {
+    let context = start.context.clone();
+    let (pods, pods_waiting) = queue();
+    let (claims, claims_waiting) = queue();
+    claims::wire(&context, &pods, &claims);
+    let work = |context: Context, key| async move { claims::reconcile_pod(&context, key).await };
+    start.drive("claims of a pod", (pods, pods_waiting), work);
+    let work = |context: Context, key| async move { claims::reconcile_claim(&context, key).await };
+    start.drive("claim", (claims, claims_waiting), work);
+}

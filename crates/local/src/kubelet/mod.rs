@@ -1,0 +1,112 @@
+//! Virtual kubelets: nodes that only exist in the API, and do with pods what real ones would.
+//!
+//! Owns which nodes there are and who is told what. One task knows all nodes and decides ([`host`] has
+//! what one node does); others write what comes of it, a bounded number of requests at a time. Must not
+//! know what schedules.
+
+pub mod assignment;
+mod faults;
+mod fit;
+mod heartbeat;
+mod host;
+mod hosts;
+pub mod script;
+mod status;
+mod topology;
+mod write;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::key::{annotation, label};
+use crate::views::Views;
+
+pub use faults::Faults;
+
+/// Nodes with this label or annotation have a virtual kubelet if it is `true`.
+pub const VIRTUAL: &str = "berth.dev/virtual";
+
+/// How virtual kubelets behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where times come from.
+    pub clock: Clock,
+    /// How long containers take to start, where pods do not say.
+    pub start_after: Duration,
+    /// How long containers take to end when told to, where pods do not say.
+    pub stop_after: Duration,
+    /// How long pods of Jobs run, where they do not say.
+    pub job_run_for: Duration,
+    /// How long containers that have ended wait before they start a second time, and how long at most.
+    pub restart_backoff: Duration,
+    /// See `restart_backoff`.
+    pub restart_backoff_max: Duration,
+    /// How long it takes to start containers again at all.
+    pub restart_pause: Duration,
+    /// How often nodes say that they are alive.
+    pub lease_every: Duration,
+    /// How often the inside of one node is published at most.
+    pub topology_every: Duration,
+    /// Whether NodeResourceTopologies are published where there is a definition of them.
+    pub publish_topology: bool,
+    /// Requests under way at a time.
+    pub requests_at_once: usize,
+    /// Breaks nodes on demand.
+    pub faults: Faults,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: Clock::default(),
+            start_after: Duration::from_millis(500),
+            stop_after: Duration::from_secs(1),
+            job_run_for: Duration::from_secs(10),
+            restart_backoff: Duration::from_secs(10),
+            restart_backoff_max: Duration::from_secs(300),
+            restart_pause: Duration::from_secs(1),
+            lease_every: Duration::from_secs(10),
+            topology_every: Duration::from_secs(1),
+            publish_topology: true,
+            requests_at_once: 64,
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// Whether a node has a virtual kubelet.
+pub(crate) fn is_virtual(node: &Node) -> bool {
+    let meta = &node.metadata;
+    label(meta, VIRTUAL).or_else(|| annotation(meta, VIRTUAL)) == Some("true")
+}
+
+/// Runs the kubelets of all virtual nodes until `shutdown`.
+pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) {
+    let views = Views::new();
+    let mut tasks = JoinSet::new();
+    spawn(&mut tasks, client, options, views);
+    shutdown.await;
+}
+
+/// Starts the kubelets of all virtual nodes on these views.
+pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, views: Arc<Views>) {
+    let (news, heard) = hosts::listen(&views);
+    let write::Writers { desk, work } = write::writers(&client, &options, &views, news.clone());
+    work.into_iter().for_each(|work| {
+        tasks.spawn(work);
+    });
+    for watch in views.for_kubelets(&client) {
+        tasks.spawn(watch);
+    }
+    tasks.spawn(async move {
+        let _news = news;
+        views.filled_for_kubelets().await;
+        hosts::run(&views, options, desk, heard).await;
+    });
+}

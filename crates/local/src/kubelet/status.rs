@@ -1,0 +1,221 @@
+//! What a kubelet writes into a pod's status.
+//!
+//! Owns the form: conditions, container states, addresses, as a kubelet 1.36 writes them. Must not know
+//! when anything happens.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::clock::whole_seconds;
+use crate::controllers::pods::condition;
+use crate::key::uid;
+
+/// What all containers of a pod do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// They are being made.
+    Creating,
+    /// They run.
+    Running { since: Timestamp, ready: bool },
+    /// They have ended and wait to be started again.
+    BackingOff { last: Exit, delay_s: u64 },
+    /// They have ended for good.
+    Ended { last: Exit },
+}
+
+/// How containers ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) started: Option<Timestamp>,
+    pub(super) finished: Timestamp,
+    pub(super) code: i32,
+}
+
+/// What does not change while a pod is on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Home {
+    pub(super) host_ip: String,
+    pub(super) pod_ip: Option<String>,
+    pub(super) start_time: Timestamp,
+    pub(super) restarts: i32,
+    /// How the containers ended before they were started again.
+    pub(super) before: Option<Exit>,
+}
+
+fn time(at: Timestamp) -> Time {
+    Time(whole_seconds(at))
+}
+
+/// The status of a pod that is refused: nothing has happened but that.
+pub(super) fn refused(pod: &Pod, reason: &str, message: &str, now: Timestamp) -> PodStatus {
+    PodStatus {
+        phase: Some("Failed".to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(format!("Pod was rejected: {message}")),
+        start_time: Some(time(now)),
+        observed_generation: pod.metadata.generation,
+        ..PodStatus::default()
+    }
+}
+
+/// The status of a pod whose containers do this. `end` is why the pod as a whole has been ended.
+pub(super) fn status(
+    pod: &Pod,
+    home: &Home,
+    doing: &Doing,
+    end: Option<(&str, &str)>,
+    now: Timestamp,
+) -> PodStatus {
+    let phase = match doing {
+        _ if end.is_some() => "Failed",
+        Doing::Creating => "Pending",
+        Doing::Running { .. } | Doing::BackingOff { .. } => "Running",
+        Doing::Ended { last } if last.code == 0 => "Succeeded",
+        Doing::Ended { .. } => "Failed",
+    };
+    let spec = pod.spec.clone().unwrap_or_default();
+    let containers = spec.containers.iter();
+    let statuses = containers.map(|one| container(pod, one, home, doing)).collect();
+    let init = spec.init_containers.iter().flatten();
+    let init: Vec<_> = init.map(|one| init_container(pod, one, home, doing)).collect();
+    let host_network = spec.host_network == Some(true);
+    let pod_ip = if host_network { Some(home.host_ip.clone()) } else { home.pod_ip.clone() };
+    let pod_ip = pod_ip.filter(|_| host_network || *doing != Doing::Creating);
+    PodStatus {
+        phase: Some(phase.to_owned()),
+        reason: end.map(|(reason, _)| reason.to_owned()),
+        message: end.map(|(_, message)| message.to_owned()),
+        start_time: Some(time(home.start_time)),
+        host_ip: Some(home.host_ip.clone()),
+        host_ips: Some(vec![HostIP { ip: home.host_ip.clone() }]),
+        pod_ips: pod_ip.clone().map(|ip| vec![PodIP { ip }]),
+        pod_ip,
+        observed_generation: pod.metadata.generation,
+        conditions: Some(conditions(pod, doing, phase, now)),
+        init_container_statuses: Some(init).filter(|list| !list.is_empty()),
+        container_statuses: Some(statuses),
+        ..PodStatus::default()
+    }
+}
+
+fn conditions(pod: &Pod, doing: &Doing, phase: &str, now: Timestamp) -> Vec<PodCondition> {
+    let ended = matches!(doing, Doing::Ended { .. });
+    let has_sandbox = !matches!(doing, Doing::Creating) && !ended;
+    let inits = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
+    let has_init = inits.is_some_and(|list| !list.is_empty());
+    let initialized = !has_init || *doing != Doing::Creating;
+    let ready = matches!(doing, Doing::Running { ready: true, .. });
+    let names = |list: Option<&Vec<Container>>| {
+        let names: Vec<&str> = list.into_iter().flatten().map(|one| one.name.as_str()).collect();
+        names.join(" ")
+    };
+    let unready = match phase {
+        "Succeeded" => (Some("PodCompleted"), None),
+        "Failed" => (Some("PodFailed"), None),
+        _ => {
+            let all = names(pod.spec.as_ref().map(|spec| &spec.containers));
+            let message = format!("containers with unready status: [{all}]");
+            (Some("ContainersNotReady"), Some(message))
+        }
+    };
+    let said = |kind: &str, yes: bool, (reason, message): (Option<&str>, Option<String>)| {
+        let status = if yes { "True" } else { "False" };
+        let (reason, message) = if yes { (None, None) } else { (reason, message) };
+        let before = condition(pod, kind).filter(|before| before.status == status);
+        let since = before.and_then(|before| before.last_transition_time.clone());
+        PodCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.map(str::to_owned),
+            message,
+            last_transition_time: Some(since.unwrap_or_else(|| time(now))),
+            observed_generation: pod.metadata.generation,
+            ..PodCondition::default()
+        }
+    };
+    let completed = (phase == "Succeeded").then_some("PodCompleted");
+    let incomplete = format!("containers with incomplete status: [{}]", names(inits));
+    let uninitialized = (Some("ContainersNotInitialized"), Some(incomplete));
+    let mut initialization = said("Initialized", initialized, uninitialized);
+    initialization.reason = completed.map(str::to_owned).or(initialization.reason);
+    vec![
+        said("PodReadyToStartContainers", has_sandbox, (None, None)),
+        initialization,
+        said("Ready", ready, unready.clone()),
+        said("ContainersReady", ready, unready),
+        said("PodScheduled", true, (None, None)),
+    ]
+}
+
+fn container(pod: &Pod, spec: &Container, home: &Home, doing: &Doing) -> ContainerStatus {
+    let image = spec.image.clone().unwrap_or_default();
+    let id = format!("virtual://{}/{}/{}", uid(&pod.metadata), spec.name, home.restarts);
+    let waiting = |reason: &str, message: Option<String>| ContainerState {
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }),
+        ..ContainerState::default()
+    };
+    let exited = |exit: &Exit| ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: exit.code,
+            reason: Some(if exit.code == 0 { "Completed" } else { "Error" }.to_owned()),
+            started_at: exit.started.map(time),
+            finished_at: Some(time(exit.finished)),
+            container_id: Some(id.clone()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    };
+    let (state, last) = match doing {
+        Doing::Creating => (waiting("ContainerCreating", None), None),
+        Doing::Running { since, .. } => {
+            let running = ContainerStateRunning { started_at: Some(time(*since)) };
+            let state = ContainerState { running: Some(running), ..ContainerState::default() };
+            (state, home.before.as_ref().map(exited))
+        }
+        Doing::BackingOff { last, delay_s } => {
+            let message = format!(
+                "back-off {delay_s}s restarting failed container={} pod={}_{}({})",
+                spec.name,
+                crate::key::name(&pod.metadata),
+                crate::key::namespace(&pod.metadata),
+                uid(&pod.metadata),
+            );
+            (waiting("CrashLoopBackOff", Some(message)), Some(exited(last)))
+        }
+        Doing::Ended { last } => (exited(last), home.before.as_ref().map(exited)),
+    };
+    let started = matches!(doing, Doing::Running { .. });
+    ContainerStatus {
+        name: spec.name.clone(),
+        image_id: if *doing == Doing::Creating { String::new() } else { image.clone() },
+        image,
+        container_id: Some(id.clone()).filter(|_| *doing != Doing::Creating),
+        ready: matches!(doing, Doing::Running { ready: true, .. }),
+        started: Some(started),
+        restart_count: home.restarts,
+        state: Some(state),
+        last_state: last,
+        ..ContainerStatus::default()
+    }
+}
+
+/// Init containers take no time; those that stay do what the others do.
+fn init_container(pod: &Pod, spec: &Container, home: &Home, doing: &Doing) -> ContainerStatus {
+    if spec.restart_policy.as_deref() == Some("Always") || *doing == Doing::Creating {
+        let mut status = container(pod, spec, home, doing);
+        if let Some(waiting) = status.state.as_mut().and_then(|state| state.waiting.as_mut())
+            && *doing == Doing::Creating
+        {
+            waiting.reason = Some("PodInitializing".to_owned());
+        }
+        return status;
+    }
+    let at = Exit { started: Some(home.start_time), finished: home.start_time, code: 0 };
+    let still = Home { restarts: 0, before: None, ..home.clone() };
+    let ended = container(pod, spec, &still, &Doing::Ended { last: at });
+    ContainerStatus { ready: true, ..ended }
+}

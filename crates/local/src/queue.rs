@@ -1,0 +1,212 @@
+//! Which objects are to be looked at, and the loop that does it.
+//!
+//! Owns that an object waits only once, is never looked at by two at a time, and is looked at again
+//! later and later while that fails. Must not know what looking at it means.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::key::{Key, is_conflict};
+
+/// How long the first failure delays the next attempt, and any number of them.
+const FIRST_DELAY: Duration = Duration::from_millis(10);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+
+/// Puts objects into the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue(mpsc::UnboundedSender<Key>);
+
+/// What is to be looked at.
+pub(crate) struct Waiting(mpsc::UnboundedReceiver<Key>);
+
+/// Whether and when an object is to be looked at again though nothing changes.
+pub(crate) type Again = Option<Duration>;
+
+/// An empty queue.
+pub(crate) fn queue() -> (Queue, Waiting) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Queue(sender), Waiting(receiver))
+}
+
+impl Queue {
+    /// This object is to be looked at.
+    pub(crate) fn add(&self, key: Key) {
+        // Nobody looks any more once the loop is gone, which is when everything ends.
+        let _ = self.0.send(key);
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    ready: VecDeque<Key>,
+    queued: HashSet<Key>,
+    running: HashSet<Key>,
+    /// Became due while being looked at.
+    again: HashSet<Key>,
+    later: BinaryHeap<Reverse<(Instant, Key)>>,
+    /// Which of the times in `later` counts, for each object.
+    due: HashMap<Key, Instant>,
+    failures: HashMap<Key, u32>,
+}
+
+impl Lines {
+    fn add(&mut self, key: Key) {
+        if self.running.contains(&key) {
+            self.again.insert(key);
+        } else if self.queued.insert(key.clone()) {
+            self.ready.push_back(key);
+        }
+    }
+
+    fn take(&mut self) -> Option<Key> {
+        let key = self.ready.pop_front()?;
+        self.queued.remove(&key);
+        self.due.remove(&key);
+        self.running.insert(key.clone());
+        Some(key)
+    }
+
+    fn done(&mut self, key: Key, result: Result<Again, kube::Error>, what: &str) {
+        self.running.remove(&key);
+        let now = Instant::now();
+        match result {
+            Ok(again) => {
+                self.failures.remove(&key);
+                if let Some(after) = again {
+                    self.put_off(&key, now + after);
+                }
+            }
+            Err(error) => {
+                let count = self.failures.entry(key.clone()).or_default();
+                *count = count.saturating_add(1);
+                let doubled = FIRST_DELAY.saturating_mul(1 << (*count - 1).min(16));
+                if is_conflict(&error) {
+                    tracing::debug!(what, %key, "somebody else was faster; trying again");
+                } else {
+                    tracing::warn!(what, %key, %error, attempt = *count, "could not be reconciled");
+                }
+                let delay = doubled.min(LONGEST_DELAY);
+                self.put_off(&key, now + delay);
+            }
+        }
+        if self.again.remove(&key) {
+            self.add(key);
+        }
+    }
+
+    fn put_off(&mut self, key: &Key, to: Instant) {
+        self.due.insert(key.clone(), to);
+        self.later.push(Reverse((to, key.clone())));
+    }
+
+    fn wake(&mut self, now: Instant) {
+        while self.later.peek().is_some_and(|Reverse((due, _))| *due <= now) {
+            if let Some(Reverse((due, key))) = self.later.pop()
+                && self.due.get(&key) == Some(&due)
+            {
+                self.add(key);
+            }
+        }
+    }
+}
+
+/// Looks at what waits, at most `width` at a time, for ever.
+pub(crate) async fn drive<Work, Done>(what: &str, mut waiting: Waiting, width: usize, work: Work)
+where
+    Work: Fn(Key) -> Done,
+    Done: Future<Output = Result<Again, kube::Error>>,
+{
+    let mut lines = Lines::default();
+    let mut running = FuturesUnordered::new();
+    loop {
+        lines.wake(Instant::now());
+        while running.len() < width
+            && let Some(key) = lines.take()
+        {
+            let done = work(key.clone());
+            running.push(async move { (key, done.await) });
+        }
+        let due = lines.later.peek().map(|Reverse((due, _))| *due);
+        let alarm = async move {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            key = waiting.0.recv() => match key {
+                Some(key) => {
+                    lines.add(key);
+                    while let Ok(key) = waiting.0.try_recv() {
+                        lines.add(key);
+                    }
+                }
+                None => return,
+            },
+            Some((key, result)) = running.next(), if !running.is_empty() => {
+                lines.done(key, result, what);
+            }
+            () = alarm => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use tokio::time::{sleep, timeout};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_waits_once_and_is_never_looked_at_by_two() {
+        let (queue, waiting) = queue();
+        for _ in 0..5 {
+            queue.add(Key::new("", "a"));
+        }
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let work = |key: Key| {
+            let (log, queue) = (Arc::clone(&log), queue.clone());
+            async move {
+                let first = log.lock().unwrap().is_empty();
+                log.lock().unwrap().push(format!("+{key}"));
+                if first {
+                    queue.add(key.clone());
+                }
+                sleep(Duration::from_secs(1)).await;
+                log.lock().unwrap().push(format!("-{key}"));
+                Ok(None)
+            }
+        };
+        let _ = timeout(Duration::from_secs(60), drive("test", waiting, 8, work)).await;
+        assert_eq!(*log.lock().unwrap(), ["+a", "-a", "+a", "-a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_delay_the_next_attempt_and_success_forgives() {
+        let (queue, waiting) = queue();
+        queue.add(Key::new("", "a"));
+        let begin = Instant::now();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let work = |_: Key| {
+            let log = Arc::clone(&log);
+            async move {
+                log.lock().unwrap().push(begin.elapsed().as_millis());
+                match log.lock().unwrap().len() {
+                    1..4 => Err(kube::Error::LinesCodecMaxLineLengthExceeded),
+                    4 => Ok(Some(Duration::from_secs(1))),
+                    _ => Ok(None),
+                }
+            }
+        };
+        let _ = timeout(Duration::from_secs(60), drive("test", waiting, 8, work)).await;
+        assert_eq!(*log.lock().unwrap(), [0, 10, 30, 70, 1070]);
+    }
+}

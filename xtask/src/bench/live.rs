@@ -1,0 +1,255 @@
+//! Schedulers against the same API server, one after the other: ours, kube-scheduler, and, as the limit,
+//! a client that only posts bindings.
+//!
+//! 1,000 nodes of 8 GPUs on two sockets under `single-numa-node`; 4,000 pods of 1, 1, 1, 1, 2, 2 and 4 GPUs
+//! drawn at random, with 8 CPUs and 64 GiB per GPU, all there before the scheduler starts. Plain, and with a
+//! spread constraint over three zones. What kubelets would have turned down follows from Berth's model of
+//! them, fed with the pods in the order in which they were bound.
+//!
+//! kube-scheduler gets no limit on its requests (`clientConnection.qps`), and no leader election.
+
+mod process;
+mod work;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, DeleteParams, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use kube::{Client, Config};
+use serde_json::json;
+
+use self::process::{Process, Usage};
+
+/// What is asked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A cluster that holds nothing yet, without any scheduler.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// kube-scheduler; without it only ours and the limit are measured.
+    #[arg(long, value_name = "FILE")]
+    kube_scheduler: Option<PathBuf>,
+    /// The program `berth`, as a release build.
+    #[arg(long, value_name = "FILE", default_value = "target/release/berth")]
+    berth: PathBuf,
+    #[arg(long, default_value_t = 1_000)]
+    nodes: usize,
+    #[arg(long, default_value_t = 4_000)]
+    pods: usize,
+    #[arg(long, default_value_t = 86)]
+    seed: u64,
+    /// Only rows whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// Without a new binding for so long it is over.
+const SILENCE: Duration = Duration::from_secs(8);
+
+/// How long the last calls may take before the process is measured.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Who binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    KubeScheduler,
+    MostAllocated,
+    Berth,
+    Limit,
+}
+
+impl Row {
+    const ALL: [Self; 4] = [Self::KubeScheduler, Self::MostAllocated, Self::Berth, Self::Limit];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::KubeScheduler => "kube-scheduler",
+            Self::MostAllocated => "kube-scheduler, MostAllocated",
+            Self::Berth => "berth",
+            Self::Limit => "bindings only (the limit)",
+        }
+    }
+}
+
+/// What came of a row.
+struct Outcome {
+    bound: Vec<(String, String)>,
+    /// From the first binding to the last.
+    seconds: f64,
+    /// From the start of the process to the first binding.
+    first_s: f64,
+    usage: Usage,
+    rejected: usize,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(measure(args))
+}
+
+async fn client(kubeconfig: &Path) -> Result<Client> {
+    let read = Kubeconfig::read_from(kubeconfig)
+        .with_context(|| format!("{} cannot be read", kubeconfig.display()))?;
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+async fn measure(args: &Args) -> Result<()> {
+    let client = client(&args.kubeconfig).await?;
+    let nodes = work::nodes(args.nodes);
+    work::create_nodes(&client, &nodes).await?;
+    println!("{} nodes, {} pods, seed {}", args.nodes, args.pods, args.seed);
+    println!(
+        "{:<38} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>9}",
+        "", "pods/s", "first s", "ms CPU/pod", "peak MiB", "bound", "stranded", "rejected"
+    );
+    for spread in [false, true] {
+        let mut decided = Vec::new();
+        for row in Row::ALL {
+            let name = format!("{}{}", row.name(), if spread { ", zone spread" } else { "" });
+            let skipped = args.only.as_ref().is_some_and(|only| !name.contains(only.as_str()));
+            let lacking = match row {
+                Row::KubeScheduler | Row::MostAllocated => args.kube_scheduler.is_none(),
+                Row::Limit => decided.is_empty(),
+                Row::Berth => false,
+            };
+            if skipped || lacking {
+                continue;
+            }
+            let outcome = one(&client, args, row, spread, &decided).await?;
+            report(&name, args, &outcome);
+            if row == Row::Berth {
+                decided = outcome.bound;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn report(name: &str, args: &Args, outcome: &Outcome) {
+    let bound = outcome.bound.len();
+    println!(
+        "{name:<38} {:>8.0} {:>8.2} {:>9.3} {:>10.0} {bound:>8} {:>9} {:>9}",
+        bound.saturating_sub(1) as f64 / outcome.seconds.max(1e-9),
+        outcome.first_s,
+        outcome.usage.cpu_ms / bound.max(1) as f64,
+        outcome.usage.peak_mib,
+        args.pods - bound,
+        outcome.rejected,
+    );
+}
+
+async fn one(
+    client: &Client,
+    args: &Args,
+    row: Row,
+    spread: bool,
+    decided: &[(String, String)],
+) -> Result<Outcome> {
+    let scheduler = if row == Row::Berth { "berth" } else { "default-scheduler" };
+    work::create_pods(client, args.pods, args.seed, scheduler, spread).await?;
+    let pods: Api<core::Pod> = Api::namespaced(client.clone(), work::NAMESPACE);
+    let mut events = watcher(pods.clone(), watcher::Config::default()).boxed();
+    while let Some(event) = events.next().await {
+        if matches!(event?, watcher::Event::InitDone) {
+            break;
+        }
+    }
+    let started = Instant::now();
+    let directory = args.kubeconfig.parent().unwrap_or(Path::new("."));
+    let mut process = match row {
+        Row::KubeScheduler => Some(Process::kube_scheduler(
+            args.kube_scheduler.as_deref(),
+            directory,
+            &args.kubeconfig,
+            false,
+        )?),
+        Row::MostAllocated => Some(Process::kube_scheduler(
+            args.kube_scheduler.as_deref(),
+            directory,
+            &args.kubeconfig,
+            true,
+        )?),
+        Row::Berth => Some(Process::berth(&args.berth, directory, &args.kubeconfig)?),
+        Row::Limit => None,
+    };
+    let before = Usage::own();
+    let posting = match row {
+        Row::Limit => Some(tokio::spawn(work::post_all(client.clone(), decided.to_vec()))),
+        _ => None,
+    };
+    let (bound, first, last) = watch_bindings(&mut events, args.pods).await?;
+    tokio::time::sleep(SETTLE).await;
+    let usage = match &mut process {
+        Some(process) => process.stop()?,
+        None => Usage::own().since(&before),
+    };
+    if let Some(posting) = posting {
+        posting.await??;
+    }
+    let rejected = work::rejected(client, &bound).await?;
+    delete_pods(&pods).await?;
+    Ok(Outcome {
+        seconds: last.duration_since(first).as_secs_f64(),
+        first_s: first.duration_since(started).as_secs_f64(),
+        bound,
+        usage,
+        rejected,
+    })
+}
+
+/// Pods in the order in which they were bound, and when the first and the last were.
+async fn watch_bindings(
+    events: &mut (
+             impl futures::Stream<Item = Result<watcher::Event<core::Pod>, watcher::Error>> + Unpin
+         ),
+    pods: usize,
+) -> Result<(Vec<(String, String)>, Instant, Instant)> {
+    let mut bound: Vec<(String, String)> = Vec::new();
+    let mut seen: BTreeMap<String, ()> = BTreeMap::new();
+    let (mut first, mut last) = (Instant::now(), Instant::now());
+    while bound.len() < pods {
+        let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await else { break };
+        let watcher::Event::Apply(pod) = event? else { continue };
+        let name = pod.metadata.name.unwrap_or_default();
+        let Some(node) = pod.spec.and_then(|spec| spec.node_name) else { continue };
+        if seen.insert(name.clone(), ()).is_none() {
+            last = Instant::now();
+            if bound.is_empty() {
+                first = last;
+            }
+            bound.push((name, node));
+        }
+    }
+    Ok((bound, first, last))
+}
+
+async fn delete_pods(pods: &Api<core::Pod>) -> Result<()> {
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    pods.delete_collection(&at_once, &ListParams::default()).await?;
+    while !pods.list(&ListParams::default().limit(1)).await?.items.is_empty() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+/// Whatever is sent as JSON.
+fn bytes(value: &serde_json::Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+/// A binding of a pod to a node.
+fn binding(pod: &str, node: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": { "name": pod, "namespace": work::NAMESPACE },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    })
+}

@@ -1,0 +1,163 @@
+//! `cargo xtask chaos`: replicas of the scheduler on a real API server, while everything fails that can.
+//!
+//! Owns the order of things: a control plane, nodes with hardly more room than the pods need, replicas, pods
+//! that arrive, faults, and at the end a verdict. What happened is judged by [`checker`], which reads etcd's own history
+//! and shares no code with the scheduler.
+//!
+//! Clocks: no replica compares another's clock with its own, so what a replica with a wrong clock could do to others
+//! is to write wrong times into the Lease. That is what the fault [`Fault::Clock`] does.
+
+mod checker;
+mod faults;
+mod load;
+mod replicas;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use berth_testbed::{AS_JSON, Testbed, Which};
+use berth_testkit::cluster::Dice;
+use clap::Args;
+
+use self::checker::{Checker, Verdict};
+use self::faults::{Counts, Fault};
+use self::load::Load;
+use self::replicas::Replicas;
+
+/// After the last fault everything has to be bound within this.
+const SETTLE: Duration = Duration::from_secs(120);
+
+/// The namespace of the Lease.
+const NAMESPACE: &str = "berth-system";
+
+/// What is to be endured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Pods that arrive while it goes on
+    #[arg(long, default_value_t = 5_000)]
+    pub(crate) pods: usize,
+    /// How often the leader is killed
+    #[arg(long, default_value_t = 50)]
+    pub(crate) kills: usize,
+    /// Replicas of the scheduler
+    #[arg(long, default_value_t = 3)]
+    pub(crate) replicas: usize,
+    /// The same seed gives the same pods and the same order of faults
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+    /// No faults but kills
+    #[arg(long)]
+    pub(crate) kills_only: bool,
+    /// This program instead of a release build of this workspace
+    #[arg(long, value_name = "FILE")]
+    pub(crate) berth: Option<PathBuf>,
+}
+
+/// Builds the program that is to endure it.
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = std::process::Command::new(cargo)
+        .args(["build", "--release", "--quiet", "--package", "berth-cli"])
+        .current_dir(root)
+        .status()
+        .context("cargo cannot be started")?;
+    if !built.success() {
+        bail!("berth cannot be built");
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    Ok(target.join("release/berth"))
+}
+
+/// Whether nothing was broken.
+pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
+    let program = match &options.berth {
+        Some(program) => program.clone(),
+        None => build(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(endure(options, &program))
+}
+
+async fn endure(options: &Options, program: &Path) -> anyhow::Result<bool> {
+    let began = Instant::now();
+    let say = |text: &str| println!("[{:6.1} s] {text}", began.elapsed().as_secs_f64());
+    let mut testbed = Testbed::start_with(Which::Real, &[AS_JSON.to_owned()]).await?;
+    say(&format!("{} is ready", testbed.describe()));
+    let checker = Checker::start(testbed.real().context("this is not the real one")?);
+    let client = testbed.admin().await?;
+    let mut dice = Dice::new(options.seed);
+    let load = Load::prepare(&client, NAMESPACE, options.pods, &mut dice).await?;
+    say(&format!(
+        "{} nodes with {} GPUs for pods that want {}",
+        load.nodes, load.gpus, load.wanted
+    ));
+    let mut replicas = Replicas::start(&testbed, program, options.replicas).await?;
+    let pace =
+        Duration::from_secs_f64(options.kills.max(1) as f64 * 4.5 / options.pods.max(1) as f64);
+    let arriving = load.arrive(client.clone(), pace.min(Duration::from_millis(100)));
+    let mut counts = Counts::default();
+    let mut shown = Instant::now();
+    while counts.kills < options.kills || !arriving.is_finished() {
+        let fault = match counts.kills < options.kills {
+            true => Fault::next(&counts, options.kills_only),
+            false => Fault::Nothing,
+        };
+        faults::inflict(fault, &mut testbed, &mut replicas, &mut counts, &mut dice).await?;
+        if shown.elapsed() > Duration::from_secs(5) {
+            shown = Instant::now();
+            say(&format!("{counts}; {}", checker.progress()));
+        }
+    }
+    let made = arriving.await??;
+    say(&format!("all pods are there, and nothing fails any more: {counts}"));
+    let settled = settle(&checker, made.left.len(), say).await;
+    let figures = replicas.figures().await;
+    let verdict = checker.judge(&made).await;
+    tell(&verdict, settled, &figures, &replicas);
+    Ok(verdict.is_clean() && settled)
+}
+
+/// Waits until as many pods are bound as there are.
+async fn settle(checker: &Checker, pods: usize, say: impl Fn(&str)) -> bool {
+    let began = Instant::now();
+    let mut shown = Instant::now();
+    while began.elapsed() < SETTLE {
+        if checker.bound() >= pods {
+            say(&format!("everything is bound {:.1} s later", began.elapsed().as_secs_f64()));
+            return true;
+        }
+        if shown.elapsed() > Duration::from_secs(5) {
+            shown = Instant::now();
+            say(&checker.progress());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    false
+}
+
+fn tell(verdict: &Verdict, settled: bool, figures: &str, replicas: &Replicas) {
+    println!("\nwhat the replicas that are left say:\n{figures}");
+    println!("{verdict}");
+    if !settled {
+        println!("not everything was bound within {SETTLE:?}; the ends of the replicas' logs:");
+        replicas.tails().iter().for_each(|tail| println!("{tail}\n"));
+    }
+    let word = if verdict.is_clean() && settled { "nothing was broken" } else { "BROKEN" };
+    println!("\nverdict: {word}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A small one. Takes a minute, and needs kube-apiserver, etcd and a release build.
+    #[test]
+    #[ignore = "takes a minute and a release build: cargo test -p xtask -- --ignored chaos"]
+    fn a_little_chaos_breaks_nothing() {
+        let options =
+            Options { pods: 300, kills: 6, replicas: 2, seed: 7, kills_only: false, berth: None };
+        assert!(run(&options).unwrap());
+    }
+}

@@ -1,0 +1,377 @@
+//! The Helm chart, made from what `berth manifests` prints.
+//!
+//! Owns which options become values of the chart. Objects are made with every option on and off; what
+//! differs is put between conditions, and what stands for a value is replaced by its name. Must not know
+//! what any object says. Templates use so little of Helm's language that a test can render them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+use berth_control::install::{FailurePolicy, InstallOptions, WebhookMode, manifests};
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+const NAMESPACE: &str = "berth-namespace";
+const IMAGE: &str = "berth-image";
+const REPLICAS: u32 = 4_242;
+const EXEMPT: &str = "berth-exempt";
+
+const VALUES: &str = "\
+# How many replicas run; one of them leads.
+replicas: 2
+
+# The container image.
+image: berth:VERSION
+
+webhook:
+  # What the admission webhook does: off, dry-run, warn or enforce.
+  mode: warn
+  # What becomes of objects while it cannot be reached: open (let through) or closed (denied).
+  fail: open
+  # Namespaces that it leaves alone, besides those of the cluster and its own.
+  exemptNamespaces: []
+  # More settings: deny, warn, contract, mutations.
+  settings: {}
+
+# Let cert-manager make the webhook's certificate.
+certManager: false
+
+# Add a ServiceMonitor for the Prometheus operator.
+serviceMonitor: false
+
+# Add priority classes for the classes of work.
+priorityClasses: false
+";
+
+/// Everything on.
+fn full() -> InstallOptions {
+    InstallOptions {
+        namespace: NAMESPACE.to_owned(),
+        image: IMAGE.to_owned(),
+        replicas: REPLICAS,
+        webhook: WebhookMode::Warn,
+        fail: FailurePolicy::Open,
+        exempt_namespaces: [EXEMPT.to_owned()].into(),
+        cert_manager: true,
+        service_monitor: true,
+        priority_classes: true,
+        ..InstallOptions::default()
+    }
+}
+
+/// The condition under which each option is on, and the options without it.
+fn conditions() -> Vec<(&'static str, InstallOptions)> {
+    vec![
+        ("ne .Values.webhook.mode \"off\"", InstallOptions { webhook: WebhookMode::Off, ..full() }),
+        (".Values.certManager", InstallOptions { cert_manager: false, ..full() }),
+        (".Values.serviceMonitor", InstallOptions { service_monitor: false, ..full() }),
+        (".Values.priorityClasses", InstallOptions { priority_classes: false, ..full() }),
+    ]
+}
+
+fn key(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_lowercase();
+    format!("{}-{}", text(&object["kind"]), text(&object["metadata"]["name"]))
+}
+
+/// The chart's files by path.
+pub(crate) fn files() -> BTreeMap<String, String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = format!(
+        "apiVersion: v2\nname: berth\ndescription: GPU-aware scheduling for Kubernetes\n\
+         type: application\nversion: {version}\nappVersion: {version}\nkubeVersion: \">=1.33.0-0\"\n"
+    );
+    let mut files = BTreeMap::from([
+        ("Chart.yaml".to_owned(), chart),
+        ("values.yaml".to_owned(), VALUES.replace("VERSION", version)),
+    ]);
+    let variants: Vec<(&str, Vec<Value>)> =
+        conditions().into_iter().map(|(on, off)| (on, manifests(&off))).collect();
+    for object in manifests(&full()) {
+        match object["kind"].as_str() {
+            // Helm makes the namespace, and installs definitions before everything else.
+            Some("Namespace") => {}
+            Some("CustomResourceDefinition") => {
+                let name = object["spec"]["names"]["plural"].as_str().unwrap_or_default();
+                files.insert(format!("crds/{name}.yaml"), berth_manifest::to_yaml(&object));
+            }
+            _ => {
+                files.insert(
+                    format!("templates/{}.yaml", key(&object)),
+                    template(&object, &variants),
+                );
+            }
+        }
+    }
+    files
+}
+
+fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> String {
+    let mut text = berth_manifest::to_yaml(object);
+    let mut only_if = Vec::new();
+    for (condition, without) in variants {
+        match without.iter().find(|other| key(other) == key(object)) {
+            None => only_if.push(*condition),
+            Some(other) if other == object => {}
+            Some(other) => text = choose(condition, &text, &berth_manifest::to_yaml(other)),
+        }
+    }
+    let mut text = name_values(&text);
+    for condition in only_if {
+        text = format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n");
+    }
+    text
+}
+
+/// Both texts as one, what differs between conditions.
+fn choose(condition: &str, on: &str, off: &str) -> String {
+    let mut text = String::new();
+    let diff = TextDiff::from_lines(off, on);
+    for group in diff.ops() {
+        let part = |tag: ChangeTag| -> String {
+            let changes = diff.iter_changes(group).filter(|change| change.tag() == tag);
+            changes.map(|change| change.value().to_owned()).collect()
+        };
+        let (same, added, removed) =
+            (part(ChangeTag::Equal), part(ChangeTag::Insert), part(ChangeTag::Delete));
+        text.push_str(&same);
+        match (added.is_empty(), removed.is_empty()) {
+            (true, true) => {}
+            (false, true) => {
+                text.push_str(&format!("{{{{- if {condition} }}}}\n{added}{{{{- end }}}}\n"));
+            }
+            (true, false) => {
+                text.push_str(&format!("{{{{- if not {condition} }}}}\n{removed}{{{{- end }}}}\n"));
+            }
+            (false, false) => text.push_str(&format!(
+                "{{{{- if {condition} }}}}\n{added}{{{{- else }}}}\n{removed}{{{{- end }}}}\n"
+            )),
+        }
+    }
+    text
+}
+
+/// What stands for a value becomes its name.
+fn name_values(text: &str) -> String {
+    let mut named = String::new();
+    for line in text.lines() {
+        if let Some(indent) = line.strip_suffix(&format!("- {EXEMPT}")) {
+            named.push_str(&format!(
+                "{{{{- range .Values.webhook.exemptNamespaces }}}}\n{indent}- {{{{ . }}}}\n\
+                 {{{{- end }}}}\n"
+            ));
+            continue;
+        }
+        let line = line
+            .replace(NAMESPACE, "{{ .Release.Namespace }}")
+            .replace(IMAGE, "{{ .Values.image }}")
+            .replace(&REPLICAS.to_string(), "{{ .Values.replicas }}")
+            .replace("--webhook=warn", "--webhook={{ .Values.webhook.mode }}")
+            .replace(
+                "failurePolicy: Ignore",
+                "failurePolicy: {{ if eq .Values.webhook.fail \"closed\" }}Fail{{ else }}Ignore{{ end }}",
+            );
+        let line = match line.split_once("webhook.yaml: ") {
+            Some((indent, text)) if text.contains("{}") => {
+                format!("{indent}webhook.yaml: {{{{ toJson (toYaml .Values.webhook.settings) }}}}")
+            }
+            _ => line,
+        };
+        named.push_str(&line);
+        named.push('\n');
+    }
+    named
+}
+
+/// Writes the chart.
+pub(crate) fn write(root: &Path) -> anyhow::Result<()> {
+    let chart = root.join("chart");
+    for directory in ["crds", "templates"] {
+        let path = chart.join(directory);
+        if path.exists() {
+            std::fs::remove_dir_all(&path)?;
+        }
+        std::fs::create_dir_all(&path)?;
+    }
+    for (name, text) in files() {
+        let path = chart.join(name);
+        std::fs::write(&path, text)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    println!("wrote {}", chart.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    }
+
+    #[test]
+    fn the_committed_chart_is_what_would_be_written() {
+        for (name, text) in files() {
+            let committed = std::fs::read_to_string(root().join("chart").join(&name));
+            assert_eq!(
+                committed.ok().as_deref(),
+                Some(text.as_str()),
+                "{name}: run cargo xtask chart"
+            );
+        }
+    }
+
+    /// Helm's language as far as the chart uses it.
+    struct Renderer {
+        values: Value,
+        namespace: String,
+    }
+
+    impl Renderer {
+        fn value(&self, path: &str) -> Value {
+            let pointer = path.trim_start_matches(".Values").replace('.', "/");
+            let found = self.values.pointer(&pointer);
+            found.unwrap_or_else(|| panic!("values.yaml has no {path}")).clone()
+        }
+
+        fn holds(&self, condition: &str) -> bool {
+            let words: Vec<&str> = condition.split_whitespace().collect();
+            match words.as_slice() {
+                ["eq", path, text] => self.value(path) == text.trim_matches('"'),
+                ["ne", path, text] => self.value(path) != text.trim_matches('"'),
+                ["not", path] => self.value(path) != true,
+                [path] => self.value(path) == true,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn inline(&self, line: &str) -> String {
+            let mut line = line.to_owned();
+            while let Some(start) = line.find("{{") {
+                let end = start + line[start..].find("}}").unwrap();
+                let expression = line[start + 2..end].trim().to_owned();
+                if let Some(condition) = expression.strip_prefix("if ") {
+                    let rest = &line[end + 2..];
+                    let (yes, rest) = rest.split_once("{{ else }}").unwrap();
+                    let (no, after) = rest.split_once("{{ end }}").unwrap();
+                    let chosen = if self.holds(condition) { yes } else { no };
+                    line = format!("{}{chosen}{after}", &line[..start]);
+                    continue;
+                }
+                let text = match expression.as_str() {
+                    ".Release.Namespace" => self.namespace.clone(),
+                    "toJson (toYaml .Values.webhook.settings)" => "\"{}\"".to_owned(),
+                    path => match self.value(path) {
+                        Value::String(text) => text,
+                        other => other.to_string(),
+                    },
+                };
+                line.replace_range(start..end + 2, &text);
+            }
+            line
+        }
+
+        fn render(&self, text: &str) -> String {
+            let mut out = String::new();
+            // Whether each condition around a line holds.
+            let mut around: Vec<bool> = Vec::new();
+            let mut lines = text.lines();
+            while let Some(line) = lines.next() {
+                let control = line.strip_prefix("{{- ").and_then(|rest| rest.strip_suffix(" }}"));
+                match control {
+                    Some("end") => drop(around.pop().unwrap()),
+                    Some("else") => {
+                        let last = around.last_mut().unwrap();
+                        *last = !*last;
+                    }
+                    Some(other) if other.starts_with("range ") => {
+                        let item = lines.next().unwrap();
+                        assert_eq!(lines.next(), Some("{{- end }}"));
+                        for name in self.value(&other[6..]).as_array().unwrap() {
+                            out += &item.replace("{{ . }}", name.as_str().unwrap());
+                            out.push('\n');
+                        }
+                    }
+                    Some(other) => around.push(self.holds(other.strip_prefix("if ").unwrap())),
+                    None if around.iter().all(|holds| *holds) => {
+                        out += &self.inline(line);
+                        out.push('\n');
+                    }
+                    None => {}
+                }
+            }
+            out
+        }
+    }
+
+    fn parse(text: &str) -> Vec<Value> {
+        let source = berth_manifest::Source::new("chart", text);
+        let documents = berth_manifest::read(&source).unwrap();
+        documents.iter().map(berth_manifest::Document::value).collect()
+    }
+
+    fn sorted(mut all: Vec<Value>) -> Vec<Value> {
+        all.retain(|one| {
+            !["Namespace", "CustomResourceDefinition"].contains(&one["kind"].as_str().unwrap())
+        });
+        all.sort_by_key(key);
+        all
+    }
+
+    #[test]
+    fn the_chart_says_what_berth_manifests_says() {
+        let defaults = &parse(&VALUES.replace("VERSION", env!("CARGO_PKG_VERSION")))[0];
+        for bits in 0..32_u32 {
+            let on = |bit: u32| bits & (1 << bit) != 0;
+            let modes = ["off", "enforce"];
+            let mut values = defaults.clone();
+            values["webhook"]["mode"] = modes[usize::from(on(0))].into();
+            values["certManager"] = on(1).into();
+            values["serviceMonitor"] = on(2).into();
+            values["priorityClasses"] = on(3).into();
+            values["webhook"]["fail"] = if on(4) { "closed" } else { "open" }.into();
+            let exempt: Vec<String> = if on(4) { vec!["a".into(), "z".into()] } else { vec![] };
+            values["webhook"]["exemptNamespaces"] = exempt.clone().into();
+            let options = InstallOptions {
+                namespace: "ns".to_owned(),
+                webhook: if on(0) { WebhookMode::Enforce } else { WebhookMode::Off },
+                fail: if on(4) { FailurePolicy::Closed } else { FailurePolicy::Open },
+                cert_manager: on(1),
+                service_monitor: on(2),
+                priority_classes: on(3),
+                exempt_namespaces: exempt.into_iter().collect(),
+                ..InstallOptions::default()
+            };
+            let renderer = Renderer { values, namespace: "ns".to_owned() };
+            let rendered: Vec<Value> = files()
+                .iter()
+                .filter(|(name, _)| name.starts_with("templates/"))
+                .flat_map(|(_, text)| parse(&renderer.render(text)))
+                .filter(|document| !document.is_null())
+                .collect();
+            assert_eq!(sorted(rendered), sorted(manifests(&options)), "{bits:#07b}");
+        }
+    }
+
+    #[test]
+    fn helm_renders_the_same_where_it_is_installed() {
+        let run = Command::new("helm")
+            .args(["template", "berth", "--namespace", "ns", "--set", "webhook.mode=enforce"])
+            .arg(root().join("chart"))
+            .output();
+        let Ok(output) = run else { return };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let options = InstallOptions {
+            namespace: "ns".to_owned(),
+            webhook: WebhookMode::Enforce,
+            ..InstallOptions::default()
+        };
+        let text = String::from_utf8(output.stdout).unwrap();
+        let rendered = parse(&text).into_iter().filter(|one| !one.is_null()).collect();
+        assert_eq!(sorted(rendered), sorted(manifests(&options)));
+    }
+}
