@@ -122,7 +122,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("berth-apiserver", &["berth-model", "berth-tenancy", "berth-api"]),
     ("berth-local", &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"]),
-    // For tests and tools only: no product crate may list these three.
+    // For tests and tools only: no product crate may list these four.
     ("berth-testbed", &["berth-apiserver", "berth-local"]),
     (
         "berth-testkit",

@@ -346,7 +346,7 @@ impl Bindings {
         self.post(now_ms, settings, pods, effects);
         let short = self.posted + self.announced.len() < settings.posting_max;
         if self.announcing.is_none() && !self.decided.is_empty() && short {
-            self.announce(pods, effects);
+            self.announce(settings, pods, effects);
         }
     }
 
@@ -394,9 +394,12 @@ impl Bindings {
         }
     }
 
-    fn announce(&mut self, pods: &Pods, effects: &mut Vec<Effect>) {
+    /// Announces as many as are posted at a time: a gang can be larger than the list of the Lease.
+    fn announce(&mut self, settings: &Settings, pods: &Pods, effects: &mut Vec<Effect>) {
         let mut fresh = Vec::new();
-        for uid in self.decided.drain(..) {
+        while fresh.len() < settings.posting_max
+            && let Some(uid) = self.decided.pop_front()
+        {
             let Some(under) = self.orders.get_mut(&uid) else { continue };
             if under.stage == Stage::Decided {
                 under.stage = Stage::Announcing;

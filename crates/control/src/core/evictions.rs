@@ -2,7 +2,7 @@
 //!
 //! Owns who was asked to go for whom. Must not know how pods are made to go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_model::spec::Phase;
@@ -24,6 +24,8 @@ pub enum EvictOutcome {
 #[derive(Debug)]
 struct Under {
     order: Eviction,
+    /// For whom: others may have come to wait for the same room since.
+    waiting: BTreeSet<Arc<str>>,
     sent: bool,
 }
 
@@ -40,8 +42,10 @@ impl Evictions {
     pub(super) const DISBANDED: &'static str = "GangDisbanded";
 
     pub(super) fn add(&mut self, pod: PodRef, waiting: Option<Arc<str>>, why: &'static str) {
-        let order = Eviction { pod, waiting, why };
-        self.by_uid.entry(order.pod.uid.clone()).or_insert(Under { order, sent: false });
+        let order = Eviction { pod, waiting: waiting.clone(), why };
+        let under = Under { order, waiting: BTreeSet::new(), sent: false };
+        let under = self.by_uid.entry(under.order.pod.uid.clone()).or_insert(under);
+        under.waiting.extend(waiting);
     }
 
     /// News of a pod: one that is going need not be asked again.
@@ -55,11 +59,11 @@ impl Evictions {
         self.by_uid.remove(uid);
     }
 
-    /// An answer. Gives the order if the pod stays.
-    pub(super) fn answered(&mut self, uid: &Arc<str>, outcome: EvictOutcome) -> Option<Eviction> {
-        let under = self.by_uid.remove(uid)?;
+    /// An answer. Gives those who wait in vain if the pod stays.
+    pub(super) fn answered(&mut self, uid: &Arc<str>, outcome: EvictOutcome) -> BTreeSet<Arc<str>> {
+        let Some(under) = self.by_uid.remove(uid) else { return BTreeSet::new() };
         // What is unknown becomes known by news; whoever waits for the room looks again meanwhile.
-        (outcome != EvictOutcome::Going).then_some(under.order)
+        if outcome == EvictOutcome::Going { BTreeSet::new() } else { under.waiting }
     }
 
     pub(super) fn effects(&mut self, effects: &mut Vec<Effect>) {

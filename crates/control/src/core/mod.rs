@@ -415,14 +415,13 @@ impl Core {
             }
             Done::Evicted(uid, outcome) => {
                 // If the victim stays, who waited for its place looks for another, after a while.
-                let stays = self.evictions.answered(&uid, outcome);
-                if let Some(Eviction { waiting: Some(waiting), .. }) = stays
-                    && self.is_without_place(&waiting)
-                {
-                    self.engine.undo(&waiting);
-                    self.telling.nominate(&waiting, None);
-                    self.bindings.rest(&waiting, now_ms, &self.settings);
-                    self.engine.apply(Event::PodGone(waiting));
+                for waiting in self.evictions.answered(&uid, outcome) {
+                    if self.is_without_place(&waiting) && !self.bindings.rests(&waiting) {
+                        self.engine.undo(&waiting);
+                        self.telling.nominate(&waiting, None);
+                        self.bindings.rest(&waiting, now_ms, &self.settings);
+                        self.engine.apply(Event::PodGone(waiting));
+                    }
                 }
             }
             Done::Told(uid, written) => {

@@ -89,8 +89,12 @@ fn cluster_rules() -> Value {
         rule("", &["pods"], &["get", "list", "watch", "patch", "delete"]),
         rule("", &["pods/binding", "pods/eviction"], &["create"]),
         rule("", &["pods/status"], &["patch"]),
-        // Devices that pods claim.
-        rule("resource.k8s.io", &["resourceclaims"], &["get", "list", "watch", "patch", "update"]),
+        // Devices that pods claim. Claims for extended resources are made and discarded by us.
+        rule(
+            "resource.k8s.io",
+            &["resourceclaims"],
+            &["get", "list", "watch", "create", "patch", "update", "delete"],
+        ),
         rule("resource.k8s.io", &["resourceclaims/status"], &["patch", "update"]),
         // Since 1.36 whoever writes allocations needs this as well.
         rule("resource.k8s.io", &["resourceclaims/binding"], &["patch", "update"]),

@@ -123,7 +123,10 @@ impl World {
         }
     }
 
-    pub(super) fn any_pod(&mut self, which: impl Fn(&crate::server::Stored) -> bool) -> Option<PodRef> {
+    pub(super) fn any_pod(
+        &mut self,
+        which: impl Fn(&crate::server::Stored) -> bool,
+    ) -> Option<PodRef> {
         let pods: Vec<PodRef> = self
             .server
             .pods
