@@ -107,12 +107,7 @@ impl Telling {
         (now_ms - at < REMEMBERED_MS).then(|| found.clone())
     }
 
-    pub(super) fn remember(
-        &mut self,
-        alike: (u64, bool),
-        found: Option<Condition>,
-        now_ms: i64,
-    ) {
+    pub(super) fn remember(&mut self, alike: (u64, bool), found: Option<Condition>, now_ms: i64) {
         if self.remembered.len() >= REMEMBERED_MAX {
             self.remembered.retain(|_, (_, at)| now_ms - *at < REMEMBERED_MS);
         }
