@@ -95,7 +95,7 @@ async fn endure(options: &Options, program: &Path) -> anyhow::Result<bool> {
     ));
     let mut replicas = Replicas::start(&testbed, program, options.replicas).await?;
     let pace =
-        Duration::from_secs_f64(options.kills.max(1) as f64 * 4.5 / options.pods.max(1) as f64);
+        Duration::from_secs_f64(options.kills.max(1) as f64 * 6.0 / options.pods.max(1) as f64);
     let arriving = load.arrive(client.clone(), pace.min(Duration::from_millis(100)));
     let mut counts = Counts::default();
     let mut shown = Instant::now();

@@ -242,7 +242,7 @@ impl History {
             self.broke(format!("nobody made {name}, or it was deleted"));
         }
         let facts = format!(
-            "{} changes up to revision {}; {} terms of leaders; {} bindings, each announced before; {} pods made, \
+            "{} changes up to revision {}; {} terms of leaders; {} bindings; {} pods made, \
              {} deleted, {} bound in the end",
             self.revisions,
             self.last_revision,

@@ -170,11 +170,20 @@ fn which() -> Vec<Which> {
 }
 
 fn main() -> ExitCode {
-    let filters: Vec<String> =
-        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let scenarios = chosen(&filters);
-    if std::env::args().any(|argument| argument == "--list") {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // Whoever runs all tests of the workspace may have named some of another crate.
+    let is_option =
+        |argument: &&String| argument.starts_with('-') || argument.parse::<u32>().is_ok();
+    let filters: Vec<String> = arguments.iter().filter(|one| !is_option(one)).cloned().collect();
+    let mut scenarios = chosen(&filters);
+    if arguments.iter().any(|argument| argument == "--ignored") {
+        scenarios.clear();
+    }
+    if arguments.iter().any(|argument| argument == "--list") {
         scenarios.iter().for_each(|scenario| println!("{}: test", scenario.name));
+        return ExitCode::SUCCESS;
+    }
+    if scenarios.is_empty() {
         return ExitCode::SUCCESS;
     }
     if let Ok(level) = std::env::var("RUST_LOG") {
