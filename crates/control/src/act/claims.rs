@@ -199,6 +199,8 @@ fn is_given(claim: &resource::ResourceClaim, given: &Allocation) -> bool {
         let mut plain = allocation.clone();
         plain.allocated_at_ms = None;
         for device in &mut plain.devices {
+            // These are written as the claim has them.
+            device.tolerations.clear();
             if let Share::Part { share_id, .. } = &mut device.share {
                 *share_id = None;
             }
