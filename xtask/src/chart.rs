@@ -294,7 +294,9 @@ mod tests {
                     Some(other) if other.starts_with("range ") => {
                         let item = lines.next().unwrap();
                         assert_eq!(lines.next(), Some("{{- end }}"));
-                        for name in self.value(&other[6..]).as_array().unwrap() {
+                        let names = self.value(&other[6..]).as_array().unwrap().clone();
+                        let is_shown = around.iter().all(|holds| *holds);
+                        for name in names.iter().filter(|_| is_shown) {
                             out += &item.replace("{{ . }}", name.as_str().unwrap());
                             out.push('\n');
                         }
