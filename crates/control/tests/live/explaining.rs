@@ -1,5 +1,7 @@
 //! What those are told who wait, and those who look at them.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use serde_json::json;
 
@@ -36,6 +38,8 @@ pub(crate) async fn a_pod_beyond_its_quota_is_held_and_not_unschedulable(world: 
     let replica = Replica::start(&world).await;
     world.pod(&Shape::new("first").gpus(1)).await;
     world.unscheduled("first").await;
+    // Who came first is told by creation times, which are in whole seconds.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     world.pod(&Shape::new("second").gpus(1)).await;
     world.unscheduled("second").await;
     // Where the API enforces quotas, only those are beyond one who were there before it.
