@@ -436,7 +436,8 @@ impl World {
         }
         match message {
             Message::Wake => {
-                if self.replicas[to].wakes_at_ms != self.now_ms {
+                // Superseded by a later one. One that a pause kept back comes after its time, and counts.
+                if self.replicas[to].wakes_at_ms > self.now_ms {
                     return;
                 }
             }
