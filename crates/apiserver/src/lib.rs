@@ -13,7 +13,7 @@ pub mod disruption;
 pub mod identity;
 pub mod kinds;
 pub mod patch;
-mod proto;
+pub mod protobuf;
 mod random;
 mod rbac;
 mod rest;

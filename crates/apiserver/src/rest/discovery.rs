@@ -58,6 +58,7 @@ pub(crate) fn answer(server: &Server, call: &Call) -> Result<Response<Body>, Sta
         },
         ["api", version] => resources(&table, "", version),
         ["apis", group, version] => resources(&table, group, version),
+        ["openapi", "v2"] => openapi::older(call.header(header::ACCEPT)),
         ["openapi", "v3"] => respond::json(200, &openapi::index(&table)),
         ["openapi", "v3", "api", version] => openapi::document(&table, "", version),
         ["openapi", "v3", "apis", group, version] => openapi::document(&table, group, version),
@@ -108,10 +109,19 @@ fn platform() -> &'static str {
 }
 
 fn paths(table: &Table) -> Value {
-    let mut paths: Vec<String> =
-        ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned)
-            .to_vec();
+    let mut paths: Vec<String> = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     for group in groups(table) {
         paths.push(format!("/apis/{}", group.name));
         paths.extend(group.versions.iter().map(|v| format!("/apis/{}/{v}", group.name)));

@@ -8,6 +8,7 @@ mod delete;
 mod discovery;
 mod meta;
 mod namespaces;
+mod negotiate;
 mod openapi;
 mod path;
 mod pods;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http::{HeaderMap, Method, Response, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
 use serde_json::Value;
@@ -37,7 +38,6 @@ pub use respond::Body;
 use crate::crd;
 use crate::identity::{self, User};
 use crate::kinds::Origin;
-use crate::proto;
 use crate::server::{Authorization, Server};
 use crate::status::Status;
 use crate::table::Include;
@@ -148,19 +148,18 @@ where
             Status::bad_request(format!("the body could not be read: {error}"))
         }
     })?;
-    let mut headers = parts.headers;
-    let body = as_json(&mut headers, body.to_bytes())?;
     let call = Call {
         method: parts.method,
         path: parts.uri.path().to_owned(),
         query: Query::parse(parts.uri.query()),
-        headers,
-        body,
+        headers: parts.headers,
+        body: body.to_bytes(),
         user,
     };
     reviews::authorize(&server, &call)?;
     match Path::find(&server.kinds.table(), &call.path)? {
         Path::Objects(place) => {
+            let call = negotiate::as_json(&place, call)?;
             let answered = objects(&server, &place, &call).await;
             settle_definitions(&server, &place, &call);
             if place.kind.is("", "resourcequotas") && call.method != Method::GET {
@@ -170,20 +169,6 @@ where
         }
         Path::Other => discovery::answer(&server, &call),
     }
-}
-
-/// Bodies in protobuf go on as the JSON they stand for.
-fn as_json(headers: &mut HeaderMap, body: Bytes) -> Result<Bytes, Status> {
-    let protobuf = b"application/vnd.kubernetes.protobuf";
-    let given = headers.get(header::CONTENT_TYPE);
-    if body.is_empty() || !given.is_some_and(|value| value.as_bytes().starts_with(protobuf)) {
-        return Ok(body);
-    }
-    let object = proto::decode(&body).map_err(|why| {
-        Status::bad_request(format!("the body in protobuf cannot be read: {why}"))
-    })?;
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(Bytes::from(object.to_string()))
 }
 
 fn authenticate(server: &Server, headers: &HeaderMap, outside: bool) -> Result<User, Status> {

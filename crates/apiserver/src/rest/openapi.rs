@@ -14,6 +14,22 @@ use super::discovery;
 use super::respond::{self, Body};
 use crate::kinds::{Kind, Origin, Table};
 
+/// The media type in which kubectl wants the older document.
+const OLDER_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The same where it is read: Go refuses the sign in it, so the real server answers without.
+const OLDER_ANSWERED: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// The older form, one document for all: it describes nothing. kubectl asks it about kinds that the
+/// newer ones do not have, and says that there are no such kinds only if it gets an answer.
+pub(crate) fn older(accept: &str) -> Response<Body> {
+    if accept.contains(OLDER_ASKED) || accept.contains(OLDER_ANSWERED) {
+        // Field 1 is the version of the format.
+        return respond::bytes_as(OLDER_ANSWERED, b"\x0a\x032.0".to_vec());
+    }
+    let info = json!({"title": "Kubernetes", "version": "v1.36"});
+    respond::json(200, &json!({"swagger": "2.0", "info": info, "paths": {}}))
+}
+
 /// Where the document of each version is.
 pub(crate) fn index(table: &Table) -> Value {
     let mut paths = Map::new();

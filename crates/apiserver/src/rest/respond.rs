@@ -51,6 +51,11 @@ pub(crate) fn json_as(content_type: &'static str, value: &Value) -> Response<Bod
     with_type(200, content_type, body)
 }
 
+/// Bytes with a content type of their own.
+pub(crate) fn bytes_as(content_type: &'static str, body: Vec<u8>) -> Response<Body> {
+    with_type(200, content_type, Full::new(Bytes::from(body)).boxed_unsync())
+}
+
 /// An error.
 pub(crate) fn status(status: &Status) -> Response<Body> {
     let mut response = json(status.code, &status.to_json());

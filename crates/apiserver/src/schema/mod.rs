@@ -30,7 +30,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value;
 
 pub use custom::of_custom_resource;
-pub use normal::{empty, normalize};
+pub use normal::{empty, format_time, normalize};
 
 use crate::kinds::{Kind, Origin};
 
@@ -203,6 +203,8 @@ pub struct Struct {
 
 struct Table {
     structs: Vec<Struct>,
+    /// By the names that the table has for them, which differ where Go's do not.
+    places: BTreeMap<String, usize>,
     kinds: BTreeMap<(String, String), Node>,
 }
 
@@ -225,7 +227,8 @@ impl Table {
             let shape = Shape::Struct(StructRef::BuiltIn(*index.get(name)?));
             Some(((version.to_owned(), kind.to_owned()), Node::plain(shape)))
         });
-        Self { structs, kinds: kinds.collect() }
+        let kinds = kinds.collect();
+        Self { structs, places: index, kinds }
     }
 }
 
@@ -347,6 +350,17 @@ pub fn named(name: &str) -> Node {
         Some(at) => Node::plain(Shape::Struct(StructRef::BuiltIn(at))),
         None => Node::plain(Shape::Any),
     }
+}
+
+/// Where a structure stands, by the table's name for it.
+pub(crate) fn place_of(name: &str) -> Option<usize> {
+    TABLE.places.get(name).copied()
+}
+
+/// All structures of the table and where they stand.
+#[cfg(test)]
+pub(crate) fn built_in_structs() -> impl Iterator<Item = (usize, &'static Struct)> {
+    TABLE.structs.iter().enumerate()
 }
 
 /// The schema of a kind, wherever it comes from.

@@ -74,7 +74,7 @@ fn normalize_scalar(shape: &Shape, value: &mut Value) {
 }
 
 /// A time as the API writes it: UTC, to the second, or with six digits of a second.
-pub(super) fn format_time(time: Timestamp, micro: bool) -> String {
+pub fn format_time(time: Timestamp, micro: bool) -> String {
     if micro {
         time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
     } else {
