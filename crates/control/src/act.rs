@@ -6,6 +6,7 @@
 mod claims;
 pub(crate) mod fence;
 mod requests;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,7 +114,7 @@ impl Actor {
 
     async fn bind(&self, order: BindOrder, annotation: Option<Arc<str>>) {
         let started = Instant::now();
-        let outcome = match claims::prepare(self, &order).await {
+        let outcome = match self.prepare(&order).await {
             Ok(version) => {
                 let order = BindOrder { version, ..order.clone() };
                 self.post_binding(&order, annotation.as_deref()).await
@@ -130,12 +131,19 @@ impl Actor {
             BindOutcome::Conflict => "conflict",
             BindOutcome::Gone => "gone",
             BindOutcome::Busy => "busy",
+            BindOutcome::NotReady => "not_ready",
             BindOutcome::Refused => "refused",
             BindOutcome::Stale => "stale",
             BindOutcome::Unknown => "unknown",
         };
         self.metrics.bound(result, started.elapsed());
         self.send(Back::Done(Done::Bound(order.pod.uid, outcome)));
+    }
+
+    /// Has devices and volumes made ready. Gives the version of the pod to be bound.
+    async fn prepare(&self, order: &BindOrder) -> Result<u64, BindOutcome> {
+        volumes::prepare(self, order).await?;
+        claims::prepare(self, order).await
     }
 
     async fn post_binding(&self, order: &BindOrder, annotation: Option<&str>) -> BindOutcome {

@@ -45,6 +45,15 @@ pub enum Decision {
     },
 }
 
+/// A claim of storage that is bound or provisioned where its pod goes, before the pod is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateVolume {
+    /// The claim's name, in the pod's namespace.
+    pub claim: Arc<str>,
+    /// The volume that suits it; `None`: one is to be made for the node.
+    pub volume: Option<Arc<str>>,
+}
+
 /// What keeps a pod from starting that is no node's fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeldBy {

@@ -21,6 +21,9 @@ const FENCE_AGAIN_MS: u64 = 500;
 /// Between two looks at a pod that could not be seen.
 const LOOK_AGAIN_MS: u64 = 1_000;
 
+/// Answers a binding whose devices or volumes are being prepared, of which the world knows nothing else.
+pub(crate) const UNREADY: u16 = 425;
+
 /// What is waited for at the end.
 const DRAIN_MS: u64 = 10_000;
 
@@ -375,6 +378,7 @@ fn bind_outcome(answer: Option<&Answer>) -> BindOutcome {
         Some(Answer::Failed(409)) => BindOutcome::Conflict,
         Some(Answer::Failed(404)) => BindOutcome::Gone,
         Some(Answer::Failed(429)) => BindOutcome::Busy,
+        Some(Answer::Failed(UNREADY)) => BindOutcome::NotReady,
         Some(Answer::Failed(400..=499)) => BindOutcome::Refused,
         Some(Answer::Failed(_)) | None => BindOutcome::Unknown,
         Some(_) => BindOutcome::Bound,

@@ -21,12 +21,15 @@ use crate::checker::Checker;
 use crate::election::{Deed as Written, Next};
 use crate::replica::{Clock, Message, Replica};
 use crate::server::{Change, Fact, Server, Shown};
-use crate::term::{Deed, Later, Purpose, Term};
+use crate::term::{Deed, Later, Purpose, Term, UNREADY};
 use crate::verdict::{Finding, Tally};
 use crate::workloads::{Machine, Workload, machine, pod, requests, workloads};
 
 /// A call of a leader's actor may take so long, by its own clock.
 const CALL_MS: u64 = 10_000;
+
+/// What one binding in so many needs is not ready yet.
+const UNREADY_ONE_IN: usize = 10;
 
 /// What is found at rest has to be found again after so long, and so many times more. Longer than
 /// the longest rest of a pod by the slowest clock.
@@ -402,7 +405,11 @@ impl World {
         } else {
             (true, None)
         };
-        let answer = done.then(|| self.server.handle(request, from));
+        // Devices and volumes may take their time.
+        let is_unready = is_binding && self.one_in(UNREADY_ONE_IN);
+        let answer = done.then(|| {
+            if is_unready { Answer::Failed(UNREADY) } else { self.server.handle(request, from) }
+        });
         if is_binding && matches!(answer, Some(Answer::Failed(_))) {
             self.tally.refused_bindings += 1;
         }

@@ -38,12 +38,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// So often a claim may change under our hands before the pod has to wait a little.
 const CONFLICTS_MAX: usize = 5;
 
-/// How often drivers are asked whether they have prepared what was given.
-const READY_EVERY: Duration = Duration::from_secs(5);
-
-/// How long they may take.
-const READY_WITHIN: Duration = Duration::from_secs(600);
-
 /// A claim of the pod, and what it is to be given if it has nothing yet.
 struct Needed<'a> {
     name: Arc<str>,
@@ -67,8 +61,8 @@ pub(super) fn concern(order: &BindOrder) -> bool {
     order.binding.devices.is_some() || names(order).next().is_some()
 }
 
-/// Writes what the pod's claims were given, reserves them for it, and waits until they can be used.
-/// Gives the version of the pod to be bound.
+/// Writes what the pod's claims were given, and reserves them for it. Gives the version of the pod to be
+/// bound, once they can be used.
 pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<u64, BindOutcome> {
     if !concern(order) {
         return Ok(order.version);
@@ -335,32 +329,19 @@ fn share_id() -> String {
     parts.map(Option::unwrap_or_default).join("-")
 }
 
-/// Waits until drivers have prepared what a claim was given.
+/// Whether drivers have prepared what a claim was given.
 async fn ready(
     actor: &Actor,
     order: &BindOrder,
-    mut claim: resource::ResourceClaim,
+    claim: resource::ResourceClaim,
 ) -> Result<(), BindOutcome> {
-    let deadline = tokio::time::Instant::now() + READY_WITHIN;
-    let api = api(actor, order);
-    let name = claim.metadata.name.clone().unwrap_or_default();
-    loop {
-        match readiness(&claim) {
-            Readiness::Ready => return Ok(()),
-            Readiness::Waiting if tokio::time::Instant::now() < deadline => {}
-            Readiness::Waiting | Readiness::Failed => {
-                debug!(claim = name, pod = %order.pod.name, "what was given cannot be used");
-                give_up(actor, order, &api, claim).await;
-                return Err(BindOutcome::Stale);
-            }
-        }
-        tokio::time::sleep(READY_EVERY).await;
-        match read(actor, &api, &name).await {
-            Some(found) if is_reserved(&found, order) => claim = found,
-            // Taken from the pod, or gone, and so perhaps is the pod.
-            Some(_) => return Err(BindOutcome::Stale),
-            None if actor.back.is_closed() => return Err(BindOutcome::Unknown),
-            None => return Err(BindOutcome::Stale),
+    match readiness(&claim) {
+        Readiness::Ready => Ok(()),
+        Readiness::Waiting if !order.is_last_attempt => Err(BindOutcome::NotReady),
+        Readiness::Waiting | Readiness::Failed => {
+            debug!(claim = ?claim.metadata.name, pod = %order.pod.name, "devices cannot be used");
+            give_up(actor, order, &api(actor, order), claim).await;
+            Err(BindOutcome::Stale)
         }
     }
 }

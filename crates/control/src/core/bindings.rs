@@ -6,10 +6,10 @@
 //! the pod, and a version that was seen after that would let the binding of somebody deposed land. So a pod
 //! that has changed is announced again. Must not know why a node was chosen.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use berth_engine::decision::{Alignment, Binding};
+use berth_engine::decision::{Alignment, Binding, LateVolume};
 use berth_model::spec::PodObject;
 
 use super::Settings;
@@ -19,6 +19,11 @@ use crate::lease::PodRef;
 
 /// A pod whose decision did not hold any more is looked at again after this part of a rest.
 const PAUSES_PER_REST: i64 = 4;
+
+/// How soon to try again something that has been prepared for so long: every second at first, then less often.
+fn next_try_in_ms(since_ms: i64) -> i64 {
+    (since_ms / 4).clamp(1_000, 5_000)
+}
 
 /// A binding to be posted.
 #[derive(Clone, Debug)]
@@ -32,6 +37,12 @@ pub struct BindOrder {
     pub binding: Binding,
     /// The claims that the pod refers to.
     pub claims: Arc<[berth_model::dra::pod::PodClaim]>,
+    /// The claims of storage that have to be bound first.
+    pub volumes: Vec<LateVolume>,
+    /// How often what the pod needs was not ready yet.
+    pub attempts: u32,
+    /// Whether it has been waited for long enough.
+    pub is_last_attempt: bool,
     /// When the pod was created.
     pub created_at_ms: i64,
 }
@@ -47,6 +58,8 @@ pub enum BindOutcome {
     Gone,
     /// It was not done, and might be if tried again.
     Busy,
+    /// It was not done, as devices or volumes of the pod are still being prepared. It is to be tried again.
+    NotReady,
     /// It was not done, and will not be.
     Refused,
     /// It was not done, because something it stood on is not so any more: what that is like now was told.
@@ -71,6 +84,19 @@ enum Stage {
     Unsettled { look_at_ms: i64, seen: u64 },
     /// It is being looked at.
     Looking { seen: u64 },
+    /// What it needs is being prepared. It is not announced, and counts for nothing but its place.
+    Preparing { until_ms: i64 },
+}
+
+impl Stage {
+    /// When somebody has to look after it even if nothing happens.
+    fn due_ms(self) -> Option<i64> {
+        match self {
+            Self::Unsettled { look_at_ms, .. } | Self::Answered { look_at_ms } => Some(look_at_ms),
+            Self::Preparing { until_ms } => Some(until_ms),
+            _ => None,
+        }
+    }
 }
 
 /// What follows from an answer.
@@ -90,6 +116,8 @@ struct Under {
     listed: bool,
     /// Tells it from other orders for the same pod.
     number: u64,
+    /// Since when something is being prepared for it.
+    preparing_since_ms: Option<i64>,
 }
 
 /// Everything that is under way.
@@ -104,19 +132,23 @@ pub(super) struct Bindings {
     settled: Vec<PodRef>,
     /// Pods that rest after a refusal: until when, and how many there were.
     resting: HashMap<Arc<str>, (Option<i64>, u32)>,
-    /// By time, those that have to be looked at.
-    looks: BTreeMap<(i64, Arc<str>), ()>,
+    /// By time, those that have to be looked after.
+    due: BTreeSet<(i64, Arc<str>)>,
+    /// How many are in [`Stage::Preparing`].
+    preparing: usize,
     /// How those that were bound lately had been predicted to lie.
     predicted: HashMap<Arc<str>, bool>,
     numbers: u64,
 }
 
 impl Bindings {
+    /// How many are under way. Those for whom something is being prepared are not: that can take long, and
+    /// must keep nobody else waiting.
     pub(super) fn len(&self) -> usize {
-        self.orders.len()
+        self.orders.len() - self.preparing
     }
 
-    /// Whether nothing waits to be posted. Answers may take long where devices have to be prepared.
+    /// Whether nothing waits to be posted.
     pub(super) fn is_calm(&self) -> bool {
         self.decided.is_empty() && self.announcing.is_none() && self.announced.is_empty()
     }
@@ -142,7 +174,7 @@ impl Bindings {
         self.predicted.get(uid).copied().unwrap_or(false)
     }
 
-    pub(super) fn add(&mut self, binding: Binding, pod: &PodObject) {
+    pub(super) fn add(&mut self, binding: Binding, volumes: Vec<LateVolume>, pod: &PodObject) {
         let uid = binding.pod.clone();
         let known = !matches!(binding.alignment, Alignment::Unknown);
         self.predicted.insert(uid.clone(), known);
@@ -156,11 +188,16 @@ impl Bindings {
             version: 0,
             binding,
             claims: pod.claims.clone(),
+            volumes,
+            attempts: 0,
+            is_last_attempt: false,
             created_at_ms: pod.created_at_ms,
         };
         self.numbers += 1;
         let number = self.numbers;
-        let under = Under { order, stage: Stage::Decided, listed: false, number };
+        let preparing_since_ms = None;
+        let under =
+            Under { order, stage: Stage::Decided, listed: false, number, preparing_since_ms };
         self.orders.insert(uid.clone(), under);
         self.decided.push_back(uid);
     }
@@ -210,7 +247,7 @@ impl Bindings {
 
     /// It is to be tried again, with the pod as it is now: that has to be announced first.
     fn again(&mut self, uid: &Arc<str>) {
-        self.unlook(uid);
+        self.leave_stage(uid);
         if let Some(under) = self.orders.get_mut(uid) {
             under.stage = Stage::Decided;
             self.decided.push_back(uid.clone());
@@ -243,7 +280,20 @@ impl Bindings {
                 under.stage = Stage::Answered { look_at_ms };
                 under.listed = false;
                 self.settled.push(under.order.pod.clone());
-                self.looks.insert((look_at_ms, uid.clone()), ());
+                self.due.insert((look_at_ms, uid.clone()));
+                Verdict::Keep
+            }
+            // What was written for it stands in the API, so it need not stand on the list meanwhile.
+            BindOutcome::NotReady => {
+                let since_ms = *under.preparing_since_ms.get_or_insert(now_ms);
+                let until_ms = now_ms + next_try_in_ms(now_ms - since_ms);
+                under.stage = Stage::Preparing { until_ms };
+                under.listed = false;
+                under.order.attempts += 1;
+                under.order.is_last_attempt = until_ms - since_ms >= settings.prepare_max_ms;
+                self.settled.push(under.order.pod.clone());
+                self.due.insert((until_ms, uid.clone()));
+                self.preparing += 1;
                 Verdict::Keep
             }
             BindOutcome::Busy => {
@@ -258,7 +308,7 @@ impl Bindings {
             }
             BindOutcome::Conflict | BindOutcome::Gone | BindOutcome::Unknown => {
                 under.stage = Stage::Unsettled { look_at_ms, seen };
-                self.looks.insert((look_at_ms, uid.clone()), ());
+                self.due.insert((look_at_ms, uid.clone()));
                 Verdict::Keep
             }
             BindOutcome::Refused => {
@@ -310,7 +360,7 @@ impl Bindings {
     }
 
     fn end(&mut self, uid: &Arc<str>) -> Option<Under> {
-        self.unlook(uid);
+        self.leave_stage(uid);
         let under = self.orders.remove(uid)?;
         // One that is being announced is settled when that is done.
         if under.listed && under.stage != Stage::Announcing {
@@ -322,13 +372,13 @@ impl Bindings {
         Some(under)
     }
 
-    fn unlook(&mut self, uid: &Arc<str>) {
-        if let Some(under) = self.orders.get(uid)
-            && let Stage::Unsettled { look_at_ms, .. } | Stage::Answered { look_at_ms } =
-                under.stage
-        {
-            self.looks.remove(&(look_at_ms, uid.clone()));
+    /// Whoever had to look after it need not any more.
+    fn leave_stage(&mut self, uid: &Arc<str>) {
+        let Some(under) = self.orders.get(uid) else { return };
+        if let Some(due_ms) = under.stage.due_ms() {
+            self.due.remove(&(due_ms, uid.clone()));
         }
+        self.preparing -= usize::from(matches!(under.stage, Stage::Preparing { .. }));
     }
 
     /// What is to be done next.
@@ -342,7 +392,7 @@ impl Bindings {
         if !self.settled.is_empty() {
             effects.push(Effect::Settled(std::mem::take(&mut self.settled)));
         }
-        self.look(now_ms, effects);
+        self.look_after(now_ms, effects);
         self.post(now_ms, settings, pods, effects);
         let short = self.posted + self.announced.len() < settings.posting_max;
         if self.announcing.is_none() && !self.decided.is_empty() && short {
@@ -350,20 +400,20 @@ impl Bindings {
         }
     }
 
-    fn look(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
-        while let Some(((at, uid), ())) = self.looks.first_key_value()
-            && *at <= now_ms
-        {
-            let key = (*at, uid.clone());
-            self.looks.remove(&key);
-            if let Some(under) = self.orders.get_mut(&key.1) {
-                let seen = match under.stage {
-                    Stage::Unsettled { seen, .. } => seen,
-                    _ => under.order.version,
-                };
-                under.stage = Stage::Looking { seen };
-                effects.push(Effect::Look(under.order.pod.clone()));
-            }
+    fn look_after(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
+        while self.due.first().is_some_and(|(at, _)| *at <= now_ms) {
+            let Some((_, uid)) = self.due.pop_first() else { break };
+            let Some(under) = self.orders.get_mut(&uid) else { continue };
+            let seen = match under.stage {
+                Stage::Preparing { .. } => {
+                    self.again(&uid);
+                    continue;
+                }
+                Stage::Unsettled { seen, .. } => seen,
+                _ => under.order.version,
+            };
+            under.stage = Stage::Looking { seen };
+            effects.push(Effect::Look(under.order.pod.clone()));
         }
     }
 
@@ -414,7 +464,7 @@ impl Bindings {
     }
 
     pub(super) fn next_ms(&self) -> Option<i64> {
-        let look = self.looks.first_key_value().map(|((at, _), ())| *at);
+        let due = self.due.first().map(|(at, _)| *at);
         let rest = self.resting.values().filter_map(|(until, _)| *until).min();
         let post = self
             .announced
@@ -426,6 +476,6 @@ impl Bindings {
             })
             .filter(|not_before_ms| *not_before_ms > i64::MIN)
             .min();
-        [look, rest, post].into_iter().flatten().min()
+        [due, rest, post].into_iter().flatten().min()
     }
 }

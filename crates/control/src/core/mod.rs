@@ -53,6 +53,8 @@ pub struct Settings {
     pub rest_ms: i64,
     /// The longest rest.
     pub rest_max_ms: i64,
+    /// For so long devices and volumes of a pod may be prepared.
+    pub prepare_max_ms: i64,
     /// A node whose kubelet refused a pod is distrusted for so long if nobody exports its topology.
     pub distrust_ms: i64,
     /// Statements about pods that are written at the same time, at most.
@@ -70,6 +72,7 @@ impl Default for Settings {
             look_after_ms: 2_000,
             rest_ms: 1_000,
             rest_max_ms: 300_000,
+            prepare_max_ms: 600_000,
             distrust_ms: 300_000,
             telling_max: 8,
             retell_ms: 10_000,
@@ -197,7 +200,7 @@ impl Core {
         std::mem::take(&mut self.tally)
     }
 
-    /// How many bindings are decided and not settled.
+    /// How many bindings are decided and not settled, without those that wait for devices or volumes.
     pub fn unsettled(&self) -> usize {
         self.bindings.len()
     }
@@ -532,7 +535,8 @@ impl Core {
         };
         self.tally.binds += 1;
         self.telling.placed(&binding.pod);
-        self.bindings.add(binding, &pod.object);
+        let volumes = self.engine.late_volumes(&binding.pod, &binding.node);
+        self.bindings.add(binding, volumes, &pod.object);
     }
 
     fn evict(&mut self, victims: &[Arc<str>], waiting: Option<&Arc<str>>, why: &'static str) {

@@ -98,6 +98,8 @@ fn cluster_rules() -> Value {
         rule("resource.k8s.io", &["resourceclaims/status"], &["patch", "update"]),
         // Since 1.36 whoever writes allocations needs this as well.
         rule("resource.k8s.io", &["resourceclaims/binding"], &["patch", "update"]),
+        // Volumes that are bound or made where a pod goes.
+        rule("", &["persistentvolumeclaims", "persistentvolumes"], &["get", "patch"]),
         // What people see.
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("berth.dev", &["headrooms/status", "teams/status"], &["patch", "update"]),

@@ -24,6 +24,7 @@ mod refusing;
 mod replica;
 mod seeing;
 mod topology;
+mod volumes;
 mod world;
 
 use std::process::ExitCode;
@@ -80,6 +81,9 @@ const SCENARIOS: &[Scenario] = scenarios![
         what_is_huge_does_no_harm;
     devices:
         claims_are_allocated_and_reserved_before_a_pod_is_bound;
+    volumes:
+        a_volume_is_made_where_its_pod_goes_before_that_is_bound,
+        a_volume_that_exists_is_kept_for_the_claim_of_a_pod;
     gangs:
         a_gang_starts_together_or_not_at_all;
     leading:

@@ -7,13 +7,14 @@
 use berth_model::affinity::NodeTerm;
 use berth_model::node::Node;
 use berth_model::spec::{PodSpec, Volume};
-use berth_model::storage::{Claim, InTreePlugin, VolumeSource};
+use berth_model::storage::{Claim, InTreePlugin, PersistentVolume, VolumeSource};
 use smallvec::SmallVec;
 
 use super::Owner;
 use super::matching::{Provision, Wanted, reaches};
 use super::migration;
 use super::storage::Storage;
+use crate::decision::LateVolume;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
 const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
@@ -29,9 +30,17 @@ pub(super) struct Binding<'a> {
     /// Bound already, in the order of the pod's volumes.
     bound: SmallVec<[Bound<'a>; 2]>,
     /// Being provisioned for the node of this name.
-    promised: SmallVec<[(&'a str, Provision<'a>); 1]>,
+    promised: SmallVec<[Promised<'a>; 1]>,
     /// To be bound or provisioned where the pod goes, those that ask for least first.
     waiting: SmallVec<[Wanted<'a>; 1]>,
+}
+
+/// A claim that is being provisioned for a node.
+#[derive(Clone, Debug)]
+struct Promised<'a> {
+    claim: &'a Claim,
+    node: &'a str,
+    provision: Provision<'a>,
 }
 
 /// From where the volume of a bound claim can be reached.
@@ -91,7 +100,7 @@ impl<'a> Binding<'a> {
         }
         let provision = Provision::new(storage, claim, class);
         match claim.selected_node.as_deref() {
-            Some(node) => self.promised.push((node, provision)),
+            Some(node) => self.promised.push(Promised { claim, node, provision }),
             None => self.waiting.push(Wanted::new(storage, claim, provision)),
         }
         Ok(true)
@@ -131,18 +140,13 @@ impl<'a> Binding<'a> {
     }
 
     fn unbound_conflict(&self, node: &Node) -> Option<&'static str> {
-        if self.promised.iter().any(|(name, _)| *name != node.name.as_ref()) {
+        if self.promised.iter().any(|promised| promised.node != node.name.as_ref()) {
             return Some(NO_VOLUME);
         }
-        let mut taken: SmallVec<[&str; 4]> = SmallVec::new();
-        let mut unmatched: SmallVec<[&Provision<'_>; 4]> = SmallVec::new();
-        for wanted in &self.waiting {
-            match wanted.find(node, &taken) {
-                Some(volume) => taken.push(&volume.name),
-                None => unmatched.push(wanted.provision()),
-            }
-        }
-        let promised = self.promised.iter().map(|(_, provision)| provision);
+        let found = self.found(node);
+        let unmatched = found.iter().filter(|(_, volume)| volume.is_none());
+        let unmatched = unmatched.map(|(wanted, _)| wanted.provision());
+        let promised = self.promised.iter().map(|promised| &promised.provision);
         promised.chain(unmatched).find_map(|provision| {
             if !provision.is_possible(node) {
                 Some(NO_VOLUME)
@@ -152,6 +156,31 @@ impl<'a> Binding<'a> {
                 None
             }
         })
+    }
+}
+
+impl<'a> Binding<'a> {
+    /// What each claim that waits gets on a node of the volumes that exist, none twice.
+    fn found(&self, node: &Node) -> SmallVec<[(&Wanted<'a>, Option<&'a PersistentVolume>); 2]> {
+        let mut taken: SmallVec<[&str; 4]> = SmallVec::new();
+        let mut found = SmallVec::new();
+        for wanted in &self.waiting {
+            let volume = wanted.find(node, &taken);
+            taken.extend(volume.map(|volume| &*volume.name));
+            found.push((wanted, volume));
+        }
+        found
+    }
+
+    /// What is to be bound or provisioned if the pod goes to this node.
+    pub(super) fn late(&self, node: &Node) -> Vec<LateVolume> {
+        let late = |claim: &Claim, volume: Option<&PersistentVolume>| LateVolume {
+            claim: claim.name.clone(),
+            volume: volume.map(|volume| volume.name.clone()),
+        };
+        let promised = self.promised.iter().map(|promised| late(promised.claim, None));
+        let found = self.found(node);
+        promised.chain(found.iter().map(|(wanted, volume)| late(wanted.claim(), *volume))).collect()
     }
 }
 

@@ -41,6 +41,10 @@ impl<'a> Wanted<'a> {
         wanted
     }
 
+    pub(super) fn claim(&self) -> &'a Claim {
+        self.claim
+    }
+
     pub(super) fn request_bytes(&self) -> i64 {
         self.claim.request_bytes
     }

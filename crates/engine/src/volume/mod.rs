@@ -26,6 +26,7 @@ use self::limits::Limits;
 use self::restrictions::Restrictions;
 pub(crate) use self::storage::Storage;
 use self::zone::Zones;
+use crate::decision::LateVolume;
 use crate::verdict::Rejection;
 
 /// Who a pod is: claims of generic ephemeral volumes must have been made for it.
@@ -102,6 +103,17 @@ impl<'a> PodVolumes<'a> {
     /// VolumeBinding.
     pub(crate) fn binding(&self, node: &Node) -> Result<(), Rejection> {
         self.binding.check(self.storage, node)
+    }
+
+    /// What is to be bound or provisioned if a pod goes to a node. Nothing if it cannot go there.
+    pub(crate) fn late(
+        storage: &Storage,
+        pod: &PodSpec,
+        owner: Owner<'_>,
+        node: &Node,
+    ) -> Vec<LateVolume> {
+        let binding = Binding::new(storage, pod, owner);
+        binding.map(|binding| binding.late(node)).unwrap_or_default()
     }
 
     /// VolumeZone.

@@ -495,6 +495,21 @@ fn the_smallest_claim_takes_the_smallest_volume() {
 }
 
 #[test]
+fn what_has_to_be_bound_or_made_first_is_told_claim_by_claim() {
+    let promised = Claim { selected_node: Some("n".into()), ..claim("promised") };
+    let huge = Claim { request_bytes: 9 * GIB, ..claim("huge") };
+    let mut storage = with_volumes(
+        storage([promised, huge, claim("small"), bound("done", "d")]),
+        [volume("a", 3), volume("b", 1), volume("d", 1)],
+    );
+    storage.set_class(class("driver"));
+    let pod = pod(["huge", "small", "promised", "done"].map(uses));
+    let late = PodVolumes::late(&storage, &pod, OWNER, &node(&[]));
+    let late: Vec<_> = late.iter().map(|one| (&*one.claim, one.volume.as_deref())).collect();
+    assert_eq!(late, [("promised", None), ("small", Some("b")), ("huge", None)]);
+}
+
+#[test]
 fn a_volume_kept_for_the_claim_shuts_out_others_where_it_cannot_be_reached() {
     let kept_for = ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "".into() };
     let kept = PersistentVolume {

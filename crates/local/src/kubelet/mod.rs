@@ -1,6 +1,6 @@
 //! Virtual kubelets: nodes that only exist in the API, and do with pods what real ones would.
 //!
-//! Owns which nodes there are and who is told what. One task knows all nodes and decides ([`host`] has
+//! Owns which nodes there are and who is told what. One task knows all nodes and decides (`host` has
 //! what one node does); others write what comes of it, a bounded number of requests at a time. Must not
 //! know what schedules.
 

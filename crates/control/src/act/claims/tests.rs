@@ -253,6 +253,9 @@ fn order(pod: &Value, claims: &[&str], placed: Option<Placement>) -> BindOrder {
             alignment: Alignment::Unknown,
         },
         claims: claims.collect(),
+        volumes: Vec::new(),
+        attempts: 0,
+        is_last_attempt: false,
         created_at_ms: 0,
     }
 }
