@@ -3,12 +3,12 @@
 //! Owns books of its own, kept from what the API server did. Must share nothing with the engine but its
 //! vocabulary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
-use berth_model::spec::{Phase, PodSpec};
+use berth_model::spec::{Phase, PodObject, PodSpec};
 
 use crate::calls::Caller;
 use crate::server::{Fact, Stored};
@@ -44,7 +44,9 @@ pub(crate) struct Checker {
     told: Vec<Told>,
     /// When a node last changed in a way that makes another try worthwhile.
     changed_ms: BTreeMap<Arc<str>, u64>,
-    /// When a pod was first announced by whom.
+    /// When kubelets refused pods.
+    refused_ms: BTreeMap<Arc<str>, u64>,
+    /// Since when a pod is announced by whom.
     announced_ms: BTreeMap<(Caller, Arc<str>), u64>,
 }
 
@@ -55,18 +57,23 @@ impl Checker {
         self.deciding = self.deciding.max(rank);
     }
 
-    /// A leader announces that it will bind these.
-    pub(crate) fn announces(&mut self, by: Caller, uid: &Arc<str>, now_ms: u64) {
-        self.announced_ms.entry((by, uid.clone())).or_insert(now_ms);
+    /// A leader announces that it will bind these, and no others.
+    pub(crate) fn announces(&mut self, by: Caller, listed: &BTreeSet<Arc<str>>, now_ms: u64) {
+        self.announced_ms.retain(|(who, uid), _| *who != by || listed.contains(uid));
+        for uid in listed {
+            self.announced_ms.entry((by, uid.clone())).or_insert(now_ms);
+        }
     }
 
-    /// A leader is told that a kubelet refused a pod.
-    pub(crate) fn told_of_refusal(
-        &mut self,
-        by: Caller,
-        (node, spec): (&Arc<str>, &Arc<PodSpec>),
-        now_ms: u64,
-    ) {
+    /// A leader is told that a kubelet refused a pod. If the node has changed since then, the leader is
+    /// told of that, too, by and by.
+    pub(crate) fn told_of_refusal(&mut self, by: Caller, pod: &PodObject, now_ms: u64) {
+        let Some(node) = &pod.node else { return };
+        let spec = &pod.spec;
+        let changed_ms = self.changed_ms.get(node);
+        if changed_ms.is_some_and(|changed| self.refused_ms.get(&pod.uid) <= Some(changed)) {
+            return;
+        }
         let same = |told: &Told| told.by == by && told.node == *node && told.spec == *spec;
         if !self.told.iter().any(same) {
             self.told.push(Told { by, node: node.clone(), spec: spec.clone(), at_ms: now_ms });
@@ -169,6 +176,9 @@ impl Checker {
             self.left(&before, now_ms);
         }
         let Some(node) = &object.node else { return None };
+        if pod.seen.refused.is_some() {
+            self.refused_ms.entry(uid.clone()).or_insert(now_ms);
+        }
         let first = self.places.entry(uid.clone()).or_insert_with(|| node.clone());
         if first != node {
             return Some(format!("{uid} was bound to {first} and then to {node}"));

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use berth_control::core::Settings;
 use berth_control::lease::LeaseView;
 use berth_engine::Engine;
-use berth_engine::decision::Decision;
+use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
+use berth_kubelet::Verdict;
 use berth_model::affinity::NodeTerm;
 use berth_model::label::Operator;
 use berth_model::spec::{Phase, PodObject};
@@ -46,13 +47,36 @@ impl World {
                 found.insert(format!("{} waits and is told nothing", pod.object.uid));
             }
         }
-        let fitting = self.could_be_placed(leader);
-        found.extend(fitting.into_iter().map(|uid| format!("{uid} waits though it has room")));
+        for binding in self.could_be_placed(leader) {
+            if self.has_room(leader, &binding) {
+                found.insert(format!("{} waits though it has room", binding.pod));
+            }
+        }
         found
     }
 
+    /// Whether a pod could have this place by what the leader knows of the node's inside. That depends on
+    /// who came and went there, of which a fresh engine knows nothing; but the leader must not take
+    /// anybody to be there who is not.
+    fn has_room(&mut self, leader: Caller, binding: &Binding) -> bool {
+        let objects = self.server.pods.values().map(|pod| &pod.seen.object);
+        let there: BTreeSet<&str> = objects
+            .clone()
+            .filter(|pod| pod.node.as_ref() == Some(&binding.node))
+            .map(|pod| &*pod.uid)
+            .collect();
+        let spec = objects.filter(|pod| pod.uid == binding.pod).map(|pod| pod.spec.clone()).next();
+        let term = self.replicas[leader.replica].leading.as_mut();
+        let engine = term.map(|term| term.core.engine());
+        let Some((spec, engine)) = spec.zip(engine) else { return false };
+        let Some((mirror, _)) = engine.kubelet(&binding.node) else { return true };
+        let has_strangers = mirror.pods().any(|uid| !there.contains(uid));
+        let admitted = mirror.demand(&spec.pod).map(|demand| mirror.would_admit(&demand));
+        has_strangers || admitted.is_ok_and(|verdict| matches!(verdict, Verdict::Admit { .. }))
+    }
+
     /// The pods for which a fresh engine has a place at once.
-    fn could_be_placed(&self, leader: Caller) -> BTreeSet<Arc<str>> {
+    fn could_be_placed(&self, leader: Caller) -> Vec<Binding> {
         let mut engine = Engine::new(Settings::default().engine);
         let distrusted = self.checker.distrusted_by(leader);
         for (name, (node, inside)) in &self.server.nodes {
@@ -67,13 +91,13 @@ impl World {
             let refusing = self.checker.refused_by(leader, &pod.seen.object.spec);
             engine.apply(Event::Pod(kept_away(&pod.seen.object, refusing)));
         }
-        let mut found = BTreeSet::new();
+        let mut found = Vec::new();
         for _ in 0..DECISIONS_MAX {
             match engine.decide(1_800_000_000_000 + self.now_ms as i64) {
-                Some(Decision::Bind(binding)) => found.insert(binding.pod),
-                Some(_) => continue,
+                Some(Decision::Bind(binding)) => found.push(binding),
+                Some(_) => {}
                 None => break,
-            };
+            }
         }
         found
     }

@@ -486,9 +486,9 @@ impl World {
         let (own_ms, by) = (self.own_ms(to), self.caller(to));
         for change in changes {
             if let Change::Pod(seen) = &change
-                && let (Some(_), Some(node)) = (&seen.refused, &seen.object.node)
+                && seen.refused.is_some()
             {
-                self.checker.told_of_refusal(by, (node, &seen.object.spec), self.now_ms);
+                self.checker.told_of_refusal(by, &seen.object, self.now_ms);
             }
             if let Some(term) = &mut self.replicas[to].leading {
                 term.see(change, own_ms);
@@ -499,11 +499,11 @@ impl World {
     fn answered(&mut self, to: usize, call: CallId, answer: Option<Answer>) {
         let own_ms = self.own_ms(to);
         let by = self.caller(to);
-        if let Some(Answer::Pods(pods, _)) = &answer {
-            for pod in pods {
-                if let (Some(_), Some(node)) = (&pod.refused, &pod.object.node) {
-                    self.checker.told_of_refusal(by, (node, &pod.object.spec), self.now_ms);
-                }
+        let leading = self.replicas[to].leading.as_ref();
+        let is_awaited = leading.is_some_and(|term| term.calls.contains_key(&call));
+        if let (true, Some(Answer::Pods(pods, _))) = (is_awaited, &answer) {
+            for pod in pods.iter().filter(|pod| pod.refused.is_some()) {
+                self.checker.told_of_refusal(by, &pod.object, self.now_ms);
             }
         }
         let replica = &mut self.replicas[to];
@@ -653,9 +653,8 @@ impl World {
         let by = self.caller(at);
         let now_ms = self.now_ms;
         if let Some(term) = &self.replicas[at].leading {
-            let listed: Vec<Arc<str>> =
-                term.writer.listed.iter().map(|pod| pod.uid.clone()).collect();
-            listed.iter().for_each(|uid| self.checker.announces(by, uid, now_ms));
+            let listed = term.writer.listed.iter().map(|pod| pod.uid.clone()).collect();
+            self.checker.announces(by, &listed, now_ms);
         }
     }
 

@@ -15,6 +15,7 @@ use berth_model::spec::PodObject;
 use super::Settings;
 use super::effect::{Effect, SeenPod};
 use super::pods::Pods;
+use super::refusals::Refusals;
 use crate::lease::PodRef;
 
 /// A pod whose decision did not hold any more is looked at again after this part of a rest.
@@ -381,23 +382,44 @@ impl Bindings {
         self.preparing -= usize::from(matches!(under.stage, Stage::Preparing { .. }));
     }
 
-    /// What is to be done next.
+    /// What is to be done next. Gives the pods whose decision is to be taken back, because the node has
+    /// refused their like meanwhile.
     pub(super) fn effects(
         &mut self,
         now_ms: i64,
         settings: &Settings,
-        pods: &Pods,
+        (pods, refusals): (&Pods, &Refusals),
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> Vec<Arc<str>> {
         if !self.settled.is_empty() {
             effects.push(Effect::Settled(std::mem::take(&mut self.settled)));
         }
         self.look_after(now_ms, effects);
         self.post(now_ms, settings, pods, effects);
         let short = self.posted + self.announced.len() < settings.posting_max;
+        let mut withdrawn = Vec::new();
         if self.announcing.is_none() && !self.decided.is_empty() && short {
+            withdrawn = self.withdraw(pods, refusals);
             self.announce(settings, pods, effects);
         }
+        withdrawn
+    }
+
+    /// Ends those that are about to be announced and go to nodes that have refused their like since they
+    /// were decided. Nothing that was posted for them can land any more.
+    fn withdraw(&mut self, pods: &Pods, refusals: &Refusals) -> Vec<Arc<str>> {
+        if refusals.is_empty() {
+            return Vec::new();
+        }
+        let is_refused = |uid: &&Arc<str>| {
+            let under = self.orders.get(*uid).filter(|under| under.stage == Stage::Decided);
+            under.zip(pods.get(uid)).is_some_and(|(under, pod)| {
+                refusals.has_refused(&under.order.binding.node, &pod.object)
+            })
+        };
+        let withdrawn: Vec<Arc<str>> = self.decided.iter().filter(is_refused).cloned().collect();
+        withdrawn.iter().for_each(|uid| drop(self.end(uid)));
+        withdrawn
     }
 
     fn look_after(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {

@@ -268,6 +268,8 @@ impl Core {
             return;
         };
         let is_new = before.is_none();
+        let had_ended =
+            before.as_ref().is_some_and(|before| before.object.phase == Phase::Finished);
         let is_new_refusal =
             seen.refused.is_some() && before.is_none_or(|before| before.refused.is_none());
         if let (true, Some(reason), Some(node)) = (is_new_refusal, &seen.refused, &seen.object.node)
@@ -275,7 +277,10 @@ impl Core {
             self.note_refusal(&seen, reason.clone(), &node.clone(), now_ms);
         }
         if seen.object.phase == Phase::Finished {
-            self.note_departure(&uid, seen.refused.is_some());
+            // Watches repeat themselves: it leaves only once.
+            if !had_ended {
+                self.note_departure(&uid, seen.refused.is_some());
+            }
             self.bindings.drop_pod(&uid);
             self.engine.apply(Event::Pod(seen.object.clone()));
             self.pods.finish(&uid);
@@ -452,16 +457,20 @@ impl Core {
             }
         }
         self.telling.wake(now_ms);
-        let mut idle = false;
-        while self.bindings.len() < self.settings.unsettled_max {
-            let Some(decision) = self.engine.decide(now_ms) else {
-                idle = true;
-                break;
-            };
-            self.take_up(decision);
-        }
         let mut effects = Vec::new();
-        self.bindings.effects(now_ms, &self.settings, &self.pods, &mut effects);
+        let mut idle;
+        loop {
+            idle = self.decide(now_ms);
+            let withdrawn = self.bind(now_ms, &mut effects);
+            if withdrawn.is_empty() {
+                break;
+            }
+            for uid in withdrawn {
+                if let Some(pod) = self.pods.get(&uid) {
+                    self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+                }
+            }
+        }
         self.evictions.effects(&mut effects);
         if idle && self.bindings.is_calm() {
             self.explain_some(now_ms, &mut effects);
@@ -469,10 +478,27 @@ impl Core {
         effects
     }
 
+    /// Decides as much as may be under way; whether there is nothing left to be decided.
+    fn decide(&mut self, now_ms: i64) -> bool {
+        while self.bindings.len() < self.settings.unsettled_max {
+            let Some(decision) = self.engine.decide(now_ms) else { return true };
+            self.take_up(decision);
+        }
+        false
+    }
+
+    /// Goes on with what was decided; gives the pods whose decision was taken back.
+    fn bind(&mut self, now_ms: i64, effects: &mut Vec<Effect>) -> Vec<Arc<str>> {
+        let known = (&self.pods, &self.refusals);
+        let withdrawn = self.bindings.effects(now_ms, &self.settings, known, effects);
+        withdrawn.iter().for_each(|uid| self.engine.undo(uid));
+        withdrawn
+    }
+
     /// Decides nothing more, and says what is to be done about what is under way.
     pub fn wind_up(&mut self, now_ms: i64) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.bindings.effects(now_ms, &self.settings, &self.pods, &mut effects);
+        self.bind(now_ms, &mut effects);
         effects
     }
 
@@ -556,12 +582,11 @@ impl Core {
             }
             let alike = (Refusals::template(&pod.object), self.engine.is_held(&uid));
             let excluded = self.refusals.told(&pod.object);
-            let said = self.telling.remembered(alike, now_ms).unwrap_or_else(|| {
-                let explanation = self.engine.explain(&uid, now_ms);
-                let said =
-                    explanation.and_then(|explanation| telling::condition(&explanation, &excluded));
+            let said = self.telling.remembered(alike, now_ms).or_else(|| {
+                let explanation = self.engine.explain(&uid, now_ms)?;
+                let said = telling::condition(&explanation, &excluded)?;
                 self.telling.remember(alike, said.clone(), now_ms);
-                said
+                Some(said)
             });
             if let Some(told) = self.telling.statement(pod, said, now_ms, &self.settings) {
                 effects.push(Effect::Tell(told));

@@ -51,6 +51,17 @@ impl Refusals {
         self.distrusted.insert(node.clone(), until_ms);
     }
 
+    /// Whether nobody has refused anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_template.is_empty()
+    }
+
+    /// Whether a node refused such a pod and has not changed since.
+    pub(super) fn has_refused(&self, node: &str, pod: &PodObject) -> bool {
+        let nodes = self.by_template.get(&Self::template(pod));
+        nodes.is_some_and(|nodes| nodes.contains_key(node))
+    }
+
     pub(super) fn is_distrusted(&self, node: &str) -> bool {
         self.distrusted.contains_key(node)
     }
@@ -112,7 +123,7 @@ impl Refusals {
     /// The pod, kept away from nodes whose kubelets refused its template.
     pub(super) fn excluding(&self, pod: &PodObject) -> PodObject {
         let mut pod = pod.clone();
-        if pod.node.is_some() || self.by_template.is_empty() {
+        if pod.node.is_some() || self.is_empty() {
             return pod;
         }
         let Some(nodes) = self.by_template.get(&Self::template(&pod)) else { return pod };

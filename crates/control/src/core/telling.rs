@@ -27,7 +27,7 @@ const REMEMBERED_MS: i64 = 5_000;
 const REMEMBERED_MAX: usize = 1_024;
 
 /// What was found out, and when.
-type Found = (Option<Condition>, i64);
+type Found = (Condition, i64);
 
 /// What has been told, and what is to be.
 #[derive(Debug, Default)]
@@ -102,12 +102,12 @@ impl Telling {
     }
 
     /// What was found out about such a pod a moment ago.
-    pub(super) fn remembered(&self, alike: (u64, bool), now_ms: i64) -> Option<Option<Condition>> {
+    pub(super) fn remembered(&self, alike: (u64, bool), now_ms: i64) -> Option<Condition> {
         let (found, at) = self.remembered.get(&alike)?;
         (now_ms - at < REMEMBERED_MS).then(|| found.clone())
     }
 
-    pub(super) fn remember(&mut self, alike: (u64, bool), found: Option<Condition>, now_ms: i64) {
+    pub(super) fn remember(&mut self, alike: (u64, bool), found: Condition, now_ms: i64) {
         if self.remembered.len() >= REMEMBERED_MAX {
             self.remembered.retain(|_, (_, at)| now_ms - *at < REMEMBERED_MS);
         }
