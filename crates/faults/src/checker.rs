@@ -27,6 +27,8 @@ struct Told {
     node: Arc<str>,
     spec: Arc<PodSpec>,
     at_ms: u64,
+    /// When it happened.
+    refused_ms: u64,
 }
 
 /// The books.
@@ -70,13 +72,14 @@ impl Checker {
     pub(crate) fn told_of_refusal(&mut self, by: Caller, pod: &PodObject, now_ms: u64) {
         let Some(node) = &pod.node else { return };
         let spec = &pod.spec;
-        let changed_ms = self.changed_ms.get(node);
-        if changed_ms.is_some_and(|changed| self.refused_ms.get(&pod.uid) <= Some(changed)) {
+        let Some(refused_ms) = self.refused_ms.get(&pod.uid).copied() else { return };
+        if self.changed_ms.get(node).is_some_and(|changed_ms| *changed_ms >= refused_ms) {
             return;
         }
         let same = |told: &Told| told.by == by && told.node == *node && told.spec == *spec;
         if !self.told.iter().any(same) {
-            self.told.push(Told { by, node: node.clone(), spec: spec.clone(), at_ms: now_ms });
+            let (node, spec) = (node.clone(), spec.clone());
+            self.told.push(Told { by, node, spec, at_ms: now_ms, refused_ms });
         }
     }
 
@@ -158,7 +161,7 @@ impl Checker {
         let again = self.told.iter().find(|told| {
             let known = told.by == by && told.node == *node && told.spec == *spec;
             let after = announced_ms.is_some_and(|at| at > told.at_ms + DECIDED_BEFORE_MS);
-            known && after && now_ms < told.at_ms + DISTRUST_MS
+            known && after && now_ms < told.refused_ms + DISTRUST_MS
         });
         again.map(|told| {
             format!("{uid} was sent to {node}, which had refused its like at {} ms", told.at_ms)

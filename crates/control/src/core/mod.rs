@@ -263,6 +263,12 @@ impl Core {
 
     fn tell_pod(&mut self, seen: SeenPod, now_ms: i64) {
         let uid = seen.object.uid.clone();
+        // Also of a pod that is gone by now: what happened to it goes for its like.
+        if let (Some(reason), Some(node)) = (&seen.refused, &seen.object.node)
+            && self.refusals.is_news(&uid)
+        {
+            self.note_refusal(&seen, reason.clone(), &node.clone(), now_ms);
+        }
         let Some(before) = self.pods.see(&seen) else {
             self.tally.stale += 1;
             return;
@@ -270,12 +276,6 @@ impl Core {
         let is_new = before.is_none();
         let had_ended =
             before.as_ref().is_some_and(|before| before.object.phase == Phase::Finished);
-        let is_new_refusal =
-            seen.refused.is_some() && before.is_none_or(|before| before.refused.is_none());
-        if let (true, Some(reason), Some(node)) = (is_new_refusal, &seen.refused, &seen.object.node)
-        {
-            self.note_refusal(&seen, reason.clone(), &node.clone(), now_ms);
-        }
         if seen.object.phase == Phase::Finished {
             // Watches repeat themselves: it leaves only once.
             if !had_ended {
@@ -290,6 +290,7 @@ impl Core {
             self.tally.bound_after_ms.push(now_ms - order.created_at_ms);
         }
         self.evictions.seen(&seen);
+        self.telling.seen(&seen.object);
         let has_node = seen.object.node.is_some();
         if has_node || seen.ours && !self.bindings.rests(&uid) {
             let object = self.refusals.excluding(&seen.object);

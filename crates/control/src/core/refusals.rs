@@ -20,6 +20,8 @@ use berth_model::quantity::Quantity;
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
 
+use super::buried::Buried;
+
 /// What is known of refusals.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -31,6 +33,8 @@ pub(super) struct Refusals {
     topologies: HashMap<Arc<str>, Arc<NodeTopology>>,
     /// What nodes offer.
     offers: HashMap<Arc<str>, BTreeMap<ResourceName, Quantity>>,
+    /// Pods whose refusal is known: watches repeat themselves.
+    known: Buried,
 }
 
 impl Refusals {
@@ -49,6 +53,15 @@ impl Refusals {
         let nodes = self.by_template.entry(Self::template(pod)).or_default();
         nodes.insert(node.clone(), reason);
         self.distrusted.insert(node.clone(), until_ms);
+    }
+
+    /// Whether it was not known that this pod was refused. From now on it is.
+    pub(super) fn is_news(&mut self, uid: &Arc<str>) -> bool {
+        let is_news = !self.known.contains(uid);
+        if is_news {
+            self.known.add(uid);
+        }
+        is_news
     }
 
     /// Whether nobody has refused anything.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use berth_engine::explain::{Explanation, render};
+use berth_model::spec::PodObject;
 
 use super::Settings;
 use super::effect::{Condition, EventNote, SeenPod, Told};
@@ -39,6 +40,11 @@ pub(super) struct Telling {
     /// Nominations that are not written yet.
     nominations: BTreeMap<Arc<str>, Option<Arc<str>>>,
     writing: HashMap<Arc<str>, Told>,
+    /// Those of whom there is more to tell when what is being written is done: of two writes at a time
+    /// nobody knows which comes last.
+    after_writing: HashSet<Arc<str>>,
+    /// Nominations that were written, or are being, and are not seen yet.
+    nominated: HashMap<Arc<str>, Option<Arc<str>>>,
     /// What was last written about whom, and when.
     last: HashMap<Arc<str>, (Condition, i64)>,
     /// What was found out about pods of one template, and held or not.
@@ -68,6 +74,14 @@ impl Telling {
     pub(super) fn forget(&mut self, uid: &Arc<str>) {
         self.placed(uid);
         self.last.remove(uid);
+        self.nominated.remove(uid);
+    }
+
+    /// A pod is as seen.
+    pub(super) fn seen(&mut self, pod: &PodObject) {
+        if self.nominated.get(&pod.uid) == Some(&pod.nominated) {
+            self.nominated.remove(&pod.uid);
+        }
     }
 
     /// Whether something can be told now.
@@ -94,9 +108,13 @@ impl Telling {
     pub(super) fn next(&mut self, settings: &Settings) -> Option<Arc<str>> {
         while self.writing.len() < settings.telling_max {
             let uid = self.due.pop_front()?;
-            if self.queued.remove(&uid) {
+            if !self.queued.remove(&uid) {
+                continue;
+            }
+            if !self.writing.contains_key(&uid) {
                 return Some(uid);
             }
+            self.after_writing.insert(uid);
         }
         None
     }
@@ -131,7 +149,8 @@ impl Telling {
         settings: &Settings,
     ) -> Option<Told> {
         let uid = &pod.object.uid;
-        let nominated = self.nominations.remove(uid).filter(|node| *node != pod.object.nominated);
+        let shown = self.nominated.get(uid).unwrap_or(&pod.object.nominated);
+        let nominated = self.nominations.remove(uid).filter(|node| node != shown);
         let known = match self.last.get(uid) {
             Some((condition, at)) => Some((condition.clone(), *at)),
             None => pod.condition.clone().map(|condition| (condition, i64::MIN / 2)),
@@ -159,6 +178,9 @@ impl Telling {
         if let Some(condition) = &condition {
             self.last.insert(uid.clone(), (condition.clone(), now_ms));
         }
+        if let Some(node) = &nominated {
+            self.nominated.insert(uid.clone(), node.clone());
+        }
         let told = Told { pod: pod.reference(), version: pod.version, condition, nominated, event };
         self.writing.insert(uid.clone(), told.clone());
         Some(told)
@@ -173,9 +195,13 @@ impl Telling {
         settings: &Settings,
     ) {
         let Some(told) = self.writing.remove(uid) else { return };
+        if self.after_writing.remove(uid) {
+            self.explain(uid);
+        }
         if !written {
             // As if it had never been said. There may be no other occasion to say it.
             self.last.remove(uid);
+            self.nominated.remove(uid);
             self.later.insert((now_ms + settings.rest_ms, uid.clone()));
             if let Some(node) = told.nominated {
                 self.nominations.entry(uid.clone()).or_insert(node);
