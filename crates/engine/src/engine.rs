@@ -741,8 +741,7 @@ impl Engine {
                 self.queue.wake(head);
                 continue;
             }
-            let in_vain = self.state.pods[pod].decided && !self.awaits_room(pod);
-            if in_vain || self.fits_now(pod, changed) {
+            if !self.awaits_room(pod) || self.fits_now(pod, changed) {
                 self.queue.wake(pod);
             }
         }
