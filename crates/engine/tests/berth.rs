@@ -50,6 +50,24 @@ fn gone(engine: &mut Engine, number: u64) {
     engine.apply(Event::PodGone(format!("uid-{number:08}").into()));
 }
 
+/// A leader that has just begun finds a nomination in the API whose victims are leaving.
+#[test]
+fn a_node_is_not_kept_for_a_pod_whose_victims_went_in_vain() {
+    let mut engine = cluster(1);
+    let node: Arc<str> = "h100-000000".into();
+    let on_node = |pod: PodObject| PodObject { node: Some(node.clone()), ..pod };
+    engine.apply(Event::Pod(on_node(pending(&gpus("stays", 1_000, 7), 0))));
+    let victim = on_node(pending(&gpus("victim", 0, 1), 1));
+    let phase = Phase::Terminating { by_preemption: true };
+    engine.apply(Event::Pod(PodObject { phase, ..victim }));
+    let promised = pending(&gpus("large", 100, 4), 2);
+    let promised = PodObject { nominated: Some(node.clone()), ..promised };
+    assert_eq!(decide(&mut engine, promised, 0), "wait");
+    assert_eq!(decide(&mut engine, pending(&gpus("small", 0, 1), 3), 0), "wait");
+    gone(&mut engine, 1);
+    assert_eq!([tell(engine.decide(0)), tell(engine.decide(0))], ["wait", "h100-000000"]);
+}
+
 #[test]
 fn replicas_that_prefer_hosts_of_their_own_get_them_however_many_they_are() {
     let mut engine = cluster(150);
