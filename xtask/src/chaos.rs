@@ -15,7 +15,7 @@ mod replicas;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use berth_testbed::{AS_JSON, Testbed, Which};
 use berth_testkit::cluster::Dice;
 use clap::Args;
@@ -24,6 +24,7 @@ use self::checker::{Checker, Verdict};
 use self::faults::{Counts, Fault};
 use self::load::Load;
 use self::replicas::Replicas;
+use crate::program;
 
 /// After the last fault everything has to be bound within this.
 const SETTLE: Duration = Duration::from_secs(120);
@@ -54,28 +55,9 @@ pub(crate) struct Options {
     pub(crate) berth: Option<PathBuf>,
 }
 
-/// Builds the program that is to endure it.
-fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = std::process::Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "berth-cli"])
-        .current_dir(root)
-        .status()
-        .context("cargo cannot be started")?;
-    if !built.success() {
-        bail!("berth cannot be built");
-    }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    Ok(target.join("release/berth"))
-}
-
 /// Whether nothing was broken.
 pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
-    let program = match &options.berth {
-        Some(program) => program.clone(),
-        None => build(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))?,
-    };
+    let program = program::berth(options.berth.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(endure(options, &program))
 }

@@ -9,6 +9,7 @@ mod bench;
 mod chaos;
 mod chart;
 mod conformance;
+mod program;
 mod sweep;
 mod tidy;
 

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use berth_testbed::{Testbed, Which, real_assets};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, DeleteParams, ListParams};
@@ -25,19 +26,20 @@ use kube::{Client, Config};
 use serde_json::json;
 
 use self::process::{Process, Usage};
+use crate::program;
 
 /// What is asked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A cluster that holds nothing yet, without any scheduler.
+    /// A cluster that holds nothing yet, without any scheduler; else a kube-apiserver and etcd are started
     #[arg(long, value_name = "FILE")]
-    kubeconfig: PathBuf,
-    /// kube-scheduler; without it only ours and the limit are measured.
+    kubeconfig: Option<PathBuf>,
+    /// kube-scheduler, if it is not beside kube-apiserver; without it only ours and the limit are measured
     #[arg(long, value_name = "FILE")]
     kube_scheduler: Option<PathBuf>,
-    /// The program `berth`, as a release build.
-    #[arg(long, value_name = "FILE", default_value = "target/release/berth")]
-    berth: PathBuf,
+    /// This program instead of a release build of this workspace
+    #[arg(long, value_name = "FILE")]
+    berth: Option<PathBuf>,
     #[arg(long, default_value_t = 1_000)]
     nodes: usize,
     #[arg(long, default_value_t = 4_000)]
@@ -55,8 +57,17 @@ const SILENCE: Duration = Duration::from_secs(8);
 /// How long the last calls may take before the process is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// Who is measured, and where.
+struct Contest<'a> {
+    args: &'a Args,
+    client: Client,
+    kubeconfig: PathBuf,
+    kube_scheduler: Option<PathBuf>,
+    berth: PathBuf,
+}
+
 /// Who binds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Row {
     KubeScheduler,
     MostAllocated,
@@ -89,8 +100,24 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let berth = program::berth(args.berth.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(measure(args))
+    runtime.block_on(async {
+        let testbed = match &args.kubeconfig {
+            Some(_) => None,
+            None => Some(Testbed::start(Which::Real).await?),
+        };
+        let kubeconfig = match (&args.kubeconfig, &testbed) {
+            (Some(named), _) => named.clone(),
+            (None, Some(testbed)) => testbed.kubeconfig(testbed.admin_token(), None)?,
+            (None, None) => bail!("there is no cluster"),
+        };
+        let beside = real_assets().map(|assets| assets.dir.join("kube-scheduler"));
+        let beside = beside.filter(|program| program.is_file());
+        let kube_scheduler = args.kube_scheduler.clone().or(beside);
+        let client = client(&kubeconfig).await?;
+        measure(&Contest { args, client, kubeconfig, kube_scheduler, berth }).await
+    })
 }
 
 async fn client(kubeconfig: &Path) -> Result<Client> {
@@ -100,10 +127,10 @@ async fn client(kubeconfig: &Path) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-async fn measure(args: &Args) -> Result<()> {
-    let client = client(&args.kubeconfig).await?;
+async fn measure(contest: &Contest<'_>) -> Result<()> {
+    let args = contest.args;
     let nodes = work::nodes(args.nodes);
-    work::create_nodes(&client, &nodes).await?;
+    work::create_nodes(&contest.client, &nodes).await?;
     println!("{} nodes, {} pods, seed {}", args.nodes, args.pods, args.seed);
     println!(
         "{:<38} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>9}",
@@ -111,34 +138,64 @@ async fn measure(args: &Args) -> Result<()> {
     );
     for spread in [false, true] {
         let mut decided = Vec::new();
+        let mut outcomes = BTreeMap::new();
         for row in Row::ALL {
             let name = format!("{}{}", row.name(), if spread { ", zone spread" } else { "" });
             let skipped = args.only.as_ref().is_some_and(|only| !name.contains(only.as_str()));
             let lacking = match row {
-                Row::KubeScheduler | Row::MostAllocated => args.kube_scheduler.is_none(),
+                Row::KubeScheduler | Row::MostAllocated => contest.kube_scheduler.is_none(),
                 Row::Limit => decided.is_empty(),
                 Row::Berth => false,
             };
             if skipped || lacking {
                 continue;
             }
-            let outcome = one(&client, args, row, spread, &decided).await?;
+            let outcome = one(contest, row, spread, &decided).await?;
             report(&name, args, &outcome);
             if row == Row::Berth {
-                decided = outcome.bound;
+                decided.clone_from(&outcome.bound);
             }
+            outcomes.insert(row, outcome);
         }
+        compare(&outcomes);
     }
     Ok(())
+}
+
+/// What it comes to.
+fn compare(outcomes: &BTreeMap<Row, Outcome>) {
+    let Some(ours) = outcomes.get(&Row::Berth) else { return };
+    if let Some(limit) = outcomes.get(&Row::Limit) {
+        println!("berth: {:.0} % of the limit", 100.0 * ours.rate() / limit.rate());
+    }
+    if let Some(theirs) = outcomes.get(&Row::KubeScheduler) {
+        println!(
+            "berth: {:.1} times kube-scheduler's pods per second, 1/{:.1} of its CPU per pod",
+            ours.rate() / theirs.rate(),
+            theirs.cpu_ms() / ours.cpu_ms(),
+        );
+    }
+}
+
+impl Outcome {
+    /// Pods bound per second.
+    fn rate(&self) -> f64 {
+        self.bound.len().saturating_sub(1) as f64 / self.seconds.max(1e-9)
+    }
+
+    /// CPU per pod.
+    fn cpu_ms(&self) -> f64 {
+        self.usage.cpu_ms / self.bound.len().max(1) as f64
+    }
 }
 
 fn report(name: &str, args: &Args, outcome: &Outcome) {
     let bound = outcome.bound.len();
     println!(
         "{name:<38} {:>8.0} {:>8.2} {:>9.3} {:>10.0} {bound:>8} {:>9} {:>9}",
-        bound.saturating_sub(1) as f64 / outcome.seconds.max(1e-9),
+        outcome.rate(),
         outcome.first_s,
-        outcome.usage.cpu_ms / bound.max(1) as f64,
+        outcome.cpu_ms(),
         outcome.usage.peak_mib,
         args.pods - bound,
         outcome.rejected,
@@ -146,12 +203,12 @@ fn report(name: &str, args: &Args, outcome: &Outcome) {
 }
 
 async fn one(
-    client: &Client,
-    args: &Args,
+    contest: &Contest<'_>,
     row: Row,
     spread: bool,
     decided: &[(String, String)],
 ) -> Result<Outcome> {
+    let Contest { args, client, kubeconfig, kube_scheduler, berth } = contest;
     let scheduler = if row == Row::Berth { "berth" } else { "default-scheduler" };
     work::create_pods(client, args.pods, args.seed, scheduler, spread).await?;
     let pods: Api<core::Pod> = Api::namespaced(client.clone(), work::NAMESPACE);
@@ -162,21 +219,13 @@ async fn one(
         }
     }
     let started = Instant::now();
-    let directory = args.kubeconfig.parent().unwrap_or(Path::new("."));
+    let directory = kubeconfig.parent().unwrap_or(Path::new("."));
+    let theirs =
+        |pack| Process::kube_scheduler(kube_scheduler.as_deref(), directory, kubeconfig, pack);
     let mut process = match row {
-        Row::KubeScheduler => Some(Process::kube_scheduler(
-            args.kube_scheduler.as_deref(),
-            directory,
-            &args.kubeconfig,
-            false,
-        )?),
-        Row::MostAllocated => Some(Process::kube_scheduler(
-            args.kube_scheduler.as_deref(),
-            directory,
-            &args.kubeconfig,
-            true,
-        )?),
-        Row::Berth => Some(Process::berth(&args.berth, directory, &args.kubeconfig)?),
+        Row::KubeScheduler => Some(theirs(false)?),
+        Row::MostAllocated => Some(theirs(true)?),
+        Row::Berth => Some(Process::berth(berth, directory, kubeconfig)?),
         Row::Limit => None,
     };
     let before = Usage::own();
