@@ -176,16 +176,11 @@ impl Serve {
         let open = if self.listen.ip().is_loopback() { router(&site) } else { probes(&site) };
         let shown = axum::serve(listener, open);
         tokio::spawn(async move { shown.await });
-        if let Some(front) = front {
+        let fronting = front.map(|front| {
             let mut shutdown = shutdown.clone();
             let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
-            let shown = front.run(client.clone(), metrics.clone(), api(&site), stopped);
-            tokio::spawn(async move {
-                if let Err(error) = shown.await {
-                    tracing::error!(%error, "the port with TLS is closed");
-                }
-            });
-        }
+            tokio::spawn(front.run(client.clone(), metrics.clone(), api(&site), stopped))
+        });
         tokio::spawn(async move {
             told_to_stop().await;
             tracing::info!("stopping: what is under way is finished first");
@@ -204,7 +199,25 @@ impl Serve {
             },
             core: core::Settings::default(),
         };
-        Scheduler::new(client, options, (metrics, health), questions, shutdown).run().await?;
+        let scheduler = Scheduler::new(client, options, (metrics, health), questions, shutdown);
+        match fronting {
+            None => scheduler.run().await?,
+            Some(mut fronting) => {
+                let mut running = Box::pin(scheduler.run());
+                tokio::select! {
+                    ended = &mut running => {
+                        ended?;
+                        // Whoever has asked the webhook gets an answer.
+                        fronting.await??;
+                    }
+                    closed = &mut fronting => {
+                        // An error: without that port nobody can ask the webhook, and a new start is due.
+                        closed??;
+                        running.await?;
+                    }
+                }
+            }
+        }
         output::complain("stopped\n");
         Ok(ExitCode::SUCCESS)
     }

@@ -222,7 +222,12 @@ impl Actor {
     async fn evict(&self, order: Eviction) {
         let answer = self.call(requests::eviction(&order.pod), "create", "pods/eviction").await;
         let (outcome, result) = match answer {
-            Ok(_) | Err(Some((404 | 409, _))) => (EvictOutcome::Going, "going"),
+            Ok(_) | Err(Some((404, _))) => (EvictOutcome::Going, "going"),
+            // Another pod of that name; any other conflict says nothing about this one.
+            Err(Some((409, message))) if message.contains("precondition") => {
+                (EvictOutcome::Going, "going")
+            }
+            Err(Some((409, _))) => (EvictOutcome::Unknown, "unknown"),
             Err(Some((429, message))) => {
                 debug!(pod = %order.pod.name, message, "an eviction is blocked");
                 (EvictOutcome::Blocked, "blocked")

@@ -9,9 +9,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use berth_api::Lower as _;
+use berth_api::crd::{Pool, PoolTopology};
 use berth_api::topology::NodeResourceTopology;
 use berth_engine::event::{Event, NodeTopology};
 use berth_inside::{Inside, fingerprint};
+use berth_model::workload::pool_of;
 use k8s_openapi::api::core::v1 as core;
 
 use crate::core::{News, Residents};
@@ -29,6 +31,8 @@ struct Known {
 #[derive(Default)]
 pub(crate) struct Insides {
     by_name: HashMap<Arc<str>, Known>,
+    /// What pools say of their nodes.
+    pools: HashMap<Arc<str>, PoolTopology>,
     shared: Vec<(Inside, Option<Arc<NodeTopology>>)>,
 }
 
@@ -74,9 +78,48 @@ impl Insides {
         pods: impl Fn(&str) -> Residents,
     ) -> Result<Vec<News>, String> {
         let name: Arc<str> = exported.metadata.name.as_deref().unwrap_or_default().into();
-        let fresh = has_seen(&exported, &pods(&name));
-        self.by_name.entry(name.clone()).or_default().exported = Some(exported);
+        let known = self.by_name.entry(name.clone()).or_default();
+        // What is told once more, as after a watch was lost, is no news.
+        let is_new = known.exported.as_ref().is_none_or(|before| !says_same(before, &exported));
+        let fresh = is_new && has_seen(&exported, &pods(&name));
+        known.exported = Some(exported);
         self.topology(&name, fresh)
+    }
+
+    /// A pool is as given: what the engine is to be told of it and of its nodes.
+    pub(crate) fn pool(&mut self, pool: &Pool) -> Result<Vec<News>, String> {
+        let lowered = pool.lower().map_err(|error| error.to_string())?;
+        let name = lowered.name.clone();
+        let mut news = vec![News::Other(Event::Pool(lowered))];
+        news.extend(self.told_of_pool(name, pool.spec.topology.clone())?);
+        Ok(news)
+    }
+
+    /// A pool is gone.
+    pub(crate) fn pool_gone(&mut self, name: Arc<str>) -> Result<Vec<News>, String> {
+        let mut news = vec![News::Other(Event::PoolGone(name.clone()))];
+        news.extend(self.told_of_pool(name, None)?);
+        Ok(news)
+    }
+
+    fn told_of_pool(
+        &mut self,
+        name: Arc<str>,
+        topology: Option<PoolTopology>,
+    ) -> Result<Vec<News>, String> {
+        let before = match topology.clone() {
+            Some(topology) => self.pools.insert(name, topology),
+            None => self.pools.remove(&name),
+        };
+        if before == topology {
+            return Ok(Vec::new());
+        }
+        // Which nodes are in it is in their labels; pools seldom change.
+        let mut news = Vec::new();
+        for node in self.names().cloned().collect::<Vec<_>>() {
+            news.extend(self.topology(&node, false)?);
+        }
+        Ok(news)
     }
 
     /// Nothing is exported about a node any more.
@@ -93,7 +136,8 @@ impl Insides {
         };
         let lowered = node.lower().map_err(|error| error.to_string())?;
         let told = |topology| vec![News::Topology { node: name.clone(), topology, fresh }];
-        let mut inside = match berth_inside::read(node, &lowered, exported.as_ref()) {
+        let pool = pool_of(&lowered.labels).and_then(|pool| self.pools.get(pool));
+        let mut inside = match berth_inside::read(node, &lowered, exported.as_ref(), pool) {
             Ok(inside) => inside,
             // What cannot be is not known.
             Err(wrong) => {
@@ -112,6 +156,14 @@ impl Insides {
         self.shared.push((inside, topology.clone()));
         Ok(told(topology))
     }
+}
+
+fn says_same(one: &NodeResourceTopology, other: &NodeResourceTopology) -> bool {
+    let said = |exported: &NodeResourceTopology| {
+        let NodeResourceTopology { topology_policies, attributes, zones, .. } = exported;
+        (topology_policies.clone(), attributes.clone(), zones.clone())
+    };
+    said(one) == said(other)
 }
 
 /// Whether an exporter has seen the pods that are there. One that does not say so is believed.

@@ -139,7 +139,7 @@ impl Metrics {
         to.register("queue_pods", "Pods that are not bound, by state", self.queue_pods.clone());
         to.register(
             "kubelet_rejections",
-            "Pods that a kubelet did not take, by reason and by whether that was foreseen",
+            "Pods bound by us that a kubelet did not take, by reason and by whether we had predicted that it would",
             self.kubelet_rejections.clone(),
         );
         to.register(

@@ -148,11 +148,18 @@ impl Scheduler {
     async fn term(&mut self, leadership: &Arc<Leadership>) -> End {
         let began = Instant::now();
         let mut shutdown = self.shutdown.clone();
-        let fenced = tokio::select! {
-            fenced = fence_all(&self.client, leadership, &self.options, &self.metrics) => fenced,
-            _ = leadership.lost() => return End::Lost,
-            () = stopped(&mut shutdown) => return End::Shutdown,
+        let mut fencing =
+            Box::pin(fence_all(&self.client, leadership, &self.options, &self.metrics));
+        let mut beat = tokio::time::interval(BEAT);
+        let fenced = loop {
+            tokio::select! {
+                fenced = &mut fencing => break fenced,
+                _ = leadership.lost() => return End::Lost,
+                () = stopped(&mut shutdown) => return End::Shutdown,
+                _ = beat.tick() => self.health.beat(),
+            }
         };
+        drop(fencing);
         info!(fenced, "what was under way before can land no more");
         let (sink, seen) = mpsc::channel(SEEN_MAX);
         let names = self.options.scheduler_names.clone();
@@ -195,7 +202,8 @@ async fn fence_all(
 ) -> usize {
     let pods = match &leadership.inherited {
         Inherited::Pods(pods) => pods.clone(),
-        Inherited::NoLease => Vec::new(),
+        // Nobody has ever led, or somebody has deleted the Lease of a leader that may still be at work.
+        Inherited::NoLease => fence::waiting(client, &options.scheduler_names).await,
         Inherited::Unreadable(problem) => {
             warn!(problem, "every pod that waits is fenced");
             fence::waiting(client, &options.scheduler_names).await
@@ -318,6 +326,11 @@ impl Term {
 
     fn see(&mut self, seen: Seen) {
         let now_ms = self.clock.now_ms();
+        let kind = match &seen {
+            Seen::Exported(_) | Seen::ExportedGone(_) => "NodeResourceTopology",
+            Seen::Pool(_) | Seen::PoolGone(_) => "Pool",
+            _ => "Node",
+        };
         let news = match seen {
             Seen::News(news) => Ok(vec![news]),
             Seen::Node(node) => self.insides.node(*node),
@@ -327,6 +340,8 @@ impl Term {
                 self.insides.exported(*exported, |node| core.residents(node))
             }
             Seen::ExportedGone(name) => self.insides.exported_gone(&name),
+            Seen::Pool(pool) => self.insides.pool(&pool),
+            Seen::PoolGone(name) => self.insides.pool_gone(name),
             Seen::Listed(kind) => {
                 if self.unlisted.remove(kind) && self.unlisted.is_empty() {
                     info!(after_ms = self.began.elapsed().as_millis(), "everything is listed");
@@ -337,7 +352,7 @@ impl Term {
         match news {
             Ok(news) => news.into_iter().for_each(|news| self.core.tell(news, now_ms)),
             Err(problem) => {
-                self.metrics.skipped("Node");
+                self.metrics.skipped(kind);
                 warn!(problem, "an object is skipped");
             }
         }

@@ -13,6 +13,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::crd::Pool;
 use berth_api::topology::NodeResourceTopology;
 use berth_engine::event::Event;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -60,6 +61,10 @@ pub enum Seen {
     Exported(Box<NodeResourceTopology>),
     /// Nothing is exported about the node of this name any more.
     ExportedGone(Arc<str>),
+    /// A pool, which may say what its nodes look like inside.
+    Pool(Box<Pool>),
+    /// No pool of this name.
+    PoolGone(Arc<str>),
     /// Everything there is of a kind has been told once, or there is no such kind.
     Listed(&'static str),
 }

@@ -17,7 +17,8 @@ use crate::workloads::requests;
 /// An order that was decided before news of a refusal may still be announced for so long.
 const DECIDED_BEFORE_MS: u64 = 12_000;
 
-/// Within this time after a refusal nothing alike is to be sent there, even if a clock runs fast.
+/// Within this time after a refusal nothing alike is to be sent there, even if a clock runs fast. Later
+/// than that whoever did not see it happen may try again.
 const DISTRUST_MS: u64 = 170_000;
 
 /// A refusal that a leader was told of.
@@ -108,14 +109,18 @@ impl Checker {
             Fact::Bound { by, uid, node } => self.bound(by?, &uid, &node, now_ms),
             Fact::Pod(pod) => self.pod(*pod, now_ms),
             Fact::PodGone(uid) => {
-                if let Some(pod) = self.pods.remove(&uid) {
+                let pod = self.pods.remove(&uid);
+                if let Some(pod) = pod.filter(|pod| pod.seen.object.phase != Phase::Finished) {
                     self.left(&pod, now_ms);
                 }
                 None
             }
             Fact::Node(node) => {
                 let before = self.nodes.insert(node.name.clone(), (*node).clone());
-                if before.is_some_and(|before| before.allocatable != node.allocatable) {
+                let looks = |node: &Node| {
+                    (node.allocatable.clone(), node.labels.clone(), node.taints.clone())
+                };
+                if before.is_some_and(|before| looks(&before) != looks(&node)) {
                     self.node_changed(&node.name, now_ms);
                 }
                 None

@@ -229,6 +229,9 @@ impl Server {
     }
 
     fn tell(&mut self, told: &Told) -> Answer {
+        if told.condition.is_none() && told.nominated.is_none() {
+            return Answer::Done;
+        }
         if let Ok(stored) = self.find(&told.pod)
             && told.version != stored.seen.version
         {

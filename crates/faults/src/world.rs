@@ -296,6 +296,12 @@ impl World {
                 }
                 Fact::Pod(stored) => {
                     let object = &stored.seen.object;
+                    // What has ended holds nothing, though it is still shown.
+                    if let (Phase::Finished, Some(node)) = (&object.phase, &object.node)
+                        && let Some(machine) = self.machines.get_mut(node)
+                    {
+                        machine.kubelet.remove(&object.uid);
+                    }
                     let ends = matches!(object.phase, Phase::Terminating { .. } | Phase::Finished);
                     if ends && self.leaving.insert(object.uid.clone()) {
                         self.tally.evictions +=

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::FieldPath;
+use berth_api::crd::PoolTopology;
 use berth_api::topology::NodeResourceTopology;
 use berth_engine::event::NodeTopology;
 use berth_kubelet::KubeletConfig;
@@ -73,7 +74,7 @@ pub struct Wrong {
 }
 
 /// The inside of a node, which is given as the API and as the model have it, as its exporter tells, or
-/// else its labels.
+/// else its labels, or else its pool.
 ///
 /// # Errors
 /// When what is told cannot be.
@@ -81,10 +82,12 @@ pub fn read(
     node: &core::Node,
     lowered: &Node,
     exported: Option<&NodeResourceTopology>,
+    pool: Option<&PoolTopology>,
 ) -> Result<Inside, Wrong> {
-    let (told, by) = match exported {
-        Some(topology) => (machine::exported(node, topology), Teller::Topology),
-        None => (machine::labelled(node), Teller::Node),
+    let (told, by) = match (exported, pool) {
+        (Some(topology), _) => (machine::exported(node, topology), Teller::Topology),
+        (None, Some(pool)) => (machine::labelled(&machine::in_pool(node, pool)), Teller::Node),
+        (None, None) => (machine::labelled(node), Teller::Node),
     };
     let told = told.map_err(|wrong| Wrong { by, ..wrong })?;
     let hardware = match &told {

@@ -16,13 +16,16 @@
 //!
 //! From labels (or annotations, where a value is no label): `berth.dev/numa-nodes` says how many NUMA
 //! nodes there are, all alike, and `berth.dev/sockets` on how many sockets. Policies are labels too,
-//! such as `berth.dev/topology-manager-policy`.
+//! such as `berth.dev/topology-manager-policy`. Each of them that a node does not have is as the
+//! topology of its Pool says.
 //!
 //! Must not know pods, nor what is decided.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use berth_api::FieldPath;
+use berth_api::crd::PoolTopology;
 use berth_api::topology::{NodeResourceTopology, Zone};
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion, MemoryManagerPolicy,
@@ -177,6 +180,23 @@ pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
     };
     let kubelet = policies.read(node, &parts)?;
     finish(node, parts, kubelet, field_of(node, NUMA_NODES))
+}
+
+/// The node, with what its pool says of it where it says nothing itself.
+pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, core::Node> {
+    let PoolTopology { numa_nodes, sockets, threads_per_core, kubelet } = pool;
+    let counts = [(NUMA_NODES, numa_nodes), (SOCKETS, sockets), (THREADS, threads_per_core)];
+    let counts = counts
+        .into_iter()
+        .filter_map(|(key, count)| count.as_ref().map(|count| (key.to_owned(), count.to_string())));
+    let said = counts.chain(kubelet.iter().map(|(field, value)| (key_of(field), value.clone())));
+    let lacking: Vec<_> = said.filter(|(key, _)| marked(node, key).is_none()).collect();
+    if lacking.is_empty() {
+        return Cow::Borrowed(node);
+    }
+    let mut node = node.clone();
+    node.metadata.annotations.get_or_insert_default().extend(lacking);
+    Cow::Owned(node)
 }
 
 /// `topologyManagerPolicy` is the label `berth.dev/topology-manager-policy`.

@@ -17,7 +17,7 @@ fn a_node_that_is_shown_and_read_again_is_the_same() {
     for setup in &loaded.nodes {
         let (node, exported) = node_objects(&ClusterNode::from(setup.clone()));
         let lowered = node.lower().unwrap();
-        let inside = berth_inside::read(&node, &lowered, exported.as_ref()).unwrap();
+        let inside = berth_inside::read(&node, &lowered, exported.as_ref(), None).unwrap();
         let (machine, kubelet) = inside.machine.clone().unwrap();
         assert_eq!(machine, setup.machine);
         assert_eq!(kubelet, setup.kubelet);

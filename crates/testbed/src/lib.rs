@@ -20,7 +20,10 @@ use berth_apiserver::ApiServer;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -174,6 +177,28 @@ impl Testbed {
         let given =
             accounts.create_token_request(account, &PostParams::default(), &request).await?;
         given.status.and_then(|status| status.token).context("the API gave no token")
+    }
+
+    /// Applies objects of any kind, as `kubectl apply --server-side` does.
+    ///
+    /// # Errors
+    /// When one of them is no object, or the API does not take it.
+    pub async fn apply(&self, objects: impl IntoIterator<Item = Value>) -> anyhow::Result<()> {
+        let client = self.admin().await?;
+        for object in objects {
+            let object: DynamicObject = serde_json::from_value(object)?;
+            let types = object.types.clone().context("an object without a kind")?;
+            let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+            let api: Api<DynamicObject> = match &object.metadata.namespace {
+                None => Api::all_with(client.clone(), &resource),
+                Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            };
+            let name = object.metadata.name.clone().context("an object without a name")?;
+            let patch = PatchParams::apply("testbed").force();
+            let applied = api.patch(&name, &patch, &Patch::Apply(&object)).await;
+            applied.with_context(|| format!("{} {name}", types.kind))?;
+        }
+        Ok(())
     }
 
     /// A client that is a service account, with its rights and no others.

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use berth_control::install::{self, InstallOptions};
 use berth_testbed::{Process, Proxy, Testbed};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
@@ -66,10 +67,18 @@ impl Replicas {
         count: usize,
     ) -> anyhow::Result<Self> {
         let client: Client = testbed.admin().await?;
+        // With the rights that are printed for it, and no others.
+        let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+        let printed = install::manifests(&InstallOptions::default());
+        let access = printed
+            .into_iter()
+            .filter(|object| object["kind"].as_str().is_some_and(|kind| kinds.contains(&kind)));
+        testbed.apply(access).await?;
+        let token = testbed.token_of(NAMESPACE, install::NAME).await?;
         let mut all = Vec::new();
         for number in 0..count {
             let proxy = Proxy::start(testbed.address()).await?;
-            let kubeconfig = testbed.kubeconfig(testbed.admin_token(), Some(&proxy))?;
+            let kubeconfig = testbed.kubeconfig(&token, Some(&proxy))?;
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
             let log = testbed.dir().join(format!("replica-{number}.log"));
             let process = start_process(program, number, (&kubeconfig, port, &log))?;

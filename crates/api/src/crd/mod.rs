@@ -12,7 +12,7 @@ mod tests;
 
 pub use accelerator::{Accelerator, AcceleratorSpec, MemoryLabel};
 pub use headroom::{Headroom, HeadroomSpec, HeadroomStatus};
-pub use pool::{Capacity, Pool, PoolSpec};
+pub use pool::{Capacity, Pool, PoolSpec, PoolTopology};
 pub use team::{Loan, Resource, Share, Team, TeamSpec, TeamStatus, Usage};
 
 use berth_model::quantity::Quantity;

@@ -1,7 +1,9 @@
-//! Pool: which classes of work the nodes of a pool are for.
+//! Pool: which classes of work the nodes of a pool are for, and what they look like inside.
 //!
 //! Owns the object and its definition. Must not know which nodes there are; a node says by a label to
 //! which pool it belongs.
+
+use std::collections::BTreeMap;
 
 use berth_model::policy;
 use berth_model::workload::{CapacityType, ClassSet, PoolClasses, WorkloadClass};
@@ -40,6 +42,27 @@ pub struct PoolSpec {
     /// On which terms its nodes are had; not written: as their labels say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<Capacity>,
+    /// What its nodes look like inside, where neither they nor an exporter says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<PoolTopology>,
+}
+
+/// What the nodes of a pool look like inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolTopology {
+    /// How many NUMA nodes they have, all alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<u32>,
+    /// On how many sockets these are; not written: one each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<u32>,
+    /// Hardware threads of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads_per_core: Option<u32>,
+    /// How the kubelet is set up, in the words of its configuration file: `topologyManagerPolicy` and so on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kubelet: BTreeMap<String, String>,
 }
 
 /// On which terms nodes are had.
@@ -88,6 +111,25 @@ impl Lower for Pool {
     }
 }
 
+fn topology_schema() -> Value {
+    let count = |most: u32, description: &str| json!({ "type": "integer", "minimum": 1, "maximum": most, "description": description });
+    json!({
+        "type": "object",
+        "description": "What its nodes look like inside, where neither they nor an exporter says so.",
+        "properties": {
+            "numaNodes": count(64, "How many NUMA nodes they have, all alike."),
+            "sockets": count(64, "On how many sockets these are; left out: one each."),
+            "threadsPerCore": count(8, "Hardware threads of a core."),
+            "kubelet": {
+                "type": "object", "maxProperties": 16,
+                "description": "How the kubelet is set up, in the words of its configuration file, \
+                                such as topologyManagerPolicy and cpuManagerPolicy.",
+                "additionalProperties": { "type": "string", "maxLength": 256 },
+            },
+        },
+    })
+}
+
 pub(super) fn definition() -> Value {
     let spec = json!({
         "type": "object",
@@ -105,6 +147,7 @@ pub(super) fn definition() -> Value {
                 "type": "string", "enum": ["on-demand", "spot"],
                 "description": "On which terms its nodes are had; left out: as their labels say.",
             },
+            "topology": topology_schema(),
         },
         "x-kubernetes-validations": [{
             "rule": "!has(self.only) || !self.only || (has(self.classes) && size(self.classes) > 0)",

@@ -26,6 +26,9 @@ fn next_try_in_ms(since_ms: i64) -> i64 {
     (since_ms / 4).clamp(1_000, 5_000)
 }
 
+/// The longest rest of a pod for whom nobody may be evicted, in rests.
+const SHORT_RESTS: i64 = 10;
+
 /// A binding to be posted.
 #[derive(Clone, Debug)]
 pub struct BindOrder {
@@ -171,8 +174,9 @@ impl Bindings {
         self.resting.get(uid).is_some_and(|(until, _)| until.is_some())
     }
 
-    pub(super) fn was_predicted(&self, uid: &str) -> bool {
-        self.predicted.get(uid).copied().unwrap_or(false)
+    /// Whether we had foreseen that a kubelet admits a pod; `None`: it was not for us to foresee.
+    pub(super) fn was_predicted(&self, uid: &str) -> Option<bool> {
+        self.predicted.get(uid).copied()
     }
 
     pub(super) fn add(&mut self, binding: Binding, volumes: Vec<LateVolume>, pod: &PodObject) {
@@ -329,6 +333,15 @@ impl Bindings {
     fn pause(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
         let (until, _) = self.resting.entry(uid.clone()).or_insert((None, 0));
         *until = Some(now_ms + settings.rest_ms / PAUSES_PER_REST);
+    }
+
+    /// A pod for whom nobody may be evicted now is left alone for a while, but not so long that it misses
+    /// room which comes by itself.
+    pub(super) fn rest_shortly(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
+        self.rest(uid, now_ms, settings);
+        if let Some((Some(until), _)) = self.resting.get_mut(uid) {
+            *until = (*until).min(now_ms + SHORT_RESTS * settings.rest_ms);
+        }
     }
 
     /// A pod is left alone for a while.

@@ -61,6 +61,8 @@ pub struct Settings {
     pub telling_max: usize,
     /// The same reason is not told again with other words before so long.
     pub retell_ms: i64,
+    /// However much there is to bind, pods are told how they stand after so long.
+    pub talk_after_ms: i64,
 }
 
 impl Default for Settings {
@@ -76,6 +78,7 @@ impl Default for Settings {
             distrust_ms: 300_000,
             telling_max: 8,
             retell_ms: 10_000,
+            talk_after_ms: 1_000,
         }
     }
 }
@@ -137,7 +140,7 @@ pub struct Tally {
     pub holds: u64,
     /// Bindings that the API confirmed: for each, how long after its creation.
     pub bound_after_ms: Vec<i64>,
-    /// Kubelets' refusals: the reason, and whether admission had been predicted.
+    /// Kubelets' refusals of pods that we bound: the reason, and whether admission had been predicted.
     pub refusals: Vec<(Arc<str>, bool)>,
     /// News that was older than what was known.
     pub stale: u64,
@@ -160,6 +163,8 @@ pub struct Core {
     tally: Tally,
     /// By namespace and name.
     quotas: BTreeMap<(Arc<str>, Arc<str>), Quota>,
+    /// When there was last time to tell anybody anything.
+    talked_at_ms: i64,
 }
 
 impl Core {
@@ -176,6 +181,7 @@ impl Core {
             telling: Telling::default(),
             tally: Tally::default(),
             quotas: BTreeMap::new(),
+            talked_at_ms: 0,
             settings,
         }
     }
@@ -263,13 +269,15 @@ impl Core {
 
     fn tell_pod(&mut self, seen: SeenPod, now_ms: i64) {
         let uid = seen.object.uid.clone();
+        let before = self.pods.see(&seen);
         // Also of a pod that is gone by now: what happened to it goes for its like.
         if let (Some(reason), Some(node)) = (&seen.refused, &seen.object.node)
             && self.refusals.is_news(&uid)
         {
-            self.note_refusal(&seen, reason.clone(), &node.clone(), now_ms);
+            let witnessed = before.as_ref().is_some_and(Option::is_some);
+            self.note_refusal(&seen, (reason.clone(), witnessed), &node.clone(), now_ms);
         }
-        let Some(before) = self.pods.see(&seen) else {
+        let Some(before) = before else {
             self.tally.stale += 1;
             return;
         };
@@ -288,6 +296,7 @@ impl Core {
         }
         if let Some(order) = self.bindings.seen(&seen) {
             self.tally.bound_after_ms.push(now_ms - order.created_at_ms);
+            self.telling.record_placed(order.pod, &order.binding.node);
         }
         self.evictions.seen(&seen);
         self.telling.seen(&seen.object);
@@ -364,10 +373,19 @@ impl Core {
         }
     }
 
-    fn note_refusal(&mut self, seen: &SeenPod, reason: Arc<str>, node: &Arc<str>, now_ms: i64) {
-        let predicted = self.bindings.was_predicted(&seen.object.uid);
-        self.tally.refusals.push((reason.clone(), predicted));
-        self.refusals.add(&seen.object, node, reason, now_ms + self.settings.distrust_ms);
+    fn note_refusal(
+        &mut self,
+        seen: &SeenPod,
+        (reason, witnessed): (Arc<str>, bool),
+        node: &Arc<str>,
+        now_ms: i64,
+    ) {
+        // One that was refused before our time was counted by whoever led then.
+        if let Some(predicted) = self.bindings.was_predicted(&seen.object.uid) {
+            self.tally.refusals.push((reason.clone(), predicted));
+        }
+        let until_ms = now_ms + self.settings.distrust_ms;
+        self.refusals.add(&seen.object, node, (reason, witnessed), until_ms);
         self.engine.apply(Event::Topology { node: node.clone(), topology: None });
         self.reapply_like(&[Refusals::template(&seen.object)]);
     }
@@ -379,10 +397,15 @@ impl Core {
     }
 
     /// What a node says of its inside is to be believed again.
-    fn trust(&mut self, node: &Arc<str>) {
+    fn believe(&mut self, node: &Arc<str>) {
         if let Some(topology) = self.refusals.trust(node) {
             self.engine.apply(Event::Topology { node: node.clone(), topology });
         }
+    }
+
+    /// A node is another one, inside or outside.
+    fn trust(&mut self, node: &Arc<str>) {
+        self.believe(node);
         self.reconsider(node);
     }
 
@@ -428,7 +451,7 @@ impl Core {
                     if self.is_without_place(&waiting) && !self.bindings.rests(&waiting) {
                         self.engine.undo(&waiting);
                         self.telling.nominate(&waiting, None);
-                        self.bindings.rest(&waiting, now_ms, &self.settings);
+                        self.bindings.rest_shortly(&waiting, now_ms, &self.settings);
                         self.engine.apply(Event::PodGone(waiting));
                     }
                 }
@@ -449,8 +472,10 @@ impl Core {
     /// Decides what can be decided now, and says what is to be done.
     pub fn turn(&mut self, now_ms: i64) -> Vec<Effect> {
         for node in self.refusals.expired(now_ms) {
-            self.trust(&node);
+            self.believe(&node);
         }
+        let faded = self.refusals.fade(now_ms);
+        self.reapply_like(&faded);
         for uid in self.bindings.rested(now_ms) {
             if let Some(pod) = self.pods.get(&uid) {
                 let object = self.refusals.excluding(&pod.object);
@@ -473,7 +498,10 @@ impl Core {
             }
         }
         self.evictions.effects(&mut effects);
-        if idle && self.bindings.is_calm() {
+        // Binding goes before talking, but not for ever.
+        let is_overdue = now_ms - self.talked_at_ms >= self.settings.talk_after_ms;
+        if idle && self.bindings.is_calm() || is_overdue {
+            self.talked_at_ms = now_ms;
             self.explain_some(now_ms, &mut effects);
         }
         effects
@@ -592,6 +620,9 @@ impl Core {
             if let Some(told) = self.telling.statement(pod, said, now_ms, &self.settings) {
                 effects.push(Effect::Tell(told));
             }
+        }
+        while let Some(told) = self.telling.next_placed(&self.settings) {
+            effects.push(Effect::Tell(told));
         }
     }
 

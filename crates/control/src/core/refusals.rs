@@ -1,10 +1,12 @@
 //! What kubelets refused, and which nodes are therefore not believed.
 //!
 //! Owns the rule that makes a livelock impossible: a pod of a template that a kubelet has refused is not
-//! sent to that node again until the node has changed, that is, until a pod that ran there has left,
-//! what the node offers has changed, or its topology was exported anew. The node's own account of its
-//! inside does not count until it is exported by somebody who has seen the pods that are there, or, where
-//! nobody exports it, for a while.
+//! sent to that node again until the node has changed, that is, until a pod that ran there has left, the
+//! node's labels, taints or what it offers have changed (a kubelet that restarts shows in its taints), or
+//! something else is exported about its inside. Time alone does not help, unless we have not seen it
+//! happen: of a refusal that is found in a list, or told of out of order, nobody knows whether the node has
+//! changed since. The node's own account of its inside does not count until it is exported by somebody
+//! who has seen the pods that are there, or, where nobody exports it, for a while.
 //!
 //! Must not know how pods are placed: what may not be is added to what the pod itself wants of nodes.
 
@@ -14,45 +16,86 @@ use std::sync::Arc;
 
 use berth_engine::event::NodeTopology;
 use berth_model::affinity::NodeTerm;
-use berth_model::label::Operator;
+use berth_model::label::{Labels, Operator};
 use berth_model::node::Node;
-use berth_model::quantity::Quantity;
-use berth_model::resource::ResourceName;
-use berth_model::spec::PodObject;
+use berth_model::resource::ResourceList;
+use berth_model::spec::{PodObject, PodSpec};
+use berth_model::taint::Taint;
 
 use super::buried::Buried;
+
+/// What tells the pods of one StatefulSet or indexed Job apart.
+const OF_ONE_REPLICA: [&str; 3] = [
+    "apps.kubernetes.io/pod-index",
+    "statefulset.kubernetes.io/pod-name",
+    "batch.kubernetes.io/job-completion-index",
+];
+
+/// Labels and taints of a node, and what it offers.
+type Offer = (Labels, Vec<Taint>, ResourceList);
+
+/// That a node refused pods of a template.
+#[derive(Debug)]
+struct Refusal {
+    reason: Arc<str>,
+    /// Until when it counts, if we have not seen it happen.
+    until_ms: Option<i64>,
+}
 
 /// What is known of refusals.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// By template: the nodes that refused it, each with the reason.
-    by_template: HashMap<u64, BTreeMap<Arc<str>, Arc<str>>>,
+    /// By template: the nodes that refused it.
+    by_template: HashMap<u64, BTreeMap<Arc<str>, Refusal>>,
     /// Nodes that are not believed, until when.
     distrusted: BTreeMap<Arc<str>, i64>,
     /// The last topology that was told of each node.
     topologies: HashMap<Arc<str>, Arc<NodeTopology>>,
-    /// What nodes offer.
-    offers: HashMap<Arc<str>, BTreeMap<ResourceName, Quantity>>,
+    /// What nodes are like from outside.
+    offers: HashMap<Arc<str>, Offer>,
     /// Pods whose refusal is known: watches repeat themselves.
     known: Buried,
 }
 
 impl Refusals {
-    /// Pods of one template have the same number.
+    /// Pods of one template have the same number. Labels that tell replicas apart do not count.
     pub(super) fn template(pod: &PodObject) -> u64 {
-        BuildHasherDefault::<DefaultHasher>::default().hash_one(&pod.spec)
+        let hash = BuildHasherDefault::<DefaultHasher>::default();
+        if !OF_ONE_REPLICA.iter().any(|key| pod.spec.labels.get(key).is_some()) {
+            return hash.hash_one(&pod.spec);
+        }
+        let kept = pod.spec.labels.iter().filter(|(key, _)| !OF_ONE_REPLICA.contains(&&***key));
+        let labels = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+        hash.hash_one(&PodSpec { labels, ..(*pod.spec).clone() })
     }
 
+    /// A node refused a pod; it is distrusted for a while, and `witnessed` if we have seen it happen.
     pub(super) fn add(
         &mut self,
         pod: &PodObject,
         node: &Arc<str>,
-        reason: Arc<str>,
+        (reason, witnessed): (Arc<str>, bool),
         until_ms: i64,
     ) {
         let nodes = self.by_template.entry(Self::template(pod)).or_default();
-        nodes.insert(node.clone(), reason);
+        let until_ms_if_unseen = Some(until_ms).filter(|_| !witnessed);
+        nodes.insert(node.clone(), Refusal { reason, until_ms: until_ms_if_unseen });
         self.distrusted.insert(node.clone(), until_ms);
+    }
+
+    /// Forgets what was not seen to happen and is over. Gives the templates that may go there again.
+    pub(super) fn fade(&mut self, now_ms: i64) -> Vec<u64> {
+        let mut faded = Vec::new();
+        self.by_template.retain(|template, nodes| {
+            let before = nodes.len();
+            nodes.retain(|_, refusal| refusal.until_ms.is_none_or(|until| until > now_ms));
+            if nodes.len() < before {
+                faded.push(*template);
+            }
+            !nodes.is_empty()
+        });
+        faded.sort_unstable();
+        faded
     }
 
     /// Whether it was not known that this pod was refused. From now on it is.
@@ -86,14 +129,18 @@ impl Refusals {
         };
     }
 
-    /// Whether a node offers something else than before.
+    /// Whether a node is not what it was before.
     pub(super) fn has_changed(&mut self, node: &Node) -> bool {
+        let Node { labels, taints, allocatable, .. } = node;
         let known = self.offers.get(&node.name);
-        if known == Some(&node.allocatable) {
+        if known
+            .is_some_and(|known| (&known.0, &known.1, &known.2) == (labels, taints, allocatable))
+        {
             return false;
         }
         let is_new = known.is_none();
-        self.offers.insert(node.name.clone(), node.allocatable.clone());
+        let offer = (labels.clone(), taints.clone(), allocatable.clone());
+        self.offers.insert(node.name.clone(), offer);
         !is_new
     }
 
@@ -130,7 +177,9 @@ impl Refusals {
     }
 
     pub(super) fn next_ms(&self) -> Option<i64> {
-        self.distrusted.values().copied().min()
+        let unseen = self.by_template.values().flat_map(BTreeMap::values);
+        let unseen = unseen.filter_map(|refusal| refusal.until_ms);
+        self.distrusted.values().copied().chain(unseen).min()
     }
 
     /// The pod, kept away from nodes whose kubelets refused its template.
@@ -160,7 +209,7 @@ impl Refusals {
     pub(super) fn told(&self, pod: &PodObject) -> String {
         let Some(nodes) = self.by_template.get(&Self::template(pod)) else { return String::new() };
         let named: Vec<String> =
-            nodes.iter().take(3).map(|(node, reason)| format!("{node} ({reason})")).collect();
+            nodes.iter().take(3).map(|(node, of)| format!("{node} ({})", of.reason)).collect();
         let more = nodes.len().saturating_sub(3);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!(

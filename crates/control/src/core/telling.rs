@@ -13,6 +13,7 @@ use berth_model::spec::PodObject;
 
 use super::Settings;
 use super::effect::{Condition, EventNote, SeenPod, Told};
+use crate::lease::PodRef;
 
 /// Why a pod has no node for which another node would help. Karpenter and the Cluster Autoscaler look for
 /// this word.
@@ -26,6 +27,9 @@ const REMEMBERED_MS: i64 = 5_000;
 
 /// So many kinds of pods are remembered at a time.
 const REMEMBERED_MAX: usize = 1_024;
+
+/// So many records of placed pods wait to be written; of more, the oldest are not.
+const PLACED_MAX: usize = 10_000;
 
 /// What was found out, and when.
 type Found = (Condition, i64);
@@ -45,6 +49,8 @@ pub(super) struct Telling {
     after_writing: HashSet<Arc<str>>,
     /// Nominations that were written, or are being, and are not seen yet.
     nominated: HashMap<Arc<str>, Option<Arc<str>>>,
+    /// That pods have their place, of which nobody has been told.
+    placed: VecDeque<Told>,
     /// What was last written about whom, and when.
     last: HashMap<Arc<str>, (Condition, i64)>,
     /// What was found out about pods of one template, and held or not.
@@ -84,9 +90,32 @@ impl Telling {
         }
     }
 
+    /// A pod is on its node, and that is to be recorded. Nothing depends on it, so it comes last.
+    pub(super) fn record_placed(&mut self, pod: PodRef, node: &str) {
+        if self.placed.len() >= PLACED_MAX {
+            self.placed.pop_front();
+        }
+        // In the words of kube-scheduler, which tools look for.
+        let note = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
+        let event = EventNote { warning: false, reason: "Scheduled", note: note.into() };
+        let told = Told { pod, version: 0, condition: None, nominated: None, event: Some(event) };
+        self.placed.push_back(told);
+    }
+
+    /// The next record, if there is room for another write.
+    pub(super) fn next_placed(&mut self, settings: &Settings) -> Option<Told> {
+        if self.writing.len() >= settings.telling_max {
+            return None;
+        }
+        let told = self.placed.pop_front()?;
+        self.writing.insert(told.pod.uid.clone(), told.clone());
+        Some(told)
+    }
+
     /// Whether something can be told now.
     pub(super) fn is_due(&self, settings: &Settings) -> bool {
-        !self.due.is_empty() && self.writing.len() < settings.telling_max
+        let has_any = !self.due.is_empty() || !self.placed.is_empty();
+        has_any && self.writing.len() < settings.telling_max
     }
 
     /// When something that was put off can be told.

@@ -86,7 +86,7 @@ fn cluster_rules() -> Value {
         rule("karpenter.sh", &["nodepools"], WATCH),
         rule("berth.dev", &["accelerators", "headrooms", "pools", "teams"], WATCH),
         // Pods: placed, told why not, marked, evicted.
-        rule("", &["pods"], &["get", "list", "watch", "patch", "delete"]),
+        rule("", &["pods"], &["get", "list", "watch", "patch"]),
         rule("", &["pods/binding", "pods/eviction"], &["create"]),
         rule("", &["pods/status"], &["patch"]),
         // Devices that pods claim. Claims for extended resources are made and discarded by us.
@@ -101,8 +101,8 @@ fn cluster_rules() -> Value {
         // Volumes that are bound or made where a pod goes.
         rule("", &["persistentvolumeclaims", "persistentvolumes"], &["get", "patch"]),
         // What people see.
-        rule("events.k8s.io", &["events"], &["create", "patch"]),
-        rule("berth.dev", &["headrooms/status", "teams/status"], &["patch", "update"]),
+        rule("events.k8s.io", &["events"], &["create"]),
+        rule("berth.dev", &["headrooms/status", "teams/status"], &["patch"]),
         // Who may see what over HTTP.
         rule("authentication.k8s.io", &["tokenreviews"], &["create"]),
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),

@@ -116,6 +116,8 @@ fn container(options: &InstallOptions) -> Value {
             { "name": "https", "containerPort": TLS_PORT },
             { "name": "probes", "containerPort": PROBE_PORT },
         ],
+        // Whoever asks the webhook hears only after a while that we are about to go.
+        "lifecycle": { "preStop": { "sleep": { "seconds": 5 } } },
         "startupProbe": probe("/livez", 2, 30),
         "livenessProbe": probe("/livez", 10, 3),
         "readinessProbe": probe("/readyz", 5, 2),

@@ -260,7 +260,11 @@ impl Following {
         self.simple::<crd::Headroom>("Headroom", Event::Headroom, |meta| {
             other(Event::HeadroomGone(name(meta)))
         });
-        self.simple::<crd::Pool>("Pool", Event::Pool, |meta| other(Event::PoolGone(name(meta))));
+        self.add::<crd::Pool>(
+            "Pool",
+            |pool| Ok(Some(Seen::Pool(Box::new(pool)))),
+            |meta| Seen::PoolGone(name(meta)),
+        );
         // Which resource an object is about is not in its name.
         let about: Arc<Mutex<HashMap<Arc<str>, ResourceName>>> = Arc::default();
         let known = about.clone();

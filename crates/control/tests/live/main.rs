@@ -75,7 +75,8 @@ const SCENARIOS: &[Scenario] = scenarios![
         what_a_kubelet_refuses_is_not_sent_there_again;
     topology:
         insides_exported_before_and_after_we_start_are_known,
-        insides_count_when_their_definition_comes_later;
+        insides_count_when_their_definition_comes_later,
+        a_pool_says_what_its_nodes_look_like_inside;
     hostile:
         what_cannot_be_read_is_skipped_and_the_rest_goes_on,
         what_is_huge_does_no_harm;

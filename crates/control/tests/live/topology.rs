@@ -127,6 +127,30 @@ pub(crate) async fn insides_exported_before_and_after_we_start_are_known(world: 
     undefine(&world).await;
 }
 
+pub(crate) async fn a_pool_says_what_its_nodes_look_like_inside(world: World) {
+    let definitions: Vec<Value> = berth_api::crd::definitions();
+    world.testbed.lock().await.apply(definitions).await.unwrap();
+    let pools = world.dynamic("berth.dev", "v1alpha1", "Pool");
+    let name = world.name().to_owned();
+    world.eventually("pools are served", async || pools.list(&Default::default()).await.ok()).await;
+    let labels = json!({ "kubernetes.io/hostname": "n1", "berth.dev/pool": name });
+    world.node("n1", 8, labels).await;
+    let replica = Replica::start(&world).await;
+    world.pod(&Shape::new("early").gpus(1).cpus(2)).await;
+    assert_eq!(alignment(&world, "early").await, "unknown");
+    let kubelet =
+        json!({ "topologyManagerPolicy": "single-numa-node", "cpuManagerPolicy": "static" });
+    let topology = json!({ "numaNodes": 2, "kubelet": kubelet });
+    let pool = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Pool",
+        "metadata": { "name": name }, "spec": { "topology": topology },
+    });
+    world.testbed.lock().await.apply([pool]).await.unwrap();
+    becomes_known(&world, "n1").await;
+    pools.delete(&name, &DeleteParams::default()).await.unwrap();
+    replica.stop().await;
+}
+
 pub(crate) async fn insides_count_when_their_definition_comes_later(world: World) {
     undefine(&world).await;
     world.node("n1", 8, json!({ "kubernetes.io/hostname": "n1" })).await;

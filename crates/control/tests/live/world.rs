@@ -105,21 +105,8 @@ impl World {
     async fn install_access(&self) {
         let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
         let all = install::manifests(&InstallOptions::default());
-        for value in all.iter().filter(|value| kinds.contains(&text(&value["kind"]))) {
-            let object: DynamicObject = read(value.clone());
-            let (group, version) = text(&value["apiVersion"])
-                .split_once('/')
-                .unwrap_or(("", text(&value["apiVersion"])));
-            let kind = GroupVersionKind::gvk(group, version, text(&value["kind"]));
-            let resource = ApiResource::from_gvk(&kind);
-            let api: Api<DynamicObject> = match text(&value["metadata"]["namespace"]) {
-                "" => Api::all_with(self.client.clone(), &resource),
-                namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            };
-            let patch = PatchParams::apply("live").force();
-            let name = text(&value["metadata"]["name"]);
-            api.patch(name, &patch, &Patch::Apply(&object)).await.unwrap();
-        }
+        let access = all.into_iter().filter(|object| kinds.contains(&text(&object["kind"])));
+        self.testbed.lock().await.apply(access).await.unwrap();
     }
 
     /// Whom the scheduler is to the API: its service account, with the roles that are printed for it.

@@ -112,7 +112,7 @@ impl Host {
         host_ip: String,
     ) -> Result<Self, String> {
         let lowered = node.lower().map_err(|error| error.to_string())?;
-        let inside = berth_inside::read(&node, &lowered, topology);
+        let inside = berth_inside::read(&node, &lowered, topology, None);
         let inside = inside.map_err(|error| error.to_string())?;
         let books = books(&node, &inside)?;
         let guests = BTreeMap::new();

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::crd::PoolTopology;
 use berth_api::topology::NodeResourceTopology;
 use berth_api::{FieldPath, Lower, LowerError};
 use berth_engine::event::Event;
@@ -232,13 +233,20 @@ impl Cluster {
                 topologies.insert(name, (document, topology));
             }
         }
+        let mut of_pools: BTreeMap<&str, &PoolTopology> = BTreeMap::new();
+        for Read { object, .. } in &objects.0 {
+            if let Object::Pool(pool) = object {
+                let name = pool.metadata.name.as_deref().unwrap_or_default();
+                of_pools.extend(pool.spec.topology.as_ref().map(|topology| (name, topology)));
+            }
+        }
         let mut pools = Vec::new();
         for Read { document, object } in &objects.0 {
             match object {
                 Object::Node(node) => {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
                     let topology = topologies.get(name).copied();
-                    match cluster_node(document, node, topology, on_wrong) {
+                    match cluster_node(document, node, (topology, &of_pools), on_wrong) {
                         Ok(node) => {
                             let name = node.node.name.clone();
                             put(&mut self.nodes, node, |one| one.node.name == name);
@@ -366,11 +374,13 @@ fn plain(document: &Document, object: &Object) -> Result<Option<Event>, Problem>
 fn cluster_node(
     document: &Document,
     node: &core::Node,
-    topology: Option<(&Document, &NodeResourceTopology)>,
+    (topology, pools): (Option<(&Document, &NodeResourceTopology)>, &BTreeMap<&str, &PoolTopology>),
     on_wrong: OnWrong<'_>,
 ) -> Result<ClusterNode, Problem> {
     let object = lowered(document, node)?;
-    let inside = berth_inside::read(node, &object, topology.map(|(_, topology)| topology));
+    let exported = topology.map(|(_, topology)| topology);
+    let pool = pool_of(&object.labels).and_then(|name| pools.get(&**name).copied());
+    let inside = berth_inside::read(node, &object, exported, pool);
     let inside = match inside {
         Ok(inside) => inside,
         Err(wrong) => {
