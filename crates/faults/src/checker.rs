@@ -47,6 +47,8 @@ pub(crate) struct Checker {
     told: Vec<Told>,
     /// When a node last changed in a way that makes another try worthwhile.
     changed_ms: BTreeMap<Arc<str>, u64>,
+    /// The last change of a node that a leader was told of.
+    change_told: BTreeMap<(Caller, Arc<str>), Option<u64>>,
     /// When kubelets refused pods.
     refused_ms: BTreeMap<Arc<str>, u64>,
     /// Since when a pod is announced by whom.
@@ -81,6 +83,16 @@ impl Checker {
         if !self.told.iter().any(same) {
             let (node, spec) = (node.clone(), spec.clone());
             self.told.push(Told { by, node, spec, at_ms: now_ms, refused_ms });
+        }
+    }
+
+    /// A leader is told how a node is; if that is a change, it may be one from before a refusal.
+    pub(crate) fn told_of_node(&mut self, by: Caller, node: &Arc<str>) {
+        let changed_ms = self.changed_ms.get(node).copied();
+        if changed_ms.is_some()
+            && self.change_told.insert((by, node.clone()), changed_ms) != Some(changed_ms)
+        {
+            self.told.retain(|told| told.by != by || told.node != *node);
         }
     }
 

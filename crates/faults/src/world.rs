@@ -496,6 +496,9 @@ impl World {
             {
                 self.checker.told_of_refusal(by, &seen.object, self.now_ms);
             }
+            if let Change::Other(Shown::Node(node, ..)) = &change {
+                self.checker.told_of_node(by, &node.name);
+            }
             if let Some(term) = &mut self.replicas[to].leading {
                 term.see(change, own_ms);
             }

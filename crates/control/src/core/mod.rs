@@ -221,7 +221,7 @@ impl Core {
                 self.hold(uid.clone(), News::PodGone(uid));
             }
             News::Pod(seen) => self.tell_pod(*seen, now_ms),
-            News::PodGone(uid) => self.forget_pod(&uid),
+            News::PodGone(uid) => self.forget_pod(&uid, now_ms),
             News::Claim { claim, version } => {
                 if self.claims.see(&claim, version) {
                     self.engine.apply(Event::DeviceClaim(*claim));
@@ -229,7 +229,7 @@ impl Core {
             }
             News::Topology { node, topology, fresh } => {
                 if fresh {
-                    self.trust(&node);
+                    self.trust(&node, now_ms);
                 }
                 self.refusals.set_topology(&node, topology.clone());
                 let topology = topology.filter(|_| !self.refusals.is_distrusted(&node));
@@ -238,7 +238,7 @@ impl Core {
             News::Other(event) => {
                 match &event {
                     Event::Node(node) if self.refusals.has_changed(node) => {
-                        self.trust(&node.name.clone())
+                        self.trust(&node.name.clone(), now_ms)
                     }
                     Event::NodeGone(node) => self.refusals.forget_node(node),
                     Event::DeviceClaimGone(namespace, name) => {
@@ -287,7 +287,7 @@ impl Core {
         if seen.object.phase == Phase::Finished {
             // Watches repeat themselves: it leaves only once.
             if !had_ended {
-                self.note_departure(&uid, seen.refused.is_some());
+                self.note_departure(&uid, seen.refused.is_some(), now_ms);
             }
             self.bindings.drop_pod(&uid);
             self.engine.apply(Event::Pod(seen.object.clone()));
@@ -353,9 +353,9 @@ impl Core {
         self.explain_again(&waiting);
     }
 
-    fn forget_pod(&mut self, uid: &Arc<str>) {
+    fn forget_pod(&mut self, uid: &Arc<str>, now_ms: i64) {
         if self.pods.get(uid).is_some_and(|pod| pod.object.phase != Phase::Finished) {
-            self.note_departure(uid, false);
+            self.note_departure(uid, false, now_ms);
         }
         self.pods.bury(uid);
         self.bindings.drop_pod(uid);
@@ -365,11 +365,11 @@ impl Core {
     }
 
     /// A pod that ran somewhere makes its node another one when it leaves.
-    fn note_departure(&mut self, uid: &Arc<str>, refused: bool) {
+    fn note_departure(&mut self, uid: &Arc<str>, refused: bool, now_ms: i64) {
         let Some(pod) = self.pods.get(uid) else { return };
         let ran = pod.object.started_at_ms.is_some() && pod.refused.is_none() && !refused;
         if let (true, Some(node)) = (ran, pod.object.node.clone()) {
-            self.reconsider(&node);
+            self.reconsider(&node, now_ms);
         }
     }
 
@@ -385,14 +385,14 @@ impl Core {
             self.tally.refusals.push((reason.clone(), predicted));
         }
         let until_ms = now_ms + self.settings.distrust_ms;
-        self.refusals.add(&seen.object, node, (reason, witnessed), until_ms);
+        self.refusals.add(&seen.object, node, (reason, witnessed), (now_ms, until_ms));
         self.engine.apply(Event::Topology { node: node.clone(), topology: None });
         self.reapply_like(&[Refusals::template(&seen.object)]);
     }
 
     /// A node is another one now: what its kubelet refused may be sent there again.
-    fn reconsider(&mut self, node: &Arc<str>) {
-        let templates = self.refusals.lift(node);
+    fn reconsider(&mut self, node: &Arc<str>, now_ms: i64) {
+        let templates = self.refusals.lift(node, now_ms);
         self.reapply_like(&templates);
     }
 
@@ -404,9 +404,9 @@ impl Core {
     }
 
     /// A node is another one, inside or outside.
-    fn trust(&mut self, node: &Arc<str>) {
+    fn trust(&mut self, node: &Arc<str>, now_ms: i64) {
         self.believe(node);
-        self.reconsider(node);
+        self.reconsider(node, now_ms);
     }
 
     /// Waiting pods of these templates may go to other nodes than before.

@@ -31,6 +31,9 @@ const OF_ONE_REPLICA: [&str; 3] = [
     "batch.kubernetes.io/job-completion-index",
 ];
 
+/// Pods and nodes are told of by watches of their own, and one may be so much later than the other.
+const WATCHES_APART_MS: i64 = 120_000;
+
 /// Labels and taints of a node, and what it offers.
 type Offer = (Labels, Vec<Taint>, ResourceList);
 
@@ -55,6 +58,8 @@ pub(super) struct Refusals {
     offers: HashMap<Arc<str>, Offer>,
     /// Pods whose refusal is known: watches repeat themselves.
     known: Buried,
+    /// When we were told that a node has changed.
+    changed_ms: HashMap<Arc<str>, i64>,
 }
 
 impl Refusals {
@@ -75,10 +80,12 @@ impl Refusals {
         pod: &PodObject,
         node: &Arc<str>,
         (reason, witnessed): (Arc<str>, bool),
-        until_ms: i64,
+        (now_ms, until_ms): (i64, i64),
     ) {
+        let changed_ms = self.changed_ms.get(node);
+        let just_changed = changed_ms.is_some_and(|changed| now_ms - changed < WATCHES_APART_MS);
         let nodes = self.by_template.entry(Self::template(pod)).or_default();
-        let until_ms_if_unseen = Some(until_ms).filter(|_| !witnessed);
+        let until_ms_if_unseen = Some(until_ms).filter(|_| !witnessed || just_changed);
         nodes.insert(node.clone(), Refusal { reason, until_ms: until_ms_if_unseen });
         self.distrusted.insert(node.clone(), until_ms);
     }
@@ -145,14 +152,16 @@ impl Refusals {
     }
 
     pub(super) fn forget_node(&mut self, node: &Arc<str>) {
-        self.lift(node);
+        self.lift(node, 0);
+        self.changed_ms.remove(node);
         self.distrusted.remove(node);
         self.topologies.remove(node);
         self.offers.remove(node);
     }
 
     /// The node has changed. Gives the templates that may go there again.
-    pub(super) fn lift(&mut self, node: &Arc<str>) -> Vec<u64> {
+    pub(super) fn lift(&mut self, node: &Arc<str>, now_ms: i64) -> Vec<u64> {
+        self.changed_ms.insert(node.clone(), now_ms);
         let mut lifted = Vec::new();
         self.by_template.retain(|template, nodes| {
             if nodes.remove(node).is_some() {
