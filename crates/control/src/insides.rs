@@ -200,3 +200,55 @@ fn digest(node: &core::Node) -> u64 {
     }
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn exported(free: &str, fingerprint: Option<&str>) -> NodeResourceTopology {
+        let written =
+            fingerprint.map(|text| json!({ "name": fingerprint::ATTRIBUTE, "value": text }));
+        let attributes: Vec<_> = written.into_iter().collect();
+        let resources = json!([{ "name": "cpu", "capacity": "8", "allocatable": free }]);
+        let zone = json!({ "name": "node-0", "type": "Node", "resources": resources });
+        let object =
+            json!({ "metadata": { "name": "n1" }, "attributes": attributes, "zones": [zone] });
+        serde_json::from_value(object).unwrap_or_default()
+    }
+
+    /// Whether what is exported makes the node's own account believable again.
+    fn is_fresh(insides: &mut Insides, exported: NodeResourceTopology, pods: &Residents) -> bool {
+        let news = insides.exported(exported, |_| pods.clone()).unwrap_or_default();
+        news.iter().any(|news| matches!(news, News::Topology { fresh: true, .. }))
+    }
+
+    fn with_node() -> Insides {
+        let mut insides = Insides::default();
+        let status = json!({ "allocatable": { "cpu": "8" }, "capacity": { "cpu": "8" } });
+        let node = json!({ "metadata": { "name": "n1" }, "status": status });
+        let node = serde_json::from_value(node).unwrap_or_default();
+        assert!(insides.node(node).is_ok());
+        insides
+    }
+
+    #[test]
+    fn what_is_exported_once_more_is_no_news() {
+        let mut insides = with_node();
+        let none = Residents::new();
+        assert!(is_fresh(&mut insides, exported("7", None), &none));
+        assert!(!is_fresh(&mut insides, exported("7", None), &none));
+        assert!(is_fresh(&mut insides, exported("6", None), &none));
+    }
+
+    #[test]
+    fn an_exporter_that_has_not_seen_the_pods_is_not_believed() {
+        let mut insides = with_node();
+        let pods: Residents = vec![("ns".into(), "a".into(), true)];
+        let before = fingerprint::of(std::iter::empty());
+        let after = fingerprint::of([("ns", "a")]);
+        assert!(!is_fresh(&mut insides, exported("7", Some(&before)), &pods));
+        assert!(is_fresh(&mut insides, exported("7", Some(&after)), &pods));
+    }
+}

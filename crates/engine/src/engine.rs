@@ -23,7 +23,7 @@ use crate::berth::select::{allows, select};
 use crate::changes::{Change, Cursor};
 use crate::class::Class;
 use crate::config::{Config, Profile};
-use crate::decision::{Binding, Decision, HeldBy, LateVolume, Preempting};
+use crate::decision::{Binding, Decision, HeldBy, Preempting};
 use crate::devices::{Devices, Order};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
@@ -37,7 +37,6 @@ use crate::state::headroom::Places;
 use crate::state::{Checkpoint, Place, State};
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 use crate::verdict::Diagnosis;
-use crate::volume::{Owner, PodVolumes};
 
 /// Decides where pods go.
 #[derive(Clone, Debug, Default)]
@@ -233,21 +232,6 @@ impl Engine {
             Place::Bound(node, _) => Some(node),
             _ => None,
         }
-    }
-
-    /// What is to be bound or provisioned for a pod, by its UID, before it can be bound to a node.
-    pub fn late_volumes(&self, uid: &str, node: &str) -> Vec<LateVolume> {
-        let (Some(at), Some(node)) = (self.state.pod_by_uid(uid), self.state.node_by_name(node))
-        else {
-            return Vec::new();
-        };
-        let pod = &self.state.pods[at];
-        let spec = &self.state.class(pod.class).spec;
-        if spec.volumes.is_empty() {
-            return Vec::new();
-        }
-        let owner = Owner { name: &pod.name, uid: &pod.uid };
-        PodVolumes::late(&self.state.storage, spec, owner, &self.state.nodes[node].object)
     }
 
     /// What the kubelet of a node has handed out, as far as that can be worked out, and whether

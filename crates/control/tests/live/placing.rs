@@ -42,6 +42,13 @@ pub(crate) async fn where_a_bound_pod_lies_is_written_on_it(world: World) {
     assert_eq!(placement["numaNodes"].as_array().unwrap().len(), 1, "{placement}");
     assert_eq!(placement["devices"][0]["count"], 4, "{placement}");
     assert!(!placement["why"].as_str().unwrap().is_empty());
+    let assigned = format!("Successfully assigned {}/wide to n1", world.name());
+    world
+        .eventually("an event says so", async || {
+            let events = world.events("wide").await;
+            events.into_iter().find(|event| *event == ("Scheduled".to_owned(), assigned.clone()))
+        })
+        .await;
     replica.stop().await;
 }
 

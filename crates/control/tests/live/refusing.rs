@@ -69,7 +69,8 @@ pub(crate) async fn what_a_kubelet_refuses_is_not_sent_there_again(world: World)
     assert_eq!(refused.spec.unwrap().node_name.as_deref(), Some("n1"));
     world
         .eventually("the refusal is counted", async || {
-            (replica.metric("berth_kubelet_rejections_total", "") >= 1.0).then_some(())
+            let foreseen = "predicted=\"true\"";
+            (replica.metric("berth_kubelet_rejections_total", foreseen) >= 1.0).then_some(())
         })
         .await;
 

@@ -9,6 +9,7 @@
 
 mod binding;
 mod events;
+mod late;
 mod limits;
 mod matching;
 mod migration;

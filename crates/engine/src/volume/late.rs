@@ -1,0 +1,24 @@
+//! Volumes that are bound or made where a pod goes, before it is bound.
+//!
+//! Owns the question of whoever carries decisions out. Must not know how that is done.
+
+use super::{Owner, PodVolumes};
+use crate::Engine;
+use crate::decision::LateVolume;
+
+impl Engine {
+    /// What is to be bound or provisioned for a pod, by its UID, before it can be bound to a node.
+    pub fn late_volumes(&self, uid: &str, node: &str) -> Vec<LateVolume> {
+        let (Some(at), Some(node)) = (self.state.pod_by_uid(uid), self.state.node_by_name(node))
+        else {
+            return Vec::new();
+        };
+        let pod = &self.state.pods[at];
+        let spec = &self.state.class(pod.class).spec;
+        if spec.volumes.is_empty() {
+            return Vec::new();
+        }
+        let owner = Owner { name: &pod.name, uid: &pod.uid };
+        PodVolumes::late(&self.state.storage, spec, owner, &self.state.nodes[node].object)
+    }
+}
