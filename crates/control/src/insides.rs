@@ -159,11 +159,8 @@ impl Insides {
 }
 
 fn says_same(one: &NodeResourceTopology, other: &NodeResourceTopology) -> bool {
-    let said = |exported: &NodeResourceTopology| {
-        let NodeResourceTopology { topology_policies, attributes, zones, .. } = exported;
-        (topology_policies.clone(), attributes.clone(), zones.clone())
-    };
-    said(one) == said(other)
+    (&one.topology_policies, &one.attributes, &one.zones)
+        == (&other.topology_policies, &other.attributes, &other.zones)
 }
 
 /// Whether an exporter has seen the pods that are there. One that does not say so is believed.

@@ -68,12 +68,7 @@ impl Replicas {
     ) -> anyhow::Result<Self> {
         let client: Client = testbed.admin().await?;
         // With the rights that are printed for it, and no others.
-        let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let printed = install::manifests(&InstallOptions::default());
-        let access = printed
-            .into_iter()
-            .filter(|object| object["kind"].as_str().is_some_and(|kind| kinds.contains(&kind)));
-        testbed.apply(access).await?;
+        testbed.apply(install::access(&InstallOptions::default())).await?;
         let token = testbed.token_of(NAMESPACE, install::NAME).await?;
         let mut all = Vec::new();
         for number in 0..count {

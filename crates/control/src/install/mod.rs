@@ -30,11 +30,16 @@ pub const SETTINGS_DIRECTORY: &str = "/etc/berth";
 /// Where cert-manager's certificate is mounted.
 pub const TLS_DIRECTORY: &str = "/etc/berth-tls";
 
+/// Who the scheduler is and what it may do: the part of [`manifests`] that is about rights.
+pub fn access(options: &InstallOptions) -> Vec<Value> {
+    access::objects(options)
+}
+
 /// All objects, in an order in which they can be applied.
 pub fn manifests(options: &InstallOptions) -> Vec<Value> {
     let mut all = vec![namespace(options)];
     all.extend(berth_api::crd::definitions());
-    all.extend(access::objects(options));
+    all.extend(access(options));
     if options.priority_classes {
         all.extend(priority_classes());
     }

@@ -39,10 +39,6 @@ pub(crate) struct World {
     name: Arc<str>,
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 fn read<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object of the test's own")
 }
@@ -103,9 +99,7 @@ impl World {
 
     /// What `berth manifests` prints about who the scheduler is and what it may do, and nothing else.
     async fn install_access(&self) {
-        let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let all = install::manifests(&InstallOptions::default());
-        let access = all.into_iter().filter(|object| kinds.contains(&text(&object["kind"])));
+        let access = install::access(&InstallOptions::default());
         self.testbed.lock().await.apply(access).await.unwrap();
     }
 
