@@ -20,6 +20,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+/// Objects of the API are many small pieces, which come from one thread and go from another.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// GPU-aware scheduling for Kubernetes.
 #[derive(Parser)]
 #[command(

@@ -2,6 +2,7 @@
 //!
 //! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,12 +15,14 @@ use berth_control::http::{self, Health, Openness, Site, api, probes, router};
 use berth_control::kubeconfig::{Access, connect};
 use berth_control::lease;
 use berth_control::metrics::Metrics;
-use berth_control::serve::{Asking, Options, Scheduler};
+use berth_control::serve::{Asked, Asking, Options, Scheduler};
 use berth_control::webhook::{Mode, Settings};
 use berth_manifest::{read, read_file};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
+use tokio::runtime;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use crate::output;
 
@@ -116,10 +119,18 @@ pub(crate) fn log(format: LogFormat, level: &str) {
 
 impl Serve {
     /// Serves until it is told to stop.
+    ///
+    /// Scheduling has a thread of its own, with its own connections: what it does is one chain of small
+    /// steps, and handing each from thread to thread costs more than the step. Whoever asks the ports is
+    /// answered by others, however long a decision takes.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         log(self.log_format, "info");
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve())
+        let ports = runtime::Builder::new_multi_thread().enable_all().build()?;
+        let scheduling = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (open, scheduler) = ports.block_on(self.open_ports())?;
+        scheduling.block_on(scheduler.run(open))?;
+        output::complain("stopped\n");
+        Ok(ExitCode::SUCCESS)
     }
 
     /// The port with TLS, if there is to be one.
@@ -148,7 +159,8 @@ impl Serve {
         }))
     }
 
-    async fn serve(self) -> anyhow::Result<ExitCode> {
+    /// Serves what can be asked; gives what is left to be run.
+    async fn open_ports(self) -> anyhow::Result<(Ports, Scheduling)> {
         let front = self.front()?;
         let access = Access {
             kubeconfig: self.kubeconfig,
@@ -179,7 +191,8 @@ impl Serve {
         let fronting = front.map(|front| {
             let mut shutdown = shutdown.clone();
             let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
-            tokio::spawn(front.run(client.clone(), metrics.clone(), api(&site), stopped))
+            let shown = (metrics.clone(), health.clone());
+            tokio::spawn(front.run(client, shown, api(&site), stopped))
         });
         tokio::spawn(async move {
             told_to_stop().await;
@@ -199,27 +212,46 @@ impl Serve {
             },
             core: core::Settings::default(),
         };
+        let scheduling = Scheduling { access, options, metrics, health, questions, shutdown };
+        Ok((Ports(fronting), scheduling))
+    }
+}
+
+/// The port with TLS, if there is one.
+struct Ports(Option<JoinHandle<io::Result<()>>>);
+
+/// What schedules, before it is connected.
+struct Scheduling {
+    access: Access,
+    options: Options,
+    metrics: Metrics,
+    health: Health,
+    questions: mpsc::Receiver<Asked>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl Scheduling {
+    async fn run(self, ports: Ports) -> anyhow::Result<()> {
+        let Self { access, options, metrics, health, questions, shutdown } = self;
+        let client = connect(&access).await?.client;
         let scheduler = Scheduler::new(client, options, (metrics, health), questions, shutdown);
-        match fronting {
-            None => scheduler.run().await?,
-            Some(mut fronting) => {
-                let mut running = Box::pin(scheduler.run());
-                tokio::select! {
-                    ended = &mut running => {
-                        ended?;
-                        // Whoever has asked the webhook gets an answer.
-                        fronting.await??;
-                    }
-                    closed = &mut fronting => {
-                        // An error: without that port nobody can ask the webhook, and a new start is due.
-                        closed??;
-                        running.await?;
-                    }
-                }
+        let Ports(Some(mut fronting)) = ports else {
+            return Ok(scheduler.run().await?);
+        };
+        let mut running = Box::pin(scheduler.run());
+        tokio::select! {
+            ended = &mut running => {
+                ended?;
+                // Whoever has asked the webhook gets an answer.
+                fronting.await??;
+            }
+            closed = &mut fronting => {
+                // An error: without that port nobody can ask the webhook, and a new start is due.
+                closed??;
+                running.await?;
             }
         }
-        output::complain("stopped\n");
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 

@@ -187,8 +187,8 @@ impl Core {
     }
 
     /// The engine, to look at.
-    pub fn engine(&mut self) -> &mut Engine {
-        &mut self.engine
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The UID of the pod of this name.
@@ -199,6 +199,16 @@ impl Core {
     /// Pods that wait for a place, ours only.
     pub fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
         self.pods.waiting()
+    }
+
+    /// The pod of this UID.
+    pub fn pod(&self, uid: &str) -> Option<&SeenPod> {
+        self.pods.get(uid)
+    }
+
+    /// The pods that are on a node and have not ended.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
+        self.pods.on(node)
     }
 
     /// What was counted since the last call.
@@ -531,7 +541,7 @@ impl Core {
         effects
     }
 
-    /// The pods that are on a node.
+    /// The pods that are on a node, as fingerprints count them.
     pub fn residents(&self, node: &str) -> Residents {
         self.pods.residents(node)
     }

@@ -12,6 +12,8 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 
+use super::lean;
+
 /// An object, or what is wrong with it.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded<K>(pub(super) Result<K, Unreadable>);
@@ -48,7 +50,7 @@ struct BareMeta {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let error = match serde_json::from_str(text.get()) {
+        let error = match lean::from_str(text.get()) {
             Ok(object) => return Ok(Self(Ok(object))),
             Err(error) => error,
         };
