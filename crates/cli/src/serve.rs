@@ -170,24 +170,10 @@ impl Serve {
         };
         let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
-        let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
-        let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
-        let site = Site {
-            health: health.clone(),
-            metrics: metrics.clone(),
-            view: Arc::new(Asking::new(asking)),
-            access: http::Access::new(client.clone()),
-            health_for: Openness::Everybody,
-            metrics_for: Openness::Everybody,
-        };
+        let (site, questions) = shown(&client);
+        let (metrics, health) = (site.metrics.clone(), site.health.clone());
         let (stop, shutdown) = watch::channel(false);
-        let listener = TcpListener::bind(self.listen).await;
-        let listener =
-            listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
-        // Tokens are secrets: beyond this machine they travel with TLS only.
-        let open = if self.listen.ip().is_loopback() { router(&site) } else { probes(&site) };
-        let shown = axum::serve(listener, open);
-        tokio::spawn(async move { shown.await });
+        open(self.listen, &site).await?;
         let fronting = front.map(|front| {
             let mut shutdown = shutdown.clone();
             let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
@@ -215,6 +201,30 @@ impl Serve {
         let scheduling = Scheduling { access, options, metrics, health, questions, shutdown };
         Ok((Ports(fronting), scheduling))
     }
+}
+
+/// What is shown of a scheduler, and the questions to it.
+pub(crate) fn shown(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
+    let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
+    let site = Site {
+        health: Health::new(SILENCE_MS_MAX),
+        metrics: Metrics::new(),
+        view: Arc::new(Asking::new(asking)),
+        access: http::Access::new(client.clone()),
+        health_for: Openness::Everybody,
+        metrics_for: Openness::Everybody,
+    };
+    (site, questions)
+}
+
+/// Shows it at an address. Tokens are secrets: beyond this machine they travel with TLS only.
+pub(crate) async fn open(address: SocketAddr, site: &Site) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("{address} cannot be listened on"))?;
+    let open = if address.ip().is_loopback() { router(site) } else { probes(site) };
+    let serving = axum::serve(listener, open);
+    tokio::spawn(async move { serving.await });
+    Ok(())
 }
 
 /// The port with TLS, if there is one.
