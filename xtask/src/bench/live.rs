@@ -1,5 +1,6 @@
-//! Schedulers against the same API server, one after the other: ours, kube-scheduler, and, as the limit,
-//! a client that only posts bindings.
+//! Schedulers against the same kind of API server, one after the other: ours, kube-scheduler, and, as the
+//! limit, a client that only posts bindings. Each begins with a server that has just started: what a server
+//! remembers of rows before makes it slower by chance, whenever it collects its garbage.
 //!
 //! 1,000 nodes of 8 GPUs on two sockets under `single-numa-node`; 4,000 pods of 1, 1, 1, 1, 2, 2 and 4 GPUs
 //! drawn at random, with 8 CPUs and 64 GiB per GPU, all there before the scheduler starts. Plain, and with a
@@ -36,6 +37,7 @@ use crate::program;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A cluster that holds nothing yet, without any scheduler; else a kube-apiserver and etcd are started
+    /// for each row
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// kube-scheduler, if it is not beside kube-apiserver; without it only ours and the limit are measured
@@ -64,15 +66,48 @@ const SILENCE: Duration = Duration::from_secs(8);
 /// How long the last calls may take before the process is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Who is measured, and where.
+/// Who is measured.
 struct Contest<'a> {
     args: &'a Args,
-    client: Client,
-    kubeconfig: PathBuf,
     kube_scheduler: Option<PathBuf>,
     berth: PathBuf,
+}
+
+/// Where.
+struct Cluster {
+    client: Client,
+    kubeconfig: PathBuf,
     /// The processes of the API, if they were started here.
     servers: Vec<u32>,
+    /// Ends with it.
+    _testbed: Option<Testbed>,
+}
+
+impl Cluster {
+    /// The one that was named, or a new one, with the nodes.
+    async fn get(args: &Args) -> Result<Self> {
+        let cluster = match &args.kubeconfig {
+            Some(named) => Self {
+                client: client(named).await?,
+                kubeconfig: named.clone(),
+                servers: Vec::new(),
+                _testbed: None,
+            },
+            None => {
+                let mut testbed = Testbed::start(Which::Real).await?;
+                let kubeconfig = testbed.kubeconfig(testbed.admin_token(), None)?;
+                let servers = testbed.real().map(|real| real.processes().collect());
+                Self {
+                    client: client(&kubeconfig).await?,
+                    kubeconfig,
+                    servers: servers.unwrap_or_default(),
+                    _testbed: Some(testbed),
+                }
+            }
+        };
+        work::create_nodes(&cluster.client, &work::nodes(args.nodes)).await?;
+        Ok(cluster)
+    }
 }
 
 /// Who binds.
@@ -112,22 +147,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let berth = program::berth(args.berth.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut testbed = match &args.kubeconfig {
-            Some(_) => None,
-            None => Some(Testbed::start(Which::Real).await?),
-        };
-        let real = testbed.as_mut().and_then(Testbed::real);
-        let servers = real.map_or_else(Vec::new, |real| real.processes().collect());
-        let kubeconfig = match (&args.kubeconfig, &testbed) {
-            (Some(named), _) => named.clone(),
-            (None, Some(testbed)) => testbed.kubeconfig(testbed.admin_token(), None)?,
-            (None, None) => bail!("there is no cluster"),
-        };
         let beside = real_assets().map(|assets| assets.dir.join("kube-scheduler"));
         let beside = beside.filter(|program| program.is_file());
         let kube_scheduler = args.kube_scheduler.clone().or(beside);
-        let client = client(&kubeconfig).await?;
-        measure(&Contest { args, client, kubeconfig, kube_scheduler, berth, servers }).await
+        measure(&Contest { args, kube_scheduler, berth }).await
     })
 }
 
@@ -140,9 +163,6 @@ async fn client(kubeconfig: &Path) -> Result<Client> {
 
 async fn measure(contest: &Contest<'_>) -> Result<()> {
     let args = contest.args;
-    let nodes = work::nodes(args.nodes);
-    work::create_nodes(&contest.client, &nodes).await?;
-    lead_once(contest).await?;
     println!("{} nodes, {} pods, seed {}", args.nodes, args.pods, args.seed);
     println!(
         "{:<38} {:>8} {:>8} {:>10} {:>10} {:>9} {:>6} {:>9} {:>9}",
@@ -237,10 +257,10 @@ fn report(name: &str, args: &Args, outcome: &Outcome) {
 }
 
 /// Has ours lead with nothing to do, until it says that it leads.
-async fn lead_once(contest: &Contest<'_>) -> Result<()> {
-    let directory = contest.kubeconfig.parent().unwrap_or(Path::new("."));
-    let mut process = Process::berth(&contest.berth, directory, &contest.kubeconfig)?;
-    let leases: Api<Lease> = Api::namespaced(contest.client.clone(), work::NAMESPACE);
+async fn lead_once(berth: &Path, cluster: &Cluster) -> Result<()> {
+    let directory = cluster.kubeconfig.parent().unwrap_or(Path::new("."));
+    let mut process = Process::berth(berth, directory, &cluster.kubeconfig)?;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), work::NAMESPACE);
     let began = Instant::now();
     while leases.get_opt("berth").await?.is_none() {
         if began.elapsed() > SILENCE {
@@ -262,7 +282,12 @@ async fn one(
     spread: bool,
     decided: &[(String, String)],
 ) -> Result<Outcome> {
-    let Contest { args, client, kubeconfig, kube_scheduler, berth, servers } = contest;
+    let Contest { args, kube_scheduler, berth } = contest;
+    let cluster = Cluster::get(args).await?;
+    let Cluster { client, kubeconfig, servers, .. } = &cluster;
+    if row == Row::Berth {
+        lead_once(berth, &cluster).await?;
+    }
     let scheduler = if row == Row::Berth { "berth" } else { "default-scheduler" };
     work::create_pods(client, args.pods, args.seed, scheduler, spread).await?;
     let pods: Api<core::Pod> = Api::namespaced(client.clone(), work::NAMESPACE);
