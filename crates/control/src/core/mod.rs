@@ -377,9 +377,15 @@ impl Core {
     /// A pod that ran somewhere makes its node another one when it leaves.
     fn note_departure(&mut self, uid: &Arc<str>, refused: bool, now_ms: i64) {
         let Some(pod) = self.pods.get(uid) else { return };
-        let ran = pod.object.started_at_ms.is_some() && pod.refused.is_none() && !refused;
-        if let (true, Some(node)) = (ran, pod.object.node.clone()) {
+        let Some(node) = pod.object.node.clone().filter(|_| pod.refused.is_none() && !refused)
+        else {
+            return;
+        };
+        if pod.object.started_at_ms.is_some() {
             self.reconsider(&node, now_ms);
+        } else {
+            // We have not seen it run, but watches leave out what was soon over.
+            self.refusals.doubt(&node, now_ms + self.settings.distrust_ms);
         }
     }
 

@@ -41,7 +41,7 @@ type Offer = (Labels, Vec<Taint>, ResourceList);
 #[derive(Debug)]
 struct Refusal {
     reason: Arc<str>,
-    /// Until when it counts, if we have not seen it happen.
+    /// Until when it counts, if nobody knows whether the node has changed since.
     until_ms: Option<i64>,
 }
 
@@ -88,6 +88,15 @@ impl Refusals {
         let until_ms_if_unseen = Some(until_ms).filter(|_| !witnessed || just_changed);
         nodes.insert(node.clone(), Refusal { reason, until_ms: until_ms_if_unseen });
         self.distrusted.insert(node.clone(), until_ms);
+    }
+
+    /// Perhaps the node has changed, perhaps not: what it refused counts for a while.
+    pub(super) fn doubt(&mut self, node: &str, until_ms: i64) {
+        for nodes in self.by_template.values_mut() {
+            if let Some(refusal) = nodes.get_mut(node) {
+                refusal.until_ms.get_or_insert(until_ms);
+            }
+        }
     }
 
     /// Forgets what was not seen to happen and is over. Gives the templates that may go there again.
