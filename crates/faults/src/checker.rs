@@ -96,6 +96,13 @@ impl Checker {
         }
     }
 
+    /// A leader is told that a pod is gone, perhaps later than of a refusal that it has looked up.
+    pub(crate) fn told_of_departure(&mut self, by: Caller, uid: &Arc<str>) {
+        if let Some(node) = self.places.get(uid).cloned() {
+            self.told_of_node(by, &node);
+        }
+    }
+
     /// A node is another one now.
     pub(crate) fn node_changed(&mut self, node: &Arc<str>, now_ms: u64) {
         self.changed_ms.insert(node.clone(), now_ms);

@@ -499,6 +499,9 @@ impl World {
             if let Change::Other(Shown::Node(node, ..)) = &change {
                 self.checker.told_of_node(by, &node.name);
             }
+            if let Change::PodGone(pod) = &change {
+                self.checker.told_of_departure(by, &pod.uid);
+            }
             if let Some(term) = &mut self.replicas[to].leading {
                 term.see(change, own_ms);
             }

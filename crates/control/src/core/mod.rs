@@ -297,7 +297,8 @@ impl Core {
         if seen.object.phase == Phase::Finished {
             // Watches repeat themselves: it leaves only once.
             if !had_ended {
-                self.note_departure(&uid, seen.refused.is_some(), now_ms);
+                let ended = Some(seen.version).filter(|_| seen.refused.is_none());
+                self.note_departure(&uid, ended, now_ms);
             }
             self.bindings.drop_pod(&uid);
             self.engine.apply(Event::Pod(seen.object.clone()));
@@ -365,7 +366,8 @@ impl Core {
 
     fn forget_pod(&mut self, uid: &Arc<str>, now_ms: i64) {
         if self.pods.get(uid).is_some_and(|pod| pod.object.phase != Phase::Finished) {
-            self.note_departure(uid, false, now_ms);
+            // Which version that was nobody tells: later than all we know.
+            self.note_departure(uid, Some(u64::MAX), now_ms);
         }
         self.pods.bury(uid);
         self.bindings.drop_pod(uid);
@@ -375,18 +377,15 @@ impl Core {
     }
 
     /// A pod that ran somewhere makes its node another one when it leaves.
-    fn note_departure(&mut self, uid: &Arc<str>, refused: bool, now_ms: i64) {
-        let Some(pod) = self.pods.get(uid) else { return };
-        let Some(node) = pod.object.node.clone().filter(|_| pod.refused.is_none() && !refused)
-        else {
-            return;
-        };
-        if pod.object.started_at_ms.is_some() {
-            self.reconsider(&node, now_ms);
-        } else {
-            // We have not seen it run, but watches leave out what was soon over.
-            self.refusals.doubt(&node, now_ms + self.settings.distrust_ms);
-        }
+    /// `version` is that of its end; none: a kubelet refused it.
+    fn note_departure(&mut self, uid: &Arc<str>, version: Option<u64>, now_ms: i64) {
+        let Some(pod) = self.pods.get(uid).filter(|pod| pod.refused.is_none()) else { return };
+        let Some((node, version)) = pod.object.node.clone().zip(version) else { return };
+        // Of one that we have not seen run nobody knows: watches leave out what was soon over. And what is
+        // looked up is known before that which happened earlier and is still to be told.
+        let since = if pod.object.started_at_ms.is_some() { version } else { 0 };
+        let templates = self.refusals.left(&node, since, (now_ms, self.settings.distrust_ms));
+        self.reapply_like(&templates);
     }
 
     fn note_refusal(
@@ -401,7 +400,7 @@ impl Core {
             self.tally.refusals.push((reason.clone(), predicted));
         }
         let until_ms = now_ms + self.settings.distrust_ms;
-        self.refusals.add(&seen.object, node, (reason, witnessed), (now_ms, until_ms));
+        self.refusals.add(seen, (node, reason), witnessed, (now_ms, until_ms));
         self.engine.apply(Event::Topology { node: node.clone(), topology: None });
         self.reapply_like(&[Refusals::template(&seen.object)]);
     }
