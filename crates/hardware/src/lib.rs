@@ -8,6 +8,7 @@
 //! Must not know drivers of devices (NVML), Kubernetes' API, nor what is done with what it finds.
 
 pub mod cgroup;
+pub mod kubelet;
 mod list;
 pub mod machine;
 #[cfg(feature = "made")]
@@ -18,6 +19,7 @@ mod root;
 mod tape;
 
 pub use cgroup::Cgroups;
+pub use kubelet::{KubeletFiles, KubeletPlaces};
 pub use machine::Machine;
 pub use pci::Pci;
 pub use root::{Diagnosis, Root};

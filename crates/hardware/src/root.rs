@@ -199,6 +199,17 @@ impl Root {
     }
 
     fn read(&self, path: &str, bytes_max: usize) -> Result<(String, bool), Fault> {
+        let (mut bytes, cut) = self.bytes(path, bytes_max)?;
+        if cut {
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            bytes.truncate(whole);
+        }
+        let text = String::from_utf8(bytes).map_err(|_| Fault::NotText)?;
+        if text.contains('\0') { Err(Fault::NotText) } else { Ok((text, cut)) }
+    }
+
+    /// At most `bytes_max` bytes, and whether there are more.
+    fn bytes(&self, path: &str, bytes_max: usize) -> Result<(Vec<u8>, bool), Fault> {
         let at = self.find(path)?;
         // A pipe would make us wait, a device might do anything.
         let kind = fs::metadata(&at).map_err(|error| Fault::of(&error))?;
@@ -210,12 +221,18 @@ impl Root {
         let mut bounded = file.take(bytes_max as u64 + 1);
         bounded.read_to_end(&mut bytes).map_err(|error| Fault::of(&error))?;
         let cut = bytes.len() > bytes_max;
+        bytes.truncate(bytes_max);
+        Ok((bytes, cut))
+    }
+
+    /// Words with a zero byte after each, as command lines are. They are never taped.
+    pub(crate) fn words(&self, path: &str, bytes_max: usize) -> Result<Vec<String>, Fault> {
+        let (bytes, cut) = self.bytes(path, bytes_max)?;
         if cut {
-            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-            bytes.truncate(whole.min(bytes_max));
+            return Err(Fault::TooLarge(bytes_max));
         }
         let text = String::from_utf8(bytes).map_err(|_| Fault::NotText)?;
-        if text.contains('\0') { Err(Fault::NotText) } else { Ok((text, cut)) }
+        Ok(text.split_terminator('\0').map(str::to_owned).collect())
     }
 
     /// Names in a directory, in order; those that are no text are left out.

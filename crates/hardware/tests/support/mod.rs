@@ -10,14 +10,14 @@ use berth_hardware::made::Tree;
 use tempfile::TempDir;
 
 /// A directory in memory where there is one: a machine is thousands of files.
-pub fn directory() -> TempDir {
+pub(crate) fn directory() -> TempDir {
     let memory = Path::new("/dev/shm");
     let in_memory = memory.is_dir().then(|| tempfile::tempdir_in(memory).ok()).flatten();
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
 /// A tree as a root, and the directory it lives in.
-pub fn written(tree: &Tree) -> (Root, TempDir) {
+pub(crate) fn written(tree: &Tree) -> (Root, TempDir) {
     let directory = directory();
     tree.write(directory.path()).unwrap();
     (Root::new(directory.path()), directory)
