@@ -158,6 +158,22 @@ impl Cgroups {
     }
 }
 
+/// The UID of the pod whose cgroup is named like this.
+pub(crate) fn pod_named(name: &str) -> Option<String> {
+    names::pod(name)
+}
+
+/// The id of the container whose cgroup is named like this, or of the one that is watched over.
+pub(crate) fn container_named(name: &str) -> Option<String> {
+    let own = name.strip_prefix("crio-conmon-").unwrap_or(name);
+    names::container(own).map(|(id, _)| id)
+}
+
+/// Whether a cgroup is above those of pods.
+pub(crate) fn is_level(name: &str) -> bool {
+    names::is_pods(name) || names::qos(name).is_some()
+}
+
 /// The version, and the trees in which cpusets may be, the likeliest first.
 fn trees(root: &Root, notes: &mut Notes) -> (CgroupVersion, Vec<String>) {
     let names = match root.names(CGROUPS) {

@@ -15,6 +15,7 @@ pub mod machine;
 #[doc(hidden)]
 pub mod made;
 pub mod pci;
+pub mod record;
 mod root;
 mod tape;
 
@@ -22,4 +23,5 @@ pub use cgroup::Cgroups;
 pub use kubelet::{KubeletFiles, KubeletPlaces};
 pub use machine::Machine;
 pub use pci::Pci;
+pub use record::{RecordError, Recording, record};
 pub use root::{Diagnosis, Root};

@@ -16,8 +16,6 @@ pub(crate) enum Taped {
     Link(String),
     /// It is there, and could not be read.
     Fault(Fault),
-    /// It was read twice and differed.
-    Changed(String),
 }
 
 /// All that was read.
@@ -29,10 +27,7 @@ pub(crate) struct Tape {
 impl Tape {
     pub(crate) fn file(&mut self, path: &str, found: &Result<(String, bool), Fault>) {
         let taped = match found {
-            Ok((text, _)) => match self.all.get(path) {
-                Some(Taped::File(before)) if before != text => Taped::Changed(text.clone()),
-                _ => Taped::File(text.clone()),
-            },
+            Ok((text, _)) => Taped::File(text.clone()),
             Err(Fault::Missing) => return,
             Err(fault) => Taped::Fault(fault.clone()),
         };

@@ -31,16 +31,17 @@ pub enum Runtime {
 /// Longest UID that counts as one.
 const UID_BYTES_MAX: usize = 128;
 
-/// Whether pods are below: `kubepods`, `kubepods.slice`, or with the kubelet's root before it.
+/// Whether pods are below: `kubepods`, `kubepods.slice`, or with the root before it that kubelets are
+/// given inside of containers.
 pub(super) fn is_pods(name: &str) -> bool {
     let name = name.strip_suffix(".slice").unwrap_or(name);
-    name == "kubepods" || name.ends_with("-kubepods")
+    name.strip_prefix("kubelet-").unwrap_or(name) == "kubepods"
 }
 
 /// The quality of service that a level between `kubepods` and pods stands for.
 pub(super) fn qos(name: &str) -> Option<Qos> {
     let level = match name.strip_suffix(".slice") {
-        Some(slice) => slice.rsplit_once("kubepods-")?.1,
+        Some(slice) => slice.strip_prefix("kubelet-").unwrap_or(slice).strip_prefix("kubepods-")?,
         None => name,
     };
     match level {
@@ -55,7 +56,8 @@ pub(super) fn pod(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
         Some(slice) => {
             let (before, uid) = slice.rsplit_once("-pod")?;
-            before.contains("kubepods").then(|| uid.replace('_', "-"))?
+            (is_pods(before) || qos(&format!("{before}.slice")).is_some())
+                .then(|| uid.replace('_', "-"))?
         }
         None => name.strip_prefix("pod")?.to_owned(),
     };

@@ -28,7 +28,7 @@ const FILES_MAX: usize = 256;
 const DEPTH_MAX: usize = 8;
 
 /// The fields that are read.
-pub(crate) const FIELDS: [&str; 13] = [
+pub(crate) const FIELDS: [&str; 12] = [
     "topologyManagerPolicy",
     "topologyManagerScope",
     "topologyManagerPolicyOptions",
@@ -41,7 +41,6 @@ pub(crate) const FIELDS: [&str; 13] = [
     "kubeReserved",
     "evictionHard",
     "cgroupDriver",
-    "cgroupRoot",
 ];
 
 /// How a kubelet is set up, in the words of its configuration. What is not set is as the kubelet
@@ -74,8 +73,6 @@ pub struct Configuration {
     pub eviction_hard: BTreeMap<String, String>,
     /// `cgroupDriver`; the container runtime may override it.
     pub cgroup_driver: Option<String>,
-    /// `cgroupRoot`.
-    pub cgroup_root: Option<String>,
 }
 
 /// Memory of a NUMA node that is kept for the system.
@@ -251,7 +248,6 @@ impl Configuration {
             kube_reserved: fields.pairs("kubeReserved"),
             eviction_hard: fields.pairs("evictionHard"),
             cgroup_driver: fields.text("cgroupDriver"),
-            cgroup_root: fields.text("cgroupRoot"),
         }
     }
 

@@ -28,14 +28,13 @@ const DIRECTORIES: [&str; 4] = [
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 
 /// Flags that are fields: texts, and pairs such as `a=b,c=d`.
-const TEXT_FLAGS: [(&str, &str); 7] = [
+const TEXT_FLAGS: [(&str, &str); 6] = [
     ("topology-manager-policy", "topologyManagerPolicy"),
     ("topology-manager-scope", "topologyManagerScope"),
     ("cpu-manager-policy", "cpuManagerPolicy"),
     ("reserved-cpus", "reservedSystemCPUs"),
     ("memory-manager-policy", "memoryManagerPolicy"),
     ("cgroup-driver", "cgroupDriver"),
-    ("cgroup-root", "cgroupRoot"),
 ];
 const PAIR_FLAGS: [(&str, &str); 4] = [
     ("topology-manager-policy-options", "topologyManagerPolicyOptions"),
