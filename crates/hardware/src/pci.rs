@@ -290,13 +290,12 @@ fn device(root: &Root, machine: &Machine, address: String, notes: &mut Notes) ->
     }
     let unknown = "the model counts as 0";
     let model = hexadecimal(root, &format!("{directory}/device"), unknown, notes).unwrap_or(0);
-    let virtual_functions = match root.line(&format!("{directory}/sriov_numvfs")) {
-        Ok(line) => line.parse().unwrap_or(0),
-        Err(_) => 0,
-    };
+    let path = format!("{directory}/sriov_numvfs");
+    let virtual_functions = optional(root, &path, notes, |line| {
+        line.parse::<u32>().map_err(|_| "is no number".to_owned())
+    });
     let last = |target: String| target.rsplit('/').next().map(str::to_owned);
-    let local_cpus = root.line(&format!("{directory}/local_cpulist")).ok();
-    let local_cpus = local_cpus.and_then(|line| list(&line).ok());
+    let local_cpus = optional(root, &format!("{directory}/local_cpulist"), notes, list);
     Some(Device {
         numa: numa(root, machine, &directory, &place, local_cpus.as_ref(), notes),
         kind,
@@ -307,18 +306,49 @@ fn device(root: &Root, machine: &Machine, address: String, notes: &mut Notes) ->
         local_cpus,
         place,
         virtual_of: root.link(&format!("{directory}/physfn")).ok().and_then(last),
-        virtual_functions,
+        virtual_functions: virtual_functions.unwrap_or(0),
         interfaces: names_if_nic(root, kind, &format!("{directory}/net")),
         rdma: names_if_nic(root, kind, &format!("{directory}/infiniband")),
         address,
     })
 }
 
+/// A file that not every device has.
+fn optional<T>(
+    root: &Root,
+    path: &str,
+    notes: &mut Notes,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Option<T> {
+    match root.line(path).map(|line| parse(&line)) {
+        Ok(Ok(found)) => Some(found),
+        Ok(Err(why)) => {
+            notes.add(path, format!("{why}, so it is passed over"), NOT_SYSFS);
+            None
+        }
+        Err(Fault::Missing) => None,
+        Err(fault) => {
+            notes.fault(path, &fault, "it is passed over");
+            None
+        }
+    }
+}
+
 fn names_if_nic(root: &Root, kind: Kind, directory: &str) -> Vec<String> {
     if kind != Kind::Nic {
         return Vec::new();
     }
-    let names = root.names(directory).unwrap_or_default();
+    let mut directory = directory.to_owned();
+    if root.names(&directory).is_err()
+        && let Some((device, last)) = directory.clone().rsplit_once('/')
+    {
+        // Virtual devices have a bus of their own below the function.
+        let names = root.names(device).unwrap_or_default();
+        if let Some(inner) = names.iter().find(|name| name.starts_with("virtio")) {
+            directory = format!("{device}/{inner}/{last}");
+        }
+    }
+    let names = root.names(&directory).unwrap_or_default();
     // Asking for each records it.
     names.into_iter().filter(|name| root.has_directory(&format!("{directory}/{name}"))).collect()
 }
@@ -380,29 +410,22 @@ fn numa(
     notes: &mut Notes,
 ) -> DeviceNuma {
     let path = format!("{directory}/numa_node");
-    let not_told = match said(root, directory) {
+    let (not_told, odd) = match said(root, directory) {
         Said::Node(node) if machine.node(node).is_some() => return DeviceNuma::Told { node },
-        Said::Node(node) => format!("NUMA node {node} is told, which the machine does not have"),
-        Said::Nothing => "the firmware tells no NUMA node (numa_node is -1)".to_owned(),
-        Said::Fault(why) => format!("numa_node {why}"),
-    };
-    let mut above = directory;
-    for bridge in place.bridges.iter().rev() {
-        let Some((parent, _)) = above.rsplit_once('/') else { break };
-        above = parent;
-        if let Said::Node(node) = said(root, above)
-            && machine.node(node).is_some()
-        {
-            let from = DerivedFrom::Bridge { address: bridge.clone() };
-            return DeviceNuma::Derived { node, from };
+        Said::Node(node) => {
+            (format!("NUMA node {node} is told, which the machine does not have"), true)
         }
-    }
-    if let [only] = machine.numa.as_slice() {
-        return DeviceNuma::Derived { node: only.id, from: DerivedFrom::OnlyNode };
-    }
+        Said::Nothing => ("the firmware tells no NUMA node (numa_node is -1)".to_owned(), false),
+        Said::Fault(why) => (format!("numa_node {why}"), true),
+    };
     let near = local_cpus.map(|cpus| machine.numa_of(cpus)).unwrap_or_default();
-    if let [node] = near[..] {
-        return DeviceNuma::Derived { node, from: DerivedFrom::LocalCpus };
+    if let Some((node, from)) = derived(root, machine, directory, place, &near) {
+        // That nothing is told is common; that something odd is, is not.
+        if odd {
+            let what = format!("{not_told}, so NUMA node {node} is derived from what is around it");
+            notes.add(&path, what, NOT_SYSFS);
+        }
+        return DeviceNuma::Derived { node, from };
     }
     let why = match near.len() {
         0 => "no CPUs are told to be near",
@@ -412,4 +435,33 @@ fn numa(
     let remedy = "set the NUMA node in the firmware (or in the virtual machine's definition)";
     notes.add(&path, format!("{reason}, so its NUMA node is unknown"), remedy);
     DeviceNuma::Unknown { reason }
+}
+
+fn derived(
+    root: &Root,
+    machine: &Machine,
+    directory: &str,
+    place: &Place,
+    near: &[u32],
+) -> Option<(u32, DerivedFrom)> {
+    let mut above = directory;
+    for bridge in place.bridges.iter().rev() {
+        // Root complexes behind devices have a directory of their own between bridges.
+        while let Some((parent, _)) = above.rsplit_once('/') {
+            above = parent;
+            if above.ends_with(bridge.as_str()) {
+                break;
+            }
+        }
+        if let Said::Node(node) = said(root, above)
+            && machine.node(node).is_some()
+        {
+            return Some((node, DerivedFrom::Bridge { address: bridge.clone() }));
+        }
+    }
+    match (machine.numa.as_slice(), near) {
+        ([only], _) => Some((only.id, DerivedFrom::OnlyNode)),
+        (_, [node]) => Some((*node, DerivedFrom::LocalCpus)),
+        _ => None,
+    }
 }
