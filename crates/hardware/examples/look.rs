@@ -1,10 +1,11 @@
-//! What is read of a machine, and how long it takes: `cargo run -p berth-hardware --example look -- ROOT`.
+//! What is read of a machine, and how long it takes; given a directory too, it is recorded there:
+//! `cargo run -p berth-hardware --example look -- ROOT DIR`.
 
 use std::io::Write as _;
 use std::time::Instant;
 
 use berth_hardware::cgroup::Process;
-use berth_hardware::{Cgroups, KubeletFiles, KubeletPlaces, Machine, Pci, Root};
+use berth_hardware::{Cgroups, KubeletFiles, KubeletPlaces, Machine, Pci, Root, record};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Root::new(std::env::args().nth(1).unwrap_or_else(|| "/".to_owned()));
@@ -31,6 +32,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (process, more) = Process::read(&root, std::process::id(), 1 << 20);
     diagnoses.extend(more);
     lap("process");
+    if let Some(to) = std::env::args().nth(2) {
+        let recording = record(&root, &KubeletPlaces::usual(&root), to.as_ref())?;
+        diagnoses.extend(recording.diagnoses);
+        lap("recording");
+    }
     let mut out = std::io::stdout().lock();
     let found = serde_json::json!({
         "machine": machine,

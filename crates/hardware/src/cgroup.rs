@@ -275,8 +275,8 @@ impl Reading<'_> {
     fn names(&mut self, at: &str) -> Vec<String> {
         match self.root.names(at) {
             Ok(names) => names,
-            Err(Fault::Missing) => Vec::new(),
-            // Files are asked too, where names do not tell.
+            Err(Fault::Missing | Fault::Gone) => Vec::new(),
+            // A file in its place has nothing below it.
             Err(Fault::Odd(_)) => Vec::new(),
             Err(fault) => {
                 self.notes.fault(at, &fault, "the pods below it are unknown");
@@ -308,9 +308,7 @@ impl Reading<'_> {
                 self.notes.add(&path, what, "look whether cgroups are mounted there");
                 None
             }
-            Err(Fault::Missing) => None,
-            // The cgroup went while it was read.
-            Err(Fault::Failed(why)) if why.contains("os error 19") => None,
+            Err(Fault::Missing | Fault::Gone) => None,
             Err(fault) => {
                 self.notes.fault(&path, &fault, "it counts as not set");
                 None
@@ -329,8 +327,7 @@ impl Reading<'_> {
             Ok(lines) => {
                 pids.extend(lines.lines().filter_map(|line| line.trim().parse::<u32>().ok()))
             }
-            Err(Fault::Missing) => {}
-            Err(Fault::Failed(why)) if why.contains("os error 19") => {}
+            Err(Fault::Missing | Fault::Gone) => {}
             Err(fault) => self.notes.fault(&path, &fault, "its processes are unknown"),
         }
         for name in self.names(at) {

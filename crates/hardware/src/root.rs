@@ -87,6 +87,8 @@ impl Notes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Missing,
+    /// It went while it was read.
+    Gone,
     Denied,
     /// Something else is in its place: a directory, a socket.
     Odd(&'static str),
@@ -103,15 +105,19 @@ impl Fault {
             io::ErrorKind::PermissionDenied => Self::Denied,
             io::ErrorKind::NotADirectory => Self::Odd("a file where a directory should be"),
             io::ErrorKind::IsADirectory => Self::Odd("a directory"),
-            // ELOOP has no stable kind of its own.
-            _ if error.raw_os_error() == Some(40) => Self::Circular,
-            _ => Self::Failed(error.to_string()),
+            // These have no stable kinds: ENODEV, ESRCH and ELOOP.
+            _ => match error.raw_os_error() {
+                Some(3 | 19) => Self::Gone,
+                Some(40) => Self::Circular,
+                _ => Self::Failed(error.to_string()),
+            },
         }
     }
 
     fn remedy(&self) -> &'static str {
         match self {
             Self::Missing => "mount the directory it should be in, if the machine has it",
+            Self::Gone => "read again",
             Self::Denied => "run with the right to read it",
             Self::Odd(_) | Self::Circular => "mount the real directory there",
             Self::TooLarge(_) | Self::NotText => "look whether the real file system is mounted",
@@ -124,6 +130,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Missing => write!(f, "is missing"),
+            Self::Gone => write!(f, "went while it was read"),
             Self::Denied => write!(f, "may not be read"),
             Self::Odd(what) => write!(f, "is {what}"),
             Self::Circular => write!(f, "is behind links that go round in circles"),

@@ -28,7 +28,7 @@ impl Tape {
     pub(crate) fn file(&mut self, path: &str, found: &Result<(String, bool), Fault>) {
         let taped = match found {
             Ok((text, _)) => Taped::File(text.clone()),
-            Err(Fault::Missing) => return,
+            Err(Fault::Missing | Fault::Gone) => return,
             Err(fault) => Taped::Fault(fault.clone()),
         };
         self.all.insert(path.to_owned(), taped);
@@ -37,7 +37,7 @@ impl Tape {
     pub(crate) fn directory(&mut self, path: &str, fault: Option<&Fault>) {
         let taped = match fault {
             None => Taped::Directory,
-            Some(Fault::Missing) => return,
+            Some(Fault::Missing | Fault::Gone) => return,
             Some(fault) => Taped::Fault(fault.clone()),
         };
         self.all.entry(path.to_owned()).or_insert(taped);

@@ -61,7 +61,7 @@ impl Process {
         let path = format!("proc/{pid}/status");
         let status = match root.text(&path, STATUS_BYTES_MAX) {
             Ok(status) => status,
-            Err(Fault::Missing) => return (None, Vec::new()),
+            Err(Fault::Missing | Fault::Gone) => return (None, Vec::new()),
             Err(fault) => {
                 notes.fault(&path, &fault, "which CPUs it may use is unknown");
                 String::new()
@@ -81,8 +81,8 @@ impl Process {
         let path = format!("proc/{pid}/numa_maps");
         let (memory, whole) = match root.start_of(&path, maps_bytes_max) {
             Ok((text, cut)) => (memory(&text), !cut),
-            // A kernel without NUMA.
-            Err(Fault::Missing) => (Vec::new(), false),
+            // A kernel without NUMA, or a process that has ended.
+            Err(Fault::Missing | Fault::Gone) => (Vec::new(), false),
             Err(fault) => {
                 notes.fault(&path, &fault, "where its memory is is unknown");
                 (Vec::new(), false)
@@ -100,7 +100,7 @@ impl Owner {
         let path = format!("proc/{pid}/cgroup");
         let text = match root.text(&path, STATUS_BYTES_MAX) {
             Ok(text) => text,
-            Err(Fault::Missing) => return (None, Vec::new()),
+            Err(Fault::Missing | Fault::Gone) => return (None, Vec::new()),
             Err(fault) => {
                 notes.fault(&path, &fault, "whose the process is is unknown");
                 return (None, notes.done());
