@@ -200,7 +200,7 @@ impl Machine {
         let core = |core: &Core| CoreSpec {
             numa: core.numa,
             socket: core.socket,
-            uncore: core.l3.filter(|id| self.is_uncore(*id, core.numa)),
+            uncore: core.l3.filter(|id| self.is_uncore(*id, core)),
             threads: core.threads.iter().collect(),
         };
         PlannedMachine::new(MachineSpec {
@@ -210,10 +210,12 @@ impl Machine {
         })
     }
 
-    /// A kubelet takes no notice of a cache that a whole NUMA node shares.
-    fn is_uncore(&self, l3: u32, numa: u32) -> bool {
+    /// A kubelet takes no notice of a cache that a whole NUMA node shares, which it sees by multiplying
+    /// the node's cores by the threads of one.
+    fn is_uncore(&self, l3: u32, core: &Core) -> bool {
         let sharing = self.l3.iter().find(|one| one.id == l3).map_or(0, |one| one.cpus.len());
-        self.node(numa).is_none_or(|node| node.cpus.len() != sharing)
+        let cores = self.cores.iter().filter(|other| other.numa == core.numa).count();
+        sharing != cores * core.threads.len()
     }
 }
 

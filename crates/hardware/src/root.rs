@@ -9,7 +9,7 @@ use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::tape::Tape;
 
@@ -30,7 +30,7 @@ const DIAGNOSES_MAX: usize = 500;
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Something that could not be read or believed. The rest was read all the same.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
     /// The file or directory, from the root on.

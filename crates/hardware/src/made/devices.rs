@@ -1,4 +1,6 @@
 //! Devices on PCI, as sysfs shows them.
+//!
+//! Owns directories, links and virtual functions of PCI. Must not know which machines have them.
 
 use berth_model::idset::IdSet;
 

@@ -1,4 +1,6 @@
 //! What a kubelet leaves on a host.
+//!
+//! Owns where its files are. Must not know what is in them.
 
 use super::Tree;
 

@@ -1,4 +1,6 @@
 //! Machines that people have.
+//!
+//! Owns their shapes: sockets, NUMA nodes, caches, root complexes, devices. Must not know files.
 
 use berth_model::idset::IdSet;
 

@@ -1,4 +1,6 @@
 //! Pods' cgroups and processes, as kubelets and container runtimes lay them out.
+//!
+//! Owns the names of cgroups and the files in them. Must not know how they are found again.
 
 use super::Tree;
 

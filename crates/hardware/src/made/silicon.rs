@@ -1,4 +1,6 @@
 //! Processors and memory, as sysfs and procfs show them.
+//!
+//! Owns the numbering of CPUs, caches and nodes that Linux uses on x86. Must not know devices' files.
 
 use berth_model::idset::IdSet;
 
