@@ -9,9 +9,11 @@
 
 pub mod audit;
 pub mod gpus;
+pub mod report;
 
 
 
 
 pub use gpus::{GpuReading, GpuSource};
+pub use report::{NodeReport, Reading};
 

@@ -95,7 +95,8 @@ fn pinning(
     container: &RunningContainer,
 ) -> Pinning {
     let Some(cpus) = container.cpus else { return Pinning::Unknown };
-    if given.pod.is_some_and(|own| cpus.is_subset(&own)) {
+    let by_id = given.by_id.iter().any(|(id, own)| *id == container.id && *own == cpus);
+    if by_id || given.pod.is_some_and(|own| cpus.is_subset(&own)) {
         return Pinning::Own;
     }
     if rules.cpus.is_some() || cpus == machine.cpus {
@@ -108,18 +109,25 @@ fn pinning(
 }
 
 /// CPUs that the kubelet gave to a pod.
+#[derive(Default)]
 struct Given {
+    /// By name.
     containers: Vec<(String, CpuSet)>,
+    /// By id, as the first version of the file has it, of all pods.
+    by_id: Vec<(String, CpuSet)>,
     pod: Option<CpuSet>,
 }
 
 impl Given {
     fn of(rules: Rules<'_>, uid: &str) -> Self {
-        let Some(state) = rules.cpus else { return Self { containers: Vec::new(), pod: None } };
-        let own = state.containers.iter().filter(|one| one.pod.as_deref() == Some(uid));
-        // The first version of the file knows containers by id, as cgroups do: these are found there.
+        let Some(state) = rules.cpus else { return Self::default() };
+        let of = |pod: Option<&str>| {
+            let own = state.containers.iter().filter(|one| one.pod.as_deref() == pod);
+            own.map(|one| (one.container.clone(), one.cpus)).collect()
+        };
         Self {
-            containers: own.map(|one| (one.container.clone(), one.cpus)).collect(),
+            containers: of(Some(uid)),
+            by_id: of(None),
             pod: state.pods.iter().find(|one| one.pod == uid).map(|one| one.cpus),
         }
     }
