@@ -213,12 +213,7 @@ pub fn audit(machine: &Machine, rules: Rules<'_>, pod: &RunningPod) -> Option<Po
     Some(PodAudit { uid: pod.uid.clone(), qos: pod.qos, verdict, containers, advice })
 }
 
-fn container(
-    machine: &Machine,
-    rules: Rules<'_>,
-    pod: &RunningPod,
-    name: &str,
-) -> ContainerAudit {
+fn container(machine: &Machine, rules: Rules<'_>, pod: &RunningPod, name: &str) -> ContainerAudit {
     let devices: Vec<&Held> = pod.devices.iter().filter(|held| held.container == name).collect();
     let found = holders(machine, rules, pod, name, &devices);
     let mut audits: Vec<ContainerAudit> =
@@ -296,7 +291,12 @@ fn verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
         }
         // Whatever it may use, none of it is near.
         if !home.is_empty() && !home.iter().any(|node| cpu_numa.contains(node)) {
-            let what = format!("{} is on NUMA node {}, its CPUs on {}", named(held), list(&held.numa), list(cpu_numa));
+            let what = format!(
+                "{} is on NUMA node {}, its CPUs on {}",
+                named(held),
+                list(&held.numa),
+                list(cpu_numa)
+            );
             far.add(machine, &held.numa, cpu_numa, what);
         }
     }
@@ -305,7 +305,8 @@ fn verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
     let (gpu_numa, all_known) = homes_of(devices);
     if !elsewhere.is_empty() && all_known && holder.pinning == Pinning::Own {
         let cpus = holder.container.cpus.unwrap_or(CpuSet::EMPTY);
-        let there = elsewhere.iter().fold(CpuSet::EMPTY, |all, node| all | machine_cpus(machine, *node));
+        let there =
+            elsewhere.iter().fold(CpuSet::EMPTY, |all, node| all | machine_cpus(machine, *node));
         let what = format!(
             "its CPUs {} are on NUMA node {}, its GPUs on {}",
             cpus & there,
@@ -324,9 +325,9 @@ fn verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
     }
     if !elsewhere.is_empty() {
         return match holder.pinning {
-            Pinning::Unknown => Verdict::Unknown {
-                why: "whether its CPUs are its own is not known".to_owned(),
-            },
+            Pinning::Unknown => {
+                Verdict::Unknown { why: "whether its CPUs are its own is not known".to_owned() }
+            }
             _ => Verdict::Floating,
         };
     }
@@ -364,8 +365,11 @@ fn memory_verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> 
     let all = sum(&|_| true);
     let remote = sum(&|node| away(node) && on_cpus(node));
     if all >= MEMORY_BYTES_MIN && remote > all / 100 * REMOTE_PERCENT_MAX {
-        let nodes: Vec<u32> =
-            memory.iter().map(|one| one.node).filter(|node| away(*node) && on_cpus(*node)).collect();
+        let nodes: Vec<u32> = memory
+            .iter()
+            .map(|one| one.node)
+            .filter(|node| away(*node) && on_cpus(*node))
+            .collect();
         let percent = u128::from(remote) * 100 / u128::from(all.max(1));
         let what = format!(
             "{percent} % of its memory is on NUMA node {}, its GPUs are on {}",
@@ -411,9 +415,8 @@ fn home(machine: &Machine, nodes: &[u32], has: impl Fn(u32) -> bool) -> Vec<u32>
             continue;
         }
         let others = machine.numa.iter().map(|other| other.id).filter(|other| has(*other));
-        let distances: Vec<(u32, u32)> = others
-            .filter_map(|other| Some((machine.distance(*node, other)?, other)))
-            .collect();
+        let distances: Vec<(u32, u32)> =
+            others.filter_map(|other| Some((machine.distance(*node, other)?, other))).collect();
         let nearest = distances.iter().map(|(distance, _)| *distance).min();
         found.extend(
             distances.iter().filter(|(far, _)| Some(*far) == nearest).map(|(_, other)| *other),

@@ -222,11 +222,7 @@ impl GpuReading {
     }
 }
 
-pub(crate) fn note(
-    path: &str,
-    what: impl Into<String>,
-    remedy: impl Into<String>,
-) -> Diagnosis {
+pub(crate) fn note(path: &str, what: impl Into<String>, remedy: impl Into<String>) -> Diagnosis {
     Diagnosis { path: path.to_owned(), what: what.into(), remedy: remedy.into() }
 }
 
@@ -235,11 +231,18 @@ fn recorded(directory: &Path) -> GpuReading {
     let size = match std::fs::metadata(&path) {
         Ok(found) if found.is_file() => found.len(),
         Ok(_) => {
-            return GpuReading::nothing("nvml.json is no file, so GPUs are known from PCI only", "record anew");
+            return GpuReading::nothing(
+                "nvml.json is no file, so GPUs are known from PCI only",
+                "record anew",
+            );
         }
         Err(error) => {
-            let what = format!("nvml.json cannot be read ({error}), so GPUs are known from PCI only");
-            return GpuReading::nothing(what, "record on the machine itself with its driver loaded");
+            let what =
+                format!("nvml.json cannot be read ({error}), so GPUs are known from PCI only");
+            return GpuReading::nothing(
+                what,
+                "record on the machine itself with its driver loaded",
+            );
         }
     };
     if size > RECORDED_BYTES_MAX {
@@ -247,7 +250,8 @@ fn recorded(directory: &Path) -> GpuReading {
         return GpuReading::nothing(what, "record anew");
     }
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-    let reading = text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    let reading =
+        text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
     reading.unwrap_or_else(|why| {
         GpuReading::nothing(format!("nvml.json holds no reading ({why})"), "record anew")
     })

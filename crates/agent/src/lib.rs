@@ -6,14 +6,11 @@
 //!
 //! Must not know Kubernetes' API, nor how the scheduler plans.
 
-
 pub mod audit;
 pub mod gpus;
+pub mod record;
 pub mod report;
-
-
-
+pub mod table;
 
 pub use gpus::{GpuReading, GpuSource};
 pub use report::{NodeReport, Reading};
-

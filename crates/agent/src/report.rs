@@ -246,7 +246,8 @@ impl NodeReport {
             .pods
             .iter()
             .map(|pod| {
-                let own = held.iter().filter(|(uid, _)| *uid == pod.uid).map(|(_, one)| one.clone());
+                let own =
+                    held.iter().filter(|(uid, _)| *uid == pod.uid).map(|(_, one)| one.clone());
                 pod_report(root, &reading, pod, own.collect(), &mut diagnoses)
             })
             .collect();
@@ -347,7 +348,8 @@ fn gpu_reports(
             diagnoses.push(Diagnosis {
                 path: format!("/sys/bus/pci/devices/{}", device.address),
                 what: what.to_owned(),
-                remedy: "look at the kernel's log for it (NVRM, XID), and reset it if it hangs".into(),
+                remedy: "look at the kernel's log for it (NVRM, XID), and reset it if it hangs"
+                    .into(),
             });
         }
         reports.push(GpuReport {

@@ -42,11 +42,16 @@ pub(super) fn advice(
     let floats = containers.iter().any(|one| one.exclusive == Some(false));
     if pod.qos != Qos::Guaranteed {
         let why = "only Guaranteed pods are given CPUs and memory of their own";
-        all.push(to("pod", "requests equal to limits, for CPU and memory, in every container", why));
+        all.push(to(
+            "pod",
+            "requests equal to limits, for CPU and memory, in every container",
+            why,
+        ));
     }
     if floats {
         let why = "containers with a fraction of a CPU share the CPUs that are nobody's own";
-        let is_all = pod.qos == Qos::Guaranteed && rules.configuration.is_some_and(Configuration::pins_cpus);
+        let is_all =
+            pod.qos == Qos::Guaranteed && rules.configuration.is_some_and(Configuration::pins_cpus);
         if pod.qos != Qos::Guaranteed || is_all {
             all.push(to("pod", "a whole number of CPUs in the containers with GPUs", why));
         }

@@ -85,9 +85,9 @@ pub(super) fn read() -> GpuReading {
     let mut reading = GpuReading {
         driver: asked.needed("the driver's version", nvml.sys_driver_version()),
         nvml: asked.needed("its own version", nvml.sys_nvml_version()),
-        cuda: asked.known("CUDA's version", nvml.sys_cuda_driver_version()).map(|version| {
-            format!("{}.{}", version / 1000, version % 1000 / 10)
-        }),
+        cuda: asked
+            .known("CUDA's version", nvml.sys_cuda_driver_version())
+            .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10)),
         ..GpuReading::default()
     };
     let count = asked.needed("how many GPUs there are", nvml.device_count()).unwrap_or(0);
@@ -211,8 +211,7 @@ fn profiles(
     gpu_bytes: u64,
     asked: &mut Asked,
 ) -> Vec<Profile> {
-    let board =
-        product.and_then(|product| Board::by_product(product, Some(gpu_bytes >> 20)).ok());
+    let board = product.and_then(|product| Board::by_product(product, Some(gpu_bytes >> 20)).ok());
     let mut profiles: Vec<Profile> = Vec::new();
     for (number, suffix) in (0..).zip(KINDS) {
         // A GPU has some of these kinds; an older driver takes the newest for a wrong argument.
@@ -304,7 +303,8 @@ fn health(device: &Device<'_>, asked: &mut Asked) -> Health {
         }
         _ => None,
     };
-    let (corrected, uncorrected) = (errors(MemoryError::Corrected), errors(MemoryError::Uncorrected));
+    let (corrected, uncorrected) =
+        (errors(MemoryError::Corrected), errors(MemoryError::Uncorrected));
     let mut pages = |cause| asked.known("retired pages", device.retired_pages(cause));
     let single = pages(RetirementCause::MultipleSingleBitEccErrors);
     let double = pages(RetirementCause::DoubleBitEccError);
@@ -327,7 +327,9 @@ fn health(device: &Device<'_>, asked: &mut Asked) -> Health {
         corrected,
         uncorrected,
         retired_pages,
-        remapped_rows: after_corrected.zip(after_others).map(|(one, other)| one.saturating_add(other)),
+        remapped_rows: after_corrected
+            .zip(after_others)
+            .map(|(one, other)| one.saturating_add(other)),
         repair_pending: match (pages_pending, rows_pending) {
             (None, None) => None,
             (one, other) => Some(one == Some(true) || other == Some(true)),

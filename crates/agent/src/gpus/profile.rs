@@ -123,10 +123,8 @@ mod tests {
         profiles.sort_by_key(Profile::order);
         let found: Vec<_> =
             profiles.iter().map(|one| (one.id, one.name.clone(), one.placements())).collect();
-        let printed: Vec<_> = H200
-            .iter()
-            .map(|one| (one.0, one.4.to_owned(), one.5.to_owned()))
-            .collect();
+        let printed: Vec<_> =
+            H200.iter().map(|one| (one.0, one.4.to_owned(), one.5.to_owned())).collect();
         assert_eq!(found, printed);
     }
 

@@ -95,9 +95,8 @@ fn placed(kind: DeviceKind, place: Option<&Device>, device: &HeldDevice) -> Foun
 }
 
 fn on_pci<'a>(reading: &'a Reading, id: &str) -> Option<&'a Device> {
-    let named = |device: &&Device| {
-        device.rdma.iter().chain(&device.interfaces).any(|name| name == id)
-    };
+    let named =
+        |device: &&Device| device.rdma.iter().chain(&device.interfaces).any(|name| name == id);
     reading.pci.at(id).or_else(|| reading.pci.devices.iter().find(named))
 }
 
