@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use berth_hardware::Diagnosis;
 use berth_hardware::pci::Distance;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use nvml::{Xid, Xids};
 pub use profile::{PlacementSource, Profile, name_of_slice};
@@ -120,8 +121,6 @@ pub struct Instance {
     pub profile: Option<String>,
     /// Its memory.
     pub memory_bytes: Option<u64>,
-    /// Where it starts in the GPU's memory, where that is told.
-    pub start: Option<u32>,
 }
 
 /// A process that uses a GPU. Neither its name nor its arguments are asked for.
@@ -152,8 +151,6 @@ pub struct Health {
     pub repair_pending: Option<bool>,
     /// Whether a row could not be replaced.
     pub repair_failed: Option<bool>,
-    /// The last critical XID that was seen while somebody watched.
-    pub xid: Option<u64>,
 }
 
 impl Health {
@@ -250,8 +247,14 @@ fn recorded(directory: &Path) -> GpuReading {
         return GpuReading::nothing(what, "record anew");
     }
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-    let reading =
-        text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    let reading = text.and_then(|text| {
+        let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        // A list of the fields' values would be taken for one.
+        if !value.is_object() {
+            return Err("it is no object".to_owned());
+        }
+        serde_json::from_value(value).map_err(|error| error.to_string())
+    });
     reading.unwrap_or_else(|why| {
         GpuReading::nothing(format!("nvml.json holds no reading ({why})"), "record anew")
     })

@@ -4,8 +4,9 @@
 //! know some only) leaves its answer out in silence; one that is refused or fails leaves a diagnosis. Must
 //! not change anything on a GPU.
 //!
-//! Two answers of the wrapper (0.13) are always empty, and are not believed: possible placements, which
-//! come from the table of boards then, and the kind of device behind an NVLink, which PCI tells.
+//! Two answers of the wrapper (0.13) are always empty, whatever NVML says: possible placements, which
+//! come from the table of boards then, and the kind of device behind an NVLink, which PCI tells. It has no
+//! question for where the slices lie that a GPU is divided into.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -268,7 +269,6 @@ fn instances(device: &Device<'_>, asked: &mut Asked) -> Vec<Instance> {
             uuid: asked.needed("the UUID of a slice", one.uuid()),
             profile: profile.map(|(_, profile)| profile.trim().to_owned()),
             memory_bytes: attributes.map(|one| one.memory_size_mb << 20),
-            start: None,
         });
     }
     instances
@@ -335,7 +335,6 @@ fn health(device: &Device<'_>, asked: &mut Asked) -> Health {
             (one, other) => Some(one == Some(true) || other == Some(true)),
         },
         repair_failed: failed.map(|count| count > 0),
-        xid: None,
     }
 }
 
