@@ -11,6 +11,8 @@ use berth_model::idset::CpuSet;
 mod support;
 use support::{Node, Pod, divide, gpu_uuid, slice_uuid, uid};
 
+type Device = (&'static str, &'static str, String, Option<u32>);
+
 /// Numbers that look random and are the same each time.
 struct Dice(u64);
 
@@ -40,16 +42,15 @@ fn text(nodes: &[u32]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A pod, and what is true of it by the way it was made.
-fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
-    let machine = &node.machine;
-    let gpu_devices: Vec<i32> =
-        machine.devices.iter().filter(|one| one.ids.0 == 0x10de).map(|one| one.numa).collect();
+/// Devices, and the NUMA nodes that they are on.
+fn devices(node: &Node, number: usize, dice: &mut Dice) -> (Vec<Device>, Vec<u32>) {
+    let gpus = node.machine.devices.iter().filter(|one| one.ids.0 == 0x10de);
+    let gpus: Vec<u32> = gpus.map(|one| one.numa as u32).collect();
     let mut devices = Vec::new();
     let mut home: Vec<u32> = Vec::new();
     for _ in 0..=dice.roll(3) {
-        let gpu = dice.roll(gpu_devices.len());
-        let told = (dice.roll(2) == 0).then_some(gpu_devices[gpu] as u32);
+        let gpu = dice.roll(gpus.len());
+        let told = (dice.roll(2) == 0).then_some(gpus[gpu]);
         let (resource, id) = match (node.gpus.gpus[gpu].instances.is_empty(), dice.roll(3)) {
             (true, 0) => ("nvidia.com/gpu", format!("{}::{number}", gpu_uuid(gpu))),
             (true, _) => ("nvidia.com/gpu", gpu_uuid(gpu)),
@@ -59,10 +60,17 @@ fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
             (false, _) => ("nvidia.com/mig-1g.10gb", slice_uuid(gpu, dice.roll(7))),
         };
         devices.push(("server", resource, id, told));
-        home.push(gpu_devices[gpu] as u32);
+        home.push(gpus[gpu]);
     }
     home.sort_unstable();
     home.dedup();
+    (devices, home)
+}
+
+/// A pod, and what is true of it by the way it was made.
+fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
+    let machine = &node.machine;
+    let (devices, home) = devices(node, number, dice);
     let away: Vec<u32> =
         machine.numa_ids.iter().copied().filter(|node| !home.contains(node)).collect();
     let with_memory = |nodes: &[u32]| -> Vec<u32> {
@@ -104,10 +112,7 @@ fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
             } else {
                 // Mostly elsewhere is misaligned, a little of it is page cache.
                 let much = dice.roll(2) == 0;
-                let pages = vec![
-                    (home[0], gib(4)),
-                    (there[0], gib(if much { 4 } else { 1 }) / if much { 1 } else { 2 }),
-                ];
+                let pages = vec![(home[0], gib(8)), (there[0], gib(if much { 8 } else { 1 }))];
                 (near, String::new(), pages, if much { "misaligned" } else { "aligned" })
             }
         }

@@ -41,13 +41,15 @@ pub(crate) fn slice_uuid(gpu: usize, number: usize) -> String {
     format!("MIG-{gpu:08x}-2222-4a2b-8c3d-{number:012x}")
 }
 
+/// Name, CPUs of its own (`""`: those that are nobody's), NUMA nodes of memory (`""`: all), pages by node.
+pub(crate) type Container = (&'static str, String, String, Vec<(u32, u64)>);
+
 /// A pod of a made node, and the device ids it holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) qos: &'static str,
-    /// Name, CPUs of its own (`""`: those that are nobody's), NUMA nodes of memory (`""`: all), pages.
-    pub(crate) containers: Vec<(&'static str, String, String, Vec<(u32, u64)>)>,
+    pub(crate) containers: Vec<Container>,
     /// Container, resource, id, what the plugin told.
     pub(crate) devices: Vec<(&'static str, &'static str, String, Option<u32>)>,
     /// Whether the kubelet's CPUs for it are not what its cgroups have.
