@@ -3,6 +3,7 @@
 //! Owns the subcommands, one file each, and what they share: where output goes and what exit codes
 //! mean. Must not know how anything is done; that is in the crates.
 
+mod agent;
 mod explain;
 mod lint;
 mod manifests;
@@ -49,6 +50,7 @@ enum Command {
     Explain(explain::Explain),
     Queue(queue::Queue),
     Nodes(nodes::Nodes),
+    Agent(agent::Agent),
 }
 
 /// Examples of subcommands, to be shown under the name by which the program is called.
@@ -57,6 +59,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("explain", explain::EXAMPLES),
     ("queue", queue::EXAMPLES),
     ("nodes", nodes::EXAMPLES),
+    ("agent", agent::EXAMPLES),
 ];
 
 fn command() -> clap::Command {
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Manifests(manifests) => manifests.run(),
         Command::Serve(serve) => serve.run(),
         Command::Up(up) => up.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Explain(explain) => return as_kubectl(explain.run()),
         Command::Queue(queue) => return as_kubectl(queue.run()),
         Command::Nodes(nodes) => return as_kubectl(nodes.run()),

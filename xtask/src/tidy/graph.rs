@@ -52,6 +52,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-api", &["berth-model", "berth-tenancy"]),
     ("berth-inside", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
+    ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
+    ("berth-agent", &["berth-model", "berth-hardware"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),
     (
@@ -103,6 +105,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-control",
             "berth-apiserver",
             "berth-local",
+            "berth-hardware",
+            "berth-agent",
         ],
     ),
     (

@@ -1,0 +1,105 @@
+//! Made machines, for tests: the files that a machine of a given shape would have.
+//!
+//! Owns trees of files, and the rules by which Linux lays them out. The shapes are those of real
+//! machines; the files are made, not copied. Must not know how they are read.
+
+mod devices;
+mod hosts;
+mod known;
+mod pods;
+mod silicon;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+pub use devices::MadeDevice;
+pub use hosts::kubelet_on;
+pub use known::{
+    bare_gpu_vm, epyc_7763, epyc_9654, hbm_xeon, no_gpu, with_holes, without_numa_of_devices,
+    xeon_8480_snc2,
+};
+pub use pods::{CgroupVersion, Driver, Layout, MadeContainer, MadePod, MadeProcess, Runtime};
+pub use silicon::{MadeMachine, MadeNode};
+
+/// Something in a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A file with these bytes.
+    File(Vec<u8>),
+    /// A link that says this.
+    Link(String),
+    /// A directory, empty unless something else is in it.
+    Directory,
+}
+
+/// Files, links and directories by path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Tree {
+    /// Puts a file there, in place of what was.
+    pub fn file(&mut self, path: impl Into<String>, text: impl AsRef<[u8]>) -> &mut Self {
+        self.entries.insert(path.into(), Entry::File(text.as_ref().to_vec()));
+        self
+    }
+
+    /// Puts a line there.
+    pub fn line(&mut self, path: impl Into<String>, text: impl std::fmt::Display) -> &mut Self {
+        self.file(path, format!("{text}\n"))
+    }
+
+    /// Puts a link there.
+    pub fn link(&mut self, path: impl Into<String>, target: impl Into<String>) -> &mut Self {
+        self.entries.insert(path.into(), Entry::Link(target.into()));
+        self
+    }
+
+    /// Puts a directory there.
+    pub fn directory(&mut self, path: impl Into<String>) -> &mut Self {
+        self.entries.insert(path.into(), Entry::Directory);
+        self
+    }
+
+    /// Takes away what is there, and all that is below.
+    pub fn remove(&mut self, path: &str) -> &mut Self {
+        let below = format!("{path}/");
+        self.entries.retain(|at, _| at != path && !at.starts_with(&below));
+        self
+    }
+
+    /// What is there.
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    /// All paths, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// Writes all of it into a directory.
+    ///
+    /// # Errors
+    /// When something cannot be written.
+    pub fn write(&self, to: &Path) -> io::Result<()> {
+        let mut made = std::collections::BTreeSet::new();
+        for (path, entry) in &self.entries {
+            let at = to.join(path);
+            if let Some(parent) = at.parent()
+                && made.insert(parent.to_owned())
+            {
+                fs::create_dir_all(parent)?;
+            }
+            match entry {
+                Entry::File(bytes) => fs::write(&at, bytes)?,
+                Entry::Link(target) => std::os::unix::fs::symlink(target, &at)?,
+                Entry::Directory => fs::create_dir_all(&at)?,
+            }
+        }
+        Ok(())
+    }
+}
