@@ -49,6 +49,8 @@ pub(crate) struct Checker {
     changed_ms: BTreeMap<Arc<str>, u64>,
     /// The last change of a node that a leader was told of.
     change_told: BTreeMap<(Caller, Arc<str>), Option<u64>>,
+    /// Pods that ran, and do not any more.
+    ran: BTreeSet<Arc<str>>,
     /// When kubelets refused pods.
     refused_ms: BTreeMap<Arc<str>, u64>,
     /// Since when a pod is announced by whom.
@@ -98,7 +100,7 @@ impl Checker {
 
     /// A leader is told that a pod is gone, perhaps later than of a refusal that it has looked up.
     pub(crate) fn told_of_departure(&mut self, by: Caller, uid: &Arc<str>) {
-        if let Some(node) = self.places.get(uid).cloned() {
+        if let Some(node) = self.places.get(uid).filter(|_| self.ran.contains(uid)).cloned() {
             self.told_of_node(by, &node);
         }
     }
@@ -221,6 +223,7 @@ impl Checker {
         let object = &pod.seen.object;
         if let (Some(node), true) = (&object.node, object.started_at_ms.is_some()) {
             self.node_changed(&node.clone(), now_ms);
+            self.ran.insert(object.uid.clone());
         }
     }
 
