@@ -1,8 +1,8 @@
 //! Asking NVML.
 //!
 //! Owns which questions are asked and what an answer means. A question that a GPU does not know (most
-//! know some only) leaves its answer out in silence; one that is refused or fails leaves a diagnosis. Must
-//! not change anything on a GPU.
+//! know some only) leaves its answer out in silence; one that is refused or fails leaves a diagnosis.
+//! Must not change anything on a GPU.
 //!
 //! Two answers of the wrapper (0.13) are always empty, whatever NVML says: possible placements, which
 //! come from the table of boards then, and the kind of device behind an NVLink, which PCI tells. It has no
