@@ -1,4 +1,4 @@
-//! Asking NVML.
+//! Asking NVML what GPUs there are.
 //!
 //! Owns which questions are asked and what an answer means. A question that a GPU does not know (most
 //! know some only) leaves its answer out in silence; one that is refused or fails leaves a diagnosis.
