@@ -47,7 +47,7 @@ fn a_machine_with_8_gpus_is_told_whole() {
         for part in
             ["misaligned (32)", "NV18", "GPU7", "mlx5_0", "580.159.04", "topology best-effort"]
         {
-            assert!(text.contains(part) || part == "{part} is not in\n{text}");
+            assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
 }
@@ -255,4 +255,29 @@ fn a_report_is_data_that_can_be_read_back() {
     let text = serde_json::to_string(&report).unwrap();
     assert!(text.contains("\"memoryBytes\"") && text.contains("\"is\":\"misaligned\""));
     assert_eq!(serde_json::from_str::<NodeReport>(&text).unwrap(), report);
+}
+
+/// `recorded/h200` was recorded on a machine with one, driver 580.159.04. What nvidia-smi printed there:
+/// `mig -lgip` (id, name, how many, GiB, SMs) and `mig -lgipp` (placements and their size).
+#[test]
+fn a_real_h200_is_told_as_its_driver_tells_it() {
+    let recorded = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/h200");
+    let gpus = GpuReading::read(&GpuSource::Recorded(recorded.clone()));
+    let report = NodeReport::read(&Root::new(recorded), gpus);
+    let text = table::render(&report);
+    let columns = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = text.lines().map(columns).collect();
+    for line in [
+        "1g.18gb 19 7 16.00 GiB 16 {0,1,2,3,4,5,6}:1 NVIDIA H200",
+        "1g.18gb+me 20 1 16.00 GiB 16 {0,1,2,3,4,5,6}:1 NVIDIA H200",
+        "1g.35gb 15 4 32.50 GiB 26 {0,2,4,6}:2 NVIDIA H200",
+        "2g.35gb 14 3 32.50 GiB 32 {0,2,4}:2 NVIDIA H200",
+        "3g.71gb 9 2 69.75 GiB 60 {0,4}:4 NVIDIA H200",
+        "4g.71gb 5 1 69.75 GiB 64 {0}:4 NVIDIA H200",
+        "7g.141gb 0 1 140.00 GiB 132 {0}:8 NVIDIA H200",
+    ] {
+        assert!(lines.iter().any(|told| told == line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains("Driver     NVIDIA 580.159.04, CUDA 13.0"), "{text}");
+    assert_eq!(report.gpus.len(), 1);
 }
