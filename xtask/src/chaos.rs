@@ -4,13 +4,15 @@
 //! that arrive, faults, and at the end a verdict. What happened is judged by [`checker`], which reads etcd's own history
 //! and shares no code with the scheduler.
 //!
-//! Clocks: no replica compares another's clock with its own, so what a replica with a wrong clock could do to others
-//! is to write wrong times into the Lease. That is what the fault [`Fault::Clock`] does.
+//! Between the replicas and the API server stand a proxy each, which cuts, holds and delays connections, and one
+//! server for all that tells events of watches twice and late. Their clocks jump with `libfaketime`, where that
+//! is installed: no replica compares another's clock with its own, and this is to show it.
 
 mod checker;
 mod faults;
 mod load;
 mod replicas;
+mod said;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -76,6 +78,11 @@ async fn endure(options: &Options, program: &Path) -> anyhow::Result<bool> {
         load.nodes, load.gpus, load.wanted
     ));
     let mut replicas = Replicas::start(&testbed, program, options.replicas).await?;
+    if !replicas::clocks_can_be_moved() {
+        say(
+            "libfaketime is not installed: clocks of replicas stay right, only the Lease's times jump",
+        );
+    }
     let pace =
         Duration::from_secs_f64(options.kills.max(1) as f64 * 6.0 / options.pods.max(1) as f64);
     let arriving = load.arrive(client.clone(), pace.min(Duration::from_millis(100)));
@@ -94,10 +101,14 @@ async fn endure(options: &Options, program: &Path) -> anyhow::Result<bool> {
         }
     }
     let made = arriving.await??;
-    say(&format!("all pods are there, and nothing fails any more: {counts}"));
+    let repeated = replicas.repeated();
+    say(&format!(
+        "all pods are there, and nothing fails any more: {counts}; {repeated} events told twice"
+    ));
     let settled = settle(&checker, made.left.len(), say).await;
-    let figures = replicas.figures().await;
-    let verdict = checker.judge(&made).await;
+    let mut verdict = checker.judge(&made).await;
+    let (figures, wrong) = replicas.figures(verdict.bindings).await;
+    verdict.add(wrong);
     tell(&verdict, settled, &figures, &replicas);
     Ok(verdict.is_clean() && settled)
 }

@@ -196,8 +196,10 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
-    // RUST_LOG shows what the replicas of a sweep did.
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    // RUST_LOG shows what the replicas of a sweep did; without it only results are shown.
+    let silent = tracing_subscriber::filter::LevelFilter::OFF.into();
+    let filter = tracing_subscriber::EnvFilter::builder().with_default_directive(silent);
+    let filter = filter.from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match run(Arguments::parse().task) {
         Ok(true) => ExitCode::SUCCESS,

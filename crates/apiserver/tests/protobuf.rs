@@ -1,6 +1,6 @@
 //! Bodies that Kubernetes' own Go code has written, and damaged ones.
 //!
-//! `vectors/protobuf.jsonl` was made with `k8s.io/api` 0.36.4: objects of every kind, empty, with
+//! `vectors/protobuf.jsonl` of `berth-protobuf` was made with `k8s.io/api` 0.36.4: objects of every kind, empty, with
 //! all pointers set to nothing, with everything filled, and by chance; each as protobuf and as the
 //! JSON that Go writes after it has read that protobuf back.
 
@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use berth_apiserver::protobuf::{MEDIA_TYPE, to_json};
+use berth_apiserver::protobuf::to_json;
 use berth_apiserver::{ApiServer, Options, Service};
+use berth_protobuf::MEDIA_TYPE;
 use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::{BodyExt as _, Full};
@@ -24,7 +25,7 @@ struct Vector {
 }
 
 fn vectors() -> Vec<Vector> {
-    let lines = include_str!("vectors/protobuf.jsonl").lines();
+    let lines = include_str!("../../protobuf/tests/vectors/protobuf.jsonl").lines();
     let vector = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();
         let protobuf = STANDARD.decode(line["protobuf"].as_str().unwrap()).unwrap();

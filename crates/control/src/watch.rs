@@ -9,6 +9,7 @@ mod guard;
 mod kinds;
 mod lean;
 mod listing;
+mod protobuf;
 
 use std::fmt::Debug;
 use std::sync::Arc;

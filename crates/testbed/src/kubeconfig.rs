@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
-/// A kubeconfig for somebody with a token. Without an authority the API is served in the clear.
+/// A kubeconfig for somebody with a token, or nobody if it is empty. Without an authority the API is served in the clear.
 pub(crate) fn kubeconfig(address: SocketAddr, authority: Option<&Path>, token: &str) -> Value {
     let cluster = match authority {
         Some(authority) => {
@@ -17,11 +17,12 @@ pub(crate) fn kubeconfig(address: SocketAddr, authority: Option<&Path>, token: &
         }
         None => json!({ "server": format!("http://{address}") }),
     };
+    let user = if token.is_empty() { json!({}) } else { json!({ "token": token }) };
     json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{ "name": "testbed", "cluster": cluster }],
-        "users": [{ "name": "user", "user": { "token": token } }],
+        "users": [{ "name": "user", "user": user }],
         "contexts": [{ "name": "testbed", "context": { "cluster": "testbed", "user": "user" } }],
         "current-context": "testbed",
     })

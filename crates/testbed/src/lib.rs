@@ -10,6 +10,7 @@ mod kubeconfig;
 mod process;
 mod proxy;
 mod real;
+mod repeater;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ pub use self::history::{AS_JSON, Change};
 pub use self::process::Process;
 pub use self::proxy::Proxy;
 pub use self::real::{Assets, Real, real_assets};
+pub use self::repeater::Repeater;
 
 /// Which API a testbed has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,16 +211,35 @@ impl Testbed {
         self.client_with(&self.token_of(namespace, account).await?).await
     }
 
+    /// A server before the API that repeats what watches tell.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub async fn repeater(&self) -> anyhow::Result<Repeater> {
+        Repeater::start(self.client_with("").await?).await
+    }
+
     /// A file for clients that are processes: who has this token, directly or through a proxy.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn kubeconfig(&self, token: &str, through: Option<&Proxy>) -> anyhow::Result<PathBuf> {
         let address = through.map_or_else(|| self.address(), Proxy::address);
-        let config = kubeconfig::kubeconfig(address, self.authority(), token);
+        self.write(&kubeconfig::kubeconfig(address, self.authority(), token))
+    }
+
+    /// The same for an address at which a [`Repeater`] is heard.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn in_the_clear(&self, token: &str, address: SocketAddr) -> anyhow::Result<PathBuf> {
+        self.write(&kubeconfig::kubeconfig(address, None, token))
+    }
+
+    fn write(&self, kubeconfig: &Value) -> anyhow::Result<PathBuf> {
         let number = self.kubeconfigs.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.path().join(format!("kubeconfig-{number}"));
-        std::fs::write(&path, config.to_string())
+        std::fs::write(&path, kubeconfig.to_string())
             .with_context(|| format!("{} cannot be written", path.display()))?;
         Ok(path)
     }

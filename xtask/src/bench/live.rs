@@ -1,5 +1,5 @@
 //! Schedulers against the same kind of API server, one after the other: ours, kube-scheduler, and, as the
-//! limit, a client that only posts bindings. Each begins with a server that has just started: what a server
+//! limit, a client that only posts the bindings that ours has posted. Each begins with a server that has just started: what a server
 //! remembers of rows before makes it slower by chance, whenever it collects its garbage.
 //!
 //! 1,000 nodes of 8 GPUs on two sockets under `single-numa-node`; 4,000 pods of 1, 1, 1, 1, 2, 2 and 4 GPUs
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use berth_control::placement::PLACEMENT;
 use berth_testbed::{Testbed, Which, real_assets};
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -27,7 +28,7 @@ use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
-use kube::{Client, Config};
+use kube::{Client, Config, ResourceExt as _};
 use serde_json::json;
 
 use self::process::{Process, Usage};
@@ -130,9 +131,18 @@ impl Row {
     }
 }
 
+/// A pod that was given a node.
+#[derive(Clone)]
+struct Bound {
+    pod: String,
+    node: String,
+    /// What was written on it about its place.
+    placement: Option<String>,
+}
+
 /// What came of a row.
 struct Outcome {
-    bound: Vec<(String, String)>,
+    bound: Vec<Bound>,
     /// From the first binding to the last.
     seconds: f64,
     /// From the start of the process to the first binding.
@@ -276,12 +286,7 @@ async fn lead_once(berth: &Path, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn one(
-    contest: &Contest<'_>,
-    row: Row,
-    spread: bool,
-    decided: &[(String, String)],
-) -> Result<Outcome> {
+async fn one(contest: &Contest<'_>, row: Row, spread: bool, decided: &[Bound]) -> Result<Outcome> {
     let Contest { args, kube_scheduler, berth } = contest;
     let cluster = Cluster::get(args).await?;
     let Cluster { client, kubeconfig, servers, .. } = &cluster;
@@ -336,8 +341,8 @@ async fn one(
 
 /// What was seen of bindings.
 struct Watched {
-    /// Pods and nodes, in the order in which they were bound.
-    bound: Vec<(String, String)>,
+    /// In the order in which they were bound.
+    bound: Vec<Bound>,
     first: Instant,
     last: Instant,
     /// CPU of the API from the first binding on.
@@ -351,22 +356,23 @@ async fn watch_bindings(
     pods: usize,
     servers: &[u32],
 ) -> Result<Watched> {
-    let mut bound: Vec<(String, String)> = Vec::new();
+    let mut bound: Vec<Bound> = Vec::new();
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     let (mut first, mut last) = (Instant::now(), Instant::now());
     let mut before = None;
     while bound.len() < pods {
         let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await else { break };
-        let watcher::Event::Apply(pod) = event? else { continue };
-        let name = pod.metadata.name.unwrap_or_default();
-        let Some(node) = pod.spec.and_then(|spec| spec.node_name) else { continue };
+        let watcher::Event::Apply(mut pod) = event? else { continue };
+        let name = pod.metadata.name.take().unwrap_or_default();
+        let Some(node) = pod.spec.take().and_then(|spec| spec.node_name) else { continue };
         if seen.insert(name.clone(), ()).is_none() {
             last = Instant::now();
             if bound.is_empty() {
                 first = last;
                 before = Usage::of_all(servers);
             }
-            bound.push((name, node));
+            let placement = pod.annotations_mut().remove(PLACEMENT);
+            bound.push(Bound { pod: name, node, placement });
         }
     }
     let server_ms = Usage::of_all(servers).zip(before).map(|(now, then)| now.since(&then).cpu_ms);
@@ -387,12 +393,17 @@ fn bytes(value: &serde_json::Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// A binding of a pod to a node.
-fn binding(pod: &str, node: &str) -> serde_json::Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": { "name": pod, "namespace": work::NAMESPACE },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
-    })
+impl Bound {
+    /// The binding that made it so.
+    fn binding(&self) -> serde_json::Value {
+        let annotations = self.placement.as_ref().map(|text| json!({ PLACEMENT: text }));
+        json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": self.pod, "namespace": work::NAMESPACE, "annotations": annotations,
+            },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": self.node },
+        })
+    }
 }

@@ -62,11 +62,19 @@ pub(crate) struct Verdict {
     broken: Vec<String>,
     broken_count: usize,
     facts: String,
+    /// How often a pod was given a node.
+    pub(crate) bindings: u64,
 }
 
 impl Verdict {
     pub(crate) fn is_clean(&self) -> bool {
         self.broken_count == 0
+    }
+
+    /// More that was found elsewhere.
+    pub(crate) fn add(&mut self, broken: Vec<String>) {
+        self.broken_count += broken.len();
+        self.broken.extend(broken);
     }
 }
 
@@ -252,7 +260,12 @@ impl History {
             made.deleted.len(),
             self.bound,
         );
-        Verdict { broken: self.broken.clone(), broken_count: self.broken_count, facts }
+        Verdict {
+            broken: self.broken.clone(),
+            broken_count: self.broken_count,
+            facts,
+            bindings: self.bindings as u64,
+        }
     }
 }
 

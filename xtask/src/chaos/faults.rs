@@ -37,7 +37,8 @@ pub(crate) enum Fault {
     Etcd,
     /// etcd forgets its past.
     Compact,
-    /// Somebody whose clock is wrong by an hour has written the Lease.
+    /// The clock of every replica jumps, by an hour at most, and by another amount; somebody else whose clock
+    /// is wrong has written the Lease.
     Clock,
 }
 
@@ -64,7 +65,7 @@ impl fmt::Display for Counts {
         write!(
             f,
             "{} kills, {} API server restarts, {} cuts, {} stalls, {} freezes, {} delays, {} etcd pauses, \
-             {} compactions, {} wrong clocks",
+             {} compactions, {} jumps of all clocks",
             self.kills,
             self.api_servers,
             self.cuts,
@@ -159,8 +160,11 @@ pub(crate) async fn inflict(
             counts.compactions += 1;
         }
         Fault::Clock => {
-            let wrong_s = dice.below(7_200) as i64 - 3_600;
-            set_clock(testbed, wrong_s).await;
+            let mut wrong_s = || dice.below(7_200) as i64 - 3_600;
+            for replica in replicas.all() {
+                replica.set_clock(wrong_s())?;
+            }
+            write_times(testbed, wrong_s()).await;
             counts.clocks += 1;
         }
         Fault::Nothing | Fault::Kill | Fault::Stall | Fault::Freeze => {}
@@ -185,7 +189,7 @@ async fn strike_leader(
     pause(dice, 0..2_500).await;
     match fault {
         Fault::Kill => {
-            replicas.kill(number)?;
+            replicas.kill(number).await?;
             counts.kills += 1;
         }
         Fault::Stall => {
@@ -208,7 +212,7 @@ async fn strike_leader(
 }
 
 /// Writes times into the Lease that are wrong by so much.
-async fn set_clock(testbed: &Testbed, by_s: i64) {
+async fn write_times(testbed: &Testbed, by_s: i64) {
     let Ok(client) = testbed.admin().await else { return };
     let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
     let wrong = jiff::Timestamp::now().saturating_add(jiff::SignedDuration::from_secs(by_s));

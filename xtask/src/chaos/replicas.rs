@@ -1,4 +1,4 @@
-//! Replicas of the scheduler, each a process with a connection of its own to the API server.
+//! Replicas of the scheduler, each a process with a connection and a clock of its own.
 //!
 //! Owns their lives, and finding out which of them leads. Must not know why they die.
 
@@ -9,55 +9,76 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_control::install::{self, InstallOptions};
-use berth_testbed::{Process, Proxy, Testbed};
+use berth_testbed::{Process, Proxy, Repeater, Testbed};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::api::Api;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use super::NAMESPACE;
+use super::said::{self, Said};
 
-/// What the end of a run wants to know of each replica.
-const FIGURES: &[&str] = &[
-    "berth_leader ",
-    "berth_leader_transitions_total",
-    "berth_bindings_total",
-    "berth_fenced_pods_total",
-    "berth_watch_relists_total",
-    "berth_watch_errors_total",
-    "berth_watch_skipped_objects_total",
-];
+/// A library that shows processes another time than it is (Debian's `libfaketime`).
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 /// One of them.
 pub(crate) struct Replica {
     pub(crate) process: Process,
     pub(crate) proxy: Proxy,
+    life: Life,
+}
+
+/// What outlives its process.
+struct Life {
+    number: usize,
     kubeconfig: PathBuf,
     port: u16,
     log: PathBuf,
+    /// Says by how much its clock is wrong.
+    clock: PathBuf,
 }
 
 /// All of them.
 pub(crate) struct Replicas {
     all: Vec<Replica>,
+    repeater: Repeater,
+    /// Bindings that were counted by processes that are no more.
+    counted: u64,
     program: PathBuf,
     leases: Api<Lease>,
 }
 
-fn start_process(
-    program: &Path,
-    number: usize,
-    (kubeconfig, port, log): (&Path, u16, &Path),
-) -> anyhow::Result<Process> {
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--kubeconfig").arg(kubeconfig);
-    command.args(["--identity", &format!("replica-{number}")]);
-    command.args(["--listen", &format!("127.0.0.1:{port}")]);
-    // As short as a slow machine bears: there is a new leader every few seconds.
-    command.args(["--lease-duration-ms", "3000", "--renew-deadline-ms", "2000"]);
-    command.args(["--lease-retry-ms", "250"]);
-    Process::start("berth", &mut command, log)
+impl Life {
+    fn begin(&self, program: &Path) -> anyhow::Result<Process> {
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(["--identity", &format!("replica-{}", self.number)]);
+        command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
+        // As short as a slow machine bears: there is a new leader every few seconds.
+        command.args(["--lease-duration-ms", "3000", "--renew-deadline-ms", "2000"]);
+        command.args(["--lease-retry-ms", "250"]);
+        if clocks_can_be_moved() {
+            command.env("LD_PRELOAD", FAKETIME).env("FAKETIME_TIMESTAMP_FILE", &self.clock);
+            // Only the time of day jumps. A clock that counts from the start of the machine never does.
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_CACHE_DURATION", "1");
+        }
+        Process::start("berth", &mut command, &self.log)
+    }
+}
+
+/// Whether this machine has what moves clocks of processes.
+pub(crate) fn clocks_can_be_moved() -> bool {
+    Path::new(FAKETIME).is_file()
+}
+
+impl Replica {
+    /// Makes its clock wrong by so much.
+    pub(crate) fn set_clock(&self, by_s: i64) -> anyhow::Result<()> {
+        let clock = &self.life.clock;
+        // Renamed into its place: whoever reads it sees all of it.
+        let new = clock.with_extension("new");
+        std::fs::write(&new, format!("{by_s:+}"))?;
+        std::fs::rename(&new, clock).with_context(|| format!("{} is not set", clock.display()))
+    }
 }
 
 impl Replicas {
@@ -70,21 +91,29 @@ impl Replicas {
         // With the rights that are printed for it, and no others.
         testbed.apply(install::access(&InstallOptions::default())).await?;
         let token = testbed.token_of(NAMESPACE, install::NAME).await?;
+        let repeater = testbed.repeater().await?;
         let mut all = Vec::new();
         for number in 0..count {
-            let proxy = Proxy::start(testbed.address()).await?;
-            let kubeconfig = testbed.kubeconfig(&token, Some(&proxy))?;
+            let proxy = Proxy::start(repeater.address()).await?;
+            let kubeconfig = testbed.in_the_clear(&token, proxy.address())?;
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
             let log = testbed.dir().join(format!("replica-{number}.log"));
-            let process = start_process(program, number, (&kubeconfig, port, &log))?;
-            all.push(Replica { process, proxy, kubeconfig, port, log });
+            let clock = testbed.dir().join(format!("replica-{number}.clock"));
+            std::fs::write(&clock, "+0")?;
+            let life = Life { number, kubeconfig, port, log, clock };
+            all.push(Replica { process: life.begin(program)?, proxy, life });
         }
         let leases = Api::namespaced(client, NAMESPACE);
-        Ok(Self { all, program: program.to_owned(), leases })
+        Ok(Self { all, repeater, counted: 0, program: program.to_owned(), leases })
     }
 
     pub(crate) fn all(&self) -> &[Replica] {
         &self.all
+    }
+
+    /// How many events of watches were told twice.
+    pub(crate) fn repeated(&self) -> u64 {
+        self.repeater.repeated()
     }
 
     /// Who holds the Lease now, by its own name.
@@ -108,11 +137,11 @@ impl Replicas {
     }
 
     /// Kills a replica, as a node does that runs out of memory; another process takes its place.
-    pub(crate) fn kill(&mut self, number: usize) -> anyhow::Result<()> {
+    pub(crate) async fn kill(&mut self, number: usize) -> anyhow::Result<()> {
         let replica = self.all.get_mut(number).context("there is no such replica")?;
+        self.counted += Said::by(replica.life.port).await.map_or(0, |said| said.bound());
         replica.process.kill();
-        let with = (&*replica.kubeconfig, replica.port, &*replica.log);
-        replica.process = start_process(&self.program, number, with)?;
+        replica.process = replica.life.begin(&self.program)?;
         Ok(())
     }
 
@@ -126,18 +155,22 @@ impl Replicas {
         .collect()
     }
 
-    /// What the metrics of those that live say.
-    pub(crate) async fn figures(&self) -> String {
-        let mut text = String::new();
+    /// What the metrics of those that live show, and what is wrong with them if so many bindings were made.
+    pub(crate) async fn figures(&self, made: u64) -> (String, Vec<String>) {
+        let (mut text, mut counted, mut leaders) = (String::new(), self.counted, 0);
         for (number, replica) in self.all.iter().enumerate() {
-            let said = metrics(replica.port).await.unwrap_or_else(|error| error.to_string());
             text.push_str(&format!("  replica {number}\n"));
-            let lines = said.lines().filter(|line| {
-                FIGURES.iter().any(|figure| line.starts_with(figure)) && !line.ends_with(" 0")
-            });
-            lines.for_each(|line| text.push_str(&format!("    {line}\n")));
+            match Said::by(replica.life.port).await {
+                Ok(said) => {
+                    counted += said.bound();
+                    leaders += usize::from(said.leads());
+                    said.shown().for_each(|line| text.push_str(&format!("    {line}\n")));
+                }
+                Err(error) => text.push_str(&format!("    {error:#}\n")),
+            }
         }
-        text
+        text.push_str(&format!("  all that ever ran: {counted} bindings counted\n"));
+        (text, said::wrong(counted, leaders, made))
     }
 
     /// The ends of their logs.
@@ -149,15 +182,4 @@ impl Replicas {
 /// `replica-2_0123456789abcdef` is number 2.
 fn number_of(holder: &str) -> Option<usize> {
     holder.strip_prefix("replica-")?.split('_').next()?.parse().ok()
-}
-
-async fn metrics(port: u16) -> anyhow::Result<String> {
-    let asked = async {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        anyhow::Ok(answer)
-    };
-    tokio::time::timeout(Duration::from_secs(5), asked).await?
 }

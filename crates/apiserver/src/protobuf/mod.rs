@@ -6,58 +6,13 @@
 
 mod numbers;
 mod read;
-mod wire;
 
+use berth_protobuf::{Envelope, MAGIC};
 use serde_json::Value;
 
 use self::read::Reader;
-use self::wire::Fields;
 use crate::schema::{self, Node};
 use crate::status::Status;
-
-/// The media type of such a body.
-pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-
-/// How every body starts.
-const MAGIC: &[u8] = b"k8s\0";
-
-/// What a body is outside of its message.
-#[derive(Default)]
-struct Envelope<'a> {
-    api_version: &'a str,
-    kind: &'a str,
-    raw: &'a [u8],
-    encoding: &'a str,
-    content_type: &'a str,
-}
-
-/// Why a message cannot be read, and in which field.
-#[derive(Debug)]
-struct Malformed {
-    /// From the innermost to the outermost.
-    path: Vec<String>,
-    why: String,
-}
-
-impl Malformed {
-    fn new(why: impl Into<String>) -> Self {
-        Self { path: Vec::new(), why: why.into() }
-    }
-
-    fn within(mut self, field: &str) -> Self {
-        self.path.push(field.to_owned());
-        self
-    }
-}
-
-impl std::fmt::Display for Malformed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (at, field) in self.path.iter().rev().enumerate() {
-            write!(f, "{}{field}", if at == 0 { "" } else { "." })?;
-        }
-        write!(f, "{}{}", if self.path.is_empty() { "" } else { ": " }, self.why)
-    }
-}
 
 /// A body as JSON. `expected` is the version and kind of a body that does not name its own.
 ///
@@ -70,7 +25,7 @@ pub fn to_json(body: &[u8], expected: (&str, &str)) -> Result<Value, Status> {
             "the body does not start as protobuf of Kubernetes does, with the bytes 107 56 115 0",
         ));
     };
-    let envelope = open(rest).map_err(|error| {
+    let envelope = Envelope::open(rest).map_err(|error| {
         Status::bad_request(format!("the envelope of the protobuf body cannot be read: {error}"))
     })?;
     let or = |given: &str, otherwise: &str| {
@@ -83,7 +38,7 @@ pub fn to_json(body: &[u8], expected: (&str, &str)) -> Result<Value, Status> {
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
         ))
     };
-    if !envelope.encoding.is_empty() || !matches!(envelope.content_type, "" | MEDIA_TYPE) {
+    if !envelope.is_plain() {
         return Err(malformed("what is in the envelope is not plain protobuf"));
     }
     let Some(node) = node_of(&api_version, &kind) else {
@@ -105,28 +60,4 @@ fn node_of(api_version: &str, kind: &str) -> Option<Node> {
         return Some(schema::named(kind));
     }
     schema::of_built_in(api_version, kind).cloned()
-}
-
-fn open(bytes: &[u8]) -> Result<Envelope<'_>, Malformed> {
-    let mut envelope = Envelope::default();
-    let mut fields = Fields::of(bytes);
-    while let Some((number, wire)) = fields.next()? {
-        match number {
-            1 => {
-                let mut fields = Fields::of(wire.bytes()?);
-                while let Some((number, wire)) = fields.next()? {
-                    match number {
-                        1 => envelope.api_version = wire.text()?,
-                        2 => envelope.kind = wire.text()?,
-                        _ => {}
-                    }
-                }
-            }
-            2 => envelope.raw = wire.bytes()?,
-            3 => envelope.encoding = wire.text()?,
-            4 => envelope.content_type = wire.text()?,
-            _ => {}
-        }
-    }
-    Ok(envelope)
 }

@@ -1,89 +1,23 @@
-//! Which field of a message is which.
+//! The messages of the schema's structures.
 //!
-//! Owns the numbers that Kubernetes 1.36's types give their fields (`numbers.txt`), for the types of
-//! the schema's table. A line is a type's name there and its fields as `number=name`. `2.1=name` is
-//! field 1 of a message in field 2 whose fields JSON shows as those of the whole. A letter after `|`
-//! tells of a value whose message is not like its JSON: see [`Form`].
+//! Owns which message belongs to which structure of the schema's table. Knows no number: those are
+//! [`berth_protobuf::numbers`].
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::LazyLock;
+
+pub(super) use berth_protobuf::numbers::{Field, Form, Message};
 
 use crate::schema;
 
-/// The fields of a message by their numbers.
-#[derive(Debug, Default)]
-pub(super) struct Message {
-    pub(super) fields: BTreeMap<u32, Field>,
-}
-
-#[derive(Debug)]
-pub(super) enum Field {
-    /// A field of the JSON object.
-    Named { name: String, form: Form },
-    /// A message whose fields are those of the JSON object itself.
-    Inline(Message),
-}
-
-/// What a value's message is like, where the schema does not tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// As the schema says; JSON as bytes in field 1 where it says nothing.
-    Plain,
-    /// `a`: a schema in field 1, or schemas in field 2.
-    SchemaOrSchemas,
-    /// `b`: true or false in field 1, or a schema in field 2.
-    SchemaOrBool,
-    /// `s`: a schema in field 1, or texts in field 2.
-    SchemaOrTexts,
-    /// `l`: a list that is a message of its own, with its items in field 1.
-    ListMessage,
-}
-
-static MESSAGES: LazyLock<BTreeMap<usize, Message>> =
-    LazyLock::new(|| read(include_str!("numbers.txt")));
+static BY_PLACE: LazyLock<HashMap<usize, &'static Message>> = LazyLock::new(|| {
+    let all = berth_protobuf::numbers::messages();
+    all.filter_map(|(name, message)| Some((schema::place_of(name)?, message))).collect()
+});
 
 /// The message of a structure of the schema's table.
 pub(super) fn message(structure: usize) -> Option<&'static Message> {
-    MESSAGES.get(&structure)
-}
-
-fn read(text: &str) -> BTreeMap<usize, Message> {
-    let line = |line: &str| {
-        let mut words = line.split(' ');
-        let at = schema::place_of(words.next()?)?;
-        let mut message = Message::default();
-        for word in words {
-            let (numbers, name) = word.split_once('=')?;
-            let numbers: Option<Vec<u32>> = numbers.split('.').map(|n| n.parse().ok()).collect();
-            add(&mut message, &numbers?, name);
-        }
-        Some((at, message))
-    };
-    text.lines().filter_map(line).collect()
-}
-
-fn add(message: &mut Message, numbers: &[u32], name: &str) {
-    match numbers {
-        [] => {}
-        [number] => {
-            let (name, form) = name.split_once('|').unwrap_or((name, ""));
-            let form = match form {
-                "a" => Form::SchemaOrSchemas,
-                "b" => Form::SchemaOrBool,
-                "s" => Form::SchemaOrTexts,
-                "l" => Form::ListMessage,
-                _ => Form::Plain,
-            };
-            message.fields.insert(*number, Field::Named { name: name.to_owned(), form });
-        }
-        [number, rest @ ..] => {
-            let field = message.fields.entry(*number);
-            let field = field.or_insert_with(|| Field::Inline(Message::default()));
-            if let Field::Inline(inner) = field {
-                add(inner, rest, name);
-            }
-        }
-    }
+    BY_PLACE.get(&structure).copied()
 }
 
 #[cfg(test)]

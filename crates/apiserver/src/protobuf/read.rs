@@ -6,12 +6,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_model::quantity::Quantity;
+use berth_protobuf::Malformed;
+use berth_protobuf::wire::{Fields, Wire};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::Malformed;
 use super::numbers::{self, Field, Form, Message};
-use super::wire::{Fields, Wire};
 use crate::schema::{self, Node, Shape, Struct, StructRef};
 
 /// Messages in messages, at most: more than any object needs, and less than a stack can bear.

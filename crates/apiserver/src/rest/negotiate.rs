@@ -15,7 +15,7 @@ pub(crate) fn as_json(place: &Place, mut call: Call) -> Result<Call, Status> {
     if place.subresource != "log" && !takes_json(call.header(header::ACCEPT)) {
         return Err(Status::not_acceptable("application/json"));
     }
-    let is_protobuf = call.content_type() == protobuf::MEDIA_TYPE;
+    let is_protobuf = call.content_type() == berth_protobuf::MEDIA_TYPE;
     if !is_protobuf || call.body.is_empty() || call.method == Method::PATCH {
         return Ok(call);
     }

@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 
-use super::lean;
+use super::{lean, protobuf};
 
 /// An object, or what is wrong with it.
 #[derive(Clone, Debug)]
@@ -50,6 +50,9 @@ struct BareMeta {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
+        if let Some(message) = protobuf::message(text.get()) {
+            return Ok(protobuf::object(&message));
+        }
         let error = match lean::from_str(text.get()) {
             Ok(object) => return Ok(Self(Ok(object))),
             Err(error) => error,

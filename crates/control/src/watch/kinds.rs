@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 
 use super::SchedulerNames;
 use super::guard::Guarded;
+use super::protobuf;
 use super::{Seen, Sink, Telling, Watches, follow, other};
 
 /// What a kubelet's message begins with when it does not let a pod start.
@@ -88,7 +89,10 @@ pub fn follow_all(
         kinds: Vec::new(),
     };
     let names = names.clone();
-    all.add::<core::Pod>(
+    // No other kind changes as often.
+    let in_protobuf = protobuf::client(client);
+    all.add_with::<core::Pod>(
+        in_protobuf,
         "Pod",
         move |pod| Ok(Some(Seen::News(News::Pod(Box::new(seen_pod(&pod, &names)?))))),
         |meta| Seen::News(News::PodGone(text(meta.uid.as_ref()))),
@@ -133,7 +137,25 @@ impl Following {
             + Sync
             + 'static,
     {
-        let api: Api<Guarded<K>> = Api::all(self.client.clone());
+        self.add_with(self.client.clone(), kind, here, gone);
+    }
+
+    fn add_with<K>(
+        &mut self,
+        client: Client,
+        kind: &'static str,
+        here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
+        gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
+    ) where
+        K: Resource<DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
+    {
+        let api: Api<Guarded<K>> = Api::all(client);
         let telling = Telling { kind, here: Box::new(here), gone: Box::new(gone) };
         self.kinds.push(kind);
         self.watches.spawn(follow(api, telling, self.sink.clone(), self.metrics.clone()));

@@ -14,7 +14,7 @@ use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{binding, bytes};
+use super::{Bound, bytes};
 
 pub(super) const NAMESPACE: &str = "default";
 
@@ -147,15 +147,15 @@ fn pod(number: usize, gpus: u32, scheduler: &str, spread: bool) -> Value {
 }
 
 /// Posts bindings that somebody else has decided.
-pub(super) async fn post_all(client: Client, decided: Vec<(String, String)>) -> Result<()> {
-    let all = decided.into_iter().map(|(pod, node)| {
-        (format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/binding"), binding(&pod, &node))
+pub(super) async fn post_all(client: Client, decided: Vec<Bound>) -> Result<()> {
+    let all = decided.into_iter().map(|bound| {
+        (format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", bound.pod), bound.binding())
     });
     post_each(&client, all).await
 }
 
 /// How many of the pods their kubelets would have turned down.
-pub(super) async fn rejected(client: &Client, bound: &[(String, String)]) -> Result<usize> {
+pub(super) async fn rejected(client: &Client, bound: &[Bound]) -> Result<usize> {
     let nodes: Api<core::Node> = Api::all(client.clone());
     let pods: Api<core::Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let mut kubelets = BTreeMap::new();
@@ -171,8 +171,8 @@ pub(super) async fn rejected(client: &Client, bound: &[(String, String)]) -> Res
         by_name.insert(pod.metadata.name.clone().unwrap_or_default(), pod.lower()?);
     }
     let mut rejected = 0;
-    for (name, node) in bound {
-        let (Some(kubelet), Some(pod)) = (kubelets.get_mut(node), by_name.get(name)) else {
+    for Bound { pod, node, .. } in bound {
+        let (Some(kubelet), Some(pod)) = (kubelets.get_mut(node), by_name.get(pod)) else {
             continue;
         };
         let demand = PodDemand::new(&pod.spec.pod, kubelet.config().version)?;

@@ -2,50 +2,71 @@
 //!
 //! Knows no message and no type. Lengths are checked before anything is taken, and nothing is copied.
 
-use super::Malformed;
+use crate::Malformed;
 
 /// What stands in a field, as far as the wire tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wire<'a> {
+pub enum Wire<'a> {
+    /// An integer.
     Varint(u64),
+    /// Eight bytes.
     Fixed64([u8; 8]),
+    /// Bytes with a length: text, or a message.
     Bytes(&'a [u8]),
     /// Something that no type here uses: four bytes, or a group.
     Other,
 }
 
 impl<'a> Wire<'a> {
-    pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
+    /// The bytes.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
             _ => Err(Malformed::new("it is not written as bytes with a length")),
         }
     }
 
-    pub(super) fn varint(self) -> Result<u64, Malformed> {
+    /// The integer.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn varint(self) -> Result<u64, Malformed> {
         match self {
             Self::Varint(number) => Ok(number),
             _ => Err(Malformed::new("it is not written as an integer")),
         }
     }
 
-    pub(super) fn text(self) -> Result<&'a str, Malformed> {
+    /// The bytes as text.
+    ///
+    /// # Errors
+    /// When it is something else, or not UTF-8.
+    pub fn text(self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::new("it is not UTF-8"))
     }
 }
 
 /// The fields of a message, one after the other.
-pub(super) struct Fields<'a> {
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(message: &'a [u8]) -> Self {
+    /// Those of a message.
+    pub fn of(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
     /// The next field and its number; none at the end of the message.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, Malformed> {
+    ///
+    /// # Errors
+    /// When the message is damaged.
+    #[expect(clippy::should_implement_trait, reason = "it can fail, and then there is no next one")]
+    pub fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -62,7 +83,10 @@ impl<'a> Fields<'a> {
     }
 
     /// A number without a field, as in packed lists; none at the end.
-    pub(super) fn next_packed(&mut self) -> Result<Option<u64>, Malformed> {
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn next_packed(&mut self) -> Result<Option<u64>, Malformed> {
         if self.rest.is_empty() { Ok(None) } else { self.varint().map(Some) }
     }
 

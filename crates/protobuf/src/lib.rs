@@ -1,0 +1,52 @@
+//! Kubernetes' objects in protobuf, as its own clients read and write them.
+//!
+//! Owns the wire format, the envelope around an object, the numbers of the fields of Kubernetes 1.36's
+//! types, and reading a message into a type that knows how to be read from JSON. Must not know any request,
+//! and what anything is for.
+
+mod envelope;
+pub mod numbers;
+mod object;
+pub mod wire;
+
+pub use self::envelope::{Envelope, MAGIC, MEDIA_TYPE, WatchEvent};
+pub use self::object::from_message;
+
+/// Why a message cannot be read, and in which field.
+#[derive(Debug)]
+pub struct Malformed {
+    /// From the innermost to the outermost.
+    path: Vec<String>,
+    why: String,
+}
+
+impl Malformed {
+    /// Why.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self { path: Vec::new(), why: why.into() }
+    }
+
+    /// The same, said of the message in which the field is.
+    #[must_use]
+    pub fn within(mut self, field: &str) -> Self {
+        self.path.push(field.to_owned());
+        self
+    }
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, field) in self.path.iter().rev().enumerate() {
+            write!(f, "{}{field}", if at == 0 { "" } else { "." })?;
+        }
+        write!(f, "{}{}", if self.path.is_empty() { "" } else { ": " }, self.why)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl serde::de::Error for Malformed {
+    fn custom<T: std::fmt::Display>(why: T) -> Self {
+        Self::new(why.to_string())
+    }
+}
