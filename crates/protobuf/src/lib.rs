@@ -1,16 +1,18 @@
 //! Kubernetes' objects in protobuf, as its own clients read and write them.
 //!
 //! Owns the wire format, the envelope around an object, the numbers of the fields of Kubernetes 1.36's
-//! types, and reading a message into a type that knows how to be read from JSON. Must not know any request,
+//! types, reading a message into a type that knows how to be read from JSON, and writing one. Must not know any request,
 //! and what anything is for.
 
 mod envelope;
 pub mod numbers;
 mod object;
 pub mod wire;
+mod write;
 
 pub use self::envelope::{Envelope, MAGIC, MEDIA_TYPE, WatchEvent};
 pub use self::object::from_message;
+pub use self::write::Written;
 
 /// Why a message cannot be read, and in which field.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 //!
 //! Owns paths, bodies and content types. Must not know what becomes of them.
 
+use berth_protobuf::Written;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -24,7 +25,16 @@ const NOTE_MAX_BYTES: usize = 1_024;
 const NAME_MAX_BYTES: usize = 230;
 
 fn request(method: http::Method, path: String, kind: &str, body: &Value) -> http::Request<Vec<u8>> {
-    let mut request = http::Request::new(body.to_string().into_bytes());
+    request_of(method, path, kind, body.to_string().into_bytes())
+}
+
+fn request_of(
+    method: http::Method,
+    path: String,
+    kind: &str,
+    body: Vec<u8>,
+) -> http::Request<Vec<u8>> {
+    let mut request = http::Request::new(body);
     *request.method_mut() = method;
     if let Ok(uri) = path.parse() {
         *request.uri_mut() = uri;
@@ -46,22 +56,18 @@ pub(super) fn binding(
 ) -> Option<http::Request<Vec<u8>>> {
     // Without a version the API would bind whatever has become of the pod.
     let version = Some(order.version).filter(|version| *version > 0)?;
-    let mut body = json!({
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {
-            "name": order.pod.name,
-            "namespace": order.pod.namespace,
-            "uid": order.pod.uid,
-            "resourceVersion": version.to_string(),
-        },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": order.binding.node },
-    });
-    if let (Some(text), Some(meta)) = (annotation, body.get_mut("metadata")) {
-        meta["annotations"] = json!({ PLACEMENT: text });
-    }
+    // In protobuf, by the numbers of the fields of Binding, ObjectMeta and ObjectReference: of all requests
+    // this one is sent for every pod, and the API server reads it in a fraction of the time.
+    let meta = Written::new().text(1, &order.pod.name).text(3, &order.pod.namespace);
+    let meta = meta.text(5, &order.pod.uid).text(6, &version.to_string());
+    let meta = match annotation {
+        Some(text) => meta.entry(12, PLACEMENT, text),
+        None => meta,
+    };
+    let target = Written::new().text(1, "Node").text(3, &order.binding.node).text(5, "v1");
+    let body = Written::new().message(1, meta).message(2, target).into_object("v1", "Binding");
     let path = pod_path(&order.pod, "binding");
-    Some(request(http::Method::POST, path, JSON, &body))
+    Some(request_of(http::Method::POST, path, berth_protobuf::MEDIA_TYPE, body))
 }
 
 /// The condition of a pod that is about to be evicted.
@@ -204,4 +210,49 @@ fn recorded(
 
 fn now() -> String {
     format!("{:.0}", Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+    use berth_engine::decision::{Alignment, Binding};
+    use berth_protobuf::{Envelope, MAGIC, from_message};
+    use k8s_openapi::api::core::v1 as core;
+
+    use super::*;
+
+    #[test]
+    fn a_binding_says_which_pod_at_which_version_goes_where_and_what_is_written_on_it() {
+        let order = BindOrder {
+            pod: PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() },
+            version: 300,
+            binding: Binding {
+                pod: "u".into(),
+                node: "node-1".into(),
+                gpu_grant: None,
+                devices: None,
+                alignment: Alignment::Unmanaged,
+            },
+            claims: [].into(),
+            volumes: Vec::new(),
+            attempts: 0,
+            is_last_attempt: false,
+            created_at_ms: 0,
+        };
+        let long = format!("{{\"why\":\"{}\"}}", "x".repeat(500));
+        let request = binding(&order, Some(&long)).unwrap();
+        assert_eq!(request.uri(), "/api/v1/namespaces/n/pods/p/binding");
+        let envelope = Envelope::open(request.body().strip_prefix(MAGIC).unwrap()).unwrap();
+        assert_eq!((envelope.api_version, envelope.kind), ("v1", "Binding"));
+        let read: core::Binding = from_message(envelope.raw).unwrap();
+        let expected: core::Binding = serde_json::from_value(json!({
+            "metadata": { "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "300",
+                          "annotations": { PLACEMENT: long } },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": "node-1" },
+        }))
+        .unwrap();
+        assert_eq!(read, expected);
+        assert!(binding(&BindOrder { version: 0, ..order }, None).is_none());
+    }
 }

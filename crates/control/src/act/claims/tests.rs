@@ -144,7 +144,16 @@ impl Server {
 async fn serve(request: Request<Body>, server: Shared) -> Response<Full<bytes::Bytes>> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let body = request.into_body().collect().await.unwrap().to_bytes();
-    let sent = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    // Bindings come in protobuf, and nothing else does.
+    let sent = match body.strip_prefix(berth_protobuf::MAGIC) {
+        Some(object) => {
+            let envelope = berth_protobuf::Envelope::open(object).unwrap();
+            let binding: k8s_openapi::api::core::v1::Binding =
+                berth_protobuf::from_message(envelope.raw).unwrap();
+            serde_json::to_value(binding).unwrap()
+        }
+        None => serde_json::from_slice(&body).unwrap_or(Value::Null),
+    };
     let fault = {
         let mut server = server.lock().unwrap();
         let hit = |fault: &Fault| fault.method == method && path.ends_with(fault.path);
