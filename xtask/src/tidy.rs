@@ -57,7 +57,13 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         let path = member.dir.join("Cargo.toml");
         let manifest = fs::read_to_string(root.join(&path))
             .with_context(|| format!("cannot read {}", path.display()))?;
-        problems.extend(source::lints(&path, &manifest));
+        if graph::UNSAFE.contains(&member.name.as_str()) {
+            let workspace = fs::read_to_string(root.join("Cargo.toml"))
+                .context("cannot read the Cargo.toml of the workspace")?;
+            problems.extend(source::lints_written_out(&path, &manifest, &workspace));
+        } else {
+            problems.extend(source::lints(&path, &manifest));
+        }
     }
     for path in files(&root)? {
         problems.extend(check_file(&root, &path, role(&path, &graph.members))?);

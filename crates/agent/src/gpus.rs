@@ -121,16 +121,24 @@ pub struct Instance {
     pub profile: Option<String>,
     /// Its memory.
     pub memory_bytes: Option<u64>,
+    /// Number of the GPU instance that it is in.
+    pub gpu_instance: Option<u32>,
+    /// Where that starts, in units of memory.
+    pub start: Option<u32>,
+    /// How many units it takes.
+    pub units: Option<u32>,
 }
 
 /// A process that uses a GPU. Neither its name nor its arguments are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct GpuProcess {
     /// Its id, as the driver's host sees it.
     pub pid: u32,
     /// Memory that it uses; not told inside of slices to everybody.
     pub memory_bytes: Option<u64>,
+    /// Number of the GPU instance that it runs on.
+    pub gpu_instance: Option<u32>,
 }
 
 /// How well a GPU is. What it does not know of itself is left out.

@@ -5,9 +5,10 @@
 use std::fmt::Write as _;
 
 use berth_hardware::pci::Distance;
+use berth_text::columns;
 
 use crate::audit::{ContainerAudit, DeviceKind, Verdict};
-use crate::gpus::Gpu;
+use crate::gpus::{Gpu, PlacementSource, Profile};
 use crate::report::{GpuReport, NodeReport, PairReport, PodReport};
 
 /// All of it.
@@ -177,13 +178,25 @@ fn profiles(report: &NodeReport, text: &mut String) {
                     profile.memory_mib % 1024 * 100 / 1024
                 ),
                 profile.multiprocessors.to_string(),
-                if profile.units == 0 { "unknown".to_owned() } else { profile.placements() },
+                placements(profile),
                 gpu.product.clone().unwrap_or_else(unknown),
             ]);
         }
     }
     if rows.len() > 1 {
         section(text, &rows);
+    }
+}
+
+/// Where the driver does not tell, others' words are marked as such.
+fn placements(profile: &Profile) -> String {
+    if profile.units == 0 {
+        return unknown();
+    }
+    match profile.placements {
+        PlacementSource::Driver => profile.placements(),
+        PlacementSource::Table => format!("{} (by table)", profile.placements()),
+        PlacementSource::Unknown => format!("{} (not told by whom)", profile.placements()),
     }
 }
 
@@ -352,26 +365,4 @@ fn heads(names: &[&str]) -> Vec<String> {
 fn section(text: &mut String, rows: &[Vec<String>]) {
     text.push('\n');
     *text += &columns(rows);
-}
-
-/// Rows of cells as columns, two blanks apart.
-fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            let blanks = width.saturating_sub(cell.chars().count()) + 2;
-            line += cell;
-            line += &" ".repeat(blanks);
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
 }

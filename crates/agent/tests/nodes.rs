@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use berth_agent::audit::{DeviceKind, Verdict};
-use berth_agent::gpus::{Gpu, GpuProcess, GpuSource};
+use berth_agent::gpus::{Gpu, GpuProcess, GpuSource, PlacementSource};
 use berth_agent::record::record;
 use berth_agent::{GpuReading, NodeReport, table};
 use berth_hardware::Root;
@@ -158,7 +158,7 @@ fn processes_tell_which_container_holds_a_gpu() {
     node.pods.push(both);
     assert_eq!(word(&node.report(), 1), "unknown", "either may hold it");
     // The second container's process.
-    node.gpus.gpus[0].processes = vec![GpuProcess { pid: 1001, memory_bytes: None }];
+    node.gpus.gpus[0].processes = vec![GpuProcess { pid: 1001, ..GpuProcess::default() }];
     assert_eq!(word(&node.report(), 1), "misaligned");
     node.gpus.gpus[0].processes[0].pid = 1000;
     assert_eq!(word(&node.report(), 1), "aligned");
@@ -265,8 +265,10 @@ fn a_real_h200_is_told_as_its_driver_tells_it() {
     let gpus = GpuReading::read(&GpuSource::Recorded(recorded.clone()));
     let report = NodeReport::read(&Root::new(recorded), gpus);
     let text = table::render(&report);
+    // It was recorded before placements were asked of the driver.
     let columns = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let lines: Vec<String> = text.lines().map(columns).collect();
+    let lines: Vec<String> =
+        text.lines().map(|line| columns(&line.replace("(by table)", ""))).collect();
     for line in [
         "1g.18gb 19 7 16.00 GiB 16 {0,1,2,3,4,5,6}:1 NVIDIA H200",
         "1g.18gb+me 20 1 16.00 GiB 16 {0,1,2,3,4,5,6}:1 NVIDIA H200",
@@ -280,4 +282,18 @@ fn a_real_h200_is_told_as_its_driver_tells_it() {
     }
     assert!(text.contains("Driver     NVIDIA 580.159.04, CUDA 13.0"), "{text}");
     assert_eq!(report.gpus.len(), 1);
+}
+
+#[test]
+fn whose_word_placements_are_is_shown() {
+    let mut node = Node::new(made::epyc_9654(1));
+    divide(&mut node.gpus.gpus[0], 1);
+    let mut shown = |placements: PlacementSource| {
+        node.gpus.gpus[0].profiles[0].placements = placements;
+        let text = table::render(&node.report());
+        let line = text.lines().find(|line| line.contains("{0,1,2,3,4,5,6}:1")).unwrap();
+        line.contains("(by table)")
+    };
+    assert!(shown(PlacementSource::Table));
+    assert!(!shown(PlacementSource::Driver));
 }

@@ -23,6 +23,10 @@ const CPUS: &str = "sys/devices/system/cpu";
 /// Bytes of `/proc/meminfo`, and of `/proc/cpuinfo` as far as it matters.
 const PROC_BYTES_MAX: usize = 64 << 10;
 
+/// Of the machine's memory, so much at least is in NUMA nodes, as a fraction. Kernels keep some for
+/// themselves before they count, the same in both places.
+const MEMORY_TOLD: (u128, u128) = (3, 4);
+
 /// What a machine is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -137,6 +141,7 @@ impl Machine {
             numa.push(NumaNode { cpus, memory_bytes, ..NumaNode::default() });
         }
         nodes::place_cpus(root, cpus, &mut numa, &mut notes);
+        compare_memory(memory_bytes, &numa, &mut notes);
         let cores = cpus::cores(root, cpus, &numa, &mut notes);
         let mut machine = Self {
             processor: processor(root, &mut notes),
@@ -276,6 +281,27 @@ fn all_memory_bytes(root: &Root, notes: &mut Notes) -> u64 {
         notes.add(path, what, "look whether procfs is mounted there");
         0
     })
+}
+
+/// What all NUMA nodes have together is all there is, but for virtual machines to which memory was added
+/// later: some kernels leave that out of the nodes' own files.
+fn compare_memory(memory_bytes: u64, numa: &[NumaNode], notes: &mut Notes) {
+    let of_nodes: u128 = numa.iter().map(|node| u128::from(node.memory_bytes)).sum();
+    // A node whose file could not be read has its own diagnosis.
+    let all_told = of_nodes > 0 && !notes.mention(nodes::NODES, "/meminfo");
+    if !all_told || of_nodes * MEMORY_TOLD.1 >= u128::from(memory_bytes) * MEMORY_TOLD.0 {
+        return;
+    }
+    let gib = |bytes: u128| format!("{}.{} GiB", bytes >> 30, ((bytes % (1 << 30)) * 10) >> 30);
+    let what = format!(
+        "NUMA nodes have {} together, while the machine has {}: what is missing counts to no node, \
+         neither here nor to the kubelet's memory manager",
+        gib(of_nodes),
+        gib(memory_bytes.into())
+    );
+    let remedy = "give the machine all its memory at the start, or a kernel that counts what is added \
+                  later; until then do not use the Static memory policy";
+    notes.add(nodes::NODES, what, remedy);
 }
 
 /// `123 kB` in bytes.

@@ -69,6 +69,12 @@ impl Notes {
         self.add(path, format!("{fault}, so {what}"), fault.remedy());
     }
 
+    /// Whether something is wrong already with a file in a directory, by the end of its name.
+    pub(crate) fn mention(&self, directory: &str, end: &str) -> bool {
+        let in_it = |path: &str| path.get(1..).is_some_and(|path| path.starts_with(directory));
+        self.all.iter().any(|one| in_it(&one.path) && one.path.ends_with(end))
+    }
+
     pub(crate) fn done(mut self) -> Vec<Diagnosis> {
         if self.beyond > 0 {
             let what = format!("{} more files could not be read or believed", self.beyond);

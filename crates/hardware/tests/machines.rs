@@ -100,6 +100,29 @@ fn distances_are_those_of_nvidia_smi() {
 }
 
 #[test]
+fn memory_that_counts_to_no_numa_node_is_told() {
+    let meminfo = "sys/devices/system/node/node0/meminfo";
+    let mut tree = made::bare_gpu_vm().tree();
+    let total = |kib: u64| format!("Node 0 MemTotal: {kib} kB\nNode 0 MemFree: 1 kB\n");
+    tree.file("proc/meminfo", format!("MemTotal: {} kB\nMemFree: 1 kB\n", 125 << 20));
+    // As a virtual machine had it: memory was added after its start.
+    tree.file(meminfo, total(4_613_734));
+    let (machine, _, diagnoses) = read(&tree);
+    assert_eq!(machine.memory_bytes, 125 << 30);
+    let [one] = &diagnoses[..] else { panic!("{diagnoses:?}") };
+    assert_eq!(one.path, "/sys/devices/system/node");
+    assert!(one.what.contains("have 4.3 GiB together, while the machine has 125.0 GiB"), "{one}");
+    assert!(one.remedy.contains("memory"), "{one}");
+    // What the kernel keeps for itself is no reason to complain, nor is one said twice.
+    tree.file(meminfo, total(120 << 20));
+    assert_eq!(read(&tree).2, []);
+    tree.remove(meminfo);
+    let (_, _, diagnoses) = read(&tree);
+    assert_eq!(diagnoses.len(), 1, "{diagnoses:?}");
+    assert!(diagnoses[0].path.ends_with("node0/meminfo"), "{diagnoses:?}");
+}
+
+#[test]
 fn a_divided_xeon_shares_one_cache_per_socket() {
     let (machine, pci) = read_clean(&made::xeon_8480_snc2());
     assert_eq!(machine.numa[1].cpus.to_string(), "28-55,140-167");

@@ -101,10 +101,10 @@ impl Catalogue {
 
 /// Everything about one rule.
 pub fn explain(rule: &Rule, paint: Paint) -> String {
-    let heading = paint.bold(&format!("{} {} ({})", rule.code, rule.name, rule.severity));
+    let heading = paint.heading(&format!("{} {} ({})", rule.code, rule.name, rule.severity));
     let mut text = format!("{heading}\n\n{}\n", wrapped(rule.summary, 0));
     let mut part = |name: &str, body: &str| {
-        let _ = write!(text, "\n{} {}\n", paint.bold(name), wrapped(body, name.len() + 1));
+        let _ = write!(text, "\n{} {}\n", paint.heading(name), wrapped(body, name.len() + 1));
     };
     part("Why:       ", rule.why);
     part("What to do:", rule.remedy);

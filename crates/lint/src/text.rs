@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use berth_contract::Severity;
 use berth_manifest::LoadError;
+pub use berth_text::Paint;
 
 use crate::input::Input;
 use crate::report::{Count, Report, snippet};
@@ -13,39 +14,13 @@ use crate::report::{Count, Report, snippet};
 /// Widest that reasons are printed.
 const WIDTH: usize = 96;
 
-/// Whether text is coloured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    /// By escape sequences.
-    Coloured,
-    /// Not at all.
-    Plain,
-}
-
-impl Paint {
-    fn with(self, code: &str, text: &str) -> String {
-        match self {
-            Self::Coloured => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-            Self::Plain => text.to_owned(),
-        }
-    }
-
-    pub(crate) fn bold(self, text: &str) -> String {
-        self.with("1", text)
-    }
-
-    fn severity(self, severity: Severity) -> String {
-        let code = match severity {
-            Severity::Error => "1;31",
-            Severity::Warning => "1;33",
-            Severity::Info => "1;36",
-        };
-        self.with(code, severity.as_str())
-    }
-
-    fn faint(self, text: &str) -> String {
-        self.with("2", text)
-    }
+fn severity(paint: Paint, severity: Severity) -> String {
+    let code = match severity {
+        Severity::Error => "1;31",
+        Severity::Warning => "1;33",
+        Severity::Info => "1;36",
+    };
+    paint.with(code, severity.as_str())
 }
 
 /// All findings, and how many there are.
@@ -58,14 +33,14 @@ pub fn render(report: &Report, input: &Input, paint: Paint) -> String {
         let _ = writeln!(
             text,
             "{}{} {}",
-            paint.severity(finding.severity),
-            paint.bold(&format!("{heading}:")),
+            severity(paint, finding.severity),
+            paint.heading(&format!("{heading}:")),
             finding.message
         );
         text.push_str(&located.snippet(document));
         let gutter = " ".repeat(located.start.line.to_string().len());
         let mut note = |name: &str, body: &str| {
-            let label = paint.faint(&format!("= {name}:"));
+            let label = paint.with("2", &format!("= {name}:"));
             let hang = gutter.len() + name.len() + 5;
             let _ = writeln!(text, "{gutter} {label} {}", wrapped(body, hang));
         };
@@ -124,7 +99,7 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
 
 /// Input that cannot be read.
 pub fn render_problem(error: &LoadError, paint: Paint) -> String {
-    let heading = paint.severity(Severity::Error);
+    let heading = severity(paint, Severity::Error);
     match error {
         LoadError::File { .. } => format!("{heading}: {error}\n"),
         LoadError::Text(problem) => format!("{heading}: {problem}\n{}", snippet(problem)),
@@ -146,7 +121,7 @@ mod tests {
 
     #[test]
     fn colours_are_only_where_they_are_wanted() {
-        assert_eq!(Paint::Plain.severity(Severity::Error), "error");
-        assert!(Paint::Coloured.severity(Severity::Error).contains("\u{1b}[1;31m"));
+        assert_eq!(severity(Paint::Plain, Severity::Error), "error");
+        assert!(severity(Paint::Coloured, Severity::Error).contains("\u{1b}[1;31m"));
     }
 }

@@ -1,8 +1,10 @@
-//! How things are written for people: columns, prose, numbers, colours.
+//! How things are written for people: prose, numbers, which words are painted.
 //!
-//! Owns the forms that all tables share. Must not find anything out.
+//! Owns the forms that all tables of this crate share. Must not find anything out.
 
 use std::collections::BTreeMap;
+
+pub use berth_text::Paint;
 
 use crate::report::{DeviceName, Given, Lie, Placed, PodRef};
 
@@ -12,49 +14,14 @@ const WIDTH: usize = 100;
 /// So many things are named where many are meant.
 pub(crate) const NAMED_MAX: usize = 3;
 
-/// How a table is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    /// Without colours.
-    Plain,
-    /// With those of terminals.
-    Coloured,
-}
-
-impl Paint {
-    pub(crate) fn with(self, code: &str, text: &str) -> String {
-        match self {
-            Self::Plain => text.to_owned(),
-            Self::Coloured => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-        }
-    }
-
-    pub(crate) fn heading(self, text: &str) -> String {
-        self.with("1", text)
-    }
-}
-
-/// Rows of cells as columns, two blanks apart.
+/// Rows of cells as columns, painted: the first row is their head.
 pub(crate) fn columns(rows: &[Vec<String>], paint: Paint) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for (number, row) in rows.iter().enumerate() {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            let blanks = width.saturating_sub(cell.chars().count()) + 2;
-            line += cell;
-            line += &" ".repeat(blanks);
-        }
-        let line = line.trim_end();
+    let plain = berth_text::columns(rows);
+    let painted = plain.lines().enumerate().map(|(number, line)| {
         let line = if number == 0 { paint.heading(line) } else { coloured(line, paint) };
-        text += &line;
-        text.push('\n');
-    }
-    text
+        format!("{line}\n")
+    });
+    painted.collect()
 }
 
 fn coloured(line: &str, paint: Paint) -> String {

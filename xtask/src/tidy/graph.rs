@@ -24,10 +24,14 @@ pub(crate) const PURE: &[&str] = &[
     "berth-forecast",
 ];
 
+/// Crates that call C, and so may use `unsafe`. They write the workspace's other lints out.
+pub(crate) const UNSAFE: &[&str] = &["berth-nvml"];
+
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// listed need not exist yet; one that exists must be listed.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-model", &[]),
+    ("berth-text", &[]),
     ("berth-packing", &["berth-model"]),
     ("berth-dra", &["berth-model"]),
     ("berth-kubelet", &["berth-model"]),
@@ -53,9 +57,14 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-inside", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
-    ("berth-agent", &["berth-model", "berth-hardware"]),
+    // Apart from the agent: the only crate that may use `unsafe`.
+    ("berth-nvml", &[]),
+    (
+        "berth-agent",
+        &["berth-model", "berth-text", "berth-manifest", "berth-hardware", "berth-nvml"],
+    ),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
-    ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),
+    ("berth-lint", &["berth-text", "berth-api", "berth-manifest", "berth-contract"]),
     (
         "berth-scenario",
         &[
@@ -75,6 +84,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "berth-plan",
         &[
             "berth-model",
+            "berth-text",
             "berth-packing",
             "berth-dra",
             "berth-kubelet",

@@ -241,5 +241,40 @@ pub(crate) fn lints(path: &Path, manifest: &str) -> Option<Problem> {
     })
 }
 
+/// The rule `lints` for a crate that may use `unsafe`: a forbidden lint cannot be allowed again, so it
+/// writes all others of the workspace out, and asks for a reason at each use.
+pub(crate) fn lints_written_out(path: &Path, manifest: &str, workspace: &str) -> Vec<Problem> {
+    let own = tables(manifest, "[lints.");
+    let mut wanted = tables(workspace, "[workspace.lints.");
+    wanted.retain(|(_, line)| !line.starts_with("unsafe_code="));
+    wanted.push(("clippy]".to_owned(), "undocumented_unsafe_blocks=\"deny\"".to_owned()));
+    wanted.push(("rust]".to_owned(), "unsafe_op_in_unsafe_fn=\"deny\"".to_owned()));
+    let missing = wanted.into_iter().filter(|one| !own.contains(one));
+    let message = |(table, line): (String, String)| {
+        Problem::new(
+            path,
+            1,
+            "lints",
+            format!("may use `unsafe`, and lacks `{line}` in [lints.{table}"),
+        )
+    };
+    missing.map(message).collect()
+}
+
+/// Lines of the tables whose heads begin so, without blanks, each with the rest of its head.
+fn tables(manifest: &str, prefix: &str) -> Vec<(String, String)> {
+    let mut head = None;
+    let mut lines = Vec::new();
+    for line in manifest.lines() {
+        let line: String = line.split('#').next().unwrap_or("").split_whitespace().collect();
+        if line.starts_with('[') {
+            head = line.strip_prefix(prefix).map(str::to_owned);
+        } else if let Some(head) = head.as_ref().filter(|_| !line.is_empty()) {
+            lines.push((head.clone(), line));
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests;

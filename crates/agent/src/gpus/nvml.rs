@@ -4,9 +4,9 @@
 //! know some only) leaves its answer out in silence; one that is refused or fails leaves a diagnosis.
 //! Must not change anything on a GPU.
 //!
-//! Two answers of the wrapper (0.13) are always empty, whatever NVML says: possible placements, which
-//! come from the table of boards then, and the kind of device behind an NVLink, which PCI tells. It has no
-//! question for where the slices lie that a GPU is divided into.
+//! The kind of device behind an NVLink is always unknown to the wrapper (0.13), whatever NVML says; PCI
+//! tells it. Where slices may lie, and do, is asked past the wrapper; where the driver does not tell, the
+//! table of boards does.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,6 +15,7 @@ use std::fmt::Display;
 use berth_hardware::Diagnosis;
 use berth_hardware::pci::Distance;
 use berth_model::mig::Board;
+use berth_nvml::{Instances, MigError, gpu_instance_of};
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{
     EccCounter, MemoryError, RetirementCause, TemperatureSensor, TopologyLevel,
@@ -139,6 +140,19 @@ impl Asked {
         }
     }
 
+    /// The same for what is asked past the wrapper.
+    fn placed<T>(&mut self, what: &str, answer: Result<T, MigError>) -> Option<T> {
+        match answer {
+            Err(MigError::Other(error)) => self.known(what, Err(error)),
+            Err(MigError::NotSupported | MigError::NotThere | MigError::NoFunction(_)) => None,
+            Err(error) => {
+                self.refused(what, &error);
+                None
+            }
+            Ok(found) => Some(found),
+        }
+    }
+
     fn refused(&mut self, what: &str, error: &dyn Display) {
         let text = error.to_string();
         let remedy = if text.contains("permission") {
@@ -174,7 +188,7 @@ fn gpu(device: &Device<'_>, index: u32, asked: &mut Asked) -> Gpu {
         None => Vec::new(),
     };
     let instances = match mig {
-        Some(mode) if mode.enabled => instances(device, asked),
+        Some(mode) if mode.enabled => instances(device, &profiles, asked),
         _ => Vec::new(),
     };
     let usage = asked.known("its utilisation", device.utilization_rates());
@@ -233,7 +247,7 @@ fn profiles(
             encoders: info.encoder_count,
             ..Profile::default()
         };
-        let told = asked.known("MIG placements", device.possible_placements(info.id));
+        let told = asked.placed("MIG placements", Instances::of(device).placements(info.id));
         let told = told.unwrap_or_default();
         if let Some(first) = told.first() {
             profile.units = first.size;
@@ -254,7 +268,14 @@ fn profiles(
     profiles
 }
 
-fn instances(device: &Device<'_>, asked: &mut Asked) -> Vec<Instance> {
+/// What CUDA sees, and where the GPU instances lie that it is in.
+fn instances(device: &Device<'_>, profiles: &[Profile], asked: &mut Asked) -> Vec<Instance> {
+    let mut places = BTreeMap::new();
+    for profile in profiles {
+        let found = Instances::of(device).gpu_instances(profile.id);
+        let found = asked.placed("where its slices lie", found).unwrap_or_default();
+        places.extend(found.into_iter().map(|one| (one.id, one.placement)));
+    }
     let count = asked.known("how many slices it can have", device.mig_device_count()).unwrap_or(0);
     let mut instances = Vec::new();
     for index in 0..count.min(INSTANCES_MAX) {
@@ -264,18 +285,23 @@ fn instances(device: &Device<'_>, asked: &mut Asked) -> Vec<Instance> {
         let name = asked.known("the name of a slice", one.name());
         let profile = name.as_deref().and_then(|name| name.split_once(" MIG "));
         let attributes = asked.known("the size of a slice", one.attributes());
+        let gpu_instance = asked.placed("what a slice is part of", gpu_instance_of(&one));
+        let place = gpu_instance.and_then(|id| places.get(&id));
         instances.push(Instance {
             index,
             uuid: asked.needed("the UUID of a slice", one.uuid()),
             profile: profile.map(|(_, profile)| profile.trim().to_owned()),
             memory_bytes: attributes.map(|one| one.memory_size_mb << 20),
+            gpu_instance,
+            start: place.map(|place| place.start),
+            units: place.map(|place| place.size),
         });
     }
     instances
 }
 
 fn processes(device: &Device<'_>, asked: &mut Asked) -> Vec<GpuProcess> {
-    let mut found: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+    let mut found: BTreeMap<(u32, Option<u32>), Option<u64>> = BTreeMap::new();
     let kinds = [
         device.running_compute_processes(),
         device.mps_running_compute_processes(),
@@ -287,11 +313,13 @@ fn processes(device: &Device<'_>, asked: &mut Asked) -> Vec<GpuProcess> {
                 UsedGpuMemory::Used(bytes) => Some(bytes),
                 UsedGpuMemory::Unavailable => None,
             };
-            let known = found.entry(process.pid).or_default();
+            let known = found.entry((process.pid, process.gpu_instance_id)).or_default();
             *known = (*known).max(memory);
         }
     }
-    found.into_iter().map(|(pid, memory_bytes)| GpuProcess { pid, memory_bytes }).collect()
+    let process =
+        |((pid, gpu_instance), memory_bytes)| GpuProcess { pid, memory_bytes, gpu_instance };
+    found.into_iter().map(process).collect()
 }
 
 fn health(device: &Device<'_>, asked: &mut Asked) -> Health {

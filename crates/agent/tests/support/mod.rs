@@ -198,6 +198,9 @@ pub(crate) fn divide(gpu: &mut Gpu, slices: usize) {
             uuid: Some(slice_uuid(index, number)),
             profile: Some("1g.10gb".to_owned()),
             memory_bytes: Some(9_856 << 20),
+            gpu_instance: Some(7 + number as u32),
+            start: Some(number as u32),
+            units: Some(1),
         })
         .collect();
 }

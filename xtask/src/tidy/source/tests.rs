@@ -133,3 +133,16 @@ fn members_take_the_lints_of_the_workspace() {
     assert!(check("[lints.rust]\nunsafe_code = \"forbid\"\n[package]\nworkspace = true\n"));
     assert!(check("[lints]\n# workspace = true\n"));
 }
+
+#[test]
+fn a_crate_with_unsafe_code_writes_the_other_lints_out() {
+    let workspace = "[workspace.lints.rust]\nunsafe_code = \"forbid\"\nmissing_docs = \"warn\"\n\n\
+                     [profile.dev]\ndebug = false\n";
+    let missing = |manifest: &str| lints_written_out(Path::new("a"), manifest, workspace).len();
+    let whole = "[lints.rust]\nmissing_docs = \"warn\" # too\nunsafe_op_in_unsafe_fn = \"deny\"\n\
+                 [lints.clippy]\nundocumented_unsafe_blocks = \"deny\"\n";
+    assert_eq!(missing(whole), 0);
+    assert_eq!(missing(&whole.replace("missing_docs", "other")), 1);
+    assert_eq!(missing(&whole.replace("missing_docs = \"warn\"", "missing_docs = \"allow\"")), 1);
+    assert_eq!(missing("[lints]\nworkspace = true\n"), 3);
+}
