@@ -1,0 +1,3 @@
+//! Devices and the kubelet.
+
+pub mod proto;
