@@ -3,10 +3,10 @@
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for (directory, fake) in [("proto/deviceplugin", true), ("proto/podresources", true)] {
+    for directory in ["proto/deviceplugin", "proto/podresources"] {
         println!("cargo:rerun-if-changed={directory}/api.proto");
         let compiled = protox::compile(["api.proto"], [directory])?;
-        tonic_prost_build::configure().build_server(fake).compile_fds(compiled)?;
+        tonic_prost_build::configure().compile_fds(compiled)?;
     }
     Ok(())
 }

@@ -30,6 +30,8 @@ pub struct Gpu {
     /// How far each GPU is from it, in the order of the inventory: 0 for itself, and less is nearer. Empty
     /// where nothing is known; then NUMA nodes decide.
     pub distances: Vec<u32>,
+    /// Its device files, such as `/dev/nvidia0`.
+    pub device_files: Vec<String>,
 }
 
 /// The part of a GPU's threads that a share may use at a time, in per cent. There is no way to say "all of
@@ -104,8 +106,8 @@ pub enum Kind {
         profile: String,
         /// The first memory slice of it.
         start: u8,
-        /// Ids of its GPU instance and of its compute instance: under these its device files are found.
-        instances: (u32, u32),
+        /// Device files that give access to it, beside those of its GPU: `/dev/nvidia-caps/nvidia-cap12`.
+        device_files: Vec<String>,
     },
 }
 

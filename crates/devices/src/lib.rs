@@ -6,12 +6,24 @@
 //!
 //! Must not know drivers (NVML), Kubernetes' API, nor how the scheduler chooses.
 
+pub mod answer;
+pub mod cdi;
 pub mod decision;
 pub mod device;
+#[cfg(feature = "fake")]
+#[doc(hidden)]
+pub mod fake;
+mod file;
 pub mod ledger;
+pub mod plugin;
+pub mod podresources;
 mod prefer;
 pub mod proto;
+mod socket;
 
+pub use answer::Answers;
 pub use decision::Decision;
 pub use device::{Device, Gpu, GpuIndex, Inventory, InventoryError, Kind, Sharing, ThreadCap};
 pub use ledger::{Evidence, Ledger, Refusal};
+pub use plugin::{PluginConfig, Plugins, Witness};
+pub use podresources::PodResourcesClient;

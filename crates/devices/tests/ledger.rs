@@ -28,6 +28,7 @@ fn gpus() -> Vec<Gpu> {
         numa: vec![u32::from(index / 4)],
         memory_bytes: 141 * GIB,
         distances: (0..8).map(|other| distance(index, other)).collect(),
+        device_files: Vec::new(),
     };
     (0..8).map(gpu).collect()
 }
@@ -48,7 +49,7 @@ fn slice(index: u16, nth: u8) -> Device {
         uuid: format!("MIG-{index}-{nth}"),
         profile: "1g.18gb".to_owned(),
         start: nth,
-        instances: (u32::from(nth) + 7, 0),
+        device_files: Vec::new(),
     };
     let (id, resource) = (format!("MIG-{index}-{nth}"), SLICE.to_owned());
     Device { id, resource, gpu: GpuIndex(index), kind, sharing: Sharing::Exclusive }

@@ -1,0 +1,208 @@
+//! Where all plugins of a machine ask: the ledger, and the evidence it is kept from.
+//!
+//! Owns the order of things: evidence is gathered, entered and acted on by one at a time, and what was given
+//! is written down before the kubelet is told. Must not know sockets of plugins.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use berth_hardware::kubelet::DeviceState;
+use berth_hardware::{KubeletFiles, KubeletPlaces, Root};
+use tokio::sync::{Mutex, MutexGuard, watch};
+use tracing::warn;
+
+use super::{PluginConfig, Witness};
+use crate::decision::Decision;
+use crate::device::{Device, Inventory};
+use crate::file::write_whole;
+use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
+use crate::podresources::{PodResourcesClient, devices};
+use crate::proto::deviceplugin::ContainerAllocateResponse;
+
+pub(super) struct Desk {
+    pub(super) config: PluginConfig,
+    root: Root,
+    places: KubeletPlaces,
+    podresources: PodResourcesClient,
+    witness: Box<dyn Witness>,
+    books: Mutex<Books>,
+    changed: watch::Sender<u64>,
+}
+
+struct Books {
+    ledger: Ledger,
+    /// What is on the disk.
+    written: Journal,
+}
+
+impl Desk {
+    pub(super) async fn open(
+        config: PluginConfig,
+        inventory: Inventory,
+        witness: Box<dyn Witness>,
+    ) -> Self {
+        let journal = read_journal(&config.journal);
+        let ledger = Ledger::new(inventory, journal.clone());
+        let desk = Self {
+            root: Root::new(&config.kubelet_directory),
+            places: KubeletPlaces {
+                configuration: None,
+                directory: None,
+                own: ".".to_owned(),
+                flags: serde_json::Value::Null,
+            },
+            podresources: PodResourcesClient::new(
+                config.kubelet_directory.join("pod-resources/kubelet.sock"),
+            ),
+            config,
+            witness,
+            books: Mutex::new(Books { ledger, written: journal }),
+            changed: watch::channel(0).0,
+        };
+        desk.look().await;
+        desk
+    }
+
+    /// Told when a listing may have changed.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(super) async fn resources(&self) -> BTreeSet<String> {
+        let books = self.books.lock().await;
+        books.ledger.inventory().resources().into_iter().map(str::to_owned).collect()
+    }
+
+    pub(super) async fn listing(&self, resource: &str) -> Vec<Listed> {
+        self.books.lock().await.ledger.listing(resource)
+    }
+
+    pub(super) async fn look(&self) {
+        let mut books = self.books.lock().await;
+        self.observe(&mut books, false).await;
+        self.keep(&mut books);
+    }
+
+    pub(super) async fn replace(&self, inventory: Inventory) {
+        let mut books = self.books.lock().await;
+        books.ledger.replace(inventory);
+        self.observe(&mut books, false).await;
+        self.keep(&mut books);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    pub(super) async fn decide(&self, decisions: Vec<Decision>) {
+        self.books.lock().await.ledger.decide(decisions);
+    }
+
+    pub(super) async fn report_health(&self, uuid: &str, illness: Option<&str>) {
+        self.books.lock().await.ledger.report_health(uuid, illness, now_ms());
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    pub(super) async fn prefer(
+        &self,
+        resource: &str,
+        available: &[String],
+        must: &[String],
+        size: usize,
+    ) -> Vec<String> {
+        let mut books = self.books.lock().await;
+        self.observe(&mut books, false).await;
+        books.ledger.prefer(resource, available, must, size)
+    }
+
+    /// Hands devices out, a set for each container.
+    pub(super) async fn allocate(
+        &self,
+        resource: &str,
+        containers: &[Vec<String>],
+    ) -> Result<Vec<ContainerAllocateResponse>, Refusal> {
+        let mut books = self.books.lock().await;
+        self.observe(&mut books, false).await;
+        let mut given = books.ledger.allocate(resource, containers, now_ms());
+        if let Err(Refusal::Held { .. }) = given {
+            // Kubelets let entries of finished pods stand: look closer before refusing.
+            self.observe(&mut books, true).await;
+            given = books.ledger.allocate(resource, containers, now_ms());
+        }
+        self.keep(&mut books);
+        given?;
+        let inventory = books.ledger.inventory();
+        let answers = containers.iter().map(|ids| {
+            let found = ids.iter().filter_map(|id| inventory.find(resource, id));
+            let devices: Vec<&Device> = found.map(|at| &inventory.devices()[at]).collect();
+            self.config.answers.answer(inventory, &devices)
+        });
+        Ok(answers.collect())
+    }
+
+    /// Enters what is known now. Podresources is asked where pods are not known otherwise, or `closely`.
+    async fn observe(&self, books: &mut MutexGuard<'_, Books>, closely: bool) {
+        let checkpoint = self.checkpoint();
+        let pods = self.witness.pods();
+        let listed = if closely || pods.is_none() {
+            match self.podresources.list().await {
+                Ok(listed) => listed.map(|pods| devices(&pods)),
+                Err(error) => {
+                    warn!(%error, "what pods hold is known from the kubelet's checkpoint alone");
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        books.ledger.observe(&Evidence {
+            now_ms: now_ms(),
+            checkpoint: checkpoint.as_ref(),
+            listed: listed.as_ref(),
+            pods: pods.as_ref(),
+        });
+    }
+
+    fn checkpoint(&self) -> Option<DeviceState> {
+        let (state, diagnoses) = KubeletFiles::read_devices(&self.root, &self.places);
+        for diagnosis in diagnoses {
+            warn!(%diagnosis, "the kubelet's checkpoint of devices");
+        }
+        state
+    }
+
+    /// Writes down who holds what, if that has changed, and tells plugins.
+    fn keep(&self, books: &mut MutexGuard<'_, Books>) {
+        let journal = books.ledger.journal();
+        if journal == books.written {
+            return;
+        }
+        let text = serde_json::to_string(&journal).unwrap_or_default();
+        match write_whole(&self.config.journal, &text) {
+            Ok(()) => books.written = journal,
+            // The kubelet's checkpoint has it too, so this is no reason not to start pods.
+            Err(error) => warn!(path = %self.config.journal.display(), %error,
+                "cannot write down who holds which device: should the kubelet lose its checkpoint too, what \
+                 is held may be handed out again"),
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+fn read_journal(path: &Path) -> Journal {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Journal::default(),
+        Err(error) => {
+            warn!(path = %path.display(), %error, "who held which device cannot be read");
+            return Journal::default();
+        }
+    };
+    serde_json::from_str(&text).unwrap_or_else(|error| {
+        warn!(path = %path.display(), %error, "who held which device is no JSON of ours");
+        Journal::default()
+    })
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
