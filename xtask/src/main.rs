@@ -196,6 +196,9 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
+    // RUST_LOG shows what the replicas of a sweep did.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match run(Arguments::parse().task) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

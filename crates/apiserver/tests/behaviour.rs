@@ -134,6 +134,21 @@ async fn quiet_watches_get_bookmarks_that_move_on() {
 }
 
 #[tokio::test]
+async fn a_kind_nobody_has_touched_can_be_watched_from_any_list() {
+    let server = server();
+    let (_, listed) = ask(&server, "GET", MAPS, Value::Null).await;
+    let revision = listed["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    // Something else changes between the list and the watch.
+    let secret = json!({"metadata": {"name": "s"}});
+    ask(&server, "POST", "/api/v1/namespaces/default/secrets", secret).await;
+    let mut events =
+        Events::open(&server, &format!("{MAPS}?watch=1&resourceVersion={revision}")).await;
+    ask(&server, "POST", MAPS, map("m", json!({}))).await;
+    let event = events.next().await.unwrap();
+    assert_eq!(event["type"], "ADDED", "{event}");
+}
+
+#[tokio::test]
 async fn a_watch_that_fell_behind_is_told_to_list_again() {
     let server = ApiServer::new(Options { history: 4, ..Options::default() }).unwrap();
     let (_, first) = ask(&server, "POST", MAPS, map("x0", json!({}))).await;

@@ -3,6 +3,7 @@
 //! Owns the subcommands, one file each, and what they share: where output goes and what exit codes
 //! mean. Must not know how anything is done; that is in the crates.
 
+mod agent;
 mod explain;
 mod lint;
 mod manifests;
@@ -19,6 +20,10 @@ mod up;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+/// Objects of the API are many small pieces, which come from one thread and go from another.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// GPU-aware scheduling for Kubernetes.
 #[derive(Parser)]
@@ -45,6 +50,7 @@ enum Command {
     Explain(explain::Explain),
     Queue(queue::Queue),
     Nodes(nodes::Nodes),
+    Agent(agent::Agent),
 }
 
 /// Examples of subcommands, to be shown under the name by which the program is called.
@@ -53,6 +59,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("explain", explain::EXAMPLES),
     ("queue", queue::EXAMPLES),
     ("nodes", nodes::EXAMPLES),
+    ("agent", agent::EXAMPLES),
 ];
 
 fn command() -> clap::Command {
@@ -79,6 +86,7 @@ fn main() -> ExitCode {
         Command::Manifests(manifests) => manifests.run(),
         Command::Serve(serve) => serve.run(),
         Command::Up(up) => up.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Explain(explain) => return as_kubectl(explain.run()),
         Command::Queue(queue) => return as_kubectl(queue.run()),
         Command::Nodes(nodes) => return as_kubectl(nodes.run()),

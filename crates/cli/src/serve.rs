@@ -2,6 +2,7 @@
 //!
 //! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,12 +15,14 @@ use berth_control::http::{self, Health, Openness, Site, api, probes, router};
 use berth_control::kubeconfig::{Access, connect};
 use berth_control::lease;
 use berth_control::metrics::Metrics;
-use berth_control::serve::{Asking, Options, Scheduler};
+use berth_control::serve::{Asked, Asking, Options, Scheduler};
 use berth_control::webhook::{Mode, Settings};
 use berth_manifest::{read, read_file};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
+use tokio::runtime;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use crate::output;
 
@@ -116,10 +119,18 @@ pub(crate) fn log(format: LogFormat, level: &str) {
 
 impl Serve {
     /// Serves until it is told to stop.
+    ///
+    /// Scheduling has a thread of its own, with its own connections: what it does is one chain of small
+    /// steps, and handing each from thread to thread costs more than the step. Whoever asks the ports is
+    /// answered by others, however long a decision takes.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         log(self.log_format, "info");
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve())
+        let ports = runtime::Builder::new_multi_thread().enable_all().build()?;
+        let scheduling = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (open, scheduler) = ports.block_on(self.open_ports())?;
+        scheduling.block_on(scheduler.run(open))?;
+        output::complain("stopped\n");
+        Ok(ExitCode::SUCCESS)
     }
 
     /// The port with TLS, if there is to be one.
@@ -148,7 +159,8 @@ impl Serve {
         }))
     }
 
-    async fn serve(self) -> anyhow::Result<ExitCode> {
+    /// Serves what can be asked; gives what is left to be run.
+    async fn open_ports(self) -> anyhow::Result<(Ports, Scheduling)> {
         let front = self.front()?;
         let access = Access {
             kubeconfig: self.kubeconfig,
@@ -158,28 +170,15 @@ impl Serve {
         };
         let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
-        let (metrics, health) = (Metrics::new(), Health::new(SILENCE_MS_MAX));
-        let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
-        let site = Site {
-            health: health.clone(),
-            metrics: metrics.clone(),
-            view: Arc::new(Asking::new(asking)),
-            access: http::Access::new(client.clone()),
-            health_for: Openness::Everybody,
-            metrics_for: Openness::Everybody,
-        };
+        let (site, questions) = shown(&client);
+        let (metrics, health) = (site.metrics.clone(), site.health.clone());
         let (stop, shutdown) = watch::channel(false);
-        let listener = TcpListener::bind(self.listen).await;
-        let listener =
-            listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
-        // Tokens are secrets: beyond this machine they travel with TLS only.
-        let open = if self.listen.ip().is_loopback() { router(&site) } else { probes(&site) };
-        let shown = axum::serve(listener, open);
-        tokio::spawn(async move { shown.await });
+        open(self.listen, &site).await?;
         let fronting = front.map(|front| {
             let mut shutdown = shutdown.clone();
             let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
-            tokio::spawn(front.run(client.clone(), metrics.clone(), api(&site), stopped))
+            let shown = (metrics.clone(), health.clone());
+            tokio::spawn(front.run(client, shown, api(&site), stopped))
         });
         tokio::spawn(async move {
             told_to_stop().await;
@@ -199,27 +198,70 @@ impl Serve {
             },
             core: core::Settings::default(),
         };
+        let scheduling = Scheduling { access, options, metrics, health, questions, shutdown };
+        Ok((Ports(fronting), scheduling))
+    }
+}
+
+/// What is shown of a scheduler, and the questions to it.
+pub(crate) fn shown(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
+    let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
+    let site = Site {
+        health: Health::new(SILENCE_MS_MAX),
+        metrics: Metrics::new(),
+        view: Arc::new(Asking::new(asking)),
+        access: http::Access::new(client.clone()),
+        health_for: Openness::Everybody,
+        metrics_for: Openness::Everybody,
+    };
+    (site, questions)
+}
+
+/// Shows it at an address. Tokens are secrets: beyond this machine they travel with TLS only.
+pub(crate) async fn open(address: SocketAddr, site: &Site) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("{address} cannot be listened on"))?;
+    let open = if address.ip().is_loopback() { router(site) } else { probes(site) };
+    let serving = axum::serve(listener, open);
+    tokio::spawn(async move { serving.await });
+    Ok(())
+}
+
+/// The port with TLS, if there is one.
+struct Ports(Option<JoinHandle<io::Result<()>>>);
+
+/// What schedules, before it is connected.
+struct Scheduling {
+    access: Access,
+    options: Options,
+    metrics: Metrics,
+    health: Health,
+    questions: mpsc::Receiver<Asked>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl Scheduling {
+    async fn run(self, ports: Ports) -> anyhow::Result<()> {
+        let Self { access, options, metrics, health, questions, shutdown } = self;
+        let client = connect(&access).await?.client;
         let scheduler = Scheduler::new(client, options, (metrics, health), questions, shutdown);
-        match fronting {
-            None => scheduler.run().await?,
-            Some(mut fronting) => {
-                let mut running = Box::pin(scheduler.run());
-                tokio::select! {
-                    ended = &mut running => {
-                        ended?;
-                        // Whoever has asked the webhook gets an answer.
-                        fronting.await??;
-                    }
-                    closed = &mut fronting => {
-                        // An error: without that port nobody can ask the webhook, and a new start is due.
-                        closed??;
-                        running.await?;
-                    }
-                }
+        let Ports(Some(mut fronting)) = ports else {
+            return Ok(scheduler.run().await?);
+        };
+        let mut running = Box::pin(scheduler.run());
+        tokio::select! {
+            ended = &mut running => {
+                ended?;
+                // Whoever has asked the webhook gets an answer.
+                fronting.await??;
+            }
+            closed = &mut fronting => {
+                // An error: without that port nobody can ask the webhook, and a new start is due.
+                closed??;
+                running.await?;
             }
         }
-        output::complain("stopped\n");
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 }
 

@@ -11,29 +11,25 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use berth_apiserver::{ApiServer, Options as ApiOptions};
 use berth_control::core;
-use berth_control::http::{Health, Question, ViewError};
 use berth_control::lease;
-use berth_control::metrics::Metrics;
 use berth_control::serve::{Options, Scheduler};
 use berth_local::nodes::{Registration, register};
 use berth_manifest::{Source, Strictness, load, read_as};
 use berth_scenario::objects::node_objects;
 use clap::Args;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 
 use crate::output;
-use crate::serve::{LogFormat, log, told_to_stop};
+use crate::serve::{LogFormat, log, open, shown, told_to_stop};
 use crate::source;
 
 /// The cluster of the example: six nodes with 48 GPUs.
 const DEFAULT_CLUSTER: &str = include_str!("../../../examples/48-gpus/scenario.yaml");
-
-/// The engine's task is taken for dead after so long without a sign of life.
-const SILENCE_MS_MAX: u64 = 60_000;
 
 /// Run a cluster with virtual GPU nodes in this process, for laptops and tests
 ///
@@ -50,6 +46,9 @@ pub(crate) struct Up {
     /// The port of the API, on this machine only; 0: any that is free
     #[arg(long, value_name = "PORT", default_value_t = 7443)]
     port: u16,
+    /// Where health, metrics and the engine's view are served, as `berth serve` does; nowhere if it is not given
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Where to write the kubeconfig
     #[arg(long, value_name = "FILE", default_value = "berth-up.kubeconfig")]
     kubeconfig: PathBuf,
@@ -111,7 +110,7 @@ impl Up {
             until(stopped.clone()),
         );
         let local = tokio::spawn(local);
-        let scheduler = scheduler(client, stopped.clone())?;
+        let scheduler = self.scheduler(client, stopped.clone()).await?;
         let scheduler = tokio::spawn(scheduler.run());
         output::say(&greeting(address, &self.kubeconfig, nodes.len()))?;
         told_to_stop().await;
@@ -120,6 +119,28 @@ impl Up {
         local.await?;
         served.await??;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Up {
+    /// The scheduler, and what is shown of it.
+    async fn scheduler(
+        &self,
+        client: kube::Client,
+        stopped: watch::Receiver<bool>,
+    ) -> anyhow::Result<Scheduler> {
+        let options = Options {
+            // There is nobody else who would place pods that do not name a scheduler.
+            scheduler_names: Arc::new(["berth".into(), "default-scheduler".into()]),
+            identity: lease::incarnation("berth-up")?.into(),
+            lease: lease::Settings::default(),
+            core: core::Settings::default(),
+        };
+        let (site, questions) = shown(&client);
+        if let Some(address) = self.listen {
+            open(address, &site).await?;
+        }
+        Ok(Scheduler::new(client, options, (site.metrics, site.health), questions, stopped))
     }
 }
 
@@ -163,8 +184,15 @@ fn write_kubeconfig(path: &Path, address: SocketAddr) -> anyhow::Result<()> {
     output::write_file(path, &format!("{kubeconfig:#}\n"))
 }
 
-/// What every cluster with Berth has: our kinds, that of exporters, our namespace.
+/// What every cluster with Berth has: our kinds, that of exporters, our namespace. Whoever led when the
+/// cluster ended has ended with it, and is not waited for.
 async fn prepare(client: &kube::Client) -> anyhow::Result<()> {
+    let settings = lease::Settings::default();
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &settings.namespace);
+    match leases.delete(&settings.name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        other => drop(other?),
+    }
     let resource = ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
         "customresourcedefinitions",
@@ -182,17 +210,4 @@ async fn prepare(client: &kube::Client) -> anyhow::Result<()> {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop).map_err(Into::into),
     }
-}
-
-fn scheduler(client: kube::Client, stopped: watch::Receiver<bool>) -> anyhow::Result<Scheduler> {
-    let options = Options {
-        // There is nobody else who would place pods that do not name a scheduler.
-        scheduler_names: Arc::new(["berth".into(), "default-scheduler".into()]),
-        identity: lease::incarnation("berth-up")?.into(),
-        lease: lease::Settings::default(),
-        core: core::Settings::default(),
-    };
-    let (_, questions) = mpsc::channel::<(Question, oneshot::Sender<Result<Value, ViewError>>)>(1);
-    let shown = (Metrics::new(), Health::new(SILENCE_MS_MAX));
-    Ok(Scheduler::new(client, options, shown, questions, stopped))
 }

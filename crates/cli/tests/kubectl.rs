@@ -6,40 +6,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
-use std::io::{BufRead as _, BufReader};
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// A cluster that ends with the test, however the test ends.
-struct Cluster {
-    process: Child,
-}
-
-impl Cluster {
-    fn start(kubeconfig: &Path) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
-            .args(["up", "--port", "0", "--kubeconfig"])
-            .arg(kubeconfig)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = process.stdout.take().unwrap();
-        let cluster = Self { process };
-        let mut lines = BufReader::new(output).lines();
-        let ready = lines.any(|line| line.unwrap().starts_with("A cluster with"));
-        assert!(ready, "berth up ended before it was ready");
-        cluster
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use cluster::Cluster;
 
 /// The words of kubectl change from version to version.
 const VERSION: &str = "v1.32.";
@@ -57,20 +32,23 @@ fn kubectl() -> Result<PathBuf, String> {
     Err(format!("the transcript is of kubectl {VERSION}x, and here is: {version}"))
 }
 
+/// The same; `None`: there is none, and the test is to be skipped.
+fn kubectl_or_skip() -> Option<PathBuf> {
+    let found = kubectl();
+    if let Err(why) = &found {
+        let required = std::env::var_os("BERTH_KUBECTL").is_some_and(|it| it == "required");
+        assert!(!required, "{why}");
+        eprintln!("skipped: {why}");
+    }
+    found.ok()
+}
+
 #[test]
 fn kubectl_works_as_with_any_cluster() {
-    let kubectl = match kubectl() {
-        Ok(kubectl) => kubectl,
-        Err(why) => {
-            let required = std::env::var_os("BERTH_KUBECTL").is_some_and(|it| it == "required");
-            assert!(!required, "{why}");
-            eprintln!("skipped: {why}");
-            return;
-        }
-    };
+    let Some(kubectl) = kubectl_or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
-    let _cluster = Cluster::start(&kubeconfig);
+    let _cluster = Cluster::start(&kubeconfig, &[]);
     let cases = trycmd::TestCases::new();
     cases
         .env("KUBECONFIG", kubeconfig.to_str().unwrap())
@@ -81,4 +59,54 @@ fn kubectl_works_as_with_any_cluster() {
         .register_bin("kubectl", kubectl)
         .case("tests/kubectl/*.md");
     cases.run();
+}
+
+/// Runs kubectl with something on its standard input.
+fn fed(kubectl: &Path, kubeconfig: &Path, arguments: &[&str], input: &[u8]) -> Output {
+    let mut running = Command::new(kubectl)
+        .args(arguments)
+        .env("KUBECONFIG", kubeconfig)
+        .env("KUBECACHEDIR", kubeconfig.with_extension("cache"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = running.stdin.take().unwrap();
+    stdin.write_all(input).unwrap();
+    drop(stdin);
+    running.wait_with_output().unwrap()
+}
+
+#[test]
+fn what_is_printed_to_install_berth_is_applied_changed_and_deleted() {
+    let Some(kubectl) = kubectl_or_skip() else { return };
+    let printed = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["manifests", "--priority-classes"])
+        .output()
+        .unwrap()
+        .stdout;
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let _cluster = Cluster::start(&kubeconfig, &[]);
+    let run = |arguments: &[&str]| {
+        let output = fed(&kubectl, &kubeconfig, arguments, &printed);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "kubectl {arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let count = |said: &str, word: &str| said.lines().filter(|line| line.contains(word)).count();
+    let objects = printed.split(|byte| *byte == b'\n').filter(|line| *line == b"---").count() + 1;
+    let first = run(&["apply", "--server-side", "--force-conflicts", "-f", "-"]);
+    assert_eq!(count(&first, " serverside-applied"), objects, "{first}");
+    let again = run(&["apply", "--server-side", "-f", "-"]);
+    assert_eq!(count(&again, " serverside-applied"), objects, "{again}");
+    let there = run(&["get", "-f", "-", "-o", "name"]);
+    assert_eq!(there.lines().count(), objects, "{there}");
+    let differs = run(&["diff", "--server-side", "-f", "-"]);
+    assert_eq!(differs, "");
+    // What is in the namespace may go with it.
+    run(&["delete", "-f", "-", "--ignore-not-found"]);
+    let left = run(&["get", "-f", "-", "-o", "name", "--ignore-not-found"]);
+    assert_eq!(left, "");
 }

@@ -13,9 +13,14 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 
 use crate::certificates::{Files, Keeper, Managed, Source};
+use crate::http::Health;
 use crate::install::{CERTIFICATES_SECRET, NAME, service_names};
 use crate::metrics::Metrics;
 use crate::webhook::{ContextFeed, Settings, SettingsError, Webhook, follow, serve};
+
+/// What is awaited before the process is ready.
+const CERTIFICATE: &str = "the certificate of the port with TLS";
+const CONTEXT: &str = "what the webhook knows of the cluster";
 
 /// How the port with TLS is served.
 #[derive(Clone, Debug)]
@@ -31,28 +36,36 @@ pub struct Front {
 }
 
 impl Front {
-    /// Serves until `shutdown`, with `beside` under its own paths.
+    /// Serves until `shutdown`, with `beside` under its own paths. Before `health` says that it is ready, it can
+    /// be asked.
     ///
     /// # Errors
     /// When the settings mean nothing, or the address cannot be listened on.
     pub async fn run(
         self,
         client: kube::Client,
-        metrics: Metrics,
+        (metrics, health): (Metrics, Health),
         beside: Router,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
         let mut tasks = JoinSet::new();
         let mut router = beside;
+        health.await_part(CERTIFICATE);
         if let Some(settings) = self.webhook.clone() {
             let feed = ContextFeed::default();
             let webhook = self.webhook(settings, feed.clone(), metrics);
             router = router.merge(webhook.map_err(io::Error::other)?.router());
-            tasks.spawn(follow(client.clone(), feed));
+            health.await_part(CONTEXT);
+            let listed = {
+                let health = health.clone();
+                move || health.has_part(CONTEXT)
+            };
+            tasks.spawn(follow(client.clone(), feed, listed));
         }
         let listener = TcpListener::bind(self.listen)?;
         let keeper = Keeper::start(self.source(client)).await;
         let tls = keeper.tls();
+        health.has_part(CERTIFICATE);
         tasks.spawn(keeper.run());
         serve(listener, tls, router, shutdown).await
     }

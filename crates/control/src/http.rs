@@ -21,8 +21,9 @@ mod tests;
 
 pub use access::{Access, Attributes, Denial};
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -81,26 +82,36 @@ pub trait View: Send + Sync {
 pub struct Health(Arc<Pulse>);
 
 struct Pulse {
-    is_synced: AtomicBool,
+    awaited: Mutex<BTreeSet<&'static str>>,
     started: Instant,
     beat_ms: AtomicU64,
     silence_ms_max: u64,
 }
 
 impl Health {
-    /// Dead after so long without a [`beat`](Self::beat), and not ready before [`synced`](Self::synced).
+    /// Dead after so long without a [`beat`](Self::beat), and not ready while something is
+    /// [awaited](Self::await_part).
     pub fn new(silence_ms_max: u64) -> Self {
         Self(Arc::new(Pulse {
-            is_synced: AtomicBool::new(false),
+            awaited: Mutex::default(),
             started: Instant::now(),
             beat_ms: AtomicU64::new(0),
             silence_ms_max,
         }))
     }
 
-    /// Says whether all caches have been filled. Followers are ready too.
-    pub fn synced(&self, is_synced: bool) {
-        self.0.is_synced.store(is_synced, Ordering::Release);
+    /// Not ready before this [is there](Self::has_part). Followers are ready, too.
+    pub fn await_part(&self, part: &'static str) {
+        self.awaited().insert(part);
+    }
+
+    /// This is not waited for any more.
+    pub fn has_part(&self, part: &'static str) {
+        self.awaited().remove(part);
+    }
+
+    fn awaited(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
+        self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The task that owns the engine is at work.
@@ -122,10 +133,11 @@ impl Health {
 
     fn check_ready(&self) -> Result<(), String> {
         self.check_live()?;
-        if self.0.is_synced.load(Ordering::Acquire) {
+        let awaited: Vec<&str> = self.awaited().iter().copied().collect();
+        if awaited.is_empty() {
             Ok(())
         } else {
-            Err("what the cluster holds has not been read yet".to_owned())
+            Err(format!("not there yet: {}", awaited.join(", ")))
         }
     }
 }

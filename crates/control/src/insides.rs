@@ -17,6 +17,7 @@ use berth_model::workload::pool_of;
 use k8s_openapi::api::core::v1 as core;
 
 use crate::core::{News, Residents};
+use crate::metrics::Metrics;
 
 /// So many different insides are kept to be shared.
 const SHARED_MAX: usize = 256;
@@ -28,8 +29,8 @@ struct Known {
 }
 
 /// The nodes that are known.
-#[derive(Default)]
 pub(crate) struct Insides {
+    metrics: Metrics,
     by_name: HashMap<Arc<str>, Known>,
     /// What pools say of their nodes.
     pools: HashMap<Arc<str>, PoolTopology>,
@@ -37,6 +38,11 @@ pub(crate) struct Insides {
 }
 
 impl Insides {
+    /// Nothing is known yet. What cannot be is counted.
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self { metrics, by_name: HashMap::new(), pools: HashMap::new(), shared: Vec::new() }
+    }
+
     /// A node is as given: what the engine is to be told.
     pub(crate) fn node(&mut self, node: core::Node) -> Result<Vec<News>, String> {
         let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
@@ -142,6 +148,7 @@ impl Insides {
             // What cannot be is not known.
             Err(wrong) => {
                 tracing::warn!(node = %name, %wrong, "what the node says of its inside cannot be");
+                self.metrics.skipped("inside of Node");
                 return Ok(told(None));
             }
         };
@@ -222,7 +229,7 @@ mod tests {
     }
 
     fn with_node() -> Insides {
-        let mut insides = Insides::default();
+        let mut insides = Insides::new(Metrics::new());
         let status = json!({ "allocatable": { "cpu": "8" }, "capacity": { "cpu": "8" } });
         let node = json!({ "metadata": { "name": "n1" }, "status": status });
         let node = serde_json::from_value(node).unwrap_or_default();

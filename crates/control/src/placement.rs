@@ -91,7 +91,7 @@ pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
 }
 
 /// The devices that the kubelet will give a pod.
-fn devices(kubelet: &Kubelet, uid: &str) -> Vec<GivenDevices> {
+pub(crate) fn devices(kubelet: &Kubelet, uid: &str) -> Vec<GivenDevices> {
     let given = kubelet.assignment(uid);
     let given = given.iter().flat_map(|given| &given.containers).flat_map(|one| &one.devices);
     given

@@ -114,7 +114,6 @@ impl Scheduler {
             self.options.lease.clone(),
             self.options.identity.clone(),
         )?;
-        self.health.synced(true);
         loop {
             let Some(leadership) = self.wait_for_lead(&elector).await else { return Ok(()) };
             self.metrics.leads(true);
@@ -138,8 +137,7 @@ impl Scheduler {
                 () = stopped(&mut self.shutdown) => return None,
                 _ = beat.tick() => self.health.beat(),
                 Some((_, answer)) = self.questions.recv() => {
-                    let follows = "this replica does not lead; ask the one that holds the lease";
-                    drop(answer.send(Err(ViewError::NotReady(follows.to_owned()))));
+                    drop(answer.send(Err(ViewError::NotReady(follows(elector)))));
                 }
             }
         }
@@ -176,7 +174,7 @@ impl Scheduler {
         );
         let mut term = Term {
             core: Core::new(self.options.core.clone()),
-            insides: Insides::default(),
+            insides: Insides::new(self.metrics.clone()),
             standings: Standings::default(),
             actor,
             metrics: self.metrics.clone(),
@@ -190,6 +188,14 @@ impl Scheduler {
             term.run(seen, backs, (&mut self.questions, &mut self.shutdown), leadership).await;
         drop(watches);
         end
+    }
+}
+
+/// What a replica says that does not lead: it knows nothing, but somebody does.
+fn follows(elector: &Elector) -> String {
+    match elector.holder() {
+        Some(holder) => format!("this replica does not lead; ask {holder}, which does"),
+        None => "nobody leads at the moment; try again in a few seconds".to_owned(),
     }
 }
 

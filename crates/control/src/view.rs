@@ -3,11 +3,13 @@
 //! Owns the form of the answers. Must not change anything.
 
 use berth_engine::explain::render;
+use berth_kubelet::Kubelet;
 use serde_json::{Value, json};
 
 use crate::core::Core;
 use crate::http::{Question, ViewError};
 use crate::insides::Insides;
+use crate::placement::devices;
 
 /// So many pods of the queue are told at most.
 const QUEUE_MAX: usize = 10_000;
@@ -33,7 +35,7 @@ pub(crate) fn answer(
     }
 }
 
-fn state(core: &mut Core, insides: &Insides) -> Value {
+fn state(core: &Core, insides: &Insides) -> Value {
     let unsettled = core.unsettled();
     let engine = core.engine();
     let (queued, parked) = engine.queued();
@@ -47,14 +49,13 @@ fn state(core: &mut Core, insides: &Insides) -> Value {
     })
 }
 
-fn queue(core: &mut Core, now_ms: i64) -> Value {
-    let mut waiting: Vec<_> = core.waiting().collect();
-    waiting.sort_by_key(|pod| {
-        let object = &pod.object;
-        (std::cmp::Reverse(object.spec.priority), object.created_at_ms, object.uid.clone())
-    });
-    let told = waiting.iter().take(QUEUE_MAX).map(|pod| {
+fn queue(core: &Core, now_ms: i64) -> Value {
+    let line = core.engine().line();
+    let waiting: Vec<_> = line.iter().filter_map(|one| Some((one, core.pod(&one.pod)?))).collect();
+    let told = waiting.iter().take(QUEUE_MAX).enumerate().map(|(at, (one, pod))| {
         json!({
+            "position": at + 1,
+            "held": one.held_by.is_some(),
             "namespace": pod.object.spec.namespace,
             "name": pod.object.name,
             "uid": pod.object.uid,
@@ -68,11 +69,12 @@ fn queue(core: &mut Core, now_ms: i64) -> Value {
     json!({ "waiting": waiting.len(), "pods": told.collect::<Vec<_>>() })
 }
 
-fn nodes(core: &mut Core, insides: &Insides) -> Value {
+fn nodes(core: &Core, insides: &Insides) -> Value {
     let engine = core.engine();
     let told = insides.names().map(|name| {
         let Some((kubelet, believed)) = engine.kubelet(name) else {
-            return json!({ "name": name, "topology": "unknown" });
+            let pods = residents(core, None, name);
+            return json!({ "name": name, "topology": "unknown", "pods": pods });
         };
         let pools = kubelet.pools().enumerate().map(|(position, pool)| {
             let free: Vec<Value> = kubelet
@@ -84,7 +86,23 @@ fn nodes(core: &mut Core, insides: &Insides) -> Value {
             json!({ "resource": pool.resource.as_str(), "devices": pool.devices.len(), "free": free })
         });
         let topology = if believed { "known" } else { "doubted" };
-        json!({ "name": name, "topology": topology, "devices": pools.collect::<Vec<_>>() })
+        json!({
+            "name": name,
+            "topology": topology,
+            "devices": pools.collect::<Vec<_>>(),
+            "pods": residents(core, Some(kubelet), name),
+        })
     });
     json!({ "nodes": told.collect::<Vec<_>>() })
+}
+
+/// Who is on a node, and with which devices as far as that can be known.
+fn residents(core: &Core, kubelet: Option<&Kubelet>, node: &str) -> Vec<Value> {
+    let told = core.pods_on(node).map(|pod| {
+        let object = &pod.object;
+        let devices = kubelet.map_or_else(Vec::new, |kubelet| devices(kubelet, &object.uid));
+        let namespace = &object.spec.namespace;
+        json!({ "namespace": namespace, "name": object.name, "uid": object.uid, "devices": devices })
+    });
+    told.collect()
 }

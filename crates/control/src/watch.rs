@@ -7,6 +7,7 @@
 
 mod guard;
 mod kinds;
+mod lean;
 mod listing;
 
 use std::fmt::Debug;
@@ -111,7 +112,6 @@ where
             }
         };
         let Some(error) = failure else { continue };
-        metrics.watch_failed(telling.kind);
         let wait = match api_code(&error) {
             Some(404) => {
                 debug!(kind = telling.kind, "the server does not have this kind");
@@ -126,6 +126,7 @@ where
                 Duration::ZERO
             }
             _ => {
+                metrics.watch_failed(telling.kind);
                 warn!(kind = telling.kind, %error, "the watch failed and starts again");
                 let wait = retry;
                 retry = (retry * 2).min(RETRY_MAX);

@@ -11,8 +11,6 @@
 )]
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +21,7 @@ use berth_control::install::{CERTIFICATES_SECRET, InstallOptions, NAME, WebhookM
 use berth_control::lease::{Elector, Inherited, PodRef, Settings};
 use berth_control::metrics::Metrics;
 use berth_control::webhook::{ContextFeed, Webhook, follow, serve};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use berth_testbed::{Testbed, Which, real_assets};
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -31,117 +29,6 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "berth-system";
-
-/// A real API server, ended when this goes.
-struct Plane {
-    children: Vec<Child>,
-    directory: PathBuf,
-    port: u16,
-}
-
-impl Drop for Plane {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            drop(child.kill());
-            drop(child.wait());
-        }
-        drop(std::fs::remove_dir_all(&self.directory));
-    }
-}
-
-fn assets() -> Option<PathBuf> {
-    let named = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-    let usual = PathBuf::from("/usr/local/kubebuilder/bin");
-    let has = |directory: &PathBuf| {
-        ["etcd", "kube-apiserver"].iter().all(|name| directory.join(name).is_file())
-    };
-    named.into_iter().chain([usual]).find(has)
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn start(program: &Path, log: &Path, arguments: &[String]) -> Child {
-    let log = std::fs::File::create(log).unwrap();
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .spawn()
-        .unwrap()
-}
-
-impl Plane {
-    async fn start(assets: &Path) -> Self {
-        let directory = std::env::temp_dir().join(format!("berth-edge-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let at = |name: &str| directory.join(name);
-        let key = rcgen::KeyPair::generate().unwrap();
-        std::fs::write(at("accounts.pem"), key.serialize_pem()).unwrap();
-        std::fs::write(at("accounts.pub"), key.public_key_pem()).unwrap();
-        std::fs::write(at("tokens.csv"), "admin,admin,admin,system:masters\n").unwrap();
-        let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
-        let etcd = [
-            format!("--data-dir={}", at("etcd").display()),
-            format!("--listen-client-urls=http://127.0.0.1:{etcd_port}"),
-            format!("--advertise-client-urls=http://127.0.0.1:{etcd_port}"),
-            format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"),
-            "--unsafe-no-fsync".to_owned(),
-        ];
-        let api = [
-            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--secure-port={port}"),
-            format!("--cert-dir={}", at("certificates").display()),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={}", at("accounts.pub").display()),
-            format!("--service-account-signing-key-file={}", at("accounts.pem").display()),
-            "--authorization-mode=RBAC".to_owned(),
-            format!("--token-auth-file={}", at("tokens.csv").display()),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            // There is no controller that makes accounts for namespaces.
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-        ];
-        let children = vec![
-            start(&assets.join("etcd"), &at("etcd.log"), &etcd),
-            start(&assets.join("kube-apiserver"), &at("api.log"), &api),
-        ];
-        let mut plane = Self { children, directory, port };
-        let client = plane.client("admin");
-        let began = Instant::now();
-        loop {
-            let ready = http::Request::get("/readyz").body(Vec::new()).unwrap();
-            if client.request_text(ready).await.is_ok() {
-                return plane;
-            }
-            let file = plane.directory.join("api.log");
-            let log = || std::fs::read_to_string(&file).unwrap();
-            let has_ended =
-                plane.children.iter_mut().any(|child| child.try_wait().unwrap().is_some());
-            let is_late = began.elapsed() > Duration::from_secs(180);
-            assert!(!has_ended && !is_late, "not ready: {}", log());
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    }
-
-    fn client(&self, token: &str) -> Client {
-        let url = format!("https://127.0.0.1:{}", self.port);
-        let mut config = kube::Config::new(url.parse().unwrap());
-        config.accept_invalid_certs = true;
-        config.auth_info.token = Some(token.to_owned().into());
-        Client::try_from(config).unwrap()
-    }
-
-    async fn token(&self, namespace: &str, account: &str) -> String {
-        let api: Api<core::ServiceAccount> = Api::namespaced(self.client("admin"), namespace);
-        let ask =
-            TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
-        let made = api.create_token_request(account, &PostParams::default(), &ask).await.unwrap();
-        made.status.and_then(|status| status.token).unwrap()
-    }
-}
 
 fn api_of(client: &Client, object: &Value) -> Api<DynamicObject> {
     let text = |field: &str| object.pointer(field).and_then(Value::as_str).unwrap_or_default();
@@ -180,12 +67,12 @@ async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_api_server_takes_what_is_printed_and_what_is_printed_is_enough() {
-    let Some(assets) = assets() else {
+    if real_assets().is_none() {
         eprintln!("skipped: no kube-apiserver and etcd; set KUBEBUILDER_ASSETS");
         return;
-    };
-    let plane = Plane::start(&assets).await;
-    let admin = plane.client("admin");
+    }
+    let testbed = Testbed::start(Which::Real).await.unwrap();
+    let admin = testbed.admin().await.unwrap();
     let options = InstallOptions {
         webhook: WebhookMode::Enforce,
         priority_classes: true,
@@ -199,10 +86,10 @@ async fn a_real_api_server_takes_what_is_printed_and_what_is_printed_is_enough()
         assert!(applied.is_ok(), "{} {}: {applied:?}", object["kind"], object["metadata"]["name"]);
     }
     check_definitions(&admin).await;
-    let berth = plane.client(&plane.token(NAMESPACE, NAME).await);
+    let berth = testbed.client_as(NAMESPACE, NAME).await.unwrap();
     check_limits(&berth).await;
     check_lease(&berth).await;
-    check_access(&plane, &berth).await;
+    check_access(&testbed, &admin, &berth).await;
     check_webhook(&admin, &berth, &options).await;
 }
 
@@ -295,13 +182,7 @@ async fn check_lease(berth: &Client) {
     second.release().await;
 }
 
-async fn check_access(plane: &Plane, berth: &Client) {
-    let admin = plane.client("admin");
-    for name in ["viewer", "stranger"] {
-        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
-                              "metadata": { "name": name, "namespace": "default" } });
-        create(&admin, &account).await.unwrap();
-    }
+async fn check_access(testbed: &Testbed, admin: &Client, berth: &Client) {
     let bind = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": { "name": "viewer" },
@@ -309,16 +190,16 @@ async fn check_access(plane: &Plane, berth: &Client) {
                      "name": "berth-viewer" },
         "subjects": [{ "kind": "ServiceAccount", "name": "viewer", "namespace": "default" }],
     });
-    create(&admin, &bind).await.unwrap();
+    create(admin, &bind).await.unwrap();
     let access = Access::new(berth.clone());
     let headers = |token: &str| {
         let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
         HeaderMap::from_iter([(header::AUTHORIZATION, value)])
     };
     let state = || Attributes::resource("state", None, None);
-    let viewer = headers(&plane.token("default", "viewer").await);
+    let viewer = headers(&testbed.token_of("default", "viewer").await.unwrap());
     until("the role is known", async || access.check(&viewer, state()).await.ok()).await;
-    let stranger = headers(&plane.token("default", "stranger").await);
+    let stranger = headers(&testbed.token_of("default", "stranger").await.unwrap());
     let denied = access.check(&stranger, state()).await;
     assert!(matches!(denied, Err(Denial::Forbidden(_))), "{denied:?}");
     let denied = access.check(&headers("nonsense"), state()).await;
@@ -350,7 +231,9 @@ async fn check_webhook(admin: &Client, berth: &Client, options: &InstallOptions)
     }));
     let feed = ContextFeed::default();
     let webhook = Webhook::new(settings.unwrap(), feed.clone(), Metrics::new()).unwrap();
-    tokio::spawn(follow(berth.clone(), feed));
+    let (known, all_known) = tokio::sync::oneshot::channel();
+    tokio::spawn(follow(berth.clone(), feed, || known.send(()).unwrap()));
+    all_known.await.unwrap();
     let keeper = Keeper::start(Source::Managed(Managed {
         client: berth.clone(),
         namespace: NAMESPACE.to_owned(),

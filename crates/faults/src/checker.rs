@@ -49,6 +49,8 @@ pub(crate) struct Checker {
     changed_ms: BTreeMap<Arc<str>, u64>,
     /// The last change of a node that a leader was told of.
     change_told: BTreeMap<(Caller, Arc<str>), Option<u64>>,
+    /// Pods that ran, and do not any more.
+    ran: BTreeSet<Arc<str>>,
     /// When kubelets refused pods.
     refused_ms: BTreeMap<Arc<str>, u64>,
     /// Since when a pod is announced by whom.
@@ -93,6 +95,13 @@ impl Checker {
             && self.change_told.insert((by, node.clone()), changed_ms) != Some(changed_ms)
         {
             self.told.retain(|told| told.by != by || told.node != *node);
+        }
+    }
+
+    /// A leader is told that a pod is gone, perhaps later than of a refusal that it has looked up.
+    pub(crate) fn told_of_departure(&mut self, by: Caller, uid: &Arc<str>) {
+        if let Some(node) = self.places.get(uid).filter(|_| self.ran.contains(uid)).cloned() {
+            self.told_of_node(by, &node);
         }
     }
 
@@ -214,6 +223,7 @@ impl Checker {
         let object = &pod.seen.object;
         if let (Some(node), true) = (&object.node, object.started_at_ms.is_some()) {
             self.node_changed(&node.clone(), now_ms);
+            self.ran.insert(object.uid.clone());
         }
     }
 

@@ -499,6 +499,9 @@ impl World {
             if let Change::Other(Shown::Node(node, ..)) = &change {
                 self.checker.told_of_node(by, &node.name);
             }
+            if let Change::PodGone(pod) = &change {
+                self.checker.told_of_departure(by, &pod.uid);
+            }
             if let Some(term) = &mut self.replicas[to].leading {
                 term.see(change, own_ms);
             }
@@ -509,11 +512,14 @@ impl World {
         let own_ms = self.own_ms(to);
         let by = self.caller(to);
         let leading = self.replicas[to].leading.as_ref();
-        let is_awaited = leading.is_some_and(|term| term.calls.contains_key(&call));
-        if let (true, Some(Answer::Pods(pods, _))) = (is_awaited, &answer) {
-            for pod in pods.iter().filter(|pod| pod.refused.is_some()) {
-                self.checker.told_of_refusal(by, &pod.object, self.now_ms);
-            }
+        let purpose = leading.and_then(|term| term.calls.get(&call));
+        let shown = match (purpose, &answer) {
+            (Some(_), Some(Answer::Pods(pods, _))) => &pods[..],
+            (Some(Purpose::Look(_)), Some(Answer::Pod(pod))) => std::slice::from_ref(&**pod),
+            _ => &[],
+        };
+        for pod in shown.iter().filter(|pod| pod.refused.is_some()) {
+            self.checker.told_of_refusal(by, &pod.object, self.now_ms);
         }
         let replica = &mut self.replicas[to];
         let wall = replica.clock.wall(self.now_ms);

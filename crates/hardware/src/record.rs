@@ -44,6 +44,9 @@ pub struct Recording {
     pub entries: usize,
     /// Bytes in files.
     pub bytes: usize,
+    /// What stands for the ids of devices, for what else is recorded of them: the id without the number
+    /// of a share, and the UUID in its place.
+    pub devices: BTreeMap<String, String>,
     /// What is missing in it, or was not still.
     pub diagnoses: Vec<Diagnosis>,
 }
@@ -96,7 +99,8 @@ pub fn record(root: &Root, places: &KubeletPlaces, to: &Path) -> Result<Recordin
     if let Some(text) = configuration(root, places, &mut notes) {
         entries.insert(format!("{KUBELET}/config.yaml"), Entry::File(text));
     }
-    write(&entries, to, notes)
+    let recording = write(&entries, to, notes)?;
+    Ok(Recording { devices: names.into_devices(), ..recording })
 }
 
 /// What goes into a recording.

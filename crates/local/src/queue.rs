@@ -13,7 +13,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::key::{Key, is_conflict};
+use crate::key::{Key, is_conflict, is_not_found};
 
 /// How long the first failure delays the next attempt, and any number of them.
 const FIRST_DELAY: Duration = Duration::from_millis(10);
@@ -87,8 +87,8 @@ impl Lines {
                 let count = self.failures.entry(key.clone()).or_default();
                 *count = count.saturating_add(1);
                 let doubled = FIRST_DELAY.saturating_mul(1 << (*count - 1).min(16));
-                if is_conflict(&error) {
-                    tracing::debug!(what, %key, "somebody else was faster; trying again");
+                if is_conflict(&error) || is_not_found(&error) {
+                    tracing::debug!(what, %key, "it has changed or gone meanwhile; trying again");
                 } else {
                     tracing::warn!(what, %key, %error, attempt = *count, "could not be reconciled");
                 }

@@ -97,6 +97,11 @@ impl Real {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
+    /// The processes of the API: etcd, and the API server while it runs.
+    pub fn processes(&self) -> impl Iterator<Item = u32> {
+        std::iter::once(&self.etcd).chain(&self.api_server).map(Process::id)
+    }
+
     pub(crate) fn authority(&self) -> &Path {
         &self.certificates.authority
     }

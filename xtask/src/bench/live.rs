@@ -1,12 +1,16 @@
-//! Schedulers against the same API server, one after the other: ours, kube-scheduler, and, as the limit,
-//! a client that only posts bindings.
+//! Schedulers against the same kind of API server, one after the other: ours, kube-scheduler, and, as the
+//! limit, a client that only posts bindings. Each begins with a server that has just started: what a server
+//! remembers of rows before makes it slower by chance, whenever it collects its garbage.
 //!
 //! 1,000 nodes of 8 GPUs on two sockets under `single-numa-node`; 4,000 pods of 1, 1, 1, 1, 2, 2 and 4 GPUs
 //! drawn at random, with 8 CPUs and 64 GiB per GPU, all there before the scheduler starts. Plain, and with a
 //! spread constraint over three zones. What kubelets would have turned down follows from Berth's model of
 //! them, fed with the pods in the order in which they were bound.
 //!
-//! kube-scheduler gets no limit on its requests (`clientConnection.qps`), and no leader election.
+//! kube-scheduler gets no limit on its requests (`clientConnection.qps`), and no leader election. Ours has
+//! led before: the first leader ever touches all pods that wait, as somebody may have deleted the Lease of
+//! another, and that is not what is compared. Beside the CPU of a scheduler stands what it made the API
+//! server and etcd do, from the first binding to the last: on a machine with few cores that is the limit.
 
 mod process;
 mod work;
@@ -18,6 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use berth_testbed::{Testbed, Which, real_assets};
 use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -32,6 +37,7 @@ use crate::program;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A cluster that holds nothing yet, without any scheduler; else a kube-apiserver and etcd are started
+    /// for each row
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// kube-scheduler, if it is not beside kube-apiserver; without it only ours and the limit are measured
@@ -60,13 +66,48 @@ const SILENCE: Duration = Duration::from_secs(8);
 /// How long the last calls may take before the process is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Who is measured, and where.
+/// Who is measured.
 struct Contest<'a> {
     args: &'a Args,
-    client: Client,
-    kubeconfig: PathBuf,
     kube_scheduler: Option<PathBuf>,
     berth: PathBuf,
+}
+
+/// Where.
+struct Cluster {
+    client: Client,
+    kubeconfig: PathBuf,
+    /// The processes of the API, if they were started here.
+    servers: Vec<u32>,
+    /// Ends with it.
+    _testbed: Option<Testbed>,
+}
+
+impl Cluster {
+    /// The one that was named, or a new one, with the nodes.
+    async fn get(args: &Args) -> Result<Self> {
+        let cluster = match &args.kubeconfig {
+            Some(named) => Self {
+                client: client(named).await?,
+                kubeconfig: named.clone(),
+                servers: Vec::new(),
+                _testbed: None,
+            },
+            None => {
+                let mut testbed = Testbed::start(Which::Real).await?;
+                let kubeconfig = testbed.kubeconfig(testbed.admin_token(), None)?;
+                let servers = testbed.real().map(|real| real.processes().collect());
+                Self {
+                    client: client(&kubeconfig).await?,
+                    kubeconfig,
+                    servers: servers.unwrap_or_default(),
+                    _testbed: Some(testbed),
+                }
+            }
+        };
+        work::create_nodes(&cluster.client, &work::nodes(args.nodes)).await?;
+        Ok(cluster)
+    }
 }
 
 /// Who binds.
@@ -97,6 +138,8 @@ struct Outcome {
     /// From the start of the process to the first binding.
     first_s: f64,
     usage: Usage,
+    /// CPU of the API meanwhile, if it can be seen.
+    server_ms: Option<f64>,
     rejected: usize,
 }
 
@@ -104,20 +147,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let berth = program::berth(args.berth.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let testbed = match &args.kubeconfig {
-            Some(_) => None,
-            None => Some(Testbed::start(Which::Real).await?),
-        };
-        let kubeconfig = match (&args.kubeconfig, &testbed) {
-            (Some(named), _) => named.clone(),
-            (None, Some(testbed)) => testbed.kubeconfig(testbed.admin_token(), None)?,
-            (None, None) => bail!("there is no cluster"),
-        };
         let beside = real_assets().map(|assets| assets.dir.join("kube-scheduler"));
         let beside = beside.filter(|program| program.is_file());
         let kube_scheduler = args.kube_scheduler.clone().or(beside);
-        let client = client(&kubeconfig).await?;
-        measure(&Contest { args, client, kubeconfig, kube_scheduler, berth }).await
+        measure(&Contest { args, kube_scheduler, berth }).await
     })
 }
 
@@ -130,12 +163,18 @@ async fn client(kubeconfig: &Path) -> Result<Client> {
 
 async fn measure(contest: &Contest<'_>) -> Result<()> {
     let args = contest.args;
-    let nodes = work::nodes(args.nodes);
-    work::create_nodes(&contest.client, &nodes).await?;
     println!("{} nodes, {} pods, seed {}", args.nodes, args.pods, args.seed);
     println!(
-        "{:<38} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>9}",
-        "", "pods/s", "first s", "ms CPU/pod", "peak MiB", "bound", "stranded", "rejected"
+        "{:<38} {:>8} {:>8} {:>10} {:>10} {:>9} {:>6} {:>9} {:>9}",
+        "",
+        "pods/s",
+        "first s",
+        "ms CPU/pod",
+        "API ms/pod",
+        "peak MiB",
+        "bound",
+        "stranded",
+        "rejected"
     );
     for spread in [false, true] {
         let mut decided = Vec::new();
@@ -204,8 +243,10 @@ impl Outcome {
 
 fn report(name: &str, args: &Args, outcome: &Outcome) {
     let bound = outcome.bound.len();
+    let server = outcome.server_ms.map(|ms| format!("{:.3}", ms / bound.max(1) as f64));
+    let server = server.unwrap_or_else(|| "-".to_owned());
     println!(
-        "{name:<38} {:>8.0} {:>8.2} {:>9.3} {:>10.0} {bound:>8} {:>9} {:>9}",
+        "{name:<38} {:>8.0} {:>8.2} {:>10.3} {server:>10} {:>9.0} {bound:>6} {:>9} {:>9}",
         outcome.rate(),
         outcome.first_s,
         outcome.cpu_ms(),
@@ -215,13 +256,38 @@ fn report(name: &str, args: &Args, outcome: &Outcome) {
     );
 }
 
+/// Has ours lead with nothing to do, until it says that it leads.
+async fn lead_once(berth: &Path, cluster: &Cluster) -> Result<()> {
+    let directory = cluster.kubeconfig.parent().unwrap_or(Path::new("."));
+    let mut process = Process::berth(berth, directory, &cluster.kubeconfig)?;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), work::NAMESPACE);
+    let began = Instant::now();
+    while leases.get_opt("berth").await?.is_none() {
+        if began.elapsed() > SILENCE {
+            bail!(
+                "berth does not lead after {} s; see berth.log in {}",
+                SILENCE.as_secs(),
+                directory.display()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    process.stop()?;
+    Ok(())
+}
+
 async fn one(
     contest: &Contest<'_>,
     row: Row,
     spread: bool,
     decided: &[(String, String)],
 ) -> Result<Outcome> {
-    let Contest { args, client, kubeconfig, kube_scheduler, berth } = contest;
+    let Contest { args, kube_scheduler, berth } = contest;
+    let cluster = Cluster::get(args).await?;
+    let Cluster { client, kubeconfig, servers, .. } = &cluster;
+    if row == Row::Berth {
+        lead_once(berth, &cluster).await?;
+    }
     let scheduler = if row == Row::Berth { "berth" } else { "default-scheduler" };
     work::create_pods(client, args.pods, args.seed, scheduler, spread).await?;
     let pods: Api<core::Pod> = Api::namespaced(client.clone(), work::NAMESPACE);
@@ -246,7 +312,8 @@ async fn one(
         Row::Limit => Some(tokio::spawn(work::post_all(client.clone(), decided.to_vec()))),
         _ => None,
     };
-    let (bound, first, last) = watch_bindings(&mut events, args.pods).await?;
+    let Watched { bound, first, last, server_ms } =
+        watch_bindings(&mut events, args.pods, servers).await?;
     tokio::time::sleep(SETTLE).await;
     let usage = match &mut process {
         Some(process) => process.stop()?,
@@ -262,20 +329,32 @@ async fn one(
         first_s: first.duration_since(started).as_secs_f64(),
         bound,
         usage,
+        server_ms,
         rejected,
     })
 }
 
-/// Pods in the order in which they were bound, and when the first and the last were.
+/// What was seen of bindings.
+struct Watched {
+    /// Pods and nodes, in the order in which they were bound.
+    bound: Vec<(String, String)>,
+    first: Instant,
+    last: Instant,
+    /// CPU of the API from the first binding on.
+    server_ms: Option<f64>,
+}
+
 async fn watch_bindings(
     events: &mut (
              impl futures::Stream<Item = Result<watcher::Event<core::Pod>, watcher::Error>> + Unpin
          ),
     pods: usize,
-) -> Result<(Vec<(String, String)>, Instant, Instant)> {
+    servers: &[u32],
+) -> Result<Watched> {
     let mut bound: Vec<(String, String)> = Vec::new();
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     let (mut first, mut last) = (Instant::now(), Instant::now());
+    let mut before = None;
     while bound.len() < pods {
         let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await else { break };
         let watcher::Event::Apply(pod) = event? else { continue };
@@ -285,11 +364,13 @@ async fn watch_bindings(
             last = Instant::now();
             if bound.is_empty() {
                 first = last;
+                before = Usage::of_all(servers);
             }
             bound.push((name, node));
         }
     }
-    Ok((bound, first, last))
+    let server_ms = Usage::of_all(servers).zip(before).map(|(now, then)| now.since(&then).cpu_ms);
+    Ok(Watched { bound, first, last, server_ms })
 }
 
 async fn delete_pods(pods: &Api<core::Pod>) -> Result<()> {

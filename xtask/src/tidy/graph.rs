@@ -54,6 +54,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-manifest", &["berth-model", "berth-api"]),
     ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
     ("berth-devices", &["berth-hardware"]),
+    ("berth-agent", &["berth-model", "berth-hardware"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),
     (
@@ -105,6 +106,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-control",
             "berth-apiserver",
             "berth-local",
+            "berth-hardware",
+            "berth-agent",
         ],
     ),
     (

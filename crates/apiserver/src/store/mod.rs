@@ -141,13 +141,16 @@ impl Collection {
 #[derive(Default)]
 struct State {
     revision: u64,
+    /// The revision at which it began to remember changes.
+    began: u64,
     collections: HashMap<Resource, Collection>,
 }
 
 impl State {
     fn collection(&mut self, resource: &Resource) -> &mut Collection {
-        let revision = self.revision;
-        self.collections.entry(resource.clone()).or_insert_with(|| Collection::new(revision))
+        // Whatever nobody has touched since has not changed since.
+        let began = self.began;
+        self.collections.entry(resource.clone()).or_insert_with(|| Collection::new(began))
     }
 }
 
@@ -164,7 +167,7 @@ const FIRST_REVISION: u64 = 1;
 impl Store {
     /// An empty store that forgets everything when it goes.
     pub fn in_memory(limits: HistoryLimits) -> Self {
-        let state = State { revision: FIRST_REVISION, ..State::default() };
+        let state = State { revision: FIRST_REVISION, began: FIRST_REVISION, ..State::default() };
         Self { state: Arc::new(RwLock::new(state)), limits, log: None }
     }
 
@@ -175,7 +178,7 @@ impl Store {
     /// If the directory cannot be used, is in use, or holds what cannot be read.
     pub fn open(directory: &Path, limits: HistoryLimits) -> Result<Self, JournalError> {
         let (disk, revision, objects) = log::recover(directory, FIRST_REVISION)?.split();
-        let mut state = State { revision, ..State::default() };
+        let mut state = State { revision, began: revision, ..State::default() };
         for (resource, object) in objects {
             let collection = state.collection(&resource);
             collection.objects.insert(object.key.clone(), Arc::new(object));

@@ -61,7 +61,7 @@ pub(super) fn check(kind: &Kind, object: &Value, report: &mut Report) {
     }
     annotations("metadata.annotations", metadata, report);
     owners(metadata, report);
-    finalizers(metadata, report);
+    finalizers(kind, metadata, report);
 }
 
 pub(super) fn labels(path: &str, holder: &Value, field: &str, report: &mut Report) {
@@ -124,11 +124,24 @@ fn owner_as_go(owner: &Value) -> String {
     format!("{{{}}}", given.join(","))
 }
 
-fn finalizers(metadata: &Value, report: &mut Report) {
+/// Groups whose finalizers need no prefix: what deletes definitions of kinds has none.
+const PLAIN_FINALIZERS: [&str; 5] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "policy",
+];
+
+fn finalizers(kind: &Kind, metadata: &Value, report: &mut Report) {
     let all = list(metadata, "finalizers");
     let names = || all.iter().filter_map(Value::as_str);
     for name in names() {
         report.text("metadata.finalizers", name, text::label_key(name));
+    }
+    let is_custom = matches!(kind.origin, Origin::Custom(_));
+    if is_custom || PLAIN_FINALIZERS.contains(&&*kind.resource.group) {
+        return;
     }
     for (at, name) in names().enumerate() {
         if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {

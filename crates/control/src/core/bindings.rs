@@ -409,7 +409,8 @@ impl Bindings {
         }
         self.look_after(now_ms, effects);
         self.post(now_ms, settings, pods, effects);
-        let short = self.posted + self.announced.len() < settings.posting_max;
+        // Ahead of what is posted: posting must not wait for the Lease to be written.
+        let short = self.announced.len() < settings.posting_max;
         let mut withdrawn = Vec::new();
         if self.announcing.is_none() && !self.decided.is_empty() && short {
             withdrawn = self.withdraw(pods, refusals);

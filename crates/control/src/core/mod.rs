@@ -187,8 +187,8 @@ impl Core {
     }
 
     /// The engine, to look at.
-    pub fn engine(&mut self) -> &mut Engine {
-        &mut self.engine
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The UID of the pod of this name.
@@ -199,6 +199,16 @@ impl Core {
     /// Pods that wait for a place, ours only.
     pub fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
         self.pods.waiting()
+    }
+
+    /// The pod of this UID.
+    pub fn pod(&self, uid: &str) -> Option<&SeenPod> {
+        self.pods.get(uid)
+    }
+
+    /// The pods that are on a node and have not ended.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
+        self.pods.on(node)
     }
 
     /// What was counted since the last call.
@@ -287,7 +297,8 @@ impl Core {
         if seen.object.phase == Phase::Finished {
             // Watches repeat themselves: it leaves only once.
             if !had_ended {
-                self.note_departure(&uid, seen.refused.is_some(), now_ms);
+                let ended = Some(seen.version).filter(|_| seen.refused.is_none());
+                self.note_departure(&uid, ended, now_ms);
             }
             self.bindings.drop_pod(&uid);
             self.engine.apply(Event::Pod(seen.object.clone()));
@@ -355,7 +366,8 @@ impl Core {
 
     fn forget_pod(&mut self, uid: &Arc<str>, now_ms: i64) {
         if self.pods.get(uid).is_some_and(|pod| pod.object.phase != Phase::Finished) {
-            self.note_departure(uid, false, now_ms);
+            // Which version that was nobody tells: later than all we know.
+            self.note_departure(uid, Some(u64::MAX), now_ms);
         }
         self.pods.bury(uid);
         self.bindings.drop_pod(uid);
@@ -365,12 +377,15 @@ impl Core {
     }
 
     /// A pod that ran somewhere makes its node another one when it leaves.
-    fn note_departure(&mut self, uid: &Arc<str>, refused: bool, now_ms: i64) {
-        let Some(pod) = self.pods.get(uid) else { return };
-        let ran = pod.object.started_at_ms.is_some() && pod.refused.is_none() && !refused;
-        if let (true, Some(node)) = (ran, pod.object.node.clone()) {
-            self.reconsider(&node, now_ms);
-        }
+    /// `version` is that of its end; none: a kubelet refused it.
+    fn note_departure(&mut self, uid: &Arc<str>, version: Option<u64>, now_ms: i64) {
+        let Some(pod) = self.pods.get(uid).filter(|pod| pod.refused.is_none()) else { return };
+        let Some((node, version)) = pod.object.node.clone().zip(version) else { return };
+        // Of one that we have not seen run nobody knows: watches leave out what was soon over. And what is
+        // looked up is known before that which happened earlier and is still to be told.
+        let since = if pod.object.started_at_ms.is_some() { version } else { 0 };
+        let templates = self.refusals.left(&node, since, (now_ms, self.settings.distrust_ms));
+        self.reapply_like(&templates);
     }
 
     fn note_refusal(
@@ -385,7 +400,7 @@ impl Core {
             self.tally.refusals.push((reason.clone(), predicted));
         }
         let until_ms = now_ms + self.settings.distrust_ms;
-        self.refusals.add(&seen.object, node, (reason, witnessed), (now_ms, until_ms));
+        self.refusals.add(seen, (node, reason), witnessed, (now_ms, until_ms));
         self.engine.apply(Event::Topology { node: node.clone(), topology: None });
         self.reapply_like(&[Refusals::template(&seen.object)]);
     }
@@ -531,7 +546,7 @@ impl Core {
         effects
     }
 
-    /// The pods that are on a node.
+    /// The pods that are on a node, as fingerprints count them.
     pub fn residents(&self, node: &str) -> Residents {
         self.pods.residents(node)
     }

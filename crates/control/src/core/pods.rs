@@ -95,11 +95,15 @@ impl Pods {
     }
 
     /// Pods that are on a node and have not ended.
-    pub(super) fn residents(&self, node: &str) -> Residents {
+    pub(super) fn on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
         let there = self.by_node.get(node).into_iter().flatten();
         let there = there.filter_map(|uid| self.by_uid.get(uid));
-        there
-            .filter(|pod| pod.object.phase != Phase::Finished)
+        there.filter(|pod| pod.object.phase != Phase::Finished)
+    }
+
+    /// The same, as fingerprints count them.
+    pub(super) fn residents(&self, node: &str) -> Residents {
+        self.on(node)
             .map(|pod| {
                 let PodObject { spec, name, .. } = &pod.object;
                 (spec.namespace.clone(), name.clone(), has_own(&spec.pod))

@@ -23,6 +23,7 @@ use berth_model::spec::{PodObject, PodSpec};
 use berth_model::taint::Taint;
 
 use super::buried::Buried;
+use super::effect::SeenPod;
 
 /// What tells the pods of one StatefulSet or indexed Job apart.
 const OF_ONE_REPLICA: [&str; 3] = [
@@ -41,7 +42,9 @@ type Offer = (Labels, Vec<Taint>, ResourceList);
 #[derive(Debug)]
 struct Refusal {
     reason: Arc<str>,
-    /// Until when it counts, if we have not seen it happen.
+    /// The version of the pod that says so.
+    version: u64,
+    /// Until when it counts, if nobody knows whether the node has changed since.
     until_ms: Option<i64>,
 }
 
@@ -77,17 +80,34 @@ impl Refusals {
     /// A node refused a pod; it is distrusted for a while, and `witnessed` if we have seen it happen.
     pub(super) fn add(
         &mut self,
-        pod: &PodObject,
-        node: &Arc<str>,
-        (reason, witnessed): (Arc<str>, bool),
+        pod: &SeenPod,
+        (node, reason): (&Arc<str>, Arc<str>),
+        witnessed: bool,
         (now_ms, until_ms): (i64, i64),
     ) {
         let changed_ms = self.changed_ms.get(node);
         let just_changed = changed_ms.is_some_and(|changed| now_ms - changed < WATCHES_APART_MS);
-        let nodes = self.by_template.entry(Self::template(pod)).or_default();
+        let nodes = self.by_template.entry(Self::template(&pod.object)).or_default();
         let until_ms_if_unseen = Some(until_ms).filter(|_| !witnessed || just_changed);
-        nodes.insert(node.clone(), Refusal { reason, until_ms: until_ms_if_unseen });
+        let refusal = Refusal { reason, version: pod.version, until_ms: until_ms_if_unseen };
+        nodes.insert(node.clone(), refusal);
         self.distrusted.insert(node.clone(), until_ms);
+    }
+
+    /// A pod has left a node, which may go for what was refused up to a version, and perhaps for what was
+    /// refused later: that counts for a while. Gives the templates that may go there again.
+    pub(super) fn left(
+        &mut self,
+        node: &Arc<str>,
+        version: u64,
+        (now_ms, doubt_ms): (i64, i64),
+    ) -> Vec<u64> {
+        for nodes in self.by_template.values_mut() {
+            if let Some(refusal) = nodes.get_mut(node).filter(|one| one.version > version) {
+                refusal.until_ms.get_or_insert(now_ms + doubt_ms);
+            }
+        }
+        self.lift_up_to(node, version, now_ms)
     }
 
     /// Forgets what was not seen to happen and is over. Gives the templates that may go there again.
@@ -161,10 +181,15 @@ impl Refusals {
 
     /// The node has changed. Gives the templates that may go there again.
     pub(super) fn lift(&mut self, node: &Arc<str>, now_ms: i64) -> Vec<u64> {
+        self.lift_up_to(node, u64::MAX, now_ms)
+    }
+
+    fn lift_up_to(&mut self, node: &Arc<str>, version: u64, now_ms: i64) -> Vec<u64> {
         self.changed_ms.insert(node.clone(), now_ms);
         let mut lifted = Vec::new();
         self.by_template.retain(|template, nodes| {
-            if nodes.remove(node).is_some() {
+            if nodes.get(node).is_some_and(|refusal| refusal.version <= version) {
+                nodes.remove(node);
                 lifted.push(*template);
             }
             !nodes.is_empty()

@@ -161,10 +161,13 @@ async fn an_engine_that_is_silent_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_is_ready_when_it_knows_the_cluster_and_dead_when_it_is_silent() {
+async fn a_follower_is_ready_when_nothing_is_awaited_and_dead_when_it_is_silent() {
     let world = world();
-    assert_eq!(world.get("/readyz", None).await.0, 503);
-    world.site.health.synced(true);
+    let parts = ["a certificate", "a view"];
+    parts.iter().for_each(|part| world.site.health.await_part(part));
+    let (code, body) = world.get("/readyz", None).await;
+    assert_eq!((code, body.as_str()), (503, "not there yet: a certificate, a view\n"));
+    parts.iter().for_each(|part| world.site.health.has_part(part));
     assert_eq!(world.get("/readyz", None).await.0, 200);
     tokio::time::advance(Duration::from_millis(1_500)).await;
     for path in ["/readyz", "/livez", "/healthz"] {

@@ -66,6 +66,8 @@ pub struct Elector {
     settings: Settings,
     me: Arc<str>,
     started: Instant,
+    /// Who was seen to hold it last.
+    holder: Arc<Mutex<Option<Arc<str>>>>,
 }
 
 enum Attempt {
@@ -82,7 +84,13 @@ impl Elector {
     ) -> Result<Self, SettingsError> {
         settings.check()?;
         let api = Api::namespaced(client, &settings.namespace);
-        Ok(Self { api, settings, me: me.into(), started: Instant::now() })
+        let started = Instant::now();
+        Ok(Self { api, settings, me: me.into(), started, holder: Arc::default() })
+    }
+
+    /// Who leads, as far as was seen.
+    pub fn holder(&self) -> Option<Arc<str>> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until we lead. Whatever fails is tried again.
@@ -106,6 +114,8 @@ impl Elector {
     async fn attempt(&self, observed: &mut Observed) -> Result<Attempt, RequestError> {
         let read = self.within(self.api.get_opt(&self.settings.name)).await?.map(LeaseView::new);
         let now_ms = self.now_ms();
+        let holder = read.as_ref().map(LeaseView::holder).filter(|holder| !holder.is_empty());
+        *self.holder.lock().unwrap_or_else(PoisonError::into_inner) = holder.map(Arc::from);
         observed.see(read.as_ref(), now_ms);
         let step = evaluate(read.as_ref(), observed, &self.me, now_ms, &self.settings);
         let wall = Timestamp::now();

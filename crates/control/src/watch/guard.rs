@@ -12,6 +12,8 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 
+use super::lean;
+
 /// An object, or what is wrong with it.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded<K>(pub(super) Result<K, Unreadable>);
@@ -48,7 +50,7 @@ struct BareMeta {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let error = match serde_json::from_str(text.get()) {
+        let error = match lean::from_str(text.get()) {
             Ok(object) => return Ok(Self(Ok(object))),
             Err(error) => error,
         };
@@ -104,11 +106,17 @@ impl<K: Resource> Resource for Guarded<K> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+    use std::sync::Arc;
+
+    use berth_testkit::cluster::Dice;
     use k8s_openapi::api::core::v1::Pod;
     use kube::api::WatchEvent;
     use kube::core::ObjectList;
+    use serde_json::json;
 
+    use super::super::{SchedulerNames, seen_pod};
     use super::*;
+    use crate::core::SeenPod;
 
     #[test]
     fn one_bad_object_does_not_spoil_a_list() {
@@ -122,6 +130,80 @@ mod tests {
         assert_eq!(bad.meta().namespace.as_deref(), Some("a"));
         assert!(bad.0.as_ref().unwrap_err().problem.contains("invalid type"));
         assert_eq!(worse.meta().name.as_deref(), Some("worse"));
+    }
+
+    /// A pod that uses much of what pods can say.
+    fn pod(containers: usize) -> String {
+        let container = |at: usize| {
+            let amounts = json!({ "cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": "1" });
+            json!({ "name": format!("c{at}"), "image": "a:1", "ports": [{ "hostPort": at }],
+                    "resources": { "requests": amounts, "limits": amounts } })
+        };
+        let term = json!({ "topologyKey": "zone", "labelSelector": {
+            "matchExpressions": [{ "key": "a", "operator": "In", "values": ["b"] }] } });
+        let affinity = json!({ "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term] } });
+        json!({
+            "metadata": { "name": "p", "namespace": "n", "uid": "1", "resourceVersion": "7",
+                          "labels": { "a": "b" }, "annotations": { "c": "x".repeat(200) } },
+            "spec": { "containers": (0..containers).map(container).collect::<Vec<_>>(),
+                      "schedulerName": "berth", "affinity": affinity, "priority": 5,
+                      "tolerations": [{ "key": "k", "operator": "Exists", "tolerationSeconds": 3 }] },
+            "status": { "phase": "Pending" },
+        })
+        .to_string()
+    }
+
+    /// Reads a text as the watch does, up to what the core is told.
+    fn see(text: &[u8]) -> Option<Result<SeenPod, String>> {
+        let read: Guarded<Pod> = serde_json::from_slice(text).ok()?;
+        let names: SchedulerNames = Arc::new(["berth".into()]);
+        Some(match read.0 {
+            Ok(pod) => seen_pod(&pod, &names),
+            Err(unreadable) => Err(unreadable.problem),
+        })
+    }
+
+    #[test]
+    fn text_that_was_tampered_with_is_read_or_refused_and_never_more() {
+        let whole = pod(3).into_bytes();
+        assert!(see(&whole).unwrap().is_ok());
+        let mut dice = Dice::new(1);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..4_000 {
+            let mut text = whole.clone();
+            for _ in 0..=dice.below(3) {
+                let at = dice.below(text.len());
+                match dice.below(4) {
+                    0 => text[at] = u8::try_from(dice.below(256)).unwrap_or_default(),
+                    1 => drop(text.drain(at..(at + dice.below(40)).min(text.len()))),
+                    2 => drop(text.splice(at..at, *b"99999999999999999999")),
+                    _ => drop(text.splice(
+                        at..at,
+                        [b"[".as_slice(), b"\xff", b"-", b"null"][dice.below(4)].to_vec(),
+                    )),
+                }
+            }
+            match see(&text) {
+                Some(Ok(_)) => read += 1,
+                Some(Err(why)) => {
+                    assert!(!why.is_empty());
+                    refused += 1;
+                }
+                None => refused += 1,
+            }
+        }
+        assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
+    }
+
+    #[test]
+    fn a_pod_of_ten_thousand_containers_takes_memory_in_proportion() {
+        let text = pod(10_000);
+        let mut seen = None;
+        let used = allocation_counter::measure(|| seen = see(text.as_bytes()));
+        assert!(seen.is_some());
+        let factor = used.bytes_max / text.len() as u64;
+        assert!(factor < 50, "{} bytes for {} of text", used.bytes_max, text.len());
     }
 
     #[test]

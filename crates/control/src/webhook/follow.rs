@@ -11,6 +11,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::feed::ContextFeed;
 
@@ -30,19 +31,34 @@ const KINDS: [(&str, &str, &str, &str); 9] = [
 /// A watch that failed, or a kind that the cluster does not have, is tried again after so long.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Watches, for ever.
-pub async fn follow(client: Client, feed: ContextFeed) {
+/// Watches, for ever. `listed` is called once, when everything there is has been seen.
+pub async fn follow(client: Client, feed: ContextFeed, listed: impl FnOnce() + Send) {
+    let (unlisted, mut all_listed) = mpsc::channel::<()>(1);
     let watches = KINDS.map(|(group, version, kind, plural)| {
         let kind_of = GroupVersionKind::gvk(group, version, kind);
         let resource = ApiResource::from_gvk_with_plural(&kind_of, plural);
         let api = Api::all_with(client.clone(), &resource);
         let header = [resource.api_version.clone(), kind.to_owned()];
-        follow_one(api, header, feed.clone())
+        follow_one(api, header, feed.clone(), unlisted.clone())
     });
-    futures::future::join(futures::future::join_all(watches), feed.keep_fresh()).await;
+    drop(unlisted);
+    let filled = async {
+        // Nobody sends anything: it is over when each of them has let go.
+        all_listed.recv().await;
+        feed.refresh();
+        listed();
+    };
+    futures::join!(futures::future::join_all(watches), feed.keep_fresh(), filled);
 }
 
-async fn follow_one(api: Api<DynamicObject>, [version, kind]: [String; 2], feed: ContextFeed) {
+/// `unlisted` is let go of when the kind has been listed, or cannot be.
+async fn follow_one(
+    api: Api<DynamicObject>,
+    [version, kind]: [String; 2],
+    feed: ContextFeed,
+    unlisted: mpsc::Sender<()>,
+) {
+    let mut unlisted = Some(unlisted);
     let json = |object: &DynamicObject| {
         let mut json = serde_json::to_value(object).unwrap_or_default();
         // Items of a list do not say what they are.
@@ -56,7 +72,10 @@ async fn follow_one(api: Api<DynamicObject>, [version, kind]: [String; 2], feed:
         match event {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => listed.push(json(&object)),
-            Ok(watcher::Event::InitDone) => feed.replace(&kind, std::mem::take(&mut listed)),
+            Ok(watcher::Event::InitDone) => {
+                feed.replace(&kind, std::mem::take(&mut listed));
+                drop(unlisted.take());
+            }
             Ok(watcher::Event::Apply(object)) => {
                 if let Err(error) = feed.put(json(&object)) {
                     tracing::warn!(%error, "an object is left out of what the webhook knows");
@@ -69,6 +88,8 @@ async fn follow_one(api: Api<DynamicObject>, [version, kind]: [String; 2], feed:
             // It goes on from where it was, or lists anew.
             Err(error) => {
                 tracing::debug!(%error, kind, "a watch of the webhook failed");
+                // Most clusters have not all kinds, and a webhook must not wait for them.
+                drop(unlisted.take());
                 tokio::time::sleep(RETRY).await;
             }
         }

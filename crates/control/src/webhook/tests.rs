@@ -3,6 +3,7 @@
 use axum::body::Body;
 use axum::http::Request as HttpRequest;
 use base64::Engine as _;
+use berth_testkit::cluster::Dice;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -241,6 +242,32 @@ fn whatever_is_no_review_is_an_error_with_a_reason() {
         assert!(error.contains(said), "{error}");
         assert!(webhook.mutate(body).is_err());
     }
+}
+
+#[test]
+fn a_review_that_was_tampered_with_is_answered_or_an_error() {
+    let all = json!({ "schedulerName": "berth", "copyLabels": ["team"], "toleration": true });
+    let webhook = webhook(json!({ "mode": "enforce", "mutations": all }));
+    let whole = create(&deployment(&bad_pod()));
+    let mut dice = Dice::new(2);
+    let (mut answered, mut refused) = (0, 0);
+    for _ in 0..1_000 {
+        let mut text = whole.clone();
+        let at = dice.below(text.len());
+        let piece: &[u8] =
+            [b"[".as_slice(), b"\xff", b"-", b"null", b"{}", b"1e999"][dice.below(6)];
+        text.splice(at..(at + dice.below(12)).min(text.len()), piece.iter().copied());
+        for answer in [webhook.validate(&text), webhook.mutate(&text)] {
+            match answer {
+                Ok(_) => answered += 1,
+                Err(why) => {
+                    assert!(!why.is_empty());
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(answered > 50 && refused > 50, "{answered} answered, {refused} refused");
 }
 
 #[test]

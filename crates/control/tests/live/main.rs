@@ -64,7 +64,8 @@ const SCENARIOS: &[Scenario] = scenarios![
         where_a_bound_pod_lies_is_written_on_it,
         pods_of_other_schedulers_count_on_nodes,
         pods_deleted_while_they_are_bound_leave_no_ghosts,
-        a_restart_knows_everything_again;
+        a_restart_knows_everything_again,
+        lists_come_in_pages_where_they_are_not_streamed;
     explaining:
         a_pod_without_a_place_is_told_why_and_gets_one_when_a_node_comes,
         a_pod_beyond_its_quota_is_held_and_not_unschedulable;
@@ -93,6 +94,7 @@ const SCENARIOS: &[Scenario] = scenarios![
         what_is_under_way_is_finished_before_we_end;
     seeing:
         the_view_needs_a_token_with_rights,
+        who_does_not_lead_says_who_does,
         metrics_are_what_prometheus_reads;
 ];
 

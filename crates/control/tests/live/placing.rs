@@ -147,3 +147,18 @@ pub(crate) async fn a_restart_knows_everything_again(world: World) {
     assert_eq!(reason, "Unschedulable");
     second.stop().await;
 }
+
+pub(crate) async fn lists_come_in_pages_where_they_are_not_streamed(world: World) {
+    let (world, asked) = world.without_streamed_lists();
+    world.node("n1", 4, json!({})).await;
+    world.pod(&Shape::new("before").gpus(1)).await;
+    let replica = Replica::start(&world).await;
+    world.bound("before").await;
+    world.pod(&Shape::new("after").gpus(1)).await;
+    world.bound("after").await;
+    let asked = asked.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(asked > 0, "nobody asked for a streamed list");
+    let failures = replica.metric("berth_watch_errors_total", "");
+    assert_eq!(failures, 0.0, "{}", replica.metrics());
+    replica.stop().await;
+}

@@ -57,6 +57,15 @@ pub(crate) async fn the_view_needs_a_token_with_rights(world: World) {
         })
         .await;
     let explanation = format!("/api/v1/pods/{}/large/explanation", world.name());
+    world.pod(&Shape::new("small").gpus(1)).await;
+    world.bound("small").await;
+    let on_node = async || {
+        let (_, said) = replica.get("/api/v1/nodes", Some(&may)).await;
+        (said["nodes"][0]["pods"][0]["name"] == "small").then_some(())
+    };
+    world.eventually("who is on the node is told", on_node).await;
+    let (_, said) = replica.get("/api/v1/queue", Some(&may)).await;
+    assert_eq!(said["pods"][0]["position"], 1, "{said}");
     for path in ["/api/v1/queue", "/api/v1/nodes", &explanation] {
         let (status, said) = replica.get(path, Some(&may)).await;
         assert_eq!(status, StatusCode::OK, "{path}: {said}");
@@ -67,6 +76,26 @@ pub(crate) async fn the_view_needs_a_token_with_rights(world: World) {
     let (status, _) = replica.get(&missing, Some(&may)).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     replica.stop().await;
+}
+
+pub(crate) async fn who_does_not_lead_says_who_does(world: World) {
+    let leader = Replica::start(&world).await;
+    let leads = async || (leader.metric("berth_leader", "") > 0.0).then_some(());
+    world.eventually("the first leads", leads).await;
+    let follower = Replica::start(&world).await;
+    let token = world.testbed.lock().await.token_of(world.name(), "may").await.unwrap();
+    grant(&world, "may").await;
+    world
+        .eventually("the follower names the leader", async || {
+            let (status, said) = follower.get("/api/v1/state", Some(&token)).await;
+            let names = said["message"].as_str().is_some_and(|text| text.contains("ask replica_"));
+            (status == StatusCode::SERVICE_UNAVAILABLE && names).then_some(())
+        })
+        .await;
+    let (status, said) = follower.get("/readyz", None).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+    follower.stop().await;
+    leader.stop().await;
 }
 
 pub(crate) async fn metrics_are_what_prometheus_reads(world: World) {

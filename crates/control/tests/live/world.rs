@@ -4,6 +4,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_control::install::{self, InstallOptions};
@@ -37,10 +38,34 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) testbed: Arc<Mutex<Testbed>>,
     name: Arc<str>,
+    /// Where the scheduler's API does not stream lists: how often it has said so.
+    not_streamed: Option<Arc<AtomicUsize>>,
 }
 
 fn read<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object of the test's own")
+}
+
+/// A client of a server that answers as one does whose feature gate `WatchList` is off.
+fn without_streams(client: Client, count: Arc<AtomicUsize>) -> Client {
+    let answer = move |request: http::Request<kube::client::Body>| {
+        let (client, count) = (client.clone(), count.clone());
+        async move {
+            let query = request.uri().query().unwrap_or_default();
+            if !query.contains("sendInitialEvents=true") {
+                return client.send(request).await;
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+            let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
+                "reason": "Invalid", "message": message,
+            });
+            let body = kube::client::Body::from(status.to_string().into_bytes());
+            Ok(http::Response::builder().status(422).body(body).unwrap())
+        }
+    };
+    Client::new(tower::service_fn(answer), "default")
 }
 
 impl World {
@@ -49,7 +74,7 @@ impl World {
         let client = testbed.lock().await.admin().await.unwrap();
         let name = scenario.split("::").last().unwrap_or_default().replace('_', "-");
         let name = name.get(..name.len().min(60)).unwrap_or_default().trim_end_matches('-').into();
-        let world = Self { client, testbed, name };
+        let world = Self { client, testbed, name, not_streamed: None };
         world.clean().await;
         for namespace in ["berth-system", world.name()] {
             world.ensure_namespace(namespace).await;
@@ -109,7 +134,17 @@ impl World {
         let token = testbed.token_of("berth-system", install::NAME).await.unwrap();
         let kubeconfig = testbed.kubeconfig(&token, None).unwrap();
         let access = Access { kubeconfig: Some(kubeconfig), schedules: true, ..Access::default() };
-        connect(&access).await.unwrap().client
+        let client = connect(&access).await.unwrap().client;
+        match &self.not_streamed {
+            Some(count) => without_streams(client, count.clone()),
+            None => client,
+        }
+    }
+
+    /// The same with an API that does not stream lists to the scheduler, and how often it was asked to.
+    pub(crate) fn without_streamed_lists(&self) -> (Self, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        (Self { not_streamed: Some(count.clone()), ..self.clone() }, count)
     }
 
     /// Objects of the scenario's namespace.

@@ -116,6 +116,11 @@ impl Names {
         }
     }
 
+    /// What stands for devices.
+    pub(super) fn into_devices(self) -> BTreeMap<String, String> {
+        self.devices
+    }
+
     /// A path in the recording.
     pub(super) fn path(&mut self, path: &str) -> String {
         if let Some(inside) = path.strip_prefix("sys/fs/cgroup/") {

@@ -38,6 +38,15 @@ impl Usage {
         Self::of("self").unwrap_or_default()
     }
 
+    /// What several have used together; `None`: there are none, or one has ended.
+    pub(super) fn of_all(processes: &[u32]) -> Option<Self> {
+        let each = processes.iter().map(|process| Self::of(&process.to_string()).ok());
+        each.reduce(|all, one| {
+            let (all, one) = all.zip(one)?;
+            Some(Self { cpu_ms: all.cpu_ms + one.cpu_ms, peak_mib: all.peak_mib + one.peak_mib })
+        })?
+    }
+
     pub(super) fn since(self, before: &Self) -> Self {
         Self { cpu_ms: self.cpu_ms - before.cpu_ms, peak_mib: self.peak_mib }
     }

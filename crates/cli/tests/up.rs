@@ -1,0 +1,117 @@
+//! `berth up` as its users start it: what it keeps, which nodes it has, what it shows.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cluster::Cluster;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::json;
+
+/// One node with two GPUs.
+const CLUSTER: &str = "\
+apiVersion: berth.dev/v1alpha1
+kind: Scenario
+metadata: {name: small}
+spec:
+  cluster:
+    pools:
+    - name: only
+      count: 1
+      machine: {sockets: 1, coresPerNuma: 8, threadsPerCore: 2, memoryPerNuma: 64Gi}
+      gpus: {product: NVIDIA-L4, count: 2, memory: 24Gi}
+";
+
+async fn client(kubeconfig: &Path) -> Client {
+    let read = Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    Client::try_from(Config::from_custom_kubeconfig(read, &options).await.unwrap()).unwrap()
+}
+
+fn pod(name: &str, gpus: u32) -> Pod {
+    let limits = json!({ "cpu": "1", "memory": "1Gi", "nvidia.com/gpu": gpus.to_string() });
+    let container = json!({ "name": "c", "image": "model:1", "resources": { "limits": limits } });
+    let pod = json!({ "metadata": { "name": name }, "spec": { "containers": [container] } });
+    serde_json::from_value(pod).unwrap()
+}
+
+async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(done) = attempt().await {
+            return done;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{what} does not happen");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_kill_and_placed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("cluster.yaml"), CLUSTER).unwrap();
+    let arguments = ["--data", &at("data"), "--cluster", &at("cluster.yaml")];
+    let kubeconfig = directory.path().join("kubeconfig");
+    let first = Cluster::start(&kubeconfig, &arguments);
+    let connected = client(&kubeconfig).await;
+    let nodes = Api::<Node>::all(connected.clone()).list(&ListParams::default()).await.unwrap();
+    assert_eq!(nodes.items.len(), 1);
+    let pods: Api<Pod> = Api::default_namespaced(connected);
+    pods.create(&PostParams::default(), &pod("one", 1)).await.unwrap();
+    let runs = until("the pod runs", async || {
+        Some(pods.get("one").await.unwrap()).filter(|pod| phase(pod) == "Running")
+    });
+    let before = runs.await;
+    drop(first);
+
+    let _second = Cluster::start(&kubeconfig, &arguments);
+    let pods: Api<Pod> = Api::default_namespaced(client(&kubeconfig).await);
+    let after = pods.get("one").await.unwrap();
+    let place = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    assert_eq!(place(&after), place(&before));
+    // One GPU is taken: of two more pods with one each, one waits.
+    for name in ["two", "three"] {
+        pods.create(&PostParams::default(), &pod(name, 1)).await.unwrap();
+    }
+    until("one of both runs, and the other is told why it does not", async || {
+        let all = pods.list(&ListParams::default()).await.unwrap().items;
+        let running = all.iter().filter(|pod| phase(pod) == "Running").count();
+        let told = all.iter().flat_map(|pod| pod.status.iter().flat_map(|it| &it.conditions));
+        let told = told.flatten().any(|one| one.reason.as_deref() == Some("Unschedulable"));
+        (running == 2 && told).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn metrics_are_shown_where_it_is_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _cluster = Cluster::start(&kubeconfig, &["--listen", &free.to_string()]);
+    let config = Config::new(format!("http://{free}").parse().unwrap());
+    let shown = Client::try_from(config).unwrap();
+    until("it leads", async || {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let text = shown.request_text(request).await.ok()?;
+        text.lines().any(|line| line == "berth_leader 1").then_some(())
+    })
+    .await;
+    let state = http::Request::get("/api/v1/state").body(Vec::new()).unwrap();
+    let refused = shown.request_text(state).await.unwrap_err().to_string();
+    assert!(refused.contains("Unauthorized"), "without a token: {refused}");
+}
