@@ -1,15 +1,12 @@
 //! What the scheduler decided about a pod's devices, as the pod's annotation `berth.dev/placement` tells.
 //!
-//! Owns reading it. The annotation is a wish: it can be old, or written by anybody, so nothing in it is
+//! Owns what it means for devices. The annotation is a wish: it can be old, or written by anybody, so nothing in it is
 //! trusted further than what is preferred. Must not know how decisions are made.
 
-use serde::Deserialize;
+use berth_api::placement::{PLACEMENT, Placement};
 use thiserror::Error;
 
 use crate::device::GpuIndex;
-
-/// The annotation.
-pub const PLACEMENT: &str = "berth.dev/placement";
 
 /// What was decided for a pod that is bound to this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,35 +44,10 @@ pub struct DecisionError {
     pub why: serde_json::Error,
 }
 
-/// The fields of the annotation that say something about devices.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Written {
-    #[serde(default)]
-    numa_nodes: Vec<u32>,
-    #[serde(default)]
-    devices: Vec<WrittenDevices>,
-    grant: Option<WrittenGrant>,
-}
-
-#[derive(Deserialize)]
-struct WrittenDevices {
-    resource: String,
-    count: usize,
-    #[serde(default)]
-    ids: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct WrittenGrant {
-    resource: String,
-    gpu: Option<u16>,
-}
-
 impl Decision {
     /// Reads the annotation of a pod.
     pub fn read(pod: &str, created_ms: i64, annotation: &str) -> Result<Self, DecisionError> {
-        let written: Written = serde_json::from_str(annotation)
+        let written = Placement::read(annotation)
             .map_err(|why| DecisionError { pod: pod.to_owned(), why })?;
         let mut wants: Vec<Want> = written
             .devices

@@ -46,6 +46,10 @@ struct State {
     given: BTreeMap<Key, Given>,
     active: BTreeSet<String>,
     registrations: usize,
+    /// Which registration of a resource counts: the last.
+    current: BTreeMap<String, usize>,
+    /// Whether the next admission's write is overtaken by an older one.
+    late_write: bool,
 }
 
 impl State {
@@ -90,6 +94,8 @@ pub struct FakeKubelet {
 struct Shared {
     directory: PathBuf,
     state: Mutex<State>,
+    /// Whether the process lives: a dead one writes nothing. Held while the checkpoint is written.
+    alive: Mutex<bool>,
 }
 
 impl Shared {
@@ -101,9 +107,18 @@ impl Shared {
         self.directory.join("device-plugins")
     }
 
+    /// Writes the checkpoint. As in the real kubelet what is written is taken under a lock and written after
+    /// it, so of two that write at once the older may win.
     fn write(&self) {
-        let text = self.with(|state| state.checkpoint().to_string());
-        let _ = write_whole(&self.sockets().join("kubelet_internal_checkpoint"), &text);
+        self.write_text(&self.with(|state| state.checkpoint().to_string()));
+    }
+
+    fn write_text(&self, text: &str) {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*alive {
+            return;
+        }
+        let _ = write_whole(&self.sockets().join("kubelet_internal_checkpoint"), text);
     }
 }
 
@@ -111,7 +126,11 @@ impl FakeKubelet {
     /// Starts in a directory, with what its checkpoint says, and with pods that are active.
     pub fn start(directory: &Path, active: BTreeSet<String>) -> std::io::Result<Self> {
         let state = State { active, given: restored(directory), ..State::default() };
-        let shared = Shared { directory: directory.to_owned(), state: Mutex::new(state) };
+        let shared = Shared {
+            directory: directory.to_owned(),
+            state: Mutex::new(state),
+            alive: Mutex::new(true),
+        };
         let shared = Arc::new(shared);
         let sockets = shared.sockets();
         std::fs::create_dir_all(&sockets)?;
@@ -129,7 +148,10 @@ impl FakeKubelet {
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
         let registry = Server::builder().serve_with_incoming_shutdown(
-            RegistrationServer::new(Registry(Arc::clone(&shared))),
+            RegistrationServer::new(Registry {
+                shared: Arc::clone(&shared),
+                stopped: stopped.clone(),
+            }),
             callers(registry),
             ended(stopped.clone()),
         );
@@ -147,6 +169,7 @@ impl FakeKubelet {
 
     /// Dies: only its files are left, its sockets among them.
     pub fn die(self) {
+        *self.shared.alive.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.stop.send_replace(true);
         self.shared.with(|state| state.clients.clear());
         for server in &self.servers {
@@ -172,8 +195,43 @@ impl FakeKubelet {
         self.shared.with(|state| state.active.remove(pod));
     }
 
+    /// The write after the next admission is overtaken by one that began before it.
+    pub fn write_late(&self) {
+        self.shared.with(|state| state.late_write = true);
+    }
+
     /// Admits a pod of one container, and says what it was given.
     pub async fn admit(
+        &self,
+        pod: &str,
+        resource: &str,
+        count: usize,
+    ) -> Result<(Vec<String>, ContainerAllocateResponse), String> {
+        let (ids, answer) = self.allocate(pod, resource, count).await?;
+        let before = self.shared.with(|state| {
+            let before = std::mem::take(&mut state.late_write).then(|| state.checkpoint());
+            let mut by_numa: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+            for id in &ids {
+                let known = state.devices.get(resource).and_then(|all| all.get(id));
+                let nodes = known.map_or_else(Vec::new, |(_, nodes)| nodes.clone());
+                for node in if nodes.is_empty() { vec![-1] } else { nodes } {
+                    by_numa.entry(node).or_default().push(id.clone());
+                }
+            }
+            let key = (pod.to_owned(), "main".to_owned(), resource.to_owned());
+            state.given.insert(key, Given { ids: by_numa, answer: answer.clone() });
+            before
+        });
+        match before {
+            Some(before) => self.shared.write_text(&before.to_string()),
+            None => self.shared.write(),
+        }
+        Ok((ids, answer))
+    }
+
+    /// Asks for devices as if it admitted a pod, and does no more with the answer: what is left to do then is
+    /// to die.
+    pub async fn allocate(
         &self,
         pod: &str,
         resource: &str,
@@ -193,21 +251,7 @@ impl FakeKubelet {
             Some(client) => self.ask(client, resource, &free, count).await,
             None => Err(format!("unknown Device Plugin {resource}")),
         };
-        let (ids, answer) = given.inspect_err(|_| self.end(pod))?;
-        self.shared.with(|state| {
-            let mut by_numa: BTreeMap<i64, Vec<String>> = BTreeMap::new();
-            for id in &ids {
-                let known = state.devices.get(resource).and_then(|all| all.get(id));
-                let nodes = known.map_or_else(Vec::new, |(_, nodes)| nodes.clone());
-                for node in if nodes.is_empty() { vec![-1] } else { nodes } {
-                    by_numa.entry(node).or_default().push(id.clone());
-                }
-            }
-            let key = (pod.to_owned(), "main".to_owned(), resource.to_owned());
-            state.given.insert(key, Given { ids: by_numa, answer: answer.clone() });
-        });
-        self.shared.write();
-        Ok((ids, answer))
+        given.inspect_err(|_| self.end(pod))
     }
 
     async fn ask(
@@ -264,7 +308,10 @@ fn restored(directory: &Path) -> BTreeMap<Key, Given> {
     entries.iter().filter_map(entry).collect()
 }
 
-struct Registry(Arc<Shared>);
+struct Registry {
+    shared: Arc<Shared>,
+    stopped: watch::Receiver<bool>,
+}
 
 #[tonic::async_trait]
 impl Registration for Registry {
@@ -274,30 +321,48 @@ impl Registration for Registry {
             return Err(Status::unknown("unsupported version"));
         }
         let failed = |error: &dyn std::fmt::Display| Status::unknown(error.to_string());
-        let channel = connect(&self.0.sockets().join(&request.endpoint)).await;
+        let channel = connect(&self.shared.sockets().join(&request.endpoint)).await;
         let mut client = DevicePluginClient::new(channel.map_err(|error| failed(&error))?);
         client.get_device_plugin_options(Empty {}).await?;
         let mut lists = client.list_and_watch(Empty {}).await?.into_inner();
         let resource = request.resource_name;
-        self.0.with(|state| {
+        let nth = self.shared.with(|state| {
             state.registrations += 1;
             state.clients.insert(resource.clone(), client);
+            state.current.insert(resource.clone(), state.registrations);
+            state.registrations
         });
-        let shared = Arc::downgrade(&self.0);
+        let shared = Arc::downgrade(&self.shared);
+        let mut stopped = self.stopped.clone();
         tokio::spawn(async move {
-            while let Ok(Some(list)) = lists.message().await {
-                let Some(shared) = shared.upgrade() else { return };
+            loop {
+                let list = tokio::select! {
+                    list = lists.message() => list,
+                    _ = stopped.wait_for(|stopped| *stopped) => return,
+                };
+                let (Ok(Some(list)), Some(shared)) = (list, shared.upgrade()) else { break };
                 let device = |one: crate::proto::deviceplugin::Device| {
                     let nodes = one.topology.unwrap_or_default().nodes;
                     let nodes = nodes.into_iter().map(|node| node.id).collect();
                     (one.id, (one.health == "Healthy", nodes))
                 };
                 let devices = list.devices.into_iter().map(device).collect();
-                shared.with(|state| state.devices.insert(resource.clone(), devices));
-                shared.write();
+                let counts = shared.with(|state| {
+                    let counts = state.current.get(&resource) == Some(&nth);
+                    if counts {
+                        state.devices.insert(resource.clone(), devices);
+                    }
+                    counts
+                });
+                if counts {
+                    shared.write();
+                }
             }
             let Some(shared) = shared.upgrade() else { return };
             shared.with(|state| {
+                if state.current.get(&resource) != Some(&nth) {
+                    return;
+                }
                 for (healthy, _) in state.devices.entry(resource).or_default().values_mut() {
                     *healthy = false;
                 }

@@ -5,8 +5,10 @@
 //! another it cannot know, and what it held is forgotten with its checkpoint. So the books are kept here, from
 //! what was answered, the kubelet's checkpoint, its podresources, and the pods that exist.
 //!
-//! - What was answered is a *promise* until the checkpoint shows whose it is, or for as long as a kubelet may
-//!   take to write it.
+//! - What was answered is a *promise* until the checkpoint shows whose it is, and nobody else is given it. That
+//!   can take for ever: a kubelet writes what it knew when it began to write, so of two writes the older can be
+//!   the one that stays. So a promise ends when the kubelet to whom it was made says that it has no such thing,
+//!   or, when that cannot say so any more, with the last pod that may be the one it was made for.
 //! - A hold that the checkpoint shows lasts while it does, unless podresources and the pods that exist both say
 //!   otherwise: kubelets let entries of finished pods stand until they need the room.
 //! - A hold that the checkpoint no longer shows lasts while its pod exists: the kubelet forgot it.
@@ -23,9 +25,12 @@ use crate::decision::{Decision, Want};
 use crate::device::{Device, GpuIndex, Inventory, Kind, Sharing};
 use crate::prefer::{Chooser, Wish};
 
-/// How long a promise lasts that the checkpoint does not show, and how long a new hold is believed whatever
-/// else is said: a pod that was just admitted has no cgroup yet.
+/// How long a new hold is believed where nobody can tell otherwise: a pod that was just admitted has no process
+/// yet.
 pub const GRACE_MS: i64 = 30_000;
+
+/// How long a kubelet may take from an answer until it knows what it was given.
+pub const IN_FLIGHT_MS: i64 = 5_000;
 
 /// How long a device must have been well before it is handed out again.
 pub const RECOVERY_MS: i64 = 10_000;
@@ -42,8 +47,10 @@ pub struct Evidence<'a> {
     pub checkpoint: Option<&'a DeviceState>,
     /// Resource and id of all devices that podresources lists.
     pub listed: Option<&'a BTreeSet<(String, String)>>,
-    /// UIDs of all pods that exist on this machine, from cgroups or the API.
+    /// UIDs of all pods that have processes on this machine.
     pub pods: Option<&'a BTreeSet<String>>,
+    /// Which kubelet runs: another text for each time that it was started.
+    pub kubelet: Option<&'a str>,
 }
 
 /// A container.
@@ -67,6 +74,28 @@ struct Hold {
     in_checkpoint: bool,
     /// The kubelet's entry stands, but its pod has gone.
     over: bool,
+    /// Of a promise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    promise: Option<Promise>,
+}
+
+impl Hold {
+    fn of(holder: Holder, now_ms: i64) -> Self {
+        let holder = Some(holder);
+        Self { holder, since_ms: now_ms, in_checkpoint: true, over: false, promise: None }
+    }
+}
+
+/// What is known of a pod that was promised a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Promise {
+    /// Which kubelet asked.
+    kubelet: Option<String>,
+    /// Pods that had processes already: it is none of these.
+    before: BTreeSet<String>,
+    /// Pods of which it may be one, once nobody can say it any more.
+    suspects: Option<BTreeSet<String>>,
 }
 
 /// What must survive a crash of both kubelet and plugin: all holds.
@@ -163,15 +192,25 @@ pub struct Ledger {
     /// Whether the kubelet's checkpoint could be read the last time. If not, nobody can tell whether the kubelet
     /// still knows what it gave away.
     checkpoint_known: bool,
+    /// Which kubelet ran the last time, and which pods.
+    kubelet: Option<String>,
+    pods: BTreeSet<String>,
 }
 
 impl Ledger {
     /// Books of these devices, with what an earlier process wrote down.
     pub fn new(inventory: Inventory, journal: Journal) -> Self {
         let holds = vec![Vec::new(); inventory.devices().len()];
-        let (ill, decisions) = (BTreeMap::new(), Vec::new());
-        let mut ledger =
-            Self { inventory, holds, strays: Vec::new(), ill, decisions, checkpoint_known: true };
+        let mut ledger = Self {
+            inventory,
+            holds,
+            strays: Vec::new(),
+            ill: BTreeMap::new(),
+            decisions: Vec::new(),
+            checkpoint_known: true,
+            kubelet: None,
+            pods: BTreeSet::new(),
+        };
         ledger.recall(journal);
         ledger
     }
@@ -263,23 +302,66 @@ impl Ledger {
         if let Some(state) = checkpoint {
             self.enter(state, evidence.now_ms);
         }
-        let known = checkpoint.is_some();
-        self.checkpoint_known = known;
+        self.checkpoint_known = checkpoint.is_some();
+        self.kubelet = evidence.kubelet.map(str::to_owned);
+        if let Some(pods) = evidence.pods {
+            self.pods.clone_from(pods);
+        }
+        let named = self.named();
+        let court = Court { evidence, checkpoint_known: self.checkpoint_known, named: &named };
         for (device, holds) in self.inventory.devices().iter().zip(&mut self.holds) {
-            let listed = evidence
-                .listed
-                .map(|all| all.contains(&(device.resource.clone(), device.id.clone())));
-            settle(holds, listed, known, evidence);
+            court.settle(device, holds);
         }
         let mut kept = Vec::new();
         for one in std::mem::take(&mut self.strays) {
-            let name = (one.device.resource.clone(), one.device.id.clone());
-            let listed = evidence.listed.map(|all| all.contains(&name));
             let mut holds = vec![one.hold.clone()];
-            settle(&mut holds, listed, known, evidence);
+            court.settle(&one.device, &mut holds);
             kept.extend(holds.pop().map(|hold| JournalHold { hold, ..one }));
         }
         self.strays = kept;
+    }
+
+    /// Resources, and pods that hold some of them and are known to.
+    fn named(&self) -> BTreeSet<(String, String)> {
+        let listed = self.inventory.devices().iter().zip(&self.holds);
+        let listed =
+            listed.flat_map(|(device, holds)| holds.iter().map(move |hold| (device, hold)));
+        let strays = self.strays.iter().map(|one| (&one.device, &one.hold));
+        let all = listed.chain(strays).filter(|(_, hold)| hold.in_checkpoint);
+        let named = all.filter_map(|(device, hold)| {
+            Some((device.resource.clone(), hold.holder.as_ref()?.pod.clone()))
+        });
+        named.collect()
+    }
+
+    fn all_holds(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.iter().flatten().chain(self.strays.iter().map(|one| &one.hold))
+    }
+
+    /// Whether something was answered just now that the kubelet has not written down yet. Until then it is
+    /// told nothing new: it would write its checkpoint twice at once, and the older may be the one that stays.
+    pub fn in_flight(&self, now_ms: i64) -> bool {
+        let fresh = |hold: &Hold| now_ms - hold.since_ms < IN_FLIGHT_MS;
+        self.all_holds().any(|hold| hold.holder.is_none() && fresh(hold))
+    }
+
+    /// Whether podresources should be asked, since the checkpoint and the pods that exist leave doubts.
+    pub fn doubts(&self, now_ms: i64) -> bool {
+        self.all_holds().any(|hold| match &hold.holder {
+            None => now_ms - hold.since_ms >= IN_FLIGHT_MS,
+            Some(holder) => !self.pods.contains(&holder.pod) && !hold.over,
+        })
+    }
+
+    /// Whether something is held that keeps a device of another name from being given: then it matters when a
+    /// pod ends, of which the kubelet says nothing.
+    pub fn keeps_others_out(&self) -> bool {
+        let devices = self.inventory.devices();
+        let mut held = devices.iter().zip(&self.holds).filter(|(_, holds)| !holds.is_empty());
+        let elsewhere = |one: &Device| {
+            devices.iter().any(|other| other.resource != one.resource && other.excludes(one))
+        };
+        !self.strays.is_empty() || held.any(|(one, _)| elsewhere(one))
     }
 
     /// Enters what a checkpoint shows.
@@ -318,8 +400,7 @@ impl Ledger {
         let Some(device) = known.or_else(|| self.by_uuid(resource, id)) else { return };
         self.strays.retain(|one| !promised(&one));
         let gpu_uuid = self.inventory.gpu(device.gpu).map(|gpu| gpu.uuid.clone());
-        let hold =
-            Hold { holder: Some(holder), since_ms: now_ms, in_checkpoint: true, over: false };
+        let hold = Hold::of(holder, now_ms);
         self.strays.push(JournalHold { device, gpu_uuid: gpu_uuid.unwrap_or_default(), hold });
     }
 
@@ -339,9 +420,8 @@ impl Ledger {
         Some(Device { id, resource, gpu, kind, sharing: Sharing::Exclusive })
     }
 
-    /// Hands devices out, a set for each container, all or nothing. The kubelet's word about a device of the
-    /// same resource goes, since it may be for another container of the pod that has it; unless it has
-    /// forgotten a pod that exists.
+    /// Hands devices out, a set for each container, all or nothing. The kubelet's word goes about a device that
+    /// it knows to be held under the same name, since it may be for another container of the pod that has it.
     pub fn allocate(
         &mut self,
         resource: &str,
@@ -360,10 +440,10 @@ impl Ledger {
             taken.insert(at);
         }
         for at in taken {
-            self.holds[at].retain(|hold| hold.holder.is_some());
-            let promise =
-                Hold { holder: None, since_ms: now_ms, in_checkpoint: false, over: false };
-            self.holds[at].push(promise);
+            let (kubelet, before) = (self.kubelet.clone(), self.pods.clone());
+            let promise = Some(Promise { kubelet, before, suspects: None });
+            let (since_ms, in_checkpoint, over) = (now_ms, false, false);
+            self.holds[at].push(Hold { holder: None, since_ms, in_checkpoint, over, promise });
         }
         Ok(())
     }
@@ -398,7 +478,7 @@ impl Ledger {
                 continue;
             }
             let unsure = |hold: &Hold| !self.checkpoint_known && hold.holder.is_some();
-            let counts = |hold: &Hold| other != at || forgotten(hold) || unsure(hold);
+            let counts = |hold: &Hold| other != at || unknown_to_kubelet(hold) || unsure(hold);
             let hold = holds.iter().find(|hold| !hold.over && counts(hold));
             if let Some(hold) = hold {
                 return Some((held, hold));
@@ -518,9 +598,14 @@ impl Ledger {
     }
 }
 
-/// A hold that the kubelet does not know, or no longer, though whose it is was known.
+/// A hold that the kubelet knows no longer.
 fn forgotten(hold: &Hold) -> bool {
     hold.holder.is_some() && !hold.in_checkpoint
+}
+
+/// A hold that the kubelet knows no longer, or not yet.
+fn unknown_to_kubelet(hold: &Hold) -> bool {
+    !hold.in_checkpoint
 }
 
 /// That the checkpoint shows a device as this container's.
@@ -532,31 +617,79 @@ fn confirm(holds: &mut Vec<Hold>, holder: Holder, now_ms: i64) {
     }
     // The promise has become somebody's.
     holds.retain(|hold| hold.holder.is_some());
-    holds.push(Hold { holder: Some(holder), since_ms: now_ms, in_checkpoint: true, over: false });
+    holds.push(Hold::of(holder, now_ms));
 }
 
-/// Ends the holds of a device that are over.
-fn settle(holds: &mut Vec<Hold>, listed: Option<bool>, known: bool, evidence: &Evidence<'_>) {
-    let shown = holds.iter().any(|hold| hold.in_checkpoint);
-    for hold in holds.iter_mut() {
-        let fresh = evidence.now_ms - hold.since_ms < GRACE_MS;
-        let holder = hold.holder.as_ref();
-        let exists = match (evidence.pods, holder) {
-            (Some(pods), Some(holder)) => Some(pods.contains(&holder.pod)),
-            (_, None) => Some(false),
-            (None, _) => None,
-        };
-        // Podresources has no UIDs: what it lists is the one's whom the checkpoint shows, if it shows any.
-        let listed = listed.map(|listed| listed && (hold.in_checkpoint || !shown));
-        let alive = exists == Some(true) || listed == Some(true);
-        let gone = exists == Some(false) && listed == Some(false);
-        let kept = match (known, hold.in_checkpoint) {
-            (true, false) if holder.is_some() => alive,
-            (true, false) => alive || fresh,
-            _ => alive || fresh || !gone,
-        };
-        hold.over = !kept;
+/// Where it is judged which holds are over.
+struct Court<'a> {
+    evidence: &'a Evidence<'a>,
+    checkpoint_known: bool,
+    named: &'a BTreeSet<(String, String)>,
+}
+
+impl Court<'_> {
+    /// Ends the holds of a device that are over.
+    fn settle(&self, device: &Device, holds: &mut Vec<Hold>) {
+        let name = (device.resource.clone(), device.id.clone());
+        let listed = self.evidence.listed.map(|all| all.contains(&name));
+        let shown = holds.iter().any(|hold| hold.in_checkpoint);
+        for hold in holds.iter_mut() {
+            // Podresources has no UIDs: what it lists is the one's whom the checkpoint shows, if it shows any; but
+            // what it shows can be older than the promise.
+            let known_as = listed.map(|listed| listed && (hold.in_checkpoint || !shown));
+            let stands = match &hold.holder {
+                Some(holder) => self.hold_stands(hold, holder, known_as),
+                None => self.promise_stands(&device.resource, hold, listed),
+            };
+            hold.over = !stands;
+        }
+        // An entry that stands in the checkpoint is kept in mind, lest it seem new the next time.
+        holds.retain(|hold| !hold.over || (self.checkpoint_known && hold.in_checkpoint));
     }
-    // An entry that stands in the checkpoint is kept in mind, lest it seem new the next time.
-    holds.retain(|hold| !hold.over || (known && hold.in_checkpoint));
+
+    fn hold_stands(&self, hold: &Hold, holder: &Holder, listed: Option<bool>) -> bool {
+        let exists = self.evidence.pods.map(|pods| pods.contains(&holder.pod));
+        if exists == Some(true) || listed == Some(true) {
+            return true;
+        }
+        let age_ms = self.evidence.now_ms - hold.since_ms;
+        let gone = exists == Some(false) && listed == Some(false);
+        if self.checkpoint_known && !hold.in_checkpoint {
+            // The kubelet has nothing of it. Nobody was started who is not there, unless that is only now.
+            age_ms < GRACE_MS && listed.is_none()
+        } else {
+            age_ms < IN_FLIGHT_MS || !gone
+        }
+    }
+
+    /// Whether somebody may have, or get, what was promised.
+    fn promise_stands(&self, resource: &str, hold: &mut Hold, listed: Option<bool>) -> bool {
+        let age_ms = self.evidence.now_ms - hold.since_ms;
+        let promise = hold.promise.get_or_insert_default();
+        let asked_by = promise.kubelet.as_deref();
+        let same = asked_by.is_some() && asked_by == self.evidence.kubelet;
+        let another = asked_by.is_some() && self.evidence.kubelet.is_some() && !same;
+        if listed == Some(true) {
+            return true;
+        }
+        if same && listed == Some(false) {
+            return age_ms < IN_FLIGHT_MS;
+        }
+        // A kubelet that died starts nothing any more; whoever it started has processes.
+        if !another && age_ms < GRACE_MS {
+            return true;
+        }
+        let Some(pods) = self.evidence.pods else {
+            return age_ms < GRACE_MS || listed != Some(false);
+        };
+        let suspects = promise.suspects.as_ref().unwrap_or(pods).iter();
+        let may_be = |pod: &&String| {
+            let known = self.named.contains(&(resource.to_owned(), (*pod).clone()));
+            pods.contains(*pod) && !promise.before.contains(*pod) && !known
+        };
+        let suspects: BTreeSet<String> = suspects.filter(may_be).cloned().collect();
+        let stands = !suspects.is_empty();
+        promise.suspects = Some(suspects);
+        stands
+    }
 }

@@ -24,7 +24,7 @@ use crate::proto::deviceplugin::registration_client::RegistrationClient;
 use crate::proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
 use crate::socket::{callers, connect, identity, listen};
 use desk::Desk;
-use service::Service;
+use service::{IN_FLIGHT_LOOK, Service};
 
 /// The version of the protocol.
 const VERSION: &str = "v1beta1";
@@ -113,8 +113,11 @@ impl Plugins {
         let mut stopped = plugins.stop.subscribe();
         let looking = tokio::spawn(async move {
             loop {
+                let look = desk.config.look;
+                let pause = if desk.in_flight().await { look.min(IN_FLIGHT_LOOK) } else { look };
                 tokio::select! {
-                    () = tokio::time::sleep(desk.config.look) => {}
+                    () = tokio::time::sleep(pause) => {}
+                    () = desk.answered() => {}
                     _ = stopped.wait_for(|stopped| *stopped) => return,
                 }
                 desk.look().await;

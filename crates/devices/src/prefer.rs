@@ -113,7 +113,7 @@ impl Chooser<'_> {
                 && !nodes.iter().any(|node| self.wish.numa.contains(node));
             wrong_gpu || wrong_node
         };
-        let whole = given().all(|device| is_whole(device));
+        let whole = given().all(is_whole);
         let left: Vec<GpuIndex> =
             self.offer.difference(set).map(|at| self.inventory.devices()[*at].gpu).collect();
         let broken = gpus.iter().filter(|gpu| !self.in_use.contains(gpu)).count();

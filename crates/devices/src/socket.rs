@@ -19,6 +19,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(u64, i64, i64);
 
+impl std::fmt::Display for Identity {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}@{}.{:09}", self.0, self.1, self.2)
+    }
+}
+
 /// The file at a path; `None` where there is none.
 pub(crate) fn identity(path: &Path) -> Option<Identity> {
     let found = std::fs::symlink_metadata(path).ok()?;

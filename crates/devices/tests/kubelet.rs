@@ -16,6 +16,7 @@ use berth_devices::{
 const GIB: u64 = 1 << 30;
 const GPU: &str = "nvidia.com/gpu";
 const SHARE: &str = "berth.dev/gpu-share";
+const ROUNDS: usize = 10_000;
 
 /// Four GPUs on two NUMA nodes, whole or in two shares each.
 fn inventory() -> Inventory {
@@ -81,6 +82,14 @@ impl Machine {
         Plugins::start(self.config.clone(), inventory(), self.running.clone()).await
     }
 
+    async fn process(&self) -> Process {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let (config, running) = (self.config.clone(), self.running.clone());
+        let plugins = runtime.spawn(Plugins::start(config, inventory(), running)).await.unwrap();
+        Process { runtime: Some(runtime), plugins }
+    }
+
     fn run(&self, pod: &str) {
         self.running.0.lock().unwrap().insert(pod.to_owned());
     }
@@ -90,13 +99,40 @@ impl Machine {
         kubelet.end(pod);
     }
 
+    fn checkpoint(&self) -> PathBuf {
+        self.kubelet_directory.join("device-plugins/kubelet_internal_checkpoint")
+    }
+
     fn socket(&self) -> PathBuf {
         self.kubelet_directory.join("device-plugins/berth-nvidia.com_gpu.sock")
     }
 }
 
+/// Plugins in a process of their own, which can be killed.
+struct Process {
+    runtime: Option<tokio::runtime::Runtime>,
+    plugins: Arc<Plugins>,
+}
+
+impl Process {
+    /// Nothing of it runs on; its files and sockets are left.
+    async fn kill(mut self) {
+        let runtime = self.runtime.take().unwrap();
+        let killed = move || runtime.shutdown_timeout(Duration::from_secs(5));
+        tokio::task::spawn_blocking(killed).await.unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 async fn until(what: &str, mut is: impl FnMut() -> bool) {
-    for _ in 0..500 {
+    for _ in 0..2_000 {
         if is() {
             return;
         }
@@ -151,19 +187,81 @@ async fn a_deleted_socket_and_a_restarted_kubelet_are_noticed() {
 async fn a_plugin_that_dies_after_it_answered_still_knows_what_it_gave() {
     let machine = machine();
     let kubelet = machine.kubelet();
-    let plugins = machine.plugins().await;
+    let process = machine.process().await;
     ready(&kubelet).await;
     let (ids, _) = kubelet.admit("pod-a", GPU, 1).await.unwrap();
-    plugins.stop().await;
+    process.kill().await;
+    machine.run("pod-a");
     // Not even the checkpoint has it: the journal does.
-    let checkpoint = machine.kubelet_directory.join("device-plugins/kubelet_internal_checkpoint");
-    std::fs::remove_file(checkpoint).unwrap();
     kubelet.die();
+    std::fs::remove_file(machine.checkpoint()).unwrap();
     let kubelet = machine.kubelet();
-    let plugins = machine.plugins().await;
+    let _process = machine.process().await;
     until("shares are listed", || kubelet.healthy(SHARE).len() == 6).await;
     let shares = kubelet.healthy(SHARE);
     assert!(shares.iter().all(|share| !share.starts_with(&ids[0])));
+    let (others, _) = kubelet.admit("pod-b", GPU, 3).await.unwrap();
+    assert!(!others.contains(&ids[0]));
+    assert!(kubelet.admit("pod-c", GPU, 1).await.is_err());
+    machine.end(&kubelet, "pod-a");
+    assert_eq!(kubelet.admit("pod-d", GPU, 1).await.unwrap().0, ids);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_older_write_of_the_kubelet_hid_is_not_given_again() {
+    let machine = machine();
+    let kubelet = machine.kubelet();
+    let plugins = machine.plugins().await;
+    ready(&kubelet).await;
+    kubelet.write_late();
+    let (ids, _) = kubelet.admit("pod-a", GPU, 1).await.unwrap();
+    machine.run("pod-a");
+    assert!(!std::fs::read_to_string(machine.checkpoint()).unwrap().contains("pod-a"));
+    kubelet.die();
+    let kubelet = machine.kubelet();
+    until("GPUs are listed", || kubelet.healthy(GPU).len() == 4).await;
+    let (others, _) = kubelet.admit("pod-b", GPU, 3).await.unwrap();
+    assert!(!others.contains(&ids[0]));
+    let refused = kubelet.admit("pod-c", GPU, 1).await.unwrap_err();
+    assert!(refused.contains("is being started"), "{refused}");
+    machine.run("pod-b");
+    machine.end(&kubelet, "pod-a");
+    assert_eq!(kubelet.admit("pod-d", GPU, 1).await.unwrap().0, ids);
+    plugins.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_kubelet_was_given_just_before_it_died_is_free_at_once() {
+    let machine = machine();
+    let kubelet = machine.kubelet();
+    let plugins = machine.plugins().await;
+    ready(&kubelet).await;
+    kubelet.admit("pod-a", GPU, 3).await.unwrap();
+    machine.run("pod-a");
+    let (ids, _) = kubelet.allocate("pod-b", GPU, 1).await.unwrap();
+    kubelet.die();
+    let kubelet = machine.kubelet();
+    until("GPUs are listed", || kubelet.healthy(GPU).len() == 4).await;
+    // The pod was not started, so it is asked for again, and nothing else is left.
+    assert_eq!(kubelet.admit("pod-b", GPU, 1).await.unwrap().0, ids);
+    plugins.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_podresources_nothing_is_given_twice_and_pods_still_come_and_go() {
+    let machine = machine();
+    let kubelet = machine.kubelet();
+    std::fs::remove_dir_all(machine.kubelet_directory.join("pod-resources")).unwrap();
+    let plugins = machine.plugins().await;
+    ready(&kubelet).await;
+    let (held, _) = kubelet.admit("pod-a", GPU, 3).await.unwrap();
+    machine.run("pod-a");
+    let (shares, _) = kubelet.admit("pod-b", SHARE, 2).await.unwrap();
+    machine.run("pod-b");
+    assert!(shares.iter().all(|share| held.iter().all(|gpu| !share.starts_with(gpu))));
+    assert!(kubelet.admit("pod-c", GPU, 1).await.is_err());
+    machine.end(&kubelet, "pod-a");
+    assert_eq!(kubelet.admit("pod-d", GPU, 3).await.unwrap().0, held);
     plugins.stop().await;
 }
 
@@ -177,8 +275,7 @@ async fn a_kubelet_that_lost_its_checkpoint_is_not_given_what_a_pod_holds() {
     machine.run("pod-a");
     tokio::time::sleep(Duration::from_millis(100)).await;
     kubelet.die();
-    let checkpoint = machine.kubelet_directory.join("device-plugins/kubelet_internal_checkpoint");
-    std::fs::write(checkpoint, "{ damaged").unwrap();
+    std::fs::write(machine.checkpoint(), "{ damaged").unwrap();
     let kubelet = machine.kubelet();
     until("two GPUs are left", || kubelet.healthy(GPU).len() == 2).await;
     assert!(held.iter().all(|id| !kubelet.healthy(GPU).contains(id)));
@@ -263,60 +360,109 @@ fn check(held: &BTreeMap<String, (&str, Vec<String>)>) {
     assert_eq!(seen.iter().find(shared), None);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_thousand_rounds_over_sockets_nothing_is_handed_out_twice() {
-    let machine = machine();
-    let mut kubelet = machine.kubelet();
-    let mut plugins = machine.plugins().await;
-    ready(&kubelet).await;
-    let mut held: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
-    let (mut dice, mut given, mut refused) = (11_u64, 0, 0);
-    let mut roll = |below: u64| {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (dice >> 33) % below
-    };
-    for round in 0..1_000 {
-        match roll(100) {
-            0 => {
-                kubelet.die();
-                kubelet = machine.kubelet();
-                until("GPUs are listed", || {
-                    !kubelet.healthy(GPU).is_empty() || !kubelet.healthy(SHARE).is_empty()
-                })
-                .await;
-            }
-            1 => {
-                plugins.stop().await;
-                plugins = machine.plugins().await;
-                until("devices are listed", || {
-                    !kubelet.healthy(GPU).is_empty() || !kubelet.healthy(SHARE).is_empty()
-                })
-                .await;
-            }
-            2..=54 => {
-                let pod = format!("pod-{round}");
-                let resource = if roll(2) == 0 { GPU } else { SHARE };
-                let count = usize::try_from(1 + roll(2)).unwrap();
-                match kubelet.admit(&pod, resource, count).await {
-                    Ok((ids, _)) => {
-                        given += 1;
-                        machine.run(&pod);
-                        held.insert(pod, (resource, ids));
-                    }
-                    Err(_) => refused += 1,
-                }
-            }
-            _ => {
-                let nth = usize::try_from(roll(held.len().max(1) as u64)).unwrap();
-                let gone = held.keys().nth(nth).cloned();
-                if let Some(pod) = gone {
-                    held.remove(&pod);
-                    machine.end(&kubelet, &pod);
-                }
-            }
-        }
-        check(&held);
+/// Everything that can happen to a kubelet, a plugin and pods, at random.
+struct Rounds {
+    machine: Machine,
+    kubelet: Option<FakeKubelet>,
+    process: Option<Process>,
+    held: BTreeMap<String, (&'static str, Vec<String>)>,
+    dice: u64,
+    given: usize,
+    refused: usize,
+}
+
+impl Rounds {
+    fn roll(&mut self, below: usize) -> usize {
+        let next = self.dice.wrapping_mul(6_364_136_223_846_793_005);
+        self.dice = next.wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.dice >> 33).unwrap() % below
     }
-    assert!(given > 150 && refused > 20, "{given} given, {refused} refused");
-    plugins.stop().await;
+
+    fn kubelet(&self) -> &FakeKubelet {
+        self.kubelet.as_ref().unwrap()
+    }
+
+    async fn restart_kubelet(&mut self) {
+        self.kubelet.take().unwrap().die();
+        if self.roll(4) == 0 {
+            std::fs::write(self.machine.checkpoint(), "{ damaged").unwrap();
+        }
+        self.kubelet = Some(self.machine.kubelet());
+        until("plugins register", || self.kubelet().registrations() >= 2).await;
+    }
+
+    async fn restart_plugins(&mut self) {
+        let process = self.process.take().unwrap();
+        if self.roll(2) == 0 {
+            process.plugins.stop().await;
+        }
+        process.kill().await;
+        let before = self.kubelet().registrations();
+        self.process = Some(self.machine.process().await);
+        until("plugins register", || self.kubelet().registrations() >= before + 2).await;
+    }
+
+    async fn admit(&mut self, round: usize) {
+        let pod = format!("pod-{round}");
+        let resource = if self.roll(2) == 0 { GPU } else { SHARE };
+        let count = 1 + self.roll(2);
+        match self.kubelet().admit(&pod, resource, count).await {
+            Ok((ids, _)) => {
+                self.given += 1;
+                self.machine.run(&pod);
+                self.held.insert(pod, (resource, ids));
+            }
+            Err(_) => self.refused += 1,
+        }
+    }
+
+    fn end_one(&mut self) {
+        let nth = self.roll(self.held.len().max(1));
+        if let Some(pod) = self.held.keys().nth(nth).cloned() {
+            self.held.remove(&pod);
+            self.machine.end(self.kubelet(), &pod);
+        }
+    }
+
+    async fn round(&mut self, round: usize) {
+        match self.roll(1_000) {
+            0..=5 => self.restart_kubelet().await,
+            6..=9 => self.restart_plugins().await,
+            10..=12 => std::fs::remove_file(self.machine.socket()).unwrap_or_default(),
+            13..=20 => self.kubelet().write_late(),
+            21..=24 => {
+                let _ = self.kubelet().allocate("pod-lost", GPU, 1).await;
+                self.restart_kubelet().await;
+            }
+            25..=26 => {
+                let socket = self.machine.kubelet_directory.join("pod-resources/kubelet.sock");
+                std::fs::remove_file(socket).unwrap_or_default();
+            }
+            27..=540 => self.admit(round).await,
+            _ => self.end_one(),
+        }
+        check(&self.held);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_ten_thousand_rounds_over_sockets_nothing_is_handed_out_twice() {
+    let machine = machine();
+    let kubelet = Some(machine.kubelet());
+    let process = Some(machine.process().await);
+    let (held, dice) = (BTreeMap::new(), 11);
+    let mut rounds = Rounds { machine, kubelet, process, held, dice, given: 0, refused: 0 };
+    ready(rounds.kubelet()).await;
+    for round in 0..ROUNDS {
+        rounds.round(round).await;
+    }
+    let (given, refused) = (rounds.given, rounds.refused);
+    assert!(given > ROUNDS / 8 && refused > ROUNDS / 50, "{given} given, {refused} refused");
+    // And nothing is lost: with all pods gone everything can be had again.
+    rounds.restart_kubelet().await;
+    while !rounds.held.is_empty() {
+        rounds.end_one();
+    }
+    ready(rounds.kubelet()).await;
+    rounds.kubelet().admit("pod-last", GPU, 4).await.unwrap();
 }

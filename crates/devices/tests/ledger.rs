@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_devices::decision::Decision;
-use berth_devices::ledger::{Evidence, GRACE_MS, Journal, Ledger, RECOVERY_MS, Refusal};
+use berth_devices::ledger::{
+    Evidence, GRACE_MS, IN_FLIGHT_MS, Journal, Ledger, RECOVERY_MS, Refusal,
+};
 use berth_devices::{Device, Gpu, GpuIndex, Inventory, InventoryError, Kind, Sharing, ThreadCap};
 use berth_hardware::kubelet::{DeviceEntry, DeviceState, HeldDevice};
 
@@ -154,7 +156,8 @@ fn a_kubelet_that_lost_its_checkpoint_is_not_given_what_a_running_pod_holds() {
     assert!(!ledger.listing(GPU)[3].healthy);
     assert!(ledger.allocate(GPU, &[ids(&["GPU-3"])], GRACE_MS * 2).is_err());
     let none = BTreeSet::new();
-    ledger.observe(&Evidence { pods: Some(&none), checkpoint: Some(&empty), ..evidence });
+    let later = Evidence { now_ms: GRACE_MS * 2, ..evidence };
+    ledger.observe(&Evidence { pods: Some(&none), checkpoint: Some(&empty), ..later });
     ledger.allocate(GPU, &[ids(&["GPU-3"])], GRACE_MS * 2).unwrap();
 }
 
@@ -185,16 +188,85 @@ fn gpus_of_another_plugin_and_of_an_earlier_division_are_taken() {
     assert!(moved.allocate(SHARE, &[ids(&["GPU-5::1"])], 1).is_err());
 }
 
-#[test]
-fn a_promise_that_no_pod_came_of_lapses() {
+/// A promise of GPU 0, made to the first kubelet while `pod-old` ran.
+fn promised() -> Ledger {
     let mut ledger = ledger();
-    ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).unwrap();
-    let empty = state(Vec::new());
+    let (empty, pods) = (state(Vec::new()), BTreeSet::from(["pod-old".to_owned()]));
     let evidence = Evidence { checkpoint: Some(&empty), ..Evidence::default() };
-    ledger.observe(&Evidence { now_ms: GRACE_MS - 1, ..evidence });
-    assert!(ledger.allocate(SHARE, &[ids(&["GPU-0::0"])], GRACE_MS - 1).is_err());
-    ledger.observe(&Evidence { now_ms: GRACE_MS, ..evidence });
-    ledger.allocate(SHARE, &[ids(&["GPU-0::0"])], GRACE_MS).unwrap();
+    ledger.observe(&Evidence { pods: Some(&pods), kubelet: Some("first"), ..evidence });
+    ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).unwrap();
+    assert!(ledger.in_flight(0) && !ledger.in_flight(IN_FLIGHT_MS));
+    assert!(ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).is_err(), "not even under its own name");
+    ledger
+}
+
+fn can_be_had(ledger: &Ledger) -> bool {
+    let own = ledger.clone().allocate(GPU, &[ids(&["GPU-0"])], 0).is_ok();
+    assert_eq!(own, ledger.clone().allocate(SHARE, &[ids(&["GPU-0::0"])], 0).is_ok());
+    own
+}
+
+#[test]
+fn a_promise_ends_when_the_kubelet_to_whom_it_was_made_says_it_has_nothing() {
+    let mut ledger = promised();
+    let (empty, nothing) = (state(Vec::new()), BTreeSet::new());
+    let evidence =
+        Evidence { checkpoint: Some(&empty), kubelet: Some("first"), ..Evidence::default() };
+    ledger.observe(&Evidence { now_ms: GRACE_MS * 9, ..evidence });
+    assert!(!can_be_had(&ledger), "nobody says so");
+    let listed = BTreeSet::from([(GPU.to_owned(), "GPU-0".to_owned())]);
+    ledger.observe(&Evidence { now_ms: GRACE_MS * 9, listed: Some(&listed), ..evidence });
+    assert!(!can_be_had(&ledger), "it has it, whatever its checkpoint shows");
+    let saying = Evidence { listed: Some(&nothing), ..evidence };
+    ledger.observe(&Evidence { now_ms: IN_FLIGHT_MS - 1, ..saying });
+    assert!(!can_be_had(&ledger), "the answer may be on its way");
+    ledger.observe(&Evidence { now_ms: IN_FLIGHT_MS, ..saying });
+    assert!(can_be_had(&ledger));
+}
+
+#[test]
+fn a_promise_to_a_kubelet_that_died_ends_with_the_last_pod_that_may_have_it() {
+    let (empty, nothing) = (state(Vec::new()), BTreeSet::new());
+    let evidence = Evidence {
+        checkpoint: Some(&empty),
+        listed: Some(&nothing),
+        kubelet: Some("second"),
+        ..Evidence::default()
+    };
+    let pods = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    // Nobody was started since.
+    let mut ledger = promised();
+    ledger.observe(&Evidence { now_ms: 1, pods: Some(&pods(&["pod-old"])), ..evidence });
+    assert!(can_be_had(&ledger));
+    // Somebody was, and outlives the plugin too.
+    let mut ledger = promised();
+    ledger.observe(&Evidence { now_ms: 1, pods: Some(&pods(&["pod-old", "pod-a"])), ..evidence });
+    let mut ledger = Ledger::new(inventory(), ledger.journal());
+    let later = Evidence { now_ms: GRACE_MS * 9, ..evidence };
+    ledger.observe(&Evidence { pods: Some(&pods(&["pod-a", "pod-b"])), ..later });
+    assert!(!can_be_had(&ledger));
+    ledger.observe(&Evidence { pods: Some(&pods(&["pod-b"])), ..later });
+    assert!(can_be_had(&ledger));
+    // Somebody was, but holds something else, as the checkpoint shows.
+    let mut ledger = promised();
+    let other = state(vec![entry("pod-a", GPU, &ids(&["GPU-1"]))]);
+    let shown = Evidence { now_ms: 1, checkpoint: Some(&other), ..evidence };
+    ledger.observe(&Evidence { pods: Some(&pods(&["pod-a"])), ..shown });
+    assert!(can_be_had(&ledger));
+}
+
+#[test]
+fn a_hold_that_an_older_write_hides_lasts_until_its_pod_can_have_started() {
+    let mut ledger = ledger();
+    let (empty, nothing, listed) = (state(Vec::new()), BTreeSet::new(), BTreeSet::new());
+    let shown = state(vec![entry("pod-a", GPU, &ids(&["GPU-0"]))]);
+    let evidence = Evidence { pods: Some(&nothing), ..Evidence::default() };
+    ledger.observe(&Evidence { checkpoint: Some(&shown), ..evidence });
+    let hidden = Evidence { checkpoint: Some(&empty), now_ms: 1, ..evidence };
+    ledger.observe(&hidden);
+    assert!(!can_be_had(&ledger) && ledger.doubts(1));
+    ledger.observe(&Evidence { listed: Some(&listed), ..hidden });
+    assert!(can_be_had(&ledger), "the kubelet says that it has nothing of it");
 }
 
 #[test]
@@ -289,6 +361,8 @@ struct World {
     memory: BTreeMap<String, (String, Vec<String>)>,
     file: Vec<DeviceEntry>,
     file_is_there: bool,
+    /// How often the kubelet has started.
+    starts: usize,
 }
 
 impl World {
@@ -298,6 +372,7 @@ impl World {
 
     /// The kubelet starts again, from its file.
     fn restart(&mut self) {
+        self.starts += 1;
         let entries = self.file.iter().filter(|_| self.file_is_there);
         let restored = entries.map(|one| {
             let ids = one.devices.iter().map(|held| held.id.clone()).collect();
@@ -320,6 +395,7 @@ impl World {
             checkpoint: self.file_is_there.then_some(&file),
             listed: (dice.roll(4) > 0).then_some(&listed),
             pods: Some(&pods),
+            kubelet: Some(&self.starts.to_string()),
         });
     }
 
@@ -380,7 +456,13 @@ fn ask(world: &mut World, ledger: &mut Ledger, round: usize, now_ms: i64, dice: 
 
 #[test]
 fn in_ten_thousand_rounds_with_crashes_nothing_is_handed_out_twice() {
-    let mut dice = Dice(7);
+    for seed in 0..8 {
+        play(seed);
+    }
+}
+
+fn play(seed: u64) {
+    let mut dice = Dice(seed);
     let inventory = inventory();
     let mut ledger = Ledger::new(inventory.clone(), Journal::default());
     let mut world = World { file_is_there: true, ..World::default() };
@@ -392,12 +474,15 @@ fn in_ten_thousand_rounds_with_crashes_nothing_is_handed_out_twice() {
             0..=8 => {
                 let got = ask(&mut world, &mut ledger, round, now_ms, &mut dice);
                 given += usize::from(got);
-                if got && dice.roll(8) == 0 {
-                    // The kubelet dies before it writes: the pod was never started.
-                    world.running.remove(&format!("pod-{round}"));
-                    world.restart();
-                } else {
-                    (world.file, world.file_is_there) = (world.entries(), true);
+                match dice.roll(8) {
+                    0 if got => {
+                        // The kubelet dies before it writes: the pod was never started.
+                        world.running.remove(&format!("pod-{round}"));
+                        world.restart();
+                    }
+                    // What it writes is written over by what it wrote before.
+                    1 => {}
+                    _ => (world.file, world.file_is_there) = (world.entries(), true),
                 }
             }
             9..=15 => {

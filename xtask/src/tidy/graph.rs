@@ -53,7 +53,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-inside", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
-    ("berth-devices", &["berth-hardware"]),
+    ("berth-devices", &["berth-api", "berth-hardware"]),
     ("berth-agent", &["berth-model", "berth-hardware"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),

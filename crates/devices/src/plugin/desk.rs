@@ -4,12 +4,12 @@
 //! is written down before the kubelet is told. Must not know sockets of plugins.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use berth_hardware::kubelet::DeviceState;
 use berth_hardware::{KubeletFiles, KubeletPlaces, Root};
-use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tracing::warn;
 
 use super::{PluginConfig, Witness};
@@ -19,21 +19,32 @@ use crate::file::write_whole;
 use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
 use crate::podresources::{PodResourcesClient, devices};
 use crate::proto::deviceplugin::ContainerAllocateResponse;
+use crate::socket::{Identity, identity};
+
+/// Looks after which pods are looked for though nothing else has changed.
+const LOOKS_FOR_PODS: u32 = 5;
 
 pub(super) struct Desk {
     pub(super) config: PluginConfig,
     root: Root,
     places: KubeletPlaces,
+    checkpoint: PathBuf,
     podresources: PodResourcesClient,
     witness: Box<dyn Witness>,
     books: Mutex<Books>,
     changed: watch::Sender<u64>,
+    answered: Notify,
 }
 
 struct Books {
     ledger: Ledger,
     /// What is on the disk.
     written: Journal,
+    /// The checkpoint and the kubelet when they were looked at last.
+    seen: Option<(Option<Identity>, Option<Identity>)>,
+    looks: u32,
+    /// Why podresources did not answer the last time, lest it be said again and again.
+    silence: Option<String>,
 }
 
 impl Desk {
@@ -52,13 +63,21 @@ impl Desk {
                 own: ".".to_owned(),
                 flags: serde_json::Value::Null,
             },
+            checkpoint: config.sockets().join("kubelet_internal_checkpoint"),
             podresources: PodResourcesClient::new(
                 config.kubelet_directory.join("pod-resources/kubelet.sock"),
             ),
             config,
             witness,
-            books: Mutex::new(Books { ledger, written: journal }),
+            books: Mutex::new(Books {
+                ledger,
+                written: journal,
+                seen: None,
+                looks: 0,
+                silence: None,
+            }),
             changed: watch::channel(0).0,
+            answered: Notify::new(),
         };
         desk.look().await;
         desk
@@ -78,10 +97,31 @@ impl Desk {
         self.books.lock().await.ledger.listing(resource)
     }
 
+    /// Looks whether anything has changed. At rest that is the state of two files.
     pub(super) async fn look(&self) {
         let mut books = self.books.lock().await;
+        books.looks = books.looks.wrapping_add(1);
+        let due = books.looks.is_multiple_of(LOOKS_FOR_PODS) && books.ledger.keeps_others_out();
+        let files = (identity(&self.checkpoint), self.kubelet());
+        if books.seen == Some(files) && !due && !books.ledger.doubts(now_ms()) {
+            return;
+        }
         self.observe(&mut books, false).await;
         self.keep(&mut books);
+    }
+
+    /// Whether the kubelet has yet to write down what it was answered just now.
+    pub(super) async fn in_flight(&self) -> bool {
+        self.books.lock().await.ledger.in_flight(now_ms())
+    }
+
+    /// When something is handed out.
+    pub(super) async fn answered(&self) {
+        self.answered.notified().await;
+    }
+
+    fn kubelet(&self) -> Option<Identity> {
+        identity(&self.config.sockets().join("kubelet.sock"))
     }
 
     pub(super) async fn replace(&self, inventory: Inventory) {
@@ -129,6 +169,7 @@ impl Desk {
         }
         self.keep(&mut books);
         given?;
+        self.answered.notify_one();
         let inventory = books.ledger.inventory();
         let answers = containers.iter().map(|ids| {
             let found = ids.iter().filter_map(|id| inventory.find(resource, id));
@@ -138,27 +179,52 @@ impl Desk {
         Ok(answers.collect())
     }
 
-    /// Enters what is known now. Podresources is asked where pods are not known otherwise, or `closely`.
+    /// Enters what is known now. Podresources is asked where doubts are left, or `closely`.
     async fn observe(&self, books: &mut MutexGuard<'_, Books>, closely: bool) {
-        let checkpoint = self.checkpoint();
-        let pods = self.witness.pods();
-        let listed = if closely || pods.is_none() {
-            match self.podresources.list().await {
-                Ok(listed) => listed.map(|pods| devices(&pods)),
-                Err(error) => {
-                    warn!(%error, "what pods hold is known from the kubelet's checkpoint alone");
-                    None
-                }
+        let mut listed = None;
+        let mut asked = false;
+        loop {
+            if !asked && (closely || books.ledger.doubts(now_ms())) {
+                (listed, asked) = (self.listed(books).await, true);
             }
-        } else {
-            None
-        };
-        books.ledger.observe(&Evidence {
-            now_ms: now_ms(),
-            checkpoint: checkpoint.as_ref(),
-            listed: listed.as_ref(),
-            pods: pods.as_ref(),
-        });
+            // Before it is read: what is written meanwhile is seen the next time.
+            let kubelet = self.kubelet();
+            books.seen = Some((identity(&self.checkpoint), kubelet));
+            let checkpoint = self.checkpoint();
+            let pods = self.witness.pods();
+            let kubelet = kubelet.map(|identity| identity.to_string());
+            books.ledger.observe(&Evidence {
+                now_ms: now_ms(),
+                checkpoint: checkpoint.as_ref(),
+                listed: listed.as_ref(),
+                pods: pods.as_ref(),
+                kubelet: kubelet.as_deref(),
+            });
+            if asked || !books.ledger.doubts(now_ms()) {
+                return;
+            }
+        }
+    }
+
+    /// What podresources lists.
+    async fn listed(
+        &self,
+        books: &mut MutexGuard<'_, Books>,
+    ) -> Option<BTreeSet<(String, String)>> {
+        match self.podresources.list().await {
+            Ok(listed) => {
+                books.silence = None;
+                listed.map(|pods| devices(&pods))
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if books.silence.as_ref() != Some(&why) {
+                    warn!(%error, "what pods hold is known from the kubelet's checkpoint alone");
+                }
+                books.silence = Some(why);
+                None
+            }
+        }
     }
 
     fn checkpoint(&self) -> Option<DeviceState> {

@@ -5,6 +5,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::Stream;
 use tokio::sync::watch;
@@ -21,6 +22,9 @@ use crate::proto::deviceplugin::{
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
     TopologyInfo,
 };
+
+/// How often to see whether the kubelet has written down what it was answered.
+pub(super) const IN_FLIGHT_LOOK: Duration = Duration::from_millis(50);
 
 /// How many kubelets listen: one, or for a moment two.
 #[derive(Clone, Default)]
@@ -93,6 +97,14 @@ impl Watching {
     async fn next(mut self) -> Option<(Result<ListAndWatchResponse, Status>, Self)> {
         loop {
             self.changes.mark_unchanged();
+            // A kubelet that writes down an answer and a list at once may keep the older of the two, and one
+            // whose list no longer has what it was just given ends.
+            while self.told.is_some() && self.desk.in_flight().await {
+                tokio::select! {
+                    () = tokio::time::sleep(IN_FLIGHT_LOOK) => {}
+                    _ = self.closed.wait_for(|closed| *closed) => return None,
+                }
+            }
             let listed = self.desk.listing(&self.resource).await;
             if self.told.as_ref() != Some(&listed) {
                 let message = message(&listed);
