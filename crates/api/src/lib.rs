@@ -15,6 +15,7 @@ pub mod gang;
 mod meta;
 mod node;
 mod path;
+pub mod placement;
 pub mod pod;
 mod policy;
 mod resource;

@@ -1,60 +1,13 @@
-//! What is written on a pod about its place: the annotation `berth.dev/placement`.
+//! What to write on a pod about its place (`berth.dev/placement`), from what the engine decided.
 //!
-//! Owns its form; what a pod was given is read from it again when pods are lowered. It goes onto the pod with the binding itself, so that it is
-//! there whenever the pod has a node. Must not know how places are chosen.
+//! Owns how a binding is described. The form of the annotation is [`berth_api::placement`]'s. Must not know how
+//! places are chosen.
 
-use std::sync::Arc;
-
+use berth_api::placement::{GivenDevices, Grant, Placement};
 use berth_engine::Engine;
 use berth_engine::decision::{Alignment, Binding};
 use berth_kubelet::Kubelet;
 use berth_model::numa::NumaMask;
-use serde::{Deserialize, Serialize};
-
-/// The annotation.
-pub const PLACEMENT: &str = "berth.dev/placement";
-
-/// Where a pod lies on its node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Placement {
-    /// `aligned`, `misaligned`, `unmanaged` (nothing of it is pinned) or `unknown` (nobody tells what the
-    /// node looks like inside).
-    pub alignment: String,
-    /// The NUMA nodes of what is pinned, by id.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub numa_nodes: Vec<u32>,
-    /// The devices it will be given, as far as that can be known beforehand.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<GivenDevices>,
-    /// What it was given for the part of a GPU it asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grant: Option<Grant>,
-    /// Why there.
-    pub why: String,
-}
-
-/// Devices of one resource.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenDevices {
-    /// The resource.
-    pub resource: String,
-    /// How many.
-    pub count: usize,
-    /// Those that are certain, as the node's list has them: by number, where nobody tells their ids.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ids: Vec<String>,
-}
-
-/// A part of a GPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant {
-    /// One of this resource, or a share of it.
-    pub resource: String,
-    /// The number of the GPU of which it is a share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<u16>,
-}
 
 /// What to write about a binding that the engine has just decided.
 pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
@@ -105,9 +58,4 @@ pub(crate) fn devices(kubelet: &Kubelet, uid: &str) -> Vec<GivenDevices> {
             }
         })
         .collect()
-}
-
-/// The annotation's text.
-pub fn text(placement: &Placement) -> Arc<str> {
-    serde_json::to_string(placement).unwrap_or_default().into()
 }

@@ -390,7 +390,7 @@ impl Term {
             let annotation = match &effect {
                 Effect::Bind(order) => {
                     let placed = placement::describe(self.core.engine(), &order.binding);
-                    Some(placement::text(&placed))
+                    Some(Arc::from(placed.text()))
                 }
                 _ => None,
             };

@@ -86,6 +86,33 @@ impl KubeletFiles {
         (files, notes.done())
     }
 
+    /// Reads only what the device manager keeps, for whoever looks often. `None` where there is no such
+    /// file or it cannot be read; diagnoses say which.
+    pub fn read_devices(
+        root: &Root,
+        places: &KubeletPlaces,
+    ) -> (Option<DeviceState>, Vec<Diagnosis>) {
+        root.begin();
+        let mut notes = Notes::default();
+        let path = places.state(DEVICE_STATE);
+        let found = match root.text(&path, STATE_BYTES_MAX) {
+            Ok(text) => parsed(&path, &text, &mut notes)
+                .and_then(|value| DeviceState::of(&value, &path, &mut notes)),
+            Err(Fault::Missing) => None,
+            Err(fault) => {
+                notes.fault(&path, &fault, "what it holds is unknown");
+                None
+            }
+        };
+        (found, notes.done())
+    }
+
+    /// The checksum that a kubelet writes beside this `Data` of its device manager; `None` where it is
+    /// not what kubelets write.
+    pub fn checksum_of_devices(data: &Value) -> Option<u32> {
+        device_checksum(data.as_object()?)
+    }
+
     /// A kubelet that finds another policy in its state than it is configured with does not start.
     fn compare(&self, places: &KubeletPlaces, notes: &mut Notes) {
         let Some(configuration) = &self.configuration else { return };

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use berth_control::placement::PLACEMENT;
+use berth_api::placement::PLACEMENT;
 use berth_testbed::{Testbed, Which, real_assets};
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;

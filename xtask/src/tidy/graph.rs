@@ -63,6 +63,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "berth-agent",
         &["berth-model", "berth-text", "berth-manifest", "berth-hardware", "berth-nvml"],
     ),
+    ("berth-devices", &["berth-api", "berth-hardware"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-text", "berth-api", "berth-manifest", "berth-contract"]),
     (

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::error::Problem;
 use crate::meta::annotation;
+use crate::placement::{Grant, PLACEMENT, Placement};
 use crate::resource::quantity;
 
 /// How much memory of one GPU a pod needs, as a quantity.
@@ -15,26 +16,10 @@ pub const GPU_MEMORY: &str = "berth.dev/gpu-memory";
 /// Which share of one GPU's compute a pod needs, in percent.
 pub const GPU_COMPUTE: &str = "berth.dev/gpu-compute";
 
-/// Where on its node a pod is and what it was given there, as whoever bound it wrote, in JSON.
-pub const PLACEMENT: &str = "berth.dev/placement";
-
-/// The part of what is written about a place that decides what the pod holds.
-#[derive(serde::Deserialize)]
-struct Placement {
-    grant: Option<Grant>,
-}
-
-#[derive(serde::Deserialize)]
-struct Grant {
-    resource: String,
-    gpu: Option<u16>,
-}
-
 /// What a pod was given for the part of a GPU it asked for. Whoever wrote something else there has only
 /// hidden from us what the pod holds.
 pub(super) fn granted(meta: &ObjectMeta) -> Option<GpuGrant> {
-    let written: Placement = serde_json::from_str(annotation(meta, PLACEMENT)?).ok()?;
-    let Grant { resource, gpu } = written.grant?;
+    let Grant { resource, gpu } = Placement::read(annotation(meta, PLACEMENT)?).ok()?.grant?;
     Some(GpuGrant { resource: ResourceName::new(resource), gpu })
 }
 

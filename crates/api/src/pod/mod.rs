@@ -26,7 +26,7 @@ use crate::meta;
 pub use class::{CLASS, MODEL};
 pub use devices::device_needs;
 pub(crate) use gpu::compute_milli;
-pub use gpu::{GPU_COMPUTE, GPU_MEMORY, PLACEMENT};
+pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
 pub use priority::resolve_priority;
 
 impl Lower for core::Pod {

@@ -2,13 +2,13 @@
 //!
 //! Owns paths, bodies and content types. Must not know what becomes of them.
 
+use berth_api::placement::PLACEMENT;
 use berth_protobuf::Written;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::core::{BindOrder, EventNote, Eviction, Told};
 use crate::lease::PodRef;
-use crate::placement::PLACEMENT;
 use crate::standings::Standing;
 
 /// Who says so, in events and field managers.

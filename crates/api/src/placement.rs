@@ -1,0 +1,89 @@
+//! What is written on a pod about its place: the annotation `berth.dev/placement`, in JSON.
+//!
+//! Owns its form, for whoever writes it and whoever reads it. Must not know how places are chosen, nor how far
+//! a reader may trust what anybody can write.
+
+use serde::{Deserialize, Serialize};
+
+/// The annotation. It goes onto the pod with the binding itself, so it is there whenever the pod has a node.
+pub const PLACEMENT: &str = "berth.dev/placement";
+
+/// Where a pod lies on its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// `aligned`, `misaligned`, `unmanaged` (nothing of it is pinned) or `unknown` (nobody tells what the
+    /// node looks like inside).
+    #[serde(default)]
+    pub alignment: String,
+    /// The NUMA nodes of what is pinned, by id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numa_nodes: Vec<u32>,
+    /// The devices it will be given, as far as that can be known beforehand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<GivenDevices>,
+    /// What it was given for the part of a GPU it asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
+    /// Why there.
+    #[serde(default)]
+    pub why: String,
+}
+
+/// Devices of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenDevices {
+    /// The resource.
+    pub resource: String,
+    /// How many.
+    pub count: usize,
+    /// Those that are certain, as the node's list has them: by number, where nobody tells their ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<String>,
+}
+
+/// A part of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// One of this resource, or a share of it.
+    pub resource: String,
+    /// The number of the GPU of which it is a share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u16>,
+}
+
+impl Placement {
+    /// Reads the annotation's text.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The annotation's text.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let placement = Placement {
+            alignment: "aligned".to_owned(),
+            numa_nodes: vec![1],
+            devices: vec![GivenDevices {
+                resource: "nvidia.com/gpu".to_owned(),
+                count: 2,
+                ids: vec!["4".to_owned()],
+            }],
+            grant: Some(Grant { resource: "berth.dev/gpu-share".to_owned(), gpu: Some(3) }),
+            why: "x".to_owned(),
+        };
+        assert_eq!(Placement::read(&placement.text()).unwrap(), placement);
+        assert!(placement.text().contains(r#""numaNodes":[1]"#));
+        assert!(!Placement::default().text().contains("numaNodes"));
+        assert!(Placement::read("node a").is_err());
+    }
+}

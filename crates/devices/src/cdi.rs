@@ -1,0 +1,86 @@
+//! Specifications that container runtimes read: which files a device is (CDI, the Container Device Interface).
+//!
+//! Owns their form, of version 0.6.0. A GPU or MIG instance is one device there, whoever shares it: limits are
+//! told to each container apart. Must not know what a driver installs; that comes in as [`Common`].
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::device::{Device, Inventory, Kind};
+use crate::file::write_whole;
+
+/// The version whose fields are used.
+pub const VERSION: &str = "0.6.0";
+
+/// What every container with a GPU gets, whichever it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Common {
+    /// Device files: `/dev/nvidiactl`, `/dev/nvidia-uvm`.
+    pub device_files: Vec<String>,
+    /// Files of the driver, which are mounted read-only where they are.
+    pub mounts: Vec<String>,
+    /// Environment, each as `NAME=value`.
+    pub environment: Vec<String>,
+}
+
+/// The name of a device's hardware in a specification: its UUID.
+pub fn name<'a>(inventory: &'a Inventory, device: &'a Device) -> &'a str {
+    match &device.kind {
+        Kind::Mig { uuid, .. } => uuid,
+        Kind::Whole => inventory.gpu(device.gpu).map_or("", |gpu| &gpu.uuid),
+    }
+}
+
+/// The specification of all devices. `kind` is vendor and class, such as `berth.dev/gpu`.
+pub fn specification(kind: &str, inventory: &Inventory, common: &Common) -> Value {
+    let mut seen = BTreeSet::new();
+    let mut devices = Vec::new();
+    for device in inventory.devices() {
+        let name = name(inventory, device);
+        if !seen.insert(name) {
+            continue;
+        }
+        let gpu = inventory.gpu(device.gpu).map_or(&[][..], |gpu| &gpu.device_files[..]);
+        let own = match &device.kind {
+            Kind::Mig { device_files, .. } => device_files,
+            Kind::Whole => &[][..],
+        };
+        let nodes = nodes(gpu.iter().chain(own));
+        devices.push(json!({ "name": name, "containerEdits": { "deviceNodes": nodes } }));
+    }
+    let mounts: Vec<Value> = common
+        .mounts
+        .iter()
+        .map(|path| {
+            let options = ["ro", "nosuid", "nodev", "bind"];
+            json!({ "hostPath": path, "containerPath": path, "options": options })
+        })
+        .collect();
+    let mut edits = json!({});
+    let parts = [
+        ("deviceNodes", nodes(common.device_files.iter())),
+        ("mounts", mounts),
+        ("env", common.environment.iter().map(|one| json!(one)).collect()),
+    ];
+    for (name, part) in parts {
+        if !part.is_empty() {
+            edits[name] = Value::Array(part);
+        }
+    }
+    json!({ "cdiVersion": VERSION, "kind": kind, "devices": devices, "containerEdits": edits })
+}
+
+fn nodes<'a>(paths: impl Iterator<Item = &'a String>) -> Vec<Value> {
+    paths.map(|path| json!({ "path": path, "hostPath": path, "permissions": "rw" })).collect()
+}
+
+/// Writes a specification into a directory that runtimes watch, such as `/var/run/cdi`, and says where.
+pub fn write(directory: &Path, specification: &Value) -> io::Result<PathBuf> {
+    let kind = specification["kind"].as_str().unwrap_or_default().replace('/', "-");
+    let path = directory.join(format!("{kind}.json"));
+    write_whole(&path, &serde_json::to_string_pretty(specification)?)?;
+    Ok(path)
+}

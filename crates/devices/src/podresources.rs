@@ -1,0 +1,126 @@
+//! Asking the kubelet what its managers gave to which pod (podresources v1).
+//!
+//! Owns the client. A kubelet that is not there is no error: then nothing is known. Must not know what follows
+//! from the answers.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+use tonic::transport::Channel;
+
+use crate::proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use crate::proto::podresources::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, GetPodResourcesRequest,
+    ListPodResourcesRequest, PodResources,
+};
+use crate::socket::{connect, identity};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of an answer: thousands of pods.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// A kubelet that is there, but does not answer as it should.
+#[derive(Debug, Error)]
+#[error("the kubelet did not answer {call} at {}: {why}", socket.display())]
+pub struct PodResourcesError {
+    /// Where it was asked.
+    pub socket: PathBuf,
+    /// What it was asked.
+    pub call: &'static str,
+    /// Why not.
+    pub why: String,
+}
+
+/// A client, connected for each call: kubelets restart.
+#[derive(Clone, Debug)]
+pub struct PodResourcesClient {
+    socket: PathBuf,
+}
+
+impl PodResourcesClient {
+    /// A client for a socket, usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// What each pod has: devices, exclusive CPUs, memory. `None`: there is no socket.
+    pub async fn list(&self) -> Result<Option<Vec<PodResources>>, PodResourcesError> {
+        let Some(mut client) = self.client("List").await? else { return Ok(None) };
+        let asked = client.list(ListPodResourcesRequest {});
+        let answer = self.patiently("List", asked).await?;
+        Ok(Some(answer.pod_resources))
+    }
+
+    /// What one pod has. `None`: there is no socket.
+    pub async fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PodResources>, PodResourcesError> {
+        let Some(mut client) = self.client("Get").await? else { return Ok(None) };
+        let request = GetPodResourcesRequest {
+            pod_name: name.to_owned(),
+            pod_namespace: namespace.to_owned(),
+        };
+        let answer = self.patiently("Get", client.get(request)).await?;
+        Ok(answer.pod_resources)
+    }
+
+    /// All that can be given to pods. `None`: there is no socket.
+    pub async fn allocatable(
+        &self,
+    ) -> Result<Option<AllocatableResourcesResponse>, PodResourcesError> {
+        const CALL: &str = "GetAllocatableResources";
+        let Some(mut client) = self.client(CALL).await? else { return Ok(None) };
+        let asked = client.get_allocatable_resources(AllocatableResourcesRequest {});
+        self.patiently(CALL, asked).await.map(Some)
+    }
+
+    async fn client(
+        &self,
+        call: &'static str,
+    ) -> Result<Option<PodResourcesListerClient<Channel>>, PodResourcesError> {
+        if identity(&self.socket).is_none() {
+            return Ok(None);
+        }
+        let channel = connect(&self.socket).await.map_err(|why| self.failed(call, &why))?;
+        let client = PodResourcesListerClient::new(channel);
+        Ok(Some(client.max_decoding_message_size(ANSWER_BYTES_MAX)))
+    }
+
+    async fn patiently<T>(
+        &self,
+        call: &'static str,
+        asked: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T, PodResourcesError> {
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(self.failed(call, &status)),
+            Err(late) => Err(self.failed(call, &late)),
+        }
+    }
+
+    fn failed(&self, call: &'static str, why: &dyn std::error::Error) -> PodResourcesError {
+        let mut text = why.to_string();
+        let mut inner = why.source();
+        while let Some(source) = inner {
+            text = format!("{text}: {source}");
+            inner = source.source();
+        }
+        PodResourcesError { socket: self.socket.clone(), call, why: text }
+    }
+}
+
+/// Resource and id of every device that is listed.
+pub fn devices(pods: &[PodResources]) -> BTreeSet<(String, String)> {
+    let given = pods.iter().flat_map(|pod| &pod.containers).flat_map(|one| &one.devices);
+    given
+        .flat_map(|given| {
+            given.device_ids.iter().map(|id| (given.resource_name.clone(), id.clone()))
+        })
+        .collect()
+}

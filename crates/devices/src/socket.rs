@@ -1,0 +1,61 @@
+//! Unix sockets: listening on them, calling over them, and seeing that they are still the same.
+//!
+//! Owns how gRPC gets onto them. Must not know which services.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use futures::Stream;
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tonic::transport::{Channel, Endpoint, Error, Uri};
+
+/// How long a call may take to be connected.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Which file is at a path: one that is made anew is another, even of the same inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(u64, i64, i64);
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}@{}.{:09}", self.0, self.1, self.2)
+    }
+}
+
+/// The file at a path; `None` where there is none.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some(Identity(found.ino(), found.ctime(), found.ctime_nsec()))
+}
+
+/// Listens, in the place of whatever an earlier process left there.
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    UnixListener::bind(path)
+}
+
+/// Who calls.
+pub(crate) fn callers(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> + Send {
+    futures::stream::unfold(listener, |listener| async move {
+        let caller = listener.accept().await.map(|(stream, _)| stream);
+        Some((caller, listener))
+    })
+}
+
+/// Connects to whoever listens at a path.
+pub(crate) async fn connect(path: &Path) -> Result<Channel, Error> {
+    let path = path.to_owned();
+    let connector = tower::service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    // The address is not used, but its host becomes the authority, which servers in Go check.
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
+    endpoint.connect_with_connector(connector).await
+}
