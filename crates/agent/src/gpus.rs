@@ -3,7 +3,7 @@
 //! Owns the data: what a reading holds, however it was made (by NVML, from a recording, by a test). What
 //! the driver refuses is left out, with a diagnosis. Must not know NUMA nodes, nor whose a GPU is.
 
-mod nvml;
+pub(crate) mod nvml;
 mod profile;
 
 use std::path::{Path, PathBuf};

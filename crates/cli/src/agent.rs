@@ -2,6 +2,8 @@
 //!
 //! Owns its arguments and exit codes. Must not know what is on a node.
 
+mod mig;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,6 +40,7 @@ pub(crate) struct Agent {
 #[derive(Subcommand)]
 enum Command {
     Record(Record),
+    Mig(mig::Mig),
 }
 
 /// Record this machine into a directory, with nothing private in it; `--root` reads it again.
@@ -77,12 +80,19 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("The same for programs", "agent --once -o json"),
     ("Record a machine, to look at it elsewhere", "agent record node-a/"),
     ("Look at a recording", "agent --once --root node-a/"),
+    (
+        "Say what dividing a GPU would change",
+        "agent mig --layout 4g.71gb,3g.71gb --gpu 0 --dry-run",
+    ),
+    ("Divide all GPUs into as many small slices as fit", "agent mig --layout all-1g.18gb"),
 ];
 
 impl Agent {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Command::Record(record)) = self.command {
-            return record.run();
+        match self.command {
+            Some(Command::Record(record)) => return record.run(),
+            Some(Command::Mig(mig)) => return mig.run(),
+            None => {}
         }
         if !self.once {
             bail!(

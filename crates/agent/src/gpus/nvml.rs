@@ -34,7 +34,7 @@ use super::{
 };
 
 /// The name that is in every container which is given a driver; the one without a number is not.
-const LIBRARY: &str = "libnvidia-ml.so.1";
+pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// GPUs of a machine, MIG devices of a GPU, links of a GPU: more are not asked for.
 const GPUS_MAX: u32 = 64;
@@ -50,8 +50,8 @@ const KINDS: [&str; 17] = [
 /// Fields: rows replaced after corrected errors, after others, waiting for a reset, impossible.
 const REMAPPED: [u32; 4] = [142, 143, 144, 145];
 
-fn opened() -> Result<Nvml, (String, &'static str)> {
-    Nvml::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|error| {
+pub(crate) fn opened(library: &OsStr) -> Result<Nvml, (String, &'static str)> {
+    Nvml::builder().lib_path(library).init().map_err(|error| {
         let remedy = match &error {
             NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => {
                 "install NVIDIA's driver, or give the container the driver's libraries, if there are \
@@ -67,7 +67,7 @@ fn opened() -> Result<Nvml, (String, &'static str)> {
             _ => "run nvidia-smi, and look at the kernel's log",
         };
         let why = match &error {
-            NvmlError::LibloadingError(_) => format!("{LIBRARY} is not there"),
+            NvmlError::LibloadingError(_) => format!("{} is not there", library.display()),
             other => other.to_string(),
         };
         (why, remedy)
@@ -76,7 +76,7 @@ fn opened() -> Result<Nvml, (String, &'static str)> {
 
 /// Reads all GPUs of this machine.
 pub(super) fn read() -> GpuReading {
-    let nvml = match opened() {
+    let nvml = match opened(OsStr::new(LIBRARY)) {
         Ok(nvml) => nvml,
         Err((why, remedy)) => {
             let what = format!("cannot be asked ({why}), so GPUs are known from PCI only");
@@ -220,13 +220,24 @@ fn address(info: &PciInfo) -> String {
     format!("{:04x}:{:02x}:{:02x}.{function}", info.domain, info.bus, info.device)
 }
 
+/// Which board it is, if that is known.
+pub(crate) fn board(product: &str, gpu_bytes: u64) -> Option<&'static Board> {
+    Board::by_product(product, Some(gpu_bytes >> 20)).ok()
+}
+
+/// The slices that a GPU can be divided into, for whoever divides it; what is refused is left out.
+pub(crate) fn kinds_of_slices(device: &Device<'_>, product: &str, gpu_bytes: u64) -> Vec<Profile> {
+    let mut asked = Asked { at: String::new(), notes: Vec::new() };
+    profiles(device, Some(product), gpu_bytes, &mut asked)
+}
+
 fn profiles(
     device: &Device<'_>,
     product: Option<&str>,
     gpu_bytes: u64,
     asked: &mut Asked,
 ) -> Vec<Profile> {
-    let board = product.and_then(|product| Board::by_product(product, Some(gpu_bytes >> 20)).ok());
+    let board = product.and_then(|product| board(product, gpu_bytes));
     let mut profiles: Vec<Profile> = Vec::new();
     for (number, suffix) in (0..).zip(KINDS) {
         // A GPU has some of these kinds; an older driver takes the newest for a wrong argument.
@@ -436,7 +447,7 @@ impl Xids {
     /// # Errors
     /// When there is no driver to ask; the text says what to do.
     pub fn new() -> Result<Self, Diagnosis> {
-        let nvml = opened().map_err(|(why, remedy)| {
+        let nvml = opened(OsStr::new(LIBRARY)).map_err(|(why, remedy)| {
             note("nvml", format!("cannot be asked ({why}), so XIDs are not seen"), remedy)
         })?;
         Ok(Self { nvml })
