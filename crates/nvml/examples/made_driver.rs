@@ -639,7 +639,11 @@ pub unsafe extern "C" fn nvmlComputeInstanceGetInfo_v2(
     let mut state = state();
     let Some((parent, id)) = compute_at(&mut state, one) else { return INVALID_ARGUMENT };
     let Some(compute) = parent.compute.iter().find(|one| one.id == id) else { return NOT_FOUND };
-    let size = slices_of(compute.profile);
+    // As an H200 with driver 580.159.04 does: the place of one with 3 slices has the size 4.
+    let size = match slices_of(compute.profile) {
+        3 => 4,
+        slices => slices,
+    };
     let info = nvmlComputeInstanceInfo_t {
         device: handle(GPU),
         gpuInstance: handle(GPU_INSTANCE + parent.id as usize),

@@ -21,7 +21,8 @@ use call::{Call, GpuInstanceHandle};
 /// Instances of one profile, and kinds of profiles: more than any GPU has.
 const PROFILE_INSTANCES_MAX: u32 = 64;
 
-/// A place on a GPU, in units of memory; inside of a GPU instance, in compute slices.
+/// A place on a GPU, in units of memory; inside of a GPU instance, in compute slices (the driver rounds up:
+/// an instance of 3 slices may have the size 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
     /// The first unit.

@@ -87,8 +87,12 @@ impl<'nvml> Divisible<'nvml> {
                 let profile = kind.name.parse().map_err(|_| odd())?;
                 let start = instance.placement.start.try_into().map_err(|_| odd())?;
                 let mut compute: Vec<u8> = Vec::new();
+                let divisions = self.instances().compute_profiles(instance.id)?;
                 for one in self.instances().compute_instances(instance.id)? {
-                    compute.push(one.placement.size.try_into().map_err(|_| odd())?);
+                    // Not by the size of its place: a real H200 says 4 of one with 3 slices.
+                    let division = divisions.iter().find(|division| division.id == one.profile);
+                    let slices = division.ok_or_else(odd)?.slices;
+                    compute.push(slices.try_into().map_err(|_| odd())?);
                 }
                 compute.sort_unstable();
                 slices.push(Slice { place: Place { start, profile }, compute });
