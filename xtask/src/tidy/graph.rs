@@ -53,7 +53,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-inside", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
-    ("berth-agent", &["berth-model", "berth-hardware"]),
+    (
+        "berth-agent",
+        &["berth-model", "berth-kubelet", "berth-api", "berth-inside", "berth-hardware"],
+    ),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),
     (
@@ -163,6 +166,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-control",
             "berth-apiserver",
             "berth-local",
+            "berth-hardware",
+            "berth-agent",
             "berth-testbed",
             "berth-testkit",
             "berth-faults",
