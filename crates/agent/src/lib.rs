@@ -1,16 +1,19 @@
 //! What runs on a GPU node: what is really there, and whether each pod is really aligned.
 //!
-//! Owns what NVML says of GPUs, the audit of running pods, the report that puts both together with
-//! what the machine's files say, and how GPUs are divided. All of it is synchronous: whoever publishes it, and when, is elsewhere.
-//! Whatever a driver says or refuses, nothing panics: it becomes a diagnosis beside the rest.
+//! Owns what NVML says of GPUs, the audit of running pods, the report that puts both together with what the
+//! machine's files say, what is published of it, how GPUs are divided, and the loop that does so when something changed. All but
+//! the loop (`run`) is synchronous and knows no API. Whatever a driver says or refuses, nothing panics: it
+//! becomes a diagnosis beside the rest.
 //!
-//! Must not know Kubernetes' API, nor how the scheduler plans.
+//! Must not know how the scheduler plans.
 
 pub mod audit;
 pub mod gpus;
 pub mod mig;
+pub mod publish;
 pub mod record;
 pub mod report;
+pub mod run;
 pub mod table;
 
 pub use gpus::{GpuReading, GpuSource};

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::{self, DeviceKind, Held, PodAudit, Rules, RunningContainer, RunningPod};
 use crate::gpus::{Gpu, GpuReading};
 pub use holdings::holdings;
+pub(crate) use holdings::{base, device_behind};
 
 /// Processes of each container whose memory is looked at, and bytes of what the kernel says of it, which
 /// takes the kernel time for every page.
@@ -241,6 +242,9 @@ impl NodeReport {
         diagnoses.append(&mut reading.gpus.diagnoses);
         let (held, more) = holdings(&reading);
         diagnoses.extend(more);
+        let look = &mut |running: &mut RunningContainer, diagnoses: &mut Vec<Diagnosis>| {
+            look_at_memory(root, running, diagnoses);
+        };
         let pods: Vec<PodReport> = reading
             .cgroups
             .pods
@@ -248,7 +252,7 @@ impl NodeReport {
             .map(|pod| {
                 let own =
                     held.iter().filter(|(uid, _)| *uid == pod.uid).map(|(_, one)| one.clone());
-                pod_report(root, &reading, pod, own.collect(), &mut diagnoses)
+                pod_report(&reading, pod, own.collect(), look, &mut diagnoses)
             })
             .collect();
         Self {
@@ -413,11 +417,28 @@ fn nvlinks(reading: &Reading, one: &str, other: &str) -> u32 {
     straight.sum::<u32>().saturating_add(switched(one).min(switched(another)))
 }
 
+/// Finds out where a container's memory is.
+pub(crate) type Look<'a> = dyn FnMut(&mut RunningContainer, &mut Vec<Diagnosis>) + 'a;
+
+/// The verdicts on the pods with a GPU, and what could not be read; nothing else of a report is made.
+pub(crate) fn audits(reading: &Reading, look: &mut Look<'_>) -> (Vec<PodAudit>, Vec<Diagnosis>) {
+    let (held, mut diagnoses) = holdings(reading);
+    let mut audits = Vec::new();
+    for pod in &reading.cgroups.pods {
+        let own: Vec<Held> =
+            held.iter().filter(|(uid, _)| *uid == pod.uid).map(|(_, one)| one.clone()).collect();
+        if own.iter().any(|held| held.kind.is_gpu()) {
+            audits.extend(pod_report(reading, pod, own, look, &mut diagnoses).audit);
+        }
+    }
+    (audits, diagnoses)
+}
+
 fn pod_report(
-    root: &Root,
     reading: &Reading,
     pod: &PodCgroup,
     devices: Vec<Held>,
+    look: &mut Look<'_>,
     diagnoses: &mut Vec<Diagnosis>,
 ) -> PodReport {
     let has_gpu = devices.iter().any(|held| held.kind.is_gpu());
@@ -430,7 +451,7 @@ fn pod_report(
             pids: container.pids.clone(),
         };
         if has_gpu {
-            look_at_memory(root, &mut running, diagnoses);
+            look(&mut running, diagnoses);
         }
         running
     });
@@ -459,7 +480,12 @@ fn pod_report(
     PodReport { uid: pod.uid.clone(), qos: pod.qos, containers: shown, devices: held, audit }
 }
 
-fn look_at_memory(root: &Root, running: &mut RunningContainer, diagnoses: &mut Vec<Diagnosis>) {
+/// Looks into the kernel's account of a container's processes.
+pub(crate) fn look_at_memory(
+    root: &Root,
+    running: &mut RunningContainer,
+    diagnoses: &mut Vec<Diagnosis>,
+) {
     for pid in running.pids.iter().take(PROCESSES_MAX) {
         let (process, more) = Process::read(root, *pid, MAPS_BYTES_MAX);
         // One is enough to say that it may not be read.

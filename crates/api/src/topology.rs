@@ -108,6 +108,7 @@ pub struct Zone {
     #[serde(rename = "type")]
     pub zone_type: String,
     /// The zone it is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// How far zones are.
     pub costs: Vec<Cost>,

@@ -4,21 +4,33 @@
 
 mod mig;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use berth_agent::run::{self, Checkpoints, Health, Metrics, Options, Settings};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
+use berth_control::kubeconfig::{Access, connect};
 use berth_hardware::Root;
 use clap::{Args, Subcommand, ValueEnum};
+use tokio::net::TcpListener;
+use tokio::runtime;
 
 use crate::output::{self, Format};
+use crate::serve::{LogFormat, log, told_to_stop};
 
-/// Show what is really on this machine, and whether each pod with a GPU is really aligned.
+/// The agent is taken for dead after so long without a sign of life.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// Tell what is really on this machine, and whether each pod with a GPU is really aligned.
 ///
-/// Needs no Kubernetes. What cannot be read is said, with what to do about it, and the rest is shown. To
-/// see all, run it as root: pods' memory and others' GPU processes are not for everybody. Exit codes: 0, or
-/// 2 if the arguments or a directory cannot be used.
+/// With --once it is printed, and no Kubernetes is needed. Otherwise it runs as a service: it publishes the
+/// node's NodeResourceTopology (unless somebody else does) and labels, writes on each pod with a GPU how it
+/// lies, and tells of changes in events and metrics. What cannot be read is said, with what to do about it,
+/// and the rest is told. To see all, run it as root: the kubelet's files, pods' memory and others' GPU
+/// processes are not for everybody. Exit codes: 0, or 2 if the arguments or a directory cannot be used.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Agent {
@@ -30,11 +42,38 @@ pub(crate) struct Agent {
     once: bool,
 
     /// How it is shown.
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t, requires = "once")]
     output: Shown,
 
     #[command(flatten)]
     from: From,
+
+    #[command(flatten)]
+    service: Service,
+}
+
+/// How it runs as a service.
+#[derive(Args)]
+struct Service {
+    /// The Node that this machine is.
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<String>,
+
+    /// The kubeconfig to use; without one what KUBECONFIG says, or the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// Where health and metrics are served.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9441")]
+    listen: SocketAddr,
+
+    /// How logs look.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
 }
 
 #[derive(Subcommand)]
@@ -60,6 +99,11 @@ struct From {
     /// Read this directory as if it were the machine's `/`: a recording, or a mounted root.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
+
+    /// Ask this machine's driver, though --root is elsewhere: a container that has the machine's files
+    /// mounted there.
+    #[arg(long)]
+    nvml: bool,
 }
 
 /// How a node is shown.
@@ -77,6 +121,7 @@ enum Shown {
 /// What the help shows.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("What is on this machine, and how its pods lie", "agent --once"),
+    ("Run as a service, for the Node of this name", "agent --node-name gpu-1"),
     ("The same for programs", "agent --once -o json"),
     ("Record a machine, to look at it elsewhere", "agent record node-a/"),
     ("Look at a recording", "agent --once --root node-a/"),
@@ -95,11 +140,7 @@ impl Agent {
             None => {}
         }
         if !self.once {
-            bail!(
-                "the agent does not run as a service yet; add --once to look once, or use `{} agent \
-                 record DIR`",
-                output::program()
-            );
+            return self.service.run(&self.from);
         }
         let (root, gpus) = self.from.read()?;
         let report = NodeReport::read(&root, gpus);
@@ -130,17 +171,60 @@ impl Record {
     }
 }
 
+impl Service {
+    /// Runs until it is told to stop, on one thread: it waits more than it works.
+    fn run(self, from: &From) -> anyhow::Result<ExitCode> {
+        let Some(node) = self.node_name.clone().filter(|name| !name.is_empty()) else {
+            bail!(
+                "which Node this machine is has to be said with --node-name or NODE_NAME; add --once to \
+                 look without a cluster"
+            );
+        };
+        let (root, gpus) = from.source()?;
+        log(self.log_format, "info");
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let options = Options { node, root, gpus, settings: Settings::default() };
+        runtime.block_on(self.serve(options))?;
+        output::complain("stopped\n");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn serve(self, options: Options) -> anyhow::Result<()> {
+        let access = Access {
+            kubeconfig: self.kubeconfig,
+            context: self.context,
+            schedules: true,
+            ..Access::default()
+        };
+        let client = connect(&access).await?.client;
+        let (metrics, health) = (Metrics::new(), Health::new(SILENCE));
+        let listener = TcpListener::bind(self.listen).await;
+        let listener =
+            listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
+        let shown = run::router(health.clone(), metrics.clone());
+        let serving = tokio::spawn(async move { axum::serve(listener, shown).await });
+        run::run(client, options, Box::new(Checkpoints), (metrics, health), told_to_stop()).await;
+        serving.abort();
+        Ok(())
+    }
+}
+
 impl From {
-    /// The driver of this machine is asked for this machine only.
     fn read(&self) -> anyhow::Result<(Root, GpuReading)> {
+        let (root, source) = self.source()?;
+        Ok((root, GpuReading::read(&source)))
+    }
+
+    /// The driver of this machine is asked for this machine only.
+    fn source(&self) -> anyhow::Result<(Root, GpuSource)> {
         if !self.root.is_dir() {
             bail!(
                 "{}: is no directory; give --root the directory of a recording",
                 self.root.display()
             );
         }
-        let here = self.root == Path::new("/");
+        let here = self.nvml || self.root == Path::new("/");
         let source = if here { GpuSource::Nvml } else { GpuSource::Recorded(self.root.clone()) };
-        Ok((Root::new(&self.root), GpuReading::read(&source)))
+        Ok((Root::new(&self.root), source))
     }
 }

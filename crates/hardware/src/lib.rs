@@ -15,6 +15,7 @@ pub mod machine;
 #[doc(hidden)]
 pub mod made;
 pub mod pci;
+mod pulse;
 pub mod record;
 mod root;
 mod tape;
@@ -23,5 +24,6 @@ pub use cgroup::Cgroups;
 pub use kubelet::{KubeletFiles, KubeletPlaces};
 pub use machine::Machine;
 pub use pci::Pci;
+pub use pulse::Pulse;
 pub use record::{RecordError, Recording, record};
 pub use root::{Diagnosis, Root};

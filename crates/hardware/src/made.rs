@@ -81,6 +81,32 @@ impl Tree {
         self.entries.keys().map(String::as_str)
     }
 
+    /// Writes all of it over what is in a directory: files are replaced as kubelets do it, by renaming.
+    ///
+    /// # Errors
+    /// When something cannot be written.
+    pub fn write_over(&self, to: &Path) -> io::Result<()> {
+        for (path, entry) in &self.entries {
+            let at = to.join(path);
+            if let Some(parent) = at.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            match entry {
+                Entry::File(bytes) if fs::read(&at).ok().as_ref() != Some(bytes) => {
+                    let beside = at.with_file_name(".beside");
+                    fs::write(&beside, bytes)?;
+                    fs::rename(&beside, &at)?;
+                }
+                Entry::Link(target) if fs::read_link(&at).is_err() => {
+                    std::os::unix::fs::symlink(target, &at)?;
+                }
+                Entry::Directory => fs::create_dir_all(&at)?,
+                Entry::File(_) | Entry::Link(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Writes all of it into a directory.
     ///
     /// # Errors

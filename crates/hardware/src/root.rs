@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -282,6 +283,12 @@ impl Root {
             locked(tape).directory(path, None);
         }
         found.is_ok()
+    }
+
+    /// Something that changes whenever a file is written or replaced; `None` where there is none.
+    pub(crate) fn stamp(&self, path: &str) -> Option<(u64, u64, i64, i64)> {
+        let found = fs::metadata(self.find(path).ok()?).ok()?;
+        Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
     }
 
     /// What a link says, as it stands there.

@@ -271,3 +271,31 @@ fn reading_a_large_machine_is_quick() {
     let best = (0..5).map(|_| once()).min().unwrap();
     assert!(best.as_millis() < 200, "{best:?}");
 }
+
+#[test]
+fn a_machine_that_changed_has_another_pulse_and_one_that_did_not_the_same() {
+    use berth_hardware::{KubeletPlaces, Pulse, Root};
+    let mut tree = made::epyc_9654(2).tree();
+    made::kubelet_on(&mut tree, "kind: KubeletConfiguration\n", Some("{}"), None, None);
+    let directory = support::directory();
+    tree.write(directory.path()).unwrap();
+    let root = Root::new(directory.path());
+    let look = || Pulse::read(&root, &KubeletPlaces::usual(&root));
+    let first = look();
+    assert_eq!(look(), first);
+    let state = directory.path().join("var/lib/kubelet/cpu_manager_state");
+    std::fs::write(directory.path().join("new"), "{\"policyName\":\"none\"}").unwrap();
+    std::fs::rename(directory.path().join("new"), state).unwrap();
+    let second = look();
+    assert_eq!(second.hardware, first.hardware);
+    assert_ne!(second.kubelet, first.kubelet);
+    let pages = "sys/devices/system/node/node3/hugepages/hugepages-2048kB/nr_hugepages";
+    for (path, text) in [("sys/devices/system/cpu/online", "0-382\n"), (pages, "7\n")] {
+        let before = look().hardware;
+        std::fs::write(directory.path().join(path), text).unwrap();
+        assert_ne!(look().hardware, before, "{path}");
+    }
+    let before = look().hardware;
+    std::fs::remove_file(directory.path().join("sys/bus/pci/devices/0000:05:00.0")).unwrap();
+    assert_ne!(look().hardware, before);
+}

@@ -4,6 +4,7 @@
 //! to the machine, its kubelet's configuration and its devices, the same for dumps and for live
 //! clusters. Must not know pods, nor what is decided.
 
+pub mod detail;
 pub mod fingerprint;
 mod gpus;
 mod machine;
@@ -25,7 +26,7 @@ use berth_model::quantity::Quantity;
 use berth_model::resource::ResourceName;
 use k8s_openapi::api::core::v1 as core;
 
-pub use machine::{field_of, marked};
+pub use machine::{field_of, key_of, marked};
 
 /// NVIDIA's plugin goes by the links between GPUs, of which nobody tells.
 pub const PREFERRED: PreferredAllocation = PreferredAllocation::Unpredictable;

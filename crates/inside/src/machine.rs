@@ -10,7 +10,10 @@
 //!   Where zones do not list them, the node's own capacity is divided evenly.
 //! - CPUs are pinned if zones list allocatable ones and keep some back: the kubelet reports none
 //!   under any policy but `static`. The same goes for memory. Attributes with the names of the
-//!   kubelet's own fields (`cpuManagerPolicy` and so on) come before that.
+//!   kubelet's own fields (`cpuManagerPolicy`, or `berth.dev/cpu-manager-policy`, and so on) come before
+//!   that, and so do labels and annotations of the node: who exports nothing but zones can be helped out.
+//! - Zones with attributes of ours ([`crate::detail`]) tell which CPUs are threads of which core, and what
+//!   else cannot be told by counts.
 //! - Devices that no zone lists are attached to none; those that several list are attached to all of
 //!   these.
 //!
@@ -20,6 +23,8 @@
 //! topology of its Pool says.
 //!
 //! Must not know pods, nor what is decided.
+
+mod cores;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,13 +37,15 @@ use berth_kubelet::{
     ReservedCpus, ReservedMemory, TopologyPolicy, TopologyScope,
 };
 use berth_model::idset::{CpuSet, IdSet};
-use berth_model::machine::{CoreSpec, Machine, MachineSpec, NumaSpec};
+use berth_model::machine::{Machine, MachineSpec, NumaSpec};
 use berth_model::numa::NumaMask;
 use berth_model::quantity::Quantity;
 use berth_model::resource::{MemoryKind, ResourceName};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
+use self::cores::{cores, lowest};
+use crate::detail::{self, Detail};
 use crate::gpus::DEVICES_MAX;
 use crate::{DeviceCounts, Teller, Wrong};
 
@@ -88,6 +95,7 @@ struct Part {
     socket: u32,
     devices: BTreeMap<ResourceName, u64>,
     free: BTreeMap<ResourceName, u64>,
+    detail: Detail,
 }
 
 /// What is said under a name.
@@ -126,8 +134,14 @@ pub(crate) fn exported(
         part.distances = distances;
     }
     find_sockets(&zones, &mut parts);
-    let listed = |name: &str| topology.attribute(name);
-    let position = |name: &str| topology.attributes.iter().position(|one| one.name == name);
+    let listed = |name: &str| {
+        let own = || topology.attribute(&key_of(name)).or_else(|| marked(node, &key_of(name)));
+        topology.attribute(name).or_else(own)
+    };
+    let position = |name: &str| {
+        let own = key_of(name);
+        topology.attributes.iter().position(|one| one.name == name || one.name == own)
+    };
     let policies = Policies {
         inferred: true,
         find: Box::new(listed),
@@ -199,8 +213,9 @@ pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, 
     Cow::Owned(node)
 }
 
-/// `topologyManagerPolicy` is the label `berth.dev/topology-manager-policy`.
-fn key_of(field: &str) -> String {
+/// The label, annotation or attribute of ours for a field of the kubelet's configuration:
+/// `topologyManagerPolicy` is `berth.dev/topology-manager-policy`.
+pub fn key_of(field: &str) -> String {
     let mut key = String::from("berth.dev/");
     let mut before = 'A';
     for one in field.chars() {
@@ -256,6 +271,10 @@ fn part(zone: &Zone, at: &FieldPath) -> Result<Part, Wrong> {
             _ => {}
         }
     }
+    part.detail = detail::read(zone).or_else(|(index, problem)| {
+        let field = at.clone().key("attributes").at(index).key("value");
+        wrong(field, problem, "let it be written anew, or remove it")
+    })?;
     Ok(part)
 }
 
@@ -274,11 +293,23 @@ fn fill_gaps(node: &core::Node, zones: &[(usize, &Zone)], parts: &mut [Part]) ->
         divide_evenly(node, &mut even)?;
     }
     for (part, even) in parts.iter_mut().zip(even) {
-        if !lists("cpu") {
-            part.cpus = even.cpus;
+        let threads = |cores: &Vec<Vec<usize>>| cores.iter().map(Vec::len).sum();
+        let detail = &part.detail;
+        match detail.cores.as_ref().map(threads) {
+            told if !lists("cpu") => part.cpus = told.unwrap_or(even.cpus),
+            Some(told) if told != part.cpus => {
+                let field = FieldPath::root().key("zones");
+                let message =
+                    format!("node-{} has {} CPUs and cores with {told}", part.id, part.cpus);
+                return wrong(field, message, "let the zones be written anew");
+            }
+            _ => {}
         }
         if !lists("memory") {
-            part.memory_bytes = even.memory_bytes;
+            part.memory_bytes = detail.memory_bytes.unwrap_or(even.memory_bytes);
+        }
+        if part.hugepages.is_empty() {
+            part.hugepages = detail.hugepages.clone().unwrap_or_default();
         }
         // Both are told, but not whether the one is part of the other.
         let huge = part.hugepages.iter().map(|(size, pages)| size.saturating_mul(*pages));
@@ -369,6 +400,12 @@ fn distances(zones: &[(usize, &Zone)], parts: &[Part]) -> Vec<Vec<u32>> {
 }
 
 fn find_sockets(zones: &[(usize, &Zone)], parts: &mut [Part]) {
+    if parts.iter().all(|part| part.cpus == 0 || part.detail.socket.is_some()) {
+        for part in parts {
+            part.socket = part.detail.socket.unwrap_or(0);
+        }
+        return;
+    }
     let mut parents: Vec<&str> =
         zones.iter().filter_map(|(_, zone)| zone.parent.as_deref()).collect();
     if parents.len() == zones.len() {
@@ -490,7 +527,7 @@ impl Policies<'_> {
     }
 
     fn memory_manager(&self, parts: &[Part]) -> Result<MemoryManagerPolicy, Wrong> {
-        let kept: Vec<ReservedMemory> = parts
+        let inferred: Vec<ReservedMemory> = parts
             .iter()
             .filter(|part| part.memory_reserved_bytes > 0)
             .map(|part| ReservedMemory {
@@ -506,11 +543,18 @@ impl Policies<'_> {
                 let message = format!("{other:?} is no policy of the memory manager");
                 return wrong((self.field)("memoryManagerPolicy"), message, "write None or Static");
             }
-            None => self.inferred && !kept.is_empty(),
+            None => self.inferred && !inferred.is_empty(),
         };
         if !is_static {
             return Ok(MemoryManagerPolicy::None);
         }
+        let field = "reservedMemory";
+        let kept = match (self.find)(field) {
+            Some(text) => reserved_memory(text).or_else(|problem| {
+                wrong((self.field)(field), problem, "write it as in 0:memory=1Gi;1:memory=1Gi")
+            })?,
+            None => inferred,
+        };
         if kept.is_empty() {
             let message = "the static memory manager keeps some memory for the system, and all of \
                            the node's is allocatable";
@@ -519,6 +563,24 @@ impl Policies<'_> {
         }
         Ok(MemoryManagerPolicy::Static { reserved: kept })
     }
+}
+
+/// As the kubelet's flag has it: `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=2Gi`.
+fn reserved_memory(text: &str) -> Result<Vec<ReservedMemory>, String> {
+    let mut kept = Vec::new();
+    for of_node in text.split(';').filter(|text| !text.trim().is_empty()).take(NumaMask::CAPACITY) {
+        let Some((node, amounts)) = of_node.split_once(':') else {
+            return Err(format!("{of_node:?} names no NUMA node"));
+        };
+        let numa = node.trim().parse().map_err(|_| format!("{node:?} is no NUMA node"))?;
+        for (name, amount) in pairs(amounts) {
+            let Ok(Some(kind)) = MemoryKind::of(&ResourceName::new(name)) else {
+                return Err(format!("{name:?} is no kind of memory"));
+            };
+            kept.push(ReservedMemory { numa, kind, bytes: amount_of(&Text(amount.to_owned()))? });
+        }
+    }
+    Ok(kept)
 }
 
 fn ordinary_bytes(part: &Part) -> u64 {
@@ -594,31 +656,6 @@ fn kept_cpu_milli(node: &core::Node) -> u64 {
     capacity.saturating_sub(allocatable)
 }
 
-/// The CPUs of every core, NUMA node by NUMA node in the order of ids: all first threads come
-/// first, as Linux numbers them.
-fn cores(parts: &[Part], threads: usize) -> Vec<(u32, u32, Vec<usize>)> {
-    let mut order: Vec<&Part> = parts.iter().collect();
-    order.sort_by_key(|part| part.id);
-    let all: usize = order.iter().map(|part| part.cpus / threads).sum();
-    let of_part = |part: &&Part| vec![(part.id, part.socket); part.cpus / threads];
-    let homes = order.iter().flat_map(of_part).enumerate();
-    homes
-        .map(|(core, (numa, socket))| {
-            (numa, socket, (0..threads).map(|thread| thread * all + core).collect())
-        })
-        .collect()
-}
-
-/// The lowest CPUs of each NUMA node, core by core, as many as are kept back there.
-fn lowest(parts: &[Part], threads: usize) -> CpuSet {
-    let cores = cores(parts, threads);
-    let kept = parts.iter().flat_map(|part| {
-        let own = cores.iter().filter(|(numa, ..)| *numa == part.id);
-        own.flat_map(|(.., cpus)| cpus.iter().copied()).take(part.cpus_reserved)
-    });
-    kept.collect()
-}
-
 fn finish(
     node: &core::Node,
     parts: Vec<Part>,
@@ -637,16 +674,10 @@ fn finish(
         hugepages: part.hugepages.clone(),
         distances: part.distances.clone(),
     };
-    let core = |(numa, socket, threads): (u32, u32, Vec<usize>)| CoreSpec {
-        numa,
-        socket,
-        uncore: None,
-        threads,
-    };
     let spec = MachineSpec {
         sockets: None,
         numa: parts.iter().map(numa).collect(),
-        cores: cores(&parts, threads).into_iter().map(core).collect(),
+        cores: cores(&parts, threads),
     };
     let machine = Machine::new(spec)
         .or_else(|error| wrong(field, error.to_string(), "correct it, or leave the zones out"))?;

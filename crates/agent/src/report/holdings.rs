@@ -15,7 +15,7 @@ use crate::audit::{DeviceKind, Held};
 const WRONG_MAX: usize = 16;
 
 /// An id without the number of its share.
-pub(super) fn base(id: &str) -> &str {
+pub(crate) fn base(id: &str) -> &str {
     id.split_once("::").map_or(id, |(base, _)| base)
 }
 
@@ -71,13 +71,13 @@ fn found(reading: &Reading, resource: &str, device: &HeldDevice) -> Found {
     let base = base(&device.id);
     let shared = base != device.id;
     let of_gpu = |whole: DeviceKind| if shared { DeviceKind::Share } else { whole };
+    let place = device_behind(reading, &device.id);
     if let Some((gpu, instance)) = reading.gpus.with_uuid(base) {
         let whole = if instance.is_some() { DeviceKind::Slice } else { DeviceKind::Gpu };
-        let place = gpu.address.as_deref().and_then(|address| reading.pci.at(address));
         let pids = gpu.processes.iter().map(|process| process.pid).collect();
         return Found { pids, ..placed(of_gpu(whole), place, device) };
     }
-    if let Some(place) = on_pci(reading, base) {
+    if let Some(place) = place {
         let kind = match place.kind {
             Kind::Gpu => of_gpu(DeviceKind::Gpu),
             _ => DeviceKind::Other,
@@ -86,6 +86,15 @@ fn found(reading: &Reading, resource: &str, device: &HeldDevice) -> Found {
     }
     let kind = by_resource(resource).map_or(DeviceKind::Other, of_gpu);
     placed(kind, None, device)
+}
+
+/// The device on PCI that an id means: a GPU's or a slice's UUID, an address, a name.
+pub(crate) fn device_behind<'a>(reading: &'a Reading, id: &str) -> Option<&'a Device> {
+    let base = base(id);
+    match reading.gpus.with_uuid(base) {
+        Some((gpu, _)) => gpu.address.as_deref().and_then(|address| reading.pci.at(address)),
+        None => on_pci(reading, base),
+    }
 }
 
 fn placed(kind: DeviceKind, place: Option<&Device>, device: &HeldDevice) -> Found {

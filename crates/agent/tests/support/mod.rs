@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use berth_agent::gpus::{Gpu, GpuMemory, Instance, LinkPeer, MigMode, Profile};
@@ -124,8 +125,9 @@ impl Node {
             }
         }
         let cpus = json!({"policyName": "static", "defaultCpuSet": shared, "entries": cpu_entries, "checksum": 0});
-        let devices = json!({"Data": {"PodDeviceEntries": device_entries, "RegisteredDevices": {}}, "Checksum": 0});
-        let is_static = self.configuration == STATIC;
+        let registered = self.registered();
+        let devices = json!({"Data": {"PodDeviceEntries": device_entries, "RegisteredDevices": registered}, "Checksum": 0});
+        let is_static = self.configuration.contains("cpuManagerPolicy: static");
         let cpus = cpus.to_string();
         made::kubelet_on(
             &mut tree,
@@ -135,6 +137,22 @@ impl Node {
             Some(&devices.to_string()),
         );
         tree
+    }
+
+    /// What NVIDIA's plugin would register: whole GPUs, and slices by their kind.
+    fn registered(&self) -> Value {
+        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for gpu in &self.gpus.gpus {
+            if gpu.mig.is_some_and(|mig| mig.enabled) {
+                for one in &gpu.instances {
+                    let resource = format!("nvidia.com/mig-{}", one.profile.as_deref().unwrap());
+                    all.entry(resource).or_default().extend(one.uuid.clone());
+                }
+            } else {
+                all.entry("nvidia.com/gpu".to_owned()).or_default().extend(gpu.uuid.clone());
+            }
+        }
+        json!(all)
     }
 
     pub(crate) fn written(&self) -> (Root, TempDir) {

@@ -137,6 +137,18 @@ impl KubeletPlaces {
         places
     }
 
+    /// Directories in which the kubelet writes what it gives away, and is configured.
+    pub fn directories(&self) -> Vec<String> {
+        let above = |path: &String| path.rsplit_once('/').map(|(above, _)| above.to_owned());
+        let mut all = vec![self.own.clone()];
+        all.extend(above(&self.state(super::DEVICE_STATE)));
+        all.extend(self.configuration.as_ref().and_then(above));
+        all.extend(self.directory.clone());
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// Where a state file is.
     pub(crate) fn state(&self, name: &str) -> String {
         format!("{}/{name}", self.own)

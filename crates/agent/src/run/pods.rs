@@ -1,0 +1,111 @@
+//! The node's pods, as the API tells of them.
+//!
+//! Owns what is kept of each: who it is, whether the kubelet has taken it in, and what was said on it before.
+//! Must not know what its containers hold.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::Event;
+
+use crate::publish::Resident;
+use crate::run::telling::ALIGNMENT;
+
+/// The kubelet's own UID of a pod that it was not given by the API.
+const STATIC_UID: &str = "kubernetes.io/config.hash";
+
+/// A pod of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KnownPod {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// The UID by which the kubelet knows it.
+    pub(super) kubelet_uid: String,
+    /// Whether the kubelet has taken it in.
+    started: bool,
+    ended: bool,
+    /// What was said on it of how it lies.
+    pub(super) alignment: Option<String>,
+}
+
+impl KnownPod {
+    fn of(pod: Pod) -> Self {
+        let status = pod.status.unwrap_or_default();
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        let uid = pod.metadata.uid.unwrap_or_default();
+        Self {
+            namespace: pod.metadata.namespace.unwrap_or_default(),
+            name: pod.metadata.name.unwrap_or_default(),
+            kubelet_uid: annotations.get(STATIC_UID).unwrap_or(&uid).clone(),
+            uid,
+            started: status.start_time.is_some(),
+            ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            alignment: annotations.get(ALIGNMENT).cloned(),
+        }
+    }
+}
+
+/// All pods of the node.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    by_uid: BTreeMap<String, KnownPod>,
+    /// Those of a list that is not complete.
+    coming: BTreeMap<String, KnownPod>,
+    /// Whether all have been told of once.
+    pub(super) listed: bool,
+}
+
+impl Pods {
+    /// Takes news in: whether anything is different.
+    pub(super) fn see(&mut self, event: Event<Pod>) -> bool {
+        match event {
+            Event::Init => self.coming.clear(),
+            Event::InitApply(pod) => {
+                let pod = KnownPod::of(pod);
+                self.coming.insert(pod.uid.clone(), pod);
+            }
+            Event::InitDone => {
+                let coming = std::mem::take(&mut self.coming);
+                let differs = !self.listed || coming != self.by_uid;
+                (self.by_uid, self.listed) = (coming, true);
+                return differs;
+            }
+            Event::Apply(pod) => {
+                let pod = KnownPod::of(pod);
+                let known = self.by_uid.insert(pod.uid.clone(), pod.clone());
+                return known != Some(pod);
+            }
+            Event::Delete(pod) => {
+                let uid = pod.metadata.uid.unwrap_or_default();
+                return self.by_uid.remove(&uid).is_some();
+            }
+        }
+        false
+    }
+
+    /// Those that the kubelet has taken in and that have not ended.
+    pub(super) fn residents(&self) -> Vec<Resident> {
+        let there = self.by_uid.values().filter(|pod| pod.started && !pod.ended);
+        let resident = |pod: &KnownPod| Resident {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.kubelet_uid.clone(),
+        };
+        there.map(resident).collect()
+    }
+
+    /// The pod that the kubelet knows by a UID. Anybody can write annotations: who has the UID comes first.
+    pub(super) fn of_kubelet(&self, uid: &str) -> Option<&KnownPod> {
+        let found = self.by_uid.get(uid);
+        let found = found.or_else(|| self.by_uid.values().find(|pod| pod.kubelet_uid == uid));
+        found.filter(|pod| !pod.ended)
+    }
+
+    /// Remembers what was said on a pod, until the API tells.
+    pub(super) fn said(&mut self, uid: &str, text: String) {
+        if let Some(pod) = self.by_uid.get_mut(uid) {
+            pod.alignment = Some(text);
+        }
+    }
+}
