@@ -226,8 +226,13 @@ fn compare(outcomes: &BTreeMap<Row, Vec<Outcome>>) {
     else {
         return;
     };
+    // What else runs on a shared machine only ever makes a turn slower, so the best of each says most.
+    let best = |row: Row| outcomes.get(&row)?.iter().map(Outcome::rate).max_by(f64::total_cmp);
     if let Some(limit) = median(Row::Limit, Outcome::rate) {
         println!("berth: {:.0} % of the limit (medians)", 100.0 * rate / limit);
+    }
+    if let Some((ours, limit)) = best(Row::Berth).zip(best(Row::Limit)) {
+        println!("berth: {:.0} % of the limit (the best turn of each)", 100.0 * ours / limit);
     }
     let theirs = median(Row::KubeScheduler, Outcome::rate);
     if let Some((theirs, their_ms)) = theirs.zip(median(Row::KubeScheduler, Outcome::cpu_ms)) {
