@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod gpus;
+pub mod offers;
 pub mod record;
 pub mod report;
 pub mod table;

@@ -53,8 +53,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("berth-inside", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
     ("berth-manifest", &["berth-model", "berth-api"]),
     ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
-    ("berth-devices", &["berth-api", "berth-hardware"]),
-    ("berth-agent", &["berth-model", "berth-hardware"]),
+    ("berth-devices", &["berth-model", "berth-api", "berth-manifest", "berth-hardware"]),
+    ("berth-agent", &["berth-model", "berth-hardware", "berth-devices"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-api", "berth-manifest", "berth-contract"]),
     (
