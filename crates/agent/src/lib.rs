@@ -10,6 +10,7 @@
 pub mod audit;
 pub mod gpus;
 pub mod mig;
+pub mod offers;
 pub mod publish;
 pub mod record;
 pub mod report;

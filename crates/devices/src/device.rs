@@ -50,9 +50,9 @@ impl ThreadCap {
         }
     }
 
-    /// The cap of one of so many equal shares. Together they never exceed the GPU.
+    /// The cap of one of so many equal shares, rounded up: threads that no share could use would be lost.
     pub fn of_equal_shares(shares: u8) -> Self {
-        Self((100 / shares.max(1)).max(1))
+        Self(100_u8.div_ceil(shares.max(1)))
     }
 
     /// Per cent.

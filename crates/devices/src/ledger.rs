@@ -49,8 +49,11 @@ pub struct Evidence<'a> {
     pub listed: Option<&'a BTreeSet<(String, String)>>,
     /// UIDs of all pods that have processes on this machine.
     pub pods: Option<&'a BTreeSet<String>>,
-    /// Which kubelet runs: another text for each time that it was started.
+    /// Which kubelet hands out devices: another text for each time that it was started.
     pub kubelet: Option<&'a str>,
+    /// Which one answers for podresources. A kubelet that starts answers here before it hands out devices, and
+    /// before it has read its checkpoint.
+    pub lister: Option<&'a str>,
 }
 
 /// A container.
@@ -92,6 +95,8 @@ impl Hold {
 struct Promise {
     /// Which kubelet asked.
     kubelet: Option<String>,
+    /// Which one answered for podresources then.
+    lister: Option<String>,
     /// Pods that had processes already: it is none of these.
     before: BTreeSet<String>,
     /// Pods of which it may be one, once nobody can say it any more.
@@ -194,6 +199,7 @@ pub struct Ledger {
     checkpoint_known: bool,
     /// Which kubelet ran the last time, and which pods.
     kubelet: Option<String>,
+    lister: Option<String>,
     pods: BTreeSet<String>,
 }
 
@@ -209,6 +215,7 @@ impl Ledger {
             decisions: Vec::new(),
             checkpoint_known: true,
             kubelet: None,
+            lister: None,
             pods: BTreeSet::new(),
         };
         ledger.recall(journal);
@@ -269,19 +276,23 @@ impl Ledger {
     }
 
     /// Says how a GPU or a MIG instance is, by its UUID: `None` is well. A device that was ill is handed out
-    /// again when it has been well for [`RECOVERY_MS`], so this is to be told again and again.
-    pub fn report_health(&mut self, uuid: &str, illness: Option<&str>, now_ms: i64) {
+    /// again when it has been well for [`RECOVERY_MS`], so this is to be told again and again, until the answer is
+    /// that it counts as well.
+    pub fn report_health(&mut self, uuid: &str, illness: Option<&str>, now_ms: i64) -> bool {
         match illness {
             Some(reason) => {
                 let illness = Illness { reason: reason.to_owned(), well_since_ms: None };
                 self.ill.insert(uuid.to_owned(), illness);
+                false
             }
             None => {
-                let Some(illness) = self.ill.get_mut(uuid) else { return };
+                let Some(illness) = self.ill.get_mut(uuid) else { return true };
                 let since_ms = *illness.well_since_ms.get_or_insert(now_ms);
-                if now_ms - since_ms >= RECOVERY_MS {
+                let well = now_ms - since_ms >= RECOVERY_MS;
+                if well {
                     self.ill.remove(uuid);
                 }
+                well
             }
         }
     }
@@ -304,6 +315,7 @@ impl Ledger {
         }
         self.checkpoint_known = checkpoint.is_some();
         self.kubelet = evidence.kubelet.map(str::to_owned);
+        self.lister = evidence.lister.map(str::to_owned);
         if let Some(pods) = evidence.pods {
             self.pods.clone_from(pods);
         }
@@ -440,8 +452,12 @@ impl Ledger {
             taken.insert(at);
         }
         for at in taken {
-            let (kubelet, before) = (self.kubelet.clone(), self.pods.clone());
-            let promise = Some(Promise { kubelet, before, suspects: None });
+            let promise = Some(Promise {
+                kubelet: self.kubelet.clone(),
+                lister: self.lister.clone(),
+                before: self.pods.clone(),
+                suspects: None,
+            });
             let (since_ms, in_checkpoint, over) = (now_ms, false, false);
             self.holds[at].push(Hold { holder: None, since_ms, in_checkpoint, over, promise });
         }
@@ -666,9 +682,10 @@ impl Court<'_> {
     fn promise_stands(&self, resource: &str, hold: &mut Hold, listed: Option<bool>) -> bool {
         let age_ms = self.evidence.now_ms - hold.since_ms;
         let promise = hold.promise.get_or_insert_default();
-        let asked_by = promise.kubelet.as_deref();
-        let same = asked_by.is_some() && asked_by == self.evidence.kubelet;
-        let another = asked_by.is_some() && self.evidence.kubelet.is_some() && !same;
+        let both = (promise.kubelet.as_deref(), self.evidence.kubelet);
+        let another = matches!(both, (Some(asked_by), Some(now)) if asked_by != now);
+        let listers = (promise.lister.as_deref(), self.evidence.lister);
+        let same = matches!(listers, (Some(then), Some(now)) if then == now) && !another;
         if listed == Some(true) {
             return true;
         }

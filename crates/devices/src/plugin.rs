@@ -23,6 +23,7 @@ use crate::proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use crate::proto::deviceplugin::registration_client::RegistrationClient;
 use crate::proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
 use crate::socket::{callers, connect, identity, listen};
+use crate::witness::Witness;
 use desk::Desk;
 use service::{IN_FLIGHT_LOOK, Service};
 
@@ -40,22 +41,6 @@ const CLOSING: Duration = Duration::from_secs(2);
 
 /// Looks without a kubelet that listens, after which to register again.
 const UNHEARD_LOOKS_MAX: u32 = 10;
-
-/// Who can tell which pods exist on this machine, apart from the kubelet.
-pub trait Witness: Send + Sync + 'static {
-    /// UIDs of all pods that exist, from cgroups for example; `None`: cannot tell now. Called often.
-    fn pods(&self) -> Option<BTreeSet<String>>;
-}
-
-/// A witness who never knows.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoWitness;
-
-impl Witness for NoWitness {
-    fn pods(&self) -> Option<BTreeSet<String>> {
-        None
-    }
-}
 
 /// Where everything is.
 #[derive(Clone, Debug)]
@@ -138,9 +123,10 @@ impl Plugins {
         self.desk.decide(decisions).await;
     }
 
-    /// How a GPU or MIG instance is, by UUID; `None` is well. To be told again and again.
-    pub async fn report_health(&self, uuid: &str, illness: Option<&str>) {
-        self.desk.report_health(uuid, illness).await;
+    /// How a GPU or MIG instance is, by UUID; `None` is well. To be told again and again, until the answer is that
+    /// it counts as well.
+    pub async fn report_health(&self, uuid: &str, illness: Option<&str>) -> bool {
+        self.desk.report_health(uuid, illness).await
     }
 
     /// Stops all plugins; pods keep what they hold.

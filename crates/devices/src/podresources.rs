@@ -47,6 +47,11 @@ impl PodResourcesClient {
         Self { socket: socket.into() }
     }
 
+    /// Which socket it is: another text when that was made anew.
+    pub(crate) fn identity(&self) -> Option<String> {
+        identity(&self.socket).map(|identity| identity.to_string())
+    }
+
     /// What each pod has: devices, exclusive CPUs, memory. `None`: there is no socket.
     pub async fn list(&self) -> Result<Option<Vec<PodResources>>, PodResourcesError> {
         let Some(mut client) = self.client("List").await? else { return Ok(None) };

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_devices::cdi::{self, Common};
+use berth_devices::config::Specification;
 use berth_devices::fake::FakeKubelet;
 use berth_devices::{
-    Answers, Device, Gpu, GpuIndex, Inventory, Kind, PluginConfig, Plugins, PodResourcesClient,
-    Sharing, ThreadCap, Witness,
+    Answers, Decision, Device, DeviceConfig, Gpu, GpuIndex, Inventory, Kind, PluginConfig, Plugins,
+    PodResourcesClient, Sharing, Stock, ThreadCap, Witness, serve,
 };
+use tokio::sync::watch;
 
 const GIB: u64 = 1 << 30;
 const GPU: &str = "nvidia.com/gpu";
@@ -342,6 +344,51 @@ fn the_specification_of_devices_replaces_the_old_one_and_has_each_gpu_once() {
     assert_eq!(read["devices"].as_array().unwrap().len(), 4);
     assert_eq!(read["devices"][1]["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia1");
     assert_eq!(read["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidiactl");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_serving_news_of_devices_and_of_health_reach_the_kubelet() {
+    let machine = machine();
+    let cdi = tempfile::tempdir().unwrap();
+    let config = DeviceConfig {
+        plugin: machine.config.clone(),
+        specification: Some(Specification {
+            directory: cdi.path().to_owned(),
+            common: Common::default(),
+        }),
+        offers: Vec::new(),
+    };
+    let well = Stock { inventory: inventory(), ill: BTreeMap::new() };
+    let (stock, stocks) = watch::channel(well.clone());
+    let (decisions, decided) = watch::channel(Vec::new());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move { drop(stopped.await) };
+    let serving = tokio::spawn(serve(config, stocks, decided, machine.running.clone(), stopped));
+    let kubelet = machine.kubelet();
+    ready(&kubelet).await;
+    assert!(cdi.path().join("berth.dev-gpu.json").exists());
+    let ill = BTreeMap::from([("GPU-1".to_owned(), "XID 79".to_owned())]);
+    stock.send_replace(Stock { ill, ..well.clone() });
+    until("one is ill", || kubelet.healthy(GPU).len() == 3).await;
+    until("its shares too", || kubelet.healthy(SHARE).len() == 6).await;
+    // The driver loses another.
+    let gpus = inventory().gpus().iter().filter(|gpu| gpu.index.0 != 2).cloned().collect();
+    let devices = inventory().devices().to_vec().into_iter();
+    let devices = devices.filter(|device| device.gpu.0 != 2).collect();
+    let fewer = Inventory::new(gpus, devices).unwrap();
+    stock.send_modify(|stock| stock.inventory = fewer);
+    until("two are left", || kubelet.healthy(GPU).len() == 2).await;
+    let text = r#"{"devices":[{"resource":"nvidia.com/gpu","count":1,"ids":["3"]}]}"#;
+    decisions.send_replace(vec![Decision::read("pod-a", 1, text).unwrap()]);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(kubelet.admit("pod-a", GPU, 1).await.unwrap().0, ["GPU-3"]);
+    machine.run("pod-a");
+    // Both come back, and are handed out when they have been well for a while.
+    stock.send_replace(well);
+    until("all are well", || kubelet.healthy(GPU).len() == 4).await;
+    stop.send(()).unwrap();
+    serving.await.unwrap();
+    assert!(!machine.socket().exists());
 }
 
 /// No two running pods have the same hardware, other than shares of it.

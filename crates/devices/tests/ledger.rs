@@ -193,7 +193,8 @@ fn promised() -> Ledger {
     let mut ledger = ledger();
     let (empty, pods) = (state(Vec::new()), BTreeSet::from(["pod-old".to_owned()]));
     let evidence = Evidence { checkpoint: Some(&empty), ..Evidence::default() };
-    ledger.observe(&Evidence { pods: Some(&pods), kubelet: Some("first"), ..evidence });
+    let first = Evidence { kubelet: Some("first"), lister: Some("first"), ..evidence };
+    ledger.observe(&Evidence { pods: Some(&pods), ..first });
     ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).unwrap();
     assert!(ledger.in_flight(0) && !ledger.in_flight(IN_FLIGHT_MS));
     assert!(ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).is_err(), "not even under its own name");
@@ -210,8 +211,12 @@ fn can_be_had(ledger: &Ledger) -> bool {
 fn a_promise_ends_when_the_kubelet_to_whom_it_was_made_says_it_has_nothing() {
     let mut ledger = promised();
     let (empty, nothing) = (state(Vec::new()), BTreeSet::new());
-    let evidence =
-        Evidence { checkpoint: Some(&empty), kubelet: Some("first"), ..Evidence::default() };
+    let evidence = Evidence {
+        checkpoint: Some(&empty),
+        kubelet: Some("first"),
+        lister: Some("first"),
+        ..Evidence::default()
+    };
     ledger.observe(&Evidence { now_ms: GRACE_MS * 9, ..evidence });
     assert!(!can_be_had(&ledger), "nobody says so");
     let listed = BTreeSet::from([(GPU.to_owned(), "GPU-0".to_owned())]);
@@ -220,6 +225,12 @@ fn a_promise_ends_when_the_kubelet_to_whom_it_was_made_says_it_has_nothing() {
     let saying = Evidence { listed: Some(&nothing), ..evidence };
     ledger.observe(&Evidence { now_ms: IN_FLIGHT_MS - 1, ..saying });
     assert!(!can_be_had(&ledger), "the answer may be on its way");
+    // A kubelet that starts answers for podresources before it has read its checkpoint.
+    let pods = BTreeSet::from(["pod-a".to_owned()]);
+    let starting = Evidence { lister: Some("second"), pods: Some(&pods), ..saying };
+    let mut other = promised();
+    other.observe(&Evidence { now_ms: GRACE_MS * 9, ..starting });
+    assert!(!can_be_had(&other));
     ledger.observe(&Evidence { now_ms: IN_FLIGHT_MS, ..saying });
     assert!(can_be_had(&ledger));
 }
@@ -338,7 +349,7 @@ fn shares_of_more_memory_than_there_is_are_refused_at_the_start() {
     let refused = Inventory::new(gpus(), shares).unwrap_err();
     assert!(matches!(refused, InventoryError::Overcommitted { .. }), "{refused}");
     assert!(ThreadCap::new(0).is_err() && ThreadCap::new(101).is_err());
-    assert_eq!(ThreadCap::of_equal_shares(3).percent(), 33);
+    assert_eq!(ThreadCap::of_equal_shares(3).percent(), 34);
 }
 
 /// A small generator: the same rounds every time.
@@ -396,6 +407,7 @@ impl World {
             listed: (dice.roll(4) > 0).then_some(&listed),
             pods: Some(&pods),
             kubelet: Some(&self.starts.to_string()),
+            lister: Some(&self.starts.to_string()),
         });
     }
 

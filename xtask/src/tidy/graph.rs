@@ -69,10 +69,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-inside",
             "berth-manifest",
             "berth-hardware",
+            "berth-devices",
             "berth-nvml",
         ],
     ),
-    ("berth-devices", &["berth-api", "berth-hardware"]),
+    ("berth-devices", &["berth-model", "berth-api", "berth-manifest", "berth-hardware"]),
     ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
     ("berth-lint", &["berth-text", "berth-api", "berth-manifest", "berth-contract"]),
     (

@@ -12,7 +12,7 @@ use berth_hardware::{KubeletFiles, KubeletPlaces, Root};
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tracing::warn;
 
-use super::{PluginConfig, Witness};
+use super::PluginConfig;
 use crate::decision::Decision;
 use crate::device::{Device, Inventory};
 use crate::file::write_whole;
@@ -20,6 +20,7 @@ use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
 use crate::podresources::{PodResourcesClient, devices};
 use crate::proto::deviceplugin::ContainerAllocateResponse;
 use crate::socket::{Identity, identity};
+use crate::witness::Witness;
 
 /// Looks after which pods are looked for though nothing else has changed.
 const LOOKS_FOR_PODS: u32 = 5;
@@ -136,9 +137,10 @@ impl Desk {
         self.books.lock().await.ledger.decide(decisions);
     }
 
-    pub(super) async fn report_health(&self, uuid: &str, illness: Option<&str>) {
-        self.books.lock().await.ledger.report_health(uuid, illness, now_ms());
+    pub(super) async fn report_health(&self, uuid: &str, illness: Option<&str>) -> bool {
+        let well = self.books.lock().await.ledger.report_health(uuid, illness, now_ms());
         self.changed.send_modify(|count| *count += 1);
+        well
     }
 
     pub(super) async fn prefer(
@@ -193,12 +195,14 @@ impl Desk {
             let checkpoint = self.checkpoint();
             let pods = self.witness.pods();
             let kubelet = kubelet.map(|identity| identity.to_string());
+            let lister = self.podresources.identity();
             books.ledger.observe(&Evidence {
                 now_ms: now_ms(),
                 checkpoint: checkpoint.as_ref(),
                 listed: listed.as_ref(),
                 pods: pods.as_ref(),
                 kubelet: kubelet.as_deref(),
+                lister: lister.as_deref(),
             });
             if asked || !books.ledger.doubts(now_ms()) {
                 return;
