@@ -1,5 +1,6 @@
 //! Measures speed on release builds.
 
+pub(crate) mod agent;
 pub(crate) mod engine;
 pub(crate) mod eta;
 pub(crate) mod instructions;

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use berth_control::install::{FailurePolicy, InstallOptions, WebhookMode, manifests};
+use berth_control::install::{AgentOptions, FailurePolicy, InstallOptions, WebhookMode, manifests};
 use serde_json::Value;
-use similar::{ChangeTag, TextDiff};
+use similar::{DiffTag, TextDiff};
 
 const NAMESPACE: &str = "berth-namespace";
 const IMAGE: &str = "berth-image";
 const REPLICAS: u32 = 4_242;
 const EXEMPT: &str = "berth-exempt";
+const RUNTIME_CLASS: &str = "berth-runtime-class";
 
 const VALUES: &str = "\
 # How many replicas run; one of them leads.
@@ -42,6 +43,14 @@ serviceMonitor: false
 
 # Add priority classes for the classes of work.
 priorityClasses: false
+
+agent:
+  # Run the node agent on every node.
+  enabled: false
+  # The runtime class that gives containers NVIDIA's driver, where that is not the default.
+  runtimeClass: \"\"
+  # Let it see where the memory of other users' processes is, which needs SYS_PTRACE.
+  memory: false
 ";
 
 /// Everything on.
@@ -56,8 +65,15 @@ fn full() -> InstallOptions {
         cert_manager: true,
         service_monitor: true,
         priority_classes: true,
+        agent: Some(AgentOptions { runtime_class: Some(RUNTIME_CLASS.to_owned()), memory: true }),
+        topology_definition: true,
         ..InstallOptions::default()
     }
+}
+
+/// Everything on, but for something about the agent.
+fn with_agent(agent: Option<AgentOptions>) -> InstallOptions {
+    InstallOptions { agent, ..full() }
 }
 
 /// The condition under which each option is on, and the options without it.
@@ -67,6 +83,15 @@ fn conditions() -> Vec<(&'static str, InstallOptions)> {
         (".Values.certManager", InstallOptions { cert_manager: false, ..full() }),
         (".Values.serviceMonitor", InstallOptions { service_monitor: false, ..full() }),
         (".Values.priorityClasses", InstallOptions { priority_classes: false, ..full() }),
+        (".Values.agent.enabled", with_agent(None)),
+        (
+            "ne .Values.agent.runtimeClass \"\"",
+            with_agent(full().agent.map(|agent| AgentOptions { runtime_class: None, ..agent })),
+        ),
+        (
+            ".Values.agent.memory",
+            with_agent(full().agent.map(|agent| AgentOptions { memory: false, ..agent })),
+        ),
     ]
 }
 
@@ -91,14 +116,15 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     for object in manifests(&full()) {
         match object["kind"].as_str() {
             // Helm makes the namespace, and installs definitions before everything else.
-            Some("Namespace") => {}
+            Some("Namespace") if object["metadata"]["name"] == NAMESPACE => {}
             Some("CustomResourceDefinition") => {
                 let name = object["spec"]["names"]["plural"].as_str().unwrap_or_default();
                 files.insert(format!("crds/{name}.yaml"), berth_manifest::to_yaml(&object));
             }
             _ => {
                 let template = template(&object, &variants)?;
-                files.insert(format!("templates/{}.yaml", key(&object)), template);
+                let name = key(&object).replace(&format!("{NAMESPACE}-"), "");
+                files.insert(format!("templates/{name}.yaml"), template);
             }
         }
     }
@@ -107,8 +133,7 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
 
 fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> anyhow::Result<String> {
     let on = name_values(&berth_manifest::to_yaml(object));
-    let mut text = on.clone();
-    let mut only_if = Vec::new();
+    let (mut only_if, mut differing) = (Vec::new(), Vec::new());
     for (condition, without) in variants {
         let Some(other) = without.iter().find(|other| key(other) == key(object)) else {
             only_if.push(*condition);
@@ -116,42 +141,45 @@ fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> anyhow::Result<S
         };
         let off = name_values(&berth_manifest::to_yaml(other));
         if off != on {
-            ensure!(text == on, "{} differs by several options; say how", key(object));
-            text = choose(condition, &on, &off);
+            differing.push((*condition, off));
         }
     }
+    let mut text = weave(&on, &differing).with_context(|| key(object))?;
     for condition in only_if {
         text = format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n");
     }
     Ok(text)
 }
 
-/// Both texts as one, what differs between conditions.
-fn choose(condition: &str, on: &str, off: &str) -> String {
-    let mut text = String::new();
-    let diff = TextDiff::from_lines(off, on);
-    for group in diff.ops() {
-        let part = |tag: ChangeTag| -> String {
-            let changes = diff.iter_changes(group).filter(|change| change.tag() == tag);
-            changes.map(|change| change.value().to_owned()).collect()
-        };
-        let (same, added, removed) =
-            (part(ChangeTag::Equal), part(ChangeTag::Insert), part(ChangeTag::Delete));
-        text.push_str(&same);
-        match (added.is_empty(), removed.is_empty()) {
-            (true, true) => {}
-            (false, true) => {
-                text.push_str(&format!("{{{{- if {condition} }}}}\n{added}{{{{- end }}}}\n"));
-            }
-            (true, false) => {
-                text.push_str(&format!("{{{{- if not {condition} }}}}\n{removed}{{{{- end }}}}\n"));
-            }
-            (false, false) => text.push_str(&format!(
-                "{{{{- if {condition} }}}}\n{added}{{{{- else }}}}\n{removed}{{{{- end }}}}\n"
-            )),
+/// Texts as one: with all options on, and without each of some, what differs between conditions.
+fn weave(on: &str, without: &[(&str, String)]) -> anyhow::Result<String> {
+    let lines: Vec<&str> = on.split_inclusive('\n').collect();
+    let mut changes = Vec::new();
+    for (condition, off) in without {
+        let diff = TextDiff::from_lines(off.as_str(), on);
+        let old: Vec<&str> = off.split_inclusive('\n').collect();
+        for op in diff.ops().iter().filter(|op| op.tag() != DiffTag::Equal) {
+            let removed = old.get(op.old_range()).unwrap_or_default().concat();
+            changes.push((op.new_range(), *condition, removed));
         }
     }
-    text
+    changes.sort_by_key(|(range, ..)| (range.start, range.end));
+    let (mut text, mut at) = (String::new(), 0);
+    for (range, condition, removed) in changes {
+        ensure!(range.start >= at, "{condition} and another option change the same lines; say how");
+        text.push_str(&lines.get(at..range.start).unwrap_or_default().concat());
+        let added = lines.get(range.clone()).unwrap_or_default().concat();
+        at = range.end;
+        text.push_str(&match (added.is_empty(), removed.is_empty()) {
+            (_, true) => format!("{{{{- if {condition} }}}}\n{added}{{{{- end }}}}\n"),
+            (true, false) => format!("{{{{- if not {condition} }}}}\n{removed}{{{{- end }}}}\n"),
+            (false, false) => format!(
+                "{{{{- if {condition} }}}}\n{added}{{{{- else }}}}\n{removed}{{{{- end }}}}\n"
+            ),
+        });
+    }
+    text.push_str(&lines.get(at..).unwrap_or_default().concat());
+    Ok(text)
 }
 
 /// What stands for a value becomes its name.
@@ -168,6 +196,7 @@ fn name_values(text: &str) -> String {
         let line = line
             .replace(NAMESPACE, "{{ .Release.Namespace }}")
             .replace(IMAGE, "{{ .Values.image }}")
+            .replace(RUNTIME_CLASS, "{{ .Values.agent.runtimeClass }}")
             .replace(&REPLICAS.to_string(), "{{ .Values.replicas }}")
             .replace("--webhook=warn", "--webhook={{ .Values.webhook.mode }}")
             .replace("--webhook=off", "--webhook={{ .Values.webhook.mode }}")
@@ -329,8 +358,9 @@ mod tests {
 
     #[test]
     fn the_chart_says_what_berth_manifests_says() {
+        let files = files().unwrap();
         let defaults = &parse(&VALUES.replace("VERSION", env!("CARGO_PKG_VERSION")))[0];
-        for bits in 0..32_u32 {
+        for bits in 0..256_u32 {
             let on = |bit: u32| bits & (1 << bit) != 0;
             let modes = ["off", "enforce"];
             let mut values = defaults.clone();
@@ -341,6 +371,9 @@ mod tests {
             values["webhook"]["fail"] = if on(4) { "closed" } else { "open" }.into();
             let exempt: Vec<String> = if on(4) { vec!["a".into(), "z".into()] } else { vec![] };
             values["webhook"]["exemptNamespaces"] = exempt.clone().into();
+            values["agent"]["enabled"] = on(5).into();
+            values["agent"]["runtimeClass"] = if on(6) { "nvidia" } else { "" }.into();
+            values["agent"]["memory"] = on(7).into();
             let options = InstallOptions {
                 namespace: "ns".to_owned(),
                 webhook: if on(0) { WebhookMode::Enforce } else { WebhookMode::Off },
@@ -349,17 +382,20 @@ mod tests {
                 service_monitor: on(2),
                 priority_classes: on(3),
                 exempt_namespaces: exempt.into_iter().collect(),
+                agent: on(5).then(|| AgentOptions {
+                    runtime_class: on(6).then(|| "nvidia".to_owned()),
+                    memory: on(7),
+                }),
                 ..InstallOptions::default()
             };
             let renderer = Renderer { values, namespace: "ns".to_owned() };
-            let rendered: Vec<Value> = files()
-                .unwrap()
+            let rendered: Vec<Value> = files
                 .iter()
                 .filter(|(name, _)| name.starts_with("templates/"))
                 .flat_map(|(_, text)| parse(&renderer.render(text)))
                 .filter(|document| !document.is_null())
                 .collect();
-            assert_eq!(sorted(rendered), sorted(manifests(&options)), "{bits:#07b}");
+            assert_eq!(sorted(rendered), sorted(manifests(&options)), "{bits:#010b}");
         }
     }
 

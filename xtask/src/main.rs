@@ -127,6 +127,8 @@ impl Openb {
 
 #[derive(Subcommand)]
 enum Bench {
+    /// What the node agent costs: memory, CPU at rest, time to find everything out
+    Agent(bench::agent::Args),
     /// `would_admit` and `admit` on 1, 2, 4 and 8 NUMA nodes
     Kubelet,
     /// Decisions on 100 to 100,000 nodes at 95 %, preemption, and what three profiles strand
@@ -226,6 +228,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::Conformance { of: Conformance::Cel(Recorded { files, show }) } => {
             conformance::cel(&files, show.as_deref())
         }
+        Task::Bench { of: Bench::Agent(args) } => bench::agent::run(&args),
         Task::Bench { of: Bench::Kubelet } => bench::kubelet::run().map(|()| true),
         Task::Bench { of: Bench::Engine { nodes_max } } => {
             bench::engine::run(nodes_max)?;

@@ -55,6 +55,22 @@ pub(crate) struct Manifests {
     /// Add priority classes for the classes of work.
     #[arg(long)]
     priority_classes: bool,
+
+    /// Add the node agent, which tells what is on each node and whether its pods are aligned.
+    #[arg(long)]
+    agent: bool,
+
+    /// The runtime class that gives the agent NVIDIA's driver, where that is not the default.
+    #[arg(long, value_name = "NAME", requires = "agent")]
+    agent_runtime_class: Option<String>,
+
+    /// Let the agent see where the memory of other users' processes is, which needs SYS_PTRACE.
+    #[arg(long, requires = "agent")]
+    agent_memory: bool,
+
+    /// Add the definition of NodeResourceTopology, where nobody else (such as NFD) brings it.
+    #[arg(long)]
+    topology_definition: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -101,6 +117,11 @@ impl Manifests {
             cert_manager: self.cert_manager,
             service_monitor: self.service_monitor,
             priority_classes: self.priority_classes,
+            agent: self.agent.then_some(install::AgentOptions {
+                runtime_class: self.agent_runtime_class,
+                memory: self.agent_memory,
+            }),
+            topology_definition: self.topology_definition,
             ..InstallOptions::default()
         };
         if let Some(image) = self.image {

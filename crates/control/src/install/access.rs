@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{CERTIFICATES_SECRET, InstallOptions, NAME, meta, meta_in};
 
-const RBAC: &str = "rbac.authorization.k8s.io";
+pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
 pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     let account = json!({
@@ -33,13 +33,13 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     ]
 }
 
-fn role(kind: &str, metadata: Value, rules: &Value) -> Value {
+pub(super) fn role(kind: &str, metadata: Value, rules: &Value) -> Value {
     json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": metadata, "rules": rules,
     })
 }
 
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+pub(super) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
 }
 

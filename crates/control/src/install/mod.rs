@@ -4,13 +4,15 @@
 //! Must not talk to any cluster.
 
 mod access;
+mod agent;
 mod options;
 mod service;
 #[cfg(test)]
 mod tests;
 mod webhook;
 
-pub use options::{FailurePolicy, InstallOptions, WebhookMode};
+pub use agent::{NAME as AGENT_NAME, namespace as agent_namespace};
+pub use options::{AgentOptions, FailurePolicy, InstallOptions, WebhookMode};
 
 use serde_json::{Value, json};
 
@@ -35,10 +37,18 @@ pub fn access(options: &InstallOptions) -> Vec<Value> {
     access::objects(options)
 }
 
+/// Who the node agent is and what it may do: the part of [`manifests`] that is about its rights.
+pub fn agent_access(options: &InstallOptions) -> Vec<Value> {
+    agent::access(options)
+}
+
 /// All objects, in an order in which they can be applied.
 pub fn manifests(options: &InstallOptions) -> Vec<Value> {
     let mut all = vec![namespace(options)];
     all.extend(berth_api::crd::definitions());
+    if options.topology_definition {
+        all.push(berth_api::topology::definition());
+    }
     all.extend(access(options));
     if options.priority_classes {
         all.extend(priority_classes());
@@ -53,6 +63,9 @@ pub fn manifests(options: &InstallOptions) -> Vec<Value> {
     }
     if options.service_monitor {
         all.push(service::monitor(options));
+    }
+    if let Some(chosen) = &options.agent {
+        all.extend(agent::objects(options, chosen));
     }
     all
 }

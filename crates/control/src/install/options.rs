@@ -50,6 +50,15 @@ impl FailurePolicy {
     }
 }
 
+/// How the node agent is installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentOptions {
+    /// The runtime class that gives containers NVIDIA's driver, where that is not the default.
+    pub runtime_class: Option<String>,
+    /// Whether it may see where the memory of other users' processes is.
+    pub memory: bool,
+}
+
 /// How Berth is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstallOptions {
@@ -73,6 +82,10 @@ pub struct InstallOptions {
     pub service_monitor: bool,
     /// Priority classes for the classes of work come along.
     pub priority_classes: bool,
+    /// The node agent comes along, on every node.
+    pub agent: Option<AgentOptions>,
+    /// The definition of NodeResourceTopology comes along, for clusters to which nobody else brings it.
+    pub topology_definition: bool,
 }
 
 impl Default for InstallOptions {
@@ -88,6 +101,8 @@ impl Default for InstallOptions {
             cert_manager: false,
             service_monitor: false,
             priority_classes: false,
+            agent: None,
+            topology_definition: false,
         }
     }
 }

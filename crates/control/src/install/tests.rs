@@ -23,6 +23,8 @@ fn everything() -> InstallOptions {
         cert_manager: true,
         service_monitor: true,
         priority_classes: true,
+        agent: Some(AgentOptions { runtime_class: Some("nvidia".to_owned()), memory: true }),
+        topology_definition: true,
     }
 }
 
@@ -107,7 +109,10 @@ fn no_role_says_all() {
             })
         };
         assert!(!can("secrets", "get") && !can("secrets", "list") && !can("leases", "update"));
-        assert!(!can("nodes", "patch") && !can("pods", "create") && !can("pods", "update"));
+        assert!(!can("pods", "create") && !can("pods", "update") && !can("nodes", "update"));
+        let is_agent = object["metadata"]["name"] == AGENT_NAME;
+        assert_eq!(can("nodes", "patch"), is_agent, "labels are the agent's");
+        assert!(!(is_agent && can("pods/binding", "create")));
     }
 }
 
@@ -121,4 +126,44 @@ fn pods_satisfy_the_restricted_standard() {
     assert_eq!(container["allowPrivilegeEscalation"], false);
     assert_eq!(container["readOnlyRootFilesystem"], true);
     assert_eq!(container["capabilities"]["drop"][0], "ALL");
+}
+
+#[test]
+fn the_agent_sees_the_node_and_changes_nothing_on_it() {
+    let all = manifests(&everything());
+    let set = find(&all, "DaemonSet", AGENT_NAME);
+    let namespace = agent_namespace(&everything());
+    assert_eq!(
+        (set["metadata"]["namespace"].as_str(), namespace.as_str()),
+        (Some("gpu-agent"), "gpu-agent")
+    );
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        assert_eq!(mount["readOnly"], true, "{mount}");
+        assert!(mount["mountPath"].as_str().unwrap().starts_with("/host/"), "{mount}");
+    }
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(pod[field].is_null(), "{field}");
+    }
+    let rights = &container["securityContext"];
+    assert_eq!(rights["capabilities"]["drop"][0], "ALL");
+    assert_eq!(rights["capabilities"]["add"], serde_json::json!(["SYS_PTRACE"]));
+    assert_eq!(rights["readOnlyRootFilesystem"], true);
+    assert!(rights["privileged"].is_null());
+    assert_eq!(pod["runtimeClassName"], "nvidia");
+    let bare = InstallOptions { agent: Some(AgentOptions::default()), ..InstallOptions::default() };
+    let all = manifests(&bare);
+    let pod = &find(&all, "DaemonSet", AGENT_NAME)["spec"]["template"]["spec"];
+    assert!(pod["runtimeClassName"].is_null());
+    assert!(pod["containers"][0]["securityContext"]["capabilities"]["add"].is_null());
+    // Where the scheduler runs, no pod may mount anything of a node.
+    let level = |name: &str| {
+        let labels = &find(&all, "Namespace", name)["metadata"]["labels"];
+        labels["pod-security.kubernetes.io/enforce"].as_str().map(str::to_owned)
+    };
+    assert_eq!(level("berth-system").as_deref(), Some("restricted"));
+    assert_eq!(level("berth-system-agent").as_deref(), Some("privileged"));
+    let none = manifests(&InstallOptions::default());
+    assert!(!serde_json::to_string(&none).unwrap().contains(AGENT_NAME));
 }

@@ -13,11 +13,14 @@
     reason = "a failed expectation is a failed test, and the suite says what it ran"
 )]
 
+mod agent;
 mod devices;
 mod explaining;
 mod gangs;
 mod hostile;
 mod leading;
+#[path = "../../../agent/tests/support/mod.rs"]
+mod made_node;
 mod placing;
 mod preempting;
 mod refusing;
@@ -78,6 +81,8 @@ const SCENARIOS: &[Scenario] = scenarios![
         insides_exported_before_and_after_we_start_are_known,
         insides_count_when_their_definition_comes_later,
         a_pool_says_what_its_nodes_look_like_inside;
+    agent:
+        what_the_agent_finds_is_what_the_scheduler_plans_with;
     hostile:
         what_cannot_be_read_is_skipped_and_the_rest_goes_on,
         what_is_huge_does_no_harm;

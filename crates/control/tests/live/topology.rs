@@ -10,7 +10,7 @@ use crate::world::{GPU, Shape, World};
 const GROUP: &str = "topology.node.k8s.io";
 const DEFINITION: &str = "noderesourcetopologies.topology.node.k8s.io";
 
-async fn define(world: &World) {
+pub(crate) async fn define(world: &World) {
     let schema = json!({ "openAPIV3Schema": {
         "type": "object", "x-kubernetes-preserve-unknown-fields": true,
     }});
@@ -39,7 +39,7 @@ async fn define(world: &World) {
         .await;
 }
 
-async fn undefine(world: &World) {
+pub(crate) async fn undefine(world: &World) {
     let definitions: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     if definitions.get_opt(DEFINITION).await.unwrap().is_some() {
         definitions.delete(DEFINITION, &DeleteParams::default()).await.unwrap();
@@ -88,7 +88,7 @@ async fn export(world: &World, node: &str, gpus: u32) {
     exported.create(&PostParams::default(), &object).await.unwrap();
 }
 
-async fn alignment(world: &World, pod: &str) -> String {
+pub(crate) async fn alignment(world: &World, pod: &str) -> String {
     world.bound(pod).await;
     let pod = world.find(pod).await.unwrap();
     let text = &pod.metadata.annotations.unwrap()["berth.dev/placement"];
