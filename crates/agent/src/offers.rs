@@ -101,7 +101,7 @@ fn instances(told: &Gpu) -> Vec<FoundInstance> {
         Some(FoundInstance {
             uuid: one.uuid.clone()?,
             profile: one.profile.clone()?,
-            start: u8::try_from(one.index).unwrap_or(u8::MAX),
+            start: u8::try_from(one.start.unwrap_or(one.index)).unwrap_or(u8::MAX),
             memory_bytes: one.memory_bytes.unwrap_or(0),
             device_files: Vec::new(),
         })
