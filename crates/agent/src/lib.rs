@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod gpus;
+pub mod handing;
 pub mod mig;
 pub mod offers;
 pub mod publish;

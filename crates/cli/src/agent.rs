@@ -10,10 +10,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use berth_agent::handing::Handing;
 use berth_agent::run::{self, Checkpoints, Health, Metrics, Options, Settings};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_control::kubeconfig::{Access, connect};
+use berth_devices::DeviceConfig;
 use berth_hardware::Root;
+use berth_manifest::Source;
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -70,6 +73,11 @@ struct Service {
     /// Where health and metrics are served.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9441")]
     listen: SocketAddr,
+
+    /// Hand out GPUs as this file says (kind DeviceOffers), as a device plugin of the kubelet; NVIDIA's must
+    /// not offer the same resources.
+    #[arg(long, value_name = "FILE")]
+    devices: Option<PathBuf>,
 
     /// How logs look.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -181,15 +189,26 @@ impl Service {
             );
         };
         let (root, gpus) = from.source()?;
+        let handing = match &self.devices {
+            None => None,
+            Some(file) => {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("{} cannot be read", file.display()))?;
+                let source = Source::new(&*file.to_string_lossy(), &*text);
+                let config = DeviceConfig::read(&source)?;
+                let (node, root, gpus) = (node.clone(), root.clone(), gpus.clone());
+                Some(Handing { node, root, gpus, config })
+            }
+        };
         log(self.log_format, "info");
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let options = Options { node, root, gpus, settings: Settings::default() };
-        runtime.block_on(self.serve(options))?;
+        runtime.block_on(self.serve(options, handing))?;
         output::complain("stopped\n");
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn serve(self, options: Options) -> anyhow::Result<()> {
+    async fn serve(self, options: Options, handing: Option<Handing>) -> anyhow::Result<()> {
         let access = Access {
             kubeconfig: self.kubeconfig,
             context: self.context,
@@ -203,7 +222,17 @@ impl Service {
             listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
         let shown = run::router(health.clone(), metrics.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, shown).await });
+        let (stop, mut stopped) = tokio::sync::watch::channel(false);
+        let handing = handing.map(|handing| {
+            let told = async move { drop(stopped.wait_for(|stop| *stop).await) };
+            tokio::spawn(handing.run(client.clone(), told))
+        });
         run::run(client, options, Box::new(Checkpoints), (metrics, health), told_to_stop()).await;
+        stop.send_replace(true);
+        if let Some(handing) = handing {
+            // What was given stays given; the kubelet sees the sockets go.
+            handing.await?;
+        }
         serving.abort();
         Ok(())
     }

@@ -127,6 +127,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-apiserver",
             "berth-local",
             "berth-hardware",
+            "berth-devices",
             "berth-agent",
         ],
     ),
