@@ -86,9 +86,11 @@ impl<'nvml> Divisible<'nvml> {
                 let odd = || DriverError::Other(format!("{} is no slice that is known", kind.name));
                 let profile = kind.name.parse().map_err(|_| odd())?;
                 let start = instance.placement.start.try_into().map_err(|_| odd())?;
+                let kinds = self.instances().compute_profiles(instance.id)?;
                 let mut compute: Vec<u8> = Vec::new();
                 for one in self.instances().compute_instances(instance.id)? {
-                    compute.push(one.placement.size.try_into().map_err(|_| odd())?);
+                    let kind = kinds.iter().find(|kind| kind.id == one.profile).ok_or_else(odd)?;
+                    compute.push(kind.slices.try_into().map_err(|_| odd())?);
                 }
                 compute.sort_unstable();
                 slices.push(Slice { place: Place { start, profile }, compute });

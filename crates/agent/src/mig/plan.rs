@@ -263,16 +263,30 @@ impl<'a> Search<'a> {
         for one in slices {
             let profile = search.kind(one)?;
             search.wanted.push((profile, one.start));
-            let joint = if search.text.is_empty() { "" } else { " + " };
-            let _ = write!(search.text, "{joint}{}", search.name(profile));
-            if let Some(start) = one.start {
-                let _ = write!(search.text, "@{start}");
+        }
+        search.text = search.words();
+        Ok(search)
+    }
+
+    /// What is wanted: `2x1g.18gb + 3g.71gb@4`.
+    fn words(&self) -> String {
+        let mut counted: Vec<(String, usize)> = Vec::new();
+        for (profile, start) in &self.wanted {
+            let mut name = self.name(profile).to_string();
+            if let Some(start) = start {
+                let _ = write!(name, "@{start}");
+            }
+            match counted.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, count)) => *count += 1,
+                None => counted.push((name, 1)),
             }
         }
-        if search.text.is_empty() {
-            "no slices".clone_into(&mut search.text);
-        }
-        Ok(search)
+        let words = counted.into_iter().map(|(name, count)| match count {
+            1 => name,
+            _ => format!("{count}x{name}"),
+        });
+        let words: Vec<String> = words.collect();
+        if words.is_empty() { "no slices".to_owned() } else { words.join(" + ") }
     }
 
     /// The driver's name is meant first; then what the board's table knows by another.

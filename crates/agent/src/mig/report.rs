@@ -126,7 +126,7 @@ impl MigReport {
         if let Some(recovered) = &self.recovered {
             let _ = writeln!(text, "What was left unfinished: {recovered}.\n");
         }
-        let head = ["GPU", "PRODUCT", "NOW", "WANTED", "KEPT", "DESTROYED", "CREATED"];
+        let head = ["GPU", "PRODUCT", "BEFORE", "WANTED", "KEPT", "DESTROYED", "CREATED"];
         let mut rows = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
         for gpu in &self.gpus {
             rows.push(vec![
