@@ -66,8 +66,8 @@ fn a_text_that_is_no_wish_is_an_error_with_a_remedy() {
         ("3g.71gb@x", "starts nowhere"),
         ("0x1g.18gb", "is not there so often"),
         ("2x3g.71gb@4", "is not there so often"),
-        ("99x1g.18gb", "too many slices"),
-        ("4294967295x1g.18gb,4294967295x1g.18gb", "too many slices"),
+        ("99x1g.18gb", "too many times"),
+        ("1g.18gb,4294967295x1g.18gb", "too many times"),
         ("x=off", "names no GPU"),
         ("3-1=off", "names no GPU"),
         ("all-round", "no configuration that is known by name"),
@@ -140,7 +140,7 @@ fn a_file_of_mig_parted_is_read_by_name() {
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 4294967295}\n",
             None,
-            "too many slices",
+            "too many times",
         ),
     ] {
         let problem = Wish::from_file(&Source::new("a.yaml", text), name).unwrap_err();

@@ -20,7 +20,7 @@ use super::driver::MigGpu;
 
 /// Bytes of a text, slices of a GPU and groups that are read.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-const SLICES_MAX: u32 = 64;
+const SLICES_MAX: usize = 64;
 const GROUPS_MAX: usize = 256;
 
 /// Slices that are wanted of GPUs.
@@ -266,12 +266,20 @@ fn wanted(text: &str) -> Result<Wanted, WishError> {
     let mut slices = Vec::new();
     for part in text.split(',').flat_map(|part| part.split(" + ")) {
         let (one, count) = slice(part.trim())?;
-        if slices.len() as u32 + count > SLICES_MAX {
-            return Err(wrong(part, "makes too many slices", "no GPU has more than 8"));
-        }
-        slices.extend((0..count).map(|_| one));
+        add(&mut slices, one, count)?;
     }
     Ok(Wanted::Slices(slices))
+}
+
+/// Adds a slice so many times, as long as that makes any sense.
+fn add(slices: &mut Vec<WantedSlice>, one: WantedSlice, count: u32) -> Result<(), WishError> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if count > SLICES_MAX.saturating_sub(slices.len()) {
+        let name = one.profile.to_string();
+        return Err(wrong(&name, "is wanted too many times", "no GPU has more than 8 slices"));
+    }
+    slices.extend((0..count).map(|_| one));
+    Ok(())
 }
 
 /// `2x1g.18gb`, `3g.71gb@4`.
@@ -386,10 +394,7 @@ impl Entry {
         let mut slices = Vec::new();
         for (name, count) in &self.mig_devices {
             let (one, _) = slice(name)?;
-            if slices.len() as u32 + (*count).min(SLICES_MAX) > SLICES_MAX {
-                return Err(wrong(name, "makes too many slices", "no GPU has more than 8"));
-            }
-            slices.extend((0..*count).map(|_| one));
+            add(&mut slices, one, *count)?;
         }
         Ok(Group { gpus, devices, wanted: Wanted::Slices(slices) })
     }
