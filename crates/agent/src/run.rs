@@ -12,6 +12,7 @@ mod holdings;
 mod http;
 mod metrics;
 mod owners;
+mod podresources;
 mod pods;
 mod sight;
 mod telling;
@@ -45,6 +46,7 @@ use crate::publish::{self, Offered, Resident, Subject};
 pub use holdings::{Checkpoints, Holdings, Told};
 pub use http::{Health, router};
 pub use metrics::Metrics;
+pub use podresources::PodResources;
 pub use telling::Alignment;
 pub use times::Settings;
 

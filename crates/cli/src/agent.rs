@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_agent::handing::Handing;
-use berth_agent::run::{self, Checkpoints, Health, Metrics, Options, Settings};
+use berth_agent::run::{self, Health, Metrics, Options, PodResources, Settings};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_control::kubeconfig::{Access, connect};
 use berth_devices::DeviceConfig;
@@ -227,7 +227,9 @@ impl Service {
             let told = async move { drop(stopped.wait_for(|stop| *stop).await) };
             tokio::spawn(handing.run(client.clone(), told))
         });
-        run::run(client, options, Box::new(Checkpoints), (metrics, health), told_to_stop()).await;
+        let socket = options.root.base().join("var/lib/kubelet/pod-resources/kubelet.sock");
+        let holdings = Box::new(PodResources::new(socket));
+        run::run(client, options, holdings, (metrics, health), told_to_stop()).await;
         stop.send_replace(true);
         if let Some(handing) = handing {
             // What was given stays given; the kubelet sees the sockets go.
