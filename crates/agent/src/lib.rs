@@ -8,6 +8,7 @@
 //! Must not know how the scheduler plans.
 
 pub mod audit;
+pub mod dividing;
 pub mod gpus;
 pub mod handing;
 pub mod mig;

@@ -7,10 +7,13 @@ mod mig;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use berth_agent::dividing::Dividing;
 use berth_agent::handing::Handing;
+use berth_agent::mig::{MigDriver, NvmlDriver};
 use berth_agent::run::{self, Health, Metrics, Options, PodResources, Settings};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_control::kubeconfig::{Access, connect};
@@ -78,6 +81,11 @@ struct Service {
     /// not offer the same resources.
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
+
+    /// Divide GPUs (MIG) as the Node's annotation berth.dev/mig-layout says; where NVIDIA's mig-manager runs,
+    /// it is asked instead.
+    #[arg(long)]
+    mig: bool,
 
     /// How logs look.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -222,21 +230,39 @@ impl Service {
             listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
         let shown = run::router(health.clone(), metrics.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, shown).await });
-        let (stop, mut stopped) = tokio::sync::watch::channel(false);
-        let handing = handing.map(|handing| {
-            let told = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            tokio::spawn(handing.run(client.clone(), told))
-        });
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let told = || {
+            let mut stopped = stopped.clone();
+            async move { drop(stopped.wait_for(|stop| *stop).await) }
+        };
+        let mut beside = tokio::task::JoinSet::new();
+        if let Some(handing) = handing {
+            beside.spawn(handing.run(client.clone(), told()));
+        }
+        if self.mig {
+            beside.spawn(dividing(&options).run(client.clone(), told()));
+        }
         let socket = options.root.base().join("var/lib/kubelet/pod-resources/kubelet.sock");
         let holdings = Box::new(PodResources::new(socket));
         run::run(client, options, holdings, (metrics, health), told_to_stop()).await;
         stop.send_replace(true);
-        if let Some(handing) = handing {
-            // What was given stays given; the kubelet sees the sockets go.
-            handing.await?;
-        }
+        // What was given stays given; the kubelet sees the sockets go. A division under way is finished.
+        while beside.join_next().await.is_some() {}
         serving.abort();
         Ok(())
+    }
+}
+
+/// What divides the GPUs of the node.
+fn dividing(options: &Options) -> Dividing {
+    Dividing {
+        node: options.node.clone(),
+        root: options.root.clone(),
+        gpus: options.gpus.clone(),
+        driver: Arc::new(|| {
+            NvmlDriver::open().map(|driver| Box::new(driver) as Box<dyn MigDriver>)
+        }),
+        journal: options.root.base().join(berth_agent::mig::journal::PLACE),
     }
 }
 
