@@ -7,6 +7,7 @@
 mod envelope;
 pub mod numbers;
 mod object;
+pub mod values;
 pub mod wire;
 mod write;
 

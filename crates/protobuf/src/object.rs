@@ -16,6 +16,7 @@ use serde::forward_to_deserialize_any;
 
 use crate::Malformed;
 use crate::numbers::{self, Field, Message};
+use crate::values;
 use crate::wire::{Fields, Wire};
 
 /// Messages in messages, at most: more than any object needs, and less than a stack can bear.
@@ -98,18 +99,8 @@ impl<'de> Deserializer<'de> for Values<'_, '_> {
 
     /// Only ports and percentages do not say what they want.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Malformed> {
-        let (mut is_text, mut number, mut text) = (false, 0, "");
-        let mut fields = Fields::of(self.last().bytes()?);
-        while let Some((at, wire)) = fields.next()? {
-            match at {
-                1 => is_text = wire.varint()? == 1,
-                // Negative numbers are written with 64 bits; what is beyond 32 is lost, as in Go.
-                2 => number = wire.varint()? as u32 as i32,
-                3 => text = wire.text()?,
-                _ => {}
-            }
-        }
-        if is_text { visitor.visit_str(text) } else { visitor.visit_i32(number) }
+        let found = values::int_or_text(self.last().bytes()?)?;
+        if found.kind == 1 { visitor.visit_str(found.text) } else { visitor.visit_i32(found.int) }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Malformed> {
@@ -135,7 +126,7 @@ impl<'de> Deserializer<'de> for Values<'_, '_> {
     ) -> Result<V::Value, Malformed> {
         let bytes = self.last().bytes()?;
         let text = match name {
-            "Quantity" => quantity(bytes)?.to_owned(),
+            "Quantity" => values::quantity(bytes)?.to_owned(),
             "Time" | "MicroTime" => time(bytes)?.to_string(),
             _ => return Err(Malformed::new(format!("{name} has no known message"))),
         };
@@ -277,29 +268,9 @@ impl<'de> MapAccess<'de> for Pairs<'_, '_> {
     }
 }
 
-/// An amount is text in field 1.
-fn quantity(bytes: &[u8]) -> Result<&str, Malformed> {
-    let mut text = "0";
-    let mut fields = Fields::of(bytes);
-    while let Some((number, wire)) = fields.next()? {
-        if number == 1 {
-            text = wire.text()?;
-        }
-    }
-    Ok(text)
-}
-
-/// Seconds since 1970 and nanoseconds. An empty message, which is no time at all in Go, reads as 1970.
+/// A time. An empty message, which is no time at all in Go, reads as 1970.
 fn time(bytes: &[u8]) -> Result<Timestamp, Malformed> {
-    let (mut seconds, mut nanos) = (0, 0);
-    let mut fields = Fields::of(bytes);
-    while let Some((number, wire)) = fields.next()? {
-        match number {
-            1 => seconds = wire.varint()? as i64,
-            2 => nanos = wire.varint()? as u32 as i32,
-            _ => {}
-        }
-    }
+    let (seconds, nanos) = values::seconds_and_nanos(bytes)?;
     Timestamp::new(seconds, nanos)
         .map_err(|_| Malformed::custom(format!("{seconds} is no time in seconds")))
 }

@@ -6,8 +6,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_model::quantity::Quantity;
-use berth_protobuf::Malformed;
 use berth_protobuf::wire::{Fields, Wire};
+use berth_protobuf::{Malformed, values};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -258,51 +258,28 @@ fn number(given: f64) -> Result<Value, Malformed> {
 }
 
 fn quantity(bytes: &[u8]) -> Result<Value, Malformed> {
-    let mut text = "0";
-    let mut fields = Fields::of(bytes);
-    while let Some((number, wire)) = fields.next()? {
-        if number == 1 {
-            text = wire.text()?;
-            if Quantity::parse(text).is_err() {
-                return Err(Malformed::new(format!("{text:?} is not a quantity")));
-            }
-        }
+    let text = values::quantity(bytes)?;
+    match Quantity::parse(text) {
+        Ok(_) => Ok(Value::from(text)),
+        Err(_) => Err(Malformed::new(format!("{text:?} is not a quantity"))),
     }
-    Ok(Value::from(text))
 }
 
 fn int_or_text(bytes: &[u8]) -> Result<Value, Malformed> {
-    let (mut kind, mut int, mut text) = (0, 0, "");
-    let mut fields = Fields::of(bytes);
-    while let Some((number, wire)) = fields.next()? {
-        match number {
-            1 => kind = wire.varint()?,
-            2 => int = wire.varint()? as u32 as i32,
-            3 => text = wire.text()?,
-            _ => {}
-        }
-    }
-    match kind {
-        0 => Ok(Value::from(int)),
-        1 => Ok(Value::from(text)),
+    let found = values::int_or_text(bytes)?;
+    match found.kind {
+        0 => Ok(Value::from(found.int)),
+        1 => Ok(Value::from(found.text)),
         kind => Err(Malformed::new(format!("it is neither number nor text but {kind}"))),
     }
 }
 
-/// Seconds since 1970 and nanoseconds. An empty message is no time at all.
+/// An empty message is no time at all.
 fn time(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let (mut seconds, mut nanos) = (0, 0);
-    let mut fields = Fields::of(bytes);
-    while let Some((number, wire)) = fields.next()? {
-        match number {
-            1 => seconds = wire.varint()? as i64,
-            2 => nanos = wire.varint()? as u32 as i32,
-            _ => {}
-        }
-    }
+    let (seconds, nanos) = values::seconds_and_nanos(bytes)?;
     // Plain times have no fractions in JSON, so the real server drops them here too.
     let nanos = if micro { nanos } else { 0 };
     let time = Timestamp::new(seconds, nanos);

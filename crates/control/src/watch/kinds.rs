@@ -114,6 +114,23 @@ pub fn follow_all(
     (all.watches, all.kinds)
 }
 
+/// What can be watched.
+trait Watched:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static
+{
+}
+
+impl<K> Watched for K where
+    K: Resource<DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 struct Following {
     client: Client,
     sink: Sink,
@@ -123,38 +140,22 @@ struct Following {
 }
 
 impl Following {
-    fn add<K>(
+    fn add<K: Watched>(
         &mut self,
         kind: &'static str,
         here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
         gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
-    ) where
-        K: Resource<DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + std::fmt::Debug
-            + Send
-            + Sync
-            + 'static,
-    {
+    ) {
         self.add_with(self.client.clone(), kind, here, gone);
     }
 
-    fn add_with<K>(
+    fn add_with<K: Watched>(
         &mut self,
         client: Client,
         kind: &'static str,
         here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
         gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
-    ) where
-        K: Resource<DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + std::fmt::Debug
-            + Send
-            + Sync
-            + 'static,
-    {
+    ) {
         let api: Api<Guarded<K>> = Api::all(client);
         let telling = Telling { kind, here: Box::new(here), gone: Box::new(gone) };
         self.kinds.push(kind);
