@@ -1,6 +1,6 @@
 //! Dividing GPUs: from the slices that are there to those that are wanted.
 //!
-//! Owned here: what is wanted ([`wish`]), how to get there with the least disturbance ([`plan`]), doing it
+//! Owned here: what is wanted ([`wish`]), how to get there with the least disturbance ([`mod@plan`]), doing it
 //! as a whole or not at all ([`apply()`], with a [`journal`] that outlives a crash), what may not be
 //! touched ([`busy`]), and the other way, by NVIDIA's mig-manager ([`manager`]). GPUs are asked and changed
 //! through [`MigDriver`]; NVML is one.
