@@ -265,10 +265,8 @@ fn a_real_h200_is_told_as_its_driver_tells_it() {
     let gpus = GpuReading::read(&GpuSource::Recorded(recorded.clone()));
     let report = NodeReport::read(&Root::new(recorded), gpus);
     let text = table::render(&report);
-    // It was recorded before placements were asked of the driver.
     let columns = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let lines: Vec<String> =
-        text.lines().map(|line| columns(&line.replace("(by table)", ""))).collect();
+    let lines: Vec<String> = text.lines().map(columns).collect();
     for line in [
         "1g.18gb 19 7 16.00 GiB 16 {0,1,2,3,4,5,6}:1 NVIDIA H200",
         "1g.18gb+me 20 1 16.00 GiB 16 {0,1,2,3,4,5,6}:1 NVIDIA H200",
