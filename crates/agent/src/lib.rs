@@ -1,9 +1,9 @@
 //! What runs on a GPU node: what is really there, and whether each pod is really aligned.
 //!
 //! Owns what NVML says of GPUs, the audit of running pods, the report that puts both together with what the
-//! machine's files say, what is published of it, how GPUs are divided, and the loop that does so when something changed. All but
-//! the loop (`run`) is synchronous and knows no API. Whatever a driver says or refuses, nothing panics: it
-//! becomes a diagnosis beside the rest.
+//! machine's files say, what is published of it, how GPUs are divided and handed out, and the loops that do so
+//! when something changed. All but the loops (`run`, `handing`, `dividing`) is synchronous and knows no API.
+//! Whatever a driver says or refuses, nothing panics: it becomes a diagnosis beside the rest.
 //!
 //! Must not know how the scheduler plans.
 

@@ -19,7 +19,6 @@ use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_control::kubeconfig::{Access, connect};
 use berth_devices::DeviceConfig;
 use berth_hardware::Root;
-use berth_manifest::Source;
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -200,10 +199,7 @@ impl Service {
         let handing = match &self.devices {
             None => None,
             Some(file) => {
-                let text = std::fs::read_to_string(file)
-                    .with_context(|| format!("{} cannot be read", file.display()))?;
-                let source = Source::new(&*file.to_string_lossy(), &*text);
-                let config = DeviceConfig::read(&source)?;
+                let config = DeviceConfig::read(&berth_manifest::read_file(file)?)?;
                 let (node, root, gpus) = (node.clone(), root.clone(), gpus.clone());
                 Some(Handing { node, root, gpus, config })
             }

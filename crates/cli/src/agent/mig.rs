@@ -19,7 +19,8 @@ use crate::output::{self, FOUND, Format};
 ///
 /// GPUs that a process runs on, or that the kubelet has given to a pod, are not touched. Whatever fails on
 /// the way, what was there is made again. Where NVIDIA's mig-manager runs, set its label instead: two who
-/// divide the same GPUs undo each other's work. Needs root. Exit codes: 0; 1 if GPUs are not as wanted; 2 if that cannot be had.
+/// divide the same GPUs undo each other's work. Needs root. Exit codes: 0; 1 if GPUs are not as wanted; 2 if
+/// that cannot be had.
 #[derive(Args)]
 pub(super) struct Mig {
     /// What is wanted: slices such as `7x1g.18gb` or `4g.71gb@0,3g.71gb`, for some GPUs as
