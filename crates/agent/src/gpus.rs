@@ -123,7 +123,9 @@ pub struct Instance {
     pub memory_bytes: Option<u64>,
     /// Number of the GPU instance that it is in.
     pub gpu_instance: Option<u32>,
-    /// Where that starts, in units of memory.
+    /// Number of the compute instance that it is there.
+    pub compute_instance: Option<u32>,
+    /// Where the GPU instance starts, in units of memory.
     pub start: Option<u32>,
     /// How many units it takes.
     pub units: Option<u32>,

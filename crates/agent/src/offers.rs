@@ -4,14 +4,17 @@
 //! which of them are ill and for how long an error makes one so. Must not know the kubelet, nor what is held.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use berth_devices::file::write_whole;
 use berth_devices::offer::{self, FoundGpu, FoundInstance, Offer};
-use berth_devices::{GpuIndex, Stock};
-use berth_hardware::Diagnosis;
+use berth_devices::{DeviceConfig, GpuIndex, Stock};
 use berth_hardware::pci::Distance;
+use berth_hardware::{Diagnosis, Root};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
 
-use crate::gpus::{Gpu, Xid};
+use crate::gpus::{Gpu, GpuReading, GpuSource, Instance, Xid};
 use crate::report::{GpuReport, NodeReport, PairReport};
 
 /// How long a critical error makes a GPU ill that says nothing else. One that stays broken fails again, or is
@@ -26,7 +29,7 @@ const OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 const NVLINK_FAR: u32 = 100;
 
 /// Critical errors that GPUs had of late.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ailments {
     /// By UUID: the error, and when it was.
     errors: BTreeMap<String, (u64, i64)>,
@@ -47,9 +50,100 @@ impl Ailments {
         self.errors.retain(|_, (_, since_ms)| now_ms - *since_ms < XID_MS);
     }
 
+    /// What an earlier process kept in a file. A GPU is not well because the agent was started again.
+    pub fn recall(file: &Path) -> Self {
+        let text = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::default(),
+            Err(error) => {
+                warn!(path = %file.display(), %error, "which GPUs had errors cannot be read");
+                return Self::default();
+            }
+        };
+        serde_json::from_str(&text).unwrap_or_else(|error| {
+            warn!(path = %file.display(), %error, "which GPUs had errors is no JSON of ours");
+            Self::default()
+        })
+    }
+
+    /// Keeps them in a file.
+    pub fn keep(&self, file: &Path) {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        if let Err(error) = write_whole(file, &text) {
+            warn!(path = %file.display(), %error, "which GPUs had errors cannot be written down");
+        }
+    }
+
     fn of(&self, uuid: &str) -> Option<String> {
         self.errors.get(uuid).map(|(number, _)| format!("XID {number}"))
     }
+}
+
+/// What GPUs are offered as, which may be written anew while it is in force.
+#[derive(Clone, Debug)]
+pub struct Offers {
+    /// Where it is written; `None`: it does not change.
+    file: Option<PathBuf>,
+    now: Vec<Offer>,
+    /// What is wrong with the file, so that it is said once.
+    trouble: Option<String>,
+}
+
+impl Offers {
+    /// These, for good.
+    pub fn fixed(offers: Vec<Offer>) -> Self {
+        Self { file: None, now: offers, trouble: None }
+    }
+
+    /// As a file says, which was read just now.
+    pub fn of_file(file: PathBuf, offers: Vec<Offer>) -> Self {
+        Self { file: Some(file), now: offers, trouble: None }
+    }
+
+    /// As they are now. A file that has become wrong changes nothing.
+    fn read(&mut self) -> &[Offer] {
+        let Some(file) = &self.file else { return &self.now };
+        let read = berth_manifest::read_file(file)
+            .map_err(|error| error.to_string())
+            .and_then(|source| DeviceConfig::read(&source).map_err(|problem| problem.to_string()));
+        let trouble = match read {
+            Ok(config) => {
+                self.now = config.offers;
+                None
+            }
+            Err(why) => Some(why),
+        };
+        if let Some(why) = &trouble
+            && self.trouble != trouble
+        {
+            warn!(why, "what is offered stays as it was");
+        }
+        self.trouble = trouble;
+        &self.now
+    }
+}
+
+/// Looks at a node's GPUs, and says what is on offer. What does not go is logged.
+pub async fn look(
+    root: &Root,
+    gpus: &GpuSource,
+    offers: &mut Offers,
+    ailments: &Ailments,
+) -> Stock {
+    let (root, gpus) = (root.clone(), gpus.clone());
+    let (offers, ailments) = (offers.read().to_vec(), ailments.clone());
+    let looked = tokio::task::spawn_blocking(move || {
+        let report = NodeReport::read(&root, GpuReading::read(&gpus));
+        stock(&report, root.base(), &offers, &ailments)
+    });
+    // A reader that panicked is a defect; without it nothing is on offer.
+    let (stock, diagnoses) = looked.await.unwrap_or_default();
+    diagnoses.iter().for_each(say);
+    stock
+}
+
+pub(crate) fn say(diagnosis: &Diagnosis) {
+    warn!(path = diagnosis.path, remedy = diagnosis.remedy, "{}", diagnosis.what);
 }
 
 /// What is on offer of a node. `base` is the root below which its files are.
@@ -75,6 +169,7 @@ pub fn stock(
             ill.insert((*uuid).to_owned(), why);
         }
     }
+    let capabilities = Capabilities::read(base);
     let found = known.iter().filter_map(|(one, told, uuid)| {
         let index = GpuIndex(u16::try_from(told.index).ok()?);
         let to = |(other, ..): &(&GpuReport, &Gpu, &str)| distance(report, one, other);
@@ -89,24 +184,54 @@ pub fn stock(
                 device_files: vec![format!("/dev/nvidia{minor}")],
             },
             divided: told.mig.is_some_and(|mode| mode.enabled),
-            instances: instances(told),
+            instances: instances(told, minor, &capabilities),
         })
     });
     let (inventory, diagnoses) = offer::inventory(found.collect(), offers);
     (Stock { inventory, ill }, diagnoses)
 }
 
-fn instances(told: &Gpu) -> Vec<FoundInstance> {
-    let instance = |one: &crate::gpus::Instance| {
+fn instances(told: &Gpu, minor: u32, capabilities: &Capabilities) -> Vec<FoundInstance> {
+    let instance = |one: &Instance| {
         Some(FoundInstance {
             uuid: one.uuid.clone()?,
             profile: one.profile.clone()?,
             start: u8::try_from(one.start.unwrap_or(one.index)).unwrap_or(u8::MAX),
             memory_bytes: one.memory_bytes.unwrap_or(0),
-            device_files: Vec::new(),
+            device_files: capabilities.of(minor, one),
         })
     };
     told.instances.iter().filter_map(instance).collect()
+}
+
+/// The files by which the driver lets processes at slices: whoever can open both that of the GPU instance and that of
+/// the compute instance can use it.
+#[derive(Debug, Default)]
+struct Capabilities {
+    /// Numbers of files by what they are for, such as `gpu0/gi1/ci0/access`.
+    numbers: BTreeMap<String, u32>,
+}
+
+impl Capabilities {
+    /// As the driver lists them. Without a list there are none: before driver 450 there were other files.
+    fn read(base: &Path) -> Self {
+        let text = std::fs::read_to_string(base.join("proc/driver/nvidia-caps/mig-minors"));
+        let text = text.unwrap_or_default();
+        let numbers = text.lines().filter_map(|line| {
+            let (what, number) = line.split_once(' ')?;
+            Some((what.to_owned(), number.trim().parse().ok()?))
+        });
+        Self { numbers: numbers.collect() }
+    }
+
+    fn of(&self, gpu: u32, instance: &Instance) -> Vec<String> {
+        let Some(parent) = instance.gpu_instance else { return Vec::new() };
+        let own = instance.compute_instance.unwrap_or(0);
+        let names =
+            [format!("gpu{gpu}/gi{parent}/access"), format!("gpu{gpu}/gi{parent}/ci{own}/access")];
+        let numbers = names.iter().filter_map(|name| self.numbers.get(name));
+        numbers.map(|number| format!("/dev/nvidia-caps/nvidia-cap{number}")).collect()
+    }
 }
 
 fn distance(report: &NodeReport, one: &GpuReport, other: &GpuReport) -> u32 {

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use berth_agent::GpuSource;
 use berth_agent::handing::Handing;
+use berth_agent::offers::Offers;
 use berth_devices::DeviceConfig;
-use berth_devices::fake::FakeKubelet;
+use berth_devices::mps::Alive;
 use berth_hardware::Root;
 use berth_hardware::made;
 use berth_manifest::Source;
 use berth_testbed::{Testbed, Which};
+use berth_testkit::device_manager::FakeKubelet;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -61,12 +63,16 @@ async fn gpus_are_handed_out_as_decided_and_shares_always_with_a_cap() {
     let mut config = DeviceConfig::read(&Source::new("offers.yaml", OFFERS)).unwrap();
     config.plugin.kubelet_directory = root.join("kubelet");
     config.plugin.journal = root.join("journal.json");
+    config.plugin.answers.mps_directory = root.join("mps");
+    let daemon = |gpu| Alive::show(&root.join("mps"), &gpu_uuid(gpu)).unwrap();
+    let _daemons = [daemon(6), daemon(7)];
     config.plugin.look = Duration::from_millis(20);
     let kubelet = FakeKubelet::start(&root.join("kubelet"), BTreeSet::new()).unwrap();
     let handing = Handing {
         node: "n1".to_owned(),
         root: Root::new(root),
         gpus: GpuSource::Recorded(root.to_owned()),
+        offers: Offers::fixed(config.offers.clone()),
         config,
     };
     let running = tokio::spawn(handing.run(client, std::future::pending()));

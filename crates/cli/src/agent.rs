@@ -3,6 +3,7 @@
 //! Owns its arguments and exit codes. Must not know what is on a node.
 
 mod mig;
+mod mps;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use anyhow::{Context as _, bail};
 use berth_agent::dividing::Dividing;
 use berth_agent::handing::Handing;
 use berth_agent::mig::{MigDriver, NvmlDriver};
+use berth_agent::offers::Offers;
 use berth_agent::run::{self, Health, Metrics, Options, PodResources, Settings};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_control::kubeconfig::{Access, connect};
@@ -95,6 +97,7 @@ struct Service {
 enum Command {
     Record(Record),
     Mig(mig::Mig),
+    Mps(mps::Mps),
 }
 
 /// Record this machine into a directory, with nothing private in it; `--root` reads it again.
@@ -145,6 +148,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
         "agent mig --layout 4g.71gb,3g.71gb --gpu 0 --dry-run",
     ),
     ("Divide all GPUs into as many small slices as fit", "agent mig --layout all-1g.18gb"),
+    ("Keep the MPS daemons that shares need", "agent mps --devices offers.yaml"),
 ];
 
 impl Agent {
@@ -152,6 +156,7 @@ impl Agent {
         match self.command {
             Some(Command::Record(record)) => return record.run(),
             Some(Command::Mig(mig)) => return mig.run(),
+            Some(Command::Mps(mps)) => return mps.run(),
             None => {}
         }
         if !self.once {
@@ -200,8 +205,9 @@ impl Service {
             None => None,
             Some(file) => {
                 let config = DeviceConfig::read(&berth_manifest::read_file(file)?)?;
+                let offers = Offers::of_file(file.clone(), config.offers.clone());
                 let (node, root, gpus) = (node.clone(), root.clone(), gpus.clone());
-                Some(Handing { node, root, gpus, config })
+                Some(Handing { node, root, gpus, config, offers })
             }
         };
         log(self.log_format, "info");

@@ -3,10 +3,12 @@
 //! Owns names of CDI devices, and the environment and mounts where runtimes do not know CDI. Must not know
 //! whether they may be handed out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::path::PathBuf;
 
 use crate::cdi;
 use crate::device::{Device, Inventory, Sharing};
+use crate::mps::pipes;
 use crate::proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, Mount};
 
 /// Where the sockets of MPS are inside containers.
@@ -20,13 +22,13 @@ pub struct Answers {
     /// Vendor and class of the CDI specification, ours or the one of NVIDIA's toolkit (`nvidia.com/gpu`).
     /// `None`: by environment, for NVIDIA's own runtime.
     pub cdi_kind: Option<String>,
-    /// Directory of the machine's MPS daemon, with `pipe` and `shm` in it.
-    pub mps_directory: String,
+    /// Directory of the machine's MPS daemons.
+    pub mps_directory: PathBuf,
 }
 
 impl Default for Answers {
     fn default() -> Self {
-        Self { cdi_kind: None, mps_directory: "/run/berth/mps".to_owned() }
+        Self { cdi_kind: None, mps_directory: "/run/berth/mps".into() }
     }
 }
 
@@ -54,41 +56,36 @@ impl Answers {
                 answer.envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), hardware.join(","));
             }
         }
-        self.limit(&mut answer, &sorted, &hardware, inventory);
+        if let Some(first) = sorted.first() {
+            self.limit(&mut answer, first, sorted.len(), inventory);
+        }
         answer
     }
 
-    /// The limits of MPS shares. Memory is per device, in the order in which the container sees them; the cap on
-    /// threads is one number for all, so it is the smallest that any of its GPUs was shared with.
+    /// The limits of MPS shares, which are all of one GPU and alike. Their daemon knows them too: what is said here is
+    /// for containers that have fewer than the most that it allows.
     fn limit(
         &self,
         answer: &mut ContainerAllocateResponse,
-        devices: &[&Device],
-        hardware: &[&str],
+        device: &Device,
+        count: usize,
         inventory: &Inventory,
     ) {
-        let mut memory: BTreeMap<usize, u64> = BTreeMap::new();
-        let mut threads: BTreeMap<usize, u32> = BTreeMap::new();
-        for device in devices {
-            let Sharing::Mps { memory_bytes, threads: cap } = device.sharing else { continue };
-            let name = cdi::name(inventory, device);
-            let Some(at) = hardware.iter().position(|one| *one == name) else { continue };
-            *memory.entry(at).or_default() += memory_bytes;
-            *threads.entry(at).or_default() += u32::from(cap.percent());
-        }
-        let Some(cap) = threads.values().min() else { return };
-        let limits = memory.iter().map(|(at, bytes)| format!("{at}={}M", bytes / MIB));
-        let limits: Vec<String> = limits.collect();
+        let Sharing::Mps(share) = device.sharing else { return };
+        let all = share.of_many(count);
         answer.envs.extend(HashMap::from([
             ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), MPS_PIPES.to_owned()),
-            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(), limits.join(",")),
-            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), (*cap).min(100).to_string()),
+            (
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(),
+                format!("0={}M", all.memory_bytes / MIB),
+            ),
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), all.threads.percent().to_string()),
         ]));
-        let mount = |container: &str, host: &str| Mount {
-            container_path: container.to_owned(),
-            host_path: format!("{}/{host}", self.mps_directory),
+        let pipes = pipes(&self.mps_directory, cdi::name(inventory, device));
+        answer.mounts.push(Mount {
+            container_path: MPS_PIPES.to_owned(),
+            host_path: pipes.display().to_string(),
             read_only: false,
-        };
-        answer.mounts.extend([mount(MPS_PIPES, "pipe"), mount("/dev/shm", "shm")]);
+        });
     }
 }

@@ -15,6 +15,7 @@
 //!     count: 4
 //!     memory: 32Gi            # equal parts if left out
 //!     threadPercent: 25       # an equal part, rounded up, if left out; there is always a cap
+//!     sharesPerContainer: 2   # one if left out
 //!   - as: slices              # MIG instances
 //! ```
 
@@ -108,6 +109,7 @@ struct WrittenOffer {
     count: Option<i64>,
     memory: Option<Value>,
     thread_percent: Option<i64>,
+    shares_per_container: Option<i64>,
 }
 
 impl DeviceConfig {
@@ -171,7 +173,7 @@ impl Fields<'_> {
         }
         let mut answers = Answers::default();
         if let Some(path) = absolute("spec.mpsDirectory", spec.mps_directory)? {
-            answers.mps_directory = path;
+            answers.mps_directory = path.into();
         }
         if let Some(written) = spec.cdi {
             let directory = absolute("spec.cdi.directory", written.directory.clone())?;
@@ -277,6 +279,8 @@ impl Fields<'_> {
         let shares = form == "shares";
         not_for("memory", !shares && written.memory.is_some(), "shares")?;
         not_for("threadPercent", !shares && written.thread_percent.is_some(), "shares")?;
+        let per_container = written.shares_per_container.is_some();
+        not_for("sharesPerContainer", !shares && per_container, "shares")?;
         match form.as_str() {
             "whole" => Ok(Form::Whole),
             "slices" => Ok(Form::Slices),
@@ -285,6 +289,7 @@ impl Fields<'_> {
                 count: self.count(at, written)?,
                 memory_bytes: self.memory(at, written)?,
                 threads: self.threads(at, written)?,
+                per_container: self.per_container(at, written)?,
             }),
             other => {
                 let what = format!("{other:?} is no form of an offer");
@@ -301,6 +306,17 @@ impl Fields<'_> {
             Some(count) => Err(self.wrong(&field, format!("{count} parts cannot be"), remedy)),
             None => Err(self.wrong(&field, "is missing", remedy)),
         }
+    }
+
+    fn per_container(&self, at: usize, written: &WrittenOffer) -> Result<u8, Box<Problem>> {
+        let count = self.count(at, written)?;
+        let Some(most) = written.shares_per_container else { return Ok(1) };
+        let most_of = u8::try_from(most).ok().filter(|most| (1..=count).contains(most));
+        most_of.ok_or_else(|| {
+            let field = format!("spec.offers[{at}].sharesPerContainer");
+            let remedy = format!("write how many of the {count} a container may have at most");
+            self.wrong(&field, format!("{most} of {count} shares cannot be"), remedy)
+        })
     }
 
     fn memory(&self, at: usize, written: &WrittenOffer) -> Result<Option<u64>, Box<Problem>> {

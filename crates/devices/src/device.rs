@@ -75,26 +75,45 @@ impl From<ThreadCap> for u8 {
     }
 }
 
+/// A share under MPS: a part of the memory, and always a cap on threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// Memory that its processes may take together.
+    pub memory_bytes: u64,
+    /// Threads they may use.
+    pub threads: ThreadCap,
+    /// How many a container may have, all of one GPU. The GPU's MPS daemon lets nobody have more than so many.
+    pub per_container: u8,
+}
+
+impl Share {
+    /// So many of them together.
+    pub(crate) fn of_many(self, count: usize) -> Self {
+        let count = u8::try_from(count).unwrap_or(u8::MAX).max(1);
+        Self {
+            memory_bytes: self.memory_bytes.saturating_mul(count.into()),
+            threads: ThreadCap(self.threads.0.saturating_mul(count).min(100)),
+            ..self
+        }
+    }
+}
+
 /// How a device shares its hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Sharing {
     /// Not at all.
     Exclusive,
-    /// With others under MPS: a part of the memory, and always a cap on threads.
-    Mps {
-        /// Memory that its processes may take together.
-        memory_bytes: u64,
-        /// Threads they may use.
-        threads: ThreadCap,
-    },
+    /// With others under MPS.
+    Mps(Share),
     /// In turns, with nothing that keeps one from another's memory.
     TimeSliced,
 }
 
 /// What a device is a piece of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Kind {
     /// A whole GPU.
     Whole,
@@ -150,8 +169,7 @@ impl Device {
         !(alike
             && matches!(
                 both,
-                (Sharing::Mps { .. }, Sharing::Mps { .. })
-                    | (Sharing::TimeSliced, Sharing::TimeSliced)
+                (Sharing::Mps(_), Sharing::Mps(_)) | (Sharing::TimeSliced, Sharing::TimeSliced)
             ))
     }
 }
@@ -230,9 +248,9 @@ impl Inventory {
                 let (resource, id) = (device.resource.clone(), device.id.clone());
                 return Err(InventoryError::NoGpu { resource, id, gpu: device.gpu });
             }
-            if let Sharing::Mps { memory_bytes, .. } = device.sharing {
+            if let Sharing::Mps(share) = device.sharing {
                 let sum = shared.entry(device.gpu).or_default();
-                *sum = sum.saturating_add(memory_bytes);
+                *sum = sum.saturating_add(share.memory_bytes);
             }
         }
         for gpu in &gpus {

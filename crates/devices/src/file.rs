@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 /// Writes a file so that whoever reads it finds the old text or the new one, and makes its directory.
-pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(directory)?;

@@ -21,6 +21,7 @@ use berth_hardware::kubelet::{Checksum, DeviceState};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cdi;
 use crate::decision::{Decision, Want};
 use crate::device::{Device, GpuIndex, Inventory, Kind, Sharing};
 use crate::prefer::{Chooser, Wish};
@@ -148,6 +149,28 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
+    /// More shares than a container may have.
+    #[error(
+        "a container asks for {asked} of {resource}, and may have {most}: ask for fewer, or write \
+         sharesPerContainer into the offer"
+    )]
+    TooMany {
+        /// Resource.
+        resource: String,
+        /// How many it asks for.
+        asked: usize,
+        /// How many it may have.
+        most: u8,
+    },
+    /// Shares of several GPUs.
+    #[error(
+        "a container would get devices of {resource} on several GPUs, each with an MPS daemon of its own, and can \
+         speak to one: ask for no more than are free on one GPU"
+    )]
+    Apart {
+        /// Resource.
+        resource: String,
+    },
     /// Somebody has it.
     #[error(
         "device {id:?} of {resource} cannot be given: {holder} holds {held:?} of {held_resource}, which is \
@@ -193,6 +216,8 @@ pub struct Ledger {
     /// all the same.
     strays: Vec<JournalHold>,
     ill: BTreeMap<String, Illness>,
+    /// UUIDs of what has a running MPS daemon; `None` where nobody told.
+    daemons: Option<BTreeSet<String>>,
     decisions: Vec<Decision>,
     /// Whether the kubelet's checkpoint could be read the last time. If not, nobody can tell whether the kubelet
     /// still knows what it gave away.
@@ -212,6 +237,7 @@ impl Ledger {
             holds,
             strays: Vec::new(),
             ill: BTreeMap::new(),
+            daemons: None,
             decisions: Vec::new(),
             checkpoint_known: true,
             kubelet: None,
@@ -297,7 +323,22 @@ impl Ledger {
         }
     }
 
+    /// Says for which GPUs and MIG instances an MPS daemon runs, and whether that is new. Without one, programs would
+    /// have the whole GPU, so that shares of it are not handed out.
+    pub fn report_daemons(&mut self, running: BTreeSet<String>) -> bool {
+        let is_new = self.daemons.as_ref() != Some(&running);
+        self.daemons = Some(running);
+        is_new
+    }
+
     fn illness(&self, device: &Device) -> Option<&str> {
+        let served = self.daemons.as_ref().is_none_or(|running| {
+            !matches!(device.sharing, Sharing::Mps(_))
+                || running.contains(cdi::name(&self.inventory, device))
+        });
+        if !served {
+            return Some("no MPS daemon runs for it: start berth agent mps");
+        }
         let gpu = self.inventory.gpu(device.gpu).and_then(|gpu| self.ill.get(&gpu.uuid));
         let own = match &device.kind {
             Kind::Mig { uuid, .. } => self.ill.get(uuid),
@@ -440,6 +481,9 @@ impl Ledger {
         containers: &[Vec<String>],
         now_ms: i64,
     ) -> Result<(), Refusal> {
+        for ids in containers {
+            self.go_together(resource, ids)?;
+        }
         let mut taken: BTreeSet<usize> = BTreeSet::new();
         for id in containers.iter().flatten() {
             let at = self.may_have(resource, id)?;
@@ -460,6 +504,23 @@ impl Ledger {
             });
             let (since_ms, in_checkpoint, over) = (now_ms, false, false);
             self.holds[at].push(Hold { holder: None, since_ms, in_checkpoint, over, promise });
+        }
+        Ok(())
+    }
+
+    /// Shares of a container are of one GPU, and not more than it may have.
+    fn go_together(&self, resource: &str, ids: &[String]) -> Result<(), Refusal> {
+        let found = ids.iter().filter_map(|id| self.inventory.find(resource, id));
+        let devices: Vec<&Device> = found.map(|at| &self.inventory.devices()[at]).collect();
+        let Some(first) = devices.first() else { return Ok(()) };
+        let Sharing::Mps(share) = first.sharing else { return Ok(()) };
+        let resource = resource.to_owned();
+        if devices.len() > usize::from(share.per_container) {
+            let (asked, most) = (devices.len(), share.per_container);
+            return Err(Refusal::TooMany { resource, asked, most });
+        }
+        if devices.iter().any(|other| !other.meets(first)) {
+            return Err(Refusal::Apart { resource });
         }
         Ok(())
     }
@@ -506,13 +567,14 @@ impl Ledger {
 
     /// The devices of a resource, as the kubelet is to be told. What cannot be given because of a hold under
     /// another name is called unhealthy while that lasts; what is held is not, since kubelets do not start
-    /// containers again on unhealthy devices.
+    /// containers again on unhealthy devices. That goes for what the kubelet forgot, too: one that starts without its
+    /// checkpoint admits running pods again, and ends those for which it finds too few healthy devices.
     pub fn listing(&self, resource: &str) -> Vec<Listed> {
         let devices = self.inventory.devices().iter().enumerate();
         devices
             .filter(|(_, device)| device.resource == resource)
             .map(|(at, device)| {
-                let own = self.holds[at].iter().any(|hold| !hold.over && !forgotten(hold));
+                let own = self.holds[at].iter().any(|hold| !hold.over);
                 let healthy =
                     self.illness(device).is_none() && (own || self.in_the_way(at).is_none());
                 let numa = self.inventory.gpu(device.gpu).map(|gpu| gpu.numa.clone());
@@ -612,11 +674,6 @@ impl Ledger {
             })
         })
     }
-}
-
-/// A hold that the kubelet knows no longer.
-fn forgotten(hold: &Hold) -> bool {
-    hold.holder.is_some() && !hold.in_checkpoint
 }
 
 /// A hold that the kubelet knows no longer, or not yet.

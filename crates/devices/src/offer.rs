@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_hardware::Diagnosis;
 
-use crate::device::{Device, Gpu, GpuIndex, Inventory, Kind, Sharing, ThreadCap};
+use crate::device::{Device, Gpu, GpuIndex, Inventory, Kind, Share, Sharing, ThreadCap};
 
 /// The resource of whole GPUs where no other is named.
 pub const WHOLE: &str = "nvidia.com/gpu";
@@ -85,6 +85,8 @@ pub enum Form {
         memory_bytes: Option<u64>,
         /// Cap on the threads of each; else an equal part, rounded up. There is always one.
         threads: Option<ThreadCap>,
+        /// How many a container may have.
+        per_container: u8,
     },
     /// Replicas that take turns, of GPUs or of instances.
     Replicas {
@@ -187,7 +189,7 @@ fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, Strin
         Form::Replicas { count } => {
             Ok((0..count).map(|nth| device(part(nth), Sharing::TimeSliced)).collect())
         }
-        Form::Shares { count, memory_bytes, threads } => {
+        Form::Shares { count, memory_bytes, threads, per_container } => {
             // In whole MiB, as MPS is told.
             let equal = unit.memory_bytes / u64::from(count.max(1)) / MIB * MIB;
             let memory_bytes = memory_bytes.unwrap_or(equal);
@@ -202,8 +204,8 @@ fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, Strin
                 return Err((what, "make fewer or smaller shares".to_owned()));
             }
             let threads = threads.unwrap_or_else(|| ThreadCap::of_equal_shares(count));
-            let share = Sharing::Mps { memory_bytes, threads };
-            Ok((0..count).map(|nth| device(part(nth), share)).collect())
+            let share = Share { memory_bytes, threads, per_container };
+            Ok((0..count).map(|nth| device(part(nth), Sharing::Mps(share))).collect())
         }
     }
 }
@@ -269,7 +271,7 @@ pub fn inventory(mut found: Vec<FoundGpu>, offers: &[Offer]) -> (Inventory, Vec<
 
 fn memory_of(device: &Device) -> u64 {
     match device.sharing {
-        Sharing::Mps { memory_bytes, .. } => memory_bytes,
+        Sharing::Mps(share) => share.memory_bytes,
         Sharing::Exclusive | Sharing::TimeSliced => 0,
     }
 }

@@ -22,7 +22,7 @@ use crate::device::Inventory;
 use crate::proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use crate::proto::deviceplugin::registration_client::RegistrationClient;
 use crate::proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
-use crate::socket::{callers, connect, identity, listen};
+use crate::socket::{callers, connect, identity, listen, told};
 use crate::witness::Witness;
 use desk::Desk;
 use service::{IN_FLIGHT_LOOK, Service};
@@ -141,8 +141,8 @@ impl Plugins {
         let mut served = self.served.lock().await;
         for resource in self.desk.resources().await {
             if served.insert(resource.clone()) {
-                let plugin =
-                    Plugin { desk: Arc::clone(&self.desk), stop: self.stop.subscribe(), resource };
+                let (desk, stop) = (Arc::clone(&self.desk), self.stop.subscribe());
+                let plugin = Plugin { desk, stop, resource, refused: None };
                 self.tasks.lock().await.push(tokio::spawn(plugin.run()));
             }
         }
@@ -154,6 +154,8 @@ struct Plugin {
     desk: Arc<Desk>,
     stop: watch::Receiver<bool>,
     resource: String,
+    /// Why it was not registered the last time, so that it is said once.
+    refused: Option<String>,
 }
 
 /// Why a plugin has to listen anew.
@@ -234,7 +236,7 @@ impl Plugin {
     }
 
     /// Tells the kubelet of this plugin.
-    async fn register(&self) -> bool {
+    async fn register(&mut self) -> bool {
         let request = RegisterRequest {
             version: VERSION.to_owned(),
             endpoint: self.endpoint(),
@@ -243,24 +245,28 @@ impl Plugin {
         };
         let socket = self.desk.config.sockets().join("kubelet.sock");
         let registered = tokio::time::timeout(REGISTRATION, async {
-            let channel = connect(&socket).await.map_err(|error| error.to_string())?;
+            let channel = connect(&socket).await.map_err(|error| told(&error))?;
             let mut client = RegistrationClient::new(channel);
             client.register(request).await.map_err(|status| status.message().to_owned())
         });
-        match registered.await {
+        let refused = match registered.await {
             Ok(Ok(_)) => {
                 info!(resource = self.resource, "the kubelet knows the plugin");
-                true
+                None
             }
-            Ok(Err(error)) => {
-                warn!(resource = self.resource, error, "the kubelet did not register the plugin");
-                false
-            }
-            Err(_) => {
-                warn!(resource = self.resource, "the kubelet does not answer a registration");
-                false
-            }
+            Ok(Err(error)) => Some(error),
+            Err(_) => Some("no answer".to_owned()),
+        };
+        if let Some(error) = &refused
+            && self.refused != refused
+        {
+            warn!(
+                resource = self.resource,
+                error, "the kubelet did not register the plugin; trying again"
+            );
         }
+        self.refused = refused;
+        self.refused.is_none()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::proto::podresources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, GetPodResourcesRequest,
     ListPodResourcesRequest, PodResources,
 };
-use crate::socket::{connect, identity};
+use crate::socket::{connect, identity, told};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -110,13 +110,7 @@ impl PodResourcesClient {
     }
 
     fn failed(&self, call: &'static str, why: &dyn std::error::Error) -> PodResourcesError {
-        let mut text = why.to_string();
-        let mut inner = why.source();
-        while let Some(source) = inner {
-            text = format!("{text}: {source}");
-            inner = source.source();
-        }
-        PodResourcesError { socket: self.socket.clone(), call, why: text }
+        PodResourcesError { socket: self.socket.clone(), call, why: told(why) }
     }
 }
 

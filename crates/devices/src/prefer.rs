@@ -1,12 +1,13 @@
 //! Which of the devices on offer are the best to give.
 //!
-//! Owns the rule, a cost that is compared part by part: first what the scheduler decided, then what it
-//! decided for others, then as few GPUs broken into and NUMA nodes spanned as possible, nearness of what is
+//! Owns the rule, a cost that is compared part by part: first what can be given together at all, then what the
+//! scheduler decided and what it decided for others, then as few GPUs broken into and NUMA nodes spanned as possible, nearness of what is
 //! given, and nearness of what is left. Must not know how devices come to be on offer.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::cdi;
 use crate::device::{Device, FAR, GpuIndex, Inventory, Kind, Sharing};
 
 /// Sets of devices that are compared one by one; beyond it devices are added one after the other.
@@ -28,6 +29,8 @@ pub(crate) struct Wish {
 /// The cost of giving a set, the most important part first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
+    /// Shares of more than one GPU: they would be refused.
+    apart: usize,
     not_wished: usize,
     elsewhere: usize,
     of_others: usize,
@@ -118,7 +121,11 @@ impl Chooser<'_> {
             self.offer.difference(set).map(|at| self.inventory.devices()[*at].gpu).collect();
         let broken = gpus.iter().filter(|gpu| !self.in_use.contains(gpu)).count();
         let given_gpus: Vec<GpuIndex> = gpus.iter().copied().collect();
+        let shares = given().filter(|device| matches!(device.sharing, Sharing::Mps(_)));
+        let shared: BTreeSet<&str> =
+            shares.map(|device| cdi::name(self.inventory, device)).collect();
         Cost {
+            apart: shared.len().saturating_sub(1),
             not_wished: self.wish.devices.difference(set).count(),
             elsewhere: given().filter(elsewhere).count(),
             of_others: set.intersection(&self.wish.others).count(),

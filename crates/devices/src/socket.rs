@@ -17,7 +17,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// Which file is at a path: one that is made anew is another, even of the same inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(u64, i64, i64);
+pub struct Identity(u64, i64, i64);
 
 impl std::fmt::Display for Identity {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -26,13 +26,13 @@ impl std::fmt::Display for Identity {
 }
 
 /// The file at a path; `None` where there is none.
-pub(crate) fn identity(path: &Path) -> Option<Identity> {
+pub fn identity(path: &Path) -> Option<Identity> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some(Identity(found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
 /// Listens, in the place of whatever an earlier process left there.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -41,7 +41,7 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Who calls.
-pub(crate) fn callers(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> + Send {
+pub fn callers(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> + Send {
     futures::stream::unfold(listener, |listener| async move {
         let caller = listener.accept().await.map(|(stream, _)| stream);
         Some((caller, listener))
@@ -49,7 +49,7 @@ pub(crate) fn callers(listener: UnixListener) -> impl Stream<Item = io::Result<U
 }
 
 /// Connects to whoever listens at a path.
-pub(crate) async fn connect(path: &Path) -> Result<Channel, Error> {
+pub async fn connect(path: &Path) -> Result<Channel, Error> {
     let path = path.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let path = path.clone();
@@ -58,4 +58,18 @@ pub(crate) async fn connect(path: &Path) -> Result<Channel, Error> {
     // The address is not used, but its host becomes the authority, which servers in Go check.
     let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
     endpoint.connect_with_connector(connector).await
+}
+
+/// An error with what is behind it: "transport error" by itself tells nobody anything.
+pub fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut inner = error.source();
+    while let Some(source) = inner {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        inner = source.source();
+    }
+    text
 }

@@ -9,7 +9,7 @@ use berth_hardware::cgroup::{CgroupVersion, Cgroups};
 
 /// Who can tell which pods run on this machine, apart from the kubelet.
 pub trait Witness: Send + Sync + 'static {
-    /// UIDs of all pods that have processes, be it only the one that holds their namespaces; `None`: cannot tell
+    /// UIDs of all pods that have processes, other than the one that holds their namespaces; `None`: cannot tell
     /// now. A pod that is being admitted must not be among them yet, nor one whose processes have ended.
     fn pods(&self) -> Option<BTreeSet<String>>;
 }
@@ -23,6 +23,9 @@ impl Witness for NoWitness {
         None
     }
 }
+
+/// The program that holds a pod's namespaces and does nothing else, with containerd and CRI-O alike.
+const SANDBOX: &str = "pause";
 
 /// Cgroups tell.
 #[derive(Debug)]
@@ -43,8 +46,13 @@ impl Witness for CgroupWitness {
         if cgroups.version == CgroupVersion::Unknown {
             return None;
         }
+        let works = |pid: &u32| {
+            let name = std::fs::read_to_string(self.root.base().join(format!("proc/{pid}/comm")));
+            // Whose name cannot be read counts as work: what is held stays held.
+            name.map_or(true, |name| name.trim_end() != SANDBOX)
+        };
         let runs = |pod: &&berth_hardware::cgroup::PodCgroup| {
-            pod.containers.iter().any(|container| !container.pids.is_empty())
+            pod.containers.iter().flat_map(|container| &container.pids).any(works)
         };
         Some(cgroups.pods.iter().filter(runs).map(|pod| pod.uid.clone()).collect())
     }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use berth_devices::cdi::{self, Common};
 use berth_devices::config::Specification;
-use berth_devices::fake::FakeKubelet;
+use berth_devices::mps::Alive;
 use berth_devices::{
     Answers, Decision, Device, DeviceConfig, Gpu, GpuIndex, Inventory, Kind, PluginConfig, Plugins,
-    PodResourcesClient, Sharing, Stock, ThreadCap, Witness, serve,
+    PodResourcesClient, Share, Sharing, Stock, ThreadCap, Witness, serve,
 };
+use berth_testkit::device_manager::FakeKubelet;
 use tokio::sync::watch;
 
 const GIB: u64 = 1 << 30;
@@ -37,7 +38,8 @@ fn inventory() -> Inventory {
         kind: Kind::Whole,
         sharing,
     };
-    let mps = Sharing::Mps { memory_bytes: 70 * GIB, threads: ThreadCap::of_equal_shares(2) };
+    let threads = ThreadCap::of_equal_shares(2);
+    let mps = Sharing::Mps(Share { memory_bytes: 70 * GIB, threads, per_container: 2 });
     let devices = (0..4).flat_map(|index| {
         let share = |nth: u8| device(index, format!("GPU-{index}::{nth}"), SHARE, mps);
         [device(index, format!("GPU-{index}"), GPU, Sharing::Exclusive), share(0), share(1)]
@@ -60,6 +62,7 @@ struct Machine {
     kubelet_directory: PathBuf,
     config: PluginConfig,
     running: Running,
+    daemons: Vec<Alive>,
 }
 
 fn machine() -> Machine {
@@ -68,10 +71,16 @@ fn machine() -> Machine {
     let config = PluginConfig {
         kubelet_directory: kubelet_directory.clone(),
         journal: directory.path().join("journal/devices.json"),
-        answers: Answers { cdi_kind: Some("berth.dev/gpu".to_owned()), ..Answers::default() },
+        answers: Answers {
+            cdi_kind: Some("berth.dev/gpu".to_owned()),
+            mps_directory: directory.path().join("mps"),
+        },
         look: Duration::from_millis(20),
     };
-    Machine { _directory: directory, kubelet_directory, config, running: Running::default() }
+    let daemon = |index: u8| Alive::show(&config.answers.mps_directory, &format!("GPU-{index}"));
+    let daemons = (0..4).map(|index| daemon(index).unwrap()).collect();
+    let running = Running::default();
+    Machine { _directory: directory, kubelet_directory, config, running, daemons }
 }
 
 impl Machine {
@@ -279,11 +288,15 @@ async fn a_kubelet_that_lost_its_checkpoint_is_not_given_what_a_pod_holds() {
     kubelet.die();
     std::fs::write(machine.checkpoint(), "{ damaged").unwrap();
     let kubelet = machine.kubelet();
-    until("two GPUs are left", || kubelet.healthy(GPU).len() == 2).await;
-    assert!(held.iter().all(|id| !kubelet.healthy(GPU).contains(id)));
+    // All stay healthy: a kubelet that finds too few for a pod that runs would end it.
+    until("GPUs are listed", || kubelet.healthy(GPU).len() == 4).await;
     assert!(kubelet.admit("pod-b", GPU, 3).await.is_err());
+    let (others, _) = kubelet.admit("pod-c", GPU, 2).await.unwrap();
+    assert!(held.iter().all(|id| !others.contains(id)), "{held:?} {others:?}");
+    machine.end(&kubelet, "pod-c");
     machine.end(&kubelet, "pod-a");
-    until("all are back", || kubelet.healthy(GPU).len() == 4).await;
+    until("its GPUs can be had again", || kubelet.healthy(GPU).len() == 4).await;
+    kubelet.admit("pod-d", GPU, 4).await.unwrap();
     plugins.stop().await;
 }
 
@@ -300,6 +313,24 @@ async fn ill_gpus_are_listed_as_such() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_are_not_handed_out_while_their_gpu_has_no_mps_daemon() {
+    let mut machine = machine();
+    let kubelet = machine.kubelet();
+    machine.daemons.remove(2);
+    let plugins = machine.plugins().await;
+    until("shares of the others are listed", || kubelet.healthy(SHARE).len() == 6).await;
+    until("all GPUs are listed", || kubelet.healthy(GPU).len() == 4).await;
+    let directory = machine.config.answers.mps_directory.clone();
+    machine.daemons.push(Alive::show(&directory, "GPU-2").unwrap());
+    until("its shares come when it runs", || kubelet.healthy(SHARE).len() == 8).await;
+    machine.daemons.clear();
+    // The kubelet has not heard of it yet, perhaps.
+    assert!(kubelet.admit("pod-a", SHARE, 1).await.is_err());
+    until("none is left", || kubelet.healthy(SHARE).is_empty()).await;
+    plugins.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_share_comes_with_its_memory_and_always_with_a_cap() {
     let machine = machine();
     let kubelet = machine.kubelet();
@@ -312,7 +343,9 @@ async fn a_share_comes_with_its_memory_and_always_with_a_cap() {
     assert_eq!(env("CUDA_MPS_PIPE_DIRECTORY"), Some("/run/nvidia-mps"));
     assert_eq!(env("NVIDIA_VISIBLE_DEVICES"), Some("void"));
     assert!(answer.cdi_devices[0].name.starts_with("berth.dev/gpu=GPU-"));
-    assert_eq!(answer.mounts.len(), 2);
+    let pipes = machine.config.answers.mps_directory.join("GPU-0/pipe");
+    assert_eq!(answer.mounts.len(), 1);
+    assert_eq!(answer.mounts[0].host_path, pipes.display().to_string());
     let client =
         PodResourcesClient::new(machine.kubelet_directory.join("pod-resources/kubelet.sock"));
     let pods = client.list().await.unwrap().unwrap();

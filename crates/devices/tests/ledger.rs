@@ -7,7 +7,9 @@ use berth_devices::decision::Decision;
 use berth_devices::ledger::{
     Evidence, GRACE_MS, IN_FLIGHT_MS, Journal, Ledger, RECOVERY_MS, Refusal,
 };
-use berth_devices::{Device, Gpu, GpuIndex, Inventory, InventoryError, Kind, Sharing, ThreadCap};
+use berth_devices::{
+    Device, Gpu, GpuIndex, Inventory, InventoryError, Kind, Share, Sharing, ThreadCap,
+};
 use berth_hardware::kubelet::{DeviceEntry, DeviceState, HeldDevice};
 
 const GIB: u64 = 1 << 30;
@@ -41,7 +43,8 @@ fn whole(index: u16) -> Device {
 }
 
 fn share(index: u16, nth: u8) -> Device {
-    let sharing = Sharing::Mps { memory_bytes: 35 * GIB, threads: ThreadCap::of_equal_shares(4) };
+    let threads = ThreadCap::of_equal_shares(4);
+    let sharing = Sharing::Mps(Share { memory_bytes: 35 * GIB, threads, per_container: 4 });
     let (id, resource) = (format!("GPU-{index}::{nth}"), SHARE.to_owned());
     Device { id, resource, gpu: GpuIndex(index), kind: Kind::Whole, sharing }
 }
@@ -101,6 +104,27 @@ fn prefer(ledger: &Ledger, resource: &str, size: usize) -> Vec<String> {
 }
 
 #[test]
+fn shares_of_a_container_are_of_one_gpu_and_not_more_than_it_may_have() {
+    let mut ledger = ledger();
+    let all: Vec<String> =
+        (0..3).flat_map(|gpu| (0..4).map(move |nth| format!("GPU-{gpu}::{nth}"))).collect();
+    let taken = ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0", "GPU-1::1", "GPU-1::2"];
+    for one in taken {
+        ledger.allocate(SHARE, &[vec![one.to_owned()]], 0).unwrap();
+    }
+    // One is left on each of two GPUs; two are only on the third.
+    let free: Vec<String> =
+        all.iter().filter(|id| !taken.contains(&id.as_str())).cloned().collect();
+    assert_eq!(ledger.prefer(SHARE, &free, &[], 2), ["GPU-2::0", "GPU-2::1"]);
+    let apart = [vec!["GPU-0::3".to_owned(), "GPU-1::3".to_owned()]];
+    assert!(matches!(ledger.allocate(SHARE, &apart, 0), Err(Refusal::Apart { .. })));
+    let five = [(0..5).map(|nth| format!("GPU-3::{}", nth % 4)).collect::<Vec<_>>()];
+    let refused = ledger.allocate(SHARE, &five, 0).unwrap_err().to_string();
+    assert!(refused.contains("asks for 5 of berth.dev/gpu-share, and may have 4"), "{refused}");
+    ledger.allocate(SHARE, &[vec!["GPU-2::0".to_owned(), "GPU-2::1".to_owned()]], 0).unwrap();
+}
+
+#[test]
 fn a_gpu_that_is_held_whole_is_given_to_nobody_in_shares() {
     let mut ledger = ledger();
     ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).unwrap();
@@ -153,7 +177,10 @@ fn a_kubelet_that_lost_its_checkpoint_is_not_given_what_a_running_pod_holds() {
     let mut ledger = Ledger::new(inventory(), ledger.journal());
     let empty = state(Vec::new());
     ledger.observe(&Evidence { now_ms: GRACE_MS * 2, checkpoint: Some(&empty), ..evidence });
-    assert!(!ledger.listing(GPU)[3].healthy);
+    // It is healthy, or the kubelet would end the pod; and it is nobody else's.
+    assert!(ledger.listing(GPU)[3].healthy);
+    let two = ids(&["GPU-3", "GPU-4"]);
+    assert_eq!(ledger.prefer(GPU, &two, &[], 1), ["GPU-4"]);
     assert!(ledger.allocate(GPU, &[ids(&["GPU-3"])], GRACE_MS * 2).is_err());
     let none = BTreeSet::new();
     let later = Evidence { now_ms: GRACE_MS * 2, ..evidence };

@@ -1,6 +1,8 @@
 //! What somebody wrote down, the GPUs that were found, and the devices that come of both.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail")]
 
+use std::path::Path;
+
 use berth_devices::offer::{FoundGpu, FoundInstance, Offer, inventory};
 use berth_devices::{Device, DeviceConfig, Gpu, GpuIndex, Inventory, Kind, Sharing};
 use berth_manifest::Source;
@@ -45,7 +47,7 @@ fn of(inventory: &Inventory, resource: &str) -> Vec<String> {
 
 fn share(device: &Device) -> (u64, u8) {
     match device.sharing {
-        Sharing::Mps { memory_bytes, threads } => (memory_bytes, threads.percent()),
+        Sharing::Mps(share) => (share.memory_bytes, share.threads.percent()),
         other => panic!("{other:?}"),
     }
 }
@@ -164,7 +166,7 @@ fn an_empty_specification_is_the_usual_one() {
     let config = read("  cdi: {kind: nvidia.com/gpu}\n  mpsDirectory: /run/mps\n").unwrap();
     assert_eq!(config.plugin.answers.cdi_kind.as_deref(), Some("nvidia.com/gpu"));
     assert!(config.specification.is_none());
-    assert_eq!(config.plugin.answers.mps_directory, "/run/mps");
+    assert_eq!(config.plugin.answers.mps_directory, Path::new("/run/mps"));
 }
 
 #[test]

@@ -686,3 +686,13 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(
     // SAFETY: the caller has room for a number.
     unsafe { put(to, one.id) }
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(
+    device: nvmlDevice_t,
+    to: *mut c_uint,
+) -> c_uint {
+    let Some((_, compute)) = state().mig_device(device) else { return NOT_SUPPORTED };
+    // SAFETY: the caller has room for a number.
+    unsafe { put(to, compute.id) }
+}

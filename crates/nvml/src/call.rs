@@ -80,6 +80,14 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
         Ok(id)
     }
 
+    pub(crate) fn compute_instance_id(&self) -> Result<u32, MigError> {
+        let function = function!(self, nvmlDeviceGetComputeInstanceId);
+        let mut id = 0;
+        // SAFETY: the device is the library's own, and `id` is where it may write one number.
+        done(unsafe { function(self.handle(), &mut id) })?;
+        Ok(id)
+    }
+
     /// Asks how many there are, then for all of them.
     pub(crate) fn placements(&self, profile: u32) -> Result<Vec<Placement>, MigError> {
         let function = function!(self, nvmlDeviceGetGpuInstancePossiblePlacements_v2);

@@ -155,6 +155,14 @@ pub fn gpu_instance_of(mig_device: &Device<'_>) -> Result<u32, MigError> {
     Call::on(mig_device).gpu_instance_id()
 }
 
+/// Which compute instance of that GPU instance it is.
+///
+/// # Errors
+/// As [`gpu_instance_of`].
+pub fn compute_instance_of(mig_device: &Device<'_>) -> Result<u32, MigError> {
+    Call::on(mig_device).compute_instance_id()
+}
+
 /// The instances of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Instances<'d, 'nvml> {

@@ -7,6 +7,8 @@
 pub mod claims;
 pub mod cluster;
 pub mod contest;
+#[cfg(feature = "device-manager")]
+pub mod device_manager;
 pub mod dra;
 pub mod invariants;
 pub mod kubelet;

@@ -161,6 +161,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-tenancy",
             "berth-engine",
             "berth-api",
+            // For whoever hands out devices only: its kubelet speaks their protocols.
+            "berth-hardware",
+            "berth-devices",
         ],
     ),
     // Apart from testkit, which pure crates use: it has the whole of the live scheduler in it.

@@ -15,7 +15,7 @@ use std::fmt::Display;
 use berth_hardware::Diagnosis;
 use berth_hardware::pci::Distance;
 use berth_model::mig::Board;
-use berth_nvml::{Instances, MigError, gpu_instance_of};
+use berth_nvml::{Instances, MigError, compute_instance_of, gpu_instance_of};
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{
     EccCounter, MemoryError, RetirementCause, TemperatureSensor, TopologyLevel,
@@ -297,6 +297,7 @@ fn instances(device: &Device<'_>, profiles: &[Profile], asked: &mut Asked) -> Ve
         let profile = name.as_deref().and_then(|name| name.split_once(" MIG "));
         let attributes = asked.known("the size of a slice", one.attributes());
         let gpu_instance = asked.placed("what a slice is part of", gpu_instance_of(&one));
+        let compute_instance = asked.placed("which part of it", compute_instance_of(&one));
         let place = gpu_instance.and_then(|id| places.get(&id));
         instances.push(Instance {
             index,
@@ -304,6 +305,7 @@ fn instances(device: &Device<'_>, profiles: &[Profile], asked: &mut Asked) -> Ve
             profile: profile.map(|(_, profile)| profile.trim().to_owned()),
             memory_bytes: attributes.map(|one| one.memory_size_mb << 20),
             gpu_instance,
+            compute_instance,
             start: place.map(|place| place.start),
             units: place.map(|place| place.size),
         });

@@ -89,7 +89,10 @@ impl Sight {
         diagnoses.extend(more);
         let (places, more) = KubeletPlaces::of_running(&self.root);
         diagnoses.extend(more);
-        self.places = places.unwrap_or_else(|| KubeletPlaces::usual(&self.root));
+        if let Some(places) = places {
+            // One that does not run now has left its files where they were.
+            self.places = places;
+        }
         let gpus = GpuReading::read(&self.source);
         diagnoses.extend(gpus.diagnoses.iter().cloned());
         self.reading = Reading { machine, pci, gpus, ..std::mem::take(&mut self.reading) };

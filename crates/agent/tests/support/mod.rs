@@ -217,6 +217,7 @@ pub(crate) fn divide(gpu: &mut Gpu, slices: usize) {
             profile: Some("1g.10gb".to_owned()),
             memory_bytes: Some(9_856 << 20),
             gpu_instance: Some(7 + number as u32),
+            compute_instance: Some(0),
             start: Some(number as u32),
             units: Some(1),
         })

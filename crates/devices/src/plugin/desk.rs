@@ -17,6 +17,7 @@ use crate::decision::Decision;
 use crate::device::{Device, Inventory};
 use crate::file::write_whole;
 use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
+use crate::mps::{self, Alive};
 use crate::podresources::{PodResourcesClient, devices};
 use crate::proto::deviceplugin::ContainerAllocateResponse;
 use crate::socket::{Identity, identity};
@@ -98,9 +99,11 @@ impl Desk {
         self.books.lock().await.ledger.listing(resource)
     }
 
-    /// Looks whether anything has changed. At rest that is the state of two files.
+    /// Looks whether anything has changed. At rest that is the state of two files, and a lock for each GPU that is
+    /// on offer in shares.
     pub(super) async fn look(&self) {
         let mut books = self.books.lock().await;
+        self.see_daemons(&mut books);
         books.looks = books.looks.wrapping_add(1);
         let due = books.looks.is_multiple_of(LOOKS_FOR_PODS) && books.ledger.keeps_others_out();
         let files = (identity(&self.checkpoint), self.kubelet());
@@ -128,6 +131,7 @@ impl Desk {
     pub(super) async fn replace(&self, inventory: Inventory) {
         let mut books = self.books.lock().await;
         books.ledger.replace(inventory);
+        self.see_daemons(&mut books);
         self.observe(&mut books, false).await;
         self.keep(&mut books);
         self.changed.send_modify(|count| *count += 1);
@@ -162,6 +166,7 @@ impl Desk {
         containers: &[Vec<String>],
     ) -> Result<Vec<ContainerAllocateResponse>, Refusal> {
         let mut books = self.books.lock().await;
+        self.see_daemons(&mut books);
         self.observe(&mut books, false).await;
         let mut given = books.ledger.allocate(resource, containers, now_ms());
         if let Err(Refusal::Held { .. }) = given {
@@ -179,6 +184,16 @@ impl Desk {
             self.config.answers.answer(inventory, &devices)
         });
         Ok(answers.collect())
+    }
+
+    /// Enters which MPS daemons run.
+    fn see_daemons(&self, books: &mut MutexGuard<'_, Books>) {
+        let directory = &self.config.answers.mps_directory;
+        let needed = mps::needed(books.ledger.inventory()).into_iter().map(|daemon| daemon.uuid);
+        let running = needed.filter(|uuid| Alive::is_shown(directory, uuid)).collect();
+        if books.ledger.report_daemons(running) {
+            self.changed.send_modify(|count| *count += 1);
+        }
     }
 
     /// Enters what is known now. Podresources is asked where doubts are left, or `closely`.

@@ -173,8 +173,10 @@ impl DevicePlugin for Service {
                 let text = refusal.to_string();
                 Err(match refusal {
                     Refusal::Unknown { .. } => Status::not_found(text),
-                    Refusal::Twice { .. } => Status::invalid_argument(text),
-                    Refusal::Unhealthy { .. } | Refusal::Held { .. } => {
+                    Refusal::Twice { .. } | Refusal::TooMany { .. } => {
+                        Status::invalid_argument(text)
+                    }
+                    Refusal::Unhealthy { .. } | Refusal::Apart { .. } | Refusal::Held { .. } => {
                         Status::failed_precondition(text)
                     }
                 })

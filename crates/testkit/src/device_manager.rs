@@ -16,18 +16,18 @@ use tokio::sync::watch;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
-use crate::file::write_whole;
-use crate::proto::deviceplugin::device_plugin_client::DevicePluginClient;
-use crate::proto::deviceplugin::registration_server::{Registration, RegistrationServer};
-use crate::proto::deviceplugin::{
+use berth_devices::file::write_whole;
+use berth_devices::proto::deviceplugin::device_plugin_client::DevicePluginClient;
+use berth_devices::proto::deviceplugin::registration_server::{Registration, RegistrationServer};
+use berth_devices::proto::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, Empty, PreferredAllocationRequest, RegisterRequest,
 };
-use crate::proto::podresources as pods;
-use crate::proto::podresources::pod_resources_lister_server::{
+use berth_devices::proto::podresources as pods;
+use berth_devices::proto::podresources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
-use crate::socket::{callers, connect, listen};
+use berth_devices::socket::{callers, connect, listen};
 
 /// What a container was given of a resource.
 #[derive(Clone)]
@@ -341,7 +341,7 @@ impl Registration for Registry {
                     _ = stopped.wait_for(|stopped| *stopped) => return,
                 };
                 let (Ok(Some(list)), Some(shared)) = (list, shared.upgrade()) else { break };
-                let device = |one: crate::proto::deviceplugin::Device| {
+                let device = |one: berth_devices::proto::deviceplugin::Device| {
                     let nodes = one.topology.unwrap_or_default().nodes;
                     let nodes = nodes.into_iter().map(|node| node.id).collect();
                     (one.id, (one.health == "Healthy", nodes))

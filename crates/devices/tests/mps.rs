@@ -1,0 +1,234 @@
+//! MPS daemons: which are needed, and that they are kept, with a program that stands in for NVIDIA's.
+#![allow(clippy::unwrap_used, reason = "tests may fail")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_devices::mps::{Access, Alive, Daemon, Gate, Keeper, needed};
+use berth_devices::{Device, Gpu, GpuIndex, Inventory, Kind, Share, Sharing, ThreadCap};
+
+const GIB: u64 = 1 << 30;
+
+fn cap(percent: u8) -> ThreadCap {
+    ThreadCap::new(percent).unwrap()
+}
+
+fn device(gpu: u16, id: &str, resource: &str, sharing: Sharing) -> Device {
+    let (id, resource) = (id.to_owned(), resource.to_owned());
+    Device { id, resource, gpu: GpuIndex(gpu), kind: Kind::Whole, sharing }
+}
+
+fn share(percent: u8, memory_gib: u64, per_container: u8) -> Sharing {
+    let memory_bytes = memory_gib * GIB;
+    Sharing::Mps(Share { memory_bytes, threads: cap(percent), per_container })
+}
+
+#[test]
+fn a_daemon_limits_to_the_most_that_a_container_may_have() {
+    let gpu = |index: u16| Gpu {
+        index: GpuIndex(index),
+        uuid: format!("GPU-{index}"),
+        memory_bytes: 141 * GIB,
+        ..Gpu::default()
+    };
+    let mut slice = device(2, "MIG-a::0", "c", share(50, 8, 1));
+    slice.kind = Kind::Mig {
+        uuid: "MIG-a".to_owned(),
+        profile: "1g.18gb".to_owned(),
+        start: 0,
+        device_files: Vec::new(),
+    };
+    let devices = vec![
+        device(0, "GPU-0::0", "a", share(20, 16, 2)),
+        device(0, "GPU-0::1", "a", share(20, 16, 2)),
+        device(0, "GPU-0::0", "b", share(60, 48, 2)),
+        device(1, "GPU-1::0", "a", share(20, 16, 1)),
+        device(1, "GPU-1", "whole", Sharing::Exclusive),
+        slice,
+        device(3, "GPU-3", "whole", Sharing::Exclusive),
+    ];
+    let inventory = Inventory::new((0..4).map(gpu).collect(), devices).unwrap();
+    let daemon = |uuid: &str, percent, gib, alone| Daemon {
+        uuid: uuid.to_owned(),
+        threads: cap(percent),
+        memory_bytes: gib * GIB,
+        alone,
+    };
+    let wanted = [
+        daemon("GPU-0", 100, 96, true),
+        // It is on offer whole, too: whoever has it whole may have many processes.
+        daemon("GPU-1", 20, 16, false),
+        daemon("MIG-a", 50, 8, false),
+    ];
+    assert_eq!(needed(&inventory), wanted);
+}
+
+/// Says what it was started with, listens as far as a file can, and runs until told to quit.
+const STAND_IN: &str = r#"#!/bin/sh
+cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
+if [ "$1" = -f ]; then
+    env > ../log/env
+    echo run >> ../log/runs
+    echo $$ > pid
+    touch control
+    while [ ! -e quit ]; do sleep 0.02; done
+    rm control quit
+    exit 0
+fi
+kill -0 "$(cat pid)" 2>/dev/null || exit 1
+while read -r order; do
+    case "$order" in
+        get_server_list) cat ../servers 2>/dev/null ;;
+        quit) touch quit ;;
+    esac
+    [ "$order" = get_server_list ] || echo "$order" >> ../orders
+done
+exit 0
+"#;
+
+const LIMITS: &str = "set_default_active_thread_percentage 25\n\
+                      set_default_device_pinned_mem_limit 0 32768M\n";
+
+struct Machine {
+    directory: tempfile::TempDir,
+    gate: Arc<Mutex<Vec<Access>>>,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("control");
+        fs::write(&program, STAND_IN).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { directory, gate: Arc::default() }
+    }
+
+    fn mps(&self) -> PathBuf {
+        self.directory.path().join("mps")
+    }
+
+    fn of(&self, uuid: &str, file: &str) -> PathBuf {
+        self.mps().join(uuid).join(file)
+    }
+
+    fn keeper(&self) -> Keeper {
+        let told = Arc::clone(&self.gate);
+        let gate: Gate = Arc::new(move |uuid: &str, access| {
+            assert_eq!(uuid, "GPU-0");
+            told.lock().unwrap().push(access);
+            Ok(())
+        });
+        Keeper::new(self.mps(), gate).with_program(self.directory.path().join("control"))
+    }
+
+    fn daemon(uuid: &str, alone: bool) -> Daemon {
+        Daemon { uuid: uuid.to_owned(), threads: cap(25), memory_bytes: 32 * GIB, alone }
+    }
+}
+
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..1_000 {
+        if is() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(is(), "not in time: {what}");
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn daemons_start_with_their_limits_and_end_with_their_gpus() {
+    let machine = Machine::new();
+    let mut keeper = machine.keeper();
+    keeper.follow(vec![Machine::daemon("GPU-0", true), Machine::daemon("GPU-1", false)]).await;
+    let alive = |uuid: &str| Alive::is_shown(&machine.mps(), uuid);
+    until("both run", || alive("GPU-0") && alive("GPU-1")).await;
+    let environment = text(&machine.of("GPU-0", "log/env"));
+    for line in ["CUDA_VISIBLE_DEVICES=GPU-0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"] {
+        assert!(environment.lines().any(|one| one == line), "{line} in {environment}");
+    }
+    assert_eq!(*machine.gate.lock().unwrap(), [Access::Nobody, Access::Daemon]);
+
+    keeper.follow(vec![Machine::daemon("GPU-0", true)]).await;
+    assert!(alive("GPU-0") && !alive("GPU-1"));
+    assert_eq!(text(&machine.of("GPU-1", "orders")), format!("{LIMITS}quit\n"));
+    assert_eq!(text(&machine.of("GPU-0", "orders")), LIMITS);
+    keeper.stop().await;
+    assert!(!alive("GPU-0"));
+    assert_eq!(machine.gate.lock().unwrap().last(), Some(&Access::Everybody));
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_is_started_again_and_its_shares_wait() {
+    let machine = Machine::new();
+    let mut keeper = machine.keeper();
+    keeper.follow(vec![Machine::daemon("GPU-0", true)]).await;
+    let alive = || Alive::is_shown(&machine.mps(), "GPU-0");
+    until("it runs", alive).await;
+    let pid = text(&machine.of("GPU-0", "pipe/pid"));
+    let killed = std::process::Command::new("kill").args(["-9", pid.trim()]).status().unwrap();
+    assert!(killed.success());
+    until("it is seen to be dead", || !alive()).await;
+    let last = || machine.gate.lock().unwrap().last().copied();
+    until("nobody is let in at once", || last() == Some(Access::Nobody)).await;
+    assert!(!alive(), "not only when it is started again");
+    until("it runs again", alive).await;
+    assert_eq!(text(&machine.of("GPU-0", "log/runs")), "run\nrun\n");
+    // In between nobody is let at the GPU: clients would go on without a daemon, and without limits.
+    let mut turns = machine.gate.lock().unwrap().clone();
+    turns.dedup();
+    assert_eq!(turns, [Access::Nobody, Access::Daemon].repeat(2));
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
+    let machine = Machine::new();
+    fs::create_dir_all(machine.of("GPU-0", "log")).unwrap();
+    fs::create_dir_all(machine.of("GPU-0", "pipe")).unwrap();
+    fs::write(machine.of("GPU-0", "servers"), "471\n").unwrap();
+    let mut earlier = std::process::Command::new(machine.directory.path().join("control"))
+        .arg("-f")
+        .env("CUDA_MPS_PIPE_DIRECTORY", machine.of("GPU-0", "pipe"))
+        .spawn()
+        .unwrap();
+    until("it listens", || machine.of("GPU-0", "pipe/control").exists()).await;
+    let mut keeper = machine.keeper();
+    keeper.follow(vec![Machine::daemon("GPU-0", false)]).await;
+    until("it is kept", || Alive::is_shown(&machine.mps(), "GPU-0")).await;
+    let orders = format!(
+        "{LIMITS}set_active_thread_percentage 471 25\nset_device_pinned_mem_limit 471 0 32768M\n"
+    );
+    assert_eq!(text(&machine.of("GPU-0", "orders")), orders);
+    assert_eq!(text(&machine.of("GPU-0", "log/runs")), "run\n");
+    keeper.stop().await;
+    assert_eq!(text(&machine.of("GPU-0", "orders")), format!("{orders}quit\n"));
+    assert!(earlier.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn without_the_program_no_daemon_is_shown() {
+    let machine = Machine::new();
+    fs::remove_file(machine.directory.path().join("control")).unwrap();
+    let mut keeper = machine.keeper();
+    keeper.follow(vec![Machine::daemon("GPU-0", false)]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!Alive::is_shown(&machine.mps(), "GPU-0"));
+    keeper.stop().await;
+}
+
+#[test]
+fn two_processes_do_not_keep_the_same_daemon() {
+    let machine = Machine::new();
+    let first = Alive::show(&machine.mps(), "GPU-0").unwrap();
+    assert!(Alive::show(&machine.mps(), "GPU-0").is_err());
+    drop(first);
+    assert!(Alive::show(&machine.mps(), "GPU-0").is_ok());
+}
