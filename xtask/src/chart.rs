@@ -17,6 +17,7 @@ const IMAGE: &str = "berth-image";
 const REPLICAS: u32 = 4_242;
 const EXEMPT: &str = "berth-exempt";
 const RUNTIME_CLASS: &str = "berth-runtime-class";
+const OFFERS: &str = "berth-offers";
 
 const VALUES: &str = "\
 # How many replicas run; one of them leads.
@@ -51,6 +52,20 @@ agent:
   runtimeClass: \"\"
   # Let it see where the memory of other users' processes is, which needs SYS_PTRACE.
   memory: false
+  # Let it hand out GPUs, as a device plugin of the kubelet.
+  devices: false
+  # What it hands out: kind DeviceOffers, with the usual directories.
+  offers:
+    apiVersion: berth.dev/v1alpha1
+    kind: DeviceOffers
+    spec:
+      offers:
+      - as: whole
+      - as: slices
+  # Run an MPS daemon for each GPU that is on offer in shares.
+  shares: false
+  # Let it divide GPUs (MIG) as their Nodes say, for which it is privileged.
+  mig: false
 ";
 
 /// Everything on.
@@ -65,15 +80,21 @@ fn full() -> InstallOptions {
         cert_manager: true,
         service_monitor: true,
         priority_classes: true,
-        agent: Some(AgentOptions { runtime_class: Some(RUNTIME_CLASS.to_owned()), memory: true }),
+        agent: Some(AgentOptions {
+            runtime_class: Some(RUNTIME_CLASS.to_owned()),
+            memory: true,
+            offers: Some(OFFERS.to_owned()),
+            shares: true,
+            mig: true,
+        }),
         topology_definition: true,
         ..InstallOptions::default()
     }
 }
 
 /// Everything on, but for something about the agent.
-fn with_agent(agent: Option<AgentOptions>) -> InstallOptions {
-    InstallOptions { agent, ..full() }
+fn but(change: impl FnOnce(AgentOptions) -> AgentOptions) -> InstallOptions {
+    InstallOptions { agent: full().agent.map(change), ..full() }
 }
 
 /// The condition under which each option is on, and the options without it.
@@ -83,15 +104,15 @@ fn conditions() -> Vec<(&'static str, InstallOptions)> {
         (".Values.certManager", InstallOptions { cert_manager: false, ..full() }),
         (".Values.serviceMonitor", InstallOptions { service_monitor: false, ..full() }),
         (".Values.priorityClasses", InstallOptions { priority_classes: false, ..full() }),
-        (".Values.agent.enabled", with_agent(None)),
+        (".Values.agent.enabled", InstallOptions { agent: None, ..full() }),
         (
             "ne .Values.agent.runtimeClass \"\"",
-            with_agent(full().agent.map(|agent| AgentOptions { runtime_class: None, ..agent })),
+            but(|agent| AgentOptions { runtime_class: None, ..agent }),
         ),
-        (
-            ".Values.agent.memory",
-            with_agent(full().agent.map(|agent| AgentOptions { memory: false, ..agent })),
-        ),
+        (".Values.agent.memory", but(|agent| AgentOptions { memory: false, ..agent })),
+        (".Values.agent.devices", but(|agent| AgentOptions { offers: None, ..agent })),
+        (".Values.agent.shares", but(|agent| AgentOptions { shares: false, ..agent })),
+        (".Values.agent.mig", but(|agent| AgentOptions { mig: false, ..agent })),
     ]
 }
 
@@ -208,7 +229,10 @@ fn name_values(text: &str) -> String {
             Some((indent, text)) if text.contains("{}") => {
                 format!("{indent}webhook.yaml: {{{{ toJson (toYaml .Values.webhook.settings) }}}}")
             }
-            _ => line,
+            _ => line.replace(
+                &format!("offers.yaml: {OFFERS}"),
+                "offers.yaml: {{ toJson (toYaml .Values.agent.offers) }}",
+            ),
         };
         named.push_str(&line);
         named.push('\n');
@@ -296,7 +320,8 @@ mod tests {
                 }
                 let text = match expression.as_str() {
                     ".Release.Namespace" => self.namespace.clone(),
-                    "toJson (toYaml .Values.webhook.settings)" => "\"{}\"".to_owned(),
+                    "toJson (toYaml .Values.webhook.settings)"
+                    | "toJson (toYaml .Values.agent.offers)" => "\"{}\"".to_owned(),
                     path => match self.value(path) {
                         Value::String(text) => text,
                         other => other.to_string(),
@@ -360,7 +385,7 @@ mod tests {
     fn the_chart_says_what_berth_manifests_says() {
         let files = files().unwrap();
         let defaults = &parse(&VALUES.replace("VERSION", env!("CARGO_PKG_VERSION")))[0];
-        for bits in 0..256_u32 {
+        for bits in 0..2_048_u32 {
             let on = |bit: u32| bits & (1 << bit) != 0;
             let modes = ["off", "enforce"];
             let mut values = defaults.clone();
@@ -374,6 +399,10 @@ mod tests {
             values["agent"]["enabled"] = on(5).into();
             values["agent"]["runtimeClass"] = if on(6) { "nvidia" } else { "" }.into();
             values["agent"]["memory"] = on(7).into();
+            values["agent"]["devices"] = on(8).into();
+            values["agent"]["offers"] = serde_json::json!({});
+            values["agent"]["shares"] = on(9).into();
+            values["agent"]["mig"] = on(10).into();
             let options = InstallOptions {
                 namespace: "ns".to_owned(),
                 webhook: if on(0) { WebhookMode::Enforce } else { WebhookMode::Off },
@@ -385,6 +414,9 @@ mod tests {
                 agent: on(5).then(|| AgentOptions {
                     runtime_class: on(6).then(|| "nvidia".to_owned()),
                     memory: on(7),
+                    offers: on(8).then(|| "{}".to_owned()),
+                    shares: on(9),
+                    mig: on(10),
                 }),
                 ..InstallOptions::default()
             };

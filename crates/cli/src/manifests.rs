@@ -2,11 +2,13 @@
 //!
 //! Owns its arguments. Must not know what is installed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use berth_control::install::{self, InstallOptions};
+use berth_devices::DeviceConfig;
+use berth_devices::offer::Form;
 use clap::{Args, ValueEnum};
 
 use crate::output;
@@ -68,6 +70,15 @@ pub(crate) struct Manifests {
     #[arg(long, requires = "agent")]
     agent_memory: bool,
 
+    /// Let the agent hand out GPUs as this file says (kind DeviceOffers), as a device plugin of the kubelet; for
+    /// shares MPS daemons come along.
+    #[arg(long, value_name = "FILE", requires = "agent")]
+    agent_devices: Option<PathBuf>,
+
+    /// Let the agent divide GPUs (MIG) as their Nodes say, for which it is privileged.
+    #[arg(long, requires = "agent")]
+    agent_mig: bool,
+
     /// Add the definition of NodeResourceTopology, where nobody else (such as NFD) brings it.
     #[arg(long)]
     topology_definition: bool,
@@ -100,6 +111,7 @@ impl Manifests {
         if self.replicas == 0 {
             bail!("--replicas is 0; write 1 or more");
         }
+        let offers = self.agent_devices.as_deref().map(offers).transpose()?;
         let mut options = InstallOptions {
             namespace: self.namespace,
             replicas: self.replicas,
@@ -120,6 +132,9 @@ impl Manifests {
             agent: self.agent.then_some(install::AgentOptions {
                 runtime_class: self.agent_runtime_class,
                 memory: self.agent_memory,
+                shares: offers.as_ref().is_some_and(|(_, shares)| *shares),
+                offers: offers.map(|(text, _)| text),
+                mig: self.agent_mig,
             }),
             topology_definition: self.topology_definition,
             ..InstallOptions::default()
@@ -137,4 +152,28 @@ impl Manifests {
         output::say(&documents.join("---\n"))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What is to be handed out, and whether there are shares among it. The agent's pods have the usual directories of
+/// the node, and no others.
+fn offers(path: &Path) -> anyhow::Result<(String, bool)> {
+    let source = berth_manifest::read_file(path)?;
+    let config = DeviceConfig::read(&source)?;
+    let usual = DeviceConfig::default();
+    let written = config.specification.as_ref().map(|written| written.directory.as_path());
+    let places = [
+        ("kubeletDirectory", config.plugin.kubelet_directory == usual.plugin.kubelet_directory),
+        ("journal", config.plugin.journal == usual.plugin.journal),
+        ("mpsDirectory", config.plugin.answers.mps_directory == usual.plugin.answers.mps_directory),
+        ("cdi.directory", written.is_none_or(|path| path == Path::new("/var/run/cdi"))),
+    ];
+    if let Some((field, _)) = places.iter().find(|(_, is_usual)| !is_usual) {
+        bail!(
+            "{}: spec.{field} is not the usual directory, and no other is mounted into the agent's pods; leave it \
+             out (cdi.directory: write /var/run/cdi), or change the printed DaemonSet",
+            path.display()
+        );
+    }
+    let shares = config.offers.iter().any(|offer| matches!(offer.form, Form::Shares { .. }));
+    Ok((source.text.to_string(), shares))
 }

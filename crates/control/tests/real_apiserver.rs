@@ -80,7 +80,13 @@ async fn a_real_api_server_takes_what_is_printed_and_what_is_printed_is_enough()
     let options = InstallOptions {
         webhook: WebhookMode::Enforce,
         priority_classes: true,
-        agent: Some(AgentOptions { runtime_class: None, memory: true }),
+        agent: Some(AgentOptions {
+            runtime_class: None,
+            memory: true,
+            offers: Some("{}".to_owned()),
+            shares: true,
+            mig: true,
+        }),
         topology_definition: true,
         ..InstallOptions::default()
     };

@@ -165,6 +165,7 @@ impl Real {
             ("service-account-signing-key-file", path(&self.certificates.accounts_key)),
             ("service-cluster-ip-range", "10.0.0.0/24".to_owned()),
             ("authorization-mode", "RBAC".to_owned()),
+            ("allow-privileged", "true".to_owned()),
             // Nobody here makes the service accounts that it wants every pod to have.
             ("disable-admission-plugins", "ServiceAccount".to_owned()),
             ("max-requests-inflight", "2000".to_owned()),

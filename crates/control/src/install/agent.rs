@@ -17,17 +17,33 @@ const PORT: u16 = 9441;
 /// Where the node's files are mounted.
 const ROOT: &str = "/host";
 
-/// What is mounted, and why: hardware, processes and cgroups; the kubelet's configuration and state. State
-/// files are replaced, not written, so their directory is mounted.
-const MOUNTS: [(&str, &str); 3] =
-    [("sys", "/sys"), ("proc", "/proc"), ("kubelet", "/var/lib/kubelet")];
+/// What is mounted, and why: hardware, processes and cgroups.
+pub(super) const HARDWARE: [(&str, &str); 2] = [("sys", "/sys"), ("proc", "/proc")];
+/// The kubelet's configuration and state. State files are replaced, not written, so their directory is mounted.
+const KUBELET: (&str, &str) = ("kubelet", "/var/lib/kubelet");
+
+/// Where it reads what to hand out, and the name of that file.
+const OFFERS: (&str, &str) = ("/etc/berth", "offers.yaml");
+
+/// What it needs to hand out devices: names, directories of the node that are at the same place in the
+/// container, and whether they are written to. The kubelet's sockets, CDI's specifications, the locks of MPS
+/// daemons, and the journal.
+const TO_HAND_OUT: [(&str, &str, bool); 5] = [
+    ("device-plugins", "/var/lib/kubelet/device-plugins", true),
+    ("pod-resources", "/var/lib/kubelet/pod-resources", false),
+    ("cdi", "/var/run/cdi", true),
+    ("mps", MPS_DIRECTORY, false),
+    ("device-journal", JOURNALS, true),
+];
+pub(super) const MPS_DIRECTORY: &str = "/run/berth/mps";
+const JOURNALS: &str = "/var/lib/berth";
 
 /// The namespace that it runs in.
 pub fn namespace(options: &InstallOptions) -> String {
     format!("{}-agent", options.namespace)
 }
 
-fn meta_here(options: &InstallOptions) -> Value {
+pub(super) fn meta_here(options: &InstallOptions) -> Value {
     let mut meta = meta(NAME);
     meta["namespace"] = json!(namespace(options));
     meta
@@ -43,7 +59,16 @@ pub(super) fn objects(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Va
     let mut all = vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": home })];
     all.extend(access(options));
     all.extend(confinement(options));
+    if let Some(offers) = &chosen.offers {
+        all.push(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_here(options),
+            "data": { OFFERS.1: offers },
+        }));
+    }
     all.push(set(options, chosen));
+    if chosen.offers.is_some() && chosen.shares {
+        all.push(super::mps::set(options, chosen));
+    }
     let mut metadata = meta_here(options);
     metadata["labels"]["app.kubernetes.io/component"] = json!("agent");
     all.push(json!({
@@ -156,13 +181,18 @@ fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     for (key, value) in selector().as_object().into_iter().flatten() {
         metadata["labels"][key] = value.clone();
     }
-    let volumes: Vec<Value> = MOUNTS
-        .iter()
-        .map(|(name, path)| json!({ "name": name, "hostPath": { "path": path, "type": "Directory" } }))
-        .collect();
+    let of_node = HARDWARE.iter().chain([&KUBELET]);
+    let mut volumes: Vec<Value> = of_node.map(|(name, path)| host(name, path)).collect();
+    if chosen.offers.is_some() {
+        volumes.push(offers_volume());
+        volumes.extend(TO_HAND_OUT.iter().map(|(name, path, _)| host(name, path)));
+    }
+    if chosen.mig {
+        volumes.push(host("mig-journal", JOURNALS));
+    }
     let mut pod = json!({
         "serviceAccountName": NAME,
-        "terminationGracePeriodSeconds": 5,
+        "terminationGracePeriodSeconds": 30,
         "nodeSelector": { "kubernetes.io/os": "linux" },
         "tolerations": [{ "operator": "Exists" }],
         // The kubelet's files are root's alone. No capability comes with that.
@@ -174,6 +204,10 @@ fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     });
     if let Some(class) = &chosen.runtime_class {
         pod["runtimeClassName"] = json!(class);
+    }
+    if chosen.offers.is_some() {
+        // Which pods have processes is seen in cgroups, where the kernel shows nobody processes that it cannot name.
+        pod["hostPID"] = json!(true);
     }
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta_here(options),
@@ -187,9 +221,62 @@ fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     })
 }
 
+/// A directory of the node. The system's and the kubelet's are there; ours and CDI's are made.
+pub(super) fn host(name: &str, path: &str) -> Value {
+    let is_there = HARDWARE.iter().chain([&KUBELET]).any(|(_, known)| path.starts_with(known));
+    let kind = if is_there { "Directory" } else { "DirectoryOrCreate" };
+    json!({ "name": name, "hostPath": { "path": path, "type": kind } })
+}
+
+/// Files of the node, below a directory of their own.
+pub(super) fn below_root((name, path): &(&str, &str)) -> Value {
+    mount(name, &format!("{ROOT}{path}"), true)
+}
+
+pub(super) fn mount(name: &str, path: &str, read_only: bool) -> Value {
+    json!({ "name": name, "mountPath": path, "readOnly": read_only })
+}
+
+pub(super) fn offers_volume() -> Value {
+    json!({ "name": "offers", "configMap": { "name": NAME } })
+}
+
+pub(super) fn offers_mount() -> Value {
+    mount("offers", OFFERS.0, true)
+}
+
+pub(super) fn offers_argument() -> String {
+    format!("--devices={}/{}", OFFERS.0, OFFERS.1)
+}
+
 fn container(options: &InstallOptions, chosen: &AgentOptions) -> Value {
-    let mount = |(name, path): &(&str, &str)| json!({ "name": name, "mountPath": format!("{ROOT}{path}"), "readOnly": true });
-    let mounts: Vec<Value> = MOUNTS.iter().map(mount).collect();
+    let mut mounts: Vec<Value> = HARDWARE.iter().chain([&KUBELET]).map(below_root).collect();
+    let mut args = vec![
+        "agent".to_owned(),
+        format!("--root={ROOT}"),
+        "--nvml".to_owned(),
+        format!("--listen=0.0.0.0:{PORT}"),
+        "--log-format=json".to_owned(),
+    ];
+    let mut env = vec![
+        json!({ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }),
+        // NVIDIA's runtime gives whoever says so the driver's library and device files, and no CUDA.
+        json!({ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }),
+        json!({ "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility" }),
+    ];
+    if chosen.offers.is_some() {
+        args.push(offers_argument());
+        mounts.push(offers_mount());
+        let these = TO_HAND_OUT.iter().map(|(name, path, written)| mount(name, path, !written));
+        mounts.extend(these);
+    }
+    if chosen.mig {
+        args.push("--mig".to_owned());
+        mounts.push(mount("mig-journal", &format!("{ROOT}{JOURNALS}"), false));
+        for name in ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"] {
+            env.push(json!({ "name": name, "value": "all" }));
+        }
+    }
     let probe = |path: &str, period: u32| {
         json!({
             "httpGet": { "path": path, "port": "probes" },
@@ -200,29 +287,26 @@ fn container(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     if chosen.memory {
         capabilities["add"] = json!(["SYS_PTRACE"]);
     }
+    let mut security = json!({
+        "allowPrivilegeEscalation": chosen.mig, "readOnlyRootFilesystem": true,
+        "capabilities": capabilities,
+    });
+    if chosen.mig {
+        // Each slice that is made comes with device files, which the driver's library makes and opens on its way.
+        security["privileged"] = json!(true);
+    }
     json!({
         "name": "agent",
         "image": options.image,
-        "args": [
-            "agent", format!("--root={ROOT}"), "--nvml", format!("--listen=0.0.0.0:{PORT}"),
-            "--log-format=json",
-        ],
-        "env": [
-            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
-            // NVIDIA's runtime gives whoever says so the driver's library and device files, and no CUDA.
-            { "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" },
-            { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility" },
-        ],
+        "args": args,
+        "env": env,
         "ports": [{ "name": "probes", "containerPort": PORT }],
         "livenessProbe": probe("/healthz", 20),
         "readinessProbe": probe("/readyz", 10),
         "resources": {
             "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "128Mi" },
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-            "capabilities": capabilities,
-        },
+        "securityContext": security,
         "volumeMounts": mounts,
     })
 }

@@ -5,6 +5,7 @@
 
 mod access;
 mod agent;
+mod mps;
 mod options;
 mod service;
 #[cfg(test)]

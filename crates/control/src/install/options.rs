@@ -57,6 +57,12 @@ pub struct AgentOptions {
     pub runtime_class: Option<String>,
     /// Whether it may see where the memory of other users' processes is.
     pub memory: bool,
+    /// What it hands out as a device plugin: a text of kind `DeviceOffers`. `None`: nothing.
+    pub offers: Option<String>,
+    /// Whether MPS daemons run beside it, for offers of shares.
+    pub shares: bool,
+    /// Whether it divides GPUs.
+    pub mig: bool,
 }
 
 /// How Berth is installed.

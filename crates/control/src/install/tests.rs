@@ -23,7 +23,11 @@ fn everything() -> InstallOptions {
         cert_manager: true,
         service_monitor: true,
         priority_classes: true,
-        agent: Some(AgentOptions { runtime_class: Some("nvidia".to_owned()), memory: true }),
+        agent: Some(AgentOptions {
+            runtime_class: Some("nvidia".to_owned()),
+            memory: true,
+            ..AgentOptions::default()
+        }),
         topology_definition: true,
     }
 }
@@ -166,4 +170,60 @@ fn the_agent_sees_the_node_and_changes_nothing_on_it() {
     assert_eq!(level("berth-system-agent").as_deref(), Some("privileged"));
     let none = manifests(&InstallOptions::default());
     assert!(!serde_json::to_string(&none).unwrap().contains(AGENT_NAME));
+}
+
+#[test]
+fn what_hands_out_divides_and_shares_gpus_has_what_it_needs_and_no_more() {
+    let agent = AgentOptions {
+        runtime_class: Some("nvidia".to_owned()),
+        memory: false,
+        offers: Some("kind: DeviceOffers".to_owned()),
+        shares: true,
+        mig: true,
+    };
+    let with = |agent: AgentOptions| {
+        manifests(&InstallOptions { agent: Some(agent), ..InstallOptions::default() })
+    };
+    let all = with(agent.clone());
+    let offers = &find(&all, "ConfigMap", AGENT_NAME)["data"]["offers.yaml"];
+    assert_eq!(offers, "kind: DeviceOffers");
+    let spec = |name: &str| find(&all, "DaemonSet", name)["spec"]["template"]["spec"].clone();
+    let written = |pod: &Value| -> Vec<String> {
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap().clone();
+        let volumes = pod["volumes"].as_array().unwrap();
+        let host = |mount: &Value| {
+            let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+            volume["hostPath"]["path"].as_str().map(str::to_owned)
+        };
+        mounts.iter().filter(|mount| mount["readOnly"] == false).filter_map(host).collect()
+    };
+    let rights = |pod: &Value| pod["containers"][0]["securityContext"]["capabilities"].clone();
+    let pod = spec(AGENT_NAME);
+    let directories =
+        ["/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/berth", "/var/lib/berth"];
+    assert_eq!(written(&pod), directories);
+    assert_eq!(pod["containers"][0]["securityContext"]["privileged"], true);
+    assert_eq!(pod["hostPID"], true);
+
+    let daemons = spec("berth-mps");
+    assert_eq!(written(&daemons), ["/run/berth/mps"]);
+    assert_eq!(rights(&daemons)["add"], serde_json::json!(["SYS_ADMIN"]));
+    assert_eq!(daemons["automountServiceAccountToken"], false);
+    assert_eq!(daemons["runtimeClassName"], "nvidia");
+    let set = find(&all, "DaemonSet", "berth-mps");
+    assert_eq!(set["spec"]["updateStrategy"]["type"], "OnDelete");
+    assert_ne!(
+        set["spec"]["selector"],
+        find(&all, "DaemonSet", AGENT_NAME)["spec"]["selector"],
+        "the two sets must not adopt each other's pods"
+    );
+
+    // Shares of nothing need no daemons.
+    let none = with(AgentOptions { offers: None, mig: false, ..agent });
+    assert!(!serde_json::to_string(&none).unwrap().contains("berth-mps"));
+    let pod = &find(&none, "DaemonSet", AGENT_NAME)["spec"]["template"]["spec"];
+    assert_eq!(written(pod), Vec::<String>::new());
+    let security = &pod["containers"][0]["securityContext"];
+    assert!(security["privileged"].is_null() && security["allowPrivilegeEscalation"] == false);
+    assert!(pod["hostPID"].is_null());
 }
