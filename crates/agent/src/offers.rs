@@ -3,7 +3,7 @@
 //! Owns how GPUs of the report become those that are handed out: numbers, NUMA nodes, distances, device files, and
 //! which of them are ill and for how long an error makes one so. Must not know the kubelet, nor what is held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use berth_devices::file::write_whole;
@@ -85,19 +85,20 @@ pub struct Offers {
     /// Where it is written; `None`: it does not change.
     file: Option<PathBuf>,
     now: Vec<Offer>,
-    /// What is wrong with the file, so that it is said once.
+    /// What is wrong with the file, and what of it does not go here, so that it is said once.
     trouble: Option<String>,
+    said: BTreeSet<Diagnosis>,
 }
 
 impl Offers {
     /// These, for good.
     pub fn fixed(offers: Vec<Offer>) -> Self {
-        Self { file: None, now: offers, trouble: None }
+        Self { file: None, now: offers, trouble: None, said: BTreeSet::new() }
     }
 
     /// As a file says, which was read just now.
     pub fn of_file(file: PathBuf, offers: Vec<Offer>) -> Self {
-        Self { file: Some(file), now: offers, trouble: None }
+        Self { file: Some(file), ..Self::fixed(offers) }
     }
 
     /// As they are now. A file that has become wrong changes nothing.
@@ -123,7 +124,7 @@ impl Offers {
     }
 }
 
-/// Looks at a node's GPUs, and says what is on offer. What does not go is logged.
+/// Looks at a node's GPUs, and says what is on offer. What does not go is logged, once.
 pub async fn look(
     root: &Root,
     gpus: &GpuSource,
@@ -131,14 +132,16 @@ pub async fn look(
     ailments: &Ailments,
 ) -> Stock {
     let (root, gpus) = (root.clone(), gpus.clone());
-    let (offers, ailments) = (offers.read().to_vec(), ailments.clone());
+    let (wanted, ailments) = (offers.read().to_vec(), ailments.clone());
     let looked = tokio::task::spawn_blocking(move || {
         let report = NodeReport::read(&root, GpuReading::read(&gpus));
-        stock(&report, root.base(), &offers, &ailments)
+        stock(&report, root.base(), &wanted, &ailments)
     });
     // A reader that panicked is a defect; without it nothing is on offer.
     let (stock, diagnoses) = looked.await.unwrap_or_default();
-    diagnoses.iter().for_each(say);
+    let diagnoses: BTreeSet<Diagnosis> = diagnoses.into_iter().collect();
+    diagnoses.difference(&offers.said).for_each(say);
+    offers.said = diagnoses;
     stock
 }
 

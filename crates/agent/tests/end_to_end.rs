@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_agent::GpuSource;
 use berth_agent::run::{self, Alignment, Checkpoints, Health, Metrics, Options, Settings};
@@ -31,10 +31,7 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
 mod support;
-use support::{Node, Pod, gpu_uuid};
-
-/// So long it may take until all is as it should be.
-const SOON: Duration = Duration::from_secs(60);
+use support::{Node, Pod, gpu_uuid, until};
 
 const HASTY: Settings = Settings {
     pulse: Duration::from_millis(500),
@@ -157,17 +154,6 @@ fn pod(name: &str, node: &str, cpus: usize, gpus: usize) -> ApiPod {
         },
     }))
     .unwrap()
-}
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(began.elapsed() < SOON, "not within {SOON:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn start_scheduler(client: &Client) -> (tokio::task::JoinHandle<()>, watch::Sender<bool>) {

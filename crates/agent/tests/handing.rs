@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_agent::GpuSource;
 use berth_agent::handing::Handing;
@@ -20,21 +20,10 @@ use kube::api::{Api, PostParams};
 use serde_json::json;
 
 mod support;
-use support::{Node, gpu_uuid};
+use support::{Node, gpu_uuid, until};
 
 const OFFERS: &str = "apiVersion: berth.dev/v1alpha1\nkind: DeviceOffers\nspec:\n  offers:\n  - as: whole\n\
                       \x20 - gpus: [6, 7]\n    as: shares\n    count: 4\n";
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(began.elapsed() < Duration::from_secs(20), "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gpus_are_handed_out_as_decided_and_shares_always_with_a_cap() {

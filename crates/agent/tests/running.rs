@@ -21,10 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 mod support;
-use support::{Node, Pod, gpu_uuid};
-
-/// So long something may take that should happen.
-const SOON: Duration = Duration::from_secs(20);
+use support::{Node, Pod, gpu_uuid, until};
 
 /// Everything happens often, so that a second tells whether it is quiet.
 const HASTY: Settings = Settings {
@@ -173,17 +170,6 @@ impl Agent {
     async fn stop(self) {
         drop(self.stop);
         tokio::time::timeout(Duration::from_secs(2), self.running).await.unwrap().unwrap();
-    }
-}
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(began.elapsed() < SOON, "not within {SOON:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use berth_agent::gpus::{Gpu, GpuMemory, Instance, LinkPeer, MigMode, Profile};
 use berth_agent::{GpuReading, NodeReport};
@@ -15,6 +16,21 @@ use berth_hardware::made::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// So long something may take that happens by itself.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// Looks until there is something.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(began.elapsed() < SOON, "not within {SOON:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
 
 /// A directory in memory where there is one: a machine is thousands of files.
 pub(crate) fn directory() -> TempDir {
