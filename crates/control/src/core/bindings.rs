@@ -480,10 +480,10 @@ impl Bindings {
         }
     }
 
-    /// Announces as many as are posted at a time: a gang can be larger than the list of the Lease.
+    /// Announces what is decided, though not all at once: a gang can be larger than the list of the Lease.
     fn announce(&mut self, settings: &Settings, pods: &Pods, effects: &mut Vec<Effect>) {
         let mut fresh = Vec::new();
-        while fresh.len() < settings.posting_max
+        while fresh.len() < settings.announcing_max
             && let Some(uid) = self.decided.pop_front()
         {
             let Some(under) = self.orders.get_mut(&uid) else { continue };

@@ -47,6 +47,8 @@ pub struct Settings {
     pub unsettled_max: usize,
     /// Bindings that are posted at the same time, at most.
     pub posting_max: usize,
+    /// Bindings that are announced at the same time, at most. Each announcement is a write of the Lease.
+    pub announcing_max: usize,
     /// After so long without news of a binding whose fate is unknown, the pod is looked at.
     pub look_after_ms: i64,
     /// A pod whose binding the API refused for good rests for so long, twice as long each time.
@@ -71,6 +73,7 @@ impl Default for Settings {
             engine: Config::default(),
             unsettled_max: 400,
             posting_max: 64,
+            announcing_max: 256,
             look_after_ms: 2_000,
             rest_ms: 1_000,
             rest_max_ms: 300_000,
