@@ -152,6 +152,8 @@ struct Agent {
     marks: Option<Marks>,
     /// What was said of whoever else publishes, so that it is said once.
     said: Option<String>,
+    /// Why not all could be written, so that it is said once.
+    refused: Option<String>,
     diagnoses: BTreeSet<Diagnosis>,
 }
 
@@ -180,6 +182,7 @@ impl Agent {
             uid: None,
             marks: None,
             said: None,
+            refused: None,
             diagnoses: BTreeSet::new(),
         }
     }
@@ -251,9 +254,13 @@ impl Agent {
                 return;
             }
             let ready = self.write(verify).await;
-            if let Err(why) = &ready {
+            let refused = ready.as_ref().err();
+            if let Some(why) = refused
+                && self.refused.as_ref() != refused
+            {
                 warn!(why, "not all is written, and will be tried again");
             }
+            self.refused = refused.cloned();
             self.times.wrote(ready.is_ok());
             self.health.sign(ready);
         } else {

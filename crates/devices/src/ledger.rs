@@ -331,13 +331,30 @@ impl Ledger {
         is_new
     }
 
+    /// Why a share cannot be used: programs that find no daemon go on without, and without limits.
+    fn unserved(&self, device: &Device) -> Option<&'static str> {
+        let running = self.daemons.as_ref()?;
+        let is_share = matches!(device.sharing, Sharing::Mps(_));
+        let unserved = is_share && !running.contains(cdi::name(&self.inventory, device));
+        unserved.then_some("no MPS daemon runs for it: start berth agent mps")
+    }
+
+    /// Whether a container can start with devices that it holds.
+    pub fn may_start(&self, resource: &str, ids: &[String]) -> Result<(), Refusal> {
+        for id in ids {
+            let found = self.inventory.find(resource, id);
+            let reason = found.and_then(|at| self.unserved(&self.inventory.devices()[at]));
+            if let Some(reason) = reason {
+                let (resource, id, reason) = (resource.to_owned(), id.clone(), reason.to_owned());
+                return Err(Refusal::Unhealthy { resource, id, reason });
+            }
+        }
+        Ok(())
+    }
+
     fn illness(&self, device: &Device) -> Option<&str> {
-        let served = self.daemons.as_ref().is_none_or(|running| {
-            !matches!(device.sharing, Sharing::Mps(_))
-                || running.contains(cdi::name(&self.inventory, device))
-        });
-        if !served {
-            return Some("no MPS daemon runs for it: start berth agent mps");
+        if let Some(why) = self.unserved(device) {
+            return Some(why);
         }
         let gpu = self.inventory.gpu(device.gpu).and_then(|gpu| self.ill.get(&gpu.uuid));
         let own = match &device.kind {

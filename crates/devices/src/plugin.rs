@@ -39,8 +39,11 @@ const REGISTRATION: Duration = Duration::from_secs(15);
 /// How long calls that have begun may take to end when a plugin closes.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// How often while no kubelet listens: one that starts admits pods soon after it takes registrations.
+const UNHEARD_LOOK: Duration = Duration::from_millis(100);
+
 /// Looks without a kubelet that listens, after which to register again.
-const UNHEARD_LOOKS_MAX: u32 = 10;
+const UNHEARD_LOOKS_MAX: u32 = 100;
 
 /// Where everything is.
 #[derive(Clone, Debug)]
@@ -219,8 +222,10 @@ impl Plugin {
             if kubelet.is_some() && anew && self.register().await {
                 (known_to, unheard_looks) = (kubelet, 0);
             }
+            let look = self.desk.config.look;
+            let pause = if heard.now() { look } else { look.min(UNHEARD_LOOK) };
             tokio::select! {
-                () = tokio::time::sleep(self.desk.config.look) => {}
+                () = tokio::time::sleep(pause) => {}
                 _ = self.stop.wait_for(|stopped| *stopped) => break End::Stopped,
             }
         };
@@ -270,7 +275,8 @@ impl Plugin {
     }
 }
 
-/// What plugins here can do. Nothing has to be done before a container starts.
+/// What plugins here can do. They are asked before each start of a container: one that starts again is not given
+/// its devices again, and what they need may be gone.
 fn options() -> DevicePluginOptions {
-    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
+    DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
 }

@@ -323,7 +323,12 @@ async fn shares_are_not_handed_out_while_their_gpu_has_no_mps_daemon() {
     let directory = machine.config.answers.mps_directory.clone();
     machine.daemons.push(Alive::show(&directory, "GPU-2").unwrap());
     until("its shares come when it runs", || kubelet.healthy(SHARE).len() == 8).await;
+    let (given, _) = kubelet.admit("pod-b", SHARE, 1).await.unwrap();
+    kubelet.start_container("pod-b", SHARE).await.unwrap();
     machine.daemons.clear();
+    // A container that starts again is not given its share again.
+    let refused = kubelet.start_container("pod-b", SHARE).await.unwrap_err();
+    assert!(refused.contains(&given[0]) && refused.contains("no MPS daemon runs"), "{refused}");
     // The kubelet has not heard of it yet, perhaps.
     assert!(kubelet.admit("pod-a", SHARE, 1).await.is_err());
     until("none is left", || kubelet.healthy(SHARE).is_empty()).await;

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "tests may fail")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -66,28 +65,8 @@ fn a_daemon_limits_to_the_most_that_a_container_may_have() {
     assert_eq!(needed(&inventory), wanted);
 }
 
-/// Says what it was started with, listens as far as a file can, and runs until told to quit.
-const STAND_IN: &str = r#"#!/bin/sh
-cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
-if [ "$1" = -f ]; then
-    env > ../log/env
-    echo run >> ../log/runs
-    echo $$ > pid
-    touch control
-    while [ ! -e quit ]; do sleep 0.02; done
-    rm control quit
-    exit 0
-fi
-kill -0 "$(cat pid)" 2>/dev/null || exit 1
-while read -r order; do
-    case "$order" in
-        get_server_list) cat ../servers 2>/dev/null ;;
-        quit) touch quit ;;
-    esac
-    [ "$order" = get_server_list ] || echo "$order" >> ../orders
-done
-exit 0
-"#;
+/// What stands in for NVIDIA's program. It is a file of the tree: one that a test writes can be busy when it is run.
+const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mps-control.sh");
 
 const LIMITS: &str = "set_default_active_thread_percentage 25\n\
                       set_default_device_pinned_mem_limit 0 32768M\n";
@@ -100,9 +79,6 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let program = directory.path().join("control");
-        fs::write(&program, STAND_IN).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         Self { directory, gate: Arc::default() }
     }
 
@@ -121,7 +97,7 @@ impl Machine {
             told.lock().unwrap().push(access);
             Ok(())
         });
-        Keeper::new(self.mps(), gate).with_program(self.directory.path().join("control"))
+        Keeper::new(self.mps(), gate).with_program(STAND_IN)
     }
 
     fn daemon(uuid: &str, alone: bool) -> Daemon {
@@ -194,7 +170,7 @@ async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
     fs::create_dir_all(machine.of("GPU-0", "log")).unwrap();
     fs::create_dir_all(machine.of("GPU-0", "pipe")).unwrap();
     fs::write(machine.of("GPU-0", "servers"), "471\n").unwrap();
-    let mut earlier = std::process::Command::new(machine.directory.path().join("control"))
+    let mut earlier = std::process::Command::new(STAND_IN)
         .arg("-f")
         .env("CUDA_MPS_PIPE_DIRECTORY", machine.of("GPU-0", "pipe"))
         .spawn()
@@ -216,8 +192,7 @@ async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
 #[tokio::test]
 async fn without_the_program_no_daemon_is_shown() {
     let machine = Machine::new();
-    fs::remove_file(machine.directory.path().join("control")).unwrap();
-    let mut keeper = machine.keeper();
+    let mut keeper = machine.keeper().with_program("/nowhere/nvidia-cuda-mps-control");
     keeper.follow(vec![Machine::daemon("GPU-0", false)]).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!Alive::is_shown(&machine.mps(), "GPU-0"));

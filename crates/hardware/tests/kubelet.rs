@@ -230,6 +230,9 @@ fn without_a_kubelet_there_is_one_diagnosis() {
 fn the_running_kubelet_says_where_its_files_are() {
     let mut tree = Tree::default();
     tree.line("proc/1/comm", "systemd")
+        // One that has ended and whose parent has not looked yet.
+        .line("proc/76/comm", "kubelet")
+        .file("proc/76/cmdline", "")
         .line("proc/77/comm", "kubelet")
         .file(
             "proc/77/cmdline",

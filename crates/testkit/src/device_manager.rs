@@ -21,7 +21,8 @@ use berth_devices::proto::deviceplugin::device_plugin_client::DevicePluginClient
 use berth_devices::proto::deviceplugin::registration_server::{Registration, RegistrationServer};
 use berth_devices::proto::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
-    ContainerPreferredAllocationRequest, Empty, PreferredAllocationRequest, RegisterRequest,
+    ContainerPreferredAllocationRequest, Empty, PreStartContainerRequest,
+    PreferredAllocationRequest, RegisterRequest,
 };
 use berth_devices::proto::podresources as pods;
 use berth_devices::proto::podresources::pod_resources_lister_server::{
@@ -227,6 +228,21 @@ impl FakeKubelet {
             None => self.shared.write(),
         }
         Ok((ids, answer))
+    }
+
+    /// Starts the container of a pod that was admitted, for the first time or again: devices are not given again,
+    /// and the plugin is only asked whether it can start.
+    pub async fn start_container(&self, pod: &str, resource: &str) -> Result<(), String> {
+        let key = (pod.to_owned(), "main".to_owned(), resource.to_owned());
+        let (client, ids) = self.shared.with(|state| {
+            let given = state.given.get(&key);
+            let ids: Vec<String> =
+                given.iter().flat_map(|given| given.ids.values().flatten().cloned()).collect();
+            (state.clients.get(resource).cloned(), ids)
+        });
+        let mut client = client.ok_or_else(|| format!("unknown Device Plugin {resource}"))?;
+        let asked = client.pre_start_container(PreStartContainerRequest { devices_ids: ids }).await;
+        asked.map(drop).map_err(|status| status.message().to_owned())
     }
 
     /// Asks for devices as if it admitted a pod, and does no more with the answer: what is left to do then is

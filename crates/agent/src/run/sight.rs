@@ -29,6 +29,8 @@ pub(super) struct Sight {
     root: Root,
     source: GpuSource,
     places: KubeletPlaces,
+    /// Whether these are a running kubelet's.
+    seen_running: bool,
     pub(super) reading: Reading,
     /// What was wrong with the hardware when it was last read.
     of_hardware: Vec<Diagnosis>,
@@ -42,6 +44,7 @@ impl Sight {
     pub(super) fn new(root: Root, source: GpuSource, memory_every: Duration) -> Self {
         Self {
             places: KubeletPlaces::usual(&root),
+            seen_running: false,
             root,
             source,
             reading: Reading::default(),
@@ -67,6 +70,9 @@ impl Sight {
         let before = Pulse::read(&self.root, &self.places);
         if scope == Scope::All {
             self.look_at_hardware();
+        } else if !self.seen_running {
+            // It may have been started after us.
+            drop(self.look_for_kubelet());
         }
         let devices = self.devices();
         let (kubelet, mut diagnoses) = KubeletFiles::read_at(&self.root, &self.places);
@@ -87,16 +93,20 @@ impl Sight {
         let (machine, mut diagnoses) = Machine::read(&self.root);
         let (pci, more) = Pci::read(&self.root, &machine);
         diagnoses.extend(more);
-        let (places, more) = KubeletPlaces::of_running(&self.root);
-        diagnoses.extend(more);
-        if let Some(places) = places {
-            // One that does not run now has left its files where they were.
-            self.places = places;
-        }
+        diagnoses.extend(self.look_for_kubelet());
         let gpus = GpuReading::read(&self.source);
         diagnoses.extend(gpus.diagnoses.iter().cloned());
         self.reading = Reading { machine, pci, gpus, ..std::mem::take(&mut self.reading) };
         self.of_hardware = diagnoses;
+    }
+
+    /// One that does not run now has left its files where they were.
+    fn look_for_kubelet(&mut self) -> Vec<Diagnosis> {
+        let (places, diagnoses) = KubeletPlaces::of_running(&self.root);
+        if let Some(places) = places {
+            (self.places, self.seen_running) = (places, true);
+        }
+        diagnoses
     }
 
     fn devices(&self) -> Vec<String> {

@@ -44,6 +44,9 @@ impl Default for Settings {
     }
 }
 
+/// How often it is looked whether more is known of a pod that is starting.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// Deadlines.
 #[derive(Debug)]
 pub(super) struct Times {
@@ -154,10 +157,13 @@ impl Times {
         }
     }
 
-    /// A verdict waits to be told: the driver may know more by then.
+    /// A verdict waits to be told. Mostly a container has not been started yet, of which nobody tells; and when the
+    /// time is over, the driver may know more.
     pub(super) fn look_again(&mut self) {
-        self.audit = self.audit.min(Instant::now() + self.settings.unknown);
+        let now = Instant::now();
+        self.audit = self.audit.min(now + self.settings.unknown);
         self.audit_scope = Scope::All;
+        self.look.get_or_insert((now + AGAIN.min(self.settings.unknown), Scope::Pods));
     }
 
     /// When there is something to do though nothing happens.
@@ -185,6 +191,25 @@ mod tests {
         times.looked = None;
         times.ask(Scope::Pods);
         assert_eq!(times.look_is_due(), Some(Scope::All));
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_looked_at_again_and_again_and_at_the_end_closely() {
+        let mut times = Times::new(Settings::default(), true);
+        assert_eq!(times.look_is_due(), Some(Scope::All));
+        times.look_again();
+        assert!(times.next() <= Instant::now() + AGAIN);
+        times.look = Some((Instant::now(), Scope::Pods));
+        assert_eq!(times.look_is_due(), Some(Scope::Pods));
+        times.look_again();
+        // Nobody has to wait for it who has news.
+        times.looked = None;
+        times.ask(Scope::Pods);
+        assert!(times.next() < Instant::now() + AGAIN);
+        (times.audit, times.look) = (Instant::now(), None);
+        times.looked = None;
+        times.look_is_due();
+        assert_eq!(times.look.map(|(_, scope)| scope), Some(Scope::All));
     }
 
     #[test]

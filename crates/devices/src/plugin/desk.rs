@@ -186,6 +186,13 @@ impl Desk {
         Ok(answers.collect())
     }
 
+    /// Whether a container can start with what it was given: not while its MPS daemon does not run.
+    pub(super) async fn may_start(&self, resource: &str, ids: &[String]) -> Result<(), Refusal> {
+        let mut books = self.books.lock().await;
+        self.see_daemons(&mut books);
+        books.ledger.may_start(resource, ids)
+    }
+
     /// Enters which MPS daemons run.
     fn see_daemons(&self, books: &mut MutexGuard<'_, Books>) {
         let directory = &self.config.answers.mps_directory;

@@ -186,8 +186,14 @@ impl DevicePlugin for Service {
 
     async fn pre_start_container(
         &self,
-        _: Request<PreStartContainerRequest>,
+        request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        Ok(Response::new(PreStartContainerResponse {}))
+        match self.desk.may_start(&self.resource, &request.into_inner().devices_ids).await {
+            Ok(()) => Ok(Response::new(PreStartContainerResponse {})),
+            Err(refusal) => {
+                warn!(resource = self.resource, %refusal, "a container is not started");
+                Err(Status::failed_precondition(refusal.to_string()))
+            }
+        }
     }
 }

@@ -88,17 +88,21 @@ impl KubeletPlaces {
             }
         };
         let pids = pids.into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-        let mut kubelets = pids
+        let kubelets = pids
             .filter(|pid| root.line(&format!("proc/{pid}/comm")).is_ok_and(|one| one == "kubelet"));
-        let Some(pid) = kubelets.next() else { return (None, notes.done()) };
-        let path = format!("proc/{pid}/cmdline");
-        match root.words(&path, COMMAND_BYTES_MAX) {
-            Ok(words) => (Some(Self::of_words(root, &words)), notes.done()),
-            Err(fault) => {
-                notes.fault(&path, &fault, "flags of the kubelet are unknown");
-                (None, notes.done())
+        for pid in kubelets {
+            let path = format!("proc/{pid}/cmdline");
+            match root.words(&path, COMMAND_BYTES_MAX) {
+                // One that has ended and that nobody has buried yet.
+                Ok(words) if words.is_empty() => {}
+                Ok(words) => return (Some(Self::of_words(root, &words)), notes.done()),
+                Err(fault) => {
+                    notes.fault(&path, &fault, "flags of the kubelet are unknown");
+                    break;
+                }
             }
         }
+        (None, notes.done())
     }
 
     fn of_words(root: &Root, words: &[String]) -> Self {
