@@ -112,10 +112,8 @@ impl Keeper {
     }
 
     /// Ends all daemons, and with them their clients.
-    pub async fn stop(mut self) {
-        for (_, kept) in std::mem::take(&mut self.kept) {
-            kept.end().await;
-        }
+    pub async fn stop(self) {
+        futures::future::join_all(self.kept.into_values().map(Kept::end)).await;
     }
 }
 
