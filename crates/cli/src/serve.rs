@@ -85,7 +85,7 @@ pub(crate) struct Serve {
 
 /// What the webhook does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Webhook {
+pub(crate) enum Webhook {
     /// There is none.
     #[default]
     Off,
@@ -95,6 +95,20 @@ enum Webhook {
     Warn,
     /// It denies.
     Enforce,
+}
+
+impl Webhook {
+    /// Its settings; `None`: there is none.
+    pub(crate) fn settings(self, file: Option<&Path>) -> anyhow::Result<Option<Settings>> {
+        let mode = match self {
+            Self::Off => return Ok(None),
+            Self::DryRun => Mode::DryRun,
+            Self::Warn => Mode::Warn,
+            Self::Enforce => Mode::Enforce,
+        };
+        let settings = file.map(webhook_settings).transpose()?.unwrap_or_default();
+        Ok(Some(Settings { mode, ..settings }))
+    }
 }
 
 /// How logs look.
@@ -135,27 +149,18 @@ impl Serve {
 
     /// The port with TLS, if there is to be one.
     fn front(&self) -> anyhow::Result<Option<Front>> {
-        let mode = match self.webhook {
-            Webhook::Off => None,
-            Webhook::DryRun => Some(Mode::DryRun),
-            Webhook::Warn => Some(Mode::Warn),
-            Webhook::Enforce => Some(Mode::Enforce),
-        };
+        let webhook = self.webhook.settings(self.webhook_settings.as_deref())?;
         let Some(listen) = self.tls_listen else {
-            if mode.is_some() {
+            if webhook.is_some() {
                 bail!("the webhook needs TLS: say with --tls-listen where it is to listen");
             }
             return Ok(None);
-        };
-        let settings = match &self.webhook_settings {
-            Some(path) => webhook_settings(path)?,
-            None => Settings::default(),
         };
         Ok(Some(Front {
             listen,
             namespace: self.namespace.clone(),
             certificates: self.certificates.clone(),
-            webhook: mode.map(|mode| Settings { mode, ..settings }),
+            webhook,
         }))
     }
 

@@ -7,10 +7,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use berth_apiserver::{ApiServer, Options as ApiOptions};
 use berth_control::core;
+use berth_control::front::Front;
+use berth_control::install;
 use berth_control::lease;
 use berth_control::serve::{Options, Scheduler};
 use berth_local::nodes::{Registration, register};
@@ -25,8 +29,14 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::output;
-use crate::serve::{LogFormat, log, open, shown, told_to_stop};
+use crate::serve::{LogFormat, Webhook, log, open, shown, told_to_stop};
 use crate::source;
+
+/// The namespace that Berth is in, as elsewhere.
+const NAMESPACE: &str = "berth-system";
+
+/// How often it is looked whether everything is there.
+const READY_LOOK: Duration = Duration::from_millis(20);
 
 /// The cluster of the example: six nodes with 48 GPUs.
 const DEFAULT_CLUSTER: &str = include_str!("../../../examples/48-gpus/scenario.yaml");
@@ -34,7 +44,7 @@ const DEFAULT_CLUSTER: &str = include_str!("../../../examples/48-gpus/scenario.y
 /// Run a cluster with virtual GPU nodes in this process, for laptops and tests
 ///
 /// An embedded Kubernetes API, controllers, virtual kubelets that admit pods as real ones do, and the
-/// scheduler of `berth serve`. kubectl and everything else that speaks to Kubernetes works against it.
+/// scheduler and, with --webhook, the admission webhook of `berth serve`. kubectl and everything else that speaks to Kubernetes works against it.
 #[derive(Args)]
 pub(crate) struct Up {
     /// The nodes: a scenario's pools, or a dump of nodes; otherwise 48 GPUs on six nodes
@@ -49,6 +59,12 @@ pub(crate) struct Up {
     /// Where health, metrics and the engine's view are served, as `berth serve` does; nowhere if it is not given
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// What the admission webhook of `berth serve` does here
+    #[arg(long, value_enum, default_value_t)]
+    webhook: Webhook,
+    /// More settings of the webhook: a YAML file with deny, warn, contract and mutations
+    #[arg(long, value_name = "FILE")]
+    webhook_settings: Option<PathBuf>,
     /// Where to write the kubeconfig
     #[arg(long, value_name = "FILE", default_value = "berth-up.kubeconfig")]
     kubeconfig: PathBuf,
@@ -83,9 +99,15 @@ impl Up {
     }
 
     async fn serve(self, nodes: Vec<Registration>) -> anyhow::Result<ExitCode> {
+        let front = self.front()?;
+        let webhook_at = front.as_ref().map(|front| front.listen);
         let options = ApiOptions {
             data: self.data.clone(),
             parse_yaml: Some(parse_yaml),
+            // There is no network of a cluster, and one service that is asked.
+            resolve_service: Some(Arc::new(move |namespace: &str, name: &str, _| {
+                webhook_at.filter(|_| (namespace, name) == (NAMESPACE, install::NAME))
+            })),
             ..ApiOptions::default()
         };
         let api = ApiServer::new(options)?;
@@ -110,12 +132,34 @@ impl Up {
             until(stopped.clone()),
         );
         let local = tokio::spawn(local);
-        let scheduler = self.scheduler(client, stopped.clone()).await?;
+        let (site, questions) = shown(&client);
+        if let Some(address) = self.listen {
+            open(address, &site).await?;
+        }
+        configure_webhook(&client, front.is_some()).await?;
+        let fronting = front.map(|front| {
+            let (shown, stopped) = ((site.metrics.clone(), site.health.clone()), stopped.clone());
+            tokio::spawn(front.run(client.clone(), shown, Router::new(), until(stopped)))
+        });
+        let scheduler = Scheduler::new(
+            client,
+            options_of_scheduler()?,
+            (site.metrics, site.health.clone()),
+            questions,
+            stopped.clone(),
+        );
         let scheduler = tokio::spawn(scheduler.run());
+        while fronting.as_ref().is_some_and(|front| !front.is_finished()) && !site.health.is_ready()
+        {
+            tokio::time::sleep(READY_LOOK).await;
+        }
         output::say(&greeting(address, &self.kubeconfig, nodes.len()))?;
         told_to_stop().await;
         stop.send_replace(true);
         scheduler.await??;
+        if let Some(fronting) = fronting {
+            fronting.await??;
+        }
         local.await?;
         served.await??;
         Ok(ExitCode::SUCCESS)
@@ -123,25 +167,57 @@ impl Up {
 }
 
 impl Up {
-    /// The scheduler, and what is shown of it.
-    async fn scheduler(
-        &self,
-        client: kube::Client,
-        stopped: watch::Receiver<bool>,
-    ) -> anyhow::Result<Scheduler> {
-        let options = Options {
-            // There is nobody else who would place pods that do not name a scheduler.
-            scheduler_names: Arc::new(["berth".into(), "default-scheduler".into()]),
-            identity: lease::incarnation("berth-up")?.into(),
-            lease: lease::Settings::default(),
-            core: core::Settings::default(),
+    /// The webhook's port, if there is to be one: any that is free, since nobody else asks there.
+    fn front(&self) -> anyhow::Result<Option<Front>> {
+        let Some(settings) = self.webhook.settings(self.webhook_settings.as_deref())? else {
+            return Ok(None);
         };
-        let (site, questions) = shown(&client);
-        if let Some(address) = self.listen {
-            open(address, &site).await?;
-        }
-        Ok(Scheduler::new(client, options, (site.metrics, site.health), questions, stopped))
+        let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Ok(Some(Front {
+            listen: free.local_addr()?,
+            namespace: NAMESPACE.to_owned(),
+            certificates: None,
+            webhook: Some(settings),
+        }))
     }
+}
+
+fn options_of_scheduler() -> anyhow::Result<Options> {
+    Ok(Options {
+        // There is nobody else who would place pods that do not name a scheduler.
+        scheduler_names: Arc::new(["berth".into(), "default-scheduler".into()]),
+        identity: lease::incarnation("berth-up")?.into(),
+        lease: lease::Settings::default(),
+        core: core::Settings::default(),
+    })
+}
+
+/// Has the webhook asked, as `berth manifests` would; or no more, if an earlier start had it.
+async fn configure_webhook(client: &kube::Client, wanted: bool) -> anyhow::Result<()> {
+    let options = install::InstallOptions::default();
+    for object in install::manifests(&options) {
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        if !kind.ends_with("WebhookConfiguration") {
+            continue;
+        }
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            "admissionregistration.k8s.io",
+            "v1",
+            &kind,
+        ));
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let done = if wanted {
+            let how = PatchParams::apply("berth-up").force();
+            all.patch(install::NAME, &how, &Patch::Apply(&object)).await.map(drop)
+        } else {
+            all.delete(install::NAME, &DeleteParams::default()).await.map(drop)
+        };
+        match done {
+            Err(kube::Error::Api(status)) if !wanted && status.code == 404 => {}
+            done => done?,
+        }
+    }
+    Ok(())
 }
 
 /// A body in YAML, as kubectl sends what is applied on the server's side.
@@ -205,7 +281,7 @@ async fn prepare(client: &kube::Client) -> anyhow::Result<()> {
         definitions.patch(&name, &how, &Patch::Apply(&definition)).await?;
     }
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
-    let ours: Value = json!({ "metadata": { "name": "berth-system" } });
+    let ours: Value = json!({ "metadata": { "name": NAMESPACE } });
     match namespaces.create(&PostParams::default(), &serde_json::from_value(ours)?).await {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop).map_err(Into::into),

@@ -115,3 +115,36 @@ async fn metrics_are_shown_where_it_is_told_to() {
     let refused = shown.request_text(state).await.unwrap_err().to_string();
     assert!(refused.contains("Unauthorized"), "without a token: {refused}");
 }
+
+#[tokio::test]
+async fn the_webhook_denies_what_breaks_the_contract_and_is_asked_no_more_when_it_is_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("cluster.yaml"), CLUSTER).unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let arguments = ["--data", &at("data"), "--cluster", &at("cluster.yaml")];
+    let enforcing =
+        Cluster::start(&kubeconfig, &[&arguments[..], &["--webhook", "enforce"]].concat());
+    let pods: Api<Pod> = Api::default_namespaced(client(&kubeconfig).await);
+    // It takes GPUs that are accounted to nobody.
+    let thief = || {
+        let mut pod = serde_json::to_value(pod("thief", 0)).unwrap();
+        pod["spec"]["containers"][0]["resources"] = json!({});
+        pod["spec"]["containers"][0]["env"] =
+            json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }]);
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    let refused = until("it is denied", async || {
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        pods.create(&dry, &thief()).await.err()
+    })
+    .await;
+    let refused = refused.to_string();
+    assert!(refused.contains("contract.berth.dev") && refused.contains("BERTH-"), "{refused}");
+    pods.create(&PostParams::default(), &pod("honest", 1)).await.unwrap();
+    drop(enforcing);
+
+    let _without = Cluster::start(&kubeconfig, &arguments);
+    let pods: Api<Pod> = Api::default_namespaced(client(&kubeconfig).await);
+    pods.create(&PostParams::default(), &thief()).await.unwrap();
+}

@@ -131,6 +131,11 @@ impl Health {
         Ok(())
     }
 
+    /// Whether everything is there.
+    pub fn is_ready(&self) -> bool {
+        self.check_ready().is_ok()
+    }
+
     fn check_ready(&self) -> Result<(), String> {
         self.check_live()?;
         let awaited: Vec<&str> = self.awaited().iter().copied().collect();
