@@ -306,7 +306,7 @@ impl Agent {
     fn show(&self) {
         let mut shown = BTreeMap::new();
         for audit in &self.audits {
-            if let Some(pod) = self.pods.of_kubelet(&audit.uid) {
+            if let Some(pod) = self.pods.of_kubelet(&audit.uid).filter(|pod| pod.runs) {
                 shown.insert((pod.namespace.clone(), pod.name.clone()), Alignment::of(audit));
             }
         }
@@ -419,7 +419,8 @@ impl Agent {
         let (mut result, now, wait) = (Ok(()), Instant::now(), self.times.settings().unknown);
         let audits = std::mem::take(&mut self.audits);
         for audit in &audits {
-            let Some(pod) = self.pods.of_kubelet(&audit.uid).cloned() else { continue };
+            let pod = self.pods.of_kubelet(&audit.uid).filter(|pod| pod.runs);
+            let Some(pod) = pod.cloned() else { continue };
             let Some(word) = self.patience.word(&pod, audit, wait, now) else { continue };
             if let Err(why) = self.write_word(&pod, word).await {
                 result = Err(why);

@@ -87,8 +87,13 @@ impl World {
         });
         let pod = serde_json::from_value(pod).unwrap();
         let made = self.pods().create(&PostParams::default(), &pod).await.unwrap();
-        let status =
-            json!({ "status": { "phase": "Running", "startTime": "2026-01-01T00:00:00Z" } });
+        let status = json!({ "status": {
+                "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+                "containerStatuses": [{
+                    "name": "server", "containerID": "containerd://c1", "image": "model:1",
+                    "imageID": "", "ready": true, "restartCount": 0,
+                }],
+            } });
         let how = PatchParams::default();
         self.pods().patch_status(name, &how, &Patch::Merge(&status)).await.unwrap();
         made.metadata.uid.unwrap()

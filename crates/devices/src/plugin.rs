@@ -157,7 +157,7 @@ struct Plugin {
     desk: Arc<Desk>,
     stop: watch::Receiver<bool>,
     resource: String,
-    /// Why it was not registered the last time, so that it is said once.
+    /// Why it could not listen or was not registered the last time, so that it is said once.
     refused: Option<String>,
 }
 
@@ -178,10 +178,14 @@ impl Plugin {
                 }
                 Err(error) => {
                     let directory = self.desk.config.sockets();
-                    warn!(resource = self.resource, directory = %directory.display(), %error,
-                          "cannot listen in the kubelet's directory of plugins; trying again");
+                    let refused = Some(error.to_string());
+                    if self.refused != refused {
+                        warn!(resource = self.resource, directory = %directory.display(), %error,
+                              "cannot listen in the kubelet's directory of plugins; trying again");
+                    }
+                    self.refused = refused;
                     tokio::select! {
-                        () = tokio::time::sleep(self.desk.config.look) => {}
+                        () = tokio::time::sleep(self.desk.config.look.min(UNHEARD_LOOK)) => {}
                         _ = self.stop.wait_for(|stopped| *stopped) => return,
                     }
                 }
@@ -246,7 +250,7 @@ impl Plugin {
             version: VERSION.to_owned(),
             endpoint: self.endpoint(),
             resource_name: self.resource.clone(),
-            options: Some(options()),
+            options: Some(options(self.desk.has_shares(&self.resource).await)),
         };
         let socket = self.desk.config.sockets().join("kubelet.sock");
         let registered = tokio::time::timeout(REGISTRATION, async {
@@ -275,8 +279,8 @@ impl Plugin {
     }
 }
 
-/// What plugins here can do. They are asked before each start of a container: one that starts again is not given
-/// its devices again, and what they need may be gone.
-fn options() -> DevicePluginOptions {
-    DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
+/// What plugins here can do. Those of shares are asked before each start of a container: one that starts again is not
+/// given its share again, and its daemon may be gone. Others are not, or nothing would start while they are away.
+fn options(shares: bool) -> DevicePluginOptions {
+    DevicePluginOptions { pre_start_required: shares, get_preferred_allocation_available: true }
 }

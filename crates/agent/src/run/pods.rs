@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::runtime::watcher::Event;
 
 use crate::publish::Resident;
@@ -24,6 +24,8 @@ pub(super) struct KnownPod {
     pub(super) kubelet_uid: String,
     /// Whether the kubelet has taken it in.
     started: bool,
+    /// Whether any of its containers has been started: before, only what holds its namespaces is to be seen.
+    pub(super) runs: bool,
     ended: bool,
     /// What was said on it of how it lies.
     pub(super) alignment: Option<String>,
@@ -40,10 +42,17 @@ impl KnownPod {
             kubelet_uid: annotations.get(STATIC_UID).unwrap_or(&uid).clone(),
             uid,
             started: status.start_time.is_some(),
+            runs: has_container(&status),
             ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             alignment: annotations.get(ALIGNMENT).cloned(),
         }
     }
+}
+
+fn has_container(status: &PodStatus) -> bool {
+    let ordinary = status.container_statuses.iter().flatten();
+    let mut all = ordinary.chain(status.init_container_statuses.iter().flatten());
+    all.any(|one| one.container_id.as_ref().is_some_and(|id| !id.is_empty()))
 }
 
 /// All pods of the node.
@@ -107,5 +116,23 @@ impl Pods {
         if let Some(pod) = self.by_uid.get_mut(uid) {
             pod.alignment = Some(text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_runs_once_the_kubelet_tells_of_a_container() {
+        let known = |statuses: serde_json::Value| {
+            let pod = json!({ "status": { "startTime": "2026-01-01T00:00:00Z", "containerStatuses": statuses } });
+            KnownPod::of(serde_json::from_value(pod).unwrap_or_default())
+        };
+        let status = |id: &str| json!({ "name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0, "containerID": id });
+        assert!(!known(json!(null)).runs);
+        assert!(!known(json!([status("")])).runs, "its image is being pulled");
+        assert!(known(json!([status(""), status("containerd://1")])).runs);
     }
 }

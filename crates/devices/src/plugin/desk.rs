@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::PluginConfig;
 use crate::decision::Decision;
-use crate::device::{Device, Inventory};
+use crate::device::{Device, Inventory, Sharing};
 use crate::file::write_whole;
 use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
 use crate::mps::{self, Alive};
@@ -93,6 +93,13 @@ impl Desk {
     pub(super) async fn resources(&self) -> BTreeSet<String> {
         let books = self.books.lock().await;
         books.ledger.inventory().resources().into_iter().map(str::to_owned).collect()
+    }
+
+    /// Whether some of a resource are shares under MPS.
+    pub(super) async fn has_shares(&self, resource: &str) -> bool {
+        let books = self.books.lock().await;
+        let mut devices = books.ledger.inventory().devices().iter();
+        devices.any(|one| one.resource == resource && matches!(one.sharing, Sharing::Mps(_)))
     }
 
     pub(super) async fn listing(&self, resource: &str) -> Vec<Listed> {

@@ -128,7 +128,7 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(options()))
+        Ok(Response::new(options(self.desk.has_shares(&self.resource).await)))
     }
 
     async fn list_and_watch(
