@@ -262,6 +262,10 @@ impl World {
             "phase": "Running",
             "startTime": "2026-01-01T00:00:00Z",
             "conditions": [{ "type": "Ready", "status": "True" }],
+            "containerStatuses": [{
+                "name": "main", "containerID": "containerd://1", "image": "model:1", "imageID": "",
+                "ready": true, "restartCount": 0,
+            }],
         }});
         let patch = PatchParams::default();
         self.api::<Pod>().patch_status(name, &patch, &Patch::Strategic(&status)).await.unwrap();
