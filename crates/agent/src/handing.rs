@@ -67,7 +67,9 @@ impl Handing {
         };
         let (config, node) = (self.config.clone(), self.node.clone());
         if config.plugin.answers.cdi_kind.is_some() {
-            look_at_runtime(&client, &node).await;
+            // Apart: GPUs are handed out also while the API does not answer.
+            let (client, node) = (client.clone(), node.clone());
+            tokio::spawn(async move { look_at_runtime(&client, &node).await });
         }
         tokio::select! {
             () = serve(config, offered, decisions, witness, stopped) => {}

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use berth_devices::file::write_whole;
+use berth_devices::file;
 use berth_devices::offer::{self, FoundGpu, FoundInstance, Offer};
 use berth_devices::{DeviceConfig, GpuIndex, Stock};
 use berth_hardware::pci::Distance;
@@ -51,26 +51,15 @@ impl Ailments {
     }
 
     /// What an earlier process kept in a file. A GPU is not well because the agent was started again.
-    pub fn recall(file: &Path) -> Self {
-        let text = match std::fs::read_to_string(file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::default(),
-            Err(error) => {
-                warn!(path = %file.display(), %error, "which GPUs had errors cannot be read");
-                return Self::default();
-            }
-        };
-        serde_json::from_str(&text).unwrap_or_else(|error| {
-            warn!(path = %file.display(), %error, "which GPUs had errors is no JSON of ours");
-            Self::default()
-        })
+    pub fn recall(path: &Path) -> Self {
+        file::recall(path, "which GPUs had errors")
     }
 
     /// Keeps them in a file.
-    pub fn keep(&self, file: &Path) {
+    pub fn keep(&self, path: &Path) {
         let text = serde_json::to_string(self).unwrap_or_default();
-        if let Err(error) = write_whole(file, &text) {
-            warn!(path = %file.display(), %error, "which GPUs had errors cannot be written down");
+        if let Err(error) = file::write_whole(path, &text) {
+            warn!(path = %path.display(), %error, "which GPUs had errors cannot be written down");
         }
     }
 
@@ -216,7 +205,7 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// As the driver lists them. Without a list there are none: before driver 450 there were other files.
+    /// As the driver lists them; without a list there are none.
     fn read(base: &Path) -> Self {
         let text = std::fs::read_to_string(base.join("proc/driver/nvidia-caps/mig-minors"));
         let text = text.unwrap_or_default();

@@ -177,3 +177,31 @@ fn offers(path: &Path) -> anyhow::Result<(String, bool)> {
     let shares = config.offers.iter().any(|offer| matches!(offer.form, Form::Shares { .. }));
     Ok((source.text.to_string(), shares))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agents_pods_have_the_directories_that_the_plugin_uses() {
+        let agent = install::AgentOptions {
+            offers: Some(String::new()),
+            shares: true,
+            ..install::AgentOptions::default()
+        };
+        let options = InstallOptions { agent: Some(agent), ..InstallOptions::default() };
+        let all = install::manifests(&options);
+        let sets: Vec<String> = (all.iter())
+            .filter(|one| one["kind"] == "DaemonSet")
+            .map(|one| one["spec"]["template"]["spec"]["containers"][0]["volumeMounts"].to_string())
+            .collect();
+        let usual = DeviceConfig::default().plugin;
+        let journals = usual.journal.parent().map(Path::to_path_buf).unwrap_or_default();
+        let sockets = usual.kubelet_directory.join("device-plugins");
+        for (directory, pods) in [(sockets, 1), (journals, 1), (usual.answers.mps_directory, 2)] {
+            let mounted = format!("\"mountPath\":\"{}\"", directory.display());
+            let found = sets.iter().filter(|set| set.contains(&mounted)).count();
+            assert_eq!(found, pods, "{mounted}");
+        }
+    }
+}

@@ -44,7 +44,8 @@ const DEFAULT_CLUSTER: &str = include_str!("../../../examples/48-gpus/scenario.y
 /// Run a cluster with virtual GPU nodes in this process, for laptops and tests
 ///
 /// An embedded Kubernetes API, controllers, virtual kubelets that admit pods as real ones do, and the
-/// scheduler and, with --webhook, the admission webhook of `berth serve`. kubectl and everything else that speaks to Kubernetes works against it.
+/// scheduler and, with --webhook, the admission webhook of `berth serve`. kubectl and everything else that speaks
+/// to Kubernetes works against it.
 #[derive(Args)]
 pub(crate) struct Up {
     /// The nodes: a scenario's pools, or a dump of nodes; otherwise 48 GPUs on six nodes
@@ -137,7 +138,7 @@ impl Up {
             open(address, &site).await?;
         }
         configure_webhook(&client, front.is_some()).await?;
-        let fronting = front.map(|front| {
+        let mut fronting = front.map(|front| {
             let (shown, stopped) = ((site.metrics.clone(), site.health.clone()), stopped.clone());
             tokio::spawn(front.run(client.clone(), shown, Router::new(), until(stopped)))
         });
@@ -152,6 +153,10 @@ impl Up {
         while fronting.as_ref().is_some_and(|front| !front.is_finished()) && !site.health.is_ready()
         {
             tokio::time::sleep(READY_LOOK).await;
+        }
+        // It ends before it is told to only if it cannot be served.
+        if let Some(ended) = fronting.take_if(|front| front.is_finished()) {
+            ended.await?.context("the webhook cannot be served")?;
         }
         output::say(&greeting(address, &self.kubeconfig, nodes.len()))?;
         told_to_stop().await;

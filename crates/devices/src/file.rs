@@ -1,10 +1,29 @@
 //! Files that are either as they were or as they should be, whenever the machine stops.
 //!
-//! Owns how they are written. Must not know what is in them.
+//! Owns how they are written, and read again. Must not know what is in them.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+/// What an earlier process wrote down as JSON, or nothing where it cannot be read; `what` it is, is logged then.
+pub fn recall<T: DeserializeOwned + Default>(path: &Path, what: &str) -> T {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
+        Err(error) => {
+            warn!(path = %path.display(), %error, "{what} cannot be read");
+            return T::default();
+        }
+    };
+    serde_json::from_str(&text).unwrap_or_else(|error| {
+        warn!(path = %path.display(), %error, "{what} is no JSON of ours");
+        T::default()
+    })
+}
 
 /// Writes a file so that whoever reads it finds the old text or the new one, and makes its directory.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {

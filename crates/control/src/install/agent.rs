@@ -15,7 +15,7 @@ pub const NAME: &str = "berth-agent";
 /// The port of health and metrics.
 const PORT: u16 = 9441;
 /// Where the node's files are mounted.
-const ROOT: &str = "/host";
+pub(super) const ROOT: &str = "/host";
 
 /// What is mounted, and why: hardware, processes and cgroups.
 pub(super) const HARDWARE: [(&str, &str); 2] = [("sys", "/sys"), ("proc", "/proc")];
@@ -190,21 +190,8 @@ fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     if chosen.mig {
         volumes.push(host("mig-journal", JOURNALS));
     }
-    let mut pod = json!({
-        "serviceAccountName": NAME,
-        "terminationGracePeriodSeconds": 30,
-        "nodeSelector": { "kubernetes.io/os": "linux" },
-        "tolerations": [{ "operator": "Exists" }],
-        // The kubelet's files are root's alone. No capability comes with that.
-        "securityContext": {
-            "runAsUser": 0, "runAsGroup": 0, "seccompProfile": { "type": "RuntimeDefault" },
-        },
-        "containers": [container(options, chosen)],
-        "volumes": volumes,
-    });
-    if let Some(class) = &chosen.runtime_class {
-        pod["runtimeClassName"] = json!(class);
-    }
+    let mut pod = pod(chosen, container(options, chosen), volumes);
+    pod["serviceAccountName"] = json!(NAME);
     if chosen.offers.is_some() {
         // Which pods have processes is seen in cgroups, where the kernel shows nobody processes that it cannot name.
         pod["hostPID"] = json!(true);
@@ -219,6 +206,25 @@ fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
             "template": { "metadata": metadata, "spec": pod },
         },
     })
+}
+
+/// A pod on every node. The kubelet's files are root's alone, and so are settings of GPUs; no capability comes with
+/// that.
+pub(super) fn pod(chosen: &AgentOptions, container: Value, volumes: Vec<Value>) -> Value {
+    let mut pod = json!({
+        "terminationGracePeriodSeconds": 30,
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "tolerations": [{ "operator": "Exists" }],
+        "securityContext": {
+            "runAsUser": 0, "runAsGroup": 0, "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "containers": [container],
+        "volumes": volumes,
+    });
+    if let Some(class) = &chosen.runtime_class {
+        pod["runtimeClassName"] = json!(class);
+    }
+    pod
 }
 
 /// A directory of the node. The system's and the kubelet's are there; ours and CDI's are made.

@@ -6,8 +6,8 @@
 use serde_json::{Value, json};
 
 use super::agent::{
-    HARDWARE, MPS_DIRECTORY, below_root, host, meta_here, mount, offers_argument, offers_mount,
-    offers_volume,
+    HARDWARE, MPS_DIRECTORY, ROOT, below_root, host, meta_here, mount, offers_argument,
+    offers_mount, offers_volume, pod,
 };
 use super::{AgentOptions, InstallOptions, NAME as PRODUCT, labels};
 
@@ -24,38 +24,28 @@ pub(super) fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     mounts.extend([offers_mount(), mount("mps", MPS_DIRECTORY, false)]);
     let mut volumes: Vec<Value> = HARDWARE.iter().map(|(name, path)| host(name, path)).collect();
     volumes.extend([offers_volume(), host("mps", MPS_DIRECTORY)]);
-    let mut pod = json!({
-        "automountServiceAccountToken": false,
-        "terminationGracePeriodSeconds": 30,
-        "nodeSelector": { "kubernetes.io/os": "linux" },
-        "tolerations": [{ "operator": "Exists" }],
+    let container = json!({
+        "name": "mps",
+        "image": options.image,
+        "args": [
+            "agent", "mps", format!("--root={ROOT}"), "--nvml", offers_argument(),
+            "--log-format=json",
+        ],
+        "env": [
+            { "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" },
+            // With CUDA's library comes NVIDIA's program.
+            { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
+        ],
+        "resources": { "requests": { "cpu": "10m", "memory": "64Mi" } },
         "securityContext": {
-            "runAsUser": 0, "runAsGroup": 0, "seccompProfile": { "type": "RuntimeDefault" },
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+            // The driver asks for it of whoever sets a GPU's compute mode.
+            "capabilities": { "drop": ["ALL"], "add": ["SYS_ADMIN"] },
         },
-        "containers": [{
-            "name": "mps",
-            "image": options.image,
-            "args": [
-                "agent", "mps", "--root=/host", "--nvml", offers_argument(), "--log-format=json",
-            ],
-            "env": [
-                { "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" },
-                // With CUDA's library comes NVIDIA's program.
-                { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
-            ],
-            "resources": { "requests": { "cpu": "10m", "memory": "64Mi" } },
-            "securityContext": {
-                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-                // The driver asks for it of whoever sets a GPU's compute mode.
-                "capabilities": { "drop": ["ALL"], "add": ["SYS_ADMIN"] },
-            },
-            "volumeMounts": mounts,
-        }],
-        "volumes": volumes,
+        "volumeMounts": mounts,
     });
-    if let Some(class) = &chosen.runtime_class {
-        pod["runtimeClassName"] = json!(class);
-    }
+    let mut pod = pod(chosen, container, volumes);
+    pod["automountServiceAccountToken"] = json!(false);
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata,
         "spec": {

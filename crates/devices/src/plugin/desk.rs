@@ -4,7 +4,7 @@
 //! is written down before the kubelet is told. Must not know sockets of plugins.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use berth_hardware::kubelet::DeviceState;
@@ -15,7 +15,7 @@ use tracing::warn;
 use super::PluginConfig;
 use crate::decision::Decision;
 use crate::device::{Device, Inventory, Sharing};
-use crate::file::write_whole;
+use crate::file::{recall, write_whole};
 use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
 use crate::mps::{self, Alive};
 use crate::podresources::{PodResourcesClient, devices};
@@ -55,7 +55,7 @@ impl Desk {
         inventory: Inventory,
         witness: Box<dyn Witness>,
     ) -> Self {
-        let journal = read_journal(&config.journal);
+        let journal: Journal = recall(&config.journal, "who held which device");
         let ledger = Ledger::new(inventory, journal.clone());
         let desk = Self {
             root: Root::new(&config.kubelet_directory),
@@ -284,21 +284,6 @@ impl Desk {
         }
         self.changed.send_modify(|count| *count += 1);
     }
-}
-
-fn read_journal(path: &Path) -> Journal {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Journal::default(),
-        Err(error) => {
-            warn!(path = %path.display(), %error, "who held which device cannot be read");
-            return Journal::default();
-        }
-    };
-    serde_json::from_str(&text).unwrap_or_else(|error| {
-        warn!(path = %path.display(), %error, "who held which device is no JSON of ours");
-        Journal::default()
-    })
 }
 
 fn now_ms() -> i64 {
