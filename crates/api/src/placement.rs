@@ -3,6 +3,8 @@
 //! Owns its form, for whoever writes it and whoever reads it. Must not know how places are chosen, nor how far
 //! a reader may trust what anybody can write.
 
+use berth_model::resource::ResourceName;
+use berth_model::spec::GpuGrant;
 use serde::{Deserialize, Serialize};
 
 /// The annotation. It goes onto the pod with the binding itself, so it is there whenever the pod has a node.
@@ -52,6 +54,13 @@ pub struct Grant {
     pub gpu: Option<u16>,
 }
 
+/// What the annotation's text says that a pod was given for the part of a GPU it asked for. Whoever wrote something
+/// else there has only hidden from us what the pod holds.
+pub fn grant(text: &str) -> Option<GpuGrant> {
+    let Grant { resource, gpu } = Placement::read(text).ok()?.grant?;
+    Some(GpuGrant { resource: ResourceName::new(resource), gpu })
+}
+
 impl Placement {
     /// Reads the annotation's text.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
@@ -85,5 +94,19 @@ mod tests {
         assert!(placement.text().contains(r#""numaNodes":[1]"#));
         assert!(!Placement::default().text().contains("numaNodes"));
         assert!(Placement::read("node a").is_err());
+    }
+
+    #[test]
+    fn what_was_given_is_read_where_it_is_written() {
+        let slice =
+            grant(r#"{"alignment":"aligned","grant":{"resource":"nvidia.com/mig-1g.10gb"}}"#);
+        let resource = ResourceName::new("nvidia.com/mig-1g.10gb");
+        assert_eq!(slice, Some(GpuGrant { resource, gpu: None }));
+        let share = grant(r#"{"grant":{"resource":"nvidia.com/gpu","gpu":3},"why":"x"}"#);
+        assert_eq!(share.and_then(|share| share.gpu), Some(3));
+        for text in ["", "{}", "null", "node a", r#"{"grant":{"resource":7}}"#, r#"{"grant":null}"#]
+        {
+            assert_eq!(grant(text), None, "{text}");
+        }
     }
 }

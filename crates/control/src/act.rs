@@ -47,7 +47,6 @@ pub(crate) enum Back {
 }
 
 /// Whoever carries effects out.
-#[derive(Clone)]
 pub(crate) struct Actor {
     client: Client,
     leadership: Arc<Leadership>,
@@ -69,13 +68,13 @@ impl Actor {
     }
 
     /// Begins to carry out an effect. `annotation` is what is written on a pod that is bound.
-    pub(crate) fn carry_out(&self, effect: Effect, annotation: Option<Arc<str>>) {
+    pub(crate) fn carry_out(self: &Arc<Self>, effect: Effect, annotation: Option<Arc<str>>) {
         let actor = self.clone();
         match effect {
             Effect::Settled(pods) => actor.leadership.settle(pods),
             Effect::Announce(pods) => drop(tokio::spawn(async move { actor.announce(pods).await })),
             Effect::Bind(order) => {
-                drop(tokio::spawn(async move { actor.bind(*order, annotation).await }))
+                drop(tokio::spawn(async move { actor.bind(&order, annotation.as_deref()).await }))
             }
             Effect::Look(pod) => drop(tokio::spawn(async move { actor.look(&pod).await })),
             Effect::Evict(order) => drop(tokio::spawn(async move { actor.evict(order).await })),
@@ -112,19 +111,23 @@ impl Actor {
         }
     }
 
-    async fn bind(&self, order: BindOrder, annotation: Option<Arc<str>>) {
+    async fn bind(&self, order: &BindOrder, annotation: Option<&str>) {
         let started = Instant::now();
-        let outcome = match self.prepare(&order).await {
-            Ok(version) => {
-                let order = BindOrder { version, ..order.clone() };
-                self.post_binding(&order, annotation.as_deref()).await
-            }
+        // Few pods have any of this, and what it takes would make every binding larger.
+        let (has_claims, has_volumes) = (claims::concern(order), !order.volumes.is_empty());
+        let prepared = if has_claims || has_volumes {
+            Box::pin(self.prepare(order)).await
+        } else {
+            Ok(order.version)
+        };
+        let outcome = match prepared {
+            Ok(version) => self.post_binding(order, version, annotation).await,
             Err(outcome) => outcome,
         };
         let is_over =
             matches!(outcome, BindOutcome::Refused | BindOutcome::Gone | BindOutcome::Stale);
-        if is_over && claims::concern(&order) {
-            claims::take_back(self, &order).await;
+        if is_over && has_claims {
+            Box::pin(claims::take_back(self, order)).await;
         }
         let result = match outcome {
             BindOutcome::Bound => "bound",
@@ -137,7 +140,7 @@ impl Actor {
             BindOutcome::Unknown => "unknown",
         };
         self.metrics.bound(result, started.elapsed());
-        self.send(Back::Done(Done::Bound(order.pod.uid, outcome)));
+        self.send(Back::Done(Done::Bound(order.pod.uid.clone(), outcome)));
     }
 
     /// Has devices and volumes made ready. Gives the version of the pod to be bound.
@@ -146,8 +149,13 @@ impl Actor {
         claims::prepare(self, order).await
     }
 
-    async fn post_binding(&self, order: &BindOrder, annotation: Option<&str>) -> BindOutcome {
-        let Some(request) = requests::binding(order, annotation) else {
+    async fn post_binding(
+        &self,
+        order: &BindOrder,
+        version: u64,
+        annotation: Option<&str>,
+    ) -> BindOutcome {
+        let Some(request) = requests::binding(order, version, annotation) else {
             return BindOutcome::Refused;
         };
         let code = self.call(request, "create", "pods/binding").await;
@@ -249,7 +257,7 @@ impl Actor {
     }
 
     /// Writes the status of an object of ours.
-    pub(crate) fn show(&self, standing: Standing) {
+    pub(crate) fn show(self: &Arc<Self>, standing: Standing) {
         let actor = self.clone();
         tokio::spawn(async move {
             let Standing { plural, name, .. } = &standing;

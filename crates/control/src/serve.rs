@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch as signal};
 use tracing::{info, warn};
 
 use crate::act::{Actor, Back, fence};
-use crate::core::{Core, Effect, Settings};
+use crate::core::{Core, Effect, News, Settings};
 use crate::http::{Health, Question, View, ViewError};
 use crate::insides::Insides;
 use crate::lease::{self, Elector, Inherited, Leadership};
@@ -161,18 +161,20 @@ impl Scheduler {
         info!(fenced, "what was under way before can land no more");
         let (sink, seen) = mpsc::channel(SEEN_MAX);
         let names = self.options.scheduler_names.clone();
-        let (watches, kinds) = follow_all(&self.client, &names, &sink, &self.metrics);
+        let (watches, kinds) = follow_all(&self.client, &sink, &self.metrics);
         drop(sink);
         let (back, backs) = mpsc::unbounded_channel();
         let identity = self.options.identity.clone();
         let actor = Actor::new(
             self.client.clone(),
             leadership.clone(),
-            (names, identity),
+            (names.clone(), identity),
             self.metrics.clone(),
             back,
         );
+        let actor = Arc::new(actor);
         let mut term = Term {
+            names,
             core: Core::new(self.options.core.clone()),
             insides: Insides::new(self.metrics.clone()),
             standings: Standings::default(),
@@ -253,10 +255,12 @@ impl Clock {
 
 /// One time of leading.
 struct Term {
+    /// Which pods are ours.
+    names: SchedulerNames,
     core: Core,
     insides: Insides,
     standings: Standings,
-    actor: Actor,
+    actor: Arc<Actor>,
     metrics: Metrics,
     health: Health,
     /// Kinds that have not been listed yet.
@@ -335,10 +339,15 @@ impl Term {
         let kind = match &seen {
             Seen::Exported(_) | Seen::ExportedGone(_) => "NodeResourceTopology",
             Seen::Pool(_) | Seen::PoolGone(_) => "Pool",
+            Seen::Pod(_) => "Pod",
             _ => "Node",
         };
         let news = match seen {
             Seen::News(news) => Ok(vec![news]),
+            Seen::Pod(pod) => {
+                let seen = pod.read(|uid| self.core.pod(uid), &self.names);
+                seen.map(|seen| vec![News::Pod(Box::new(seen))])
+            }
             Seen::Node(node) => self.insides.node(*node),
             Seen::NodeGone(name) => Ok(self.insides.node_gone(&name)),
             Seen::Exported(exported) => {

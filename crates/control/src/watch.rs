@@ -9,6 +9,8 @@ mod guard;
 mod kinds;
 mod lean;
 mod listing;
+mod outline;
+mod pod;
 mod protobuf;
 
 use std::fmt::Debug;
@@ -32,9 +34,9 @@ use tracing::{debug, warn};
 use crate::core::{News, SeenPod};
 use crate::metrics::Metrics;
 
-use self::guard::Guarded;
 pub use self::kinds::follow_all;
 use self::listing::Listing;
+pub use self::pod::UnreadPod;
 
 /// A kind that the server does not have is asked for again after so long.
 const ABSENT: Duration = Duration::from_secs(10);
@@ -55,6 +57,8 @@ pub type SchedulerNames = Arc<[Arc<str>]>;
 pub enum Seen {
     /// News that the core takes as it is.
     News(News),
+    /// A pod. What is to be read of it depends on what is known.
+    Pod(UnreadPod),
     /// A node. What it looks like inside depends on what is exported, too.
     Node(Box<core::Node>),
     /// No node of this name.
@@ -84,12 +88,25 @@ struct Telling<K> {
     gone: Box<dyn Fn(&ObjectMeta) -> Seen + Send + Sync>,
 }
 
+/// What comes from a watch.
+trait Watched: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {
+    /// What is told of.
+    type Object;
+
+    /// The object.
+    ///
+    /// # Errors
+    /// When it cannot be read: which one, and why.
+    fn object(self) -> Result<Self::Object, String>;
+}
+
 /// Watches objects of one kind until the channel is closed.
-async fn follow<K>(api: Api<Guarded<K>>, telling: Telling<K>, sink: Sink, metrics: Metrics)
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Default + Eq + std::hash::Hash + Clone,
-{
+async fn follow<W: Watched>(
+    api: Api<W>,
+    telling: Telling<W::Object>,
+    sink: Sink,
+    metrics: Metrics,
+) {
     let mut listing = Listing::default();
     let mut streaming = true;
     let mut retry = RETRY;
@@ -159,16 +176,13 @@ fn api_code(error: &watcher::Error) -> Option<u16> {
 /// The receiver is gone.
 struct Closed;
 
-async fn tell<K>(
-    telling: &Telling<K>,
+async fn tell<W: Watched>(
+    telling: &Telling<W::Object>,
     listing: &mut Listing,
-    event: watcher::Event<Guarded<K>>,
+    event: watcher::Event<W>,
     sink: &Sink,
     metrics: &Metrics,
-) -> Result<(), Closed>
-where
-    K: Resource,
-{
+) -> Result<(), Closed> {
     let send = async |seen: Seen| sink.send(seen).await.map_err(|_| Closed);
     match event {
         watcher::Event::Init => {
@@ -188,14 +202,8 @@ where
                 // Another object of the same name: the one that was there is gone.
                 send((telling.gone)(&replaced)).await?;
             }
-            let read = match object.0 {
-                Ok(object) => (telling.here)(object),
-                Err(invalid) => {
-                    let name = invalid.metadata.name.unwrap_or_default();
-                    Err(format!("{} {name}: {}", telling.kind, invalid.problem))
-                }
-            };
-            match read {
+            let object = object.object().map_err(|bad| format!("{} {bad}", telling.kind));
+            match object.and_then(|object| (telling.here)(object)) {
                 Ok(Some(seen)) => send(seen).await?,
                 Ok(None) => {}
                 Err(problem) => {

@@ -2,13 +2,12 @@
 //!
 //! Owns the annotations' names and text. Must not know which GPUs there are.
 
-use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, GpuNeed};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::error::Problem;
 use crate::meta::annotation;
-use crate::placement::{Grant, PLACEMENT, Placement};
+use crate::placement::{self, PLACEMENT};
 use crate::resource::quantity;
 
 /// How much memory of one GPU a pod needs, as a quantity.
@@ -16,11 +15,9 @@ pub const GPU_MEMORY: &str = "berth.dev/gpu-memory";
 /// Which share of one GPU's compute a pod needs, in percent.
 pub const GPU_COMPUTE: &str = "berth.dev/gpu-compute";
 
-/// What a pod was given for the part of a GPU it asked for. Whoever wrote something else there has only
-/// hidden from us what the pod holds.
+/// What a pod was given for the part of a GPU it asked for.
 pub(super) fn granted(meta: &ObjectMeta) -> Option<GpuGrant> {
-    let Grant { resource, gpu } = Placement::read(annotation(meta, PLACEMENT)?).ok()?.grant?;
-    Some(GpuGrant { resource: ResourceName::new(resource), gpu })
+    placement::grant(annotation(meta, PLACEMENT)?)
 }
 
 /// Thousandths of a GPU that can be asked for.
@@ -77,24 +74,6 @@ mod tests {
         let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let meta = ObjectMeta { annotations: Some(pairs.collect()), ..ObjectMeta::default() };
         need(&meta).map_err(|problem| format!("{problem:?}"))
-    }
-
-    #[test]
-    fn what_was_given_is_read_where_it_is_written() {
-        let given = |text: &str| {
-            let annotations = [(PLACEMENT.to_owned(), text.to_owned())].into_iter().collect();
-            granted(&ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() })
-        };
-        let slice =
-            given(r#"{"alignment":"aligned","grant":{"resource":"nvidia.com/mig-1g.10gb"}}"#);
-        let resource = ResourceName::new("nvidia.com/mig-1g.10gb");
-        assert_eq!(slice, Some(GpuGrant { resource, gpu: None }));
-        let share = given(r#"{"grant":{"resource":"nvidia.com/gpu","gpu":3},"why":"x"}"#);
-        assert_eq!(share.and_then(|share| share.gpu), Some(3));
-        for text in ["", "{}", "null", "node a", r#"{"grant":{"resource":7}}"#, r#"{"grant":null}"#]
-        {
-            assert_eq!(given(text), None, "{text}");
-        }
     }
 
     #[test]

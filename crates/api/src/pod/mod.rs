@@ -45,6 +45,7 @@ fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
         return Err(Problem::new("spec", "is missing; a pod has at least one container"));
     };
     let status = pod.status.as_ref();
+    let node = meta::filled(spec.node_name.as_ref());
     let name = meta::name(&pod.metadata)?;
     let uid = meta::filled(pod.metadata.uid.as_ref())
         .unwrap_or_else(|| format!("{}/{name}", meta::namespace(&pod.metadata)).into());
@@ -54,12 +55,12 @@ fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
         name,
         created_at_ms: meta::unix_ms(pod.metadata.creation_timestamp.as_ref()).unwrap_or(0),
         started_at_ms: meta::unix_ms(status.and_then(|status| status.start_time.as_ref())),
-        node: meta::filled(spec.node_name.as_ref()),
         nominated: meta::filled(status.and_then(|status| status.nominated_node_name.as_ref())),
         phase: phase(pod),
         uncounted_at_ms: uncounted_at_ms(&pod.metadata),
         // What is written on a pod without a node was not given to it.
-        gpu_grant: spec.node_name.as_ref().and_then(|_| gpu::granted(&pod.metadata)),
+        gpu_grant: node.as_ref().and_then(|_| gpu::granted(&pod.metadata)),
+        node,
         claims: devices::claims(pod),
     })
 }

@@ -49,6 +49,17 @@ fn identity_and_life_come_from_metadata_and_status() {
 }
 
 #[test]
+fn what_is_written_on_a_pod_without_a_node_was_not_given_to_it() {
+    for (node, given) in [(json!("n1"), true), (json!(""), false), (json!(null), false)] {
+        let mut pod = parse(json!({ "nodeName": node }), json!({}));
+        let placement = r#"{"grant":{"resource":"nvidia.com/gpu","gpu":3}}"#;
+        let annotation = (crate::placement::PLACEMENT.to_owned(), placement.to_owned());
+        pod.metadata.annotations = Some([annotation].into());
+        assert_eq!(pod.lower().unwrap().gpu_grant.is_some(), given, "{node}");
+    }
+}
+
+#[test]
 fn a_pod_ends_by_phase_and_terminates_by_whoever_was_first_to_say_so() {
     let condition =
         |status, reason| json!({ "type": "DisruptionTarget", "status": status, "reason": reason });

@@ -49,13 +49,14 @@ fn pod_path(pod: &PodRef, subresource: &str) -> String {
     format!("/api/v1/namespaces/{}/pods/{}/{subresource}", pod.namespace, pod.name)
 }
 
-/// The binding of a pod as it was when it was last seen.
+/// The binding of a pod, if it is still at this version.
 pub(super) fn binding(
     order: &BindOrder,
+    version: u64,
     annotation: Option<&str>,
 ) -> Option<http::Request<Vec<u8>>> {
     // Without a version the API would bind whatever has become of the pod.
-    let version = Some(order.version).filter(|version| *version > 0)?;
+    let version = Some(version).filter(|version| *version > 0)?;
     // In protobuf, by the numbers of the fields of Binding, ObjectMeta and ObjectReference: of all requests
     // this one is sent for every pod, and the API server reads it in a fraction of the time.
     let meta = Written::new().text(1, &order.pod.name).text(3, &order.pod.namespace);
@@ -241,7 +242,7 @@ mod tests {
             created_at_ms: 0,
         };
         let long = format!("{{\"why\":\"{}\"}}", "x".repeat(500));
-        let request = binding(&order, Some(&long)).unwrap();
+        let request = binding(&order, 300, Some(&long)).unwrap();
         assert_eq!(request.uri(), "/api/v1/namespaces/n/pods/p/binding");
         let envelope = Envelope::open(request.body().strip_prefix(MAGIC).unwrap()).unwrap();
         assert_eq!((envelope.api_version, envelope.kind), ("v1", "Binding"));
@@ -253,6 +254,6 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(read, expected);
-        assert!(binding(&BindOrder { version: 0, ..order }, None).is_none());
+        assert!(binding(&order, 0, None).is_none());
     }
 }

@@ -79,7 +79,9 @@ enum Stage {
     /// Is being announced.
     Announcing,
     /// Announced, waits for its turn to be posted.
-    Announced { not_before_ms: i64 },
+    Announced,
+    /// Announced, and not to be posted again at once.
+    Pausing { until_ms: i64 },
     /// Posted, no answer yet.
     Posted,
     /// Answered with success; news of it will come.
@@ -97,7 +99,7 @@ impl Stage {
     fn due_ms(self) -> Option<i64> {
         match self {
             Self::Unsettled { look_at_ms, .. } | Self::Answered { look_at_ms } => Some(look_at_ms),
-            Self::Preparing { until_ms } => Some(until_ms),
+            Self::Pausing { until_ms } | Self::Preparing { until_ms } => Some(until_ms),
             _ => None,
         }
     }
@@ -213,7 +215,7 @@ impl Bindings {
             match self.orders.get_mut(&pod.uid) {
                 Some(under) if under.number == number => {
                     under.listed = true;
-                    under.stage = Stage::Announced { not_before_ms: i64::MIN };
+                    under.stage = Stage::Announced;
                     self.announced.push_back(pod.uid);
                 }
                 // It came to its end meanwhile. If there is another by now, it is announced later.
@@ -242,7 +244,7 @@ impl Bindings {
             // Looked at, and nothing has changed: whatever was posted can still arrive. The next one
             // will have the same version, and only one of both can succeed.
             Stage::Looking { .. } => {
-                under.stage = Stage::Announced { not_before_ms: i64::MIN };
+                under.stage = Stage::Announced;
                 self.announced.push_back(uid.clone());
             }
             _ => {}
@@ -302,8 +304,9 @@ impl Bindings {
                 Verdict::Keep
             }
             BindOutcome::Busy => {
-                under.stage = Stage::Announced { not_before_ms: now_ms + settings.rest_ms };
-                self.announced.push_back(uid.clone());
+                let until_ms = now_ms + settings.rest_ms;
+                under.stage = Stage::Pausing { until_ms };
+                self.due.insert((until_ms, uid.clone()));
                 Verdict::Keep
             }
             // Why there was a conflict is known already.
@@ -408,7 +411,7 @@ impl Bindings {
             effects.push(Effect::Settled(std::mem::take(&mut self.settled)));
         }
         self.look_after(now_ms, effects);
-        self.post(now_ms, settings, pods, effects);
+        self.post(settings, pods, effects);
         // Ahead of what is posted: posting must not wait for the Lease to be written.
         let short = self.announced.len() < settings.posting_max;
         let mut withdrawn = Vec::new();
@@ -445,6 +448,11 @@ impl Bindings {
                     self.again(&uid);
                     continue;
                 }
+                Stage::Pausing { .. } => {
+                    under.stage = Stage::Announced;
+                    self.announced.push_back(uid);
+                    continue;
+                }
                 Stage::Unsettled { seen, .. } => seen,
                 _ => under.order.version,
             };
@@ -453,24 +461,19 @@ impl Bindings {
         }
     }
 
-    fn post(&mut self, now_ms: i64, settings: &Settings, pods: &Pods, effects: &mut Vec<Effect>) {
-        for _ in 0..self.announced.len() {
-            if self.posted >= settings.posting_max {
-                break;
-            }
-            let Some(uid) = self.announced.pop_front() else { break };
+    fn post(&mut self, settings: &Settings, pods: &Pods, effects: &mut Vec<Effect>) {
+        while self.posted < settings.posting_max
+            && let Some(uid) = self.announced.pop_front()
+        {
             let Some(under) = self.orders.get_mut(&uid) else { continue };
             match under.stage {
-                Stage::Announced { not_before_ms } if not_before_ms > now_ms => {
-                    self.announced.push_back(uid);
-                }
                 // It has changed since it was announced: the binding would fail.
-                Stage::Announced { .. }
+                Stage::Announced
                     if pods.get(&uid).is_some_and(|pod| pod.version > under.order.version) =>
                 {
                     self.again(&uid);
                 }
-                Stage::Announced { .. } => {
+                Stage::Announced => {
                     under.stage = Stage::Posted;
                     self.posted += 1;
                     effects.push(Effect::Bind(Box::new(under.order.clone())));
@@ -502,16 +505,6 @@ impl Bindings {
     pub(super) fn next_ms(&self) -> Option<i64> {
         let due = self.due.first().map(|(at, _)| *at);
         let rest = self.resting.values().filter_map(|(until, _)| *until).min();
-        let post = self
-            .announced
-            .iter()
-            .filter_map(|uid| match self.orders.get(uid)?.stage {
-                // Others wait for an answer to one that was posted.
-                Stage::Announced { not_before_ms } => Some(not_before_ms),
-                _ => None,
-            })
-            .filter(|not_before_ms| *not_before_ms > i64::MIN)
-            .min();
-        [due, rest, post].into_iter().flatten().min()
+        [due, rest].into_iter().flatten().min()
     }
 }

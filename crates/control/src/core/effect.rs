@@ -2,6 +2,7 @@
 //!
 //! Owns the vocabulary only.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use berth_model::spec::PodObject;
@@ -10,7 +11,7 @@ use super::bindings::BindOrder;
 use crate::lease::PodRef;
 
 /// A pod as the API shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenPod {
     /// What the model knows of it.
     pub object: PodObject,
@@ -22,6 +23,8 @@ pub struct SeenPod {
     pub refused: Option<Arc<str>>,
     /// What its condition `PodScheduled` says, while that is false.
     pub condition: Option<Condition>,
+    /// What whoever read it will know it by, if it comes again.
+    pub outline: Option<NonZeroU64>,
 }
 
 impl SeenPod {

@@ -5,6 +5,7 @@
 //! this one looks at the text a second time only if the first look fails. Must not know any kind.
 
 use std::borrow::Cow;
+use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -12,7 +13,7 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 
-use super::{lean, protobuf};
+use super::{Watched, lean};
 
 /// An object, or what is wrong with it.
 #[derive(Clone, Debug)]
@@ -47,26 +48,45 @@ struct BareMeta {
     resource_version: Option<String>,
 }
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        if let Some(message) = protobuf::message(text.get()) {
-            return Ok(protobuf::object(&message));
-        }
-        let error = match lean::from_str(text.get()) {
+impl<K: DeserializeOwned> Guarded<K> {
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// When it has not even a name.
+    pub(super) fn read(text: &str) -> serde_json::Result<Self> {
+        let error = match lean::from_str(text) {
             Ok(object) => return Ok(Self(Ok(object))),
             Err(error) => error,
         };
-        let metadata = match serde_json::from_str::<Named>(text.get()) {
+        let metadata = match serde_json::from_str::<Named>(text) {
             Ok(Named { metadata }) => metadata,
             Err(_) => {
-                let bare: BarelyNamed =
-                    serde_json::from_str(text.get()).map_err(de::Error::custom)?;
+                let bare: BarelyNamed = serde_json::from_str(text)?;
                 let BareMeta { name, namespace, uid, resource_version } = bare.metadata;
                 ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() }
             }
         };
         Ok(Self(Err(Unreadable { problem: error.to_string(), metadata })))
+    }
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        Self::read(text.get()).map_err(de::Error::custom)
+    }
+}
+
+impl<K> Watched for Guarded<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    type Object = K;
+
+    fn object(self) -> Result<K, String> {
+        self.0.map_err(|Unreadable { problem, metadata }| {
+            format!("{}: {problem}", metadata.name.unwrap_or_default())
+        })
     }
 }
 

@@ -18,17 +18,17 @@ use k8s_openapi::api::resource::v1 as resource;
 use k8s_openapi::api::scheduling::{v1 as scheduling, v1alpha2};
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
 use kube::api::Api;
-use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
 
 use crate::core::{Condition, News, SeenPod};
 use crate::metrics::Metrics;
 
 use super::SchedulerNames;
 use super::guard::Guarded;
+use super::pod::ComingPod;
 use super::protobuf;
-use super::{Seen, Sink, Telling, Watches, follow, other};
+use super::{Seen, Sink, Telling, Watched, Watches, follow, other};
 
 /// What a kubelet's message begins with when it does not let a pod start.
 const REJECTED: &str = "Pod was rejected";
@@ -70,17 +70,12 @@ pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPo
     let spec = pod.spec.as_ref();
     let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
     let ours = scheduler.is_some_and(|scheduler| names.iter().any(|name| **name == *scheduler));
-    Ok(SeenPod { object, version, ours, refused, condition })
+    Ok(SeenPod { object, version, ours, refused, condition, outline: None })
 }
 
 /// Starts one watch per kind, and says of which kinds everything has to be known before anything is
 /// decided.
-pub fn follow_all(
-    client: &Client,
-    names: &SchedulerNames,
-    sink: &Sink,
-    metrics: &Metrics,
-) -> (Watches, Vec<&'static str>) {
+pub fn follow_all(client: &Client, sink: &Sink, metrics: &Metrics) -> (Watches, Vec<&'static str>) {
     let mut all = Following {
         client: client.clone(),
         sink: sink.clone(),
@@ -88,13 +83,11 @@ pub fn follow_all(
         watches: Watches::new(),
         kinds: Vec::new(),
     };
-    let names = names.clone();
     // No other kind changes as often.
-    let in_protobuf = protobuf::client(client);
-    all.add_with::<core::Pod>(
-        in_protobuf,
+    all.follow::<ComingPod>(
+        protobuf::client(client),
         "Pod",
-        move |pod| Ok(Some(Seen::News(News::Pod(Box::new(seen_pod(&pod, &names)?))))),
+        |pod| Ok(Some(Seen::Pod(pod))),
         |meta| Seen::News(News::PodGone(text(meta.uid.as_ref()))),
     );
     all.add::<core::Node>(
@@ -114,23 +107,6 @@ pub fn follow_all(
     (all.watches, all.kinds)
 }
 
-/// What can be watched.
-trait Watched:
-    Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static
-{
-}
-
-impl<K> Watched for K where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + DeserializeOwned
-        + std::fmt::Debug
-        + Send
-        + Sync
-        + 'static
-{
-}
-
 struct Following {
     client: Client,
     sink: Sink,
@@ -140,23 +116,29 @@ struct Following {
 }
 
 impl Following {
-    fn add<K: Watched>(
+    fn add<K>(
         &mut self,
         kind: &'static str,
         here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
         gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
-    ) {
-        self.add_with(self.client.clone(), kind, here, gone);
+    ) where
+        K: Send + 'static,
+        Guarded<K>: Watched<Object = K>,
+    {
+        self.follow::<Guarded<K>>(self.client.clone(), kind, here, gone);
     }
 
-    fn add_with<K: Watched>(
+    fn follow<W>(
         &mut self,
         client: Client,
         kind: &'static str,
-        here: impl Fn(K) -> Result<Option<Seen>, String> + Send + Sync + 'static,
+        here: impl Fn(W::Object) -> Result<Option<Seen>, String> + Send + Sync + 'static,
         gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
-    ) {
-        let api: Api<Guarded<K>> = Api::all(client);
+    ) where
+        W: Watched,
+        W::Object: Send + 'static,
+    {
+        let api: Api<W> = Api::all(client);
         let telling = Telling { kind, here: Box::new(here), gone: Box::new(gone) };
         self.kinds.push(kind);
         self.watches.spawn(follow(api, telling, self.sink.clone(), self.metrics.clone()));
@@ -169,14 +151,8 @@ impl Following {
         here: fn(K::Model) -> Event,
         gone: impl Fn(&ObjectMeta) -> Seen + Send + Sync + 'static,
     ) where
-        K: Resource<DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + std::fmt::Debug
-            + Send
-            + Sync
-            + 'static,
-        K: Lower,
+        K: Lower + Send + 'static,
+        Guarded<K>: Watched<Object = K>,
     {
         let tell = move |object: K| {
             let lowered = object.lower().map_err(|error: LowerError| error.to_string())?;

@@ -49,8 +49,14 @@ impl Listing {
         if let Some(told) = &mut self.told {
             told.insert(key.clone());
         }
-        let before = self.known.insert(key.clone(), meta.uid.clone())?;
-        (before != meta.uid).then(|| named(key, before))
+        match self.known.get_mut(&key) {
+            Some(uid) if *uid == meta.uid => None,
+            Some(uid) => Some(named(key, std::mem::replace(uid, meta.uid.clone()))),
+            None => {
+                self.known.insert(key, meta.uid.clone());
+                None
+            }
+        }
     }
 
     /// An object is gone.

@@ -2,7 +2,7 @@
 //!
 //! Owns asking for it, and handing on what comes. To write a pod in protobuf costs the API server a fraction
 //! of what JSON costs it, and with every pod that is bound it writes one for each watch. kube's watcher reads lines of
-//! JSON; each event becomes one, in which the object stands as it came (see [`object`]). What has no object to read,
+//! JSON; each event becomes one, in which the object stands as it came (see [`message`]). What has no object to read,
 //! bookmarks and errors, becomes the JSON it would have been. A server that answers in JSON all the same is
 //! understood as ever. Must not know any kind.
 
@@ -17,10 +17,7 @@ use hyper::body::Body as HttpBody;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::client::Body;
-use serde::de::DeserializeOwned;
 use serde_json::json;
-
-use super::guard::{Guarded, Unreadable};
 
 /// What is asked for: protobuf, or JSON where there is none.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
@@ -149,22 +146,14 @@ pub(super) fn message(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text.strip_prefix(BEGIN)?.strip_suffix(END)?).ok()
 }
 
-/// An object that came in protobuf, as far as it can be read.
-pub(super) fn object<K: DeserializeOwned>(message: &[u8]) -> Guarded<K> {
-    Guarded(from_message(message).map_err(|error| {
-        let envelope = Envelope { raw: message, ..Envelope::default() };
-        let metadata = metadata(&envelope).and_then(from_message).unwrap_or_default();
-        Unreadable { problem: error.to_string(), metadata }
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-    use k8s_openapi::api::core::v1::Pod;
+    use kube::ResourceExt as _;
     use kube::api::WatchEvent as Event;
 
+    use super::super::pod::ComingPod;
     use super::*;
 
     fn varint(mut number: usize) -> Vec<u8> {
@@ -196,7 +185,7 @@ mod tests {
         [field(1, &meta.concat()), field(2, &field(2, &container))].concat()
     }
 
-    fn read(text: &[u8]) -> Vec<Event<Guarded<Pod>>> {
+    fn read(text: &[u8]) -> Vec<Event<ComingPod>> {
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
@@ -209,10 +198,10 @@ mod tests {
             let told: Vec<u8> =
                 came.chunks(piece).flat_map(|piece| lines(&mut held, piece)).collect();
             let [Event::Added(a), Event::Deleted(b)] = &read(&told)[..] else { panic!("{told:?}") };
-            let (a, b) = (a.0.as_ref().unwrap(), b.0.as_ref().unwrap());
-            assert_eq!(a.metadata.name.as_deref(), Some("a"));
-            assert_eq!(b.metadata.resource_version.as_deref(), Some("7"));
-            assert_eq!(a.spec.as_ref().unwrap().containers[0].name, "c");
+            assert_eq!((a.name_any(), b.name_any()), ("a".to_owned(), "b".to_owned()));
+            assert_eq!(b.resource_version().as_deref(), Some("7"));
+            let ComingPod::Protobuf { message, .. } = a else { panic!("{a:?}") };
+            assert_eq!(*message, pod("a"));
             assert!(held.is_empty());
         }
     }
@@ -231,17 +220,6 @@ mod tests {
         assert_eq!(mark.metadata.resource_version, "12");
         assert_eq!(mark.metadata.annotations["k8s.io/initial-events-end"], "true");
         assert_eq!((status.code, &*status.reason, &*status.message), (410, "Expired", "too old"));
-    }
-
-    #[test]
-    fn an_object_that_cannot_be_read_keeps_its_name() {
-        // Containers are messages, not numbers.
-        let bad = [field(1, &field(1, b"bad")), field(2, &[2 << 3, 1])].concat();
-        let told = lines(&mut BytesMut::new(), &event("MODIFIED", "Pod", &bad));
-        let [Event::Modified(bad)] = &read(&told)[..] else { panic!("{told:?}") };
-        let unreadable = bad.0.as_ref().unwrap_err();
-        assert_eq!(unreadable.metadata.name.as_deref(), Some("bad"));
-        assert!(unreadable.problem.starts_with("spec.containers: "), "{}", unreadable.problem);
     }
 
     #[test]

@@ -317,7 +317,7 @@ async fn two_pods_share_a_claim(client: &Client, suffix: &str) {
     let one = make_pod(client, &format!("one{suffix}"), Some(&name)).await;
     let two = make_pod(client, &format!("two{suffix}"), Some(&name)).await;
     let placed = given(&claim, 3);
-    actor.bind(order(&one, &[&name], Some(placed.clone())), None).await;
+    actor.bind(&order(&one, &[&name], Some(placed.clone())), None).await;
     let (answer, told) = outcome(&mut backs);
     assert_eq!(answer, BindOutcome::Bound);
     assert_eq!(told.last().unwrap().devices[0].id, placed.allocations[0].1.devices[0].id);
@@ -329,7 +329,7 @@ async fn two_pods_share_a_claim(client: &Client, suffix: &str) {
     assert_eq!(results[0]["tolerations"][0]["operator"], "Exists", "as the request has them");
     assert_eq!(users(&written), [text(&one, "/metadata/uid")]);
 
-    actor.bind(order(&two, &[&name], None), None).await;
+    actor.bind(&order(&two, &[&name], None), None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Bound);
     let shared = get(client, &claims_path(&name)).await;
     assert_eq!(users(&shared), [text(&one, "/metadata/uid"), text(&two, "/metadata/uid")]);
@@ -337,14 +337,14 @@ async fn two_pods_share_a_claim(client: &Client, suffix: &str) {
 
     // Devices for a claim that has some already: somebody else was faster.
     let three = make_pod(client, &format!("three{suffix}"), Some(&name)).await;
-    actor.bind(order(&three, &[&name], Some(given(&claim, 4))), None).await;
+    actor.bind(&order(&three, &[&name], Some(given(&claim, 4))), None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Stale);
     let after = get(client, &claims_path(&name)).await;
     assert_eq!(users(&after).len(), 2, "nothing was reserved for it");
     // A binding that fails for good: what was reserved for it is not any more.
     let mut wrong = order(&three, &[&name], None);
     wrong.version = 0;
-    actor.bind(wrong, None).await;
+    actor.bind(&wrong, None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Refused);
     assert_eq!(users(&get(client, &claims_path(&name)).await).len(), 2);
 }
@@ -377,7 +377,7 @@ async fn a_claim_is_made_for_extended_resources(client: &Client, suffix: &str) {
     let (actor, mut backs) = actor(client).await;
     let name = format!("extended{suffix}");
     let pod = make_pod(client, &name, None).await;
-    actor.bind(order(&pod, &[], Some(extended())), None).await;
+    actor.bind(&order(&pod, &[], Some(extended())), None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Bound);
     let bound = get(client, &format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).await;
     assert_eq!(bound["spec"]["nodeName"], "n1");
@@ -395,7 +395,7 @@ async fn a_claim_is_made_for_extended_resources(client: &Client, suffix: &str) {
     let pod = make_pod(client, &format!("changed{suffix}"), None).await;
     let mut stale = order(&pod, &[], Some(extended()));
     stale.version -= 1;
-    actor.bind(stale, None).await;
+    actor.bind(&stale, None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Conflict);
     let all = get(client, claims_path("").trim_end_matches('/')).await;
     let left = all["items"].as_array().unwrap().iter();
@@ -440,7 +440,7 @@ async fn what_was_written_without_an_answer_is_not_written_again() {
     let faults = [("claims/c", true), ("claims/c/status", false), ("claims/c/status", true)];
     let faults = faults.map(|(path, done)| Fault { method: Method::PUT, path, done });
     server.lock().unwrap().faults.extend(faults);
-    actor.bind(order(&pod, &["c"], Some(given(&claim, 0))), None).await;
+    actor.bind(&order(&pod, &["c"], Some(given(&claim, 0))), None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Bound);
     let calls = server.lock().unwrap().calls.clone();
     let writes = calls.iter().filter(|call| call.ends_with("c/status"));
@@ -462,7 +462,7 @@ async fn who_was_deposed_gives_nothing() {
         lease["spec"]["holderIdentity"] = json!("somebody else");
         server.store(&key, lease);
     }
-    actor.bind(order.clone(), None).await;
+    actor.bind(&order, None).await;
     assert_eq!(outcome(&mut backs).0, BindOutcome::Unknown);
     assert!(get(&client, &claims_path("c")).await["status"].is_null());
     // Whoever took over touches pod and claim: what is still under way fails.
