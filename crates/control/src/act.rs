@@ -3,6 +3,7 @@
 //! Owns requests, their time limits, and what their answers mean. Must not decide anything: every answer
 //! goes back to the core, also that there was none.
 
+mod answer;
 mod claims;
 pub(crate) mod fence;
 mod requests;
@@ -160,7 +161,7 @@ impl Actor {
         };
         let code = self.call(request, "create", "pods/binding").await;
         match code {
-            Ok(_) => BindOutcome::Bound,
+            Ok(()) => BindOutcome::Bound,
             Err(Some((409, _))) => BindOutcome::Conflict,
             Err(Some((404, _))) => BindOutcome::Gone,
             Err(Some((429, _))) => BindOutcome::Busy,
@@ -183,14 +184,11 @@ impl Actor {
         request: http::Request<Vec<u8>>,
         verb: &'static str,
         resource: &'static str,
-    ) -> Result<String, Option<(u16, String)>> {
-        let answer = tokio::time::timeout(CALL, self.client.request_text(request)).await;
+    ) -> Result<(), Option<(u16, String)>> {
+        let answer = tokio::time::timeout(CALL, answer::ask(&self.client, request)).await;
         let (result, code) = match answer {
-            Ok(Ok(text)) => (Ok(text), 200),
-            Ok(Err(kube::Error::Api(status))) => {
-                let code = status.code;
-                (Err(Some((code, status.message.clone()))), code)
-            }
+            Ok(Ok(Ok(()))) => (Ok(()), 200),
+            Ok(Ok(Err((code, message)))) => (Err(Some((code, message))), code),
             Ok(Err(error)) => {
                 debug!(verb, resource, %error, "a call failed");
                 (Err(None), 0)
@@ -230,7 +228,7 @@ impl Actor {
     async fn evict(&self, order: Eviction) {
         let answer = self.call(requests::eviction(&order.pod), "create", "pods/eviction").await;
         let (outcome, result) = match answer {
-            Ok(_) | Err(Some((404, _))) => (EvictOutcome::Going, "going"),
+            Ok(()) | Err(Some((404, _))) => (EvictOutcome::Going, "going"),
             // Another pod of that name; any other conflict says nothing about this one.
             Err(Some((409, message))) if message.contains("precondition") => {
                 (EvictOutcome::Going, "going")
@@ -262,7 +260,7 @@ impl Actor {
         tokio::spawn(async move {
             let Standing { plural, name, .. } = &standing;
             match actor.call(requests::standing(&standing), "patch", plural).await {
-                Ok(_) | Err(Some((404, _))) => {}
+                Ok(()) | Err(Some((404, _))) => {}
                 Err(why) => {
                     debug!(plural, %name, ?why, "a status was not written");
                     actor.send(Back::Unwritten(plural, name.clone()));
@@ -277,7 +275,7 @@ impl Actor {
             Some(request) => {
                 let answer = self.call(request, "patch", "pods/status").await;
                 // Of a pod that is gone nobody needs to be told.
-                matches!(answer, Ok(_) | Err(Some((404, _))))
+                matches!(answer, Ok(()) | Err(Some((404, _))))
             }
         };
         if let Some(note) = told.event.as_ref().filter(|_| written) {

@@ -8,6 +8,9 @@ use crate::wire::Fields;
 /// The media type of objects in protobuf.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
+/// What is asked for where protobuf is welcome: that, or JSON where there is none.
+pub const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
+
 /// How every object starts.
 pub const MAGIC: &[u8] = b"k8s\0";
 
@@ -58,6 +61,37 @@ impl<'a> Envelope<'a> {
     /// Whether what is in it is a message as it is.
     pub fn is_plain(&self) -> bool {
         self.encoding.is_empty() && matches!(self.content_type, "" | MEDIA_TYPE)
+    }
+}
+
+/// What a `Status` says of something that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure<'a> {
+    /// As HTTP has it; 0 if it does not say.
+    pub code: u64,
+    /// One word.
+    pub reason: &'a str,
+    /// For people.
+    pub message: &'a str,
+}
+
+impl<'a> Failure<'a> {
+    /// Reads the message of a `Status`.
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn read(message: &'a [u8]) -> Result<Self, Malformed> {
+        let mut failure = Self::default();
+        let mut fields = Fields::of(message);
+        while let Some((number, wire)) = fields.next()? {
+            match number {
+                3 => failure.message = wire.text()?,
+                4 => failure.reason = wire.text()?,
+                6 => failure.code = wire.varint()?,
+                _ => {}
+            }
+        }
+        Ok(failure)
     }
 }
 

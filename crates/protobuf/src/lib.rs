@@ -11,7 +11,7 @@ pub mod values;
 pub mod wire;
 mod write;
 
-pub use self::envelope::{Envelope, MAGIC, MEDIA_TYPE, WatchEvent};
+pub use self::envelope::{ACCEPT, Envelope, Failure, MAGIC, MEDIA_TYPE, WatchEvent};
 pub use self::object::from_message;
 pub use self::write::Written;
 

@@ -9,7 +9,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_protobuf::wire::Fields;
-use berth_protobuf::{Envelope, MEDIA_TYPE, Malformed, WatchEvent, from_message};
+use berth_protobuf::{ACCEPT, Envelope, Failure, MEDIA_TYPE, Malformed, WatchEvent, from_message};
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, header};
 use http_body_util::BodyExt as _;
@@ -18,9 +18,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::client::Body;
 use serde_json::json;
-
-/// What is asked for: protobuf, or JSON where there is none.
-const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
 
 /// How the length of an event is written before it.
 const PREFIX_BYTES: usize = 4;
@@ -96,7 +93,10 @@ fn line(event: &[u8]) -> Result<String, Malformed> {
             let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
             Ok(format!("{}\n", json!({ "type": what, "object": object })))
         }
-        "ERROR" => status(&object),
+        "ERROR" => {
+            let Failure { code, reason, message } = Failure::read(object.raw)?;
+            Ok(failure(if code == 0 { 500 } else { code }, reason, message))
+        }
         _ => {
             let mut line = String::with_capacity(object.raw.len() * 4 / 3 + 64);
             line.extend([r#"{"type":""#, what, r#"","object":"#, BEGIN]);
@@ -116,21 +116,6 @@ fn metadata<'a>(object: &Envelope<'a>) -> Result<&'a [u8], Malformed> {
         }
     }
     Ok(&[])
-}
-
-/// A status says in its fields 3, 4 and 6 what went wrong.
-fn status(object: &Envelope<'_>) -> Result<String, Malformed> {
-    let (mut message, mut reason, mut code) = ("", "", 500);
-    let mut fields = Fields::of(object.raw);
-    while let Some((number, wire)) = fields.next()? {
-        match number {
-            3 => message = wire.text()?,
-            4 => reason = wire.text()?,
-            6 => code = wire.varint()?,
-            _ => {}
-        }
-    }
-    Ok(failure(code, reason, message))
 }
 
 fn failure(code: u64, reason: &str, message: &str) -> String {

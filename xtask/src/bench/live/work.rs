@@ -4,17 +4,18 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use berth_api::Lower as _;
 use berth_kubelet::PodDemand;
 use berth_testkit::cluster::Dice;
 use futures::{StreamExt as _, TryStreamExt as _};
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{Bound, bytes};
+use super::{Body, Bound, json_body};
 
 pub(super) const NAMESPACE: &str = "default";
 
@@ -61,25 +62,29 @@ pub(super) fn nodes(count: usize) -> Vec<Value> {
         .collect()
 }
 
-async fn post(client: &Client, path: &str, body: &Value) -> Result<()> {
+/// Answers come in what was sent.
+async fn post(client: &Client, path: &str, Body { media_type, bytes }: Body) -> Result<()> {
     let request = http::Request::post(path)
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .body(bytes(body))?;
-    match client.request_text(request).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("POST {path}")),
+        .header(http::header::CONTENT_TYPE, media_type)
+        .header(http::header::ACCEPT, media_type)
+        .body(kube::client::Body::from(bytes))?;
+    let answer = client.send(request).await.with_context(|| format!("POST {path}"))?;
+    let status = answer.status();
+    answer.into_body().collect().await?;
+    if !status.is_success() && status != http::StatusCode::CONFLICT {
+        bail!("POST {path}: {status}");
     }
+    Ok(())
 }
 
 async fn post_each(
     client: &Client,
-    all: impl Iterator<Item = (String, Value)> + Send,
+    all: impl Iterator<Item = (String, Body)> + Send,
 ) -> Result<()> {
     futures::stream::iter(all)
         .map(|(path, body)| {
             let client = client.clone();
-            async move { post(&client, &path, &body).await }
+            async move { post(&client, &path, body).await }
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
@@ -87,7 +92,7 @@ async fn post_each(
 }
 
 pub(super) async fn create_nodes(client: &Client, nodes: &[Value]) -> Result<()> {
-    let all = nodes.iter().map(|node| (String::from("/api/v1/nodes"), node.clone()));
+    let all = nodes.iter().map(|node| (String::from("/api/v1/nodes"), json_body(node)));
     post_each(client, all).await?;
     // The API server taints nodes that nobody has said to be ready.
     let api: Api<core::Node> = Api::all(client.clone());
@@ -111,7 +116,7 @@ pub(super) async fn create_pods(
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
     let pods = (0..count).map(|number| {
         let gpus = SIZES[dice.below(SIZES.len())];
-        (path.clone(), pod(number, gpus, scheduler, spread))
+        (path.clone(), json_body(&pod(number, gpus, scheduler, spread)))
     });
     post_each(client, pods).await
 }
@@ -147,9 +152,13 @@ fn pod(number: usize, gpus: u32, scheduler: &str, spread: bool) -> Value {
 }
 
 /// Posts bindings that somebody else has decided.
-pub(super) async fn post_all(client: Client, decided: Vec<Bound>) -> Result<()> {
+pub(super) async fn post_all(
+    client: Client,
+    decided: Vec<Bound>,
+    body: fn(&Bound) -> Body,
+) -> Result<()> {
     let all = decided.into_iter().map(|bound| {
-        (format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", bound.pod), bound.binding())
+        (format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/binding", bound.pod), body(&bound))
     });
     post_each(&client, all).await
 }
