@@ -183,6 +183,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "berth-forecast",
             "berth-capacity",
             "berth-sim",
+            "berth-protobuf",
             "berth-api",
             "berth-manifest",
             "berth-scenario",
