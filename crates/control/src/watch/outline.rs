@@ -77,11 +77,11 @@ pub(super) fn names(message: &[u8]) -> Result<ObjectMeta, Malformed> {
 /// A pod at a glance.
 #[derive(Debug, Default)]
 pub(super) struct Outline<'a> {
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a str,
+    namespace: &'a str,
+    name: &'a str,
     pub(super) uid: &'a str,
     /// As it is written.
-    pub(super) version: &'a str,
+    version: &'a str,
     node: &'a str,
     placement: Option<&'a str>,
     copied_labels: Vec<(&'a str, &'a str)>,
@@ -105,9 +105,9 @@ impl<'a> Outline<'a> {
             last = number;
             rest.begin(number);
             match number {
-                POD_METADATA => outline.metadata(wire.bytes()?, &mut rest)?,
-                POD_SPEC => outline.spec(wire.bytes()?, &mut rest)?,
-                POD_STATUS => status(wire.bytes()?, &mut rest)?,
+                POD_METADATA => outline.metadata(wire, &mut rest).map_err(within("metadata"))?,
+                POD_SPEC => outline.spec(wire, &mut rest).map_err(within("spec"))?,
+                POD_STATUS => status(wire, &mut rest).map_err(within("status"))?,
                 _ => rest.add(number, wire),
             }
             rest.end();
@@ -116,8 +116,8 @@ impl<'a> Outline<'a> {
         Ok(outline)
     }
 
-    fn metadata(&mut self, message: &'a [u8], rest: &mut Rest) -> Result<(), Malformed> {
-        let mut fields = Fields::of(message);
+    fn metadata(&mut self, wire: Wire<'a>, rest: &mut Rest) -> Result<(), Malformed> {
+        let mut fields = Fields::of(wire.bytes()?);
         while let Some((number, wire)) = fields.next()? {
             match number {
                 META_NAME => self.name = wire.text()?,
@@ -146,8 +146,8 @@ impl<'a> Outline<'a> {
         Ok(())
     }
 
-    fn spec(&mut self, message: &'a [u8], rest: &mut Rest) -> Result<(), Malformed> {
-        let mut fields = Fields::of(message);
+    fn spec(&mut self, wire: Wire<'a>, rest: &mut Rest) -> Result<(), Malformed> {
+        let mut fields = Fields::of(wire.bytes()?);
         while let Some((number, wire)) = fields.next()? {
             match number {
                 SPEC_NODE_NAME => self.node = wire.text()?,
@@ -201,8 +201,13 @@ impl<'a> Outline<'a> {
     }
 }
 
-fn status(message: &[u8], rest: &mut Rest) -> Result<(), Malformed> {
-    let mut fields = Fields::of(message);
+/// Says in which field of the pod something is damaged.
+fn within(field: &'static str) -> impl Fn(Malformed) -> Malformed {
+    move |error| error.within(field)
+}
+
+fn status(wire: Wire<'_>, rest: &mut Rest) -> Result<(), Malformed> {
+    let mut fields = Fields::of(wire.bytes()?);
     while let Some((number, wire)) = fields.next()? {
         match number {
             STATUS_CONDITIONS if is_unread(wire.bytes()?)? => {}

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use berth_protobuf::Malformed;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -112,14 +113,22 @@ impl UnreadPod {
             Self::Whole(pod) => return seen_pod(pod, names),
             Self::Message(message) => message,
         };
-        let outline = Outline::of(message).map_err(|error| format!("Pod: {error}"))?;
+        let outline = Outline::of(message).map_err(|error| unread(message, &error))?;
         if let Some(seen) = known(outline.uid).and_then(|known| outline.onto(known)) {
             return Ok(seen);
         }
-        let pod: Pod = berth_protobuf::from_message(message).map_err(|error| {
-            let Outline { namespace, name, .. } = outline;
-            format!("Pod {namespace}/{name}: {error}")
-        })?;
+        let pod: Pod =
+            berth_protobuf::from_message(message).map_err(|error| unread(message, &error))?;
         Ok(SeenPod { outline: outline.rest, ..seen_pod(&pod, names)? })
+    }
+}
+
+/// Which pod cannot be read, and why.
+fn unread(message: &[u8], error: &Malformed) -> String {
+    match outline::names(message) {
+        Ok(ObjectMeta { namespace: Some(namespace), name: Some(name), .. }) => {
+            format!("Pod {namespace}/{name}: {error}")
+        }
+        _ => format!("a Pod that cannot be named: {error}"),
     }
 }
