@@ -1,7 +1,7 @@
 //! What the API answers to calls of which nobody reads the answer.
 //!
-//! Owns that it is asked for in protobuf: to write a word of success as JSON costs the API server as much as all
-//! else it does with the answer, and it is done for every pod. Must not know what a call was for.
+//! Owns that it is asked for in protobuf, which the API server writes with less effort than JSON: a pod whose status
+//! is written comes back whole. Must not know what a call was for.
 
 use berth_protobuf::{ACCEPT, Envelope, Failure, MAGIC};
 use http::{HeaderValue, Request, header};

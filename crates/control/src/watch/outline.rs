@@ -125,13 +125,13 @@ impl<'a> Outline<'a> {
                 META_UID => self.uid = wire.text()?,
                 META_RESOURCE_VERSION => self.version = wire.text()?,
                 META_GENERATION | META_MANAGED_FIELDS => {}
-                META_LABELS => match entry(wire)? {
+                META_LABELS => match pair(wire)? {
                     (key, value) if COPIED_LABELS.contains(&key) => {
                         self.copied_labels.push((key, value));
                     }
                     _ => rest.add(number, wire),
                 },
-                META_ANNOTATIONS => match entry(wire)? {
+                META_ANNOTATIONS => match pair(wire)? {
                     (PLACEMENT, text) => self.placement = Some(text),
                     _ => rest.add(number, wire),
                 },
@@ -210,7 +210,7 @@ fn status(wire: Wire<'_>, rest: &mut Rest) -> Result<(), Malformed> {
     let mut fields = Fields::of(wire.bytes()?);
     while let Some((number, wire)) = fields.next()? {
         match number {
-            STATUS_CONDITIONS if is_unread(wire.bytes()?)? => {}
+            STATUS_CONDITIONS if is_unread(wire)? => {}
             STATUS_CONTAINERS | STATUS_INIT_CONTAINERS | STATUS_EPHEMERAL_CONTAINERS => {
                 rest.begin(number);
                 let mut fields = Fields::of(wire.bytes()?);
@@ -229,20 +229,15 @@ fn status(wire: Wire<'_>, rest: &mut Rest) -> Result<(), Malformed> {
 }
 
 /// Whether nobody reads a condition. That a pod is scheduled is seen by its node.
-fn is_unread(condition: &[u8]) -> Result<bool, Malformed> {
+fn is_unread(condition: Wire<'_>) -> Result<bool, Malformed> {
     let (what, value) = pair(condition)?;
     Ok(UNREAD_CONDITIONS.contains(&what) || (what, value) == ("PodScheduled", "True"))
 }
 
-/// A key and its value.
-fn entry(wire: Wire<'_>) -> Result<(&str, &str), Malformed> {
-    pair(wire.bytes()?)
-}
-
-/// The texts of fields 1 and 2.
-fn pair(message: &[u8]) -> Result<(&str, &str), Malformed> {
+/// The texts of fields 1 and 2: a key and its value, or a condition's type and status.
+fn pair(wire: Wire<'_>) -> Result<(&str, &str), Malformed> {
     let (mut first, mut second) = ("", "");
-    let mut fields = Fields::of(message);
+    let mut fields = Fields::of(wire.bytes()?);
     while let Some((number, wire)) = fields.next()? {
         match number {
             1 => first = wire.text()?,

@@ -62,7 +62,8 @@ pub(super) fn nodes(count: usize) -> Vec<Value> {
         .collect()
 }
 
-/// Answers come in what was sent.
+/// Posts one; answers come in the form in which it was sent. What is there already is no error: a binding that was
+/// refused shows as a pod that is not bound.
 async fn post(client: &Client, path: &str, Body { media_type, bytes }: Body) -> Result<()> {
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, media_type)
