@@ -3,9 +3,9 @@ FROM docker.io/library/rust:1.95-bookworm AS build
 # aws-lc needs a C compiler and nothing else.
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked -p berth-cli
+RUN cargo build --profile dist --locked -p berth-cli
 
 FROM gcr.io/distroless/cc-debian12:nonroot
-COPY --from=build /src/target/release/berth /berth
+COPY --from=build /src/target/dist/berth /berth
 USER 65532:65532
 ENTRYPOINT ["/berth"]

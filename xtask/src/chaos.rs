@@ -52,7 +52,7 @@ pub(crate) struct Options {
     /// No faults but kills
     #[arg(long)]
     pub(crate) kills_only: bool,
-    /// This program instead of a release build of this workspace
+    /// This program instead of one of this workspace, built as the image builds it
     #[arg(long, value_name = "FILE")]
     pub(crate) berth: Option<PathBuf>,
 }

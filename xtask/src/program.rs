@@ -1,10 +1,10 @@
-//! The program `berth` as users have it: a release build.
+//! The program `berth` as clusters have it: built as the image builds it.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// The one that is named, or else a release build of this workspace, made now.
+/// The one that is named, or else one of this workspace, built now as the image builds it.
 pub(crate) fn berth(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(named) = named {
         return Ok(named.to_owned());
@@ -12,7 +12,7 @@ pub(crate) fn berth(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = std::process::Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "berth-cli"])
+        .args(["build", "--profile", "dist", "--quiet", "--package", "berth-cli"])
         .current_dir(&root)
         .status()
         .context("cargo cannot be started")?;
@@ -21,5 +21,5 @@ pub(crate) fn berth(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    Ok(target.join("release/berth"))
+    Ok(target.join("dist/berth"))
 }

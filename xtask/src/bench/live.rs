@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// kube-scheduler, if it is not beside kube-apiserver; without it only ours and the limit are measured
     #[arg(long, value_name = "FILE")]
     kube_scheduler: Option<PathBuf>,
-    /// This program instead of a release build of this workspace
+    /// This program instead of one of this workspace, built as the image builds it
     #[arg(long, value_name = "FILE")]
     berth: Option<PathBuf>,
     #[arg(long, default_value_t = 1_000)]
