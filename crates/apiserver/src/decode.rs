@@ -146,14 +146,15 @@ pub(crate) struct Findings {
 
 /// Reads a document against a schema.
 pub(crate) fn inspect(node: &Node, document: &Document) -> Findings {
-    let mut inspector = Inspector { findings: Findings::default(), owner: None };
+    let custom = node.structure().is_some_and(|structure| structure.name.is_empty());
+    let mut inspector = Inspector { findings: Findings::default(), owner: None, custom };
     inspector.value(node, document, &Path { parent: None, step: Step::Root });
     inspector.findings
 }
 
 /// Repeated fields of a document of which no type is known.
 pub(crate) fn repeated(document: &Document) -> Vec<String> {
-    let mut inspector = Inspector { findings: Findings::default(), owner: None };
+    let mut inspector = Inspector { findings: Findings::default(), owner: None, custom: false };
     let root = Path { parent: None, step: Step::Root };
     inspector.value(&crate::schema::ANY, document, &root);
     inspector.findings.strict
@@ -216,6 +217,8 @@ struct Inspector<'n> {
     findings: Findings,
     /// The structure that the value stands in.
     owner: Option<&'n Struct>,
+    /// Whether all of it is a custom resource.
+    custom: bool,
 }
 
 impl<'n> Inspector<'n> {
@@ -236,6 +239,12 @@ impl<'n> Inspector<'n> {
             return;
         };
         let field = path.fields();
+        // Go keeps custom resources as maps; what is in them is held against their schema later.
+        if owner.name.is_empty() && field != "metadata" {
+            return;
+        }
+        // Their metadata it reads by itself.
+        let field = if self.custom { field.trim_start_matches("metadata.") } else { &field };
         let message = format!(
             "json: cannot unmarshal {found} into Go struct field {}.{field} of type {wanted}",
             owner.name

@@ -148,7 +148,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("berth-protobuf", &[]),
-    ("berth-apiserver", &["berth-model", "berth-tenancy", "berth-protobuf", "berth-api"]),
+    (
+        "berth-apiserver",
+        &["berth-model", "berth-dra", "berth-tenancy", "berth-protobuf", "berth-api"],
+    ),
     ("berth-local", &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"]),
     // For tests and tools only: no product crate may list these four.
     ("berth-testbed", &["berth-apiserver", "berth-local"]),

@@ -5,6 +5,7 @@
 //! those is admission.
 
 mod cluster;
+mod custom;
 mod pod;
 mod prepare;
 mod workload;
@@ -14,11 +15,13 @@ use serde_json::{Map, Value, json};
 pub use pod::qos_class;
 pub use prepare::{prepare_create, prepare_update};
 
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Origin};
 
-/// Writes the defaults of a kind into one of its objects. Defaults of custom resources stand in
-/// their definitions and are not known here.
+/// Writes the defaults of a kind into one of its objects.
 pub fn apply(kind: &Kind, object: &mut Value) {
+    if let Origin::Custom(row) = &kind.origin {
+        return custom::apply(&row.schema, object);
+    }
     let Some(object) = object.as_object_mut() else { return };
     let (group, plural) = (&*kind.resource.group, &*kind.resource.plural);
     match (group, plural) {

@@ -169,9 +169,7 @@ fn finish(kind: &Kind, node: &Node, object: &mut Value) {
         map.insert("apiVersion".to_owned(), Value::from(kind.api_version()));
         map.insert("kind".to_owned(), Value::from(&*kind.kind));
     }
-    if matches!(kind.origin, Origin::BuiltIn) {
-        defaults::apply(kind, object);
-    }
+    defaults::apply(kind, object);
 }
 
 fn as_map(document: Document, patch: &Patch<'_>) -> Result<Map<String, Value>, Status> {

@@ -9,8 +9,11 @@ use serde_json::{Map, Value};
 
 use super::{Node, Presence, Shape, Struct};
 
+/// Below this, whole numbers are exact in either form.
+const WHOLE_BELOW: f64 = 9_007_199_254_740_992.0;
+
 /// Writes a value as Go would. Unknown fields are dropped unless the schema takes them. Custom
-/// resources pass through Go as plain maps, so theirs stay as they are.
+/// resources pass through Go as plain maps, so what else they have stays as it is.
 pub fn normalize(node: &Node, value: &mut Value) {
     match &node.shape {
         Shape::Struct(_) => {
@@ -32,6 +35,7 @@ pub fn normalize(node: &Node, value: &mut Value) {
                 }
             }
         }
+        Shape::Any => shorten(value),
         _ => normalize_scalar(&node.shape, value),
     }
 }
@@ -63,12 +67,22 @@ fn normalize_scalar(shape: &Shape, value: &mut Value) {
             let micro = matches!(shape, Shape::MicroTime);
             *value = Value::from(format_time(time, micro));
         }
-        Shape::Int32 | Shape::Int64 => {
-            let whole = value.as_f64().filter(|number| number.fract() == 0.0);
-            if let (false, Some(number)) = (value.is_i64() || value.is_u64(), whole) {
+        Shape::Int32 | Shape::Int64 | Shape::Number => shorten(value),
+        _ => {}
+    }
+}
+
+/// Numbers that happen to be whole are written without a point, wherever they stand.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let whole = |number: &f64| number.fract() == 0.0 && number.abs() < WHOLE_BELOW;
+            if let Some(number) = number.as_f64().filter(whole) {
                 *value = Value::from(number as i64);
             }
         }
+        Value::Array(items) => items.iter_mut().for_each(shorten),
+        Value::Object(map) => map.values_mut().for_each(shorten),
         _ => {}
     }
 }
@@ -84,7 +98,7 @@ pub fn format_time(time: Timestamp, micro: bool) -> String {
 
 fn normalize_struct(structure: &Struct, map: &mut Map<String, Value>) {
     let is_go = !structure.name.is_empty();
-    if structure.rest.is_none() && is_go {
+    if structure.rest.is_none() {
         map.retain(|key, _| structure.fields.contains_key(key));
     }
     for (name, node) in &structure.fields {

@@ -5,11 +5,13 @@
 
 mod change;
 mod cluster;
+mod custom;
 mod definition;
 mod meta;
 mod pod;
 mod policy;
 mod report;
+mod rules;
 mod text;
 mod webhooks;
 mod workload;
@@ -33,6 +35,9 @@ pub fn create(kind: &Kind, object: &Value) -> Result<(), Status> {
     if kind.is("", "pods") {
         pod::check_new(&object["spec"], &mut report);
     }
+    if let Origin::Custom(row) = &kind.origin {
+        custom::check(&row.schema, object, None, &mut report);
+    }
     finish(kind, object, &report)
 }
 
@@ -48,6 +53,13 @@ pub fn update(kind: &Kind, subresource: &str, old: &Value, new: &Value) -> Resul
     }
     if subresource.is_empty() {
         change::check(kind, old, new, &mut report);
+    }
+    match &kind.origin {
+        Origin::Custom(row) if subresource == "status" => {
+            custom::check_status(&row.schema, new, old, &mut report);
+        }
+        Origin::Custom(row) => custom::check(&row.schema, new, Some(old), &mut report),
+        Origin::BuiltIn => {}
     }
     finish(kind, new, &report)
 }

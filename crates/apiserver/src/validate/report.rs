@@ -17,7 +17,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    fn push(&mut self, error: FieldError) {
+    pub(super) fn push(&mut self, error: FieldError) {
         if self.errors.len() < MAX_TOLD {
             self.errors.push(error);
         }

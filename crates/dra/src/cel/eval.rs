@@ -1,4 +1,4 @@
-//! How expressions are evaluated for one device.
+//! How expressions are evaluated.
 //!
 //! Owns the order of evaluation, what errors are passed over (`false && error` is false), and the
 //! budget. Must not know how expressions are written.
@@ -13,7 +13,8 @@ use super::{Failure, Meter};
 
 /// An evaluation.
 pub(super) struct Run<'a> {
-    pub(super) device: &'a Value,
+    /// What is asked about.
+    pub(super) subject: &'a Value,
     pub(super) variables: Vec<Value>,
     pub(super) meter: Meter,
 }
@@ -25,7 +26,7 @@ impl Run<'_> {
         self.meter.charge(1)?;
         match expr {
             Expr::Constant(value) => Ok(value.clone()),
-            Expr::Device => Ok(self.device.clone()),
+            Expr::Subject => Ok(self.subject.clone()),
             Expr::Variable(at) => match self.variables.get(*at) {
                 Some(value) => Ok(value.clone()),
                 None => Err(Failure::new("a variable without a value")),

@@ -1,7 +1,7 @@
-//! CEL, as Kubernetes 1.36 evaluates it to select devices.
+//! CEL, as Kubernetes 1.36 evaluates it to select devices, and to check custom resources.
 //!
-//! Owns expressions over one device: reading them, their functions, their cost. Must not know which
-//! device is asked about, nor what a match is for.
+//! Owns expressions over one subject, a device or data: reading them, their functions, their cost. Must not know which
+//! is asked about, nor what a match is for.
 //!
 //! The general CEL libraries for Rust evaluate without a budget and read without a limit on depth,
 //! and know neither the maps of Kubernetes that give an empty map for any domain, nor how its
@@ -52,7 +52,7 @@ pub struct CompileError {
     pub problem: String,
 }
 
-/// Why an expression has no value for a device.
+/// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CEL runtime error: {message}")]
 pub struct Failure {
@@ -116,7 +116,7 @@ impl Program {
     ///
     /// When it is not CEL, or calls what there is not; the error says where.
     pub fn compile(text: &str) -> Result<Self, CompileError> {
-        Ok(Self { expr: parse::parse(text)? })
+        Ok(Self { expr: parse::parse(text, "device")? })
     }
 
     /// Whether it holds for a device of this driver.
@@ -126,15 +126,80 @@ impl Program {
     /// When it has no value, or one that is neither true nor false. In Kubernetes that ends the
     /// attempt to place the pod.
     pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, Failure> {
-        let device = device_value(driver, device)?;
-        let meter = Meter { left: COST_MAX };
-        let mut run = Run { device: &device, variables: Vec::new(), meter };
-        match run.eval(&self.expr)? {
-            Value::Bool(value) => Ok(value),
-            other => {
-                let found = other.type_name();
-                Err(Failure::new(format!("the value is a {found}; a selector gives true or false")))
+        holds(&self.expr, &device_value(driver, device)?)
+    }
+}
+
+/// Data as JSON has it, with whole numbers apart from others.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// Nothing.
+    Null,
+    /// True or false.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any number.
+    Double(f64),
+    /// A text.
+    Text(String),
+    /// Several.
+    List(Vec<Data>),
+    /// Several, by name.
+    Map(BTreeMap<String, Data>),
+}
+
+impl Data {
+    fn value(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(value) => Value::Int(*value),
+            Self::Double(value) => Value::Double(*value),
+            Self::Text(text) => Value::text(text.as_str()),
+            Self::List(items) => Value::list(items.iter().map(Self::value).collect()),
+            Self::Map(entries) => {
+                let key = |name: &String| Key::Text(name.as_str().into());
+                let entries = entries.iter().map(|(name, value)| (key(name), value.value()));
+                Value::Map(Arc::new(Map { entries: entries.collect(), otherwise: None }))
             }
+        }
+    }
+}
+
+/// A rule about data, which it calls `self`.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    expr: Expr,
+}
+
+impl Rule {
+    /// Reads a rule.
+    ///
+    /// # Errors
+    ///
+    /// When it is not CEL, or calls what there is not; the error says where.
+    pub fn compile(text: &str) -> Result<Self, CompileError> {
+        Ok(Self { expr: parse::parse(text, "self")? })
+    }
+
+    /// Whether it holds.
+    ///
+    /// # Errors
+    ///
+    /// When it has no value, or one that is neither true nor false.
+    pub fn holds(&self, data: &Data) -> Result<bool, Failure> {
+        holds(&self.expr, &data.value())
+    }
+}
+
+fn holds(expr: &Expr, subject: &Value) -> Result<bool, Failure> {
+    let mut run = Run { subject, variables: Vec::new(), meter: Meter { left: COST_MAX } };
+    match run.eval(expr)? {
+        Value::Bool(value) => Ok(value),
+        other => {
+            let found = other.type_name();
+            Err(Failure::new(format!("the value is a {found}; it has to be true or false")))
         }
     }
 }

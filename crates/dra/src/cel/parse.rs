@@ -41,14 +41,14 @@ const PREFIXES: [&str; 4] = ["optional", "sets", "lists", "strings"];
 /// An expression, and how deep it is.
 type Deep = (Expr, usize);
 
-/// Reads `text`.
-pub(super) fn parse(text: &str) -> Result<Expr, CompileError> {
+/// Reads `text`, which calls what it is about `subject`.
+pub(super) fn parse(text: &str, subject: &'static str) -> Result<Expr, CompileError> {
     if text.len() > EXPRESSION_BYTES_MAX {
         let problem = format!("longer than {EXPRESSION_BYTES_MAX} bytes; write a shorter one");
         return Err(CompileError { at: EXPRESSION_BYTES_MAX, problem });
     }
     let tokens = tokens(text).map_err(|(at, problem)| CompileError { at, problem })?;
-    let mut parser = Parser { tokens, next: 0, nested: 0, variables: Vec::new() };
+    let mut parser = Parser { tokens, next: 0, nested: 0, subject, variables: Vec::new() };
     let (expr, _) = parser.expression()?;
     match parser.peek() {
         Token::End => Ok(expr),
@@ -61,6 +61,8 @@ struct Parser {
     next: usize,
     /// How many expressions the present one is in.
     nested: usize,
+    /// What the expression is about is called this.
+    subject: &'static str,
     /// Names of variables, from the outermost.
     variables: Vec<Arc<str>>,
 }
@@ -307,8 +309,8 @@ impl Parser {
         if let Some(at) = variable {
             return Ok((Expr::Variable(at), 1));
         }
-        if name.as_ref() == "device" {
-            return Ok((Expr::Device, 1));
+        if name.as_ref() == self.subject {
+            return Ok((Expr::Subject, 1));
         }
         if let Some(found) = TYPES.iter().find(|one| **one == name.as_ref()) {
             return Ok((Expr::Constant(Value::Type(found)), 1));
@@ -327,7 +329,8 @@ impl Parser {
             }
         }
         self.next -= 1;
-        Err(self.error(format!("there is nothing called {name:?}; the variable is `device`")))
+        let subject = self.subject;
+        Err(self.error(format!("there is nothing called {name:?}; the variable is `{subject}`")))
     }
 
     /// A call of a function by itself, after its opening parenthesis.

@@ -13,8 +13,8 @@ use super::value::Value;
 #[derive(Clone, Debug)]
 pub(super) enum Expr {
     Constant(Value),
-    /// The device that is asked about.
-    Device,
+    /// What is asked about.
+    Subject,
     /// The variable at this position, counted from the outermost.
     Variable(usize),
     Select(Box<Expr>, Arc<str>),
