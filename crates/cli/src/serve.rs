@@ -142,7 +142,7 @@ impl Serve {
         let ports = runtime::Builder::new_multi_thread().enable_all().build()?;
         let scheduling = runtime::Builder::new_current_thread().enable_all().build()?;
         let (open, scheduler) = ports.block_on(self.open_ports())?;
-        // As a task: what a runtime blocks on is woken by a system call, and every answer wakes it.
+        // As a task: to wake what a runtime blocks on takes a system call, to queue a task takes none.
         let running = scheduling.spawn(scheduler.run(open));
         scheduling.block_on(running)??;
         output::complain("stopped\n");
