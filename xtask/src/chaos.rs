@@ -146,9 +146,9 @@ fn tell(verdict: &Verdict, settled: bool, figures: &str, replicas: &Replicas) {
 mod tests {
     use super::*;
 
-    /// A small one. Takes a minute, and needs kube-apiserver, etcd and a release build.
+    /// A small one. Takes a minute, and needs kube-apiserver, etcd and a build as for the image.
     #[test]
-    #[ignore = "takes a minute and a release build: cargo test -p xtask -- --ignored chaos"]
+    #[ignore = "takes a minute and a build as for the image: cargo test -p xtask -- --ignored chaos"]
     fn a_little_chaos_breaks_nothing() {
         let options =
             Options { pods: 300, kills: 6, replicas: 2, seed: 7, kills_only: false, berth: None };

@@ -244,7 +244,8 @@ impl<'n> Inspector<'n> {
             return;
         }
         // Their metadata it reads by itself.
-        let field = if self.custom { field.trim_start_matches("metadata.") } else { &field };
+        let own = field.strip_prefix("metadata.").filter(|_| self.custom);
+        let field = own.unwrap_or(&field);
         let message = format!(
             "json: cannot unmarshal {found} into Go struct field {}.{field} of type {wanted}",
             owner.name

@@ -245,3 +245,18 @@ fn inventories_that_were_one_do_not_mix_up_their_selectors() {
     }
     assert_eq!(claims, [["gpu-0"], ["gpu-3"]]);
 }
+
+#[test]
+fn a_rule_reaches_every_field_of_its_data_by_the_name_that_cel_can_write() {
+    let names = ["plain", "home-port", "a.b/c", "snake__case", "namespace", "while", "in"];
+    let entries =
+        names.map(|name| (berth_dra::cel::field_name(name), berth_dra::cel::Data::Int(1)));
+    let data = berth_dra::cel::Data::Map(entries.into_iter().collect());
+    for name in names {
+        let name = berth_dra::cel::field_name(name);
+        let rule = berth_dra::cel::Rule::compile(&format!("has(self.{name}) && self.{name} == 1"));
+        assert_eq!(rule.unwrap().holds(&data), Ok(true), "{name}");
+    }
+    assert_eq!(berth_dra::cel::field_name("home-port"), "home__dash__port");
+    assert!(berth_dra::cel::Rule::compile("device.x == 1").is_err());
+}

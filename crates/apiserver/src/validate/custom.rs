@@ -441,40 +441,57 @@ fn in_number(schema: &Value, value: &Number, path: &str) -> Outcome {
 
 /// Items that are there twice in lists that are sets or maps: the second of each.
 fn repeats(schema: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    let keys: Vec<Value> = match text(schema, "x-kubernetes-list-type") {
+        "set" => items.to_vec(),
+        "map" => items.iter().map(|item| key_of(schema, item)).collect(),
+        _ => Vec::new(),
+    };
+    let mut times: HashMap<String, usize> = HashMap::new();
+    for (at, key) in keys.iter().enumerate() {
+        let times = times.entry(key.to_string()).or_default();
+        *times += 1;
+        if *times == 2 {
+            errors.push(FieldError::duplicate(format!("{path}[{at}]"), key));
+        }
+    }
+    for part in parts(schema, value, path) {
+        repeats(part.schema, part.value, &part.path, errors);
+    }
+}
+
+/// Something in a value of which the schema says something.
+pub(super) struct Part<'v> {
+    pub(super) schema: &'v Value,
+    pub(super) value: &'v Value,
+    pub(super) path: String,
+    /// The name of the field, if it is one.
+    pub(super) name: Option<&'v str>,
+}
+
+/// What is in a value, a level down.
+pub(super) fn parts<'v>(schema: &'v Value, value: &'v Value, path: &str) -> Vec<Part<'v>> {
+    let field = |(name, value): (&'v String, &'v Value)| {
+        let property = schema.get("properties").and_then(|all| all.get(name));
+        let (schema, path) = match (property, schema.get("additionalProperties")) {
+            (Some(property), _) if path.is_empty() => (property, name.clone()),
+            (Some(property), _) => (property, format!("{path}.{name}")),
+            (None, inner) => (inner?, format!("{path}[{name}]")),
+        };
+        Some(Part { schema, value, path, name: Some(name) })
+    };
+    let item = |(at, value): (usize, &'v Value)| {
+        Some(Part {
+            schema: schema.get("items")?,
+            value,
+            path: format!("{path}[{at}]"),
+            name: None,
+        })
+    };
     match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let property = schema.get("properties").and_then(|all| all.get(name));
-                let (schema, path) = match (property, schema.get("additionalProperties")) {
-                    (Some(property), _) if path.is_empty() => (property, name.clone()),
-                    (Some(property), _) => (property, format!("{path}.{name}")),
-                    (None, Some(inner)) => (inner, format!("{path}[{name}]")),
-                    (None, None) => continue,
-                };
-                repeats(schema, value, &path, errors);
-            }
-        }
-        Value::Array(items) => {
-            let keys: Option<Vec<Value>> = match text(schema, "x-kubernetes-list-type") {
-                "set" => Some(items.clone()),
-                "map" => Some(items.iter().map(|item| key_of(schema, item)).collect()),
-                _ => None,
-            };
-            let mut times: HashMap<String, usize> = HashMap::new();
-            for (at, key) in keys.iter().flatten().enumerate() {
-                let times = times.entry(key.to_string()).or_default();
-                *times += 1;
-                if *times == 2 {
-                    errors.push(FieldError::duplicate(format!("{path}[{at}]"), key));
-                }
-            }
-            if let Some(inner) = schema.get("items") {
-                for (at, item) in items.iter().enumerate() {
-                    repeats(inner, item, &format!("{path}[{at}]"), errors);
-                }
-            }
-        }
-        _ => {}
+        Value::Object(fields) => fields.iter().filter_map(field).collect(),
+        Value::Array(items) => items.iter().enumerate().filter_map(item).collect(),
+        _ => Vec::new(),
     }
 }
 

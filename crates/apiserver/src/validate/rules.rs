@@ -8,37 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use berth_dra::cel::{Data, Rule};
+use berth_dra::cel::{Data, Rule, field_name};
 use serde_json::Value;
 
+use super::custom::parts;
 use super::report::{list, text};
 use crate::status::{FieldError, FieldProblem};
-
-/// What in the name of a field is written otherwise in a rule.
-const ESCAPES: [(&str, &str); 4] =
-    [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
-
-/// Words of CEL, which as names of fields stand between underscores.
-const WORDS: [&str; 18] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-];
 
 /// Whether a schema has any rules.
 pub(super) fn has_any(schema: &Value) -> bool {
@@ -65,26 +40,9 @@ pub(super) fn check(
         let data = data(Some(schema), value);
         errors.extend(rules.iter().filter_map(|rule| ask(rule, &data, schema, value, path)));
     }
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let property = schema.get("properties").and_then(|all| all.get(name));
-                let (schema, path) = match (property, schema.get("additionalProperties")) {
-                    (Some(property), _) if path.is_empty() => (property, name.clone()),
-                    (Some(property), _) => (property, format!("{path}.{name}")),
-                    (None, Some(inner)) => (inner, format!("{path}[{name}]")),
-                    (None, None) => continue,
-                };
-                check(schema, value, old.and_then(|old| old.get(name)), &path, errors);
-            }
-        }
-        Value::Array(items) => {
-            let Some(schema) = schema.get("items") else { return };
-            for (at, item) in items.iter().enumerate() {
-                check(schema, item, None, &format!("{path}[{at}]"), errors);
-            }
-        }
-        _ => {}
+    for part in parts(schema, value, path) {
+        let old = part.name.and_then(|name| old?.get(name));
+        check(part.schema, part.value, old, &part.path, errors);
     }
 }
 
@@ -145,19 +103,10 @@ fn data(schema: Option<&Value>, value: &Value) -> Data {
             let entry = |(name, value): (&String, &Value)| match properties
                 .and_then(|properties| properties.get(name))
             {
-                Some(property) => (escaped(name), data(Some(property), value)),
+                Some(property) => (field_name(name), data(Some(property), value)),
                 None => (name.clone(), data(inner, value)),
             };
             Data::Map(fields.iter().map(entry).collect::<BTreeMap<_, _>>())
         }
     }
-}
-
-/// The name of a field as a rule writes it.
-fn escaped(name: &str) -> String {
-    if WORDS.contains(&name) {
-        return format!("__{name}__");
-    }
-    let replace = |name: String, (sign, word): &(&str, &str)| name.replace(sign, word);
-    ESCAPES.iter().fold(name.to_owned(), replace)
 }

@@ -29,6 +29,7 @@ use berth_model::dra::slice::{Attribute, Device};
 use thiserror::Error;
 
 use eval::Run;
+pub use parse::field_name;
 use syntax::Expr;
 use value::{Amount, Key, Map, Value};
 use version::Version;

@@ -32,6 +32,19 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
+/// What in the name of a field has to be written otherwise.
+const ESCAPES: [(&str, &str); 4] =
+    [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
+
+/// The name of a field of data as expressions write it, which cannot write every name.
+pub fn field_name(name: &str) -> String {
+    if RESERVED.contains(&name) || ["true", "false", "null", "in"].contains(&name) {
+        return format!("__{name}__");
+    }
+    let replace = |name: String, (sign, word): &(&str, &str)| name.replace(sign, word);
+    ESCAPES.iter().fold(name.to_owned(), replace)
+}
+
 const TYPES: [&str; 10] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
