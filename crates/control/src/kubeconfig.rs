@@ -8,9 +8,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
+use tower::timeout::TimeoutLayer;
+use tower_http::timeout::ResponseBodyTimeoutLayer;
 
 /// What somebody says about the way, if anything.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +34,7 @@ pub struct Access {
     pub schedules: bool,
 }
 
-/// A watch on which nothing has come for so long is dead: the server sends a bookmark every minute.
+/// An answer of which nothing has come for so long never comes: on a watch there is a bookmark a minute.
 const SILENCE: Duration = Duration::from_secs(100);
 
 /// A way that was found. Nothing has been asked yet.
@@ -110,14 +113,25 @@ pub async fn connect(access: &Access) -> Result<Connection, ConnectError> {
     if access.schedules {
         // An eviction that a disruption budget refuses would be tried again for minutes, and nobody told.
         config.default_retry = false;
-        config.read_timeout = Some(SILENCE);
-        config.reset_reader_on_write = true;
     }
     let origin = format!("{context} ({})", config.cluster_url.to_string().trim_end_matches('/'));
     let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config)
+    let client =
+        if access.schedules { impatient(config, SILENCE) } else { Client::try_from(config) };
+    let client = client
         .map_err(|error| ConnectError::Client { origin: origin.clone(), cause: causes(&error) })?;
     Ok(Connection { client, namespace, origin })
+}
+
+/// A client that gives up an answer of which nothing has come for so long.
+///
+/// It waits for answers, not, as the `read_timeout` of a configuration would, for what comes on a
+/// connection: that timer is set anew for every read, and wakes its own thread each time.
+fn impatient(config: Config, silence: Duration) -> kube::Result<Client> {
+    let builder = ClientBuilder::try_from(config)?
+        .with_layer(&ResponseBodyTimeoutLayer::new(silence))
+        .with_layer(&TimeoutLayer::new(silence));
+    Ok(builder.build())
 }
 
 enum Found {
@@ -263,6 +277,9 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     const ONE: &str = "apiVersion: v1
@@ -337,6 +354,30 @@ contexts: [{name: prod, context: {cluster: fleet, user: ''}}]
         let (_directory, path) = written("contexts: {{{");
         let said = refused(Access { kubeconfig: Some(path), ..Access::default() }).await;
         assert!(said.starts_with("kubeconfig ") && said.lines().count() == 1, "{said}");
+    }
+
+    /// What a client says of a server that says `words` and then nothing more.
+    async fn given_up(words: &'static [u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_exact(&mut [0; 16]).await.unwrap();
+            stream.write_all(words).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let silence = Duration::from_millis(50);
+        let client = impatient(Config::new(address.parse().unwrap()), silence).unwrap();
+        let asked = client.request_text(http::Request::get("/version").body(vec![]).unwrap());
+        let answer = tokio::time::timeout(Duration::from_secs(10), asked).await;
+        causes(&answer.expect("nobody gave up").expect_err("nobody answered"))
+    }
+
+    #[tokio::test]
+    async fn a_scheduler_gives_up_an_answer_that_does_not_come() {
+        assert_eq!(given_up(b"").await, "request timed out");
+        let begun = given_up(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await;
+        assert!(begun.contains("data was not received"), "{begun}");
     }
 
     #[test]
