@@ -14,6 +14,7 @@
 //! server and etcd do, from the first binding to the last: on a machine with few cores that is the limit.
 
 mod process;
+mod watched;
 mod work;
 
 use std::collections::BTreeMap;
@@ -24,16 +25,15 @@ use anyhow::{Context as _, Result, bail};
 use berth_api::placement::PLACEMENT;
 use berth_protobuf::Written;
 use berth_testbed::{Testbed, Which, real_assets};
-use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::watcher;
-use kube::{Client, Config, ResourceExt as _};
+use kube::{Client, Config};
 use serde_json::json;
 
 use self::process::{Process, Usage};
+use self::watched::{SILENCE, Watch, Watched};
 use crate::program;
 
 /// What is asked for.
@@ -62,9 +62,6 @@ pub(crate) struct Args {
     #[arg(long)]
     only: Option<String>,
 }
-
-/// Without a new binding for so long it is over.
-const SILENCE: Duration = Duration::from_secs(8);
 
 /// How long the last calls may take before the process is measured.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -231,15 +228,11 @@ fn compare(outcomes: &BTreeMap<Row, Vec<Outcome>>) {
     else {
         return;
     };
-    // What else runs on a shared machine only ever makes a turn slower, so the best of each says most.
-    let best = |row: Row| outcomes.get(&row)?.iter().map(Outcome::rate).max_by(f64::total_cmp);
     for (row, name) in [(Row::Limit, "the limit"), (Row::LimitInProtobuf, "it in protobuf")] {
-        let limits = median(row, Outcome::rate).zip(best(row));
-        if let Some(((median, best), ours)) = limits.zip(best(Row::Berth)) {
+        if let Some((limit, shares)) = median(row, Outcome::rate).zip(shares(outcomes, row)) {
             println!(
-                "berth: {:.0} % of {name} (medians), {:.0} % (the best turn of each)",
-                100.0 * rate / median,
-                100.0 * ours / best,
+                "berth: {:.0} % of {name} (medians); {shares} turn by turn",
+                100.0 * rate / limit,
             );
         }
     }
@@ -251,6 +244,17 @@ fn compare(outcomes: &BTreeMap<Row, Vec<Outcome>>) {
             their_ms / cpu_ms,
         );
     }
+}
+
+/// What ours comes to of a limit in the turn it was measured in, as the machine was at that time: the median
+/// of all turns, and between what half of them lie.
+fn shares(outcomes: &BTreeMap<Row, Vec<Outcome>>, limit: Row) -> Option<String> {
+    let turns = outcomes.get(&Row::Berth)?.iter().zip(outcomes.get(&limit)?);
+    let mut all: Vec<f64> = turns.map(|(ours, limit)| 100.0 * ours.rate() / limit.rate()).collect();
+    all.sort_by(f64::total_cmp);
+    let last = all.len().checked_sub(1)?;
+    let at = |quarter: usize| all.get(last * quarter / 4).copied();
+    Some(format!("{:.0} % ({:.0}–{:.0})", at(2)?, at(1)?, at(3)?))
 }
 
 impl Outcome {
@@ -310,12 +314,7 @@ async fn one(contest: &Contest<'_>, row: Row, spread: bool, decided: &[Bound]) -
     let scheduler = if row == Row::Berth { "berth" } else { "default-scheduler" };
     work::create_pods(client, args.pods, args.seed, scheduler, spread).await?;
     let pods: Api<core::Pod> = Api::namespaced(client.clone(), work::NAMESPACE);
-    let mut events = watcher(pods.clone(), watcher::Config::default()).boxed();
-    while let Some(event) = events.next().await {
-        if matches!(event?, watcher::Event::InitDone) {
-            break;
-        }
-    }
+    let watch = Watch::start(client).await?;
     let started = Instant::now();
     let directory = kubeconfig.parent().unwrap_or(Path::new("."));
     let theirs =
@@ -332,10 +331,15 @@ async fn one(contest: &Contest<'_>, row: Row, spread: bool, decided: &[Bound]) -
         Row::LimitInProtobuf => Some(Bound::in_protobuf),
         _ => None,
     };
-    let posting =
-        bodies.map(|body| tokio::spawn(work::post_all(client.clone(), decided.to_vec(), body)));
-    let Watched { bound, first, last, server_ms } =
-        watch_bindings(&mut events, args.pods, servers).await?;
+    // It begins as schedulers do, without a connection.
+    let posting = match bodies {
+        Some(body) => {
+            let all = work::post_all(self::client(kubeconfig).await?, decided.to_vec(), body);
+            Some(tokio::spawn(all))
+        }
+        None => None,
+    };
+    let Watched { bound, first, last, server_ms } = watch.bindings(args.pods, servers).await?;
     tokio::time::sleep(SETTLE).await;
     let usage = match &mut process {
         Some(process) => process.stop()?,
@@ -354,46 +358,6 @@ async fn one(contest: &Contest<'_>, row: Row, spread: bool, decided: &[Bound]) -
         server_ms,
         rejected,
     })
-}
-
-/// What was seen of bindings.
-struct Watched {
-    /// In the order in which they were bound.
-    bound: Vec<Bound>,
-    first: Instant,
-    last: Instant,
-    /// CPU of the API from the first binding on.
-    server_ms: Option<f64>,
-}
-
-async fn watch_bindings(
-    events: &mut (
-             impl futures::Stream<Item = Result<watcher::Event<core::Pod>, watcher::Error>> + Unpin
-         ),
-    pods: usize,
-    servers: &[u32],
-) -> Result<Watched> {
-    let mut bound: Vec<Bound> = Vec::new();
-    let mut seen: BTreeMap<String, ()> = BTreeMap::new();
-    let (mut first, mut last) = (Instant::now(), Instant::now());
-    let mut before = None;
-    while bound.len() < pods {
-        let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await else { break };
-        let watcher::Event::Apply(mut pod) = event? else { continue };
-        let name = pod.metadata.name.take().unwrap_or_default();
-        let Some(node) = pod.spec.take().and_then(|spec| spec.node_name) else { continue };
-        if seen.insert(name.clone(), ()).is_none() {
-            last = Instant::now();
-            if bound.is_empty() {
-                first = last;
-                before = Usage::of_all(servers);
-            }
-            let placement = pod.annotations_mut().remove(PLACEMENT);
-            bound.push(Bound { pod: name, node, placement });
-        }
-    }
-    let server_ms = Usage::of_all(servers).zip(before).map(|(now, then)| now.since(&then).cpu_ms);
-    Ok(Watched { bound, first, last, server_ms })
 }
 
 async fn delete_pods(pods: &Api<core::Pod>) -> Result<()> {
