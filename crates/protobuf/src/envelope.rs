@@ -14,6 +14,12 @@ pub const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json"
 /// How every object starts.
 pub const MAGIC: &[u8] = b"k8s\0";
 
+/// How the length of an event is written before it.
+const PREFIX_BYTES: usize = 4;
+
+/// More than any object has that etcd takes.
+const EVENT_MAX_BYTES: usize = 64 << 20;
+
 /// What an object is outside of its message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
@@ -105,6 +111,20 @@ pub struct WatchEvent<'a> {
 }
 
 impl<'a> WatchEvent<'a> {
+    /// The first event of what has come of a watch, if it has come whole, and where the next begins.
+    ///
+    /// # Errors
+    /// When it says that it is larger than an event can be.
+    pub fn first(came: &'a [u8]) -> Result<Option<(&'a [u8], usize)>, Malformed> {
+        let Some(prefix) = came.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
+        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
+        if length > EVENT_MAX_BYTES {
+            return Err(Malformed::new(format!("an event of {length} bytes is refused")));
+        }
+        let end = PREFIX_BYTES + length;
+        Ok(came.get(PREFIX_BYTES..end).map(|event| (event, end)))
+    }
+
     /// Reads one.
     ///
     /// # Errors

@@ -19,12 +19,6 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 
-/// How the length of an event is written before it.
-const PREFIX_BYTES: usize = 4;
-
-/// More than any object has that etcd takes.
-const EVENT_MAX_BYTES: usize = 64 << 20;
-
 /// What an object in protobuf is wrapped in, for its way through JSON. No object begins like this: all of
 /// them say first what they are.
 const BEGIN: &str = r#"{"protobuf":""#;
@@ -64,17 +58,20 @@ async fn send(
 fn lines(held: &mut BytesMut, came: &[u8]) -> Bytes {
     held.extend_from_slice(came);
     let mut lines = String::new();
-    while let Some(prefix) = held.first_chunk::<PREFIX_BYTES>() {
-        let length = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
-        if length > EVENT_MAX_BYTES {
-            held.clear();
-            lines.push_str(&failure(500, "", &format!("an event of {length} bytes is refused")));
-            break;
+    loop {
+        match WatchEvent::first(held) {
+            Ok(Some((event, end))) => {
+                let line = line(event);
+                lines.push_str(&line.unwrap_or_else(|error| failure(500, "", &error.to_string())));
+                held.advance(end);
+            }
+            Ok(None) => break,
+            Err(error) => {
+                held.clear();
+                lines.push_str(&failure(500, "", &error.to_string()));
+                break;
+            }
         }
-        let Some(event) = held.get(PREFIX_BYTES..PREFIX_BYTES + length) else { break };
-        let line = line(event);
-        lines.push_str(&line.unwrap_or_else(|error| failure(500, "", &error.to_string())));
-        held.advance(PREFIX_BYTES + length);
     }
     Bytes::from(lines)
 }

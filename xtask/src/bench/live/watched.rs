@@ -89,27 +89,18 @@ impl Watch {
             };
             let Ok(data) = frame?.into_data() else { continue };
             self.held.extend_from_slice(&data);
-            while let Some(event) = self.next_event() {
-                let WatchEvent { what, object } = WatchEvent::read(&event)?;
+            while let Some((event, end)) = WatchEvent::first(&self.held)? {
+                let WatchEvent { what, object } = WatchEvent::read(event)?;
                 if what == "ERROR" {
                     bail!("the watch of pods has failed: {}", Failure::read(object.raw)?.message);
                 }
                 let pod: Pod = from_message(object.raw)?;
                 self.version.clone_from(&pod.metadata.resource_version);
                 pods.push(pod);
+                self.held.advance(end);
             }
         }
         Ok(pods)
-    }
-
-    /// The next event that has come whole. Its length stands before it.
-    fn next_event(&mut self) -> Option<BytesMut> {
-        let length = u32::from_be_bytes(*self.held.first_chunk()?) as usize;
-        if self.held.len() < 4 + length {
-            return None;
-        }
-        self.held.advance(4);
-        Some(self.held.split_to(length))
     }
 }
 
