@@ -22,7 +22,7 @@ const PATTERN_BYTES_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 64;
 
 /// What is wrong with no field in particular.
-const NOWHERE: &str = "<nil>";
+pub(super) const NOWHERE: &str = "<nil>";
 
 /// Looks at a new object, or at a changed one that was `old`.
 pub(super) fn check(schema: &Value, new: &Value, old: Option<&Value>, report: &mut Report) {
@@ -277,16 +277,10 @@ impl Checker {
         let inner = schema.get("additionalProperties").filter(|inner| inner.is_object());
         let old = |name: &str| old.and_then(|old| old.get(name));
         for (name, value) in fields {
-            let path_of = || if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            match (properties.and_then(|properties| properties.get(name)), inner) {
-                (Some(property), _) => {
-                    found.merge(self.value(property, value, old(name), &path_of()));
-                }
-                (None, Some(inner)) => {
-                    found.merge(self.value(inner, value, old(name), &path_of()));
-                }
-                (None, None) => {}
-            }
+            let property = properties.and_then(|properties| properties.get(name));
+            let Some(schema) = property.or(inner) else { continue };
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            found.merge(self.value(schema, value, old(name), &path));
         }
         for name in list(schema, "required").iter().filter_map(Value::as_str) {
             if !fields.contains_key(name) {

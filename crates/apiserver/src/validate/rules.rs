@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use berth_dra::cel::{Data, Rule, field_name};
 use serde_json::Value;
 
-use super::custom::parts;
+use super::custom::{NOWHERE, parts};
 use super::report::{list, text};
 use crate::status::{FieldError, FieldProblem};
 
@@ -54,7 +54,7 @@ fn ask(rule: &Value, data: &Data, schema: &Value, value: &Value, path: &str) -> 
     }
     let words = if message.is_empty() { expression } else { message };
     let path = match (path, text(rule, "fieldPath").trim_start_matches('.')) {
-        ("", "") => "<nil>".to_owned(),
+        ("", "") => NOWHERE.to_owned(),
         ("", inner) => inner.to_owned(),
         (path, "") => path.to_owned(),
         (path, inner) => format!("{path}.{inner}"),
