@@ -98,8 +98,15 @@ pub(crate) fn pod(number: u64, workload: usize, spec: &Arc<PodSpec>, now_ms: u64
         gpu_grant: None,
         claims: Arc::default(),
     };
-    let seen =
-        SeenPod { object, version: 0, ours: true, refused: None, condition: None, outline: None };
+    let seen = SeenPod {
+        object,
+        version: 0,
+        ours: true,
+        refused: None,
+        condition: None,
+        invalid: None,
+        outline: None,
+    };
     Stored { seen, workload, by_others: false }
 }
 

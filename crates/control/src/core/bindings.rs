@@ -376,6 +376,11 @@ impl Bindings {
         self.predicted.remove(uid);
     }
 
+    /// No earlier binding of a pod can land any more: it need not be announced.
+    pub(super) fn settle(&mut self, pod: PodRef) {
+        self.settled.push(pod);
+    }
+
     fn end(&mut self, uid: &Arc<str>) -> Option<Under> {
         self.leave_stage(uid);
         let under = self.orders.remove(uid)?;
