@@ -350,9 +350,7 @@ impl Core {
                 self.telling.record(seen.reference(), true, "InvalidRequest", note);
             }
         } else if seen.ours {
-            if seen.invalid.is_some() && !self.bindings.has(&uid) {
-                // It may have been valid before.
-                self.engine.apply(Event::PodGone(uid.clone()));
+            if seen.invalid.is_some() {
                 self.telling.explain(&uid);
             }
             self.offer(&uid);
@@ -375,8 +373,13 @@ impl Core {
         if self.bindings.rests(uid) || self.fencing.contains(uid) {
             return;
         }
-        if let Some(pod) = self.pods.get(uid).filter(|pod| pod.invalid.is_none()) {
-            self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+        match self.pods.get(uid) {
+            Some(pod) if pod.invalid.is_none() => {
+                self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+            }
+            // It may have been valid before. While a binding of it is in flight its place is held.
+            Some(_) if !self.bindings.has(uid) => self.engine.apply(Event::PodGone(uid.clone())),
+            _ => {}
         }
     }
 
