@@ -18,6 +18,8 @@ use kube::api::Api;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
+use self::answer::is_final;
+
 use crate::core::{
     BindOrder, BindOutcome, Done, Effect, EventNote, EvictOutcome, Eviction, News, Told,
 };
@@ -168,7 +170,7 @@ impl Actor {
             Err(Some((409, _))) => BindOutcome::Conflict,
             Err(Some((404, _))) => BindOutcome::Gone,
             Err(Some((429, _))) => BindOutcome::Busy,
-            Err(Some((code @ 400..=499, message))) => {
+            Err(Some((code, message))) if is_final(code, &message) => {
                 warn!(pod = %order.pod.name, code, message, "a binding was refused");
                 let node = &order.binding.node;
                 let note = format!("The API server refuses to bind it to {node}: {message}").into();
@@ -291,8 +293,13 @@ impl Actor {
             None => true,
             Some(request) => {
                 let answer = self.call(request, "patch", "pods/status").await;
-                // Of a pod that is gone nobody needs to be told.
-                matches!(answer, Ok(()) | Err(Some((404, _))))
+                match answer {
+                    // Of a pod that is gone nobody needs to be told.
+                    Ok(()) | Err(Some((404, _))) => true,
+                    // What is refused for good is not said again before there is something new to say.
+                    Err(Some((code, message))) => is_final(code, &message),
+                    Err(None) => false,
+                }
             }
         };
         if let Some(note) = told.event.as_ref().filter(|_| written) {

@@ -13,6 +13,14 @@ use kube::core::Status;
 /// The code of a refusal, and why.
 pub(super) type Refusal = (u16, String);
 
+/// Whether the same request would be answered with this code and message again, and nothing was written. A
+/// conflict (409) and an object that has just gone (404) are looked at again, and 401, 408 and 429 pass.
+pub(super) fn is_final(code: u16, message: &str) -> bool {
+    // The API server does not know of etcd's limit for an object before etcd does.
+    let is_too_large = code == 500 && message.ends_with("request is too large");
+    is_too_large || matches!(code, 400..=499) && !matches!(code, 401 | 404 | 408 | 409 | 429)
+}
+
 /// Makes a call.
 ///
 /// # Errors

@@ -26,6 +26,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tracing::{debug, warn};
 
+use super::answer::is_final;
 use super::{Actor, CALL};
 use crate::core::{BindOrder, BindOutcome, News};
 
@@ -172,7 +173,7 @@ fn answer<T>(answered: Result<Result<T, kube::Error>, tokio::time::error::Elapse
             409 => Written::Conflict,
             404 => Written::Missing,
             429 => Written::Busy,
-            code @ 400..=499 => {
+            code if is_final(code, &status.message) => {
                 warn!(code, message = status.message, "a claim was not written");
                 Written::Refused
             }

@@ -19,6 +19,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
+use super::answer::is_final;
 use super::claims::extended;
 use super::{CALL, requests};
 use crate::lease::PodRef;
@@ -159,7 +160,7 @@ impl Persistence {
         let what = self.what.clone();
         let message = match attempt {
             Ok(Ok(done)) => return Ok(Some(done)),
-            Ok(Err(kube::Error::Api(status))) if is_final(status.code) => {
+            Ok(Err(kube::Error::Api(status))) if is_final(status.code, &status.message) => {
                 let (code, message) = (status.code, status.message);
                 return Err(Unfenced::Refused { what, code, message });
             }
@@ -173,12 +174,6 @@ impl Persistence {
         sleep(AGAIN).await;
         Ok(None)
     }
-}
-
-/// Whether the same request would be answered with this code again. A conflict (409) and an object that
-/// has just gone (404) are looked at again, and 401, 408 and 429 pass.
-fn is_final(code: u16) -> bool {
-    matches!(code, 400..=499) && !matches!(code, 401 | 404 | 408 | 409 | 429)
 }
 
 /// Every pod of ours that has no node.

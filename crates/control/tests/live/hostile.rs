@@ -220,3 +220,47 @@ pub(crate) async fn what_is_huge_does_no_harm(world: World) {
     }
     replica.stop().await;
 }
+
+/// A pod whose object is just small enough for etcd to write it once more.
+async fn largest(world: &World, name: &str) {
+    let container = json!([{
+        "name": "main", "image": "registry.example/main:1",
+        "env": [{ "name": "LONG", "value": "x".repeat(1_400_000) }],
+        "resources": { "requests": { "cpu": "1m" } },
+    }]);
+    world.pod(&Shape::new(name).spec("containers", container)).await;
+    let fill = async |bytes: usize| {
+        let annotations = json!({ "example.com/filler": "x".repeat(bytes) });
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+        world.api::<Pod>().patch(name, &PatchParams::default(), &patch).await.is_ok()
+    };
+    let (mut fits, mut too_large) = (0, 250_000);
+    while too_large - fits > 1 {
+        let bytes = (fits + too_large) / 2;
+        if fill(bytes).await { fits = bytes } else { too_large = bytes }
+    }
+    // A deletion has to fit still.
+    assert!(fill(fits - 100).await);
+}
+
+pub(crate) async fn a_pod_that_etcd_cannot_write_again_waits_alone(world: World) {
+    let is_real = world.testbed.lock().await.describe().contains("kube-apiserver");
+    if !is_real {
+        // The embedded API has no such limit.
+        return;
+    }
+    world.node("n1", 4, json!({})).await;
+    largest(&world, "large").await;
+    // There is no Lease: every pending pod has to be fenced.
+    let replica = Replica::start(&world).await;
+    world.pod(&Shape::new("fine").gpus(1)).await;
+    world.bound("fine").await;
+    let note = world
+        .eventually("an event says so", async || {
+            let events = world.events("large").await;
+            events.into_iter().find(|(reason, _)| reason == "FencingFailed").map(|(_, note)| note)
+        })
+        .await;
+    assert!(note.contains("etcdserver: request is too large"), "{note}");
+    replica.stop().await;
+}

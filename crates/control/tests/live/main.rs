@@ -88,6 +88,7 @@ const SCENARIOS: &[Scenario] = scenarios![
         what_is_huge_does_no_harm,
         a_pod_that_cannot_grow_does_not_stop_a_new_leader,
         a_pod_that_cannot_be_fenced_waits_alone,
+        a_pod_that_etcd_cannot_write_again_waits_alone,
         a_lease_that_another_client_wrote_is_survived,
         a_bound_pod_counts_whatever_its_annotations_say;
     devices:
