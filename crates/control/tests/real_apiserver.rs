@@ -20,8 +20,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use berth_control::certificates::{Keeper, Managed, Source};
 use berth_control::http::{Access, Attributes, Denial};
 use berth_control::install::{
-    AgentOptions, CERTIFICATES_SECRET, InstallOptions, NAME, WebhookMode, agent_namespace,
-    manifests,
+    AgentOptions, CERTIFICATES_SECRET, InstallOptions, NAME, WebhookMode, manifests,
 };
 use berth_control::lease::{Elector, Inherited, PodRef, Settings};
 use berth_control::metrics::Metrics;
@@ -29,9 +28,9 @@ use berth_control::webhook::{ContextFeed, Webhook, follow, serve};
 use berth_testbed::{Testbed, Which, real_assets};
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use serde_json::{Value, json};
-use support::{agent_on, api_of, apply, create, until};
+use support::{api_of, apply, create, until};
 
 const NAMESPACE: &str = "berth-system";
 
@@ -68,7 +67,6 @@ async fn a_real_api_server_takes_what_is_printed_and_what_is_printed_is_enough()
     check_limits(&berth).await;
     check_lease(&berth).await;
     check_access(&testbed, &admin, &berth).await;
-    check_agent(&testbed, &admin, &agent_namespace(&options)).await;
     check_webhook(&admin, &berth, &options).await;
 }
 
@@ -185,51 +183,6 @@ async fn check_access(testbed: &Testbed, admin: &Client, berth: &Client) {
     assert!(matches!(denied, Err(Denial::Unauthorized(_))), "{denied:?}");
     // Every user may get paths under /api/: asking about paths would let everybody in.
     assert_eq!(access.check(&stranger, Attributes::path("/api/v1/state")).await, Ok(()));
-}
-
-/// An agent writes of its own node, and of no other.
-async fn check_agent(testbed: &Testbed, admin: &Client, namespace: &str) {
-    let node =
-        |name: &str| json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-    for name in ["n1", "n2"] {
-        create(admin, &node(name)).await.unwrap();
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": format!("on-{name}"), "namespace": "default" },
-            "spec": { "nodeName": name, "containers": [{ "name": "c", "image": "i" }] },
-        });
-        create(admin, &pod).await.unwrap();
-    }
-    let agent = agent_on(testbed, admin, namespace, "n1").await;
-    let marked = |name: &str| {
-        let mut node = node(name);
-        node["metadata"]["labels"] = json!({ "berth.dev/sockets": "2" });
-        node
-    };
-    let refused = async |object: &Value| {
-        let error = apply(&agent, object).await.err()?.to_string();
-        error.contains("an agent").then_some(())
-    };
-    until("the policy is known", async || refused(&marked("n2")).await).await;
-    apply(&agent, &marked("n1")).await.unwrap();
-    let mut cordoned = marked("n1");
-    cordoned["spec"] = json!({ "unschedulable": true });
-    assert!(refused(&cordoned).await.is_some(), "it may not cordon");
-    let topology = |name: &str| {
-        json!({
-            "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology",
-            "metadata": { "name": name }, "zones": [],
-        })
-    };
-    apply(&agent, &topology("n1")).await.unwrap();
-    assert!(refused(&topology("n2")).await.is_some(), "it may not publish for others");
-    let pods: Api<core::Pod> = Api::namespaced(agent.clone(), "default");
-    let said = json!({ "metadata": { "annotations": { "berth.dev/alignment": "{}" } } });
-    let how = PatchParams::default();
-    pods.patch("on-n1", &how, &Patch::Merge(&said)).await.unwrap();
-    assert!(pods.patch("on-n2", &how, &Patch::Merge(&said)).await.is_err());
-    let secrets: Api<core::Secret> = Api::namespaced(agent.clone(), namespace);
-    assert!(secrets.list(&Default::default()).await.is_err());
 }
 
 async fn check_webhook(admin: &Client, berth: &Client, options: &InstallOptions) {

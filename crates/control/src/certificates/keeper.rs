@@ -187,7 +187,7 @@ impl Keeper {
 
 impl Source {
     /// The certificate and key to serve now, both PEM.
-    async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+    pub(super) async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
         match self {
             Self::Managed(managed) => managed.current().await,
             Self::Files(files) => files.current().await,
