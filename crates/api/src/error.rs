@@ -50,15 +50,21 @@ pub(crate) fn of<K, M>(object: &K, lowered: Result<M, Problem>) -> Result<M, Low
 where
     K: Resource + Metadata<Ty = ObjectMeta>,
 {
-    lowered.map_err(|Problem { field, text }| {
-        let meta = object.metadata();
-        let name = meta.name.as_deref().unwrap_or("?");
-        let object = match meta.namespace.as_deref() {
-            Some(namespace) => format!("{namespace}/{name}"),
-            None => name.to_owned(),
-        };
-        LowerError { kind: K::KIND, object, field, problem: text }
-    })
+    lowered.map_err(|problem| about(object, problem))
+}
+
+/// The same for a single problem.
+pub(crate) fn about<K>(object: &K, Problem { field, text }: Problem) -> LowerError
+where
+    K: Resource + Metadata<Ty = ObjectMeta>,
+{
+    let meta = object.metadata();
+    let name = meta.name.as_deref().unwrap_or("?");
+    let object = match meta.namespace.as_deref() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    };
+    LowerError { kind: K::KIND, object, field, problem: text }
 }
 
 /// Lowers each of a list; problems say at which position.

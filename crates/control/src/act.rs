@@ -83,6 +83,7 @@ impl Actor {
             }
             Effect::Look(pod) => drop(tokio::spawn(async move { actor.look(&pod).await })),
             Effect::Evict(order) => drop(tokio::spawn(async move { actor.evict(order).await })),
+            Effect::Fence(pod) => drop(tokio::spawn(async move { actor.fence(pod).await })),
             Effect::Tell(told) => drop(tokio::spawn(async move { actor.tell(told).await })),
         }
     }
@@ -201,6 +202,15 @@ impl Actor {
         };
         self.metrics.called(verb, resource, code);
         result
+    }
+
+    async fn fence(&self, pod: PodRef) {
+        let fenced = fence::fence(&self.client, &pod, &self.identity).await;
+        match &fenced {
+            Ok(()) => self.metrics.fenced(),
+            Err(error) => warn!(pod = %pod.name, %error, "a pod is still not fenced"),
+        }
+        self.send(Back::Done(Done::Fenced(pod.uid, fenced.is_ok())));
     }
 
     /// Looks at a pod until it was seen or is gone.

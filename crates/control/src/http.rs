@@ -10,7 +10,7 @@
 //! | `/api/v1/state` | who may `get` `state` of the group `berth.dev` |
 //! | `/api/v1/queue` | who may `get` `queue` of the group `berth.dev` |
 //! | `/api/v1/nodes` | who may `get` `nodes` of the group `berth.dev` |
-//! | `/api/v1/pods/NAMESPACE/NAME/explanation` | who may `get` `explanations` of the group `berth.dev` in that namespace |
+//! | `/api/v1/pods/NAMESPACE/NAME/explanation` | who may `get` `explanations` of the group `berth.dev` in that namespace; pods of other namespaces are named to who may do so in all |
 //!
 //! The API asks about resources and not about its paths, since Kubernetes lets every user `get` all
 //! paths under `/api/`, and since a role of a namespace can then grant explanations of its pods.
@@ -57,6 +57,8 @@ pub enum Question {
         namespace: String,
         /// Its name.
         name: String,
+        /// Whether pods of other namespaces may be named.
+        whole_cluster: bool,
     },
 }
 
@@ -83,6 +85,7 @@ pub struct Health(Arc<Pulse>);
 
 struct Pulse {
     awaited: Mutex<BTreeSet<&'static str>>,
+    notice: Mutex<Option<String>>,
     started: Instant,
     beat_ms: AtomicU64,
     silence_ms_max: u64,
@@ -94,6 +97,7 @@ impl Health {
     pub fn new(silence_ms_max: u64) -> Self {
         Self(Arc::new(Pulse {
             awaited: Mutex::default(),
+            notice: Mutex::default(),
             started: Instant::now(),
             beat_ms: AtomicU64::new(0),
             silence_ms_max,
@@ -108,6 +112,15 @@ impl Health {
     /// This is not waited for any more.
     pub fn has_part(&self, part: &'static str) {
         self.awaited().remove(part);
+    }
+
+    /// Shows a line with `/readyz`: something that needs attention, though the process is ready.
+    pub fn set_notice(&self, notice: Option<String>) {
+        *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner) = notice;
+    }
+
+    fn notice(&self) -> Option<String> {
+        self.0.notice.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn awaited(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
@@ -181,8 +194,10 @@ pub fn router(site: &Site) -> Router {
 
 /// Health and metrics: what can be shown without encryption.
 pub fn probes(site: &Site) -> Router {
-    let live = |State(site): State<Site>| async move { health(site.health.check_live()) };
-    let ready = |State(site): State<Site>| async move { health(site.health.check_ready()) };
+    let live = |State(site): State<Site>| async move { health(site.health.check_live(), None) };
+    let ready = |State(site): State<Site>| async move {
+        health(site.health.check_ready(), site.health.notice())
+    };
     let figures = |State(site): State<Site>| async move {
         ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], site.metrics.encode())
     };
@@ -213,9 +228,12 @@ pub fn api(site: &Site) -> Router {
         .with_state(site.clone())
 }
 
-fn health(checked: Result<(), String>) -> Response {
+fn health(checked: Result<(), String>, notice: Option<String>) -> Response {
     match checked {
-        Ok(()) => "ok\n".into_response(),
+        Ok(()) => match notice {
+            Some(notice) => format!("ok\n{notice}\n").into_response(),
+            None => "ok\n".into_response(),
+        },
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
@@ -246,7 +264,13 @@ async fn explanation(
     headers: HeaderMap,
 ) -> Response {
     let of = Attributes::resource("explanations", Some(&namespace), Some(&name));
-    answer(&site, &headers, of, Question::Explanation { namespace, name }).await
+    let in_all = Attributes::resource("explanations", None, None);
+    if let Err(denial) = site.access.check(&headers, of.clone()).await {
+        return refused(&denial);
+    }
+    let whole_cluster = site.access.check(&headers, in_all).await.is_ok();
+    let question = Question::Explanation { namespace, name, whole_cluster };
+    answer(&site, &headers, of, question).await
 }
 
 async fn answer(

@@ -56,6 +56,7 @@ pub struct Metrics {
     leader: Gauge,
     leader_transitions: Counters<1>,
     fenced_pods: Counter,
+    unfenced_pods: Gauge,
     webhook_requests: Counters<2>,
     webhook_findings: Counters<2>,
     webhook_duration: Histograms<1>,
@@ -109,6 +110,7 @@ impl Metrics {
             leader: Gauge::default(),
             leader_transitions: Family::default(),
             fenced_pods: Counter::default(),
+            unfenced_pods: Gauge::default(),
             webhook_requests: Family::default(),
             webhook_findings: Family::default(),
             webhook_duration: Family::new_with_constructor(milliseconds),
@@ -174,6 +176,11 @@ impl Metrics {
             "fenced_pods",
             "Pods touched so that bindings of an earlier leader cannot land",
             self.fenced_pods.clone(),
+        );
+        to.register(
+            "unfenced_pods",
+            "Pods that are not scheduled because a binding of an earlier leader could not be fenced",
+            self.unfenced_pods.clone(),
         );
         to.register(
             "webhook_requests",
@@ -280,6 +287,11 @@ impl Metrics {
         self.fenced_pods.inc();
     }
 
+    /// How many pods could not be fenced yet.
+    pub fn unfenced(&self, pods: usize) {
+        self.unfenced_pods.set(i64::try_from(pods).unwrap_or(i64::MAX));
+    }
+
     /// The webhook answered a request after so long.
     pub fn admitted(&self, webhook: &'static str, verdict: &'static str, time: Duration) {
         self.webhook_requests.get_or_create(&[("webhook", webhook), ("verdict", verdict)]).inc();
@@ -367,7 +379,7 @@ mod tests {
                 helps.insert(name, help);
             }
         }
-        assert_eq!(types.len(), 20);
+        assert_eq!(types.len(), 21);
         assert!(types.keys().eq(helps.keys()));
         for (name, kind) in &types {
             let legal = |c: char| c.is_ascii_lowercase() || c == '_';

@@ -15,11 +15,12 @@ use kube::Client;
 use tokio::sync::{mpsc, oneshot, watch as signal};
 use tracing::{info, warn};
 
-use crate::act::{Actor, Back, fence};
+use crate::act::fence::{self, Unfenced};
+use crate::act::{Actor, Back};
 use crate::core::{Core, Effect, News, Settings};
 use crate::http::{Health, Question, View, ViewError};
 use crate::insides::Insides;
-use crate::lease::{self, Elector, Inherited, Leadership};
+use crate::lease::{self, Elector, Inherited, Leadership, PodRef};
 use crate::metrics::Metrics;
 use crate::placement;
 use crate::standings::Standings;
@@ -34,6 +35,16 @@ const FENCING_MAX: usize = 32;
 
 /// What is waited for at the end, so that nothing is left under way.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// Readiness waits for this: a leader that cannot schedule yet is not ready.
+const FENCING: &str = "fenced in-flight bindings of earlier leaders";
+
+/// Unfenced pods that are kept in the Lease for the next leader, at most: they must leave room for the
+/// bindings of all others.
+const UNFENCED_LISTED_MAX: usize = 64;
+
+/// Unfenced pods that readiness names.
+const UNFENCED_NAMED_MAX: usize = 3;
 
 /// The task shows that it lives this often, whatever happens.
 const BEAT: Duration = Duration::from_secs(1);
@@ -149,16 +160,26 @@ impl Scheduler {
         let mut fencing =
             Box::pin(fence_all(&self.client, leadership, &self.options, &self.metrics));
         let mut beat = tokio::time::interval(BEAT);
-        let fenced = loop {
+        self.health.await_part(FENCING);
+        let end = loop {
             tokio::select! {
-                fenced = &mut fencing => break fenced,
-                _ = leadership.lost() => return End::Lost,
-                () = stopped(&mut shutdown) => return End::Shutdown,
+                unfenced = &mut fencing => break Ok(unfenced),
+                _ = leadership.lost() => break Err(End::Lost),
+                () = stopped(&mut shutdown) => break Err(End::Shutdown),
                 _ = beat.tick() => self.health.beat(),
             }
         };
         drop(fencing);
-        info!(fenced, "what was under way before can land no more");
+        self.health.has_part(FENCING);
+        let unfenced = match end {
+            Ok(unfenced) => unfenced,
+            Err(end) => return end,
+        };
+        info!(
+            unfenced = unfenced.len(),
+            after_ms = began.elapsed().as_millis(),
+            "fenced in-flight bindings of earlier leaders"
+        );
         let (sink, seen) = mpsc::channel(SEEN_MAX);
         let names = self.options.scheduler_names.clone();
         let (watches, kinds) = follow_all(&self.client, &sink, &self.metrics);
@@ -186,9 +207,15 @@ impl Scheduler {
             began,
             draining: false,
         };
+        let now_ms = term.clock.now_ms();
+        for (pod, why) in unfenced {
+            term.core.isolate(pod, &why.to_string(), now_ms);
+        }
         let end =
             term.run(seen, backs, (&mut self.questions, &mut self.shutdown), leadership).await;
         drop(watches);
+        self.health.set_notice(None);
+        self.metrics.unfenced(0);
         end
     }
 }
@@ -201,31 +228,51 @@ fn follows(elector: &Elector) -> String {
     }
 }
 
-/// Makes sure that what the previous leader announced can land no more, or has landed.
+/// Makes sure that what earlier leaders announced has landed or never will. Gives the pods for which that
+/// could not be done, and why.
 async fn fence_all(
     client: &Client,
     leadership: &Leadership,
     options: &Options,
     metrics: &Metrics,
-) -> usize {
+) -> Vec<(PodRef, Unfenced)> {
     let pods = match &leadership.inherited {
         Inherited::Pods(pods) => pods.clone(),
         // Nobody has ever led, or somebody has deleted the Lease of a leader that may still be at work.
-        Inherited::NoLease => fence::waiting(client, &options.scheduler_names).await,
+        Inherited::NoLease => fence::pending(client, &options.scheduler_names).await,
         Inherited::Unreadable(problem) => {
-            warn!(problem, "every pod that waits is fenced");
-            fence::waiting(client, &options.scheduler_names).await
+            warn!(problem, "fencing every pending pod");
+            fence::pending(client, &options.scheduler_names).await
         }
     };
-    let each = futures::stream::iter(pods.iter());
-    each.for_each_concurrent(FENCING_MAX, async |pod| {
-        fence::fence(client, pod, &options.identity).await;
-        metrics.fenced();
-    })
-    .await;
-    let fenced = pods.len();
-    leadership.settle(pods);
-    fenced
+    let attempts = futures::stream::iter(pods).map(async |pod| {
+        let fenced = fence::fence(client, &pod, &options.identity).await;
+        if let Err(error) = &fenced {
+            warn!(namespace = %pod.namespace, pod = %pod.name, %error, "a pod is left out");
+        } else {
+            metrics.fenced();
+        }
+        (pod, fenced)
+    });
+    let (mut settled, mut unfenced) = (Vec::new(), Vec::new());
+    let mut attempts = attempts.buffer_unordered(FENCING_MAX);
+    while let Some((pod, fenced)) = attempts.next().await {
+        match fenced {
+            Ok(()) => settled.push(pod),
+            Err(error) => unfenced.push((pod, error)),
+        }
+    }
+    unfenced.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let (listed, unlisted) = unfenced.split_at(unfenced.len().min(UNFENCED_LISTED_MAX));
+    settled.extend(unlisted.iter().map(|(pod, _)| pod.clone()));
+    leadership.settle(settled);
+    let listed: Vec<PodRef> = listed.iter().map(|(pod, _)| pod.clone()).collect();
+    if !listed.is_empty()
+        && let Err(error) = leadership.announce(listed).await
+    {
+        warn!(%error, "unfenced pods are not kept in the Lease");
+    }
+    unfenced
 }
 
 /// Waits until it is time to stop.
@@ -434,5 +481,25 @@ impl Term {
         self.metrics.queue("parked", parked.saturating_sub(held));
         self.metrics.queue("held", held);
         self.metrics.queue("binding", self.core.unsettled());
+        self.metrics.unfenced(self.core.unfenced().len());
+        self.health.set_notice(unfenced_notice(&self.core));
     }
+}
+
+/// What readiness says of pods that could not be fenced.
+fn unfenced_notice(core: &Core) -> Option<String> {
+    let pods = core.unfenced();
+    let count = pods.len();
+    let named: Vec<String> = pods
+        .take(UNFENCED_NAMED_MAX)
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        .collect();
+    let more = match count.saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (count > 0).then(|| {
+        let named = named.join(", ");
+        format!("not scheduled, since they could not be fenced: {named}{more}; see their events")
+    })
 }

@@ -24,13 +24,15 @@ pub(crate) fn answer(
         Question::State => Ok(state(core, insides)),
         Question::Queue => Ok(queue(core, now_ms)),
         Question::Nodes => Ok(nodes(core, insides)),
-        Question::Explanation { namespace, name } => {
+        Question::Explanation { namespace, name, whole_cluster } => {
             let unknown = || ViewError::NotFound(format!("no pod {namespace}/{name} is known"));
             let uid = core.uid_of(namespace, name).ok_or_else(unknown)?;
             let explanation = core.explain(&uid, now_ms).ok_or_else(|| {
                 ViewError::NotFound(format!("pod {namespace}/{name} is not Berth's to place"))
             })?;
-            Ok(json!({ "namespace": namespace, "name": name, "text": render(&explanation) }))
+            let shown =
+                if *whole_cluster { explanation } else { explanation.for_namespace(namespace) };
+            Ok(json!({ "namespace": namespace, "name": name, "text": render(&shown) }))
         }
     }
 }

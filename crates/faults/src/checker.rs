@@ -182,7 +182,11 @@ impl Checker {
                 self.deciding
             ));
         }
-        let spec = &self.pods.get(uid)?.seen.object.spec;
+        let pod = &self.pods.get(uid)?.seen;
+        if pod.invalid.is_some() {
+            return Some(format!("{by:?} bound {uid}, whose requests cannot be read"));
+        }
+        let spec = &pod.object.spec;
         let announced_ms = self.announced_ms.get(&(by, uid.clone())).copied();
         let again = self.told.iter().find(|told| {
             let known = told.by == by && told.node == *node && told.spec == *spec;

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_control::core::Settings;
-use berth_control::lease::LeaseView;
+use berth_control::core::{INVALID, Settings};
+use berth_control::lease::{LeaseView, PodRef};
 use berth_engine::Engine;
 use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
@@ -17,6 +17,8 @@ use berth_model::label::Operator;
 use berth_model::spec::{Phase, PodObject};
 
 use crate::calls::Caller;
+use crate::server::Stored;
+use crate::workloads::MODEST;
 use crate::world::World;
 
 /// More decisions than this are no rest.
@@ -34,7 +36,10 @@ impl World {
             found.insert("bindings are not settled".to_owned());
         }
         let lease = self.server.lease.clone().map(LeaseView::new);
-        if lease.is_none_or(|lease| lease.binding().map_or(true, |pods| !pods.is_empty())) {
+        let listed = lease.and_then(|lease| lease.binding().ok());
+        // Those that could not be fenced yet stay on the list, for the next leader.
+        let may_be = |pod: &PodRef| self.server.is_rigid(pod);
+        if listed.is_none_or(|pods| !pods.iter().all(may_be)) {
             found.insert("the Lease still lists pods".to_owned());
         }
         let waits = |object: &PodObject| object.node.is_none() && object.phase == Phase::Alive;
@@ -43,8 +48,12 @@ impl World {
         self.tally.waiting = 0;
         for pod in waiting {
             self.tally.waiting += 1;
-            if pod.condition.is_none() {
-                found.insert(format!("{} waits and is told nothing", pod.object.uid));
+            if self.server.is_rigid(&pod.reference()) {
+                continue;
+            }
+            let reason = pod.condition.as_ref().map(|condition| &*condition.reason);
+            if reason.is_none() || pod.invalid.is_some() && reason != Some(INVALID) {
+                found.insert(format!("{} waits and is told {reason:?}", pod.object.uid));
             }
         }
         for binding in self.could_be_placed(leader) {
@@ -53,6 +62,20 @@ impl World {
             }
         }
         found
+    }
+
+    /// A modest pod that is pending although it has room.
+    pub(crate) fn modest_pending(&mut self) -> Option<Arc<str>> {
+        let leader = self.leader()?;
+        let is_modest = |uid: &Arc<str>, world: &Self| {
+            let mut pods = world.server.pods.values().map(|pod| &pod.seen.object);
+            pods.any(|pod| pod.uid == *uid && &*pod.spec.namespace == MODEST)
+        };
+        let bindings = self.could_be_placed(leader);
+        let modest = bindings.into_iter().filter(|binding| is_modest(&binding.pod, self));
+        let modest: Vec<Binding> = modest.collect();
+        let pending = modest.into_iter().find(|binding| self.has_room(leader, binding))?;
+        Some(pending.pod)
     }
 
     /// Whether a pod could have this place by what the leader knows of the node's inside. That depends on
@@ -87,7 +110,11 @@ impl World {
         for budget in self.server.budgets.values() {
             engine.apply(Event::Budget(budget.clone()));
         }
-        for pod in self.server.pods.values() {
+        // What cannot be read or changed is not scheduled, but it counts on its node.
+        let counts = |pod: &&Stored| {
+            pod.seen.object.node.is_some() || pod.seen.invalid.is_none() && !pod.rigid
+        };
+        for pod in self.server.pods.values().filter(counts) {
             let refusing = self.checker.refused_by(leader, &pod.seen.object.spec);
             engine.apply(Event::Pod(kept_away(&pod.seen.object, refusing)));
         }

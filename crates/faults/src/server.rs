@@ -15,6 +15,7 @@ use berth_model::spec::{GpuGrant, Phase};
 use k8s_openapi::api::coordination::v1::Lease;
 
 use crate::calls::{Answer, Caller, Request};
+use crate::term::UNPROCESSABLE;
 
 /// A pod, and what only the world knows of it.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Stored {
     pub(crate) workload: usize,
     /// Whether another scheduler bound it.
     pub(crate) by_others: bool,
+    /// Its owner has made it so that the API refuses every change but the owner's.
+    pub(crate) rigid: bool,
 }
 
 /// Something that is not a pod, as watches show it.
@@ -111,6 +114,7 @@ impl Server {
                 Ok(stored) => Answer::Pod(Box::new(stored.seen.clone())),
                 Err(_) => Answer::Failed(404),
             },
+            Request::Touch(pod) if self.is_rigid(&pod) => Answer::Failed(UNPROCESSABLE),
             Request::Touch(pod) => self.change(&pod, |_| {}),
             Request::Bind { pod, version, node, grant } => {
                 self.bind(&pod, Some(version), (node, grant), Some(by))
@@ -136,6 +140,10 @@ impl Server {
             Some(stored) if stored.seen.object.uid != pod.uid => Err(409),
             Some(stored) => Ok(stored),
         }
+    }
+
+    pub(crate) fn is_rigid(&self, pod: &PodRef) -> bool {
+        self.find(pod).is_ok_and(|stored| stored.rigid)
     }
 
     /// Changes a pod by some rule.
@@ -176,6 +184,9 @@ impl Server {
             Ok(stored) => stored,
             Err(code) => return Answer::Failed(code),
         };
+        if stored.rigid {
+            return Answer::Failed(UNPROCESSABLE);
+        }
         let object = &stored.seen.object;
         let is_other = version.is_some_and(|version| version != stored.seen.version);
         if is_other || object.node.is_some() || object.phase != Phase::Alive {
@@ -231,6 +242,9 @@ impl Server {
     fn tell(&mut self, told: &Told) -> Answer {
         if told.condition.is_none() && told.nominated.is_none() {
             return Answer::Done;
+        }
+        if self.is_rigid(&told.pod) {
+            return Answer::Failed(UNPROCESSABLE);
         }
         if let Ok(stored) = self.find(&told.pod)
             && told.version != stored.seen.version

@@ -16,13 +16,19 @@ use crate::election::Writer;
 use crate::server::{Change, Shown};
 
 /// Between two attempts to fence a pod.
-const FENCE_AGAIN_MS: u64 = 500;
+const FENCE_AGAIN_MS: u64 = 250;
+
+/// A pod that is not fenced within this time is isolated.
+const FENCING_MAX_MS: u64 = 5_000;
 
 /// Between two looks at a pod that could not be seen.
 const LOOK_AGAIN_MS: u64 = 1_000;
 
 /// Answers a binding whose devices or volumes are being prepared, of which the world knows nothing else.
 pub(crate) const UNREADY: u16 = 425;
+
+/// Answers a change of a pod that its owner has made so that the API refuses it.
+pub(crate) const UNPROCESSABLE: u16 = 422;
 
 /// What is waited for at the end.
 const DRAIN_MS: u64 = 10_000;
@@ -79,6 +85,7 @@ pub(crate) struct Term {
     started: (i64, u64),
     unfenced: BTreeSet<PodRef>,
     inherited: BTreeSet<PodRef>,
+    isolated: BTreeSet<PodRef>,
     unlisted: usize,
     known: Known,
     pub(crate) deciding: bool,
@@ -99,6 +106,7 @@ impl Term {
             started,
             unfenced: inherited.clone(),
             inherited,
+            isolated: BTreeSet::new(),
             unlisted: 2,
             known: Known::default(),
             deciding: false,
@@ -116,13 +124,18 @@ impl Term {
         let looks = self.unfenced.iter().map(|pod| fence_look(pod.clone()));
         let mut deeds: Vec<Deed> = looks.collect();
         if self.unfenced.is_empty() {
-            deeds.extend(self.fenced());
+            deeds.extend(self.fenced(self.started.0));
         }
         deeds
     }
 
-    fn fenced(&mut self) -> [Deed; 2] {
-        self.writer.settle(std::mem::take(&mut self.inherited).into_iter().collect());
+    fn fenced(&mut self, day_ms: i64) -> [Deed; 2] {
+        let isolated = std::mem::take(&mut self.isolated);
+        let inherited = std::mem::take(&mut self.inherited);
+        self.writer.settle(inherited.difference(&isolated).cloned().collect());
+        for pod in isolated {
+            self.core.isolate(pod, "it could not be fenced", day_ms);
+        }
         [
             Deed::Call(Purpose::ListPods, Request::ListPods),
             Deed::Call(Purpose::ListOthers, Request::ListOthers),
@@ -144,10 +157,10 @@ impl Term {
         let Some(purpose) = self.calls.remove(&call) else { return Vec::new() };
         let day_ms = self.day_ms(now_ms);
         match purpose {
-            Purpose::FenceLook(pod) => self.fence_seen(pod, answer),
+            Purpose::FenceLook(pod) => self.fence_seen(pod, answer, now_ms),
             Purpose::Fence(pod) => match answer {
-                Some(Answer::Done) => self.fence_done(&pod),
-                _ => vec![fence_later(pod)],
+                Some(Answer::Done) => self.fence_done(&pod, day_ms),
+                answer => self.fence_failed(pod, answer.as_ref(), now_ms),
             },
             Purpose::ListPods => match answer {
                 Some(Answer::Pods(pods, from)) => self.listed_pods(&pods, from, day_ms),
@@ -180,21 +193,42 @@ impl Term {
         }
     }
 
-    fn fence_seen(&mut self, pod: PodRef, answer: Option<Answer>) -> Vec<Deed> {
+    fn fence_seen(&mut self, pod: PodRef, answer: Option<Answer>, now_ms: u64) -> Vec<Deed> {
+        let day_ms = self.day_ms(now_ms);
         match answer {
-            Some(Answer::Pod(found)) if found.object.node.is_some() => self.fence_done(&pod),
+            Some(Answer::Pod(found)) if found.object.node.is_some() => {
+                self.fence_done(&pod, day_ms)
+            }
             Some(Answer::Pod(_)) => {
                 let touch = Request::Touch(pod.clone());
                 vec![Deed::Call(Purpose::Fence(pod), touch)]
             }
-            Some(Answer::Failed(404)) => self.fence_done(&pod),
-            _ => vec![fence_later(pod)],
+            Some(Answer::Failed(404)) => self.fence_done(&pod, day_ms),
+            answer => self.fence_failed(pod, answer.as_ref(), now_ms),
         }
     }
 
-    fn fence_done(&mut self, pod: &PodRef) -> Vec<Deed> {
-        self.unfenced.remove(pod);
-        if self.unfenced.is_empty() { self.fenced().into() } else { Vec::new() }
+    fn fence_done(&mut self, pod: &PodRef, day_ms: i64) -> Vec<Deed> {
+        if !self.unfenced.remove(pod) {
+            self.core.settle(Done::Fenced(pod.uid.clone(), true), day_ms);
+            return Vec::new();
+        }
+        if self.unfenced.is_empty() { self.fenced(day_ms).into() } else { Vec::new() }
+    }
+
+    /// Refused for good, or not done yet.
+    fn fence_failed(&mut self, pod: PodRef, answer: Option<&Answer>, now_ms: u64) -> Vec<Deed> {
+        let day_ms = self.day_ms(now_ms);
+        if !self.unfenced.contains(&pod) {
+            self.core.settle(Done::Fenced(pod.uid, false), day_ms);
+            return Vec::new();
+        }
+        let is_refused = matches!(answer, Some(Answer::Failed(UNPROCESSABLE)));
+        if !is_refused && now_ms < self.started.1 + FENCING_MAX_MS {
+            return vec![fence_later(pod)];
+        }
+        self.isolated.insert(pod.clone());
+        self.fence_done(&pod, day_ms)
     }
 
     fn looked(&mut self, pod: PodRef, answer: Option<Answer>, day_ms: i64) -> Vec<Deed> {
@@ -338,6 +372,7 @@ impl Term {
             Effect::Evict(order) => {
                 Deed::Call(Purpose::Evict(order.pod.uid.clone()), Request::Evict(order.pod))
             }
+            Effect::Fence(pod) => fence_look(pod),
             Effect::Tell(told) => {
                 let Told { pod, .. } = &told;
                 Deed::Call(Purpose::Tell(pod.uid.clone()), Request::Tell(Box::new(told)))

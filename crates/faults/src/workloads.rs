@@ -8,6 +8,7 @@ use std::sync::Arc;
 use berth_control::core::SeenPod;
 use berth_engine::event::NodeTopology;
 use berth_kubelet::{Kubelet, TopologyPolicy};
+use berth_model::gang::{Disruption, GangTerms, Membership};
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{PodObject, PodSpec};
@@ -29,7 +30,17 @@ pub(crate) struct Machine {
 pub(crate) struct Workload {
     pub(crate) spec: Arc<PodSpec>,
     pub(crate) wanted: usize,
+    /// Each of its pods has a shape of its own.
+    pub(crate) varied: bool,
+    /// It belongs to a tenant that does what it can to be in the way of others.
+    pub(crate) hostile: bool,
 }
+
+/// The namespace of the hostile tenant.
+pub(crate) const HOSTILE: &str = "hostile";
+
+/// The namespace of pods that ask for so little that they always have to be scheduled soon.
+pub(crate) const MODEST: &str = "modest";
 
 /// A node of some kind, with something that nobody is told of in some of them.
 pub(crate) fn machine(dice: &mut Dice, index: usize) -> Result<Machine, BuildError> {
@@ -78,9 +89,40 @@ pub(crate) fn workloads(dice: &mut Dice) -> Result<Vec<Workload>, BuildError> {
             1 => template(&app, priority, &[("cpu", "2500m"), ("memory", "3Gi")])?,
             kind => gpu_template(&app, priority, [1, 1, 2, 4][kind - 2])?,
         };
-        all.push(Workload { spec: Arc::new(spec), wanted: dice.below(7) });
+        let wanted = dice.below(7);
+        all.push(Workload { spec: Arc::new(spec), wanted, varied: false, hostile: false });
     }
     Ok(all)
+}
+
+/// What a hostile tenant runs: a gang that can never start and would wait for a week, a flood of pods of
+/// distinct shapes that fit nowhere, and pods like everybody's that its other deeds are about.
+pub(crate) fn hostile_workloads(dice: &mut Dice) -> Result<Vec<Workload>, BuildError> {
+    let size = 2 + dice.below(24);
+    let terms = GangTerms {
+        min: size as u32,
+        topology: None,
+        timeout_ms: 7 * 24 * 3_600_000,
+        disruption: Disruption::Whole,
+    };
+    let mut gang = gpu_template("crowd", 0, [1, 2, 8][dice.below(3)])?;
+    gang.gang = Some(Membership { name: "crowd".into(), terms: Some(terms) });
+    let flood = gpu_template("flood", 0, 9)?;
+    let plain = gpu_template("plain", 0, 1)?;
+    let counts = [size, 30 + dice.below(60), 1 + dice.below(6)];
+    let all = [(gang, false), (flood, true), (plain, false)].into_iter().zip(counts);
+    let workload = |((mut spec, varied), wanted): ((PodSpec, bool), usize)| {
+        spec.namespace = HOSTILE.into();
+        Workload { spec: Arc::new(spec), wanted, varied, hostile: true }
+    };
+    Ok(all.map(workload).collect())
+}
+
+/// A pod that asks for next to nothing.
+pub(crate) fn modest() -> Result<PodSpec, BuildError> {
+    let mut spec = template("modest", 0, &[("cpu", "1m"), ("memory", "1Mi")])?;
+    spec.namespace = MODEST.into();
+    Ok(spec)
 }
 
 /// A new pod of a workload.
@@ -98,9 +140,16 @@ pub(crate) fn pod(number: u64, workload: usize, spec: &Arc<PodSpec>, now_ms: u64
         gpu_grant: None,
         claims: Arc::default(),
     };
-    let seen =
-        SeenPod { object, version: 0, ours: true, refused: None, condition: None, outline: None };
-    Stored { seen, workload, by_others: false }
+    let seen = SeenPod {
+        object,
+        version: 0,
+        ours: true,
+        refused: None,
+        condition: None,
+        invalid: None,
+        outline: None,
+    };
+    Stored { seen, workload, by_others: false, rigid: false }
 }
 
 /// What a pod asks for in all, in billionths.

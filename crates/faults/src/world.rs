@@ -23,7 +23,9 @@ use crate::replica::{Clock, Message, Replica};
 use crate::server::{Change, Fact, Server, Shown};
 use crate::term::{Deed, Later, Purpose, Term, UNREADY};
 use crate::verdict::{Finding, Tally};
-use crate::workloads::{Machine, Workload, machine, pod, requests, workloads};
+use crate::workloads::{
+    MODEST, Machine, Workload, hostile_workloads, machine, modest, pod, requests, workloads,
+};
 
 /// A call of a leader's actor may take so long, by its own clock.
 const CALL_MS: u64 = 10_000;
@@ -35,6 +37,10 @@ const UNREADY_ONE_IN: usize = 10;
 /// the longest rest of a pod by the slowest clock.
 const CHECK_MS: u64 = 610_000;
 const CHECKS_MORE: u64 = 2;
+
+/// When the modest pod is created, after faults have ended, and how long it may be pending.
+const MODEST_AFTER_MS: u64 = 300_000;
+const MODEST_MAX_MS: u64 = 30_000;
 
 /// How a world goes.
 #[derive(Clone, Debug)]
@@ -53,6 +59,8 @@ pub struct Plan {
     pub every_ms: usize,
     /// Whether leaders fence what they inherit: without, laws must be seen to break.
     pub fences: bool,
+    /// Whether a tenant does what it can to be in the way of others.
+    pub hostile: bool,
 }
 
 impl Plan {
@@ -66,6 +74,7 @@ impl Plan {
             delays_one_in: [0, 100, 30, 10][dice.below(4)],
             every_ms: [400, 1_000, 3_000, 8_000][dice.below(4)],
             fences: true,
+            hostile: dice.below(2) == 0,
         }
     }
 }
@@ -83,14 +92,31 @@ pub struct Outcome {
 
 /// What happens at some time.
 enum Happening {
-    Arrive { from: Caller, call: CallId, request: Request },
-    Message { to: usize, life: u64, term: Option<u64>, message: Message },
-    Pump { to: usize, term: u64, pods: bool },
+    Arrive {
+        from: Caller,
+        call: CallId,
+        request: Request,
+    },
+    Message {
+        to: usize,
+        life: u64,
+        term: Option<u64>,
+        message: Message,
+    },
+    Pump {
+        to: usize,
+        term: u64,
+        pods: bool,
+    },
     Admit(Arc<str>, Arc<str>),
     Remove(Arc<str>),
     Disturb,
     Reconcile,
     Start(usize),
+    /// A modest pod is created.
+    Modest,
+    /// It is bound by now.
+    ModestBound,
 }
 
 pub(crate) struct World {
@@ -162,6 +188,13 @@ impl World {
             pumping: BTreeSet::new(),
             finding: None,
         };
+        if world.plan.hostile {
+            let hostile = hostile_workloads(&mut world.dice)?;
+            world.workloads.extend(hostile);
+        }
+        let spec = Arc::new(modest()?);
+        world.workloads.push(Workload { spec, wanted: 0, varied: false, hostile: false });
+        world.at(world.plan.calm_ms + MODEST_AFTER_MS, Happening::Modest);
         for index in 0..2 + world.dice.below(4) {
             world.add_node(index)?;
         }
@@ -270,6 +303,13 @@ impl World {
             Happening::Remove(uid) => self.remove(&uid),
             Happening::Disturb => self.disturb(),
             Happening::Reconcile => self.reconcile(),
+            Happening::Modest => self.create_modest(),
+            Happening::ModestBound => {
+                if let Some(uid) = self.modest_pending() {
+                    let what = format!("{uid} has room, and is pending after {MODEST_MAX_MS} ms");
+                    self.finding.get_or_insert(what);
+                }
+            }
             Happening::Start(at) => {
                 if !self.replicas[at].alive || self.replicas[at].wakes_at_ms == u64::MAX {
                     self.replicas[at].start(at);

@@ -9,8 +9,8 @@
 use jiff::Timestamp;
 use serde::de::value::{BorrowedStrDeserializer, StringDeserializer};
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IntoDeserializer as _, MapAccess,
-    SeqAccess, Visitor,
+    DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde::forward_to_deserialize_any;
 
@@ -268,9 +268,13 @@ impl<'de> MapAccess<'de> for Pairs<'_, '_> {
     }
 }
 
-/// A time. An empty message, which is no time at all in Go, reads as 1970.
+/// A time. An empty message, which is no time at all in Go, reads as 1970. Go knows later times than we do,
+/// and a tenant can choose one (a grace period of thousands of years gives a deletion timestamp): they read
+/// as the latest, since an object that cannot be read would not be counted.
 fn time(bytes: &[u8]) -> Result<Timestamp, Malformed> {
     let (seconds, nanos) = values::seconds_and_nanos(bytes)?;
-    Timestamp::new(seconds, nanos)
-        .map_err(|_| Malformed::custom(format!("{seconds} is no time in seconds")))
+    Ok(Timestamp::new(seconds, nanos).unwrap_or(match seconds {
+        0.. => Timestamp::MAX,
+        _ => Timestamp::MIN,
+    }))
 }

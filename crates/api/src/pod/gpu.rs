@@ -15,6 +15,10 @@ pub const GPU_MEMORY: &str = "berth.dev/gpu-memory";
 /// Which share of one GPU's compute a pod needs, in percent.
 pub const GPU_COMPUTE: &str = "berth.dev/gpu-compute";
 
+/// What a share counts as whose size cannot be read any more: all of its GPU, so that no other share is
+/// placed on memory it may hold.
+pub(super) const WHOLE: GpuNeed = GpuNeed { memory_bytes: 0, compute_milli: 1000 };
+
 /// What a pod was given for the part of a GPU it asked for.
 pub(super) fn granted(meta: &ObjectMeta) -> Option<GpuGrant> {
     placement::grant(annotation(meta, PLACEMENT)?)

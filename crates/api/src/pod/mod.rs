@@ -36,11 +36,41 @@ impl Lower for core::Pod {
     /// namespace and name. The node of a bound pod is in [`PodObject::node`] alone, so that replicas
     /// on different nodes have equal specs.
     fn lower(&self) -> Result<PodObject, LowerError> {
-        error::of(self, object(self))
+        let Observed { pod, invalid } = observe(self)?;
+        invalid.map_or(Ok(pod), Err)
     }
 }
 
-fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
+/// A pod of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// The pod. Requests that cannot be read are left out.
+    pub pod: PodObject,
+    /// The first request that cannot be read.
+    pub invalid: Option<LowerError>,
+}
+
+/// The pod as a cluster shows it. The API server does not look at Berth's own labels and annotations, so
+/// whatever stands there, the pod exists and holds what it holds.
+///
+/// # Errors
+/// When the API server would have refused the pod.
+pub fn observe(pod: &core::Pod) -> Result<Observed, LowerError> {
+    let mut invalid = None;
+    let lowered = error::of(pod, object(pod, &mut invalid))?;
+    let invalid = invalid.map(|problem| error::about(pod, problem));
+    Ok(Observed { pod: lowered, invalid })
+}
+
+/// Keeps the first of the requests that cannot be read.
+fn valid<T>(request: Result<Option<T>, Problem>, invalid: &mut Option<Problem>) -> Option<T> {
+    request.unwrap_or_else(|problem| {
+        invalid.get_or_insert(problem);
+        None
+    })
+}
+
+fn object(pod: &core::Pod, invalid: &mut Option<Problem>) -> Result<PodObject, Problem> {
     let Some(spec) = &pod.spec else {
         return Err(Problem::new("spec", "is missing; a pod has at least one container"));
     };
@@ -49,22 +79,31 @@ fn object(pod: &core::Pod) -> Result<PodObject, Problem> {
     let name = meta::name(&pod.metadata)?;
     let uid = meta::filled(pod.metadata.uid.as_ref())
         .unwrap_or_else(|| format!("{}/{name}", meta::namespace(&pod.metadata)).into());
+    // What is written on a pod without a node was not given to it.
+    let gpu_grant = node.as_ref().and_then(|_| gpu::granted(&pod.metadata));
+    let gang = gang::membership(&pod.metadata, spec.scheduling_group.as_ref());
+    let spec = PodSpec {
+        gpu: valid(gpu::need(&pod.metadata), invalid)
+            .or_else(|| invalid.as_ref().and(gpu_grant.as_ref()).map(|_| gpu::WHOLE)),
+        gang: valid(gang, invalid),
+        ..self::spec(pod, spec, &name)?
+    };
     Ok(PodObject {
         uid,
-        spec: Arc::new(self::spec(pod, spec, &name)?),
+        spec: Arc::new(spec),
         name,
         created_at_ms: meta::unix_ms(pod.metadata.creation_timestamp.as_ref()).unwrap_or(0),
         started_at_ms: meta::unix_ms(status.and_then(|status| status.start_time.as_ref())),
         nominated: meta::filled(status.and_then(|status| status.nominated_node_name.as_ref())),
         phase: phase(pod),
         uncounted_at_ms: uncounted_at_ms(&pod.metadata),
-        // What is written on a pod without a node was not given to it.
-        gpu_grant: node.as_ref().and_then(|_| gpu::granted(&pod.metadata)),
+        gpu_grant,
         node,
         claims: devices::claims(pod),
     })
 }
 
+/// The spec without the requests in Berth's own labels and annotations.
 fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Problem> {
     let in_spec = |problem: Problem| problem.under("spec");
     let affinity = spec.affinity.as_ref();
@@ -94,10 +133,9 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
         gates: gates.map(|gate| gate.name.as_str().into()).collect(),
         controller: meta::controller(&pod.metadata).map(controller),
         stays: stays(&pod.metadata),
-        gpu: gpu::need(&pod.metadata)?,
         class: class::class(&pod.metadata),
         model: class::model(&pod.metadata),
-        gang: gang::membership(&pod.metadata, spec.scheduling_group.as_ref())?,
+        ..PodSpec::default()
     })
 }
 

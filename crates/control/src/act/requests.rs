@@ -2,6 +2,8 @@
 //!
 //! Owns paths, bodies and content types. Must not know what becomes of them.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use berth_api::placement::PLACEMENT;
 use berth_protobuf::Written;
 use jiff::Timestamp;
@@ -17,6 +19,12 @@ const MANAGER: &str = "berth";
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// The condition of a pod that a leader has fenced.
+const FENCED: &str = "berth.dev/Fenced";
+
+/// The label of a claim that a leader has fenced.
+const FENCED_CLAIM: &str = "berth.dev/fenced";
 
 /// The longest note that an event can have.
 const NOTE_MAX_BYTES: usize = 1_024;
@@ -140,28 +148,41 @@ pub(super) fn standing(standing: &Standing) -> http::Request<Vec<u8>> {
     request(http::Method::PATCH, path, MERGE, &json!({ "status": status }))
 }
 
-/// A touch that changes nothing but the pod's resource version.
+/// A change of a pod's status that decides nothing: it gives the pod another resource version.
 pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
-    let annotations = json!({ "berth.dev/fenced-by": by });
-    let body = json!({ "metadata": { "uid": pod.uid, "annotations": annotations } });
-    let path =
-        format!("/api/v1/namespaces/{}/pods/{}?fieldManager={MANAGER}", pod.namespace, pod.name);
+    let condition = json!({
+        "type": FENCED,
+        "status": "True",
+        "reason": "LeaderChanged",
+        "message": format!("Fenced against in-flight bindings of earlier leaders ({})", nonce(by)),
+        "lastTransitionTime": now(),
+    });
+    let body = json!({ "metadata": { "uid": pod.uid }, "status": { "conditions": [condition] } });
+    let path = format!("{}?fieldManager={MANAGER}", pod_path(pod, "status"));
     request(http::Method::PATCH, path, STRATEGIC, &body)
 }
 
-/// A touch of a claim, as of pods.
+/// A change of a claim that decides nothing: it gives the claim another resource version.
 pub(super) fn fence_claim(
     namespace: &str,
     name: &str,
     uid: &str,
     by: &str,
 ) -> http::Request<Vec<u8>> {
-    let annotations = json!({ "berth.dev/fenced-by": by });
-    let body = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+    let labels = json!({ FENCED_CLAIM: nonce(by) });
+    let body = json!({ "metadata": { "uid": uid, "labels": labels } });
     let path = format!(
         "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}?fieldManager={MANAGER}"
     );
     request(http::Method::PATCH, path, STRATEGIC, &body)
+}
+
+/// A label value that differs with every fence: the API server does not write a change that changes
+/// nothing. Always of the same length, so that a second fence does not make the object larger.
+fn nonce(by: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    by.hash(&mut hasher);
+    format!("{:016x}-{:032x}", hasher.finish(), Timestamp::now().as_nanosecond())
 }
 
 /// An event about a pod.

@@ -376,6 +376,11 @@ impl Bindings {
         self.predicted.remove(uid);
     }
 
+    /// No earlier binding of a pod can land any more: it need not be announced.
+    pub(super) fn settle(&mut self, pod: PodRef) {
+        self.settled.push(pod);
+    }
+
     fn end(&mut self, uid: &Arc<str>) -> Option<Under> {
         self.leave_stage(uid);
         let under = self.orders.remove(uid)?;
@@ -423,15 +428,13 @@ impl Bindings {
     }
 
     /// Ends those that are about to be announced and go to nodes that have refused their like since they
-    /// were decided. Nothing that was posted for them can land any more.
+    /// were decided, or whose requests cannot be read any more. Nothing that was posted for them can land.
     fn withdraw(&mut self, pods: &Pods, refusals: &Refusals) -> Vec<Arc<str>> {
-        if refusals.is_empty() {
-            return Vec::new();
-        }
         let is_refused = |uid: &&Arc<str>| {
             let under = self.orders.get(*uid).filter(|under| under.stage == Stage::Decided);
             under.zip(pods.get(uid)).is_some_and(|(under, pod)| {
-                refusals.has_refused(&under.order.binding.node, &pod.object)
+                pod.invalid.is_some()
+                    || refusals.has_refused(&under.order.binding.node, &pod.object)
             })
         };
         let withdrawn: Vec<Arc<str>> = self.decided.iter().filter(is_refused).cloned().collect();

@@ -23,6 +23,9 @@ pub struct SeenPod {
     pub refused: Option<Arc<str>>,
     /// What its condition `PodScheduled` says, while that is false.
     pub condition: Option<Condition>,
+    /// Which of its requests in labels or annotations cannot be read, and how to write it. Such a pod
+    /// is not scheduled; if it is bound, the rest of what it holds is counted.
+    pub invalid: Option<Arc<str>>,
     /// What whoever read it will know it by, if it comes again.
     pub outline: Option<NonZeroU64>,
 }
@@ -64,6 +67,8 @@ pub enum Effect {
     Look(PodRef),
     /// Evict a pod: [`Done::Evicted`](super::Done::Evicted).
     Evict(Eviction),
+    /// Fence a pod that could not be fenced before: [`Done::Fenced`](super::Done::Fenced).
+    Fence(PodRef),
     /// Tell those who look at a pod how it stands: [`Done::Told`](super::Done::Told).
     Tell(Told),
 }

@@ -10,9 +10,12 @@ mod buried;
 mod claims;
 mod effect;
 mod evictions;
+mod fencing;
 mod pods;
 mod refusals;
 mod telling;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,20 +26,22 @@ use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
 use berth_model::dra::claim::Claim;
 use berth_model::policy::Quota;
-use berth_model::spec::{Phase, PodObject};
+use berth_model::spec::{Phase, PodSpec};
 
 pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
 pub use self::evictions::EvictOutcome;
 pub use self::pods::Residents;
-pub use self::telling::{HELD, UNSCHEDULABLE};
+pub use self::telling::{HELD, INVALID, UNSCHEDULABLE};
 
 use self::bindings::{Bindings, Verdict};
 use self::claims::Claims;
 use self::evictions::Evictions;
+use self::fencing::Fencing;
 use self::pods::Pods;
 use self::refusals::Refusals;
 use self::telling::Telling;
+use crate::lease::PodRef;
 
 /// Every number the core goes by.
 #[derive(Clone, Debug)]
@@ -128,6 +133,8 @@ pub enum Done {
     Evicted(Arc<str>, EvictOutcome),
     /// A statement about a pod was written, or not.
     Told(Arc<str>, bool),
+    /// A pod was fenced, or not.
+    Fenced(Arc<str>, bool),
 }
 
 /// What happened since the last time it was asked for; for metrics.
@@ -161,6 +168,7 @@ pub struct Core {
     /// which devices are taken.
     held: HashMap<Arc<str>, News>,
     evictions: Evictions,
+    fencing: Fencing,
     refusals: Refusals,
     telling: Telling,
     tally: Tally,
@@ -180,6 +188,7 @@ impl Core {
             bindings: Bindings::default(),
             held: HashMap::new(),
             evictions: Evictions::default(),
+            fencing: Fencing::default(),
             refusals: Refusals::default(),
             telling: Telling::default(),
             tally: Tally::default(),
@@ -222,6 +231,20 @@ impl Core {
     /// How many bindings are decided and not settled, without those that wait for devices or volumes.
     pub fn unsettled(&self) -> usize {
         self.bindings.len()
+    }
+
+    /// A pod could not be fenced when the term began. It is not scheduled until it is.
+    pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
+        let note = format!(
+            "Not scheduled: an earlier leader may have bound this pod, and {why}. Others are scheduled."
+        );
+        self.telling.record(pod.clone(), true, "FencingFailed", note);
+        self.fencing.add(pod, now_ms);
+    }
+
+    /// Pods that are not scheduled because they could not be fenced yet.
+    pub fn unfenced(&self) -> impl ExactSizeIterator<Item = &PodRef> {
+        self.fencing.pods()
     }
 
     /// Something is as told.
@@ -280,8 +303,9 @@ impl Core {
         }
     }
 
-    fn tell_pod(&mut self, seen: SeenPod, now_ms: i64) {
+    fn tell_pod(&mut self, mut seen: SeenPod, now_ms: i64) {
         let uid = seen.object.uid.clone();
+        self.keep_holdings(&mut seen);
         let before = self.pods.see(&seen);
         // Also of a pod that is gone by now: what happened to it goes for its like.
         if let (Some(reason), Some(node)) = (&seen.refused, &seen.object.node)
@@ -304,6 +328,7 @@ impl Core {
                 self.note_departure(&uid, ended, now_ms);
             }
             self.bindings.drop_pod(&uid);
+            self.unfence(&uid);
             self.engine.apply(Event::Pod(seen.object.clone()));
             self.pods.finish(&uid);
             return;
@@ -314,14 +339,66 @@ impl Core {
         }
         self.evictions.seen(&seen);
         self.telling.seen(&seen.object);
-        let has_node = seen.object.node.is_some();
-        if has_node || seen.ours && !self.bindings.rests(&uid) {
-            let object = self.refusals.excluding(&seen.object);
-            self.engine.apply(Event::Pod(object));
+        let known_invalid = before.and_then(|before| before.invalid);
+        if seen.object.node.is_some() {
+            self.unfence(&uid);
+            self.engine.apply(Event::Pod(self.refusals.excluding(&seen.object)));
+            if let Some(invalid) =
+                seen.invalid.as_ref().filter(|now| known_invalid.as_ref() != Some(now))
+            {
+                let note = format!("Ignored, the pod counts without it: {invalid}");
+                self.telling.record(seen.reference(), true, "InvalidRequest", note);
+            }
+        } else if seen.ours {
+            if seen.invalid.is_some() {
+                self.telling.explain(&uid);
+            }
+            self.offer(&uid);
         }
         if is_new {
             // Nothing is decided about a gang that is not complete, and yet its members want to know.
             self.explain_gang(&uid);
+        }
+    }
+
+    /// No earlier binding of a pod can land any more, or it has landed.
+    fn unfence(&mut self, uid: &str) {
+        if let Some(pod) = self.fencing.remove(uid) {
+            self.bindings.settle(pod);
+        }
+    }
+
+    /// Lets the engine place a pod, unless something else has to happen before.
+    fn offer(&mut self, uid: &Arc<str>) {
+        if self.bindings.rests(uid) || self.fencing.contains(uid) {
+            return;
+        }
+        match self.pods.get(uid) {
+            Some(pod) if pod.invalid.is_none() => {
+                self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+            }
+            // It may have been valid before. While a binding of it is in flight its place is held.
+            Some(_) if !self.bindings.has(uid) => self.engine.apply(Event::PodGone(uid.clone())),
+            _ => {}
+        }
+    }
+
+    /// What a pod holds is settled when it is bound, but its owner can still change the annotations that
+    /// say so. What they said then counts as long as it has its node.
+    fn keep_holdings(&self, seen: &mut SeenPod) {
+        let Some(known) = self.pods.get(&seen.object.uid) else { return };
+        let is_bound = seen.object.node.is_some();
+        let was_bound = is_bound && known.object.node == seen.object.node;
+        let is_decided = self.bindings.has(&seen.object.uid);
+        if !was_bound && !(is_decided && (is_bound || seen.invalid.is_some())) {
+            return;
+        }
+        if known.object.spec.gpu != seen.object.spec.gpu {
+            let gpu = known.object.spec.gpu;
+            seen.object.spec = Arc::new(PodSpec { gpu, ..(*seen.object.spec).clone() });
+        }
+        if was_bound {
+            seen.object.gpu_grant.clone_from(&known.object.gpu_grant);
         }
     }
 
@@ -374,6 +451,7 @@ impl Core {
         }
         self.pods.bury(uid);
         self.bindings.drop_pod(uid);
+        self.unfence(uid);
         self.evictions.forget(uid);
         self.telling.forget(uid);
         self.engine.apply(Event::PodGone(uid.clone()));
@@ -432,18 +510,16 @@ impl Core {
         if templates.is_empty() {
             return;
         }
-        let mut alike: Vec<PodObject> = self
+        let mut alike: Vec<Arc<str>> = self
             .pods
             .waiting()
             .filter(|pod| templates.contains(&Refusals::template(&pod.object)))
-            .filter(|pod| {
-                !self.bindings.rests(&pod.object.uid) && !self.bindings.has(&pod.object.uid)
-            })
-            .map(|pod| self.refusals.excluding(&pod.object))
+            .filter(|pod| !self.bindings.has(&pod.object.uid))
+            .map(|pod| pod.object.uid.clone())
             .collect();
         // In the same order in every run.
-        alike.sort_unstable_by(|one, two| one.uid.cmp(&two.uid));
-        alike.into_iter().for_each(|pod| self.engine.apply(Event::Pod(pod)));
+        alike.sort_unstable();
+        alike.iter().for_each(|uid| self.offer(uid));
     }
 
     /// An effect has had its outcome.
@@ -477,6 +553,12 @@ impl Core {
             Done::Told(uid, written) => {
                 self.telling.written(&uid, written, now_ms, &self.settings);
             }
+            Done::Fenced(uid, true) if self.fencing.contains(&uid) => {
+                self.unfence(&uid);
+                self.offer(&uid);
+            }
+            Done::Fenced(_, true) => {}
+            Done::Fenced(uid, false) => self.fencing.failed(&uid, now_ms),
         }
     }
 
@@ -495,10 +577,7 @@ impl Core {
         let faded = self.refusals.fade(now_ms);
         self.reapply_like(&faded);
         for uid in self.bindings.rested(now_ms) {
-            if let Some(pod) = self.pods.get(&uid) {
-                let object = self.refusals.excluding(&pod.object);
-                self.engine.apply(Event::Pod(object));
-            }
+            self.offer(&uid);
         }
         self.telling.wake(now_ms);
         let mut effects = Vec::new();
@@ -509,13 +588,10 @@ impl Core {
             if withdrawn.is_empty() {
                 break;
             }
-            for uid in withdrawn {
-                if let Some(pod) = self.pods.get(&uid) {
-                    self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
-                }
-            }
+            withdrawn.iter().for_each(|uid| self.offer(uid));
         }
         self.evictions.effects(&mut effects);
+        self.fencing.effects(now_ms, &mut effects);
         // Binding goes before talking, but not for ever.
         let is_overdue = now_ms - self.talked_at_ms >= self.settings.talk_after_ms;
         if idle && self.bindings.is_calm() || is_overdue {
@@ -558,8 +634,13 @@ impl Core {
     pub fn next_turn_ms(&self, now_ms: i64) -> Option<i64> {
         let can_tell = self.bindings.is_calm() && self.telling.is_due(&self.settings);
         let telling = can_tell.then_some(now_ms);
-        let times =
-            [self.bindings.next_ms(), self.refusals.next_ms(), self.telling.next_ms(), telling];
+        let times = [
+            self.bindings.next_ms(),
+            self.refusals.next_ms(),
+            self.telling.next_ms(),
+            self.fencing.next_ms(),
+            telling,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -629,9 +710,11 @@ impl Core {
             }
             let alike = (Refusals::template(&pod.object), self.engine.is_held(&uid));
             let excluded = self.refusals.told(&pod.object);
-            let said = self.telling.remembered(alike, now_ms).or_else(|| {
+            let said = pod.invalid.as_ref().map(telling::invalid);
+            let said = said.or_else(|| self.telling.remembered(alike, now_ms)).or_else(|| {
                 let explanation = self.engine.explain(&uid, now_ms)?;
-                let said = telling::condition(&explanation, &excluded)?;
+                let namespace = &pod.object.spec.namespace;
+                let said = telling::condition(explanation, namespace, &excluded)?;
                 self.telling.remember(alike, said.clone(), now_ms);
                 Some(said)
             });
@@ -639,7 +722,7 @@ impl Core {
                 effects.push(Effect::Tell(told));
             }
         }
-        while let Some(told) = self.telling.next_placed(&self.settings) {
+        while let Some(told) = self.telling.next_record(&self.settings) {
             effects.push(Effect::Tell(told));
         }
     }

@@ -22,14 +22,17 @@ pub const UNSCHEDULABLE: &str = "Unschedulable";
 /// Why a pod has no node for which no node would help.
 pub const HELD: &str = "Held";
 
+/// Why a pod is not scheduled one of whose requests cannot be read.
+pub const INVALID: &str = "InvalidRequest";
+
 /// For so long what was found out about one pod goes for all alike.
 const REMEMBERED_MS: i64 = 5_000;
 
 /// So many kinds of pods are remembered at a time.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// So many records of placed pods wait to be written; of more, the oldest are not.
-const PLACED_MAX: usize = 10_000;
+/// Events that wait to be written, at most; beyond that the oldest are dropped.
+const RECORDS_MAX: usize = 10_000;
 
 /// What was found out, and when.
 type Found = (Condition, i64);
@@ -49,8 +52,8 @@ pub(super) struct Telling {
     after_writing: HashSet<Arc<str>>,
     /// Nominations that were written, or are being, and are not seen yet.
     nominated: HashMap<Arc<str>, Option<Arc<str>>>,
-    /// That pods have their place, of which nobody has been told.
-    placed: VecDeque<Told>,
+    /// Events to be written.
+    records: VecDeque<Told>,
     /// What was last written about whom, and when.
     last: HashMap<Arc<str>, (Condition, i64)>,
     /// What was found out about pods of one template, and held or not.
@@ -92,29 +95,40 @@ impl Telling {
 
     /// A pod is on its node, and that is to be recorded. Nothing depends on it, so it comes last.
     pub(super) fn record_placed(&mut self, pod: PodRef, node: &str) {
-        if self.placed.len() >= PLACED_MAX {
-            self.placed.pop_front();
-        }
         // In the words of kube-scheduler, which tools look for.
         let note = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
-        let event = EventNote { warning: false, reason: "Scheduled", note: note.into() };
+        self.record(pod, false, "Scheduled", note);
+    }
+
+    /// Something is to be recorded as an event.
+    pub(super) fn record(
+        &mut self,
+        pod: PodRef,
+        warning: bool,
+        reason: &'static str,
+        note: String,
+    ) {
+        if self.records.len() >= RECORDS_MAX {
+            self.records.pop_front();
+        }
+        let event = EventNote { warning, reason, note: note.into() };
         let told = Told { pod, version: 0, condition: None, nominated: None, event: Some(event) };
-        self.placed.push_back(told);
+        self.records.push_back(told);
     }
 
     /// The next record, if there is room for another write.
-    pub(super) fn next_placed(&mut self, settings: &Settings) -> Option<Told> {
+    pub(super) fn next_record(&mut self, settings: &Settings) -> Option<Told> {
         if self.writing.len() >= settings.telling_max {
             return None;
         }
-        let told = self.placed.pop_front()?;
+        let told = self.records.pop_front()?;
         self.writing.insert(told.pod.uid.clone(), told.clone());
         Some(told)
     }
 
     /// Whether something can be told now.
     pub(super) fn is_due(&self, settings: &Settings) -> bool {
-        let has_any = !self.due.is_empty() || !self.placed.is_empty();
+        let has_any = !self.due.is_empty() || !self.records.is_empty();
         has_any && self.writing.len() < settings.telling_max
     }
 
@@ -239,9 +253,19 @@ impl Telling {
     }
 }
 
-/// What a pod's condition should say; `None`: nothing, it only waits for its turn or has a place.
-pub(super) fn condition(explanation: &Explanation, excluded: &str) -> Option<Condition> {
-    let reason = match explanation {
+/// The condition of a pod one of whose requests cannot be read.
+pub(super) fn invalid(problem: &Arc<str>) -> Condition {
+    Condition { reason: INVALID.into(), message: problem.clone() }
+}
+
+/// What a pod's condition should say; `None`: nothing, it only waits for its turn or has a place. Whoever may
+/// see the pod reads it, so it names no pods of other namespaces.
+pub(super) fn condition(
+    explanation: Explanation,
+    namespace: &str,
+    excluded: &str,
+) -> Option<Condition> {
+    let reason = match &explanation {
         Explanation::Held { .. } => HELD,
         // There is room, and it only waits for its turn.
         Explanation::Waiting { fitting: 1.., .. } => return None,
@@ -253,6 +277,6 @@ pub(super) fn condition(explanation: &Explanation, excluded: &str) -> Option<Con
             return None;
         }
     };
-    let message = format!("{}{excluded}", render(explanation));
+    let message = format!("{}{excluded}", render(&explanation.for_namespace(namespace)));
     Some(Condition { reason: reason.into(), message: message.into() })
 }

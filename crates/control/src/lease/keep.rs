@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::decide::{Answer, Observed, Step, Tenure, Turn, evaluate};
 use super::record::{LeaseView, PodRef};
+use super::tolerant::TolerantLease;
 use super::{IN_FLIGHT_MAX, Lost, Settings, SettingsError};
 
 /// Between two attempts of a holder whose write came to nothing.
@@ -62,7 +63,7 @@ pub fn incarnation(host: &str) -> Result<String, std::io::Error> {
 /// Somebody who wants to lead.
 #[derive(Clone)]
 pub struct Elector {
-    api: Api<Lease>,
+    api: Api<TolerantLease>,
     settings: Settings,
     me: Arc<str>,
     started: Instant,
@@ -112,7 +113,8 @@ impl Elector {
     }
 
     async fn attempt(&self, observed: &mut Observed) -> Result<Attempt, RequestError> {
-        let read = self.within(self.api.get_opt(&self.settings.name)).await?.map(LeaseView::new);
+        let read = self.within(self.api.get_opt(&self.settings.name)).await?;
+        let read = read.map(|TolerantLease(lease)| LeaseView::new(lease));
         let now_ms = self.now_ms();
         let holder = read.as_ref().map(LeaseView::holder).filter(|holder| !holder.is_empty());
         *self.holder.lock().unwrap_or_else(PoisonError::into_inner) = holder.map(Arc::from);
@@ -135,7 +137,9 @@ impl Elector {
             }
             (Step::Create | Step::TakeOver, _) => {
                 let lease = LeaseView::first(&self.me, &self.settings, wall);
-                let made = self.within(self.api.create(&PostParams::default(), &lease)).await;
+                let parameters = PostParams::default();
+                let lease = TolerantLease(lease);
+                let made = self.within(self.api.create(&parameters, &lease)).await;
                 (answer_of(made), Inherited::NoLease)
             }
         };
@@ -167,7 +171,8 @@ impl Elector {
         while let Some(change) = changes.next().await {
             match change? {
                 WatchEvent::Deleted(_) => return Ok(()),
-                WatchEvent::Added(lease) | WatchEvent::Modified(lease) => {
+                WatchEvent::Added(TolerantLease(lease))
+                | WatchEvent::Modified(TolerantLease(lease)) => {
                     if LeaseView::new(lease).holder().is_empty() {
                         return Ok(());
                     }
@@ -200,7 +205,8 @@ impl Elector {
 
     async fn replace(&self, lease: &Lease) -> Answer {
         let name = &self.settings.name;
-        answer_of(self.within(self.api.replace(name, &PostParams::default(), lease)).await)
+        let lease = TolerantLease(lease.clone());
+        answer_of(self.within(self.api.replace(name, &PostParams::default(), &lease)).await)
     }
 
     async fn within<T>(
@@ -229,9 +235,9 @@ enum RequestError {
     Unclear,
 }
 
-fn answer_of(result: Result<Lease, RequestError>) -> Answer {
+fn answer_of(result: Result<TolerantLease, RequestError>) -> Answer {
     match result {
-        Ok(lease) => Answer::Done(Box::new(lease)),
+        Ok(TolerantLease(lease)) => Answer::Done(Box::new(lease)),
         Err(RequestError::Refused(error)) => match *error {
             kube::Error::Api(status) if status.code == 409 => Answer::Conflict,
             kube::Error::Api(status) if status.code == 404 => Answer::Missing,
@@ -404,6 +410,7 @@ impl Writer {
                 }
                 let api = &self.elector.api;
                 let read = self.elector.within(api.get_opt(&self.elector.settings.name)).await;
+                let read = read.map(|lease| lease.map(|TolerantLease(lease)| lease));
                 turn = self.tenure.read(read.map_err(|_| ()));
             }
             match turn {

@@ -19,6 +19,11 @@ pub const BINDING: &str = "berth.dev/binding";
 /// Nobody waits longer than this for a holder, whatever its Lease says.
 const DURATION_MS_MAX: u64 = 300_000;
 
+/// The longest namespace, name and UID that the API server accepts for a pod.
+const NAMESPACE_MAX_BYTES: usize = 63;
+const NAME_MAX_BYTES: usize = 253;
+const UID_MAX_BYTES: usize = 128;
+
 /// A pod, once and for all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodRef {
@@ -28,6 +33,30 @@ pub struct PodRef {
     pub name: Arc<str>,
     /// Its uid: another pod of the same name has another.
     pub uid: Arc<str>,
+}
+
+impl PodRef {
+    /// Whether the API server lets a pod have this namespace, name and UID. They go into request paths,
+    /// and a list in a Lease can hold anything.
+    fn is_possible(&self) -> bool {
+        let is_label = |text: &str| {
+            let edge = |at: Option<char>| at.is_some_and(|one| one.is_ascii_alphanumeric());
+            edge(text.chars().next())
+                && edge(text.chars().last())
+                && text
+                    .chars()
+                    .all(|one| one == '-' || one.is_ascii_digit() || one.is_ascii_lowercase())
+        };
+        let fits = |text: &str, max: usize| !text.is_empty() && text.len() <= max;
+        let is_uid =
+            |text: &str| text.bytes().all(|one| one == b'-' || one.is_ascii_alphanumeric());
+        fits(&self.namespace, NAMESPACE_MAX_BYTES)
+            && is_label(&self.namespace)
+            && fits(&self.name, NAME_MAX_BYTES)
+            && self.name.split('.').all(is_label)
+            && fits(&self.uid, UID_MAX_BYTES)
+            && is_uid(&self.uid)
+    }
 }
 
 /// An annotation that is not what a holder writes.
@@ -75,7 +104,16 @@ impl LeaseView {
             let pods = pods.into_iter();
             pods.map(move |(uid, name)| PodRef { namespace: namespace.clone(), name, uid })
         });
-        Ok(all.collect())
+        let all: BTreeSet<PodRef> = all.collect();
+        match all.iter().find(|pod| !pod.is_possible()) {
+            // No holder writes such a name, so another client wrote the list.
+            Some(PodRef { namespace, name, uid }) => {
+                let problem =
+                    format!("no pod can be named {namespace:?}/{name:?} with UID {uid:?}");
+                Err(Unreadable(problem))
+            }
+            None => Ok(all),
+        }
     }
 
     /// A first Lease, held by `me`.

@@ -251,3 +251,35 @@ fn settings_that_cannot_work_are_refused() {
         (0..100).map(|_| incarnation("host").unwrap()).collect();
     assert_eq!(names.len(), 100);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_with_times_that_cannot_be_read_is_taken_over() {
+    let server = Shared::default();
+    drop(elector(&server, "a").acquire().await.release().await);
+    let end = json!("9999-12-31T23:59:59.999999Z");
+    server.lock().unwrap().lease.as_mut().unwrap()["spec"]["renewTime"] = end;
+    let second = timeout(Duration::from_secs(60), elector(&server, "b").acquire()).await.unwrap();
+    assert!(second.is_held());
+    sleep(Duration::from_secs(5)).await;
+    assert!(second.is_held() && server.lock().unwrap().text("/spec/renewTime") < "9999".to_owned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_with_names_that_no_pod_can_have_is_not_followed() {
+    for bogus in [
+        json!({ "../../nodes": { "u": "p" } }),
+        json!({ "team": { "u": "../../../nodes/n1?force=true" } }),
+        json!({ "team": { "u": "" } }),
+        json!({ "team": { "a b": "p" } }),
+        json!({ "": { "u": "p" } }),
+        json!({ "team": { "u": "x".repeat(254) } }),
+    ] {
+        let server = Shared::default();
+        drop(elector(&server, "a").acquire().await.release().await);
+        server.lock().unwrap().lease.as_mut().unwrap()["metadata"]["annotations"] =
+            json!({ "berth.dev/binding": bogus.to_string() });
+        let second = elector(&server, "b").acquire().await;
+        let Inherited::Unreadable(why) = &second.inherited else { panic!("{bogus}") };
+        assert!(why.contains("no pod can be named"), "{why}");
+    }
+}

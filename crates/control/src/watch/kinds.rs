@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_api::crd;
 use berth_api::gang;
+use berth_api::pod::observe;
 use berth_api::topology::NodeResourceTopology;
 use berth_api::{Lower, LowerError};
 use berth_engine::event::Event;
@@ -52,7 +53,11 @@ fn version(meta: &ObjectMeta) -> u64 {
 
 /// A pod as the core wants it.
 pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
-    let object = pod.lower().map_err(|error| error.to_string())?;
+    let observed = observe(pod).map_err(|error| error.to_string())?;
+    let invalid = observed
+        .invalid
+        .map(|LowerError { field, problem, .. }| Arc::from(format!("{field}: {problem}")));
+    let object = observed.pod;
     let status = pod.status.as_ref();
     let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
     let message = status.and_then(|status| status.message.as_deref()).unwrap_or_default();
@@ -70,7 +75,7 @@ pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPo
     let spec = pod.spec.as_ref();
     let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
     let ours = scheduler.is_some_and(|scheduler| names.iter().any(|name| **name == *scheduler));
-    Ok(SeenPod { object, version, ours, refused, condition, outline: None })
+    Ok(SeenPod { object, version, ours, refused, condition, invalid, outline: None })
 }
 
 /// Starts one watch per kind, and says of which kinds everything has to be known before anything is

@@ -23,8 +23,8 @@ use crate::core::SeenPod;
 const COPIED_LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// What is told of a pod's containers and network.
-const UNREAD_CONDITIONS: [&str; 4] =
-    ["ContainersReady", "Initialized", "PodReadyToStartContainers", "Ready"];
+const UNREAD_CONDITIONS: [&str; 5] =
+    ["ContainersReady", "Initialized", "PodReadyToStartContainers", "Ready", "berth.dev/Fenced"];
 
 /// The numbers of fields, by the message that they are in.
 const POD_METADATA: u32 = 1;

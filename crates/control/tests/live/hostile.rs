@@ -1,13 +1,16 @@
 //! Objects that are wrong, or far too large.
 
+use std::sync::atomic::Ordering;
+
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::replica::Replica;
-use crate::world::{Shape, World};
+use crate::world::{Shape, World, condition};
 
-pub(crate) async fn what_cannot_be_read_is_skipped_and_the_rest_goes_on(world: World) {
+pub(crate) async fn what_cannot_be_read_is_said_and_the_rest_goes_on(world: World) {
     world.node("good", 4, json!({})).await;
     // Nonsense that the API does not mind.
     world.node("bad", 4, json!({ "berth.dev/numa-nodes": "many" })).await;
@@ -15,19 +18,139 @@ pub(crate) async fn what_cannot_be_read_is_skipped_and_the_rest_goes_on(world: W
     let replica = Replica::start(&world).await;
     world.pod(&Shape::new("fine").gpus(4)).await;
     world.bound("fine").await;
-    world
-        .eventually("the pod is counted as skipped", async || {
-            let skipped = replica.metric("berth_watch_skipped_objects_total", "Pod");
-            (skipped >= 1.0).then_some(())
-        })
-        .await;
+    let (reason, message) = world.unscheduled("nonsense").await;
+    assert_eq!(reason, "InvalidRequest");
+    assert!(message.starts_with("metadata.labels[berth.dev/gang-size]: "), "{message}");
     assert_eq!(world.node_of("nonsense").await, None);
-    // An object that is put right counts.
+    // A pod that is put right is scheduled.
     let right = json!({ "metadata": { "labels": { "berth.dev/gang-size": null } } });
     let patch = PatchParams::default();
     world.api::<Pod>().patch("nonsense", &patch, &Patch::Merge(&right)).await.unwrap();
     world.bound("nonsense").await;
     replica.stop().await;
+}
+
+/// The annotations of an object may have 256 KiB in all. This is 14 bytes less.
+fn full() -> String {
+    "x".repeat((256 << 10) - 14 - "example.com/fat".len())
+}
+
+/// A Lease that was given back, with a list of pods whose bindings may be in flight.
+async fn inherit(world: &World, binding: Value, renew_time: &str) {
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), "berth-system");
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "berth",
+                      "annotations": { "berth.dev/binding": binding.to_string() } },
+        "spec": { "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": renew_time },
+    });
+    // Not typed: the times of a hostile Lease cannot be read.
+    let apply = PatchParams::apply("test");
+    leases.patch_metadata("berth", &apply, &Patch::Apply(lease)).await.unwrap();
+}
+
+async fn inherit_pod(world: &World, pod: &Pod) {
+    let meta = &pod.metadata;
+    let (uid, name) = (meta.uid.clone().unwrap(), meta.name.clone().unwrap());
+    let binding = json!({ world.name(): { uid: name } });
+    inherit(world, binding, "2026-01-01T00:00:00.000000Z").await;
+}
+
+pub(crate) async fn a_pod_that_cannot_grow_does_not_stop_a_new_leader(world: World) {
+    world.node("n1", 4, json!({})).await;
+    let shape = Shape::new("fat").gpus(1).annotation("example.com/fat", &full());
+    let fat = world.pod(&shape).await;
+    inherit_pod(&world, &fat).await;
+    let replica = Replica::start(&world).await;
+    world.pod(&Shape::new("fine").gpus(1)).await;
+    world.bound("fine").await;
+    // It was fenced like any other, and so is scheduled like any other.
+    world.bound("fat").await;
+    let fenced = condition(&world.find("fat").await.unwrap(), "berth.dev/Fenced");
+    assert!(
+        fenced.is_some_and(|(status, reason, _)| status == "True" && reason == "LeaderChanged")
+    );
+    replica.stop().await;
+}
+
+pub(crate) async fn a_pod_that_cannot_be_fenced_waits_alone(world: World) {
+    world.node("n1", 4, json!({})).await;
+    let stuck = world.pod(&Shape::new("stuck").gpus(1)).await;
+    inherit_pod(&world, &stuck).await;
+    let is_fence = |request: &http::Request<kube::client::Body>| {
+        request.method() == http::Method::PATCH && request.uri().path().ends_with("/stuck/status")
+    };
+    let (refusing, count) = world.with_refusal(is_fence, "a policy of the cluster refuses it");
+    let replica = Replica::start(&refusing).await;
+    world.pod(&Shape::new("fine").gpus(1)).await;
+    world.bound("fine").await;
+    let note = world
+        .eventually("an event says so", async || {
+            let events = world.events("stuck").await;
+            events.into_iter().find(|(reason, _)| reason == "FencingFailed").map(|(_, note)| note)
+        })
+        .await;
+    assert!(note.contains("a policy of the cluster refuses it"), "{note}");
+    assert_eq!(replica.metric("berth_unfenced_pods", "") as u64, 1);
+    let (status, text) = replica.readiness().await;
+    assert_eq!(status, http::StatusCode::OK);
+    assert!(text.contains(&format!("could not be fenced: {}/stuck;", world.name())), "{text}");
+    assert_eq!(world.node_of("stuck").await, None);
+    // The next leader has to look after it as well.
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), "berth-system");
+    let lease = leases.get("berth").await.unwrap();
+    let uid = stuck.metadata.uid.unwrap();
+    assert!(lease.metadata.annotations.unwrap()["berth.dev/binding"].contains(&uid));
+    let attempts = count.load(Ordering::Relaxed);
+    assert!((1..10).contains(&attempts), "{attempts} attempts");
+    replica.stop().await;
+    // One that may write it fences it, and it is scheduled.
+    let replica = Replica::start(&world).await;
+    world.bound("stuck").await;
+    replica.stop().await;
+}
+
+pub(crate) async fn a_lease_that_another_client_wrote_is_survived(world: World) {
+    world.node("n1", 4, json!({})).await;
+    world.pod(&Shape::new("fine").gpus(1)).await;
+    let bogus = json!({ "../../nodes": { "u": "../n1?force=true" } });
+    inherit(&world, bogus, "9999-12-31T23:59:59.999999Z").await;
+    let replica = Replica::start(&world).await;
+    world.bound("fine").await;
+    replica.stop().await;
+}
+
+pub(crate) async fn a_bound_pod_counts_whatever_its_annotations_say(world: World) {
+    const MEMORY: &str = "berth.dev/gpu-memory";
+    world.node("n1", 8, json!({})).await;
+    world.node("n2", 8, json!({})).await;
+    let holder = Shape::new("holder").gpus(8).scheduler("another").annotation(MEMORY, "-1");
+    world.pod(&holder.spec("nodeName", json!("n1"))).await;
+    let replica = Replica::start(&world).await;
+    world.pod(&Shape::new("ours").gpus(8)).await;
+    assert_eq!(world.bound("ours").await, "n2");
+    // Rewritten by its owner once it is bound.
+    let patch = json!({ "metadata": { "annotations": { MEMORY: "-1" } } });
+    let parameters = PatchParams::default();
+    world.api::<Pod>().patch("ours", &parameters, &Patch::Merge(&patch)).await.unwrap();
+    for name in ["holder", "ours"] {
+        world
+            .eventually("an event says what is ignored", async || {
+                let events = world.events(name).await;
+                events.iter().any(|(reason, _)| reason == "InvalidRequest").then_some(())
+            })
+            .await;
+    }
+    world.pod(&Shape::new("more").gpus(1)).await;
+    world.unscheduled("more").await;
+    replica.stop().await;
+    let replica = Replica::start(&world).await;
+    world.pod(&Shape::new("again").gpus(1)).await;
+    world.unscheduled("again").await;
+    replica.stop().await;
+    for name in ["more", "again"] {
+        assert_eq!(world.node_of(name).await, None, "{name} was bound to a full node");
+    }
 }
 
 fn with_containers(name: &str, count: usize) -> Value {

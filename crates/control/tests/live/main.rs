@@ -86,8 +86,12 @@ const SCENARIOS: &[Scenario] = scenarios![
     agent:
         what_the_agent_finds_is_what_the_scheduler_plans_with;
     hostile:
-        what_cannot_be_read_is_skipped_and_the_rest_goes_on,
-        what_is_huge_does_no_harm;
+        what_cannot_be_read_is_said_and_the_rest_goes_on,
+        what_is_huge_does_no_harm,
+        a_pod_that_cannot_grow_does_not_stop_a_new_leader,
+        a_pod_that_cannot_be_fenced_waits_alone,
+        a_lease_that_another_client_wrote_is_survived,
+        a_bound_pod_counts_whatever_its_annotations_say;
     devices:
         claims_are_allocated_and_reserved_before_a_pod_is_bound;
     volumes:

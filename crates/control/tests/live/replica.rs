@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use berth_control::core;
 use berth_control::http::{Access, Health, Openness, Site, router};
 use berth_control::lease;
@@ -118,8 +118,19 @@ impl Replica {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
+    /// What readiness says.
+    pub(crate) async fn readiness(&self) -> (StatusCode, String) {
+        let (status, bytes) = self.answer("/readyz", None).await;
+        (status, String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
     /// Asks over HTTP.
     pub(crate) async fn get(&self, path: &str, token: Option<&str>) -> (StatusCode, Value) {
+        let (status, bytes) = self.answer(path, token).await;
+        (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    async fn answer(&self, path: &str, token: Option<&str>) -> (StatusCode, Bytes) {
         let mut request = Request::get(path);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -132,8 +143,7 @@ impl Replica {
             let status = answer.status();
             (status, answer.into_body().collect().await.unwrap().to_bytes())
         });
-        let (status, bytes) = asked.await.unwrap();
-        (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+        asked.await.unwrap()
     }
 }
 

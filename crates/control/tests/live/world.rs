@@ -38,28 +38,33 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) testbed: Arc<Mutex<Testbed>>,
     name: Arc<str>,
-    /// Where the scheduler's API does not stream lists: how often it has said so.
-    not_streamed: Option<Arc<AtomicUsize>>,
+    /// What the API refuses to the scheduler.
+    refusal: Option<Refusal>,
 }
 
 fn read<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object of the test's own")
 }
 
-/// A client of a server that answers as one does whose feature gate `WatchList` is off.
-fn without_streams(client: Client, count: Arc<AtomicUsize>) -> Client {
+/// Requests that are answered with 422 instead of reaching the API.
+#[derive(Clone)]
+struct Refusal {
+    of: fn(&http::Request<kube::client::Body>) -> bool,
+    message: &'static str,
+    count: Arc<AtomicUsize>,
+}
+
+fn refusing(client: Client, refusal: Refusal) -> Client {
     let answer = move |request: http::Request<kube::client::Body>| {
-        let (client, count) = (client.clone(), count.clone());
+        let (client, refusal) = (client.clone(), refusal.clone());
         async move {
-            let query = request.uri().query().unwrap_or_default();
-            if !query.contains("sendInitialEvents=true") {
+            if !(refusal.of)(&request) {
                 return client.send(request).await;
             }
-            count.fetch_add(1, Ordering::Relaxed);
-            let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+            refusal.count.fetch_add(1, Ordering::Relaxed);
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
-                "reason": "Invalid", "message": message,
+                "reason": "Invalid", "message": refusal.message,
             });
             let body = kube::client::Body::from(status.to_string().into_bytes());
             Ok(http::Response::builder().status(422).body(body).unwrap())
@@ -74,7 +79,7 @@ impl World {
         let client = testbed.lock().await.admin().await.unwrap();
         let name = scenario.split("::").last().unwrap_or_default().replace('_', "-");
         let name = name.get(..name.len().min(60)).unwrap_or_default().trim_end_matches('-').into();
-        let world = Self { client, testbed, name, not_streamed: None };
+        let world = Self { client, testbed, name, refusal: None };
         world.clean().await;
         for namespace in ["berth-system", world.name()] {
             world.ensure_namespace(namespace).await;
@@ -140,16 +145,31 @@ impl World {
         let kubeconfig = testbed.kubeconfig(&token, None).unwrap();
         let access = Access { kubeconfig: Some(kubeconfig), schedules: true, ..Access::default() };
         let client = connect(&access).await.unwrap().client;
-        match &self.not_streamed {
-            Some(count) => without_streams(client, count.clone()),
+        match &self.refusal {
+            Some(refusal) => refusing(client, refusal.clone()),
             None => client,
         }
     }
 
     /// The same with an API that does not stream lists to the scheduler, and how often it was asked to.
     pub(crate) fn without_streamed_lists(&self) -> (Self, Arc<AtomicUsize>) {
+        let streams = |request: &http::Request<kube::client::Body>| {
+            request.uri().query().unwrap_or_default().contains("sendInitialEvents=true")
+        };
+        let message =
+            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+        self.with_refusal(streams, message)
+    }
+
+    /// The same with an API that refuses some requests of the scheduler, and how many it refused.
+    pub(crate) fn with_refusal(
+        &self,
+        of: fn(&http::Request<kube::client::Body>) -> bool,
+        message: &'static str,
+    ) -> (Self, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
-        (Self { not_streamed: Some(count.clone()), ..self.clone() }, count)
+        let refusal = Refusal { of, message, count: count.clone() };
+        (Self { refusal: Some(refusal), ..self.clone() }, count)
     }
 
     /// Objects of the scenario's namespace.

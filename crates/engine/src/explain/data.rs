@@ -22,10 +22,17 @@ use crate::verdict::{Plugin, Reason};
 pub struct PodName {
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// Its name; empty: withheld from a reader who may not see the namespace.
     pub name: Arc<str>,
     /// Its priority.
     pub priority: i32,
+}
+
+impl PodName {
+    /// Whether its name is withheld.
+    pub fn is_withheld(&self) -> bool {
+        self.name.is_empty()
+    }
 }
 
 /// What there is to say about a pod.

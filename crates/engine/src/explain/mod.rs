@@ -5,6 +5,7 @@
 //! the same whether it was asked or not. Every node is looked at once; what is tried out beyond
 //! that has stated bounds. Must not decide anything.
 
+mod audience;
 mod cause;
 mod data;
 mod group;

@@ -14,8 +14,8 @@ use super::data::{
 };
 use super::relax::Relaxation;
 use super::words::{
-    amount, bytes, count, devices, label, list, name, need, part, part_kind, pod,
-    pod_with_priority, port, quote, requirement, selector, share, sum, taint,
+    amount, bytes, count, devices, label, list, name, need, part, part_kind, pod, pods, port,
+    quote, requirement, selector, share, sum, taint,
 };
 use crate::decision::{Alignment, HeldBy};
 use crate::slices::Redivision;
@@ -43,7 +43,7 @@ pub fn render(explanation: &Explanation) -> String {
         Explanation::Leaving { .. } => "It is being deleted.".to_owned(),
         Explanation::AwaitsRoom { node, leaving, .. } => {
             let verb = if leaving.len() == 1 { "is" } else { "are" };
-            let (node, leaving) = (name(node), list(leaving, pod_with_priority));
+            let (node, leaving) = (name(node), pods(leaving));
             format!("Waits for {node}, which {leaving} {verb} leaving to make room.")
         }
         Explanation::Waiting { nodes, fitting, groups, nearest, remedies, .. } => {
@@ -404,17 +404,17 @@ fn miss(miss: &Miss) -> String {
 pub fn remedy(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Evict { node, victims, leaving, .. } if victims.is_empty() => {
-            format!("once {} left {}", list(leaving, pod_with_priority), name(node))
+            format!("once {} left {}", pods(leaving), name(node))
         }
         Remedy::Evict { node, victims, leaving, budget_violations, by_preemption } => {
-            let (victims, node) = (list(victims, pod_with_priority), name(node));
+            let (victims, node) = (pods(victims), name(node));
             let mut text = if *by_preemption {
                 format!("once preemption evicts {victims} from {node}")
             } else {
                 format!("if {victims} left {node}")
             };
             if !leaving.is_empty() {
-                text += &format!(" and {} left as well", list(leaving, pod_with_priority));
+                text += &format!(" and {} left as well", pods(leaving));
             }
             if *budget_violations > 0 {
                 let evictions = count(*budget_violations, "eviction");

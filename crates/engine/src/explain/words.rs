@@ -47,10 +47,28 @@ pub(super) fn quote(text: &str) -> String {
 }
 
 pub(super) fn pod(pod: &PodName) -> String {
+    if pod.is_withheld() {
+        return "a pod in another namespace".to_owned();
+    }
     format!("{}/{}", name(&pod.namespace), name(&pod.name))
 }
 
-pub(super) fn pod_with_priority(one: &PodName) -> String {
+/// "a/x (priority 3), a/y (priority 3) and 4 pods in other namespaces".
+pub(super) fn pods(all: &[PodName]) -> String {
+    let named = all.iter().take_while(|pod| !pod.is_withheld()).count();
+    let (named, withheld) = all.split_at(named);
+    let count = match withheld.len() {
+        1 => "1 pod in another namespace".to_owned(),
+        count => format!("{count} pods in other namespaces"),
+    };
+    match (named, withheld.is_empty()) {
+        (named, true) => list(named, pod_with_priority),
+        ([], false) => count,
+        (named, false) => format!("{} and {count}", list(named, pod_with_priority)),
+    }
+}
+
+fn pod_with_priority(one: &PodName) -> String {
     format!("{} (priority {})", pod(one), one.priority)
 }
 

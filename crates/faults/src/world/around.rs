@@ -85,7 +85,10 @@ impl World {
             let wanted = self.workloads[at].wanted;
             for _ in alive.len()..wanted {
                 self.numbered += 1;
-                let spec = self.workloads[at].spec.clone();
+                let mut spec = self.workloads[at].spec.clone();
+                if self.workloads[at].varied {
+                    Arc::make_mut(&mut spec).labels.insert("shape", self.numbered.to_string());
+                }
                 self.server.put(pod(self.numbered, at, &spec, self.now_ms));
             }
             for pod in alive.iter().skip(wanted) {
@@ -143,10 +146,36 @@ impl World {
         }
         match self.dice.below(3) {
             0 => self.fault(),
+            1 if self.plan.hostile => self.be_hostile(),
             _ => self.user(),
         }
         let after_ms = 1 + self.dice.below(2 * self.plan.every_ms) as u64;
         self.at(after_ms, Happening::Disturb);
+    }
+
+    /// A pod for which there is room in every cluster that has any.
+    pub(super) fn create_modest(&mut self) {
+        if let Some(at) = self.workloads.iter().position(|one| &*one.spec.namespace == MODEST) {
+            self.workloads[at].wanted += 1;
+            self.numbered += 1;
+            let spec = self.workloads[at].spec.clone();
+            self.server.put(pod(self.numbered, at, &spec, self.now_ms));
+            self.at(MODEST_MAX_MS, Happening::ModestBound);
+        }
+    }
+
+    /// What a hostile tenant can do to its pods: make them so that the API refuses to change them, and
+    /// write requests into them that cannot be read; and take either back.
+    fn be_hostile(&mut self) {
+        let hostile: Vec<bool> = self.workloads.iter().map(|workload| workload.hostile).collect();
+        let is_theirs = |pod: &crate::server::Stored| hostile[pod.workload];
+        let Some(pod) = self.any_pod(is_theirs) else { return };
+        let is_rigid = self.dice.below(2) == 0;
+        let invalid = (self.dice.below(2) == 0).then(|| Arc::from("cannot be read"));
+        self.server.change(&pod, |stored| {
+            stored.rigid = is_rigid;
+            stored.seen.invalid = invalid;
+        });
     }
 
     pub(super) fn fault(&mut self) {

@@ -466,7 +466,7 @@ async fn who_was_deposed_gives_nothing() {
     assert_eq!(outcome(&mut backs).0, BindOutcome::Unknown);
     assert!(get(&client, &claims_path("c")).await["status"].is_null());
     // Whoever took over touches pod and claim: what is still under way fails.
-    fence::fence(&client, &order.pod, "somebody else").await;
+    fence::fence(&client, &order.pod, "somebody else").await.unwrap();
     let touched = get(&client, &claims_path("c")).await;
     assert!(version(&touched) > version(&claim));
     let late = json!({ "metadata": claim["metadata"], "status": { "allocation": {} } });

@@ -1,0 +1,201 @@
+//! The core, told what happens and asked what it wants done.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use berth_api::Lower as _;
+use k8s_openapi::api::core::v1 as k8s;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::watch::{SchedulerNames, seen_pod};
+
+const GPU: &str = "nvidia.com/gpu";
+
+/// A core with one node of eight GPUs.
+fn core() -> Core {
+    let mut core = Core::new(Settings::default());
+    let amounts = json!({ "cpu": "64", "memory": "512Gi", "pods": "110", GPU: "8" });
+    let node: k8s::Node = serde_json::from_value(json!({
+        "metadata": { "name": "n1" },
+        "status": { "allocatable": amounts, "capacity": amounts,
+                    "conditions": [{ "type": "Ready", "status": "True" }] },
+    }))
+    .unwrap();
+    core.tell(News::Other(Event::Node(node.lower().unwrap())), 0);
+    core
+}
+
+fn pod(name: &str, version: u64, gpus: u32, more: &Value) -> SeenPod {
+    let limits = json!({ "cpu": "1", "memory": "1Gi", GPU: gpus.to_string() });
+    let mut pod = json!({
+        "metadata": { "name": name, "namespace": "team", "uid": format!("uid-{name}"),
+                      "resourceVersion": version.to_string() },
+        "spec": { "schedulerName": "berth",
+                  "containers": [{ "name": "c", "resources": { "limits": limits, "requests": limits } }] },
+    });
+    for (part, fields) in more.as_object().unwrap() {
+        for (field, value) in fields.as_object().unwrap() {
+            pod[part][field] = value.clone();
+        }
+    }
+    let names: SchedulerNames = [Arc::from("berth")].into();
+    seen_pod(&serde_json::from_value(pod).unwrap(), &names).unwrap()
+}
+
+fn on_node() -> Value {
+    json!({ "spec": { "nodeName": "n1" } })
+}
+
+fn annotated(memory: &str) -> Value {
+    json!({ "metadata": { "annotations": { "berth.dev/gpu-memory": memory } } })
+}
+
+/// The pods that a turn announces.
+fn announced(core: &mut Core, now_ms: i64) -> Vec<String> {
+    let effects = core.turn(now_ms);
+    let pods = effects.iter().filter_map(|effect| match effect {
+        Effect::Announce(pods) => Some(pods.iter().map(|pod| pod.name.to_string())),
+        _ => None,
+    });
+    pods.flatten().collect()
+}
+
+fn events(effects: &[Effect]) -> Vec<&EventNote> {
+    let told = effects.iter().filter_map(|effect| match effect {
+        Effect::Tell(told) => told.event.as_ref(),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn a_bound_pod_counts_whatever_its_annotations_say() {
+    for more in [json!({}), json!({ "labels": { "berth.dev/gang-size": "many" } })] {
+        let mut core = core();
+        let mut bad = annotated("-1");
+        bad["spec"] = json!({ "nodeName": "n1", "schedulerName": "another" });
+        for (field, value) in more.as_object().unwrap() {
+            bad["metadata"][field] = value.clone();
+        }
+        core.tell(News::Pod(Box::new(pod("holder", 1, 8, &bad))), 0);
+        core.tell(News::Pod(Box::new(pod("next", 2, 1, &json!({})))), 0);
+        let effects = core.turn(0);
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Announce(_))), "{effects:?}");
+        let told = events(&effects);
+        let note = told.iter().find(|event| event.reason == "InvalidRequest").unwrap();
+        assert!(note.warning && note.note.contains("berth.dev/gpu-memory"), "{note:?}");
+    }
+}
+
+#[test]
+fn a_bound_pod_holds_what_it_was_given_after_its_owner_rewrites_the_annotation() {
+    let mut core = core();
+    let share = |memory: &str| {
+        let mut more = annotated(memory);
+        let placement = json!({ "grant": { "resource": GPU, "gpu": 3 } });
+        more["metadata"]["annotations"]["berth.dev/placement"] = json!(placement.to_string());
+        more["spec"] = json!({ "nodeName": "n1" });
+        more
+    };
+    core.tell(News::Pod(Box::new(pod("share", 1, 0, &share("16Gi")))), 0);
+    let held = core.pod("uid-share").unwrap().object.clone();
+    assert_eq!(held.spec.gpu.unwrap().memory_bytes, 16 << 30);
+    for (version, memory) in [(2, "-1"), (3, "1Mi")] {
+        let mut rewritten = share(memory);
+        rewritten["metadata"]["annotations"]["berth.dev/placement"] = json!("{}");
+        core.tell(News::Pod(Box::new(pod("share", version, 0, &rewritten))), 0);
+        let now = &core.pod("uid-share").unwrap().object;
+        assert_eq!((now.spec.gpu, &now.gpu_grant), (held.spec.gpu, &held.gpu_grant), "{memory}");
+    }
+    // First seen with it, after a restart: all of the GPU counts, as the grant can still be read.
+    let mut core = self::core();
+    core.tell(News::Pod(Box::new(pod("share", 2, 0, &share("-1")))), 0);
+    assert_eq!(core.pod("uid-share").unwrap().object.spec.gpu.unwrap().compute_milli, 1000);
+}
+
+#[test]
+fn a_pending_pod_that_cannot_be_read_is_told_which_field_and_scheduled_once_it_can() {
+    let mut core = core();
+    core.tell(News::Pod(Box::new(pod("p", 1, 1, &annotated("-1")))), 0);
+    let effects = core.turn(0);
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(told) => told.condition.clone(),
+        _ => None,
+    });
+    let condition = told.unwrap();
+    assert_eq!(&*condition.reason, INVALID);
+    let field = "metadata.annotations[berth.dev/gpu-memory]: ";
+    assert!(condition.message.starts_with(field), "{}", condition.message);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Announce(_))));
+    core.tell(News::Pod(Box::new(pod("p", 2, 1, &json!({})))), 1);
+    assert_eq!(announced(&mut core, 1), ["p"]);
+}
+
+#[test]
+fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
+    let mut core = core();
+    let fat = pod("fat", 1, 1, &json!({}));
+    core.isolate(fat.reference(), "the API server refuses to change it", 0);
+    core.tell(News::Pod(Box::new(fat.clone())), 0);
+    core.tell(News::Pod(Box::new(pod("other", 2, 1, &json!({})))), 0);
+    let effects = core.turn(0);
+    let orders: Vec<&Effect> =
+        effects.iter().filter(|effect| matches!(effect, Effect::Announce(_))).collect();
+    let [Effect::Announce(pods)] = &orders[..] else { panic!("{effects:?}") };
+    assert_eq!(pods.iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["other"]);
+    // Attempts follow at longer and longer intervals, one at a time.
+    let (mut attempts, mut is_told) = (Vec::new(), false);
+    for now_ms in (0..200_000).step_by(500) {
+        let effects = core.turn(now_ms);
+        is_told |= events(&effects).iter().any(|event| event.reason == "FencingFailed");
+        for effect in effects {
+            if let Effect::Fence(pod) = effect {
+                attempts.push(now_ms);
+                core.settle(Done::Fenced(pod.uid, false), now_ms);
+            }
+        }
+    }
+    assert!(is_told && (4..10).contains(&attempts.len()), "{attempts:?}");
+    core.settle(Done::Announced, 200_000);
+    core.settle(Done::Fenced(fat.object.uid.clone(), true), 200_000);
+    let effects = core.turn(200_000);
+    let settled = effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Settled(pods) if pods.contains(&fat.reference())));
+    assert!(settled, "it leaves the Lease: {effects:?}");
+    assert_eq!(core.unfenced().len(), 0);
+    let decided = effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Announce(pods) if pods.contains(&fat.reference())));
+    assert!(decided, "{effects:?}");
+}
+
+#[test]
+fn an_unfenced_pod_that_turns_out_to_be_bound_counts_on_its_node() {
+    let mut core = core();
+    let fat = pod("fat", 1, 8, &json!({}));
+    core.isolate(fat.reference(), "it was late", 0);
+    core.tell(News::Pod(Box::new(fat)), 0);
+    core.tell(News::Pod(Box::new(pod("fat", 2, 8, &on_node()))), 0);
+    core.tell(News::Pod(Box::new(pod("other", 3, 1, &json!({})))), 0);
+    assert_eq!(core.unfenced().len(), 0);
+    assert_eq!(announced(&mut core, 0), [""; 0]);
+}
+
+#[test]
+fn a_condition_names_no_pods_of_other_namespaces() {
+    let mut core = core();
+    let mut victim = on_node();
+    victim["metadata"] = json!({ "namespace": "secret", "name": "hidden-name" });
+    victim["spec"]["priority"] = json!(0);
+    core.tell(News::Pod(Box::new(pod("victim", 1, 8, &victim))), 0);
+    let asking = json!({ "spec": { "priority": 0, "preemptionPolicy": "Never" } });
+    core.tell(News::Pod(Box::new(pod("asks", 2, 8, &asking))), 0);
+    let effects = core.turn(0);
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(told) => told.condition.clone(),
+        _ => None,
+    });
+    let message = told.unwrap().message;
+    assert!(!message.contains("hidden-name") && !message.contains("secret"), "{message}");
+    assert!(message.contains("1 pod in another namespace left n1"), "{message}");
+}
