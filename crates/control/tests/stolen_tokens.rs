@@ -160,7 +160,8 @@ async fn a_stolen_scheduler_token_changes_only_what_the_scheduler_writes() {
 
 async fn pods(berth: &Client) {
     let thief = Thief(berth);
-    let image = json!({ "spec": { "containers": [{ "name": "c", "image": "evil" }] } });
+    let mut image = json!({ "spec": { "containers": pod("", "", None)["spec"]["containers"] } });
+    image["spec"]["containers"][0]["image"] = json!("evil");
     for path in ["/api/v1/namespaces/kube-system/pods/dns", POD] {
         thief.cannot_patch(path, image.clone(), "cannot patch resource \"pods\"").await;
     }
@@ -479,13 +480,22 @@ async fn cluster(admin: &Client, berth: &Client) {
         lease
     };
     let body = lease("kube-controller", json!({}));
-    thief.cannot_create(LEASES, body, "may only write the Lease berth").await;
-    let body = lease(NAME, json!({ "finalizers": ["example.com/never"] }));
-    thief.cannot_create(LEASES, body, "no finalizer and no owner").await;
-    let held = lease(NAME, json!({ "annotations": { "berth.dev/binding": "{}" } }));
-    let mut held = writes(berth, Method::POST, LEASES, held).await;
-    held["spec"]["holderIdentity"] = json!("you");
-    writes(berth, Method::PUT, &format!("{LEASES}/{NAME}"), held).await;
+    thief.cannot_create(LEASES, body, "may only create the Lease berth").await;
+    let forever = json!({ "finalizers": ["example.com/never"] });
+    let body = lease(NAME, forever.clone());
+    thief.cannot_create(LEASES, body, "without annotations, finalizers, labels").await;
+    writes(berth, Method::POST, LEASES, lease(NAME, json!({}))).await;
+    // What another client has written on it is no obstacle.
+    let path = format!("{LEASES}/{NAME}");
+    let noted = json!({ "metadata": { "annotations": { "example.com/note": "n" } } });
+    let mut held = writes(admin, Method::PATCH, &path, noted).await;
+    held["metadata"]["annotations"]["berth.dev/binding"] = json!("{}");
+    let mut held = writes(berth, Method::PUT, &path, held).await;
+    held["metadata"]["annotations"]["example.com/note"] = json!("other");
+    let says = "may only write the annotation berth.dev/binding";
+    thief.fails(Method::PUT, &path, held.clone(), says).await;
+    held["metadata"]["finalizers"] = forever["finalizers"].clone();
+    thief.fails(Method::PUT, &path, held, "may only change annotations of its Lease").await;
 
     let team = json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "Team",
                        "metadata": { "name": "search" }, "spec": {} });
@@ -550,7 +560,8 @@ async fn a_stolen_agent_token_changes_only_what_the_agent_writes_about_its_node(
         thief.cannot_patch(&own, json!({ "spec": spec }), "may not change the spec").await;
     }
 
-    let image = json!({ "spec": { "containers": [{ "name": "c", "image": "evil" }] } });
+    let mut image = json!({ "spec": { "containers": pod("", "", None)["spec"]["containers"] } });
+    image["spec"]["containers"][0]["image"] = json!("evil");
     thief.cannot_patch(POD, image, "may not change the spec of a pod").await;
     thief.cannot_patch(POD, label("app"), "may only change annotations of a pod").await;
     let body = annotation("berth.dev/placement");

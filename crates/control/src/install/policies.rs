@@ -5,20 +5,14 @@
 //! what a role can leave out.
 
 use berth_api::placement::PLACEMENT;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::policy::{Policy, keys, same, user_of};
 use super::{InstallOptions, NAME};
 use crate::act::{
-    BOUND_BY_CONTROLLER, EXTENDED_RESOURCE_CLAIM, FINALIZER as CLAIM_FINALIZER, SELECTED_NODE,
+    BOUND_BY_CONTROLLER, EXTENDED_RESOURCE_CLAIM, FENCED, FENCED_CLAIM, FINALIZER, SELECTED_NODE,
 };
 use crate::lease::BINDING;
-
-/// Conditions of pods that the scheduler writes. The last one fences in-flight bindings of a previous leader.
-const CONDITIONS: &str = r#"["PodScheduled", "DisruptionTarget", "berth.dev/Fenced"]"#;
-
-/// The label that fences a ResourceClaim.
-const FENCED: &str = "berth.dev/fenced";
 
 pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     let mut all = vec![
@@ -32,6 +26,7 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
         volume_claims(),
         volumes(),
         leases(),
+        first_leases(),
     ];
     if options.makes_certificates() {
         all.push(certificates());
@@ -46,8 +41,9 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
 /// The statuses of pods: conditions of scheduling, the nominated node, the claim for extended resources.
 fn statuses() -> Policy {
     const FIELDS: [&str; 3] = ["conditions", "extendedResourceClaimStatus", "nominatedNodeName"];
+    let ours = json!(["PodScheduled", "DisruptionTarget", FENCED]);
     let conditions = |one: &str, other: &str| {
-        format!("variables.{one}.all(c, c.type in {CONDITIONS} || c in variables.{other})")
+        format!("variables.{one}.all(c, c.type in {ours} || c in variables.{other})")
     };
     Policy::new("berth-pod-statuses", "", &["pods/status"], &["UPDATE"])
         .keep_metadata(&[], "berth may not change metadata of pods")
@@ -134,14 +130,14 @@ fn claims() -> Policy {
         .variable("oldFinalizers", "oldObject.metadata.?finalizers.orValue([])")
         .check("object.spec == oldObject.spec", "berth may not change the spec of a ResourceClaim")
         .check(
-            same("variables.labels", "variables.oldLabels", &keys(&[FENCED])),
+            same("variables.labels", "variables.oldLabels", &keys(&[FENCED_CLAIM])),
             "berth may only write the label berth.dev/fenced of a ResourceClaim",
         )
         .check(
             format!(
-                "variables.finalizers.all(f, f == \"{CLAIM_FINALIZER}\" || f in \
+                "variables.finalizers.all(f, f == \"{FINALIZER}\" || f in \
                  variables.oldFinalizers) && variables.oldFinalizers.all(f, f in \
-                 variables.finalizers || f == \"{CLAIM_FINALIZER}\" && {extended})"
+                 variables.finalizers || f == \"{FINALIZER}\" && {extended})"
             ),
             "berth may only add the finalizer resource.kubernetes.io/delete-protection to a \
              ResourceClaim, and remove it from claims for extended resources",
@@ -269,19 +265,29 @@ fn volumes() -> Policy {
 
 /// The Lease: replicas agree by it, and by its annotation on which bindings are in flight.
 fn leases() -> Policy {
-    Policy::new("berth-leases", "coordination.k8s.io", &["leases"], &["CREATE", "UPDATE"])
+    Policy::new("berth-leases", "coordination.k8s.io", &["leases"], &["UPDATE"])
+        .keep_metadata(
+            &["annotations"],
+            "berth may only change annotations of its Lease's metadata",
+        )
+        .maps("annotations", "metadata.?annotations")
+        .check(
+            same("variables.annotations", "variables.oldAnnotations", &keys(&[BINDING])),
+            "berth may only write the annotation berth.dev/binding of its Lease",
+        )
+}
+
+/// The first Lease, or one to replace a deleted one.
+fn first_leases() -> Policy {
+    Policy::new("berth-first-leases", "coordination.k8s.io", &["leases"], &["CREATE"])
         .check(
             format!("object.metadata.name == \"{NAME}\""),
-            "berth may only write the Lease berth",
+            "berth may only create the Lease berth",
         )
         .check(
-            format!(
-                "object.metadata.?annotations.orValue({{}}).all(k, k == \"{BINDING}\") && \
-                 size(object.metadata.?finalizers.orValue([])) == 0 && \
-                 size(object.metadata.?ownerReferences.orValue([])) == 0"
-            ),
-            "berth may only write the annotation berth.dev/binding of its Lease, no finalizer and no \
-             owner",
+            "[\"annotations\", \"finalizers\", \"labels\", \"ownerReferences\"].all(k, !(k in \
+             dyn(object.metadata)))",
+            "berth may only create its Lease without annotations, finalizers, labels and owners",
         )
 }
 
