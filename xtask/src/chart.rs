@@ -208,14 +208,14 @@ fn weave(on: &str, without: &[(&str, String)]) -> anyhow::Result<String> {
 }
 
 /// A change between texts: lines of the one with everything on, the condition for them, and what replaces them.
-type Change = (std::ops::Range<usize>, &'static str, String);
+type Change<'a> = (std::ops::Range<usize>, &'a str, String);
 
 /// These lines with their changes. Lines that are removed can contain others that another option removes, or be the
 /// same.
 fn woven(
     lines: &[&str],
     range: &std::ops::Range<usize>,
-    changes: &[Change],
+    changes: &[Change<'_>],
 ) -> anyhow::Result<String> {
     let (mut text, mut at) = (String::new(), range.start);
     let mut changes = changes.iter().peekable();
@@ -223,9 +223,9 @@ fn woven(
         ensure!(range.start >= at, "{condition} and another option change the same lines; say how");
         text.push_str(&lines.get(at..range.start).unwrap_or_default().concat());
         let mut within = Vec::new();
-        while let Some(inner) = changes.next_if(|inner| {
-            removed.is_empty() && inner.2.is_empty() && inner.0.end <= range.end
-        }) {
+        while let Some(inner) = changes
+            .next_if(|inner| removed.is_empty() && inner.2.is_empty() && inner.0.end <= range.end)
+        {
             within.push(inner.clone());
         }
         let added = woven(lines, range, &within)?;

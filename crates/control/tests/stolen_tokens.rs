@@ -212,13 +212,13 @@ async fn pods(berth: &Client) {
             { "type": "berth.dev/Fenced", "status": "True", "reason": "r" },
         ],
     } });
-    let told = writes(berth, Method::PATCH, &format!("{PENDING}/status"), allowed).await;
+    let noted = writes(berth, Method::PATCH, &format!("{PENDING}/status"), allowed).await;
     let mentioned = json!({ "status": { "extendedResourceClaimStatus": {
         "resourceClaimName": "pending-extended-resources-x",
         "requestMappings": [{ "containerName": "c", "resourceName": "example.com/gpu", "requestName": "r" }],
     } } });
     writes(berth, Method::PATCH, &format!("{PENDING}/status?dryRun=All"), mentioned).await;
-    let bound = json!({ "name": "pending", "namespace": "default", "uid": told["metadata"]["uid"],
+    let bound = json!({ "name": "pending", "namespace": "default", "uid": noted["metadata"]["uid"],
                         "annotations": { "berth.dev/placement": "{}" } });
     writes(berth, Method::POST, &format!("{PENDING}/binding"), binding(bound, "Node")).await;
     let running = writes(berth, Method::GET, POD, json!({})).await;
