@@ -23,7 +23,9 @@ use kube::api::Api;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use crate::core::{BindOrder, BindOutcome, Done, Effect, EvictOutcome, Eviction, News, Told};
+use crate::core::{
+    BindOrder, BindOutcome, Done, Effect, EventNote, EvictOutcome, Eviction, News, Told,
+};
 use crate::lease::{AnnounceError, Leadership, PodRef};
 use crate::metrics::Metrics;
 use crate::standings::Standing;
@@ -173,6 +175,11 @@ impl Actor {
             Err(Some((429, _))) => BindOutcome::Busy,
             Err(Some((code @ 400..=499, message))) => {
                 warn!(pod = %order.pod.name, code, message, "a binding was refused");
+                let node = &order.binding.node;
+                let note = format!("The API server refuses to bind it to {node}: {message}").into();
+                let note = EventNote { warning: true, reason: "FailedBinding", note };
+                let event = requests::event(&order.pod, &note, &self.identity);
+                drop(self.call(event, "create", "events").await);
                 BindOutcome::Refused
             }
             Err(Some((code, message))) => {

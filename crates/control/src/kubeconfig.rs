@@ -13,7 +13,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
 use tower::timeout::TimeoutLayer;
+use tower::util::MapResponseLayer;
 use tower_http::timeout::ResponseBodyTimeoutLayer;
+
+use crate::tolerant::tolerant;
 
 /// What somebody says about the way, if anything.
 #[derive(Clone, Debug, Default)]
@@ -116,22 +119,25 @@ pub async fn connect(access: &Access) -> Result<Connection, ConnectError> {
     }
     let origin = format!("{context} ({})", config.cluster_url.to_string().trim_end_matches('/'));
     let namespace = config.default_namespace.clone();
-    let client =
-        if access.schedules { impatient(config, SILENCE) } else { Client::try_from(config) };
-    let client = client
+    let silence = access.schedules.then_some(SILENCE);
+    let client = client(config, silence)
         .map_err(|error| ConnectError::Client { origin: origin.clone(), cause: causes(&error) })?;
     Ok(Connection { client, namespace, origin })
 }
 
-/// A client that gives up an answer of which nothing has come for so long.
+/// A client that can read every answer, and gives up one of which nothing has come for so long.
 ///
 /// It waits for answers, not, as the `read_timeout` of a configuration would, for what comes on a
 /// connection: that timer is set anew for every read, and wakes its own thread each time.
-fn impatient(config: Config, silence: Duration) -> kube::Result<Client> {
-    let builder = ClientBuilder::try_from(config)?
-        .with_layer(&ResponseBodyTimeoutLayer::new(silence))
-        .with_layer(&TimeoutLayer::new(silence));
-    Ok(builder.build())
+fn client(config: Config, silence: Option<Duration>) -> kube::Result<Client> {
+    let builder = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(tolerant));
+    Ok(match silence {
+        Some(silence) => builder
+            .with_layer(&ResponseBodyTimeoutLayer::new(silence))
+            .with_layer(&TimeoutLayer::new(silence))
+            .build(),
+        None => builder.build(),
+    })
 }
 
 enum Found {
@@ -367,7 +373,7 @@ contexts: [{name: prod, context: {cluster: fleet, user: ''}}]
             std::future::pending::<()>().await;
         });
         let silence = Duration::from_millis(50);
-        let client = impatient(Config::new(address.parse().unwrap()), silence).unwrap();
+        let client = client(Config::new(address.parse().unwrap()), Some(silence)).unwrap();
         let asked = client.request_text(http::Request::get("/version").body(vec![]).unwrap());
         let answer = tokio::time::timeout(Duration::from_secs(10), asked).await;
         causes(&answer.expect("nobody gave up").expect_err("nobody answered"))

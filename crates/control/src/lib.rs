@@ -14,6 +14,7 @@ pub mod placement;
 pub mod serve;
 pub mod snapshot;
 mod standings;
+mod tolerant;
 mod view;
 pub mod watch;
 pub mod webhook;

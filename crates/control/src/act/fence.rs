@@ -10,10 +10,10 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::resource::v1 as resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use kube::core::request::Request as Requests;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use kube::api::{Api, ListParams};
 use thiserror::Error;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
@@ -57,7 +57,7 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
         }
     };
     let Some(found) = found else { return Ok(()) };
-    for name in found.claims() {
+    for name in claims(&found) {
         let of_claim =
             Persistence { what: format!("ResourceClaim {}/{name}", pod.namespace), until };
         loop {
@@ -67,7 +67,7 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
             }
         }
     }
-    while found.may_have_extended_claims() {
+    while may_have_extended_claims(&found) {
         let attempt = timeout(CALL, discard_extended(client, pod)).await;
         if of_pod.outcome(attempt).await?.is_some() {
             break;
@@ -81,13 +81,13 @@ async fn fence_pod(
     client: &Client,
     pod: &PodRef,
     by: &str,
-) -> Result<Option<FoundPod>, kube::Error> {
-    let path = format!("/api/v1/namespaces/{}/pods", pod.namespace);
-    let found = read::<FoundPod>(client, &path, &pod.name).await?;
-    let is_open = |found: &FoundPod| {
-        found.metadata.uid.as_deref() == Some(&*pod.uid) && found.spec.node_name.is_none()
+) -> Result<Option<core::Pod>, kube::Error> {
+    let api: Api<core::Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let is_open = |found: &core::Pod| {
+        found.metadata.uid.as_deref() == Some(&*pod.uid)
+            && found.spec.as_ref().is_none_or(|spec| spec.node_name.is_none())
     };
-    let Some(found) = found.filter(is_open) else { return Ok(None) };
+    let Some(found) = api.get_opt(&pod.name).await?.filter(is_open) else { return Ok(None) };
     client.request_text(requests::fence(pod, by)).await?;
     Ok(Some(found))
 }
@@ -99,13 +99,35 @@ async fn fence_claim(
     name: &str,
     by: &str,
 ) -> Result<(), kube::Error> {
-    let path = format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims", pod.namespace);
-    let found = read::<FoundClaim>(client, &path, name).await?;
-    if let Some(claim) = found.filter(|claim| !claim.is_allocated()) {
+    let api: Api<resource::ResourceClaim> = Api::namespaced(client.clone(), &pod.namespace);
+    let is_open = |claim: &resource::ResourceClaim| {
+        claim.status.as_ref().is_none_or(|status| status.allocation.is_none())
+    };
+    if let Some(claim) = api.get_opt(name).await?.filter(is_open) {
         let uid = claim.metadata.uid.unwrap_or_default();
         client.request_text(requests::fence_claim(&pod.namespace, name, &uid, by)).await?;
     }
     Ok(())
+}
+
+/// The names of a pod's claims.
+fn claims(pod: &core::Pod) -> impl Iterator<Item = &str> {
+    let named = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let named = named.filter_map(|claim| claim.resource_claim_name.as_deref());
+    let status = pod.status.iter();
+    let made = status.flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    named.chain(made.filter_map(|claim| claim.resource_claim_name.as_deref()))
+}
+
+/// Whether a pod asks for anything that a DRA driver could serve in place of a device plugin.
+fn may_have_extended_claims(pod: &core::Pod) -> bool {
+    let containers = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    let resources = containers.filter_map(|container| container.resources.as_ref());
+    let limits = resources.flat_map(|resources| resources.limits.iter().flatten());
+    limits.into_iter().any(|(name, _)| name.contains('/'))
 }
 
 /// Discards the claims that were made for a pod's extended resources: the pod was fenced before, so none of
@@ -159,115 +181,6 @@ fn is_final(code: u16) -> bool {
     matches!(code, 400..=499) && !matches!(code, 401 | 404 | 408 | 409 | 429)
 }
 
-/// Reads an object, of which only what `T` names has to be readable; `None`: there is none.
-async fn read<T: DeserializeOwned>(
-    client: &Client,
-    path: &str,
-    name: &str,
-) -> Result<Option<T>, kube::Error> {
-    let request = Requests::new(path).get(name, &Default::default());
-    let request = request.map_err(kube::Error::BuildRequest)?;
-    match client.request::<T>(request).await {
-        Ok(found) => Ok(Some(found)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// What is looked at of metadata: other fields hold what tenants write.
-#[derive(Debug, Default, Deserialize)]
-struct FoundMeta {
-    namespace: Option<String>,
-    name: Option<String>,
-    uid: Option<String>,
-}
-
-/// What is looked at of a pod.
-#[derive(Debug, Deserialize)]
-struct FoundPod {
-    metadata: FoundMeta,
-    #[serde(default)]
-    spec: FoundSpec,
-    #[serde(default)]
-    status: FoundStatus,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FoundSpec {
-    node_name: Option<String>,
-    resource_claims: Vec<core::PodResourceClaim>,
-    containers: Vec<FoundContainer>,
-    init_containers: Vec<FoundContainer>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct FoundStatus {
-    resource_claim_statuses: Vec<core::PodResourceClaimStatus>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct FoundContainer {
-    resources: core::ResourceRequirements,
-}
-
-impl FoundPod {
-    fn reference(self) -> Option<PodRef> {
-        let FoundMeta { namespace, name, uid } = self.metadata;
-        Some(PodRef { namespace: namespace?.into(), name: name?.into(), uid: uid?.into() })
-    }
-
-    /// The names of its claims.
-    fn claims(&self) -> impl Iterator<Item = &str> {
-        let named = self.spec.resource_claims.iter();
-        let named = named.filter_map(|claim| claim.resource_claim_name.as_deref());
-        let made = self.status.resource_claim_statuses.iter();
-        named.chain(made.filter_map(|claim| claim.resource_claim_name.as_deref()))
-    }
-
-    /// Whether it asks for anything that a DRA driver could serve in place of a device plugin.
-    fn may_have_extended_claims(&self) -> bool {
-        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
-        let limits = containers.flat_map(|container| container.resources.limits.iter().flatten());
-        limits.into_iter().any(|(name, _)| name.contains('/'))
-    }
-}
-
-/// What is looked at of a claim.
-#[derive(Debug, Deserialize)]
-struct FoundClaim {
-    metadata: FoundMeta,
-    status: Option<FoundClaimStatus>,
-}
-
-#[derive(Debug, Deserialize)]
-struct FoundClaimStatus {
-    allocation: Option<serde::de::IgnoredAny>,
-}
-
-impl FoundClaim {
-    fn is_allocated(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.allocation.is_some())
-    }
-}
-
-/// A page of a list.
-#[derive(Debug, Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: PageMeta,
-    #[serde(default)]
-    items: Vec<FoundPod>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct PageMeta {
-    #[serde(default, rename = "continue")]
-    next: String,
-}
-
 /// Every pod of ours that has no node.
 pub(crate) async fn pending(client: &Client, names: &SchedulerNames) -> Vec<PodRef> {
     let mut found = Vec::new();
@@ -279,21 +192,18 @@ pub(crate) async fn pending(client: &Client, names: &SchedulerNames) -> Vec<PodR
 
 /// Without such a list nothing can be scheduled safely, so it is asked for until the term ends.
 async fn pending_for(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
+    let api: Api<core::Pod> = Api::all(client.clone());
     let selector = format!("spec.nodeName=,spec.schedulerName={scheduler_name}");
-    let first = kube::api::ListParams::default().fields(&selector).limit(PAGE);
+    let first = ListParams::default().fields(&selector).limit(PAGE);
     let (mut page, mut found) = (first.clone(), Vec::new());
     loop {
-        let listed = async {
-            let request = Requests::new("/api/v1/pods").list(&page);
-            client.request::<Page>(request.map_err(kube::Error::BuildRequest)?).await
-        };
-        match listed.await {
-            Ok(Page { metadata, items }) => {
-                found.extend(items.into_iter().filter_map(FoundPod::reference));
-                if metadata.next.is_empty() {
-                    return found;
+        match api.list_metadata(&page).await {
+            Ok(list) => {
+                found.extend(list.items.into_iter().filter_map(|pod| reference(pod.metadata)));
+                match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => page = first.clone().continue_token(&token),
+                    None => return found,
                 }
-                page = first.clone().continue_token(&metadata.next);
             }
             Err(error) => {
                 warn!(%error, "pending pods could not be listed; trying again");
@@ -304,6 +214,11 @@ async fn pending_for(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
             }
         }
     }
+}
+
+fn reference(meta: ObjectMeta) -> Option<PodRef> {
+    let [namespace, name, uid] = [meta.namespace?, meta.name?, meta.uid?].map(Into::into);
+    Some(PodRef { namespace, name, uid })
 }
 
 #[cfg(test)]

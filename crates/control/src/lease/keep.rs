@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::decide::{Answer, Observed, Step, Tenure, Turn, evaluate};
 use super::record::{LeaseView, PodRef};
-use super::tolerant::TolerantLease;
 use super::{IN_FLIGHT_MAX, Lost, Settings, SettingsError};
 
 /// Between two attempts of a holder whose write came to nothing.
@@ -63,7 +62,7 @@ pub fn incarnation(host: &str) -> Result<String, std::io::Error> {
 /// Somebody who wants to lead.
 #[derive(Clone)]
 pub struct Elector {
-    api: Api<TolerantLease>,
+    api: Api<Lease>,
     settings: Settings,
     me: Arc<str>,
     started: Instant,
@@ -113,8 +112,7 @@ impl Elector {
     }
 
     async fn attempt(&self, observed: &mut Observed) -> Result<Attempt, RequestError> {
-        let read = self.within(self.api.get_opt(&self.settings.name)).await?;
-        let read = read.map(|TolerantLease(lease)| LeaseView::new(lease));
+        let read = self.within(self.api.get_opt(&self.settings.name)).await?.map(LeaseView::new);
         let now_ms = self.now_ms();
         let holder = read.as_ref().map(LeaseView::holder).filter(|holder| !holder.is_empty());
         *self.holder.lock().unwrap_or_else(PoisonError::into_inner) = holder.map(Arc::from);
@@ -137,9 +135,7 @@ impl Elector {
             }
             (Step::Create | Step::TakeOver, _) => {
                 let lease = LeaseView::first(&self.me, &self.settings, wall);
-                let parameters = PostParams::default();
-                let lease = TolerantLease(lease);
-                let made = self.within(self.api.create(&parameters, &lease)).await;
+                let made = self.within(self.api.create(&PostParams::default(), &lease)).await;
                 (answer_of(made), Inherited::NoLease)
             }
         };
@@ -171,8 +167,7 @@ impl Elector {
         while let Some(change) = changes.next().await {
             match change? {
                 WatchEvent::Deleted(_) => return Ok(()),
-                WatchEvent::Added(TolerantLease(lease))
-                | WatchEvent::Modified(TolerantLease(lease)) => {
+                WatchEvent::Added(lease) | WatchEvent::Modified(lease) => {
                     if LeaseView::new(lease).holder().is_empty() {
                         return Ok(());
                     }
@@ -205,8 +200,7 @@ impl Elector {
 
     async fn replace(&self, lease: &Lease) -> Answer {
         let name = &self.settings.name;
-        let lease = TolerantLease(lease.clone());
-        answer_of(self.within(self.api.replace(name, &PostParams::default(), &lease)).await)
+        answer_of(self.within(self.api.replace(name, &PostParams::default(), lease)).await)
     }
 
     async fn within<T>(
@@ -235,9 +229,9 @@ enum RequestError {
     Unclear,
 }
 
-fn answer_of(result: Result<TolerantLease, RequestError>) -> Answer {
+fn answer_of(result: Result<Lease, RequestError>) -> Answer {
     match result {
-        Ok(TolerantLease(lease)) => Answer::Done(Box::new(lease)),
+        Ok(lease) => Answer::Done(Box::new(lease)),
         Err(RequestError::Refused(error)) => match *error {
             kube::Error::Api(status) if status.code == 409 => Answer::Conflict,
             kube::Error::Api(status) if status.code == 404 => Answer::Missing,
@@ -410,7 +404,6 @@ impl Writer {
                 }
                 let api = &self.elector.api;
                 let read = self.elector.within(api.get_opt(&self.elector.settings.name)).await;
-                let read = read.map(|lease| lease.map(|TolerantLease(lease)| lease));
                 turn = self.tenure.read(read.map_err(|_| ()));
             }
             match turn {

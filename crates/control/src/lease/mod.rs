@@ -18,7 +18,6 @@ mod keep;
 mod record;
 #[cfg(test)]
 mod tests;
-mod tolerant;
 
 pub use decide::{Answer, Observed, Step, Tenure, Turn, evaluate};
 pub use keep::{AnnounceError, Elector, Inherited, Leadership, incarnation};

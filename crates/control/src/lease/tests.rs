@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use super::*;
+use crate::tolerant::tolerant_client;
 
 /// What becomes of a write.
 #[derive(Clone, Copy, PartialEq)]
@@ -36,7 +37,8 @@ struct Server {
 type Shared = Arc<Mutex<Server>>;
 
 fn answer(code: StatusCode, body: &Value) -> Response<Full<bytes::Bytes>> {
-    Response::builder().status(code).body(Full::from(body.to_string())).unwrap()
+    let response = Response::builder().status(code).header("content-type", "application/json");
+    response.body(Full::from(body.to_string())).unwrap()
 }
 
 fn failure(code: StatusCode, reason: &str) -> Response<Full<bytes::Bytes>> {
@@ -100,7 +102,7 @@ fn elector(server: &Shared, me: &str) -> Elector {
         let shared = shared.clone();
         async move { Ok::<_, Infallible>(serve(request, shared).await) }
     });
-    let client = kube::Client::new(service, "default");
+    let client = tolerant_client(service);
     Elector::new(client, Settings::default(), me).unwrap()
 }
 

@@ -7,12 +7,10 @@
 use std::borrow::Cow;
 use std::fmt::Debug;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, de};
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Watched, lean};
@@ -60,9 +58,6 @@ impl<K: DeserializeOwned> Guarded<K> {
             Ok(object) => return Ok(Self(Ok(object))),
             Err(error) => error,
         };
-        if let Some(object) = with_readable_times(text) {
-            return Ok(Self(Ok(object)));
-        }
         let metadata = match serde_json::from_str::<Named>(text) {
             Ok(Named { metadata }) => metadata,
             Err(_) => {
@@ -73,18 +68,6 @@ impl<K: DeserializeOwned> Guarded<K> {
         };
         Ok(Self(Err(Unreadable { problem: error.to_string(), metadata })))
     }
-}
-
-/// Reads an object whose deletion timestamp is later than we can read: it reads as the latest. A tenant can
-/// choose it by a grace period of thousands of years, and an object that is not read is not counted.
-fn with_readable_times<K: DeserializeOwned>(text: &str) -> Option<K> {
-    let mut object: Value = lean::from_str(text).ok()?;
-    let time = object.pointer_mut("/metadata/deletionTimestamp")?;
-    if time.as_str()?.parse::<Timestamp>().is_ok() {
-        return None;
-    }
-    *time = Value::String(Timestamp::MAX.to_string());
-    serde_json::from_value(object).ok()
 }
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
@@ -157,14 +140,6 @@ mod tests {
     use super::super::{SchedulerNames, seen_pod};
     use super::*;
     use crate::core::SeenPod;
-
-    #[test]
-    fn a_pod_that_ends_after_the_last_day_we_can_read_is_read() {
-        let text = r#"{"metadata":{"name":"p","uid":"1","deletionTimestamp":"9999-12-31T23:59:59Z"},
-            "spec":{"containers":[]}}"#;
-        let read: Guarded<Pod> = serde_json::from_str(text).unwrap();
-        assert!(read.0.unwrap().metadata.deletion_timestamp.is_some());
-    }
 
     #[test]
     fn one_bad_object_does_not_spoil_a_list() {

@@ -11,6 +11,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::tolerant::tolerant_client;
 
 /// The answers to `METHOD PATH`; `None`: there is none. What is not named is not found.
 type Answers = BTreeMap<&'static str, Option<(StatusCode, Value)>>;
@@ -33,15 +34,20 @@ fn client(answers: Answers) -> (Client, Arc<Mutex<Vec<(String, Value)>>>) {
             };
             let body = Full::from(body.to_string());
             Ok::<Response<Full<bytes::Bytes>>, Infallible>(
-                Response::builder().status(code).body(body).unwrap(),
+                Response::builder()
+                    .status(code)
+                    .header("content-type", "application/json")
+                    .body(body)
+                    .unwrap(),
             )
         }
     });
-    (Client::new(service, "default"), sent)
+    (tolerant_client(service), sent)
 }
 
 fn failure(code: u16) -> Value {
-    json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "x",
+    let reason = if code == 404 { "NotFound" } else { "Invalid" };
+    json!({ "kind": "Status", "status": "Failure", "code": code, "reason": reason,
             "message": "metadata.annotations: Too long" })
 }
 
@@ -123,7 +129,15 @@ async fn a_pod_that_is_gone_bound_or_another_needs_no_fence() {
 async fn one_pod_that_cannot_be_read_does_not_spoil_the_list_of_pending_pods() {
     let mut second = stored();
     second["metadata"] = json!({ "name": "q", "namespace": "team", "uid": "v" });
-    let list = json!({ "metadata": {}, "items": [stored(), second] });
+    let kind = "PartialObjectMetadata";
+    let types = json!({ "apiVersion": "meta.k8s.io/v1", "kind": kind });
+    let items = [stored(), second].map(|mut item| {
+        item["apiVersion"] = types["apiVersion"].clone();
+        item["kind"] = types["kind"].clone();
+        item
+    });
+    let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                       "metadata": {}, "items": items });
     let (client, _) = client([("GET /api/v1/pods", Some((StatusCode::OK, list)))].into());
     let names: SchedulerNames = [Arc::from("berth")].into();
     let found = pending(&client, &names).await;
