@@ -16,7 +16,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use berth_control::install::{
-    AgentOptions, CERTIFICATES_SECRET, InstallOptions, NAME, agent_namespace, manifests,
+    AGENT_NAME, AgentOptions, CERTIFICATES_SECRET, InstallOptions, NAME, agent_namespace, manifests,
 };
 use berth_testbed::{Testbed, Which, real_assets};
 use http::Method;
@@ -518,17 +518,35 @@ async fn cluster(admin: &Client, berth: &Client) {
     thief.cannot_patch(&path, json!({}), "cannot patch resource").await;
 }
 
+fn label(key: &str) -> Value {
+    json!({ "metadata": { "labels": { key: "x" } } })
+}
+
+fn annotation(key: &str) -> Value {
+    json!({ "metadata": { "annotations": { key: "x" } } })
+}
+
+const OWN: &str = "/api/v1/nodes/n1";
+const OTHERS: &str = "may only write about its own node";
+const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stolen_agent_token_changes_only_what_the_agent_writes_about_its_node() {
     let Some((testbed, admin)) = installed().await else { return };
     populate(&admin).await;
     let agent = agent_on(&testbed, &admin, &agent_namespace(&everything()), "n1").await;
-    let thief = Thief(&agent);
-    let own = format!("{NODES}/n1");
-    let label = |key: &str| json!({ "metadata": { "labels": { key: "x" } } });
-    let annotation = |key: &str| json!({ "metadata": { "annotations": { key: "x" } } });
-    let others = "may only write about its own node";
-    thief.cannot_patch(&format!("{NODES}/n2"), label("berth.dev/sockets"), others).await;
+    own_node(&agent).await;
+    pods_and_events_of_a_node(&agent).await;
+    topologies(&agent).await;
+    // A token that is bound to no pod says nothing of a node.
+    let unbound = testbed.client_as(&agent_namespace(&everything()), AGENT_NAME).await.unwrap();
+    Thief(&unbound).cannot_patch(OWN, label("berth.dev/sockets"), OTHERS).await;
+    Thief(&unbound).cannot_patch(PENDING, annotation("berth.dev/alignment"), OTHERS).await;
+}
+
+async fn own_node(agent: &Client) {
+    let thief = Thief(agent);
+    thief.cannot_patch(&format!("{NODES}/n2"), label("berth.dev/sockets"), OTHERS).await;
     for key in [
         "node-restriction.kubernetes.io/tenant",
         "node-role.kubernetes.io/control-plane",
@@ -538,62 +556,27 @@ async fn a_stolen_agent_token_changes_only_what_the_agent_writes_about_its_node(
         "berth.dev/mig.config",
         "nvidia.com/gpu.deploy.mig-manager",
     ] {
-        thief.cannot_patch(&own, label(key), "may only write labels of its Node").await;
+        thief.cannot_patch(OWN, label(key), "may only write labels of its Node").await;
     }
     for key in
         ["berth.dev/mig-layout", "berth.dev/models", "kubeadm.alpha.kubernetes.io/cri-socket"]
     {
-        thief.cannot_patch(&own, annotation(key), "may only write annotations of its Node").await;
+        thief.cannot_patch(OWN, annotation(key), "may only write annotations of its Node").await;
     }
     let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u" });
     for metadata in
         [json!({ "finalizers": ["example.com/never"] }), json!({ "ownerReferences": [owner] })]
     {
         let body = json!({ "metadata": metadata });
-        thief.cannot_patch(&own, body, "of its Node's metadata").await;
+        thief.cannot_patch(OWN, body, "of its Node's metadata").await;
     }
     for spec in [
         json!({ "unschedulable": true }),
         json!({ "taints": [{ "key": "a", "effect": "NoExecute" }] }),
         json!({ "providerID": "aws:///other" }),
     ] {
-        thief.cannot_patch(&own, json!({ "spec": spec }), "may not change the spec").await;
+        thief.cannot_patch(OWN, json!({ "spec": spec }), "may not change the spec").await;
     }
-
-    let mut image = json!({ "spec": { "containers": pod("", "", None)["spec"]["containers"] } });
-    image["spec"]["containers"][0]["image"] = json!("evil");
-    thief.cannot_patch(POD, image, "may not change the spec of a pod").await;
-    thief.cannot_patch(POD, label("app"), "may only change annotations of a pod").await;
-    let body = annotation("berth.dev/placement");
-    thief.cannot_patch(POD, body, "may only write the annotation berth.dev/alignment").await;
-    let alignment = annotation("berth.dev/alignment");
-    for path in ["/api/v1/namespaces/default/pods/elsewhere", PENDING] {
-        thief.cannot_patch(path, alignment.clone(), others).await;
-    }
-    let body = event("e", "berth-agent", "n2", "default", "Pod");
-    thief.cannot_create(EVENTS, body, others).await;
-    let body = event("e", "kubelet", "n1", "default", "Pod");
-    thief.cannot_create(EVENTS, body, "reportingController berth-agent").await;
-    let body = event("e", "berth-agent", "n1", "kube-system", "Pod");
-    thief.cannot_create(EVENTS, body, "only be about pods of their own namespace").await;
-
-    let topologies = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
-    let topology = |name: &str, owner: &str, finalizers: Value| {
-        json!({ "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology",
-                "metadata": { "name": name, "finalizers": finalizers, "ownerReferences": [
-                    { "apiVersion": "v1", "kind": "Node", "name": owner, "uid": "u" },
-                ] }, "zones": [] })
-    };
-    thief.cannot_create(topologies, topology("n2", "n2", json!([])), others).await;
-    let says = "without finalizers that its Node owns";
-    thief.cannot_create(topologies, topology("n1", "n2", json!([])), says).await;
-    let forever = topology("n1", "n1", json!(["example.com/never"]));
-    thief.cannot_create(topologies, forever, says).await;
-
-    // A token that is bound to no pod says nothing of a node.
-    let unbound = testbed.client_as(&agent_namespace(&everything()), "berth-agent").await.unwrap();
-    Thief(&unbound).cannot_patch(&own, label("berth.dev/sockets"), others).await;
-    Thief(&unbound).cannot_patch(PENDING, alignment.clone(), others).await;
 
     for key in [
         "berth.dev/numa-nodes",
@@ -605,16 +588,52 @@ async fn a_stolen_agent_token_changes_only_what_the_agent_writes_about_its_node(
         "nvidia.com/mig.config",
         "nvidia.com/mig-1g.10gb.count",
     ] {
-        writes(&agent, Method::PATCH, &own, label(key)).await;
+        writes(agent, Method::PATCH, OWN, label(key)).await;
     }
     for key in ["berth.dev/mig-state", "berth.dev/cpu-manager-policy"] {
-        writes(&agent, Method::PATCH, &own, annotation(key)).await;
+        writes(agent, Method::PATCH, OWN, annotation(key)).await;
     }
-    writes(&agent, Method::PATCH, POD, alignment).await;
-    let body = event("e", "berth-agent", "n1", "default", "Pod");
-    writes(&agent, Method::POST, EVENTS, body).await;
-    writes(&agent, Method::POST, topologies, topology("n1", "n1", json!([]))).await;
     // Repartitioning follows the Node.
     let path = format!("{NODES}?fieldSelector=metadata.name%3Dn1");
-    writes(&agent, Method::GET, &path, json!({})).await;
+    writes(agent, Method::GET, &path, json!({})).await;
+}
+
+async fn pods_and_events_of_a_node(agent: &Client) {
+    let thief = Thief(agent);
+    let mut image = json!({ "spec": { "containers": pod("", "", None)["spec"]["containers"] } });
+    image["spec"]["containers"][0]["image"] = json!("evil");
+    thief.cannot_patch(POD, image, "may not change the spec of a pod").await;
+    thief.cannot_patch(POD, label("app"), "may only change annotations of a pod").await;
+    let body = annotation("berth.dev/placement");
+    thief.cannot_patch(POD, body, "may only write the annotation berth.dev/alignment").await;
+    let alignment = annotation("berth.dev/alignment");
+    for path in ["/api/v1/namespaces/default/pods/elsewhere", PENDING] {
+        thief.cannot_patch(path, alignment.clone(), OTHERS).await;
+    }
+    let body = event("e", "berth-agent", "n2", "default", "Pod");
+    thief.cannot_create(EVENTS, body, OTHERS).await;
+    let body = event("e", "kubelet", "n1", "default", "Pod");
+    thief.cannot_create(EVENTS, body, "reportingController berth-agent").await;
+    let body = event("e", "berth-agent", "n1", "kube-system", "Pod");
+    thief.cannot_create(EVENTS, body, "only be about pods of their own namespace").await;
+
+    writes(agent, Method::PATCH, POD, alignment).await;
+    let body = event("e", "berth-agent", "n1", "default", "Pod");
+    writes(agent, Method::POST, EVENTS, body).await;
+}
+
+async fn topologies(agent: &Client) {
+    let thief = Thief(agent);
+    let topology = |name: &str, owner: &str, finalizers: Value| {
+        json!({ "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology",
+                "metadata": { "name": name, "finalizers": finalizers, "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "Node", "name": owner, "uid": "u" },
+                ] }, "zones": [] })
+    };
+    thief.cannot_create(TOPOLOGIES, topology("n2", "n2", json!([])), OTHERS).await;
+    let says = "without finalizers that its Node owns";
+    thief.cannot_create(TOPOLOGIES, topology("n1", "n2", json!([])), says).await;
+    let forever = topology("n1", "n1", json!(["example.com/never"]));
+    thief.cannot_create(TOPOLOGIES, forever, says).await;
+    writes(agent, Method::POST, TOPOLOGIES, topology("n1", "n1", json!([]))).await;
 }

@@ -45,10 +45,8 @@ impl Policy {
     /// Names `NAME` and `oldNAME` for a map in the new and in the old object. The path starts with `?` where a map
     /// can be absent: `metadata.?labels`.
     pub(super) fn maps(self, name: &str, path: &str) -> Self {
-        let of = |object: &str| match path.contains('?') {
-            true => format!("dyn({object}.{path}.orValue({{}}))"),
-            false => format!("dyn({object}.{path})"),
-        };
+        let default = if path.contains('?') { ".orValue({})" } else { "" };
+        let of = |object: &str| format!("dyn({object}.{path}{default})");
         let mut old = name.to_owned();
         if let Some(first) = old.get_mut(..1) {
             first.make_ascii_uppercase();
