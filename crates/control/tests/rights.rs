@@ -284,3 +284,34 @@ fn the_document_has_the_same_rows() {
         .collect();
     assert_eq!(written, expected, "docs/operations/security.md has other rows");
 }
+
+/// The agent is another crate: its policy has a copy of the names.
+#[test]
+fn the_policy_has_every_annotation_that_the_agent_publishes() {
+    let code = std::fs::read_to_string(root().join("crates/agent/src/publish/facts.rs")).unwrap();
+    let (shipped, _) = code.split_once("#[cfg(test)]\nmod tests {").unwrap_or((&code, ""));
+    let fields: BTreeSet<&str> =
+        shipped.split("say(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(!fields.is_empty());
+    let all = manifests(&everything());
+    let policy = all.iter().find(|one| {
+        one["kind"] == "ValidatingAdmissionPolicy" && one["metadata"]["name"] == "berth-agent-nodes"
+    });
+    let checks = policy.unwrap()["spec"]["validations"].as_array().unwrap();
+    let has = |key: &str| {
+        let quoted = format!("\"{key}\"");
+        checks.iter().any(|check| check["expression"].as_str().unwrap().contains(&quoted))
+    };
+    for field in fields {
+        let key = berth_inside::key_of(field);
+        assert!(has(&key), "the policy denies the annotation {key}");
+    }
+    for key in [
+        berth_agent::mig::apply::STATE_LABEL,
+        berth_agent::mig::apply::STATE_ANNOTATION,
+        berth_agent::mig::manager::CONFIG,
+        berth_agent::mig::manager::STATE,
+    ] {
+        assert!(has(key), "the policy denies {key}");
+    }
+}
