@@ -68,7 +68,7 @@ agent:
   mig: false
 ";
 
-/// Everything on.
+/// Everything on. Berth makes the certificate itself, which needs more than cert-manager does.
 fn full() -> InstallOptions {
     InstallOptions {
         namespace: NAMESPACE.to_owned(),
@@ -77,7 +77,7 @@ fn full() -> InstallOptions {
         webhook: WebhookMode::Warn,
         fail: FailurePolicy::Open,
         exempt_namespaces: [EXEMPT.to_owned()].into(),
-        cert_manager: true,
+        cert_manager: false,
         service_monitor: true,
         priority_classes: true,
         agent: Some(AgentOptions {
@@ -101,7 +101,7 @@ fn but(change: impl FnOnce(AgentOptions) -> AgentOptions) -> InstallOptions {
 fn conditions() -> Vec<(&'static str, InstallOptions)> {
     vec![
         ("ne .Values.webhook.mode \"off\"", InstallOptions { webhook: WebhookMode::Off, ..full() }),
-        (".Values.certManager", InstallOptions { cert_manager: false, ..full() }),
+        ("not .Values.certManager", InstallOptions { cert_manager: true, ..full() }),
         (".Values.serviceMonitor", InstallOptions { service_monitor: false, ..full() }),
         (".Values.priorityClasses", InstallOptions { priority_classes: false, ..full() }),
         (".Values.agent.enabled", InstallOptions { agent: None, ..full() }),
@@ -121,6 +121,14 @@ fn key(object: &Value) -> String {
     format!("{}-{}", text(&object["kind"]), text(&object["metadata"]["name"]))
 }
 
+/// The opposite of a condition.
+fn not(condition: &str) -> String {
+    match condition.strip_prefix("not ") {
+        Some(opposite) => opposite.to_owned(),
+        None => format!("not {condition}"),
+    }
+}
+
 /// The chart's files by path.
 pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let version = env!("CARGO_PKG_VERSION");
@@ -134,7 +142,16 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     ]);
     let variants: Vec<(&str, Vec<Value>)> =
         conditions().into_iter().map(|(on, off)| (on, manifests(&off))).collect();
-    for object in manifests(&full()) {
+    let all = manifests(&full());
+    // An object that appears only without an option depends on no other.
+    for (condition, without) in &variants {
+        for object in without.iter().filter(|one| all.iter().all(|other| key(other) != key(one))) {
+            let text = name_values(&berth_manifest::to_yaml(object));
+            let text = format!("{{{{- if {} }}}}\n{text}{{{{- end }}}}\n", not(condition));
+            files.insert(file_of(object), text);
+        }
+    }
+    for object in all {
         match object["kind"].as_str() {
             // Helm makes the namespace, and installs definitions before everything else.
             Some("Namespace") if object["metadata"]["name"] == NAMESPACE => {}
@@ -143,13 +160,15 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
                 files.insert(format!("crds/{name}.yaml"), berth_manifest::to_yaml(&object));
             }
             _ => {
-                let template = template(&object, &variants)?;
-                let name = key(&object).replace(&format!("{NAMESPACE}-"), "");
-                files.insert(format!("templates/{name}.yaml"), template);
+                files.insert(file_of(&object), template(&object, &variants)?);
             }
         }
     }
     Ok(files)
+}
+
+fn file_of(object: &Value) -> String {
+    format!("templates/{}.yaml", key(object).replace(&format!("{NAMESPACE}-"), ""))
 }
 
 fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> anyhow::Result<String> {
@@ -184,22 +203,44 @@ fn weave(on: &str, without: &[(&str, String)]) -> anyhow::Result<String> {
             changes.push((op.new_range(), *condition, removed));
         }
     }
-    changes.sort_by_key(|(range, ..)| (range.start, range.end));
-    let (mut text, mut at) = (String::new(), 0);
-    for (range, condition, removed) in changes {
+    changes.sort_by_key(|(range, ..)| (range.start, std::cmp::Reverse(range.end)));
+    woven(&lines, &(0..lines.len()), &changes)
+}
+
+/// A change between texts: lines of the one with everything on, the condition for them, and what replaces them.
+type Change<'a> = (std::ops::Range<usize>, &'a str, String);
+
+/// These lines with their changes. Lines that are removed can contain others that another option removes, or be the
+/// same.
+fn woven(
+    lines: &[&str],
+    range: &std::ops::Range<usize>,
+    changes: &[Change<'_>],
+) -> anyhow::Result<String> {
+    let (mut text, mut at) = (String::new(), range.start);
+    let mut changes = changes.iter().peekable();
+    while let Some((range, condition, removed)) = changes.next() {
         ensure!(range.start >= at, "{condition} and another option change the same lines; say how");
         text.push_str(&lines.get(at..range.start).unwrap_or_default().concat());
-        let added = lines.get(range.clone()).unwrap_or_default().concat();
+        let mut within = Vec::new();
+        while let Some(inner) = changes
+            .next_if(|inner| removed.is_empty() && inner.2.is_empty() && inner.0.end <= range.end)
+        {
+            within.push(inner.clone());
+        }
+        let added = woven(lines, range, &within)?;
         at = range.end;
         text.push_str(&match (added.is_empty(), removed.is_empty()) {
             (_, true) => format!("{{{{- if {condition} }}}}\n{added}{{{{- end }}}}\n"),
-            (true, false) => format!("{{{{- if not {condition} }}}}\n{removed}{{{{- end }}}}\n"),
+            (true, false) => {
+                format!("{{{{- if {} }}}}\n{removed}{{{{- end }}}}\n", not(condition))
+            }
             (false, false) => format!(
                 "{{{{- if {condition} }}}}\n{added}{{{{- else }}}}\n{removed}{{{{- end }}}}\n"
             ),
         });
     }
-    text.push_str(&lines.get(at..).unwrap_or_default().concat());
+    text.push_str(&lines.get(at..range.end).unwrap_or_default().concat());
     Ok(text)
 }
 

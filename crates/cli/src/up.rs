@@ -22,6 +22,7 @@ use berth_manifest::{Source, Strictness, load, read_as};
 use berth_scenario::objects::node_objects;
 use clap::Args;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
@@ -200,6 +201,12 @@ fn options_of_scheduler() -> anyhow::Result<Options> {
 /// Has the webhook asked, as `berth manifests` would; or no more, if an earlier start had it.
 async fn configure_webhook(client: &kube::Client, wanted: bool) -> anyhow::Result<()> {
     let options = install::InstallOptions::default();
+    if wanted {
+        let secret = install::certificates_secret(&options);
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let how = PatchParams::apply("berth-up").force();
+        secrets.patch(install::CERTIFICATES_SECRET, &how, &Patch::Apply(&secret)).await?;
+    }
     for object in install::manifests(&options) {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         if !kind.ends_with("WebhookConfiguration") {

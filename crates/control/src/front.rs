@@ -88,7 +88,8 @@ impl Front {
                 namespace: self.namespace.clone(),
                 secret: CERTIFICATES_SECRET.to_owned(),
                 names: service_names(&self.namespace),
-                configurations: vec![NAME.to_owned()],
+                // Without a webhook there is no right to read its configurations either.
+                configurations: self.webhook.iter().map(|_| NAME.to_owned()).collect(),
                 wall: Arc::new(Timestamp::now),
             }),
         }

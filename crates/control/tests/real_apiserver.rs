@@ -10,6 +10,8 @@
     reason = "a helper of a test fails the test"
 )]
 
+mod support;
+
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,56 +20,19 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use berth_control::certificates::{Keeper, Managed, Source};
 use berth_control::http::{Access, Attributes, Denial};
 use berth_control::install::{
-    AGENT_NAME, AgentOptions, CERTIFICATES_SECRET, InstallOptions, NAME, WebhookMode,
-    agent_namespace, manifests,
+    AgentOptions, CERTIFICATES_SECRET, InstallOptions, NAME, WebhookMode, manifests,
 };
 use berth_control::lease::{Elector, Inherited, PodRef, Settings};
 use berth_control::metrics::Metrics;
 use berth_control::webhook::{ContextFeed, Webhook, follow, serve};
 use berth_testbed::{Testbed, Which, real_assets};
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::GroupVersionKind;
+use kube::api::Api;
 use serde_json::{Value, json};
+use support::{api_of, apply, create, until};
 
 const NAMESPACE: &str = "berth-system";
-
-fn api_of(client: &Client, object: &Value) -> Api<DynamicObject> {
-    let text = |field: &str| object.pointer(field).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
-    let kind = GroupVersionKind::gvk(group, version, text("/kind"));
-    let resource = ApiResource::from_gvk(&kind);
-    match text("/metadata/namespace") {
-        "" => Api::all_with(client.clone(), &resource),
-        namespace => Api::namespaced_with(client.clone(), namespace, &resource),
-    }
-}
-
-async fn apply(client: &Client, object: &Value) -> Result<Value, kube::Error> {
-    let name = object["metadata"]["name"].as_str().unwrap();
-    let parameters = PatchParams::apply("test").validation_strict();
-    let applied = api_of(client, object).patch(name, &parameters, &Patch::Apply(object)).await?;
-    Ok(serde_json::to_value(applied).unwrap())
-}
-
-async fn create(client: &Client, object: &Value) -> Result<Value, kube::Error> {
-    let typed: DynamicObject = serde_json::from_value(object.clone()).unwrap();
-    let made = api_of(client, object).create(&PostParams::default(), &typed).await?;
-    Ok(serde_json::to_value(made).unwrap())
-}
-
-async fn until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(done) = attempt().await {
-            return done;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{what} did not happen");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_api_server_takes_what_is_printed_and_what_is_printed_is_enough() {
@@ -102,7 +67,6 @@ async fn a_real_api_server_takes_what_is_printed_and_what_is_printed_is_enough()
     check_limits(&berth).await;
     check_lease(&berth).await;
     check_access(&testbed, &admin, &berth).await;
-    check_agent(&testbed, &admin, &agent_namespace(&options)).await;
     check_webhook(&admin, &berth, &options).await;
 }
 
@@ -219,76 +183,6 @@ async fn check_access(testbed: &Testbed, admin: &Client, berth: &Client) {
     assert!(matches!(denied, Err(Denial::Unauthorized(_))), "{denied:?}");
     // Every user may get paths under /api/: asking about paths would let everybody in.
     assert_eq!(access.check(&stranger, Attributes::path("/api/v1/state")).await, Ok(()));
-}
-
-/// The token of an agent on a node.
-async fn agent_on(testbed: &Testbed, admin: &Client, namespace: &str, node: &str) -> Client {
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": format!("agent-{node}"), "namespace": namespace },
-        "spec": {
-            "nodeName": node, "serviceAccountName": AGENT_NAME,
-            "containers": [{ "name": "agent", "image": "berth:1" }],
-        },
-    });
-    let pod = create(admin, &pod).await.unwrap();
-    let bound = BoundObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        name: pod["metadata"]["name"].as_str().map(str::to_owned),
-        uid: pod["metadata"]["uid"].as_str().map(str::to_owned),
-    };
-    let spec = TokenRequestSpec { bound_object_ref: Some(bound), ..TokenRequestSpec::default() };
-    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
-    let accounts: Api<core::ServiceAccount> = Api::namespaced(admin.clone(), namespace);
-    let given =
-        accounts.create_token_request(AGENT_NAME, &PostParams::default(), &request).await.unwrap();
-    testbed.client_with(&given.status.unwrap().token.unwrap()).await.unwrap()
-}
-
-/// An agent writes of its own node, and of no other.
-async fn check_agent(testbed: &Testbed, admin: &Client, namespace: &str) {
-    let node =
-        |name: &str| json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-    for name in ["n1", "n2"] {
-        create(admin, &node(name)).await.unwrap();
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": format!("on-{name}"), "namespace": "default" },
-            "spec": { "nodeName": name, "containers": [{ "name": "c", "image": "i" }] },
-        });
-        create(admin, &pod).await.unwrap();
-    }
-    let agent = agent_on(testbed, admin, namespace, "n1").await;
-    let marked = |name: &str| {
-        let mut node = node(name);
-        node["metadata"]["labels"] = json!({ "berth.dev/sockets": "2" });
-        node
-    };
-    let refused = async |object: &Value| {
-        let error = apply(&agent, object).await.err()?.to_string();
-        error.contains("an agent").then_some(())
-    };
-    until("the policy is known", async || refused(&marked("n2")).await).await;
-    apply(&agent, &marked("n1")).await.unwrap();
-    let mut cordoned = marked("n1");
-    cordoned["spec"] = json!({ "unschedulable": true });
-    assert!(refused(&cordoned).await.is_some(), "it may not cordon");
-    let topology = |name: &str| {
-        json!({
-            "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology",
-            "metadata": { "name": name }, "zones": [],
-        })
-    };
-    apply(&agent, &topology("n1")).await.unwrap();
-    assert!(refused(&topology("n2")).await.is_some(), "it may not publish for others");
-    let pods: Api<core::Pod> = Api::namespaced(agent.clone(), "default");
-    let said = json!({ "metadata": { "annotations": { "berth.dev/alignment": "{}" } } });
-    let how = PatchParams::default();
-    pods.patch("on-n1", &how, &Patch::Merge(&said)).await.unwrap();
-    assert!(pods.patch("on-n2", &how, &Patch::Merge(&said)).await.is_err());
-    let secrets: Api<core::Secret> = Api::namespaced(agent.clone(), namespace);
-    assert!(secrets.list(&Default::default()).await.is_err());
 }
 
 async fn check_webhook(admin: &Client, berth: &Client, options: &InstallOptions) {

@@ -31,7 +31,7 @@ use super::{Actor, CALL};
 use crate::core::{BindOrder, BindOutcome, News};
 
 /// Keeps a claim that has devices from going before they are given back.
-pub(super) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 /// Between two attempts whose outcome was not clear.
 const AGAIN: Duration = Duration::from_millis(500);

@@ -21,10 +21,10 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The condition of a pod that a leader has fenced.
-const FENCED: &str = "berth.dev/Fenced";
+pub(crate) const FENCED: &str = "berth.dev/Fenced";
 
 /// The label of a claim that a leader has fenced.
-const FENCED_CLAIM: &str = "berth.dev/fenced";
+pub(crate) const FENCED_CLAIM: &str = "berth.dev/fenced";
 
 /// The longest note that an event can have.
 const NOTE_MAX_BYTES: usize = 1_024;

@@ -17,13 +17,13 @@ use super::{Actor, CALL};
 use crate::core::{BindOrder, BindOutcome};
 
 /// The node for which a claim's volume is to be made.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Marks a claim whose binding is complete in both directions.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 
 /// Marks a volume that a controller may give to another claim when this one goes.
-const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+pub(crate) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 /// Sees to the pod's claims; `Ok` when all of them are bound.
 pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<(), BindOutcome> {

@@ -15,7 +15,6 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
@@ -57,6 +56,16 @@ pub enum TlsError {
     /// None could be made.
     #[error(transparent)]
     Make(#[from] MakeError),
+    /// The Secret is installed with Berth, which has no right to create it.
+    #[error(
+        "secret {namespace}/{name} does not exist: apply the output of `berth manifests`, or the chart, again"
+    )]
+    NoSecret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
     /// The API server did not answer as hoped.
     #[error("{what}: {problem}")]
     Request {
@@ -104,7 +113,7 @@ pub struct Managed {
     pub secret: String,
     /// Names that the certificate is for.
     pub names: Vec<String>,
-    /// The configurations, validating and mutating alike, that get the bundle.
+    /// The webhook configurations, validating and mutating alike, that get the bundle.
     pub configurations: Vec<String>,
     /// The time of day.
     pub wall: Wall,
@@ -178,7 +187,7 @@ impl Keeper {
 
 impl Source {
     /// The certificate and key to serve now, both PEM.
-    async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
+    pub(super) async fn current(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
         match self {
             Self::Managed(managed) => managed.current().await,
             Self::Files(files) => files.current().await,
@@ -228,15 +237,15 @@ impl Managed {
         let what = format!("secret {}/{}", self.namespace, self.secret);
         for _ in 0..CONFLICTS_MAX {
             let found = ask(&what, api.get_opt(&self.secret)).await?;
-            let stored = found.as_ref().map(read).unwrap_or_default();
+            let found = found.ok_or_else(|| TlsError::NoSecret {
+                namespace: self.namespace.clone(),
+                name: self.secret.clone(),
+            })?;
+            let stored = read(&found);
             let Some(next) = stored.next(&self.names, (self.wall)())? else { return Ok(stored) };
-            let secret = self.write(found.as_ref(), &next)?;
+            let secret = with(found, &next)?;
             let post = PostParams::default();
-            let written = match found {
-                Some(_) => timed(api.replace(&self.secret, &post, &secret)).await,
-                None => timed(api.create(&post, &secret)).await,
-            };
-            match written {
+            match timed(api.replace(&self.secret, &post, &secret)).await {
                 Ok(_) => {
                     tracing::info!(generations = next.generations.len(), "a certificate was made");
                     return Ok(next);
@@ -247,29 +256,6 @@ impl Managed {
             }
         }
         Err(TlsError::Request { what, problem: "it keeps changing".to_owned() })
-    }
-
-    fn write(&self, found: Option<&Secret>, stored: &Stored) -> Result<Secret, TlsError> {
-        let mut secret = found.cloned().unwrap_or_else(|| Secret {
-            metadata: ObjectMeta {
-                name: Some(self.secret.clone()),
-                namespace: Some(self.namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            type_: Some("Opaque".to_owned()),
-            ..Secret::default()
-        });
-        let json = serde_json::to_vec(stored).map_err(|error| TlsError::Unusable {
-            what: "the certificate".to_owned(),
-            problem: error.to_string(),
-        })?;
-        // The bundle is for people who want to look at it.
-        let bundle = ByteString(stored.bundle().into_bytes());
-        secret.data = Some(BTreeMap::from([
-            (GENERATIONS.to_owned(), ByteString(json)),
-            ("ca.crt".to_owned(), bundle),
-        ]));
-        Ok(secret)
     }
 
     /// Puts the bundle into a configuration, where it is another.
@@ -289,6 +275,21 @@ impl Managed {
         let Some(patch) = bundle_patch(&found, bundle) else { return Ok(()) };
         ask(&what, api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await.map(|_| ())
     }
+}
+
+/// The Secret with other data.
+fn with(mut secret: Secret, stored: &Stored) -> Result<Secret, TlsError> {
+    let json = serde_json::to_vec(stored).map_err(|error| TlsError::Unusable {
+        what: "the certificate".to_owned(),
+        problem: error.to_string(),
+    })?;
+    // The bundle is for people who want to look at it.
+    let bundle = ByteString(stored.bundle().into_bytes());
+    secret.data = Some(BTreeMap::from([
+        (GENERATIONS.to_owned(), ByteString(json)),
+        ("ca.crt".to_owned(), bundle),
+    ]));
+    Ok(secret)
 }
 
 /// The change by which every webhook of a configuration gets the bundle, unless all have it. It is for

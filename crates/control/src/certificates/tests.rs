@@ -137,17 +137,10 @@ async fn serve(request: Request<Body>, objects: Objects) -> Response<Full<bytes:
     // Others run between a read and a write.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let mut objects = objects.lock().unwrap();
-    let key = if method == Method::POST {
-        format!("{path}/{}", sent["metadata"]["name"].as_str().unwrap())
-    } else {
-        path
-    };
-    let found = objects.get(&key).cloned();
+    let found = objects.get(&path).cloned();
     let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
     match (&method, found) {
         (&Method::GET, Some(found)) => return answer(StatusCode::OK, found),
-        (&Method::POST, Some(_)) => return failure(StatusCode::CONFLICT),
-        (&Method::POST, None) => {}
         (_, None) => return failure(StatusCode::NOT_FOUND),
         (_, Some(found)) if version(&found) != version(&sent) => {
             return failure(StatusCode::CONFLICT);
@@ -160,7 +153,7 @@ async fn serve(request: Request<Body>, objects: Objects) -> Response<Full<bytes:
     }
     let next = version(&sent).as_str().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) + 1;
     sent["metadata"]["resourceVersion"] = json!(next.to_string());
-    objects.insert(key, sent.clone());
+    objects.insert(path, sent.clone());
     answer(StatusCode::OK, sent)
 }
 
@@ -169,12 +162,15 @@ struct World {
     now: Arc<AtomicI64>,
 }
 
+const SECRET: &str = "/api/v1/namespaces/berth-system/secrets/berth-webhook";
 const VALIDATING: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/berth";
 
 impl World {
     fn new() -> Self {
         let objects = Objects::default();
+        let secret = json!({ "metadata": { "name": "berth-webhook", "resourceVersion": "1" } });
+        objects.lock().unwrap().insert(SECRET.to_owned(), secret);
         objects.lock().unwrap().insert(
             VALIDATING.to_owned(),
             json!({ "metadata": { "name": "berth", "resourceVersion": "1" }, "webhooks": [
@@ -249,15 +245,28 @@ async fn a_rotation_reaches_the_server_without_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn a_secret_that_somebody_broke_is_made_anew() {
     let world = World::new();
-    let secret = "/api/v1/namespaces/berth-system/secrets/berth-webhook";
     world.objects.lock().unwrap().insert(
-        secret.to_owned(),
+        SECRET.to_owned(),
         json!({ "metadata": { "name": "berth-webhook", "resourceVersion": "7" },
                 "data": { "generations.json": "bm90IGpzb24=" } }),
     );
     let keeper = Keeper::start(world.source()).await;
     assert!(world.bundles()[0].contains("BEGIN CERTIFICATE"));
     drop(keeper);
+}
+
+#[tokio::test]
+async fn a_secret_that_is_not_installed_is_an_error_that_says_what_to_do() {
+    let world = World::new();
+    let source = world.source();
+    world.objects.lock().unwrap().remove(SECRET);
+    let Err(error) = source.current().await else { panic!("there is no Secret") };
+    assert_eq!(
+        error.to_string(),
+        "secret berth-system/berth-webhook does not exist: apply the output of `berth manifests`, or \
+         the chart, again"
+    );
+    assert!(!world.objects.lock().unwrap().contains_key(SECRET), "it has no right to create one");
 }
 
 #[tokio::test]

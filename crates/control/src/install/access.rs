@@ -1,11 +1,11 @@
-//! Who Berth is, and what it may do: as little as it can do with.
+//! The scheduler's account and its rights.
 //!
-//! Owns the service account, roles and bindings. Whatever the code asks of the API server is listed here,
-//! and nothing else; tests run with these roles alone.
+//! Owns the service account, roles and bindings. A right is printed only if a feature that is on needs it; `tests/rights.rs`
+//! names the code that needs each one. Fields are bound by [`policies`](super::policies).
 
 use serde_json::{Value, json};
 
-use super::{CERTIFICATES_SECRET, InstallOptions, NAME, meta, meta_in};
+use super::{CERTIFICATES_SECRET, InstallOptions, NAME, WebhookMode, meta, meta_in};
 
 pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -24,9 +24,9 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     };
     vec![
         account,
-        role("ClusterRole", meta(NAME), &cluster_rules()),
+        role("ClusterRole", meta(NAME), &cluster_rules(options)),
         bind("ClusterRoleBinding", "ClusterRole", meta(NAME)),
-        role("Role", meta_in(options, NAME), &own_rules()),
+        role("Role", meta_in(options, NAME), &own_rules(options)),
         bind("RoleBinding", "Role", meta_in(options, NAME)),
         viewer(),
         explanations(),
@@ -45,27 +45,21 @@ pub(super) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 
 const WATCH: &[&str] = &["list", "watch"];
 
-fn cluster_rules() -> Value {
-    let named = |resources: &[&str], verbs: &[&str]| {
-        let mut rule = rule("admissionregistration.k8s.io", resources, verbs);
-        rule["resourceNames"] = json!([NAME]);
-        rule
-    };
-    json!([
-        // What is watched.
+fn cluster_rules(options: &InstallOptions) -> Value {
+    let mut rules = vec![
         rule(
             "",
             &[
-                "limitranges",
                 "namespaces",
                 "nodes",
                 "persistentvolumeclaims",
                 "persistentvolumes",
+                "pods",
                 "replicationcontrollers",
                 "resourcequotas",
                 "services",
             ],
-            WATCH
+            WATCH,
         ),
         rule("apps", &["replicasets", "statefulsets"], WATCH),
         rule("policy", &["poddisruptionbudgets"], WATCH),
@@ -79,53 +73,59 @@ fn cluster_rules() -> Value {
                 "storageclasses",
                 "volumeattachments",
             ],
-            WATCH
+            WATCH,
         ),
-        rule("resource.k8s.io", &["deviceclasses", "resourceslices"], WATCH),
+        rule("resource.k8s.io", &["deviceclasses", "resourceclaims", "resourceslices"], WATCH),
         rule("topology.node.k8s.io", &["noderesourcetopologies"], WATCH),
-        rule("karpenter.sh", &["nodepools"], WATCH),
         rule("berth.dev", &["accelerators", "headrooms", "pools", "teams"], WATCH),
-        // Pods: placed, told why not, marked, evicted.
-        rule("", &["pods"], &["get", "list", "watch", "patch"]),
+        // Pods are bound, evicted, and told why they are pending.
+        rule("", &["pods"], &["get"]),
         rule("", &["pods/binding", "pods/eviction"], &["create"]),
         rule("", &["pods/status"], &["patch"]),
-        // Devices that pods claim. Claims for extended resources are made and discarded by us.
+        // Claims are allocated. Claims for extended resources are created and deleted, too.
         rule(
             "resource.k8s.io",
             &["resourceclaims"],
-            &["get", "list", "watch", "create", "patch", "update", "delete"],
+            &["get", "create", "patch", "update", "delete"],
         ),
         rule("resource.k8s.io", &["resourceclaims/status"], &["patch", "update"]),
-        // Since 1.36 whoever writes allocations needs this as well.
+        // Since Kubernetes 1.36 a writer of allocations needs this as well.
         rule("resource.k8s.io", &["resourceclaims/binding"], &["patch", "update"]),
-        // Volumes that are bound or made where a pod goes.
+        // Volumes are bound, or provisioned on the node of their pod.
         rule("", &["persistentvolumeclaims", "persistentvolumes"], &["get", "patch"]),
-        // What people see.
         rule("events.k8s.io", &["events"], &["create"]),
         rule("berth.dev", &["headrooms/status", "teams/status"], &["patch"]),
-        // Who may see what over HTTP.
+        // Users of the HTTP API are authenticated and authorized.
         rule("authentication.k8s.io", &["tokenreviews"], &["create"]),
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
-        // The webhook's authority, in our own configurations only.
-        named(
-            &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-            &["get", "patch"],
-        ),
-    ])
+    ];
+    if options.webhook != WebhookMode::Off {
+        // The webhook's rules need to know these, the scheduler does not.
+        rules.push(rule("", &["limitranges"], WATCH));
+        rules.push(rule("karpenter.sh", &["nodepools"], WATCH));
+    }
+    if options.publishes_authorities() {
+        let configurations = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+        let group = "admissionregistration.k8s.io";
+        rules.push(named(rule(group, &configurations, &["get", "patch"]), NAME));
+    }
+    Value::Array(rules)
 }
 
-/// In its own namespace. What is created has no name yet that a rule could speak of.
-fn own_rules() -> Value {
-    let mut lease = rule("coordination.k8s.io", &["leases"], &["get", "update", "watch"]);
-    lease["resourceNames"] = json!([NAME]);
-    let mut secret = rule("", &["secrets"], &["get", "update"]);
-    secret["resourceNames"] = json!([CERTIFICATES_SECRET]);
-    json!([
-        rule("coordination.k8s.io", &["leases"], &["create"]),
-        lease,
-        rule("", &["secrets"], &["create"]),
-        secret,
-    ])
+/// Rights in its own namespace. A right to create cannot be limited to a name.
+fn own_rules(options: &InstallOptions) -> Value {
+    let lease = rule("coordination.k8s.io", &["leases"], &["get", "update", "watch"]);
+    let mut rules = vec![rule("coordination.k8s.io", &["leases"], &["create"]), named(lease, NAME)];
+    if options.makes_certificates() {
+        rules.push(named(rule("", &["secrets"], &["get", "update"]), CERTIFICATES_SECRET));
+    }
+    Value::Array(rules)
+}
+
+/// The rule for the object of this name only.
+fn named(mut rule: Value, name: &str) -> Value {
+    rule["resourceNames"] = json!([name]);
+    rule
 }
 
 /// For people: the engine's view of the whole cluster.

@@ -1,12 +1,15 @@
 //! The node agent: what runs on every node, what it sees there, and what it may do.
 //!
 //! Owns the DaemonSet and everything around it. It reads files of the node and so may mount them, which pods
-//! beside the scheduler may not: it has a namespace of its own. Whatever it asks of the API server is listed
-//! here, and nothing else. Must not know what it does with what it sees.
+//! beside the scheduler may not: it has a namespace of its own. Its rights are here, each bound to what the code writes.
+//! Must not know what it does with what it sees.
 
 use serde_json::{Value, json};
 
 use super::access::{RBAC, role, rule};
+use super::policies::event_policy;
+use super::policy::{Policy, keys, same, user_of};
+use super::service::network_policy;
 use super::{AgentOptions, InstallOptions, NAME as PRODUCT, labels, meta};
 
 /// The name of all that is the agent's.
@@ -57,8 +60,8 @@ pub(super) fn objects(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Va
     let mut home = meta(&namespace(options));
     home["labels"]["pod-security.kubernetes.io/enforce"] = json!("privileged");
     let mut all = vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": home })];
-    all.extend(access(options));
-    all.extend(confinement(options));
+    all.extend(access(options, chosen));
+    all.extend(policies(options, chosen));
     if let Some(offers) = &chosen.offers {
         all.push(json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_here(options),
@@ -71,6 +74,8 @@ pub(super) fn objects(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Va
     }
     let mut metadata = meta_here(options);
     metadata["labels"]["app.kubernetes.io/component"] = json!("agent");
+    // All pods here, since none but the agents listen.
+    all.push(network_policy(meta_here(options), json!({}), &[PORT]));
     all.push(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": metadata,
         "spec": {
@@ -92,23 +97,24 @@ pub(super) fn objects(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Va
 }
 
 /// Its account and its role.
-pub(super) fn access(options: &InstallOptions) -> Vec<Value> {
+pub(super) fn access(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Value> {
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta_here(options),
     });
-    let rules = json!([
-        // Labels and annotations of its Node.
+    let mut rules = vec![
         rule("", &["nodes"], &["get", "patch"]),
-        // What its Node looks like inside.
         rule(
             "topology.node.k8s.io",
             &["noderesourcetopologies"],
             &["list", "watch", "create", "patch"],
         ),
-        // The pods of its Node, and how they lie.
         rule("", &["pods"], &["list", "watch", "patch"]),
         rule("events.k8s.io", &["events"], &["create"]),
-    ]);
+    ];
+    if chosen.mig {
+        // The wanted layout is on the Node.
+        rules.push(rule("", &["nodes"], &["list", "watch"]));
+    }
     let binding = json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRoleBinding", "metadata": meta(NAME),
         "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": NAME },
@@ -116,64 +122,111 @@ pub(super) fn access(options: &InstallOptions) -> Vec<Value> {
             { "kind": "ServiceAccount", "name": NAME, "namespace": namespace(options) },
         ],
     });
-    vec![account, role("ClusterRole", meta(NAME), &rules), binding]
+    vec![account, role("ClusterRole", meta(NAME), &Value::Array(rules)), binding]
 }
 
-/// Roles cannot say "its own node", but tokens say on which node their pod is: whoever takes an agent's token
-/// gets at that node's labels and pods, and no others.
-fn confinement(options: &InstallOptions) -> Vec<Value> {
+/// Labels of its Node that an agent writes, as a regular expression: what the machine is like, and which GPUs and MIG
+/// profiles it has.
+const NODE_LABELS: &str = "^(berth[.]dev/(numa-nodes|sockets|threads-per-core|mig-[0-9][0-9a-z.-]*)|\
+                           nvidia[.]com/(gpu[.](count|memory|product|replicas)|mig[.]capable|\
+                           mig-[0-9][0-9a-z.-]*[.](count|replicas)))$";
+
+/// Labels of its Node that an agent writes that repartitions GPUs.
+const MIG_LABELS: [&str; 3] =
+    ["berth.dev/mig.state", "nvidia.com/mig.config", "nvidia.com/mig.config.state"];
+
+/// Annotations of its Node that an agent writes: how the kubelet is configured.
+const NODE_ANNOTATIONS: [&str; 6] = [
+    "berth.dev/cpu-manager-policy",
+    "berth.dev/cpu-manager-policy-options",
+    "berth.dev/memory-manager-policy",
+    "berth.dev/reserved-memory",
+    "berth.dev/reserved-system-cpus",
+    "berth.dev/topology-manager-policy-options",
+];
+
+/// The annotation of its Node with the MIG layout, and that of pods with their alignment.
+const MIG_ANNOTATION: &str = "berth.dev/mig-state";
+const ALIGNMENT: &str = "berth.dev/alignment";
+
+/// What the agent may change of the objects that its role lets it write. Roles cannot say "its own node", but tokens
+/// name the node of their pod: a token that was taken from a node reaches that node's objects and no others.
+pub(super) fn policies(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Value> {
+    let all = [nodes(chosen), pods(), topologies(), events()];
+    let user = user_of(&namespace(options), NAME);
+    all.into_iter().flat_map(|policy| policy.objects(&user)).collect()
+}
+
+/// Names the node of the token, and denies what is not of it.
+fn of_node(policy: Policy, expression: &str) -> Policy {
     const NODE: &str = "authentication.kubernetes.io/node-name";
-    let user = format!("system:serviceaccount:{}:{NAME}", namespace(options));
-    let rule = |group: &str, version: &str, operations: &[&str], resources: &[&str]| {
-        json!({
-            "apiGroups": [group], "apiVersions": [version], "operations": operations,
-            "resources": resources,
-        })
-    };
-    let policy = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-        "metadata": meta(NAME),
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": { "resourceRules": [
-                rule("", "v1", &["UPDATE"], &["nodes", "pods"]),
-                rule(
-                    "topology.node.k8s.io",
-                    "v1alpha2",
-                    &["CREATE", "UPDATE"],
-                    &["noderesourcetopologies"],
-                ),
-            ] },
-            "matchConditions": [{
-                "name": "agent", "expression": format!("request.userInfo.username == \"{user}\""),
-            }],
-            "variables": [{
-                "name": "node",
-                "expression": format!(
-                    "\"{NODE}\" in request.userInfo.extra ? request.userInfo.extra[\"{NODE}\"][0] : \"\""
-                ),
-            }],
-            "validations": [
-                {
-                    "expression": "request.resource.resource == \"pods\" ? object.spec.nodeName == \
-                                   variables.node : object.metadata.name == variables.node",
-                    "message": "an agent writes of its own node only",
-                },
-                {
-                    "expression": "request.resource.resource != \"nodes\" || \
-                                   object.spec == oldObject.spec",
-                    "message": "an agent changes labels and annotations of its Node only",
-                },
-            ],
-        },
-    });
-    let binding = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": meta(NAME),
-        "spec": { "policyName": NAME, "validationActions": ["Deny"] },
-    });
-    vec![policy, binding]
+    let node = format!(
+        "\"{NODE}\" in request.userInfo.extra ? request.userInfo.extra[\"{NODE}\"][0] : \"\""
+    );
+    policy.variable("node", node).check(
+        format!("variables.node != \"\" && {expression} == variables.node"),
+        "an agent may only write about its own node, with a token that is bound to its pod",
+    )
+}
+
+fn nodes(chosen: &AgentOptions) -> Policy {
+    let mut labels = format!("k.matches(\"{NODE_LABELS}\")");
+    let mut annotations = NODE_ANNOTATIONS.to_vec();
+    if chosen.mig {
+        labels = format!("({labels} || {})", keys(&MIG_LABELS));
+        annotations.push(MIG_ANNOTATION);
+    }
+    let policy = Policy::new("berth-agent-nodes", "", &["nodes"], &["UPDATE"]);
+    of_node(policy, "object.metadata.name")
+        .keep_metadata(
+            &["annotations", "labels"],
+            "an agent may only change labels and annotations of its Node's metadata",
+        )
+        .maps("labels", "metadata.?labels")
+        .maps("annotations", "metadata.?annotations")
+        .check("object.spec == oldObject.spec", "an agent may not change the spec of its Node")
+        .check(
+            same("variables.labels", "variables.oldLabels", &labels),
+            "an agent may only write labels of its Node that it publishes",
+        )
+        .check(
+            same("variables.annotations", "variables.oldAnnotations", &keys(&annotations)),
+            "an agent may only write annotations of its Node that it publishes",
+        )
+}
+
+fn pods() -> Policy {
+    let policy = Policy::new("berth-agent-pods", "", &["pods"], &["UPDATE"]);
+    of_node(policy, "object.spec.?nodeName.orValue(\"\")")
+        .keep_metadata(&["annotations"], "an agent may only change annotations of a pod's metadata")
+        .maps("annotations", "metadata.?annotations")
+        .check("object.spec == oldObject.spec", "an agent may not change the spec of a pod")
+        .check(
+            same("variables.annotations", "variables.oldAnnotations", &keys(&[ALIGNMENT])),
+            "an agent may only write the annotation berth.dev/alignment of a pod",
+        )
+}
+
+fn topologies() -> Policy {
+    let policy = Policy::new(
+        "berth-agent-topologies",
+        "topology.node.k8s.io",
+        &["noderesourcetopologies"],
+        &["CREATE", "UPDATE"],
+    );
+    of_node(policy, "object.metadata.name").check(
+        "size(object.metadata.?finalizers.orValue([])) == 0 && \
+         object.metadata.?ownerReferences.orValue([]).all(o, o.kind == \"Node\" && \
+         o.name == object.metadata.name)",
+        "an agent may only write a NodeResourceTopology without finalizers that its Node owns",
+    )
+}
+
+fn events() -> Policy {
+    of_node(event_policy("berth-agent-events"), "object.?reportingInstance.orValue(\"\")").check(
+        format!("object.?reportingController.orValue(\"\") == \"{NAME}\""),
+        "an agent may only write events with reportingController berth-agent",
+    )
 }
 
 fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {

@@ -7,6 +7,8 @@ mod access;
 mod agent;
 mod mps;
 mod options;
+mod policies;
+mod policy;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -33,14 +35,32 @@ pub const SETTINGS_DIRECTORY: &str = "/etc/berth";
 /// Where cert-manager's certificate is mounted.
 pub const TLS_DIRECTORY: &str = "/etc/berth-tls";
 
-/// Who the scheduler is and what it may do: the part of [`manifests`] that is about rights.
+/// The scheduler's account and roles, which are part of [`manifests`].
 pub fn access(options: &InstallOptions) -> Vec<Value> {
     access::objects(options)
 }
 
-/// Who the node agent is and what it may do: the part of [`manifests`] that is about its rights.
-pub fn agent_access(options: &InstallOptions) -> Vec<Value> {
-    agent::access(options)
+/// The admission policies for the scheduler's account, which are part of [`manifests`].
+pub fn policies(options: &InstallOptions) -> Vec<Value> {
+    policies::objects(options)
+}
+
+/// The node agent's account and role, which are part of [`manifests`] with these options.
+pub fn agent_access(options: &InstallOptions, agent: &AgentOptions) -> Vec<Value> {
+    agent::access(options, agent)
+}
+
+/// The admission policies for the node agent's account, which are part of [`manifests`] with these options.
+pub fn agent_policies(options: &InstallOptions, agent: &AgentOptions) -> Vec<Value> {
+    agent::policies(options, agent)
+}
+
+/// The Secret that the scheduler keeps certificates in. It has no data: to apply it again changes nothing.
+pub fn certificates_secret(options: &InstallOptions) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": meta_in(options, CERTIFICATES_SECRET),
+    })
 }
 
 /// All objects, in an order in which they can be applied.
@@ -51,10 +71,14 @@ pub fn manifests(options: &InstallOptions) -> Vec<Value> {
         all.push(berth_api::topology::definition());
     }
     all.extend(access(options));
+    all.extend(policies(options));
     if options.priority_classes {
         all.extend(priority_classes());
     }
     all.push(settings(options));
+    if options.makes_certificates() {
+        all.push(certificates_secret(options));
+    }
     all.extend(service::objects(options));
     if options.cert_manager {
         all.extend(webhook::certificates(options));

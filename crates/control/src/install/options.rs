@@ -94,6 +94,18 @@ pub struct InstallOptions {
     pub topology_definition: bool,
 }
 
+impl InstallOptions {
+    /// Whether the scheduler makes the certificate of its TLS port itself.
+    pub(super) const fn makes_certificates(&self) -> bool {
+        !self.cert_manager
+    }
+
+    /// Whether the scheduler writes `caBundle` of the webhook configurations.
+    pub(super) const fn publishes_authorities(&self) -> bool {
+        self.makes_certificates() && !matches!(self.webhook, WebhookMode::Off)
+    }
+}
+
 impl Default for InstallOptions {
     fn default() -> Self {
         Self {

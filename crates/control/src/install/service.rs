@@ -26,7 +26,29 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     };
     let tls = json!({ "name": "https", "port": 443, "targetPort": "https" });
     let metrics = json!({ "name": "metrics", "port": PROBE_PORT, "targetPort": "probes" });
-    vec![deployment(options), budget, service(NAME, tls), service("berth-metrics", metrics)]
+    let ports = [TLS_PORT, PROBE_PORT];
+    let ingress = network_policy(meta_in(options, NAME), selector(), &ports);
+    vec![
+        deployment(options),
+        budget,
+        service(NAME, tls),
+        service("berth-metrics", metrics),
+        ingress,
+    ]
+}
+
+/// Lets pods be reached at these ports and no others. Who asks there cannot be limited: the API server and kubelets have
+/// addresses of hosts.
+pub(super) fn network_policy(metadata: Value, labels: Value, ports: &[u16]) -> Value {
+    let ports: Vec<Value> =
+        ports.iter().map(|port| json!({ "protocol": "TCP", "port": port })).collect();
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata,
+        "spec": {
+            "podSelector": { "matchLabels": labels }, "policyTypes": ["Ingress"],
+            "ingress": [{ "ports": ports }],
+        },
+    })
 }
 
 fn deployment(options: &InstallOptions) -> Value {

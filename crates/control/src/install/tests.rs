@@ -20,7 +20,7 @@ fn everything() -> InstallOptions {
         fail: FailurePolicy::Closed,
         exempt_namespaces: BTreeSet::from(["sandbox".to_owned()]),
         webhook_settings: "{}".to_owned(),
-        cert_manager: true,
+        cert_manager: false,
         service_monitor: true,
         priority_classes: true,
         agent: Some(AgentOptions {
@@ -59,7 +59,8 @@ fn names_and_namespaces_agree_everywhere() {
     }
     assert_eq!(deployment["spec"]["replicas"], 3);
     assert_eq!(container["image"], "registry/berth:1");
-    let certificate = find(&all, "Certificate", NAME);
+    let with_cert_manager = manifests(&InstallOptions { cert_manager: true, ..everything() });
+    let certificate = find(&with_cert_manager, "Certificate", NAME);
     assert_eq!(certificate["spec"]["dnsNames"][0], "berth.gpu.svc");
     let identities: BTreeSet<String> = all
         .iter()
@@ -77,6 +78,7 @@ fn options_take_effect_and_only_then() {
         "MutatingWebhookConfiguration",
         "ServiceMonitor",
         "Certificate",
+        "Issuer",
         "PriorityClass",
     ] {
         assert!(!kinds.contains(absent), "{absent}");
@@ -115,8 +117,137 @@ fn no_role_says_all() {
         assert!(!can("secrets", "get") && !can("secrets", "list") && !can("leases", "update"));
         assert!(!can("pods", "create") && !can("pods", "update") && !can("nodes", "update"));
         let is_agent = object["metadata"]["name"] == AGENT_NAME;
+        assert!(!can("secrets", "create") && can("pods", "patch") == is_agent);
         assert_eq!(can("nodes", "patch"), is_agent, "labels are the agent's");
         assert!(!(is_agent && can("pods/binding", "create")));
+    }
+}
+
+/// Group, resource and verb of every rule, of all roles or those of a name.
+fn rights(all: &[Value]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let rules = all.iter().filter_map(|one| one["rules"].as_array()).flatten();
+    for rule in rules {
+        let words = |field: &str| rule[field].as_array().unwrap().clone();
+        for resource in words("resources") {
+            for verb in words("verbs") {
+                found.insert(format!("{} {}", verb.as_str().unwrap(), resource.as_str().unwrap()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn rights_are_printed_for_features_that_are_on() {
+    let with = |change: fn(&mut InstallOptions)| {
+        let mut options = InstallOptions::default();
+        change(&mut options);
+        manifests(&options)
+    };
+    let all = rights(&with(|_| {}));
+    let missing = |fewer: &[Value]| -> Vec<String> {
+        let fewer = rights(fewer);
+        assert!(fewer.is_subset(&all));
+        all.difference(&fewer).cloned().collect()
+    };
+    let configurations = [
+        "get mutatingwebhookconfigurations",
+        "get validatingwebhookconfigurations",
+        "patch mutatingwebhookconfigurations",
+        "patch validatingwebhookconfigurations",
+    ];
+    let off = with(|options| options.webhook = WebhookMode::Off);
+    let kinds = ["list limitranges", "list nodepools", "watch limitranges", "watch nodepools"];
+    let expected: BTreeSet<&str> = configurations.iter().chain(&kinds).copied().collect();
+    assert_eq!(missing(&off), expected.into_iter().collect::<Vec<_>>());
+    assert!(off.iter().all(|one| one["metadata"]["name"] != "berth-authorities"));
+
+    let external = with(|options| options.cert_manager = true);
+    let expected: BTreeSet<&str> =
+        configurations.iter().chain(&["get secrets", "update secrets"]).copied().collect();
+    assert_eq!(missing(&external), expected.into_iter().collect::<Vec<_>>());
+    for name in ["berth-authorities", CERTIFICATES_SECRET] {
+        assert!(external.iter().all(|one| one["metadata"]["name"] != name), "{name}");
+    }
+}
+
+/// Everything that a role lets an account write has a policy, unless its role or the API bounds the fields.
+#[test]
+fn every_write_has_a_policy() {
+    const BOUNDED: [&str; 5] = [
+        // Reviews change nothing.
+        "subjectaccessreviews",
+        "tokenreviews",
+        // A status of a custom resource is written alone.
+        "headrooms/status",
+        "teams/status",
+        // The API server asks for it beside the status; it is no object.
+        "resourceclaims/binding",
+    ];
+    let all = manifests(&everything());
+    for (role, user) in [
+        (NAME, "system:serviceaccount:gpu:berth"),
+        (AGENT_NAME, "system:serviceaccount:gpu-agent:berth-agent"),
+    ] {
+        let guarded: BTreeSet<(String, String)> = all
+            .iter()
+            .filter(|one| one["kind"] == "ValidatingAdmissionPolicy")
+            .filter(|one| {
+                let account = &one["spec"]["matchConditions"][0]["expression"];
+                account == &format!("request.userInfo.username == \"{user}\"")
+            })
+            .flat_map(|policy| {
+                let name = policy["metadata"]["name"].as_str().unwrap();
+                let binding = find(&all, "ValidatingAdmissionPolicyBinding", name);
+                assert_eq!(binding["spec"]["policyName"], name);
+                assert_eq!(binding["spec"]["validationActions"][0], "Deny");
+                assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+                let rule = &policy["spec"]["matchConstraints"]["resourceRules"][0];
+                let words = |field: &str| rule[field].as_array().unwrap().clone();
+                let mut pairs = Vec::new();
+                for resource in words("resources") {
+                    for operation in words("operations") {
+                        let text = |value: &Value| value.as_str().unwrap().to_owned();
+                        pairs.push((text(&resource), text(&operation)));
+                    }
+                }
+                pairs
+            })
+            .collect();
+        let roles = all.iter().filter(|one| one["metadata"]["name"] == role);
+        for right in rights(&roles.cloned().collect::<Vec<_>>()) {
+            let (verb, resource) = right.split_once(' ').unwrap();
+            let operation = match verb {
+                "create" => "CREATE",
+                "update" | "patch" => "UPDATE",
+                "delete" => "DELETE",
+                _ => continue,
+            };
+            let pair = (resource.to_owned(), operation.to_owned());
+            assert!(BOUNDED.contains(&resource) || guarded.contains(&pair), "{role} may {right}");
+        }
+    }
+}
+
+#[test]
+fn only_ports_that_are_served_can_be_reached() {
+    let all = manifests(&everything());
+    for (name, ports) in [(NAME, vec![TLS_PORT, PROBE_PORT]), (AGENT_NAME, vec![9441])] {
+        let spec = &find(&all, "NetworkPolicy", name)["spec"];
+        assert_eq!(spec["policyTypes"], serde_json::json!(["Ingress"]));
+        let open = spec["ingress"][0]["ports"].as_array().unwrap().iter();
+        let open: Vec<u64> = open.map(|one| one["port"].as_u64().unwrap()).collect();
+        assert_eq!(open, ports.into_iter().map(u64::from).collect::<Vec<_>>());
+        let template = all.iter().find(|one| {
+            ["Deployment", "DaemonSet"].contains(&one["kind"].as_str().unwrap())
+                && one["metadata"]["name"] == name
+        });
+        let served = &template.unwrap()["spec"]["template"]["spec"]["containers"][0]["ports"];
+        let served = served.as_array().unwrap().iter();
+        let served: BTreeSet<u64> =
+            served.map(|one| one["containerPort"].as_u64().unwrap()).collect();
+        assert_eq!(served, open.into_iter().collect());
     }
 }
 

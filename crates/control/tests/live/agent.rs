@@ -4,30 +4,35 @@ use std::time::Duration;
 
 use berth_agent::GpuSource;
 use berth_agent::run::{Alignment, Checkpoints, Health, Metrics, Options, Settings, run};
-use berth_control::install::{self, InstallOptions};
+use berth_control::install::{self, AgentOptions, InstallOptions};
 use berth_hardware::{Root, made};
+use berth_testbed::Which;
 use kube::Client;
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::made_node::{Node, Pod, gpu_uuid};
 use crate::replica::Replica;
+use crate::support::agent_on;
 use crate::topology::{alignment, define, undefine};
 use crate::world::{Shape, World};
 
 const STRICT: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
     topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
 
-/// Whom the agent is to the API: its service account, with the role that is printed for it.
+/// The agent's account with a token of its pod on `n1`, with the role and the policies that are printed for it.
 async fn client(world: &World) -> Client {
-    let options = InstallOptions::default();
+    let (options, agent) = (InstallOptions::default(), AgentOptions::default());
     let testbed = world.testbed.lock().await;
     let namespace = install::agent_namespace(&options);
     let home =
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
     testbed.apply([home]).await.unwrap();
-    testbed.apply(install::agent_access(&options)).await.unwrap();
-    testbed.client_as(&namespace, install::AGENT_NAME).await.unwrap()
+    testbed.apply(install::agent_access(&options, &agent)).await.unwrap();
+    if testbed.which() == Which::Real {
+        testbed.apply(install::agent_policies(&options, &agent)).await.unwrap();
+    }
+    agent_on(&testbed, &world.client, &namespace, "n1").await
 }
 
 pub(crate) async fn what_the_agent_finds_is_what_the_scheduler_plans_with(world: World) {

@@ -26,6 +26,8 @@ mod preempting;
 mod refusing;
 mod replica;
 mod seeing;
+#[path = "../support/mod.rs"]
+mod support;
 mod topology;
 mod volumes;
 mod world;

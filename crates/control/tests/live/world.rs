@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use berth_control::install::{self, InstallOptions};
 use berth_control::kubeconfig::{Access, connect};
-use berth_testbed::Testbed;
+use berth_testbed::{Testbed, Which};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, ResourceQuota};
@@ -127,10 +127,15 @@ impl World {
         &self.name
     }
 
-    /// What `berth manifests` prints about who the scheduler is and what it may do, and nothing else.
+    /// The scheduler's account, roles and admission policies, as `berth manifests` prints them.
     async fn install_access(&self) {
-        let access = install::access(&InstallOptions::default());
-        self.testbed.lock().await.apply(access).await.unwrap();
+        let options = InstallOptions::default();
+        let testbed = self.testbed.lock().await;
+        testbed.apply(install::access(&options)).await.unwrap();
+        // The embedded API does not have these kinds.
+        if testbed.which() == Which::Real {
+            testbed.apply(install::policies(&options)).await.unwrap();
+        }
     }
 
     /// Whom the scheduler is to the API: its service account, with the roles that are printed for it.

@@ -22,8 +22,8 @@ use super::{FINALIZER, Needed, Written, answer, api, read, tell, write};
 use crate::core::{BindOrder, BindOutcome};
 use crate::lease::PodRef;
 
-/// Marks such claims.
-const MARK: &str = "resource.kubernetes.io/extended-resource-claim";
+/// Annotation of such claims.
+pub(crate) const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 
 /// Makes the claim, or finds the one that an earlier attempt made, and writes it. Gives it, and the
 /// version of the pod that refers to it.
@@ -90,7 +90,7 @@ pub(in crate::act) async fn claims_of(
 fn is_of(claim: &resource::ResourceClaim, pod: &PodRef) -> bool {
     let marks = claim.metadata.annotations.iter().flatten();
     let mut owners = claim.metadata.owner_references.iter().flatten();
-    marks.into_iter().any(|(name, value)| name == MARK && value == "true")
+    marks.into_iter().any(|(name, value)| name == EXTENDED_RESOURCE_CLAIM && value == "true")
         && owners.any(|owner| owner.controller == Some(true) && owner.uid == *pod.uid)
 }
 
@@ -137,7 +137,7 @@ async fn create(
     let metadata = ObjectMeta {
         generate_name: Some(format!("{}-extended-resources-", order.pod.name)),
         namespace: Some(order.pod.namespace.to_string()),
-        annotations: Some([(MARK.to_owned(), "true".to_owned())].into()),
+        annotations: Some([(EXTENDED_RESOURCE_CLAIM.to_owned(), "true".to_owned())].into()),
         owner_references: Some(vec![owner]),
         ..ObjectMeta::default()
     };
