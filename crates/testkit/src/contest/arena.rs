@@ -215,7 +215,6 @@ impl Arena {
         for _ in 0..DECISIONS_MAX {
             let Some(decision) = self.engine.decide(self.now_ms) else { return Ok(()) };
             self.outcome.decisions += 1;
-            eprintln!("{} {decision:?}", self.now_ms);
             match decision {
                 Decision::Bind(binding) => {
                     self.bind(&binding);
