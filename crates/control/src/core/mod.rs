@@ -584,6 +584,10 @@ impl Core {
                     self.telling.nominate(&pod, Some(node));
                 }
                 displaced.iter().for_each(|pod| self.telling.nominate(pod, None));
+                for pod in waiting {
+                    self.telling.explain(&pod);
+                    self.explain_gang(&pod);
+                }
             }
             Decision::Disband(Disbanding { pods, .. }) => {
                 self.evict(&pods, None, Evictions::DISBANDED);

@@ -61,13 +61,20 @@ impl Engine {
         self.say_once(gang, head, released)
     }
 
-    /// Reserves nodes for the first gang in line for which the budget allows it.
+    /// Reserves nodes for the first gang in line for which the budget allows it, or says of one that it
+    /// does not.
     pub(crate) fn reserve_nodes(&mut self, now_ms: i64) -> Option<Decision> {
         for _ in 0..TURNS_MAX {
             let gang = self.gangs.first_in_line(now_ms, self.config.gang_patience_ms)?;
             match self.reserve_for(&gang, now_ms) {
                 Ok(decision) => return Some(decision),
-                Err((why, retry_ms)) => self.gangs.refuse(&gang, why, retry_ms),
+                Err((why, retry_ms)) => {
+                    let head = self.gangs.row(&gang).head;
+                    let head = head.filter(|_| self.gangs.refuse(&gang, why, retry_ms));
+                    if let Some(head) = head {
+                        return Some(Decision::Wait { pod: self.state.pods[head].uid.clone() });
+                    }
+                }
             }
         }
         None

@@ -183,9 +183,11 @@ impl Gangs {
         first.map(|(_, (_, _, gang))| gang.clone())
     }
 
-    /// Nothing is reserved for a gang whose turn it is, and it is not tried again for a while.
-    pub(crate) fn refuse(&mut self, gang: &FullName, why: Unreserved, retry_ms: i64) {
-        self.row(gang).refused = Some((why, retry_ms));
+    /// Nothing is reserved for a gang whose turn it is, and it is not tried again for a while; whether
+    /// the reason is news.
+    pub(crate) fn refuse(&mut self, gang: &FullName, why: Unreserved, retry_ms: i64) -> bool {
+        let before = self.row(gang).refused.replace((why.clone(), retry_ms));
+        before.is_none_or(|(before, _)| before != why)
     }
 
     /// Until when a team or namespace rests, if it does.
