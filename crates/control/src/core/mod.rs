@@ -584,7 +584,7 @@ impl Core {
                     self.telling.nominate(&pod, Some(node));
                 }
                 displaced.iter().for_each(|pod| self.telling.nominate(pod, None));
-                for pod in waiting {
+                if let Some(pod) = waiting {
                     self.telling.explain(&pod);
                     self.explain_gang(&pod);
                 }

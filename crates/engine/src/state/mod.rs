@@ -86,7 +86,7 @@ pub(crate) struct State {
     pub(crate) gangs: Roster,
     /// The nodes that are reserved for a gang.
     pub(crate) reservation: Option<Arc<Reservation>>,
-    /// The time as it was told last.
+    /// The time of the last decision.
     pub(crate) now_ms: i64,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,

@@ -19,7 +19,7 @@ pub(super) struct Pod {
     pub(super) priority: i32,
     /// The node that is kept for it.
     pub(super) awaits: Option<Arc<str>>,
-    /// Whether that is reserved until others have ended, and nobody is evicted for it.
+    /// Whether that is reserved until others have ended, without evictions.
     pub(super) is_reserved: bool,
     pub(super) leaving: bool,
 }

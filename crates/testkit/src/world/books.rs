@@ -113,7 +113,7 @@ pub(super) struct Books {
     pub(super) finished: BTreeMap<Arc<str>, FullName>,
     /// Gangs that were whole once.
     pub(super) started: BTreeSet<FullName>,
-    /// The gang for which nodes were reserved last, and for which nobody is evicted.
+    /// The gang for which nodes were reserved last, without evictions.
     pub(super) reserved_for: Option<FullName>,
 }
 
