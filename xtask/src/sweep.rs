@@ -6,7 +6,7 @@ mod live;
 
 use anyhow::Result;
 use berth_engine::Config;
-use berth_engine::config::{Profile, UnknownTopology};
+use berth_engine::config::{Profile, ReservationBudget, UnknownTopology};
 use berth_testkit::cluster::BuildError;
 use berth_testkit::contest::{self, Outcome};
 use berth_testkit::world::{
@@ -28,8 +28,10 @@ type Question = fn(u64, Size, Config) -> Result<Option<String>, BuildError>;
 pub(crate) fn engine(first: u64, seeds: u64) -> Result<bool> {
     let kube = Config::from(Profile::KubeScheduler);
     let refuse = Config { unknown_topology: UnknownTopology::Refuse, ..Config::default() };
-    let questions: [(&str, Question, Size, Config); 8] = [
+    let reserving = Config { reservations: ReservationBudget::UNLIMITED, ..Config::default() };
+    let questions: [(&str, Question, Size, Config); 9] = [
         ("laws", breaks_a_law, LARGE, Config::default()),
+        ("laws, all may be reserved", breaks_a_law, LARGE, reserving),
         ("laws, unknown topologies refused", breaks_a_law, LARGE, refuse),
         ("laws, kube-scheduler", breaks_a_law, SMALL, kube),
         ("order of news", depends_on_order, LARGE, Config::default()),
@@ -74,12 +76,14 @@ pub(crate) fn gangs(first: u64, seeds: u64) -> Result<bool> {
         sum.reserved += outcome.reserved;
         sum.evicted += outcome.evicted;
         sum.decisions += outcome.decisions;
+        sum.kept_out_ms_max = sum.kept_out_ms_max.max(outcome.kept_out_ms_max);
         sum.wait_ms_max = sum.wait_ms_max.max(outcome.wait_ms_max);
         sum.wait_percent_max = sum.wait_percent_max.max(outcome.wait_percent_max);
     }
     let Outcome { gangs, started, reserved, evicted, decisions, .. } = sum;
     println!("{gangs} gangs that fit an empty cluster, {started} started");
     println!("{decisions} decisions, {evicted} evictions, nodes kept {reserved} times");
+    println!("longest that reservations kept out a pod {} s", sum.kept_out_ms_max / 1000);
     println!("longest wait {} s", sum.wait_ms_max / 1000);
     println!("longest wait where a bound is known: {} % of the bound", sum.wait_percent_max);
     println!("sweep: {seeds} contests, {wrong} findings");

@@ -17,6 +17,8 @@ use berth_control::lease;
 use berth_control::metrics::Metrics;
 use berth_control::serve::{Asked, Asking, Options, Scheduler};
 use berth_control::webhook::{Mode, Settings};
+use berth_engine::Config;
+use berth_engine::config::ReservationBudget;
 use berth_manifest::{read, read_file};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
@@ -59,6 +61,20 @@ pub(crate) struct Serve {
     /// How often the Lease is renewed, and looked at
     #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().retry_ms)]
     lease_retry_ms: u64,
+    /// Maximum time nodes are reserved for a gang; its berth.dev/gang-timeout can only shorten it
+    #[arg(long, value_name = "MS", default_value_t = ReservationBudget::default().max_ms,
+          value_parser = clap::value_parser!(i64).range(1..))]
+    reservation_max_ms: i64,
+    /// Maximum share of the GPUs of each model (of the nodes, without GPUs) that a gang may have
+    /// reserved; 0 reserves nothing
+    #[arg(long, value_name = "PERCENT", default_value_t = ReservationBudget::default().share_percent,
+          value_parser = clap::value_parser!(u8).range(..=100))]
+    reservation_share: u8,
+    /// Maximum share of time in which nodes are reserved for gangs of one team, or of one namespace
+    /// without a team
+    #[arg(long, value_name = "PERCENT", default_value_t = ReservationBudget::default().time_percent,
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    reservation_time: u8,
     /// What others know this replica by; a random number is added
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
     identity: String,
@@ -192,6 +208,11 @@ impl Serve {
             tracing::info!("stopping: what is under way is finished first");
             stop.send_replace(true);
         });
+        let reservations = ReservationBudget {
+            max_ms: self.reservation_max_ms,
+            share_percent: self.reservation_share,
+            time_percent: self.reservation_time,
+        };
         let options = Options {
             scheduler_names: self.scheduler_name.into_iter().map(Into::into).collect(),
             identity: identity.into(),
@@ -203,7 +224,10 @@ impl Serve {
                 retry_ms: self.lease_retry_ms,
                 request_ms: lease::Settings::default().request_ms.min(self.renew_deadline_ms / 2),
             },
-            core: core::Settings::default(),
+            core: core::Settings {
+                engine: Config { reservations, ..Config::default() },
+                ..core::Settings::default()
+            },
         };
         let scheduling = Scheduling { access, options, metrics, health, questions, shutdown };
         Ok((Ports(fronting), scheduling))

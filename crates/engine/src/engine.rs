@@ -28,7 +28,7 @@ use crate::devices::{Devices, Order};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
 use crate::filter::{Inquiry, Newcomer};
-use crate::gang::Gangs;
+use crate::gang::{Gangs, Reservation};
 use crate::headroom::WarmRoom;
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
@@ -69,6 +69,7 @@ struct Saved {
     undone: Vec<Range<Cursor>>,
     economy: Economy,
     devices: Devices,
+    reservation: Option<Arc<Reservation>>,
     /// Pods for which quotas say something else, of which nobody has taken notice yet.
     by_quota: BTreeSet<Arc<str>>,
     /// Pods that had yet to stop to count there.
@@ -186,6 +187,7 @@ impl Engine {
             undone: self.undone.clone(),
             economy: self.state.economy.clone(),
             devices: self.state.devices.clone(),
+            reservation: self.state.reservation.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
             expiring: self.state.tenancy.books.expiring().clone(),
             places: self.state.headrooms.places(),
@@ -208,6 +210,7 @@ impl Engine {
             // What was undone is no news.
             self.state.restore_economy(saved.economy);
             self.state.restore_devices(saved.devices);
+            self.state.reservation = saved.reservation;
             self.undone = saved.undone;
             self.undone.push(saved.at..self.state.changes.now());
             self.woken = saved.woken;
@@ -280,14 +283,24 @@ impl Engine {
 
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        self.state.now_ms = now_ms;
         self.appraise();
         self.keep_warm();
         self.muster(now_ms);
         self.wake(now_ms);
         self.reconsider(now_ms);
+        let mut is_changed = false;
         loop {
             let state = &self.state;
-            let at = self.queue.next(|pod| state.turn(pod))?;
+            let Some(at) = self.queue.next(|pod| state.turn(pod)) else {
+                // Nodes are reserved when all have been asked, about what gangs gave back as well.
+                if !std::mem::take(&mut is_changed) {
+                    return self.reserve_nodes(now_ms);
+                }
+                self.wake(now_ms);
+                continue;
+            };
+            is_changed = true;
             let decision = match self.led_by(at) {
                 Some(gang) => self.decide_gang(&gang, at, now_ms),
                 None => Some(self.decide_pod(at, now_ms)),
@@ -400,8 +413,7 @@ impl Engine {
         let class = self.state.pods[at].class;
         let mut displaced = self.state.nodes[evictions.node].nominated.to_vec();
         displaced.retain(|pod| *pod != at && !self.state.goes_before(*pod, class, Some(at)));
-        displaced.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
-        displaced.iter().for_each(|pod| self.state.nominate(*pod, None));
+        let displaced = self.displace(displaced, now_ms);
         self.state.nominate(at, Some(node.clone()));
         let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
         Decision::Preempt(Preempting {
@@ -409,7 +421,7 @@ impl Engine {
             node,
             victims: evictions.victims.iter().map(uid).collect(),
             budget_violations: evictions.budget_violations,
-            displaced: displaced.iter().map(uid).collect(),
+            displaced,
         })
     }
 
@@ -682,9 +694,8 @@ impl Engine {
                 }
                 continue;
             }
-            if let Some(gang) = self.led_by(first) {
+            if self.led_by(first).is_some() {
                 if may_fit || rested {
-                    self.gangs.row(&gang).hopeless = false;
                     self.queue.wake(first);
                 }
                 continue;

@@ -343,14 +343,16 @@ impl State {
         if !self.tenancy.has_teams() {
             return of_waiting >= priority;
         }
-        let borrows = |class: ClassIx, pod: Option<PodIx>| {
-            let Tenant { team, ask } = &self.class(class).tenant;
-            let own = pod.and_then(|pod| self.tenancy.coming(pod));
-            self.class(class).spec.priority < SYSTEM_PRIORITY
-                && self.tenancy.ledger.borrows(*team, ask, own)
-        };
         let rank = |borrows: bool, priority: i32| (!borrows, priority);
-        rank(borrows(self.pods[waiting].class, Some(waiting)), of_waiting)
-            >= rank(borrows(class, pod), priority)
+        rank(self.borrows(self.pods[waiting].class, Some(waiting)), of_waiting)
+            >= rank(self.borrows(class, pod), priority)
+    }
+
+    /// Whether a pod would have what its team is not guaranteed.
+    pub(crate) fn borrows(&self, class: ClassIx, pod: Option<PodIx>) -> bool {
+        let Tenant { team, ask } = &self.class(class).tenant;
+        let own = pod.and_then(|pod| self.tenancy.coming(pod));
+        self.class(class).spec.priority < SYSTEM_PRIORITY
+            && self.tenancy.ledger.borrows(*team, ask, own)
     }
 }

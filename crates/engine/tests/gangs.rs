@@ -3,23 +3,29 @@
 
 use std::sync::Arc;
 
-use berth_engine::config::Profile;
+use berth_engine::config::{Profile, ReservationBudget};
 use berth_engine::decision::{Binding, Decision, GangBinding, Reserving};
 use berth_engine::event::Event;
 use berth_engine::explain::{Explanation, render};
 use berth_engine::{Config, Engine};
 use berth_kubelet::TopologyPolicy;
 use berth_model::gang::{Disruption, Gang, GangTerms, GangTopology, Membership};
-use berth_model::spec::{PodObject, PodSpec};
-use berth_testkit::cluster::{NodeKind, ZONE, gpu_template, pending};
+use berth_model::spec::{Controller, PodObject, PodSpec};
+use berth_testkit::cluster::{NodeKind, ZONE, gpu_template, pending, template};
 use berth_testkit::contest;
+use berth_testkit::world::{Size, breaks_a_law};
 
 const PATIENCE_MS: i64 = 60_000;
 const TIMEOUT_MS: i64 = 600_000;
 
-/// An engine with nodes of 8 GPUs; number 0, 3, … are in one zone, 1, 4, … in the next.
+/// An engine with nodes of 8 GPUs; number 0, 3, … are in one zone, 1, 4, … in the next. Gangs may have
+/// everything reserved, for as long as they say.
 fn engine(nodes: usize) -> Engine {
-    let mut engine = Engine::new(Config::default());
+    with_budget(nodes, ReservationBudget::UNLIMITED)
+}
+
+fn with_budget(nodes: usize, reservations: ReservationBudget) -> Engine {
+    let mut engine = Engine::new(Config { reservations, ..Config::default() });
     add_nodes(&mut engine, 0, nodes);
     engine
 }
@@ -259,7 +265,8 @@ fn a_gang_that_fits_nowhere_gets_no_nodes_kept() {
     let mut engine = engine(2);
     come(&mut engine, &member("huge", 8, 0, Some(terms(3, None))), 1..4);
     assert_eq!(settle(&mut engine, 0).len(), 1);
-    assert_eq!(settle(&mut engine, PATIENCE_MS), []);
+    // It is said once.
+    assert!(matches!(settle(&mut engine, PATIENCE_MS)[..], [Decision::Wait { .. }]));
     assert_eq!(settle(&mut engine, 10 * PATIENCE_MS), []);
 }
 
@@ -366,10 +373,210 @@ fn kube_scheduler_sees_single_pods() {
     assert!(matches!(settle(&mut engine, 0)[..], [Decision::Bind(_), Decision::Wait { .. }]));
 }
 
+/// What a gang says that wants nodes for as long as it can have them.
+fn greedy(min: u32) -> Option<GangTerms> {
+    Some(GangTerms { timeout_ms: 168 * 3_600_000, ..terms(min, None) })
+}
+
+fn bound(decisions: &[Decision]) -> usize {
+    decisions.iter().filter(|decision| matches!(decision, Decision::Bind(_))).count()
+}
+
+/// Pods of 8 GPUs, one on each node, which end by themselves.
+fn fill(engine: &mut Engine, nodes: u64) {
+    come(engine, &single(8, 0), 1..nodes + 1);
+    assert_eq!(bound(&settle(engine, 0)), nodes as usize);
+}
+
 #[test]
-fn gangs_that_compete_neither_get_stuck_nor_starve() {
-    for seed in 0..60 {
+fn a_gang_does_not_reserve_the_cluster() {
+    let mut engine = with_budget(100, ReservationBudget::default());
+    come(&mut engine, &single(1, 0), 1..2);
+    settle(&mut engine, 0);
+    come(&mut engine, &member("all", 8, 0, greedy(100)), 101..201);
+    settle(&mut engine, 1);
+    let at_ms = 1 + PATIENCE_MS;
+    assert_eq!(reserved(&settle(&mut engine, at_ms)), None);
+    let text = told(&mut engine, 101, at_ms);
+    let why = "it needs 800 GPUs (NVIDIA-H100-80GB-HBM3), and reservations may keep 200 (25%)";
+    assert!(text.contains(why), "{text}");
+    come(&mut engine, &single(8, 0), 1_000..1_099);
+    assert_eq!(bound(&settle(&mut engine, at_ms)), 99);
+}
+
+#[test]
+fn a_reservation_lasts_as_long_as_the_operator_allows() {
+    let budget = ReservationBudget::default();
+    let mut engine = with_budget(8, budget);
+    fill(&mut engine, 8);
+    come(&mut engine, &member("train", 8, 0, greedy(2)), 101..103);
+    settle(&mut engine, 0);
+    let decisions = settle(&mut engine, PATIENCE_MS);
+    let kept = reserved(&decisions).unwrap();
+    let until_ms = PATIENCE_MS + budget.max_ms;
+    assert_eq!((kept.places.len(), kept.until_ms), (2, Some(until_ms)));
+    // One of the two nodes is free all the while, and others want it.
+    let node = kept.places[0].1.clone();
+    let there = (1..9).find(|number| engine.node_of(&uid(*number)) == Some(&node)).unwrap();
+    engine.apply(Event::PodGone(uid(there)));
+    come(&mut engine, &single(8, 0), 201..202);
+    assert_eq!(bound(&settle(&mut engine, until_ms - 1)), 0);
+    let text = told(&mut engine, 201, until_ms - 1);
+    assert!(text.contains("reserved for gang serving/train for 10m at most"), "{text}");
+    // Then they get it, before anything is reserved again.
+    assert_eq!(bound(&settle(&mut engine, until_ms)), 1);
+    // The gang's namespace has to rest, three times as long as it had its way.
+    let rests_until_ms = until_ms + 3 * budget.max_ms;
+    for at_ms in (until_ms..rests_until_ms).step_by(10_000) {
+        assert_eq!(reserved(&settle(&mut engine, at_ms)), None, "at {at_ms}");
+    }
+    let text = told(&mut engine, 101, rests_until_ms - 1);
+    assert!(text.contains("namespace serving has used its share of time"), "{text}");
+    assert!(reserved(&settle(&mut engine, rests_until_ms)).is_some());
+}
+
+#[test]
+fn many_gangs_of_one_namespace_have_no_more_time_than_one() {
+    let budget = ReservationBudget { max_ms: 600_000, share_percent: 50, time_percent: 10 };
+    let mut engine = with_budget(4, budget);
+    fill(&mut engine, 4);
+    for gang in 0..50 {
+        let first = 1_000 + 10 * gang;
+        come(&mut engine, &member(&format!("gang-{gang}"), 8, 0, greedy(2)), first..first + 2);
+    }
+    const DAY_MS: i64 = 24 * 3_600_000;
+    let mut kept_ms = 0;
+    for at_ms in (0..DAY_MS).step_by(30_000) {
+        let decisions = settle(&mut engine, at_ms);
+        kept_ms += reserved(&decisions).map_or(0, |kept| kept.until_ms.unwrap() - at_ms);
+    }
+    // Each is given up after a while, and it is some other gang's turn.
+    assert!(kept_ms > DAY_MS / 20 && kept_ms <= DAY_MS / 10 + budget.max_ms, "{kept_ms}");
+}
+
+#[test]
+fn a_gang_that_comes_again_has_no_more_time() {
+    let budget = ReservationBudget { share_percent: 100, ..ReservationBudget::default() };
+    let mut engine = with_budget(2, budget);
+    fill(&mut engine, 2);
+    let spec = member("train", 8, 0, greedy(2));
+    come(&mut engine, &spec, 11..13);
+    settle(&mut engine, 0);
+    assert!(reserved(&settle(&mut engine, PATIENCE_MS)).is_some());
+    let gone_ms = PATIENCE_MS + 300_000;
+    (11..13).for_each(|number| engine.apply(Event::PodGone(uid(number))));
+    settle(&mut engine, gone_ms);
+    come(&mut engine, &spec, 21..23);
+    settle(&mut engine, gone_ms);
+    assert_eq!(reserved(&settle(&mut engine, gone_ms + 899_999)), None);
+    assert!(reserved(&settle(&mut engine, gone_ms + 900_000)).is_some());
+}
+
+#[test]
+fn nothing_is_reserved_where_pods_do_not_end_by_themselves() {
+    let mut engine = engine(3);
+    let mut service = PodSpec::clone(&single(8, 0));
+    service.controller = Some(Controller { kind: "ReplicaSet".into(), name: "api".into() });
+    come(&mut engine, &Arc::new(service.clone()), 1..3);
+    settle(&mut engine, 0);
+    come(&mut engine, &member("train", 8, 0, greedy(2)), 11..13);
+    settle(&mut engine, 1);
+    assert_eq!(reserved(&settle(&mut engine, 1 + PATIENCE_MS)), None);
+    let text = told(&mut engine, 11, 1 + PATIENCE_MS);
+    assert!(text.contains("even if all pods had ended that end by themselves"), "{text}");
+    come(&mut engine, &single(8, 0), 21..22);
+    assert_eq!(bound(&settle(&mut engine, 2 + PATIENCE_MS)), 1);
+    // A pod that ends is worth waiting for, and so is one with a deadline, whatever controls it.
+    let later_ms = 2 + 2 * PATIENCE_MS;
+    let decisions = settle(&mut engine, later_ms);
+    assert_eq!(reserved(&decisions), None, "only one node of the two");
+    engine.apply(Event::PodGone(uid(1)));
+    service.deadline_ms = Some(3_600_000);
+    come(&mut engine, &Arc::new(service), 31..32);
+    assert_eq!(bound(&settle(&mut engine, later_ms)), 1);
+    assert!(reserved(&settle(&mut engine, later_ms + PATIENCE_MS)).is_some());
+}
+
+#[test]
+fn a_pod_that_takes_nothing_a_gang_lacks_is_bound_beside_it() {
+    let mut engine = engine(1);
+    come(&mut engine, &single(1, 0), 1..2);
+    settle(&mut engine, 0);
+    come(&mut engine, &member("train", 4, 0, greedy(2)), 11..13);
+    settle(&mut engine, 1);
+    assert!(reserved(&settle(&mut engine, 1 + PATIENCE_MS)).is_some());
+    come(&mut engine, &single(1, 0), 21..22);
+    let cpu = template("cpu", 0, &[("cpu", "2"), ("memory", "4Gi")]).unwrap();
+    come(&mut engine, &Arc::new(cpu), 22..23);
+    let decisions = settle(&mut engine, 2 + PATIENCE_MS);
+    let [Decision::Wait { pod }, Decision::Bind(binding)] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert_eq!((pod, &binding.pod), (&uid(21), &uid(22)));
+    engine.apply(Event::PodGone(uid(1)));
+    assert_eq!(bound_together(&mut engine, 3 + PATIENCE_MS).bindings.len(), 2);
+}
+
+#[test]
+fn a_pod_that_has_ended_before_the_gang_can_start_goes_first() {
+    let ends = |deadline_ms: i64, gpus: u32| {
+        let mut spec = PodSpec::clone(&single(gpus, 0));
+        spec.deadline_ms = Some(deadline_ms);
+        Arc::new(spec)
+    };
+    let mut engine = engine(2);
+    let long = ends(3_600_000, 8);
+    come(&mut engine, &long, 1..2);
+    let decisions = settle(&mut engine, 0);
+    let [Decision::Bind(binding)] = &decisions[..] else { panic!("{decisions:?}") };
+    let node = Some(binding.node.clone());
+    let running = PodObject { node, started_at_ms: Some(0), ..pending(&long, 1) };
+    engine.apply(Event::Pod(running));
+    come(&mut engine, &member("train", 8, 0, greedy(2)), 11..13);
+    settle(&mut engine, 1);
+    let at_ms = 1 + PATIENCE_MS;
+    assert!(reserved(&settle(&mut engine, at_ms)).is_some());
+    // One node is free for the better part of an hour, and the pod that blocks the other says so.
+    come(&mut engine, &single(4, 0), 21..22);
+    come(&mut engine, &ends(3_600_000, 4), 22..23);
+    come(&mut engine, &ends(1_800_000, 4), 23..24);
+    let decisions = settle(&mut engine, at_ms + 1);
+    let bound = decisions.iter().filter_map(|decision| match decision {
+        Decision::Bind(binding) => Some(binding.pod.clone()),
+        _ => None,
+    });
+    assert_eq!(bound.collect::<Vec<_>>(), [uid(23)]);
+    engine.apply(Event::PodGone(uid(23)));
+    engine.apply(Event::PodGone(uid(1)));
+    assert_eq!(bound_together(&mut engine, at_ms + 2).bindings.len(), 2);
+}
+
+#[test]
+fn who_takes_all_cpus_of_a_node_keeps_its_gpus() {
+    let mut engine = with_budget(4, ReservationBudget::default());
+    fill(&mut engine, 4);
+    let mut spec = template("cpu", 0, &[("cpu", "100"), ("memory", "4Gi")]).unwrap();
+    spec.gang = Some(Membership { name: "cpu".into(), terms: greedy(3) });
+    come(&mut engine, &Arc::new(spec), 11..14);
+    settle(&mut engine, 0);
+    assert_eq!(reserved(&settle(&mut engine, PATIENCE_MS)), None);
+    let text = told(&mut engine, 11, PATIENCE_MS);
+    assert!(text.contains("reservations may keep 8 (25%)"), "{text}");
+}
+
+#[test]
+fn gangs_that_compete_neither_get_stuck_nor_starve_others() {
+    for seed in 0..120 {
         let outcome = contest::run(seed).unwrap();
         assert_eq!(outcome.broken, None, "seed {seed}");
     }
+}
+
+#[test]
+fn the_laws_hold_where_everything_may_be_reserved() {
+    let config = Config { reservations: ReservationBudget::UNLIMITED, ..Config::default() };
+    let size = Size { nodes: 6, rounds: 30 };
+    let broken = (0..150).filter_map(|seed| breaks_a_law(seed, size, config).unwrap());
+    let broken: Vec<String> = broken.collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_engine::config::ReservationBudget;
 use berth_engine::decision::{Decision, HeldBy};
 use berth_engine::event::Event;
 use berth_engine::explain::render;
@@ -52,7 +53,8 @@ struct Cluster {
 
 impl Cluster {
     fn new(count: usize, teams: Vec<Team>) -> Self {
-        let mut watched = Watched::new(Config::default());
+        let reservations = ReservationBudget::UNLIMITED;
+        let mut watched = Watched::new(Config { reservations, ..Config::default() });
         nodes(count).into_iter().for_each(|event| watched.tell(event));
         teams.into_iter().for_each(|team| watched.tell(Event::Team(team)));
         Self { watched, pods: 0, now_ms: 0 }
@@ -398,6 +400,24 @@ fn a_held_gang_keeps_no_nodes_and_nobody_else_from_having_them_kept() {
     assert_eq!(cluster.settle(), ["bind 1", "bind 2", "bind 3", "bind 4", "wait 7", "hold 5"]);
     cluster.now_ms = Config::default().gang_patience_ms;
     assert_eq!(cluster.settle(), ["evict  for patient"]);
+}
+
+#[test]
+fn a_reservation_does_not_keep_out_what_another_team_is_guaranteed() {
+    let mut cluster = Cluster::new(2, vec![team("a", share(10)), team("b", share(6))]);
+    let guaranteed = cluster.create(&spec("b", 0, 5));
+    cluster.create(&spec("other", 10, 5));
+    assert_eq!(cluster.settle(), ["bind 1", "bind 2"]);
+    cluster.create_many(&member("a", "pair", 0, 5, 2), 2);
+    assert_eq!(cluster.settle(), ["wait 3"]);
+    cluster.now_ms = Config::default().gang_patience_ms;
+    assert_eq!(cluster.settle(), ["evict  for pair"]);
+    // One node is free now, and reserved.
+    cluster.leaves(&guaranteed.uid);
+    cluster.create(&spec("other", 0, 5));
+    assert_eq!(cluster.settle(), ["wait 5"]);
+    cluster.create(&spec("b", 0, 5));
+    assert_eq!(cluster.settle(), ["bind 6"]);
 }
 
 #[test]

@@ -665,6 +665,10 @@ impl Core {
                     self.telling.nominate(&pod, Some(node));
                 }
                 displaced.iter().for_each(|pod| self.telling.nominate(pod, None));
+                if let Some(pod) = waiting {
+                    self.telling.explain(&pod);
+                    self.explain_gang(&pod);
+                }
             }
             Decision::Disband(Disbanding { pods, .. }) => {
                 self.evict(&pods, None, Evictions::DISBANDED);

@@ -143,7 +143,10 @@ impl Evictor {
     pub(crate) fn outranks(&self, state: &State, waiting: PodIx) -> bool {
         match &self.standpoint {
             None => priority(state, waiting) < self.priority,
-            Some(_) => !state.goes_before(waiting, self.class, Some(self.pod)),
+            Some(_) => {
+                !state.goes_before(waiting, self.class, Some(self.pod))
+                    || state.is_entitled_beside(waiting, self.class, Some(self.pod))
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use super::rank::{Bucket, Rank, Ranking};
 use super::room::View;
 use crate::devices::Order;
 use crate::filter::Inquiry;
+use crate::gang::beside_members;
 use crate::kube::score;
 use crate::table::{Bits, KeyIx, NodeIx};
 
@@ -92,7 +93,8 @@ fn devices_allow(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
 }
 
 /// Whether there is room beside the pods that wait for the node and come before this one. While one
-/// of them cannot be taken in, because those it replaces have not left yet, the node is closed.
+/// of them cannot be taken in, because those it replaces have not left yet, the node is closed; if it
+/// is reserved for them, to pods that take what they lack.
 fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
     let state = inquiry.state;
     let mut ahead = state.waiting_for(at, |pod| inquiry.yields_to(pod));
@@ -104,7 +106,10 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
     }
     let mut foreseen = Foresight::now(state, at);
     if ahead.iter().any(|pod| foreseen.add(ranking, *pod).is_none()) {
-        return false;
+        match beside_members(inquiry, ranking, at, &ahead) {
+            Some(later) => foreseen = later,
+            None => return false,
+        }
     }
     let mut ask = ranking.ask().clone();
     foreseen.neighbours_allow(inquiry)

@@ -4,38 +4,44 @@
 //! the way, and not whose they are.
 
 use super::data::{Cause, Explanation, Group, PodName, Remedy};
+use crate::decision::GangName;
 
 impl Explanation {
     /// The same explanation with the names of pods outside of `namespace` withheld.
     pub fn for_namespace(mut self, namespace: &str) -> Self {
-        self.withhold(&|pod: &PodName| *pod.namespace != *namespace);
+        self.withhold(namespace);
         self
     }
 
-    fn withhold(&mut self, is_foreign: &impl Fn(&PodName) -> bool) {
+    fn withhold(&mut self, namespace: &str) {
         match self {
-            Self::AwaitsRoom { leaving, .. } => withhold_all(leaving, is_foreign),
+            Self::AwaitsRoom { leaving, .. } => withhold_all(leaving, namespace),
             Self::Waiting { groups, remedies, .. } => {
                 for remedy in remedies {
                     if let Remedy::Evict { victims, leaving, .. } = remedy {
-                        withhold_all(victims, is_foreign);
-                        withhold_all(leaving, is_foreign);
+                        withhold_all(victims, namespace);
+                        withhold_all(leaving, namespace);
                     }
                 }
                 *groups = std::mem::take(groups).into_iter().fold(Vec::new(), |merged, group| {
-                    merge(merged, without_names(group, is_foreign))
+                    merge(merged, without_names(group, namespace))
                 });
             }
-            Self::InGang { next: Some(next), .. } => next.withhold(is_foreign),
+            Self::InGang { next: Some(next), .. } => next.withhold(namespace),
             _ => {}
         }
     }
 }
 
-fn without_names(mut group: Group, is_foreign: &impl Fn(&PodName) -> bool) -> Group {
+fn without_names(mut group: Group, namespace: &str) -> Group {
     match &mut group.cause {
-        Cause::Reserved { by } | Cause::Refused { by: Some(by), .. } if is_foreign(by) => {
+        Cause::Reserved { by } | Cause::Refused { by: Some(by), .. }
+            if *by.namespace != *namespace =>
+        {
             *by = PodName::default();
+        }
+        Cause::ReservedForGang { gang, .. } if *gang.namespace != *namespace => {
+            *gang = GangName { namespace: "".into(), name: "".into() };
         }
         _ => {}
     }
@@ -52,9 +58,9 @@ fn merge(mut groups: Vec<Group>, group: Group) -> Vec<Group> {
 }
 
 /// Those that are withheld come last, since lists name the first.
-fn withhold_all(pods: &mut [PodName], is_foreign: &impl Fn(&PodName) -> bool) {
-    pods.sort_by_key(is_foreign);
-    for pod in pods.iter_mut().filter(|pod| is_foreign(pod)) {
+fn withhold_all(pods: &mut [PodName], namespace: &str) {
+    pods.sort_by_key(|pod| *pod.namespace != *namespace);
+    for pod in pods.iter_mut().filter(|pod| *pod.namespace != *namespace) {
         *pod = PodName::default();
     }
 }

@@ -19,7 +19,9 @@ use super::probe::{Bar, Probe};
 use crate::amounts;
 use crate::berth::room::Obstacle;
 use crate::census::Claim;
+use crate::decision::GangName;
 use crate::filter::Inquiry;
+use crate::gang::Reservation;
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
 use crate::state::headroom::Turn;
@@ -47,7 +49,12 @@ pub(super) fn of(probe: &mut Probe<'_>, at: NodeIx, bar: &Bar) -> Cause {
         Bar::Pool(class) => other_classes(probe.state, at, *class),
         Bar::Warm(turn) => kept_warm(probe.state, at, turn),
         Bar::Reserved => {
-            let by = probe.inquiry.ahead(at).first().map(|pod| pod_name(probe.state, *pod));
+            let first = probe.inquiry.ahead(at).first().copied();
+            let reservation = first.and_then(|pod| probe.state.reservation_of(pod));
+            if let Some(Reservation { gang, max_ms, .. }) = reservation {
+                return Cause::ReservedForGang { gang: GangName::of(gang), max_ms: *max_ms };
+            }
+            let by = first.map(|pod| pod_name(probe.state, pod));
             Cause::Reserved { by: by.unwrap_or_default() }
         }
     }

@@ -131,10 +131,41 @@ pub struct GangReport {
     pub rooms: Vec<DomainRoom>,
     /// Others are leaving to make room for it.
     pub evicting: bool,
-    /// Until when nodes are kept for it.
-    pub reserved_until_ms: Option<i64>,
+    /// How long nodes are kept for it at most, if they are.
+    pub reserved_max_ms: Option<i64>,
+    /// Why none were reserved for it when it was its turn.
+    pub unreserved: Option<Unreserved>,
     /// How often nodes were kept for it in vain.
     pub timeouts: u32,
+}
+
+/// Whose gangs share the time in which nodes may be reserved.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tenant {
+    /// A team.
+    Team(Arc<str>),
+    /// A namespace, for pods without a team.
+    Namespace(Arc<str>),
+}
+
+/// Why no nodes are reserved for a gang that has waited long enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreserved {
+    /// It needs more than reservations may keep.
+    BeyondShare {
+        /// The model of the GPUs; `None`: nodes without GPUs.
+        model: Option<Arc<str>>,
+        /// How many it needs of them.
+        needs: i64,
+        /// How many reservations may keep.
+        allowed: i64,
+        /// The share that reservations may keep, in percent.
+        percent: u8,
+    },
+    /// Its team or namespace had its share of time.
+    Resting(Tenant),
+    /// It would not fit even if all pods had ended that end by themselves.
+    NothingEnds,
 }
 
 /// How many members of a gang fit somewhere.
@@ -291,6 +322,13 @@ pub enum Cause {
     Reserved {
         /// One of them.
         by: PodName,
+    },
+    /// What is free is reserved for a gang, until what is in its way has ended.
+    ReservedForGang {
+        /// The gang.
+        gang: GangName,
+        /// For how long at most.
+        max_ms: i64,
     },
     /// Its pool is for other classes of work only.
     OtherClasses {

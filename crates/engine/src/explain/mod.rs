@@ -21,7 +21,8 @@ use berth_model::spec::Phase;
 
 pub use self::data::{
     Cause, DomainRoom, Explanation, FreeDevices, GangReport, Group, HeldDevices, Holding, Lack,
-    Miss, Offered, Others, Part, PartKind, PartUse, PodName, Preference, Remedy, Shortage, Why,
+    Miss, Offered, Others, Part, PartKind, PartUse, PodName, Preference, Remedy, Shortage, Tenant,
+    Unreserved, Why,
 };
 pub use self::relax::Relaxation;
 pub use self::render::{group as render_group, remedy as render_remedy, render};

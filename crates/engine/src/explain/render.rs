@@ -10,12 +10,12 @@ use berth_tenancy::share::Hold;
 
 use super::data::{
     Cause, DomainRoom, Explanation, GangReport, Group, Holding, Lack, Miss, Others, PartUse,
-    Preference, Remedy, Shortage, Why,
+    Preference, Remedy, Shortage, Tenant, Unreserved, Why,
 };
 use super::relax::Relaxation;
 use super::words::{
     amount, bytes, count, devices, label, list, name, need, part, part_kind, pod, pods, port,
-    quote, requirement, selector, share, sum, taint,
+    quote, requirement, selector, share, span, sum, taint,
 };
 use crate::decision::{Alignment, HeldBy};
 use crate::slices::Redivision;
@@ -168,14 +168,41 @@ fn in_gang(gang: &GangReport) -> Vec<String> {
     if gang.evicting {
         sentences.push("Others are leaving to make room for it.".to_owned());
     }
-    if gang.reserved_until_ms.is_some() {
-        sentences.push("Nodes are kept for it until what runs there has ended.".to_owned());
+    if let Some(max_ms) = gang.reserved_max_ms {
+        let span = span(max_ms);
+        sentences.push(format!(
+            "Nodes are kept for it until what runs there has ended, {span} at most."
+        ));
     }
+    sentences.extend(gang.unreserved.as_ref().map(unreserved));
     if gang.timeouts > 0 {
         let times = count(gang.timeouts as usize, "time");
         sentences.push(format!("Nodes were kept for it in vain {times}; others had their turn."));
     }
     sentences
+}
+
+fn unreserved(why: &Unreserved) -> String {
+    let why = match why {
+        Unreserved::BeyondShare { model, needs, allowed, percent } => {
+            let of = match model.as_deref() {
+                Some("") => "GPUs".to_owned(),
+                Some(model) => format!("GPUs ({})", name(model)),
+                None => "nodes without GPUs".to_owned(),
+            };
+            format!("it needs {needs} {of}, and reservations may keep {allowed} ({percent}%)")
+        }
+        Unreserved::Resting(Tenant::Team(team)) => {
+            format!("team {} has used its share of time for reservations", name(team))
+        }
+        Unreserved::Resting(Tenant::Namespace(namespace)) => {
+            format!("namespace {} has used its share of time for reservations", name(namespace))
+        }
+        Unreserved::NothingEnds => {
+            "it would not fit even if all pods had ended that end by themselves".to_owned()
+        }
+    };
+    format!("No nodes are reserved for it: {why}.")
 }
 
 /// What is said of a member, cut where there is too much.
@@ -285,6 +312,15 @@ fn cause(cause: &Cause) -> String {
             format!("no label {}, by which pods are spread", name(key))
         }
         Cause::Reserved { by } => format!("kept for pods that wait for it, such as {}", pod(by)),
+        Cause::ReservedForGang { gang, max_ms } if gang.name.is_empty() => {
+            format!("reserved for a gang in another namespace for {} at most", span(*max_ms))
+        }
+        Cause::ReservedForGang { gang, max_ms } => format!(
+            "reserved for gang {}/{} for {} at most",
+            name(&gang.namespace),
+            name(&gang.name),
+            span(*max_ms)
+        ),
         Cause::OtherClasses { .. } | Cause::KeptWarm { .. } => by_class(cause),
         Cause::Said { reason, .. } => quote(&reason.to_string()),
         Cause::Others { reasons } => count(*reasons, "other reason"),

@@ -89,6 +89,22 @@ pub(super) fn count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
+/// "45s", "10m", "1h30m", "7d".
+pub(super) fn span(span_ms: i64) -> String {
+    let seconds = span_ms.max(0) / 1_000;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let mut left = seconds;
+    let mut parts = Vec::new();
+    for (size, unit) in units {
+        if left >= size {
+            parts.push(format!("{}{unit}", left / size));
+            left %= size;
+        }
+    }
+    parts.truncate(2);
+    if parts.is_empty() { "0s".to_owned() } else { parts.concat() }
+}
+
 /// "4 GPUs", "500m CPU", "64Gi memory", "2 nvidia.com/mig-1g.10gb".
 pub(super) fn amount(resource: &ResourceName, amount: Quantity) -> String {
     let whole = amount.as_i64();

@@ -158,9 +158,14 @@ impl<'s> Inquiry<'s> {
         self.state.waiting_for(at, |pod| is_other(pod) && self.yields_to(pod))
     }
 
-    /// Whether a pod that waits for a node matters at least as much as this one.
+    /// Whether a pod that waits for a node matters at least as much as this one, and is to have what
+    /// this one would take there.
     pub(crate) fn yields_to(&self, waiting: PodIx) -> bool {
-        self.state.goes_before(waiting, self.class_at, self.state.pod_by_uid(self.uid))
+        let (state, own) = (self.state, self.state.pod_by_uid(self.uid));
+        state.goes_before(waiting, self.class_at, own)
+            && !(state.reservation.is_some()
+                && (state.is_entitled_beside(waiting, self.class_at, own)
+                    || state.ends_before_start(waiting, self.spec())))
     }
 
     fn ports(&self, node: &NodeState, overlay: &Overlay) -> Result<(), Rejection> {

@@ -1,15 +1,23 @@
 //! What happens when it is a gang's turn.
 //!
-//! Owns the order of things: hold it, if it is not to start; place it; or go on waiting for what is kept for it, as long as that may
-//! come true; or evict others; or, after some patience and one gang at a time, keep nodes for it;
-//! or wait. Must not know how any of these is found.
+//! Owns the order of things: hold it, if it is not to start; place it; or go on waiting for what is
+//! kept for it, as long as that may come true; or evict others; or wait. When everybody has been
+//! asked, nodes are reserved for one of the gangs that have waited long enough: so whatever is free
+//! then is of no use to any other pod, and each gets its chance between two reservations. Must not
+//! know how any of these is found.
+
+use std::sync::Arc;
 
 use super::muster::Roll;
 use super::standing::Reserved;
 use crate::decision::{Binding, Decision, Disbanding, GangBinding, GangName, HeldBy};
 use crate::engine::Engine;
+use crate::explain::Unreserved;
 use crate::state::{FullName, Place};
 use crate::table::PodIx;
+
+/// So many gangs are tried for one reservation; others have their turn with the next decision.
+const TURNS_MAX: usize = 8;
 
 impl Engine {
     /// Decides about a gang; `None` if there is nothing new to say. Its head is not in the way of
@@ -46,19 +54,50 @@ impl Engine {
         }
         let released = self.release_gang(&roll, now_ms);
         if let Some(plan) = self.gang_evictions(&roll, now_ms) {
-            return Some(self.carry_out(&roll, plan, Reserved::Evicting, now_ms));
+            self.gangs.await_evictions(gang);
+            return Some(self.carry_out(&roll, plan, None, now_ms));
         }
-        // Whoever has just had its turn lets the next one try.
-        let patience_ms = self.config.gang_patience_ms;
-        if !released && self.gangs.may_reserve(gang, now_ms, patience_ms) {
-            if let Some(plan) = self.nodes_to_keep(&roll) {
-                let until_ms = now_ms.saturating_add(roll.terms.timeout_ms.max(1));
-                return Some(self.carry_out(&roll, plan, Reserved::Until(until_ms), now_ms));
-            }
-            self.gangs.row(gang).hopeless = true;
-            self.gangs.pass_on(now_ms, patience_ms);
-        }
+        self.gangs.look_at_line();
         self.say_once(gang, head, released)
+    }
+
+    /// Reserves nodes for the first gang in line for which the budget allows it, or says of one that it
+    /// does not.
+    pub(crate) fn reserve_nodes(&mut self, now_ms: i64) -> Option<Decision> {
+        for _ in 0..TURNS_MAX {
+            let gang = self.gangs.first_in_line(now_ms, self.config.gang_patience_ms)?;
+            match self.reserve_for(&gang, now_ms) {
+                Ok(decision) => return Some(decision),
+                Err((why, retry_ms)) => {
+                    let head = self.gangs.row(&gang).head;
+                    let head = head.filter(|_| self.gangs.refuse(&gang, why, retry_ms));
+                    if let Some(head) = head {
+                        return Some(Decision::Wait { pod: self.state.pods[head].uid.clone() });
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Reserves nodes for a gang, or says why not and when to try again.
+    fn reserve_for(&mut self, gang: &FullName, now_ms: i64) -> Result<Decision, (Unreserved, i64)> {
+        let retry_ms = now_ms.saturating_add(self.config.gang_patience_ms.max(1));
+        let none = (Unreserved::NothingEnds, retry_ms);
+        let roll = self.roll(gang).ok_or(none.clone())?;
+        let tenant = self.tenant(&roll).ok_or(none.clone())?;
+        if let Some(until_ms) = self.gangs.rests_until(&tenant, now_ms) {
+            return Err((Unreserved::Resting(tenant), until_ms));
+        }
+        let plan = self.nodes_to_keep(&roll).ok_or(none)?;
+        if let Some(beyond) = self.beyond_share(&plan.places) {
+            return Err((beyond, retry_ms));
+        }
+        let max_ms = roll.terms.timeout_ms.min(self.config.reservations.max_ms).max(1);
+        let until_ms = now_ms.saturating_add(max_ms);
+        self.state.reservation = Some(Arc::new(self.reservation(gang, &plan.blockers, max_ms)));
+        self.gangs.reserve(gang, tenant, now_ms, until_ms);
+        Ok(self.carry_out(&roll, plan, Some(until_ms), now_ms))
     }
 
     /// That a gang waits, if that is news.
@@ -78,14 +117,12 @@ impl Engine {
         by: HeldBy,
         now_ms: i64,
     ) -> Option<Decision> {
-        let patience_ms = self.config.gang_patience_ms;
         self.park_held(head);
         self.give_up_reserved(gang);
         let row = self.gangs.row(gang);
         row.told = false;
         let said = row.held.replace(by.clone());
-        self.gangs.release(gang, now_ms, patience_ms);
-        self.gangs.pass_on(now_ms, patience_ms);
+        self.release(gang, now_ms);
         let is_news = said.as_ref() != Some(&by);
         is_news.then(|| Decision::Hold { pod: self.state.pods[head].uid.clone(), by })
     }
@@ -98,7 +135,7 @@ impl Engine {
         now_ms: i64,
     ) -> Decision {
         self.queue.remove(head);
-        self.gangs.release(&roll.gang, now_ms, self.config.gang_patience_ms);
+        self.release(&roll.gang, now_ms);
         let row = self.gangs.row(&roll.gang);
         (row.head, row.short_since_ms, row.told) = (None, None, false);
         self.gangs.note(roll.gang.clone());
@@ -115,7 +152,7 @@ impl Engine {
         if let Some(reserved) = row.reserved {
             row.in_line_since_ms = now_ms;
             row.timeouts += u32::from(matches!(reserved, Reserved::Until(_)));
-            self.gangs.release(&roll.gang, now_ms, self.config.gang_patience_ms);
+            self.release(&roll.gang, now_ms);
         }
         waited
     }

@@ -44,10 +44,10 @@ impl Engine {
         let mut report = self.report(&gang, roll.as_ref());
         let mut next = None;
         if let Some(roll) = roll.filter(|roll| is_whole(&roll)) {
-            report.reserved_until_ms = match standing.reserved {
-                Some(Reserved::Until(until_ms)) => Some(until_ms),
-                _ => None,
-            };
+            if matches!(standing.reserved, Some(Reserved::Until(_))) {
+                report.reserved_max_ms = self.state.reservation.as_ref().map(|one| one.max_ms);
+            }
+            report.unreserved = standing.refused.map(|(why, _)| why);
             report.evicting = standing.reserved == Some(Reserved::Evicting);
             report.timeouts = standing.timeouts;
             self.try_domains(&roll, &mut report);
@@ -74,7 +74,8 @@ impl Engine {
             domains: 0,
             rooms: Vec::new(),
             evicting: false,
-            reserved_until_ms: None,
+            reserved_max_ms: None,
+            unreserved: None,
             timeouts: 0,
         }
     }

@@ -10,18 +10,23 @@
 //! - `muster` lets members into the queue, or one for all of them.
 //! - `domain` says where a gang may be, and where it could fit by counting.
 //! - `place` tries members out; `reserve` finds whom to evict, or which nodes to set aside.
+//! - `budget` says what a reservation costs others, and whether the operator allows it;
+//!   `reservation` is the one in force, and who may use the nodes all the same.
 //! - `decide` is what happens when it is a gang's turn.
 //!
 //! Must not know the rules that profiles other than Berth's follow: they see single pods.
 
+mod budget;
 mod decide;
 mod domain;
 mod explain;
 mod muster;
 mod place;
+mod reservation;
 mod reserve;
 mod roster;
 mod standing;
 
+pub(crate) use reservation::{Reservation, beside_members};
 pub(crate) use roster::Roster;
 pub(crate) use standing::Gangs;

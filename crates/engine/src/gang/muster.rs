@@ -169,9 +169,8 @@ impl Engine {
     }
 
     fn muster_gang(&mut self, gang: &FullName, now_ms: i64) {
-        let patience_ms = self.config.gang_patience_ms;
         if self.state.gangs.members(gang).next().is_none() {
-            self.gangs.release(gang, now_ms, patience_ms);
+            self.release(gang, now_ms);
             return self.gangs.forget(gang);
         }
         let roll = self.roll(gang);
@@ -186,7 +185,7 @@ impl Engine {
             && !self.awaits_nodes(gang)
         {
             // What was kept for it was taken back.
-            self.gangs.release(gang, now_ms, patience_ms);
+            self.release(gang, now_ms);
         }
         let row = self.gangs.row(gang);
         if let Some(roll) = &roll {
@@ -204,7 +203,7 @@ impl Engine {
 
     /// The gang has started: whoever is left looks for its place by itself.
     fn let_in_all(&mut self, roll: &Roll, now_ms: i64) {
-        self.gangs.release(&roll.gang, now_ms, self.config.gang_patience_ms);
+        self.release(&roll.gang, now_ms);
         let row = self.gangs.row(&roll.gang);
         (row.head, row.complete_since_ms, row.short_since_ms) = (None, None, None);
         row.told = false;
@@ -226,16 +225,12 @@ impl Engine {
     fn let_in_one(&mut self, roll: &Roll, now_ms: i64) {
         let Some(head) = roll.waiting.first().copied() else { return };
         let priority = self.state.class_of(head).spec.priority;
-        let patience_ms = self.config.gang_patience_ms;
         let row = self.gangs.row(&roll.gang);
-        let is_new = row.complete_since_ms.is_none();
-        if is_new {
+        if row.complete_since_ms.is_none() {
             (row.complete_since_ms, row.in_line_since_ms) = (Some(now_ms), now_ms);
         }
-        (row.head, row.priority, row.hopeless) = (Some(head), priority, false);
-        if is_new {
-            self.gangs.remind(now_ms.saturating_add(patience_ms), &roll.gang);
-        }
+        (row.head, row.priority) = (Some(head), priority);
+        self.gangs.look_at_line();
         for pod in roll.waiting.iter().skip(1) {
             self.queue.remove(*pod);
         }
@@ -246,7 +241,7 @@ impl Engine {
     /// Members are missing, or nobody says what the gang asks for: it waits outside.
     fn hold_back(&mut self, gang: &FullName, now_ms: i64) {
         self.give_up_reserved(gang);
-        self.gangs.release(gang, now_ms, self.config.gang_patience_ms);
+        self.release(gang, now_ms);
         let row = self.gangs.row(gang);
         (row.head, row.complete_since_ms, row.short_since_ms) = (None, None, None);
         row.told = false;
@@ -258,6 +253,13 @@ impl Engine {
     fn awaits_nodes(&self, gang: &FullName) -> bool {
         let mut members = self.state.gangs.members(gang);
         members.any(|pod| matches!(self.state.pods[pod].place, Place::Nominated(..)))
+    }
+
+    /// Nothing is kept for a gang any more.
+    pub(super) fn release(&mut self, gang: &FullName, now_ms: i64) {
+        if self.gangs.release(gang, now_ms, &self.config) {
+            self.state.reservation = None;
+        }
     }
 
     /// Members do not wait for nodes any more.

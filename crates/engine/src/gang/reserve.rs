@@ -4,15 +4,18 @@
 //! Owns these plans. All of them are tried out under a checkpoint, for the whole gang: nobody is
 //! evicted, and no node is kept, unless enough members then fit. Must not know when a plan is wanted.
 
+use std::sync::Arc;
+
 use berth_model::spec::PreemptionPolicy;
 
 use super::muster::Roll;
 use super::place::Kept;
-use super::standing::Reserved;
+use super::reservation::Reservation;
 use crate::berth::plan::Evictor;
 use crate::decision::{Decision, GangName, Reserving};
 use crate::engine::{Engine, Evictions, Found};
 use crate::kube::preempt::{importance, priority, split_by_budgets};
+use crate::state::{FullName, Place};
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
 /// So many nodes are cleared in thought for one plan.
@@ -20,8 +23,10 @@ const CLEARED_MAX: usize = 512;
 
 /// Where members are to go, and who has to go before.
 pub(super) struct Plan {
-    places: Vec<(PodIx, NodeIx)>,
+    pub(super) places: Vec<(PodIx, NodeIx)>,
     victims: Vec<PodIx>,
+    /// Pods that have to end by themselves.
+    pub(super) blockers: Vec<PodIx>,
     /// Whether some of the room is that of pods that leave already.
     awaits_leavers: bool,
     budget_violations: usize,
@@ -113,7 +118,8 @@ impl Engine {
             }
         }
         let enough = places.len() >= roll.need;
-        enough.then_some(Plan { places, victims, awaits_leavers, budget_violations: 0 })
+        let blockers = Vec::new();
+        enough.then_some(Plan { places, victims, blockers, awaits_leavers, budget_violations: 0 })
     }
 
     /// In thought, a pod is gone.
@@ -123,7 +129,8 @@ impl Engine {
         self.state.remove_pod(&uid);
     }
 
-    /// Nodes on which a gang fits once what runs there has ended: those with the fewest pods.
+    /// Nodes on which a gang fits once what runs there has ended, of those that end by themselves:
+    /// where the fewest pods are.
     pub(super) fn nodes_to_keep(&mut self, roll: &Roll) -> Option<Plan> {
         for spot in self.spots_to_clear(roll) {
             let mut found = None;
@@ -131,13 +138,8 @@ impl Engine {
                 found = engine.try_clearing(roll, spot.nodes.as_ref(), kept);
                 None::<()>
             });
-            if let Some(places) = found {
-                return Some(Plan {
-                    places,
-                    victims: Vec::new(),
-                    awaits_leavers: false,
-                    budget_violations: 0,
-                });
+            if found.is_some() {
+                return found;
             }
         }
         None
@@ -148,22 +150,41 @@ impl Engine {
         roll: &Roll,
         within: Option<&Bits>,
         kept: &mut Kept,
-    ) -> Option<Vec<(PodIx, NodeIx)>> {
-        let mut places = Vec::new();
+    ) -> Option<Plan> {
+        let (mut places, mut blockers) = (Vec::new(), Vec::new());
         let mut left = self.large_first(roll);
         self.try_each(&mut left, &mut places, roll.need, within);
-        for node in self.clearable(roll, within) {
+        for (node, finite) in self.clearable(roll, within) {
             if places.len() >= roll.need {
                 break;
             }
-            for pod in self.mortal(roll, node) {
-                self.take_away(pod, kept);
-            }
+            finite.iter().for_each(|pod| self.take_away(*pod, kept));
             let mut alone = Bits::default();
             alone.set(node, true);
+            let before = places.len();
             self.try_each(&mut left, &mut places, roll.need, Some(&alone));
+            if places.len() > before {
+                blockers.extend(finite);
+            }
         }
-        (places.len() >= roll.need).then_some(places)
+        // Who fits without anybody ending is placed, not waited for.
+        let enough = places.len() >= roll.need && !blockers.is_empty();
+        let (victims, awaits_leavers) = (Vec::new(), false);
+        enough.then_some(Plan { places, victims, blockers, awaits_leavers, budget_violations: 0 })
+    }
+
+    /// What is reserved for a gang once the pods in its way have ended.
+    pub(super) fn reservation(
+        &self,
+        gang: &FullName,
+        blockers: &[PodIx],
+        max_ms: i64,
+    ) -> Reservation {
+        let ends = blockers.iter().map(|pod| self.state.ends_by_ms(*pod));
+        let clear_at_ms =
+            ends.collect::<Option<Vec<i64>>>().and_then(|ends| ends.into_iter().max());
+        let blockers = blockers.iter().map(|pod| self.state.pods[*pod].uid.clone()).collect();
+        Reservation { gang: gang.clone(), max_ms, clear_at_ms, blockers }
     }
 
     /// Places those left where they fit, up to the number needed.
@@ -197,17 +218,25 @@ impl Engine {
         }
     }
 
-    /// Nodes on which something runs and for which nobody else waits, those with the fewest pods
-    /// first.
-    fn clearable(&self, roll: &Roll, within: Option<&Bits>) -> Vec<NodeIx> {
+    /// Nodes on which pods run that end by themselves, and for which no other pod waits, those with the
+    /// fewest pods first; and these pods, in name order.
+    fn clearable(&self, roll: &Roll, within: Option<&Bits>) -> Vec<(NodeIx, Vec<PodIx>)> {
         let state = &self.state;
         let open = |node: &NodeIx| {
             within.is_none_or(|nodes| nodes.contains(*node))
-                && !state.nodes[*node].pods.is_empty()
                 && state.nodes[*node].nominated.iter().all(|pod| roll.waiting.contains(pod))
         };
-        let mut nodes: Vec<NodeIx> = state.nodes.indexes().filter(open).collect();
-        nodes.sort_by_key(|node| {
+        let ends =
+            |pod: &PodIx| state.is_finite(*pod) && state.gang_of(*pod).as_ref() != Some(&roll.gang);
+        let finite = |node: NodeIx| {
+            let pods = state.nodes[node].pods.iter().copied();
+            let mut pods: Vec<PodIx> = pods.filter(ends).collect();
+            pods.sort_by_key(|pod| state.pods[*pod].uid.clone());
+            (!pods.is_empty()).then_some((node, pods))
+        };
+        let nodes = state.nodes.indexes().filter(open);
+        let mut nodes: Vec<(NodeIx, Vec<PodIx>)> = nodes.filter_map(finite).collect();
+        nodes.sort_by_key(|(node, _)| {
             let row = &state.nodes[*node];
             (row.pods.len(), row.tie, row.object.name.clone())
         });
@@ -215,17 +244,20 @@ impl Engine {
         nodes
     }
 
-    /// The pods of others on a node that may end one day, in name order.
-    fn mortal(&self, roll: &Roll, node: NodeIx) -> Vec<PodIx> {
-        let state = &self.state;
-        let ends = |pod: &PodIx| {
-            let controller = state.class_of(*pod).spec.controller.as_ref();
-            controller.is_none_or(|controller| controller.kind.as_ref() != "DaemonSet")
-                && state.gang_of(*pod).as_ref() != Some(&roll.gang)
-        };
-        let mut pods: Vec<PodIx> = state.nodes[node].pods.iter().copied().filter(ends).collect();
-        pods.sort_by_key(|pod| state.pods[*pod].uid.clone());
-        pods
+    /// Pods that waited for nodes have to look elsewhere, and with them all members of a gang for which
+    /// nodes were reserved: it cannot start on what is left. The UIDs of all of them.
+    pub(crate) fn displace(&mut self, mut pods: Vec<PodIx>, now_ms: i64) -> Vec<Arc<str>> {
+        let mut pods_of = pods.iter().filter_map(|pod| self.state.reservation_of(*pod));
+        if let Some(gang) = pods_of.next().map(|reservation| reservation.gang.clone()) {
+            let waits = |pod: &PodIx| matches!(self.state.pods[*pod].place, Place::Nominated(..));
+            pods.extend(self.state.gangs.members(&gang).filter(waits));
+            self.release(&gang, now_ms);
+            self.gangs.note(gang);
+        }
+        pods.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
+        pods.dedup();
+        pods.iter().for_each(|pod| self.state.nominate(*pod, None));
+        pods.into_iter().map(|pod| self.state.pods[pod].uid.clone()).collect()
     }
 
     /// Members wait for the nodes of a plan, and victims are to be evicted.
@@ -233,7 +265,7 @@ impl Engine {
         &mut self,
         roll: &Roll,
         plan: Plan,
-        reserved: Reserved,
+        until_ms: Option<i64>,
         now_ms: i64,
     ) -> Decision {
         self.give_up_reserved(&roll.gang);
@@ -249,15 +281,12 @@ impl Engine {
             })
         };
         let awaited = plan.places.iter().flat_map(|(_, node)| &state.nodes[*node].nominated);
-        let mut displaced: Vec<PodIx> = awaited.copied().filter(matters_less).collect();
-        displaced.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
-        displaced.dedup();
-        displaced.iter().for_each(|pod| self.state.nominate(*pod, None));
+        let displaced: Vec<PodIx> = awaited.copied().filter(matters_less).collect();
+        let displaced = self.displace(displaced, now_ms);
         for (pod, node) in &plan.places {
             let name = self.state.nodes[*node].object.name.clone();
             self.state.nominate(*pod, Some(name));
         }
-        self.gangs.reserve(&roll.gang, reserved);
         self.gangs.row(&roll.gang).told = true;
         let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
         let name = |node: NodeIx| self.state.nodes[node].object.name.clone();
@@ -266,11 +295,8 @@ impl Engine {
             places: plan.places.iter().map(|(pod, node)| (uid(pod), name(*node))).collect(),
             victims: plan.victims.iter().map(uid).collect(),
             budget_violations: plan.budget_violations,
-            displaced: displaced.iter().map(uid).collect(),
-            until_ms: match reserved {
-                Reserved::Evicting => None,
-                Reserved::Until(until_ms) => Some(until_ms),
-            },
+            displaced,
+            until_ms,
         })
     }
 }

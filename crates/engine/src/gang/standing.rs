@@ -1,7 +1,7 @@
 //! What is remembered of gangs: since when they wait, and what is set aside for them.
 //!
-//! Owns times and the line of gangs for which something is to be set aside. It is saved and restored
-//! with the queue. Must not know nodes.
+//! Owns times, the line of gangs that wait for a reservation, and how long each team has to rest after
+//! one. It is saved and restored with the queue. Must not know nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use berth_model::gang::GangTopology;
 
+use crate::config::Config;
 use crate::decision::HeldBy;
+use crate::explain::{Tenant, Unreserved};
 use crate::state::FullName;
 use crate::table::PodIx;
 
@@ -36,8 +38,8 @@ pub(crate) struct Standing {
     pub(crate) held: Option<HeldBy>,
     /// It has been said that it waits.
     pub(crate) told: bool,
-    /// Not even with every pod gone would it fit; true until something changes.
-    pub(crate) hopeless: bool,
+    /// Why nothing was reserved for it when it was its turn, and until when it is not tried again.
+    pub(crate) refused: Option<(Unreserved, i64)>,
     /// How often something was set aside in vain.
     pub(crate) timeouts: u32,
 }
@@ -49,6 +51,14 @@ pub(crate) enum Reserved {
     Evicting,
     /// Until then, for what is there to end by itself.
     Until(i64),
+}
+
+/// The gang for which nodes are reserved.
+#[derive(Clone, Debug)]
+struct Holder {
+    gang: FullName,
+    tenant: Tenant,
+    since_ms: i64,
 }
 
 /// All gangs.
@@ -64,7 +74,11 @@ pub(crate) struct Gangs {
     finished_of: BTreeMap<FullName, u32>,
     /// The gang for which nodes are set aside until others have ended. There is one at most, so that
     /// no two wait for what is kept for the other.
-    holder: Option<FullName>,
+    holder: Option<Holder>,
+    /// Until when nothing is reserved for the gangs of a team or namespace.
+    rests: BTreeMap<Tenant, i64>,
+    /// When it can be some gang's turn; nothing has to be looked at before.
+    turn_at_ms: i64,
 }
 
 impl Gangs {
@@ -143,57 +157,70 @@ impl Gangs {
         heads
     }
 
-    /// Whether nodes may be set aside for a gang now: for nobody else are, and it is the first in
-    /// line that has waited long enough.
-    pub(crate) fn may_reserve(&self, gang: &FullName, now_ms: i64, patience_ms: i64) -> bool {
-        self.holder.is_none() && self.first_in_line(now_ms, patience_ms) == Some(gang)
+    /// Something changed for a gang in line.
+    pub(crate) fn look_at_line(&mut self) {
+        self.turn_at_ms = i64::MIN;
     }
 
-    /// The most important and then longest in line for whom nodes could be set aside.
-    fn first_in_line(&self, now_ms: i64, patience_ms: i64) -> Option<&FullName> {
-        let waits = |(_, row): &(&FullName, &Standing)| {
-            let patient = row
-                .complete_since_ms
-                .is_some_and(|since| since.saturating_add(patience_ms) <= now_ms);
-            patient
-                && row.head.is_some()
-                && row.reserved.is_none()
-                && !row.hopeless
-                && row.held.is_none()
-        };
-        let line = self.rows.iter().filter(waits);
-        let first = line.min_by_key(|(gang, row)| {
-            (Reverse(row.priority), row.in_line_since_ms, (*gang).clone())
-        });
-        first.map(|(gang, _)| gang)
-    }
-
-    /// Nodes are kept for a gang.
-    pub(crate) fn reserve(&mut self, gang: &FullName, reserved: Reserved) {
-        if let Reserved::Until(until_ms) = reserved {
-            self.holder = Some(gang.clone());
-            self.remind(until_ms, gang);
+    /// The most important and then longest in line for which nodes could be reserved now.
+    pub(crate) fn first_in_line(&mut self, now_ms: i64, patience_ms: i64) -> Option<FullName> {
+        if self.holder.is_some() || now_ms < self.turn_at_ms {
+            return None;
         }
-        self.row(gang).reserved = Some(reserved);
+        let due = |(gang, row): (&FullName, &Standing)| {
+            let in_line = row.head.is_some() && row.reserved.is_none() && row.held.is_none();
+            let patient_ms = row.complete_since_ms.filter(|_| in_line)?.saturating_add(patience_ms);
+            let retry_ms = row.refused.as_ref().map_or(i64::MIN, |(_, retry_ms)| *retry_ms);
+            let turn = (Reverse(row.priority), row.in_line_since_ms, gang.clone());
+            Some((patient_ms.max(retry_ms), turn))
+        };
+        let line: Vec<_> = self.rows.iter().filter_map(due).collect();
+        let ready = line.iter().filter(|(due_ms, _)| *due_ms <= now_ms);
+        let first = ready.min_by(|(_, one), (_, other)| one.cmp(other));
+        if first.is_none() {
+            self.turn_at_ms = line.iter().map(|(due_ms, _)| *due_ms).min().unwrap_or(i64::MAX);
+        }
+        first.map(|(_, (_, _, gang))| gang.clone())
     }
 
-    /// Nothing is kept for a gang any more; the next in line is looked at.
-    pub(crate) fn release(&mut self, gang: &FullName, now_ms: i64, patience_ms: i64) {
+    /// Nothing is reserved for a gang whose turn it is, and it is not tried again for a while; whether
+    /// the reason is news.
+    pub(crate) fn refuse(&mut self, gang: &FullName, why: Unreserved, retry_ms: i64) -> bool {
+        let before = self.row(gang).refused.replace((why.clone(), retry_ms));
+        before.is_none_or(|(before, _)| before != why)
+    }
+
+    /// Until when a team or namespace rests, if it does.
+    pub(crate) fn rests_until(&self, tenant: &Tenant, now_ms: i64) -> Option<i64> {
+        self.rests.get(tenant).copied().filter(|until_ms| now_ms < *until_ms)
+    }
+
+    /// Others are evicted for a gang.
+    pub(crate) fn await_evictions(&mut self, gang: &FullName) {
+        self.row(gang).reserved = Some(Reserved::Evicting);
+    }
+
+    /// Nodes are reserved for a gang.
+    pub(crate) fn reserve(&mut self, gang: &FullName, tenant: Tenant, now_ms: i64, until_ms: i64) {
+        self.holder = Some(Holder { gang: gang.clone(), tenant, since_ms: now_ms });
+        self.remind(until_ms, gang);
+        let row = self.row(gang);
+        (row.reserved, row.refused) = (Some(Reserved::Until(until_ms)), None);
+    }
+
+    /// Nothing is kept for a gang any more; whether nodes were reserved for it until others had ended.
+    /// Its team rests for as long as the budget says.
+    pub(crate) fn release(&mut self, gang: &FullName, now_ms: i64, config: &Config) -> bool {
         if let Some(row) = self.rows.get_mut(gang) {
             row.reserved = None;
         }
-        if self.holder.as_ref() == Some(gang) {
-            self.holder = None;
-            self.pass_on(now_ms, patience_ms);
+        let Some(holder) = self.holder.take_if(|holder| holder.gang == *gang) else { return false };
+        let rest_ms = config.reservations.rest_ms(now_ms.saturating_sub(holder.since_ms));
+        self.rests.retain(|_, until_ms| now_ms < *until_ms);
+        if rest_ms > 0 {
+            self.rests.insert(holder.tenant, now_ms.saturating_add(rest_ms));
         }
-    }
-
-    /// The first in line is looked at.
-    pub(crate) fn pass_on(&mut self, now_ms: i64, patience_ms: i64) {
-        if self.holder.is_none()
-            && let Some(next) = self.first_in_line(now_ms, patience_ms).cloned()
-        {
-            self.remind(now_ms, &next);
-        }
+        self.look_at_line();
+        true
     }
 }

@@ -28,7 +28,7 @@ use crate::changes::Changes;
 use crate::class::Class;
 use crate::devices::Devices;
 use crate::event::NodeTopology;
-use crate::gang::Roster;
+use crate::gang::{Reservation, Roster};
 use crate::offer::Accelerators;
 use crate::query::Namespaces;
 use crate::shares::{self, Grant, Shares};
@@ -84,6 +84,10 @@ pub(crate) struct State {
     pub(crate) served: Vec<ResourceIx>,
     /// Who belongs to which gang.
     pub(crate) gangs: Roster,
+    /// The nodes that are reserved for a gang.
+    pub(crate) reservation: Option<Arc<Reservation>>,
+    /// The time of the last decision.
+    pub(crate) now_ms: i64,
     /// How many pods on nodes use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,

@@ -16,8 +16,11 @@ pub(super) struct Pod {
     pub(super) gang: Option<usize>,
     pub(super) gpus: i64,
     pub(super) node: Option<Arc<str>>,
+    pub(super) priority: i32,
     /// The node that is kept for it.
     pub(super) awaits: Option<Arc<str>>,
+    /// Whether that is reserved until others have ended, without evictions.
+    pub(super) is_reserved: bool,
     pub(super) leaving: bool,
 }
 
@@ -32,6 +35,31 @@ impl Books {
     fn free(&self, node: &Node) -> i64 {
         let on = self.pods.values().filter(|pod| pod.node.as_ref() == Some(&node.name));
         gpus_of(node) - on.map(|pod| pod.gpus).sum::<i64>()
+    }
+
+    /// A node on which a pod fits, of those that are kept for no pod of some kind.
+    pub(super) fn taker(&self, gpus: i64, keeps: impl Fn(&Pod) -> bool) -> Option<&Node> {
+        let is_open = |node: &&Node| {
+            let mut awaiting =
+                self.pods.values().filter(|pod| pod.awaits.as_ref() == Some(&node.name));
+            !awaiting.any(&keeps) && self.free(node) >= gpus
+        };
+        self.nodes.iter().find(is_open)
+    }
+
+    /// How many GPUs of a node are free, and how many are reserved for pods of at least some priority.
+    pub(super) fn reserved(&self, name: &Arc<str>, priority: i32) -> (i64, i64) {
+        let reserved = |pod: &&Pod| {
+            pod.is_reserved && pod.awaits.as_ref() == Some(name) && pod.priority >= priority
+        };
+        let wanted = self.pods.values().filter(reserved).map(|pod| pod.gpus).sum();
+        let node = self.nodes.iter().find(|node| node.name == *name);
+        (node.map_or(0, |node| self.free(node)), wanted)
+    }
+
+    /// All GPUs there are.
+    pub(super) fn gpus(&self) -> i64 {
+        self.nodes.iter().map(gpus_of).sum()
     }
 
     /// A node of which more is taken than there is.

@@ -113,6 +113,8 @@ pub(super) struct Books {
     pub(super) finished: BTreeMap<Arc<str>, FullName>,
     /// Gangs that were whole once.
     pub(super) started: BTreeSet<FullName>,
+    /// The gang for which nodes were reserved last, without evictions.
+    pub(super) reserved_for: Option<FullName>,
 }
 
 impl Books {

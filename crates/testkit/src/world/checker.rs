@@ -57,7 +57,8 @@ pub enum Law {
     GangsStartWhole,
     /// Nobody is evicted who leaves a gang behind that is too small.
     GangsAreEvictedWhole,
-    /// Nodes are kept for one gang at a time until others have ended.
+    /// Nodes are kept for one gang at a time until others have ended, and for no longer than the
+    /// budget says.
     OneGangAtATime,
     /// Without news, there is an end of decisions.
     DecisionsEnd,
@@ -386,7 +387,7 @@ impl Checker {
         let Some(entry) = self.deciding(&binding.pod) else { return };
         let (uid, node) = (&binding.pod, &binding.node);
         let scene = Scene::new(&self.books, self.config);
-        if let Err(why) = scene.takes(&entry, node) {
+        if let Err(why) = scene.without_reservation().takes(&entry, node) {
             self.broken(Law::BoundWhereItFits, format!("{uid} on {node} at {now_ms}: {why}"));
         }
         self.kubelet_admits(&entry, binding);
@@ -457,16 +458,18 @@ impl Checker {
         let too = self.go_too(&on_node).into_iter();
         evictable.extend(too.filter(|uid| self.may_go(&self.books.pods[uid], priority, now_ms)));
         let leaving = self.leaving(&entry, node);
-        let fits = |gone: &[Arc<str>]| {
+        let without = |gone: &[Arc<str>]| {
             let gone: Vec<Arc<str>> = gone.iter().chain(&leaving).cloned().collect();
-            scene.without(&gone).takes(&entry, node)
+            scene.without(&gone)
         };
+        let fits = |gone: &[Arc<str>]| without(gone).takes(&entry, node);
         // kube-scheduler counts pods that are being deleted as gone twice, and a host port that two
         // pods have as free when one of them is gone.
         let twice = |uid: &Arc<str>| self.books.pods.get(uid).is_some_and(Entry::is_terminating);
         let certain = self.asks_kubelets()
             || entry.spec().host_ports.is_empty() && !victims.iter().any(twice);
-        let with_all = fits(victims).err().filter(|_| certain);
+        let with_all = without(victims).without_reservation().takes(&entry, node);
+        let with_all = with_all.err().filter(|_| certain);
         let superfluous = on_node.iter().find(|spared| {
             let others: Vec<Arc<str>> =
                 victims.iter().filter(|one| one != spared).cloned().collect();

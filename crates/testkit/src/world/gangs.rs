@@ -120,6 +120,11 @@ impl Books {
         }
     }
 
+    /// Whether a pod is a member of the gang for which nodes are reserved.
+    pub(super) fn is_reserved_for(&self, pod: &Entry) -> bool {
+        self.reserved_for.is_some() && gang_of(pod) == self.reserved_for
+    }
+
     /// No member waits for a node any more.
     pub(super) fn stop_waiting(&mut self, gang: &FullName) {
         for pod in self.pods.values_mut() {
@@ -229,6 +234,13 @@ impl Checker {
         {
             self.broken(Law::OneGangAtATime, format!("{gang:?} while {other:?} has nodes"));
         }
+        let max_ms = self.config.reservations.max_ms;
+        if reserving.until_ms.is_some_and(|until_ms| until_ms - now_ms > max_ms) {
+            self.broken(Law::OneGangAtATime, format!("{reserving:?} at {now_ms}"));
+        }
+        let reserved = reserving.until_ms.map(|_| gang.clone());
+        let other = |one: &FullName| *one != gang;
+        self.books.reserved_for = reserved.or(self.books.reserved_for.take().filter(other));
         self.kept_for =
             reserving.until_ms.map(|until| (gang.clone(), until)).or(self.kept_for.take());
         self.gang_victims(&gang, reserving, now_ms);
@@ -271,7 +283,8 @@ impl Checker {
         victims.iter().chain(&leaving).for_each(|uid| books.remove_pod(uid));
         for (pod, node) in &reserving.places {
             let entry = books.pods[pod].clone();
-            if let Err(why) = Scene::new(&books, self.config).takes(&entry, node) {
+            let scene = Scene::new(&books, self.config).without_reservation();
+            if let Err(why) = scene.takes(&entry, node) {
                 // What kubelets hand out depends on who leaves and comes first, which nobody knows of
                 // several victims and members; whoever is rejected then is planned for anew.
                 if why.starts_with("the kubelet") {

@@ -43,6 +43,10 @@ pub(super) struct Scene<'a> {
     gone: Vec<Arc<str>>,
     pub(super) kubelets: bool,
     unknown: UnknownTopology,
+    /// Whether what is reserved for a gang is closed to all that do not go before it. Some pods may use
+    /// it all the same: this says of less than there is that a pod must take it, and without it, of
+    /// more that it may.
+    closes_reserved: bool,
 }
 
 impl<'a> Scene<'a> {
@@ -60,7 +64,12 @@ impl<'a> Scene<'a> {
         };
         let residents = books.pods.values().filter_map(resident).collect();
         let (kubelets, unknown) = (config.profile == Profile::Berth, config.unknown_topology);
-        Self { books, residents, gone: Vec::new(), kubelets, unknown }
+        Self { books, residents, gone: Vec::new(), kubelets, unknown, closes_reserved: true }
+    }
+
+    /// The same if nothing were reserved for a gang.
+    pub(super) fn without_reservation(&self) -> Self {
+        Self { closes_reserved: false, ..self.clone() }
     }
 
     /// As it would be without some pods.
@@ -113,7 +122,9 @@ impl<'a> Scene<'a> {
         let turn = |one: &Entry| (one.object.created_at_ms, one.object.uid.clone());
         let (pod, node, books) = (pod.clone(), node.clone(), self.books);
         let by_turn = self.kubelets && pod.awaits(&node);
-        books.pods.values().filter(move |other| {
+        let closes_reserved = self.closes_reserved;
+        let closes = move |other: &&Entry| closes_reserved || !books.is_reserved_for(other);
+        books.pods.values().filter(closes).filter(move |other| {
             let equal = books.goes_before(&pod, other);
             other.awaits(&node)
                 && other.object.uid != pod.object.uid

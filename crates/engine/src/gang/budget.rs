@@ -1,0 +1,86 @@
+//! What a reservation costs others, and whether the operator's budget allows it.
+//!
+//! Owns the count of what members keep: the largest share that they request of any one resource of a
+//! node, in GPUs of that node's model, or in nodes where there are none. Who takes all CPUs of a node
+//! keeps its GPUs as well. Must not know whose turn it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_tenancy::share::TeamIx;
+
+use super::muster::Roll;
+use crate::amounts;
+use crate::engine::Engine;
+use crate::explain::{Tenant, Unreserved};
+use crate::state::{NodeState, State};
+use crate::table::{NodeIx, PodIx};
+
+/// A GPU, or a node without any, in thousandths.
+const WHOLE_MILLI: i64 = 1_000;
+
+impl Engine {
+    /// Whose time it costs to reserve nodes for a gang.
+    pub(super) fn tenant(&self, roll: &Roll) -> Option<Tenant> {
+        let class = self.state.class_of(*roll.waiting.first()?);
+        let team = class.tenant.team;
+        Some(if self.state.tenancy.has_teams() && team != TeamIx::NONE {
+            Tenant::Team(self.state.tenancy.ledger.name(team).clone())
+        } else {
+            Tenant::Namespace(class.spec.namespace.clone())
+        })
+    }
+
+    /// Why the places of a gang would keep more than reservations may; `None` if they would not.
+    pub(super) fn beyond_share(&self, places: &[(PodIx, NodeIx)]) -> Option<Unreserved> {
+        let percent = self.config.reservations.share_percent.min(100);
+        let mut kept_milli: BTreeMap<Option<&Arc<str>>, i64> = BTreeMap::new();
+        let mut members: BTreeMap<NodeIx, Vec<PodIx>> = BTreeMap::new();
+        places.iter().for_each(|(pod, node)| members.entry(*node).or_default().push(*pod));
+        for (node, pods) in &members {
+            let node = &self.state.nodes[*node];
+            *kept_milli.entry(model(node)).or_default() += kept(&self.state, node, pods);
+        }
+        kept_milli.into_iter().find_map(|(of, kept_milli)| {
+            let nodes = self.state.nodes.iter().map(|(_, node)| node);
+            let nodes = nodes.filter(|node| model(node) == of && !node.object.unschedulable);
+            let all_milli: i64 = nodes.map(weight_milli).sum();
+            let allowed_milli = all_milli.saturating_mul(i64::from(percent)) / 100;
+            (kept_milli > allowed_milli).then(|| Unreserved::BeyondShare {
+                model: of.cloned(),
+                needs: kept_milli.div_euclid(WHOLE_MILLI) + i64::from(kept_milli % WHOLE_MILLI > 0),
+                allowed: allowed_milli / WHOLE_MILLI,
+                percent,
+            })
+        })
+    }
+}
+
+/// The model of a node's GPUs; `None` without any.
+fn model(node: &NodeState) -> Option<&Arc<str>> {
+    node.gpus.as_ref().map(|gpus| &gpus.model)
+}
+
+fn weight_milli(node: &NodeState) -> i64 {
+    WHOLE_MILLI * node.gpus.as_ref().map_or(1, |gpus| i64::from(gpus.count))
+}
+
+/// What members keep of a node.
+fn kept(state: &State, node: &NodeState, members: &[PodIx]) -> i64 {
+    let mut wanted = Vec::new();
+    for pod in members {
+        let class = state.class_of(*pod);
+        amounts::add(&mut wanted, &class.requests, 1);
+        // Which part of a GPU it gets is not known yet.
+        if let (Some(gpus), Some(_)) = (&node.gpus, &class.spec.gpu) {
+            *amounts::at_mut(&mut wanted, gpus.resource) += 1;
+        }
+    }
+    let share = |wanted: i64, has: i64| {
+        let part = i128::from(wanted) * i128::from(weight_milli(node)) / i128::from(has.max(1));
+        i64::try_from(part).unwrap_or(i64::MAX).min(weight_milli(node))
+    };
+    let of_resources = wanted.iter().zip(&node.capacity).map(|(wanted, has)| share(*wanted, *has));
+    let of_pods = share(members.len() as i64, node.pods_max);
+    of_resources.max().unwrap_or(0).max(of_pods)
+}
