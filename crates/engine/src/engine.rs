@@ -482,7 +482,7 @@ impl Engine {
         wanted: Option<NodeIx>,
     ) -> Option<Found> {
         self.state.rules(class);
-        if !self.may_have_room(class) {
+        if !self.may_have_room(at) {
             return None;
         }
         let mut rankings = std::mem::take(&mut self.rankings);

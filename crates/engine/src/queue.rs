@@ -111,8 +111,13 @@ impl Queue {
         }
         self.remove(pod);
         let namespace = namespace.clone();
-        let mut entry = Entry { turn, class, team, namespace, stand: Stand::InLine };
+        self.line_up(pod, Entry { turn, class, team, namespace, stand: Stand::InLine });
+    }
+
+    /// Lets a pod into the line, or has it follow.
+    fn line_up(&mut self, pod: PodIx, mut entry: Entry) {
         if self.has_place(&entry) {
+            entry.stand = Stand::InLine;
             self.enter(pod, &entry);
         } else {
             entry.stand = Stand::Following;
@@ -184,14 +189,12 @@ impl Queue {
                 && let Some((_, pod)) = pods.first_key_value()
             {
                 let pod = *pod;
-                let Some(mut entry) = self.entries.get(&pod).cloned() else { break };
+                let Some(entry) = self.entries.get(&pod).cloned() else { break };
                 if !self.has_place(&entry) {
                     break;
                 }
                 self.unfollow(&entry);
-                self.enter(pod, &entry);
-                entry.stand = Stand::InLine;
-                self.entries.insert(pod, entry);
+                self.line_up(pod, entry);
             }
         }
     }
@@ -333,12 +336,10 @@ impl Queue {
 
     /// Something changed for a parked pod: it is to be looked at again.
     pub(crate) fn wake(&mut self, pod: PodIx) {
-        let parked = |entry: &&mut Entry| entry.stand == Stand::Parked;
-        let Some(entry) = self.entries.get_mut(&pod).filter(parked) else { return };
-        entry.stand = Stand::InLine;
-        let entry = entry.clone();
+        let parked = |entry: &&Entry| entry.stand == Stand::Parked;
+        let Some(entry) = self.entries.get(&pod).filter(parked).cloned() else { return };
         self.unpark(&entry);
-        self.enter(pod, &entry);
+        self.line_up(pod, entry);
     }
 
     /// Classes with parked pods.

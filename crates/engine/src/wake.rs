@@ -150,7 +150,9 @@ impl Engine {
             let changes = self.with_awaited(changes);
             return self.recheck_on(first, trigger, &changes, now_ms);
         }
-        self.effort.looks += self.state.nodes.len() as u64;
+        if self.rankings.keeps(&self.state, class) {
+            self.effort.looks += self.state.nodes.len() as u64;
+        }
         let freed = changes
             .as_ref()
             .is_none_or(|changes| changes.iter().any(|(_, change)| *change != Change::Taken));
@@ -237,7 +239,7 @@ impl Engine {
     fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
-        if !self.may_have_room(class) {
+        if !self.may_have_room(at) {
             return false;
         }
         let near = self.near_mates(at).filter(|(_, required)| *required);
@@ -349,13 +351,19 @@ impl Engine {
         plan.is_some()
     }
 
-    /// Whether some node may have room for a class: its ranking knows, or can be made.
-    pub(crate) fn may_have_room(&mut self, class: ClassIx) -> bool {
-        if self.rankings.keeps(&self.state, class) {
+    /// Whether some node may have room for a pod: its ranking knows, or is worth making. The rules of
+    /// its class must have been made before.
+    pub(crate) fn may_have_room(&mut self, at: PodIx) -> bool {
+        if self.rankings.keeps(&self.state, self.state.pods[at].class) {
             return true;
         }
-        self.effort.looks += self.state.nodes.len() as u64;
-        prospect::some_node_has_room(&self.state, class)
+        let Ok((inquiry, _)) = Inquiry::new(&self.state, newcomer(&self.state, at)) else {
+            return false;
+        };
+        if !inquiry.lacks_needed_pods() {
+            self.effort.looks += self.state.nodes.len() as u64;
+        }
+        prospect::some_node_has_room(&inquiry)
     }
 
     /// Whether some node may have room for a class once others are evicted.

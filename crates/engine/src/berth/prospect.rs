@@ -1,23 +1,26 @@
-//! Prospects: whether nodes could take a pod at all, from amounts and node objects alone.
+//! Prospects: whether nodes could take a pod at all, from amounts, node objects and neighbours alone.
 //!
 //! Owns conditions that are necessary and cheap. A pod without any prospect needs no ranking of nodes,
 //! which costs far more and would displace a ranking that is of use. Must not say yes for certain.
 
 use super::plan::Evictor;
 use crate::amounts::{self, Amounts};
-use crate::filter::{fit, object};
+use crate::filter::{Inquiry, fit, object};
 use crate::kube::preempt::priority;
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, ResourceIx};
 
-/// Whether some node has room for a class, by amounts, and its object allows such pods.
-pub(crate) fn some_node_has_room(state: &State, class: ClassIx) -> bool {
-    let class = state.class(class);
-    state.nodes.iter().any(|(_, node)| {
-        let pods = node.pods.len() as i64;
-        fit(&class.requests, node, &node.used, pods, &state.served).is_ok()
-            && object(&class.spec, &node.object).is_ok()
-    })
+/// Whether some node has room for a pod, by amounts, and its object and neighbours allow it.
+pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
+    let (state, class) = (inquiry.state, inquiry.class);
+    let cares = inquiry.has_neighbour_rules();
+    !inquiry.lacks_needed_pods()
+        && state.nodes.iter().any(|(at, node)| {
+            let pods = node.pods.len() as i64;
+            fit(&class.requests, node, &node.used, pods, &state.served).is_ok()
+                && object(&class.spec, &node.object).is_ok()
+                && inquiry.walk_allows(at, cares)
+        })
 }
 
 /// Whether some node could have room for a class if others were evicted.
