@@ -101,7 +101,9 @@ impl Engine {
     pub fn new(config: impl Into<Config>) -> Self {
         let config = config.into();
         let rankings = Rankings::new(config.unknown_topology);
-        Self { config, rankings, ..Self::default() }
+        // kube-scheduler goes by priority and age alone.
+        let queue = Queue::new(config.profile == Profile::Berth);
+        Self { config, queue, rankings, ..Self::default() }
     }
 
     /// Something is as the event says.

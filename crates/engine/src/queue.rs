@@ -35,6 +35,8 @@ type Crowd = (Arc<str>, i32);
 /// Pods that look for their place.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
+    /// Whether namespaces take turns.
+    takes_turns: bool,
     active: Line<ClassIx, Turn, PodIx>,
     /// How many pods of each class are in line, and how many classes of each crowd.
     in_line: Lookup<ClassIx, u32>,
@@ -80,7 +82,15 @@ impl Entry {
 
 impl Default for Queue {
     fn default() -> Self {
+        Self::new(true)
+    }
+}
+
+impl Queue {
+    /// An empty queue, in which namespaces take turns or not.
+    pub(crate) fn new(takes_turns: bool) -> Self {
         Self {
+            takes_turns,
             active: Line::new(false),
             in_line: Lookup::default(),
             crowds: Lookup::default(),
@@ -93,9 +103,7 @@ impl Default for Queue {
             entries: Lookup::default(),
         }
     }
-}
 
-impl Queue {
     /// A pod looks for its place. One that is known already keeps it in the queue, unless it has
     /// become a pod of another kind.
     pub(crate) fn add(
@@ -128,7 +136,8 @@ impl Queue {
 
     /// Whether the line has a place for a class.
     fn has_place(&self, entry: &Entry) -> bool {
-        self.in_line.contains_key(&entry.class)
+        !self.takes_turns
+            || self.in_line.contains_key(&entry.class)
             || self.crowds.get(&entry.crowd()).is_none_or(|classes| *classes < CLASSES_MAX)
     }
 

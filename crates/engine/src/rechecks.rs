@@ -98,11 +98,12 @@ impl Rechecks {
         (namespace, turn): (Arc<str>, Turn),
         since: Since,
     ) {
-        let before = self.settle(class);
-        let since = match before {
-            Some(before) => before.since.zip(since).map(|(one, other)| one.min(other)),
-            None => since,
-        };
+        let before = self.due.get(&class).map(|due| due.since);
+        // Cursors only grow: what is due is due since an earlier one.
+        if before.is_some_and(|before| before.is_none() || since.is_some()) {
+            return;
+        }
+        self.settle(class);
         self.order.entry(namespace.clone()).or_default().insert((turn.clone(), class));
         self.due.insert(class, Due { since, namespace, turn });
     }

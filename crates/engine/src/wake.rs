@@ -27,6 +27,9 @@ const LOOKS_MAX: u64 = 16_384;
 /// What a recheck costs beside the nodes it looks at.
 const RECHECK_LOOKS: u64 = 8;
 
+/// What trying out evictions on a node costs beside.
+const TRIAL_LOOKS: u64 = 64;
+
 /// Changed nodes, each once, and whether each may have more room than before.
 type Changed = Vec<(NodeIx, bool)>;
 
@@ -141,6 +144,7 @@ impl Engine {
         }
         let changes = since.and_then(|since| self.state.changes.since_but(since, &self.undone));
         let changes = changes.map(distinct);
+        let rules = self.state.rules(class);
         let trigger = self.trigger_of(first);
         let is_local = |trigger: Trigger| trigger != Trigger::Anything;
         if let Some(changes) = &changes
@@ -162,7 +166,6 @@ impl Engine {
             None => self.state.nodes.indexes().collect(),
         };
         // What others take can only help pods that want others near, or evenly spread.
-        let rules = self.state.rules(class);
         let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
         if !self.state.pods[first].claims.is_empty() {
             // Pods of one kind have claims of their own, which need not fare alike.
@@ -187,7 +190,7 @@ impl Engine {
         }
         match self.first_not_nominated(class) {
             Some(next) if self.could_preempt(next, now_ms) => self.queue.wake(next),
-            Some(next) if next == first && !self.preemption.was_cut_short() => {
+            Some(next) if next == first && may_fit && !self.preemption.was_cut_short() => {
                 self.set_trigger(first, trigger);
             }
             _ => {}
@@ -218,6 +221,7 @@ impl Engine {
                 }
             }
         }
+        self.effort.looks += TRIAL_LOOKS * clearable.len() as u64;
         let is_short = open.is_empty() && clearable.is_empty();
         let short = short.filter(|_| is_short);
         self.set_trigger(first, short.map_or(trigger, |(of, amount)| Trigger::Room(of, amount)));
@@ -390,7 +394,8 @@ impl Engine {
         changed
     }
 
-    /// What has to change before a pod for which nothing could be done can have a place.
+    /// What has to change before a pod for which nothing could be done can have a place. The rules of its
+    /// class must have been made before.
     pub(crate) fn trigger_of(&self, at: PodIx) -> Trigger {
         let state = &self.state;
         let pod = &state.pods[at];
