@@ -6,7 +6,7 @@
 //!
 //! Namespaces take turns where one of them sends more kinds of pods than can be looked at quickly: at
 //! most [`CLASSES_MAX`] classes of a namespace and priority stand in line at a time. Pods of further
-//! classes follow, in their order, when nobody else of their priority is left in the line.
+//! classes follow, in their order, when the line has no more pods of their priority.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

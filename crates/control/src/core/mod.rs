@@ -542,7 +542,7 @@ impl Core {
         effects
     }
 
-    /// Decides as much as may be under way and one turn may cost; whether there is nothing left to be
+    /// Decides as much as may be in flight and one turn may cost; whether there is nothing left to be
     /// decided.
     fn decide(&mut self, now_ms: i64) -> bool {
         self.unfinished = false;

@@ -123,12 +123,12 @@ async fn one(contest: &Contest<'_>, row: Row, pods: usize) -> Result<(Waits, Usa
         let program = kube_scheduler.as_deref();
         ("default-scheduler", Process::kube_scheduler(program, directory, kubeconfig, false)?)
     };
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut events) = mpsc::unbounded_channel();
     let watch = Watch::start(client).await?;
     let watching = tokio::spawn(watch_bindings(watch, tell.clone()));
     create(client, scheduler, "first".to_owned(), Phase::Before, &tell).await?;
     let first = async {
-        while let Some(event) = told.recv().await {
+        while let Some(event) = events.recv().await {
             if matches!(event, Event::Bound(..)) {
                 return;
             }
@@ -136,7 +136,7 @@ async fn one(contest: &Contest<'_>, row: Row, pods: usize) -> Result<(Waits, Usa
     };
     tokio::time::timeout(PATIENCE, first).await.context("the first pod is not bound")?;
     let started = Instant::now();
-    let waits = follow(client, scheduler, (pods, args.flood_rate), &tell, &mut told).await?;
+    let waits = follow(client, scheduler, (pods, args.flood_rate), &tell, &mut events).await?;
     let seconds = started.elapsed().as_secs_f64();
     watching.abort();
     Ok((waits, process.stop()?, seconds))
@@ -148,7 +148,7 @@ async fn follow(
     scheduler: &'static str,
     (pods, rate): (usize, u32),
     tell: &mpsc::UnboundedSender<Event>,
-    told: &mut mpsc::UnboundedReceiver<Event>,
+    events: &mut mpsc::UnboundedReceiver<Event>,
 ) -> Result<Waits> {
     let mut created: BTreeMap<String, (Phase, Instant)> = BTreeMap::new();
     let mut bound: BTreeMap<String, Instant> = BTreeMap::new();
@@ -187,7 +187,7 @@ async fn follow(
                     done??;
                 }
             }
-            event = told.recv() => match event.context("nobody tells anything any more")? {
+            event = events.recv() => match event.context("the watch of bindings has ended")? {
                 Event::Created(name, phase, at) => {
                     created.insert(name, (phase, at));
                 }
