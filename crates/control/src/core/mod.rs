@@ -95,7 +95,7 @@ impl Default for Settings {
             talk_after_ms: 1_000,
             steps_max: 512,
             looks_max: 65_536,
-            surveys_max: 2,
+            surveys_max: 1,
         }
     }
 }
