@@ -131,7 +131,7 @@ enum Bench {
     Agent(bench::agent::Args),
     /// `would_admit` and `admit` on 1, 2, 4 and 8 NUMA nodes
     Kubelet,
-    /// Decisions on 100 to 100,000 nodes at 95 %, preemption, and what three profiles strand
+    /// Decisions on 100 to 100,000 nodes at 95 %, preemption, a flood, and what three profiles strand
     Engine {
         /// Leave out larger clusters
         #[arg(long, default_value_t = 100_000)]

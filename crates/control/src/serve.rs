@@ -30,6 +30,9 @@ use crate::watch::{SchedulerNames, Seen, follow_all};
 /// So much may be seen and not looked at yet.
 const SEEN_MAX: usize = 8_192;
 
+/// How much of it is taken in before the next turn.
+const SEEN_AT_ONCE: usize = 1_024;
+
 /// So many pods are fenced at a time.
 const FENCING_MAX: usize = 32;
 
@@ -340,13 +343,8 @@ impl Term {
                     if self.take_back(back) {
                         return End::Lost;
                     }
-                    while let Ok(back) = backs.try_recv() {
-                        if self.take_back(back) {
-                            return End::Lost;
-                        }
-                    }
                 }
-                read = seen.recv_many(&mut batch, 1_024) => {
+                read = seen.recv_many(&mut batch, SEEN_AT_ONCE) => {
                     if read == 0 {
                         return End::Lost;
                     }
@@ -361,6 +359,16 @@ impl Term {
                     drained_at = Some(tokio::time::Instant::now() + DRAIN);
                 }
                 () = tokio::time::sleep(wake) => {}
+            }
+            // A turn knows what is known: neither answers nor news hold up the other.
+            while let Ok(back) = backs.try_recv() {
+                if self.take_back(back) {
+                    return End::Lost;
+                }
+            }
+            for _ in 0..SEEN_AT_ONCE {
+                let Ok(seen) = seen.try_recv() else { break };
+                self.see(seen);
             }
             if self.draining {
                 let over = drained_at.is_some_and(|at| tokio::time::Instant::now() >= at);

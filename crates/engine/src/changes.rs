@@ -10,8 +10,8 @@ use crate::table::NodeIx;
 /// The log keeps at least so many entries.
 const KEPT_MIN: usize = 1 << 16;
 
-/// How a node changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a node changed, what matters most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Change {
     /// The node itself, or what is known of its inside.
     Node,

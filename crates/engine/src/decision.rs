@@ -45,6 +45,26 @@ pub enum Decision {
     },
 }
 
+/// What came of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A decision.
+    Decided(Decision),
+    /// No decision yet: more parked pods are to be looked at again.
+    Unfinished,
+    /// Nothing can be decided until something changes.
+    Settled,
+}
+
+/// What looking for places has cost, counted rather than timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// How often a class of parked pods was looked at again.
+    pub rechecks: u64,
+    /// How often a node was looked at for a class.
+    pub looks: u64,
+}
+
 /// A claim of storage that is bound or provisioned where its pod goes, before the pod is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LateVolume {

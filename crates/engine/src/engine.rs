@@ -20,10 +20,10 @@ use crate::berth::preempt::Preemption;
 use crate::berth::rank::{Ranking, Rankings};
 use crate::berth::room::{Alignment, Room, View};
 use crate::berth::select::{allows, select};
-use crate::changes::{Change, Cursor};
+use crate::changes::Cursor;
 use crate::class::Class;
 use crate::config::{Config, Profile};
-use crate::decision::{Binding, Decision, HeldBy, Preempting};
+use crate::decision::{Binding, Decision, Effort, HeldBy, Preempting, Step};
 use crate::devices::{Devices, Order};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
@@ -32,6 +32,7 @@ use crate::gang::{Gangs, Reservation};
 use crate::headroom::WarmRoom;
 use crate::kube::{self, Verdicts};
 use crate::queue::Queue;
+use crate::rechecks::Trigger;
 use crate::shares::Grant;
 use crate::state::headroom::Places;
 use crate::state::{Checkpoint, Place, State};
@@ -47,12 +48,13 @@ pub struct Engine {
     pub(crate) gangs: Gangs,
     saved: Vec<Saved>,
     pub(crate) rankings: Rankings,
-    preemption: Preemption,
+    pub(crate) preemption: Preemption,
     /// Up to where changes have been looked through for parked pods.
-    woken: Cursor,
-    woken_epoch: u64,
+    pub(crate) woken: Cursor,
+    pub(crate) woken_epoch: u64,
     /// Changes that have been undone, and so are none.
-    undone: Vec<Range<Cursor>>,
+    pub(crate) undone: Vec<Range<Cursor>>,
+    pub(crate) effort: Effort,
     /// How often it was worked out what GPUs are worth.
     appraisals: u64,
 }
@@ -100,7 +102,9 @@ impl Engine {
     pub fn new(config: impl Into<Config>) -> Self {
         let config = config.into();
         let rankings = Rankings::new(config.unknown_topology);
-        Self { config, rankings, ..Self::default() }
+        // kube-scheduler goes by priority and age alone.
+        let queue = Queue::new(config.profile == Profile::Berth);
+        Self { config, queue, rankings, ..Self::default() }
     }
 
     /// Something is as the event says.
@@ -165,8 +169,9 @@ impl Engine {
     /// Puts a pod into the queue, for itself or for its gang.
     pub(crate) fn line_up(&mut self, at: PodIx) {
         let class = self.state.pods[at].class;
-        let team = self.state.class(class).tenant.team;
-        self.queue.add(at, class, team, self.state.queue_turn(at));
+        let row = self.state.class(class);
+        let crowd = (row.tenant.team, &row.spec.namespace);
+        self.queue.add(at, class, crowd, self.state.queue_turn(at));
     }
 
     /// A pod waits, and with it those alike, until what holds it changes.
@@ -283,21 +288,38 @@ impl Engine {
 
     /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
+        loop {
+            match self.step(now_ms) {
+                Step::Decided(decision) => return Some(decision),
+                Step::Unfinished => {}
+                Step::Settled => return None,
+            }
+        }
+    }
+
+    /// Takes the next decision after a bounded number of rechecks, so that a caller can take in news
+    /// in between, however many pods are parked.
+    pub fn step(&mut self, now_ms: i64) -> Step {
         self.state.now_ms = now_ms;
         self.appraise();
         self.keep_warm();
         self.muster(now_ms);
         self.wake(now_ms);
         self.reconsider(now_ms);
+        self.recheck_some(now_ms);
         let mut is_changed = false;
         loop {
             let state = &self.state;
             let Some(at) = self.queue.next(|pod| state.turn(pod)) else {
+                if !self.queue.rechecks.is_settled() {
+                    return Step::Unfinished;
+                }
                 // Nodes are reserved when all have been asked, about what gangs gave back as well.
                 if !std::mem::take(&mut is_changed) {
-                    return self.reserve_nodes(now_ms);
+                    return self.reserve_nodes(now_ms).map_or(Step::Settled, Step::Decided);
                 }
                 self.wake(now_ms);
+                self.recheck_some(now_ms);
                 continue;
             };
             is_changed = true;
@@ -305,10 +327,16 @@ impl Engine {
                 Some(gang) => self.decide_gang(&gang, at, now_ms),
                 None => Some(self.decide_pod(at, now_ms)),
             };
-            if decision.is_some() {
-                return decision;
+            if let Some(decision) = decision {
+                return Step::Decided(decision);
             }
         }
+    }
+
+    /// What looking for places has cost so far.
+    pub fn effort(&self) -> Effort {
+        let Effort { rechecks, looks } = self.effort;
+        Effort { rechecks, looks: looks + self.rankings.looks() }
     }
 
     fn decide_pod(&mut self, at: PodIx, now_ms: i64) -> Decision {
@@ -330,8 +358,12 @@ impl Engine {
         }
         let near = self.near_mates(at).filter(|(_, required)| *required);
         if let Some(evictions) = self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)) {
+            // The others of its class have not been asked.
+            self.set_trigger(at, Trigger::Anything);
             return self.preempt(at, evictions, now_ms);
         }
+        let cut_short = self.preemption.was_cut_short();
+        self.set_trigger(at, if cut_short { Trigger::Anything } else { self.trigger_of(at) });
         Decision::Wait { pod: self.state.pods[at].uid.clone() }
     }
 
@@ -364,9 +396,7 @@ impl Engine {
         if spec.gpu.is_none() && !requests.iter().any(extended) {
             return;
         }
-        let request = self
-            .rankings
-            .with(&mut self.state, class, |state, ranking, _| ranking.typical_request(state));
+        let request = self.rankings.typical_request(&mut self.state, class);
         if self.state.economy.observe(&request) {
             self.appraisals += 1;
             self.state.remake_economy(self.appraisals);
@@ -467,6 +497,9 @@ impl Engine {
         wanted: Option<NodeIx>,
     ) -> Option<Found> {
         self.state.rules(class);
+        if !self.may_have_room(at) {
+            return None;
+        }
         let mut rankings = std::mem::take(&mut self.rankings);
         let found = rankings.with(&mut self.state, class, |state, ranking, coarse| {
             if ranking.feasible() == 0 {
@@ -499,30 +532,6 @@ impl Engine {
         found
     }
 
-    /// Whether a pod that fitted nowhere fits now that some nodes have changed.
-    fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
-        let class = self.state.pods[at].class;
-        self.state.rules(class);
-        let near = self.near_mates(at).filter(|(_, required)| *required);
-        let within = near.as_ref().map(|(nodes, _)| nodes);
-        let mut rankings = std::mem::take(&mut self.rankings);
-        let fits = rankings.with(&mut self.state, class, |state, ranking, coarse| {
-            if ranking.feasible() == 0 {
-                return false;
-            }
-            let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
-            // Volumes are asked about node by node, which is dear where they rule most out.
-            if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
-                let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
-                let mut changed = changed.iter().filter(|node| near(**node));
-                return changed.any(|node| is_open(&inquiry, ranking, *node));
-            }
-            select(&inquiry, ranking, coarse, within).is_some()
-        });
-        self.rankings = rankings;
-        fits
-    }
-
     fn place_scored(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
         let spread = self.state.default_spread(class);
         let packing = self.config.profile == Profile::KubeSchedulerPacking;
@@ -553,12 +562,16 @@ impl Engine {
         if spec.preemption != PreemptionPolicy::LowerPriority || self.awaits_room(at) {
             return None;
         }
+        self.preemption.begin();
         let evictor = Evictor::new(&self.state, at, now_ms, self.config.eviction_rest_ms);
         if !evictor.has_victims(&self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {
             return self.evictions_scored(at);
+        }
+        if !self.may_make_room(class, &evictor) {
+            return None;
         }
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
@@ -599,146 +612,12 @@ impl Engine {
         }
     }
 
-    /// Looks again at who is held, where quotas or what teams have changed: of every class the first,
-    /// since the next follows when that one has its place.
-    fn reconsider(&mut self, now_ms: i64) {
-        let tenancy = &mut self.state.tenancy;
-        if !tenancy.books.is_empty() {
-            tenancy.books.tell_time(now_ms);
-        }
-        if tenancy.books.changed().is_empty() && !tenancy.ledger.has_changed() {
-            return;
-        }
-        let teams = tenancy.ledger.take_changed();
-        let by_quota = tenancy.books.take_changed();
-        if self.config.profile != Profile::Berth {
-            return;
-        }
-        teams.iter().for_each(|team| self.queue.distrust(*team));
-        for uid in &by_quota {
-            let Some(at) = self.state.pod_by_uid(uid) else { continue };
-            let at = self.head_for(at).unwrap_or(at);
-            if self.held_by(at).is_none() {
-                self.queue.wake(at);
-            }
-        }
-        let held: Vec<ClassIx> = self.queue.held_classes().collect();
-        for class in held {
-            let first = self.queue.parked_of(class).next();
-            if first.is_none_or(|first| self.held_by(first).is_none()) {
-                self.queue.release(class);
-                first.into_iter().for_each(|first| self.queue.wake(first));
-            }
-        }
-    }
-
     /// Keeps what is to be kept warm where it can be.
     pub(crate) fn keep_warm(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
             let mut rankings = std::mem::take(&mut self.rankings);
             headroom::keep(&mut self.state, &mut rankings);
             self.rankings = rankings;
-        }
-    }
-
-    /// Looks through what changed, and wakes the first of every class for which something can be done
-    /// now: it has a place, or others could be evicted for it. Classes are asked, not pods; their
-    /// rankings look at changed nodes only.
-    fn wake(&mut self, now_ms: i64) {
-        let epoch = self.state.changes.epoch();
-        let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
-        let undone = std::mem::take(&mut self.undone);
-        let changed = self.state.changes.since_but(self.woken, &undone);
-        let changed = changed.filter(|_| self.woken_epoch == epoch);
-        let unchanged = changed.as_ref().is_some_and(Vec::is_empty) && !rested;
-        let freed = changed
-            .as_ref()
-            .is_none_or(|changed| changed.iter().any(|(_, change)| *change != Change::Taken));
-        // For whom a node is kept depends on what teams have anywhere.
-        let freed = freed || self.state.tenancy.has_teams();
-        self.woken = self.state.changes.now();
-        self.woken_epoch = epoch;
-        for head in self.gangs.take_due(now_ms) {
-            self.queue.wake(head);
-        }
-        if unchanged {
-            return;
-        }
-        if self.config.profile != Profile::Berth {
-            return self.wake_as_kube_scheduler(freed);
-        }
-        let mut changed_nodes: Vec<NodeIx> = match changed {
-            Some(changed) => changed.iter().map(|(at, _)| *at).collect(),
-            None => self.state.nodes.indexes().collect(),
-        };
-        changed_nodes.sort_unstable();
-        changed_nodes.dedup();
-        self.wake_nominated(&changed_nodes);
-        let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
-        for class in parked {
-            let Some(first) = self.queue.parked_of(class).next() else { continue };
-            if self.held_by(first).is_some() {
-                self.queue.hold(class);
-                continue;
-            }
-            // What others take can only help pods that want others near, or evenly spread.
-            let rules = self.state.rules(class);
-            let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
-            if !self.state.pods[first].claims.is_empty() {
-                // Pods of one kind have claims of their own, which need not fare alike.
-                let pods: Vec<PodIx> = self.queue.parked_of(class).collect();
-                for pod in pods {
-                    if self.fits_now(pod, &changed_nodes) {
-                        self.queue.wake(pod);
-                    }
-                }
-                continue;
-            }
-            if self.led_by(first).is_some() {
-                if may_fit || rested {
-                    self.queue.wake(first);
-                }
-                continue;
-            }
-            if may_fit && self.fits_now(first, &changed_nodes) {
-                self.queue.wake(first);
-                continue;
-            }
-            let next = self.first_parked(class);
-            if let Some(next) = next.filter(|next| self.could_preempt(*next, now_ms)) {
-                self.queue.wake(next);
-            }
-        }
-    }
-
-    /// Whether others could be evicted for a pod.
-    fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
-        let near = self.near_mates(at).filter(|(_, required)| *required);
-        self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
-    }
-
-    /// The first parked pod of a class that does not wait for a node of its own. The others follow
-    /// when it has found its place.
-    fn first_parked(&self, class: ClassIx) -> Option<PodIx> {
-        self.queue.parked_of(class).find(|pod| !self.awaits_room(*pod))
-    }
-
-    /// Pods that wait for nodes that changed, and have their place there now, or have nothing to
-    /// wait for any more.
-    fn wake_nominated(&mut self, changed: &[NodeIx]) {
-        let waiting: Vec<PodIx> = changed
-            .iter()
-            .filter_map(|at| self.state.nodes.get(*at))
-            .flat_map(|node| node.nominated.iter().copied())
-            .collect();
-        for pod in waiting {
-            if let Some(head) = self.head_for(pod) {
-                self.queue.wake(head);
-                continue;
-            }
-            if !self.awaits_room(pod) || self.fits_now(pod, changed) {
-                self.queue.wake(pod);
-            }
         }
     }
 
@@ -791,7 +670,7 @@ pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<
     Some(Found { node, grant: room.grant, alignment, devices })
 }
 
-fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {
+pub(crate) fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {
     let pod = &state.pods[at];
     Newcomer { class: pod.class, uid: &pod.uid, name: &pod.name, claims: &pod.claims }
 }

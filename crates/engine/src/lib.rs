@@ -26,6 +26,7 @@ mod overlay;
 mod partitions;
 mod query;
 mod queue;
+mod rechecks;
 pub mod repair;
 pub mod repartition;
 mod shape;
@@ -36,6 +37,7 @@ mod table;
 mod tenancy;
 pub mod verdict;
 mod volume;
+mod wake;
 
 pub use config::{Config, Profile};
 pub use engine::Engine;

@@ -3,6 +3,10 @@
 //! Owns the order: priority first and then age, and between teams as their books say. Owns also the
 //! pods that nothing can be done for at the moment, and those that are held, by class. Whether
 //! something changed for a class is for the engine to find out. Must not know nodes.
+//!
+//! Namespaces take turns where one of them sends more kinds of pods than can be looked at quickly: at
+//! most [`CLASSES_MAX`] classes of a namespace and priority stand in line at a time. Pods of further
+//! classes follow, in their order, when the line has no more pods of their priority.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,21 +14,43 @@ use std::sync::Arc;
 
 use berth_tenancy::share::{self, Line, TeamIx};
 
+use crate::rechecks::{Rechecks, Since, Trigger};
 use crate::table::{ClassIx, Lookup, PodIx};
 
 /// Highest priority first, then oldest, then by UID.
 pub(crate) type Turn = (Reverse<i32>, i64, Arc<str>);
 
+/// How many classes of one namespace and priority stand in line at a time.
+pub(crate) const CLASSES_MAX: u32 = 64;
+
 /// Pods of some classes, each class in the order of turns.
 type ByClass = BTreeMap<ClassIx, BTreeMap<Turn, PodIx>>;
+
+/// Pods that are not in line yet, by namespace.
+type Followers = BTreeMap<Arc<str>, BTreeMap<Turn, PodIx>>;
+
+/// Whose classes share the places in line.
+type Crowd = (Arc<str>, i32);
 
 /// Pods that look for their place.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
+    /// Whether namespaces take turns.
+    takes_turns: bool,
     active: Line<ClassIx, Turn, PodIx>,
+    /// How many pods of each class are in line, and how many classes of each crowd.
+    in_line: Lookup<ClassIx, u32>,
+    crowds: Lookup<Crowd, u32>,
+    /// Pods that follow when the line has no more pods of their priority.
+    following: BTreeMap<Reverse<i32>, Followers>,
+    followers: usize,
     parked: ByClass,
     /// Classes whose parked pods are held: nodes are not asked about them.
     held: BTreeSet<ClassIx>,
+    /// How many pods these classes have.
+    held_pods: usize,
+    /// When to look again at parked classes that are not held.
+    pub(crate) rechecks: Rechecks,
     entries: Lookup<PodIx, Entry>,
 }
 
@@ -33,52 +59,178 @@ struct Entry {
     turn: Turn,
     class: ClassIx,
     team: TeamIx,
-    parked: bool,
+    namespace: Arc<str>,
+    stand: Stand,
+}
+
+/// Where a pod of the queue stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// It is decided about when its turn comes.
+    InLine,
+    /// It gets into the line after other namespaces.
+    Following,
+    /// Nothing can be done for it until something changes.
+    Parked,
+}
+
+impl Entry {
+    fn crowd(&self) -> Crowd {
+        (self.namespace.clone(), self.turn.0.0)
+    }
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Self {
-            active: Line::new(false),
-            parked: ByClass::new(),
-            held: BTreeSet::new(),
-            entries: Lookup::default(),
-        }
+        Self::new(true)
     }
 }
 
 impl Queue {
+    /// An empty queue, in which namespaces take turns or not.
+    pub(crate) fn new(takes_turns: bool) -> Self {
+        Self {
+            takes_turns,
+            active: Line::new(false),
+            in_line: Lookup::default(),
+            crowds: Lookup::default(),
+            following: BTreeMap::new(),
+            followers: 0,
+            parked: ByClass::new(),
+            held: BTreeSet::new(),
+            held_pods: 0,
+            rechecks: Rechecks::default(),
+            entries: Lookup::default(),
+        }
+    }
+
     /// A pod looks for its place. One that is known already keeps it in the queue, unless it has
     /// become a pod of another kind.
-    pub(crate) fn add(&mut self, pod: PodIx, class: ClassIx, team: TeamIx, turn: Turn) {
+    pub(crate) fn add(
+        &mut self,
+        pod: PodIx,
+        class: ClassIx,
+        (team, namespace): (TeamIx, &Arc<str>),
+        turn: Turn,
+    ) {
         let same = |entry: &Entry| (entry.class, entry.team) == (class, team) && entry.turn == turn;
         if self.entries.get(&pod).is_some_and(same) {
             return;
         }
         self.remove(pod);
-        self.active.insert(team, class, turn.clone(), pod);
-        self.entries.insert(pod, Entry { turn, class, team, parked: false });
+        let namespace = namespace.clone();
+        self.line_up(pod, Entry { turn, class, team, namespace, stand: Stand::InLine });
+    }
+
+    /// Lets a pod into the line, or has it follow.
+    fn line_up(&mut self, pod: PodIx, mut entry: Entry) {
+        if self.has_place(&entry) {
+            entry.stand = Stand::InLine;
+            self.enter(pod, &entry);
+        } else {
+            entry.stand = Stand::Following;
+            self.follow(pod, &entry);
+        }
+        self.entries.insert(pod, entry);
+    }
+
+    /// Whether the line has a place for a class.
+    fn has_place(&self, entry: &Entry) -> bool {
+        !self.takes_turns
+            || self.in_line.contains_key(&entry.class)
+            || self.crowds.get(&entry.crowd()).is_none_or(|classes| *classes < CLASSES_MAX)
+    }
+
+    fn enter(&mut self, pod: PodIx, entry: &Entry) {
+        self.active.insert(entry.team, entry.class, entry.turn.clone(), pod);
+        let pods = self.in_line.entry(entry.class).or_insert(0);
+        *pods += 1;
+        if *pods == 1 {
+            *self.crowds.entry(entry.crowd()).or_insert(0) += 1;
+        }
+    }
+
+    fn leave(&mut self, entry: &Entry) {
+        self.active.remove(entry.team, entry.class, &entry.turn);
+        let Some(pods) = self.in_line.get_mut(&entry.class) else { return };
+        *pods -= 1;
+        if *pods > 0 {
+            return;
+        }
+        self.in_line.remove(&entry.class);
+        let crowd = entry.crowd();
+        if let Some(classes) = self.crowds.get_mut(&crowd) {
+            *classes -= 1;
+            if *classes == 0 {
+                self.crowds.remove(&crowd);
+            }
+        }
+    }
+
+    fn follow(&mut self, pod: PodIx, entry: &Entry) {
+        let of_priority = self.following.entry(entry.turn.0).or_default();
+        let of_namespace = of_priority.entry(entry.namespace.clone()).or_default();
+        of_namespace.insert(entry.turn.clone(), pod);
+        self.followers += 1;
+    }
+
+    fn unfollow(&mut self, entry: &Entry) {
+        let Some(of_priority) = self.following.get_mut(&entry.turn.0) else { return };
+        if let Some(pods) = of_priority.get_mut(&entry.namespace) {
+            self.followers -= usize::from(pods.remove(&entry.turn).is_some());
+            if pods.is_empty() {
+                of_priority.remove(&entry.namespace);
+            }
+        }
+        if of_priority.is_empty() {
+            self.following.remove(&entry.turn.0);
+        }
+    }
+
+    /// Lets pods of the highest priority that follow into the line: of each namespace as many classes
+    /// as have a place.
+    fn admit(&mut self) {
+        let Some((_, of_priority)) = self.following.first_key_value() else { return };
+        let namespaces: Vec<Arc<str>> = of_priority.keys().cloned().collect();
+        for namespace in namespaces {
+            while let Some((_, of_priority)) = self.following.first_key_value()
+                && let Some(pods) = of_priority.get(&namespace)
+                && let Some((_, pod)) = pods.first_key_value()
+            {
+                let pod = *pod;
+                let Some(entry) = self.entries.get(&pod).cloned() else { break };
+                if !self.has_place(&entry) {
+                    break;
+                }
+                self.unfollow(&entry);
+                self.line_up(pod, entry);
+            }
+        }
     }
 
     /// A pod does not look for its place any more. If it was its turn for its class, it is the next
     /// one's.
     pub(crate) fn remove(&mut self, pod: PodIx) {
         let Some(entry) = self.entries.remove(&pod) else { return };
-        if entry.parked {
-            self.unpark(&entry);
-        } else {
-            self.active.remove(entry.team, entry.class, &entry.turn);
-            let next = self.parked_of(entry.class).next();
-            next.into_iter().for_each(|next| self.wake(next));
+        match entry.stand {
+            Stand::Parked => self.unpark(&entry),
+            Stand::Following => self.unfollow(&entry),
+            Stand::InLine => {
+                self.leave(&entry);
+                let next = self.parked_of(entry.class).next();
+                next.into_iter().for_each(|next| self.wake(next));
+            }
         }
     }
 
     fn unpark(&mut self, entry: &Entry) {
         if let Some(of_class) = self.parked.get_mut(&entry.class) {
             of_class.remove(&entry.turn);
+            self.held_pods -= usize::from(self.held.contains(&entry.class));
             if of_class.is_empty() {
                 self.parked.remove(&entry.class);
                 self.held.remove(&entry.class);
+                self.rechecks.forget(entry.class);
             }
         }
     }
@@ -90,22 +242,32 @@ impl Queue {
         class_of: impl Fn(PodIx) -> (ClassIx, TeamIx),
     ) {
         let held = std::mem::take(&mut self.held);
+        let mut numbers: BTreeMap<ClassIx, ClassIx> = BTreeMap::new();
         for (class, pods) in std::mem::take(&mut self.parked) {
             for (turn, pod) in pods {
                 let now = class_of(pod).0;
+                numbers.insert(class, now);
                 self.parked.entry(now).or_default().insert(turn, pod);
                 if held.contains(&class) {
                     self.held.insert(now);
                 }
             }
         }
+        let of = |class: &ClassIx| self.parked.get(class).map_or(0, BTreeMap::len);
+        self.held_pods = self.held.iter().map(of).sum();
+        if numbers.iter().any(|(before, now)| before != now) {
+            self.rechecks.renumber(|before| numbers.get(&before).copied());
+        }
         self.active = Line::new(has_teams);
-        for (pod, entry) in &mut self.entries {
+        (self.in_line, self.crowds) = (Lookup::default(), Lookup::default());
+        let mut entries = std::mem::take(&mut self.entries);
+        for (pod, entry) in &mut entries {
             (entry.class, entry.team) = class_of(*pod);
-            if !entry.parked {
-                self.active.insert(entry.team, entry.class, entry.turn.clone(), *pod);
+            if entry.stand == Stand::InLine {
+                self.enter(*pod, entry);
             }
         }
+        self.entries = entries;
     }
 
     /// Whether a pod is in the queue, parked or not.
@@ -115,7 +277,15 @@ impl Queue {
 
     /// Whose turn it is; between teams, as they stand.
     pub(crate) fn next(&mut self, turn_of: impl Fn(PodIx) -> share::Turn) -> Option<PodIx> {
-        self.active.first(turn_of)
+        let mut first = self.active.first(&turn_of);
+        if let Some((Reverse(following), _)) = self.following.first_key_value() {
+            let priority = |pod: &PodIx| self.entries.get(pod).map(|entry| entry.turn.0.0);
+            if first.as_ref().and_then(priority).is_none_or(|priority| priority < *following) {
+                self.admit();
+                first = self.active.first(turn_of);
+            }
+        }
+        first
     }
 
     /// Something changed for a team.
@@ -123,31 +293,62 @@ impl Queue {
         self.active.distrust(team);
     }
 
-    /// Nothing can be done for a pod until something changes.
+    /// Nothing can be done for a pod until something changes. Unless more is known, anything counts.
     pub(crate) fn park(&mut self, pod: PodIx) {
-        let Some(entry) = self.entries.get_mut(&pod).filter(|entry| !entry.parked) else { return };
-        entry.parked = true;
-        self.active.remove(entry.team, entry.class, &entry.turn);
-        self.parked.entry(entry.class).or_default().insert(entry.turn.clone(), pod);
+        let Some(entry) = self.entries.get_mut(&pod) else { return };
+        let stand = std::mem::replace(&mut entry.stand, Stand::Parked);
+        let entry = entry.clone();
+        match stand {
+            Stand::Parked => return,
+            Stand::InLine => self.leave(&entry),
+            Stand::Following => self.unfollow(&entry),
+        }
+        let priority = entry.turn.0.0;
+        self.parked.entry(entry.class).or_default().insert(entry.turn, pod);
+        if self.held.contains(&entry.class) {
+            self.held_pods += 1;
+        } else if self.rechecks.trigger(entry.class).is_none() {
+            self.rechecks.set(entry.class, priority, Trigger::Anything);
+        }
     }
 
     /// Pods of a class are not to start until what holds them changes.
     pub(crate) fn hold(&mut self, class: ClassIx) {
-        self.held.insert(class);
+        if self.held.insert(class) {
+            self.held_pods += self.parked.get(&class).map_or(0, BTreeMap::len);
+        }
+        self.rechecks.forget(class);
     }
 
-    /// Nothing holds the pods of a class any more.
+    /// Nothing holds the pods of a class any more: the first is looked at again.
     pub(crate) fn release(&mut self, class: ClassIx) {
-        self.held.remove(&class);
+        if self.held.remove(&class) {
+            self.held_pods -= self.parked.get(&class).map_or(0, BTreeMap::len);
+        }
+        if let Some(((Reverse(priority), ..), first)) = self.first_parked(class) {
+            self.rechecks.set(class, priority, Trigger::Anything);
+            self.wake(first);
+        }
+    }
+
+    /// A class is looked at again because something changed since.
+    pub(crate) fn recheck(&mut self, class: ClassIx, since: Since) {
+        let Some((turn, first)) = self.first_parked(class) else { return };
+        let Some(entry) = self.entries.get(&first) else { return };
+        self.rechecks.owe(class, (entry.namespace.clone(), turn), since);
+    }
+
+    fn first_parked(&self, class: ClassIx) -> Option<(Turn, PodIx)> {
+        let (turn, pod) = self.parked.get(&class)?.first_key_value()?;
+        Some((turn.clone(), *pod))
     }
 
     /// Something changed for a parked pod: it is to be looked at again.
     pub(crate) fn wake(&mut self, pod: PodIx) {
-        let Some(entry) = self.entries.get_mut(&pod).filter(|entry| entry.parked) else { return };
-        entry.parked = false;
-        let entry = entry.clone();
+        let parked = |entry: &&Entry| entry.stand == Stand::Parked;
+        let Some(entry) = self.entries.get(&pod).filter(parked).cloned() else { return };
         self.unpark(&entry);
-        self.active.insert(entry.team, entry.class, entry.turn, pod);
+        self.line_up(pod, entry);
     }
 
     /// Classes with parked pods.
@@ -160,6 +361,11 @@ impl Queue {
         self.parked.get(&class).into_iter().flat_map(|pods| pods.values().copied())
     }
 
+    /// Whether the parked pods of a class are held.
+    pub(crate) fn is_held(&self, class: ClassIx) -> bool {
+        self.held.contains(&class)
+    }
+
     /// Classes whose pods are held.
     pub(crate) fn held_classes(&self) -> impl Iterator<Item = ClassIx> {
         self.held.iter().copied()
@@ -167,12 +373,11 @@ impl Queue {
 
     /// How many pods look for their place, and how many of them nothing can be done for.
     pub(crate) fn len(&self) -> (usize, usize) {
-        (self.entries.len(), self.entries.len() - self.active.len())
+        (self.entries.len(), self.entries.len() - self.active.len() - self.followers)
     }
 
     /// How many pods are held.
     pub(crate) fn held(&self) -> usize {
-        let of = |class: &ClassIx| self.parked.get(class).map_or(0, BTreeMap::len);
-        self.held.iter().map(of).sum()
+        self.held_pods
     }
 }

@@ -157,8 +157,7 @@ impl Engine {
 
     /// Pods for which nothing can be done, whose turn it is first, and that start by themselves.
     fn waiting(&self) -> Vec<PodIx> {
-        let held: Vec<ClassIx> = self.queue.held_classes().collect();
-        let classes = self.queue.parked_classes().filter(|class| !held.contains(class));
+        let classes = self.queue.parked_classes().filter(|class| !self.queue.is_held(*class));
         let pods = classes.flat_map(|class| self.queue.parked_of(class));
         let alone = pods.filter(|pod| self.head_for(*pod).is_none());
         // Some wait for pods to leave that were evicted for them.

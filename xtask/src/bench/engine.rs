@@ -1,5 +1,7 @@
 //! Measures the engine: decisions per second on a ladder of cluster sizes, at 95 % full.
 
+mod flood;
+
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,7 +74,8 @@ pub(crate) fn run(nodes_max: usize) -> Result<()> {
         let status = Command::new(&program).args(rung).status().context("starting a rung")?;
         ensure!(status.success(), "the rung of {nodes} nodes failed");
     }
-    preemption(5_000.min(nodes_max))
+    preemption(5_000.min(nodes_max))?;
+    flood::run(1_000.min(nodes_max))
 }
 
 pub(crate) fn rung(nodes: usize) -> Result<()> {

@@ -13,6 +13,7 @@
 //! another, and that is not what is compared. Beside the CPU of a scheduler stands what it made the API
 //! server and etcd do, from the first binding to the last: on a machine with few cores that is the limit.
 
+mod flood;
 mod process;
 mod watched;
 mod work;
@@ -61,6 +62,12 @@ pub(crate) struct Args {
     /// Only rows whose name contains this.
     #[arg(long)]
     only: Option<String>,
+    /// Instead, how long a normal pod waits beside so many pods of distinct shapes that fit nowhere
+    #[arg(long, value_name = "PODS")]
+    flood: Option<usize>,
+    /// How many of them are created per second
+    #[arg(long, default_value_t = 200, requires = "flood")]
+    flood_rate: u32,
 }
 
 /// How long the last calls may take before the process is measured.
@@ -161,7 +168,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let beside = real_assets().map(|assets| assets.dir.join("kube-scheduler"));
         let beside = beside.filter(|program| program.is_file());
         let kube_scheduler = args.kube_scheduler.clone().or(beside);
-        measure(&Contest { args, kube_scheduler, berth }).await
+        let contest = Contest { args, kube_scheduler, berth };
+        match args.flood {
+            Some(pods) => flood::measure(&contest, pods).await,
+            None => measure(&contest).await,
+        }
     })
 }
 

@@ -20,7 +20,9 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use berth_engine::decision::{Binding, Decision, Disbanding, GangBinding, Preempting, Reserving};
+use berth_engine::decision::{
+    Binding, Decision, Disbanding, GangBinding, Preempting, Reserving, Step,
+};
 use berth_engine::event::{Event, NodeTopology};
 use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
@@ -42,6 +44,9 @@ use self::pods::Pods;
 use self::refusals::Refusals;
 use self::telling::Telling;
 use crate::lease::PodRef;
+
+/// How many pods are explained in one turn, most of them as others like them were a moment ago.
+const EXPLAINED_MAX: usize = 64;
 
 /// Every number the core goes by.
 #[derive(Clone, Debug)]
@@ -70,6 +75,12 @@ pub struct Settings {
     pub retell_ms: i64,
     /// However much there is to bind, pods are told how they stand after so long.
     pub talk_after_ms: i64,
+    /// How many steps the engine may take in one turn. News is taken in between turns.
+    pub steps_max: usize,
+    /// How many nodes the engine may look at in one turn before it takes no further step.
+    pub looks_max: u64,
+    /// How many pods may be explained in one turn by asking every node about them.
+    pub surveys_max: usize,
 }
 
 impl Default for Settings {
@@ -87,6 +98,9 @@ impl Default for Settings {
             telling_max: 8,
             retell_ms: 10_000,
             talk_after_ms: 1_000,
+            steps_max: 512,
+            looks_max: 65_536,
+            surveys_max: 1,
         }
     }
 }
@@ -176,6 +190,8 @@ pub struct Core {
     quotas: BTreeMap<(Arc<str>, Arc<str>), Quota>,
     /// When there was last time to tell anybody anything.
     talked_at_ms: i64,
+    /// Whether the last turn ended before the engine had decided all it can.
+    unfinished: bool,
 }
 
 impl Core {
@@ -194,6 +210,7 @@ impl Core {
             tally: Tally::default(),
             quotas: BTreeMap::new(),
             talked_at_ms: 0,
+            unfinished: false,
             settings,
         }
     }
@@ -601,12 +618,25 @@ impl Core {
         effects
     }
 
-    /// Decides as much as may be under way; whether there is nothing left to be decided.
+    /// Decides as much as may be in flight and one turn may cost; whether there is nothing left to be
+    /// decided.
     fn decide(&mut self, now_ms: i64) -> bool {
-        while self.bindings.len() < self.settings.unsettled_max {
-            let Some(decision) = self.engine.decide(now_ms) else { return true };
-            self.take_up(decision);
+        self.unfinished = false;
+        let looks_end = self.engine.effort().looks + self.settings.looks_max;
+        for _ in 0..self.settings.steps_max {
+            if self.bindings.len() >= self.settings.unsettled_max {
+                return false;
+            }
+            match self.engine.step(now_ms) {
+                Step::Decided(decision) => self.take_up(decision),
+                Step::Unfinished => {}
+                Step::Settled => return true,
+            }
+            if self.engine.effort().looks >= looks_end {
+                break;
+            }
         }
+        self.unfinished = true;
         false
     }
 
@@ -633,13 +663,13 @@ impl Core {
     /// When there is something to do even if nothing happens.
     pub fn next_turn_ms(&self, now_ms: i64) -> Option<i64> {
         let can_tell = self.bindings.is_calm() && self.telling.is_due(&self.settings);
-        let telling = can_tell.then_some(now_ms);
+        let at_once = (can_tell || self.unfinished).then_some(now_ms);
         let times = [
             self.bindings.next_ms(),
             self.refusals.next_ms(),
             self.telling.next_ms(),
             self.fencing.next_ms(),
-            telling,
+            at_once,
         ];
         times.into_iter().flatten().min()
     }
@@ -707,7 +737,14 @@ impl Core {
 
     /// Works out what to tell about pods for which nothing could be done, a few at a time.
     fn explain_some(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
-        while let Some(uid) = self.telling.next(&self.settings) {
+        let namespace_of = |uid: &str| Some(self.pods.get(uid)?.object.spec.namespace.clone());
+        self.telling.file(namespace_of);
+        let mut surveys = 0;
+        for _ in 0..EXPLAINED_MAX {
+            if surveys >= self.settings.surveys_max {
+                break;
+            }
+            let Some(uid) = self.telling.next(&self.settings) else { break };
             let Some(pod) = self.pods.get(&uid) else { continue };
             if pod.object.node.is_some() || self.bindings.has(&uid) {
                 continue;
@@ -716,6 +753,7 @@ impl Core {
             let excluded = self.refusals.told(&pod.object);
             let said = pod.invalid.as_ref().map(telling::invalid);
             let said = said.or_else(|| self.telling.remembered(alike, now_ms)).or_else(|| {
+                surveys += 1;
                 let explanation = self.engine.explain(&uid, now_ms)?;
                 let namespace = &pod.object.spec.namespace;
                 let said = telling::condition(explanation, namespace, &excluded)?;

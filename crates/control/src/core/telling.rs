@@ -6,6 +6,7 @@
 //! know how statements are written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use berth_engine::explain::{Explanation, render};
@@ -40,7 +41,12 @@ type Found = (Condition, i64);
 /// What has been told, and what is to be.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
-    due: VecDeque<Arc<str>>,
+    /// What is to be explained, not sorted by namespace yet.
+    fresh: Vec<Arc<str>>,
+    /// What is to be explained by namespace. Namespaces take turns.
+    due: BTreeMap<Arc<str>, VecDeque<Arc<str>>>,
+    /// The namespace that had its turn last.
+    served: Option<Arc<str>>,
     queued: HashSet<Arc<str>>,
     /// What is to be looked at again, and when: what could not be written, or was said a moment ago.
     later: BTreeSet<(i64, Arc<str>)>,
@@ -64,7 +70,7 @@ impl Telling {
     /// Something is to be told about a pod.
     pub(super) fn explain(&mut self, uid: &Arc<str>) {
         if self.queued.insert(uid.clone()) {
-            self.due.push_back(uid.clone());
+            self.fresh.push(uid.clone());
         }
     }
 
@@ -128,7 +134,7 @@ impl Telling {
 
     /// Whether something can be told now.
     pub(super) fn is_due(&self, settings: &Settings) -> bool {
-        let has_any = !self.due.is_empty() || !self.records.is_empty();
+        let has_any = !self.fresh.is_empty() || !self.due.is_empty() || !self.records.is_empty();
         has_any && self.writing.len() < settings.telling_max
     }
 
@@ -147,10 +153,39 @@ impl Telling {
         }
     }
 
+    /// Sorts what is to be explained by namespace; pods that are gone have none.
+    pub(super) fn file(&mut self, namespace_of: impl Fn(&str) -> Option<Arc<str>>) {
+        for uid in self.fresh.drain(..) {
+            match namespace_of(&uid) {
+                Some(namespace) => self.due.entry(namespace).or_default().push_back(uid),
+                None => {
+                    self.queued.remove(&uid);
+                }
+            }
+        }
+    }
+
+    /// The first pod of the next namespace.
+    fn pop(&mut self) -> Option<Arc<str>> {
+        let after = |served: &Arc<str>| {
+            let next = (Bound::Excluded(served.clone()), Bound::Unbounded);
+            self.due.range::<Arc<str>, _>(next).next()
+        };
+        let next = self.served.as_ref().and_then(after).or_else(|| self.due.first_key_value());
+        let namespace = next?.0.clone();
+        let pods = self.due.get_mut(&namespace)?;
+        let uid = pods.pop_front();
+        if pods.is_empty() {
+            self.due.remove(&namespace);
+        }
+        self.served = Some(namespace);
+        uid
+    }
+
     /// The next pod to be explained, if there is room for another write.
     pub(super) fn next(&mut self, settings: &Settings) -> Option<Arc<str>> {
         while self.writing.len() < settings.telling_max {
-            let uid = self.due.pop_front()?;
+            let uid = self.pop()?;
             if !self.queued.remove(&uid) {
                 continue;
             }

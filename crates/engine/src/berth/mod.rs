@@ -9,6 +9,7 @@ pub(crate) mod headroom;
 pub(crate) mod locality;
 pub(crate) mod plan;
 pub(crate) mod preempt;
+pub(crate) mod prospect;
 pub(crate) mod rank;
 pub(crate) mod room;
 pub(crate) mod select;

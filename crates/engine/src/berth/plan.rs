@@ -183,11 +183,16 @@ impl Evictor {
         }
     }
 
+    /// Whether a pod is of lower priority, or of the same where teams decide.
+    pub(crate) fn may_outrank(&self, state: &State, pod: PodIx) -> bool {
+        let priority = priority(state, pod);
+        priority < self.priority || self.standpoint.is_some() && priority == self.priority
+    }
+
     /// Whether a pod may be evicted, as far as that depends on nobody else.
     fn may_evict(&self, state: &State, pod: PodIx) -> bool {
-        let (row, priority) = (&state.pods[pod], priority(state, pod));
-        let equals = self.standpoint.is_some();
-        (priority < self.priority || equals && priority == self.priority)
+        let row = &state.pods[pod];
+        self.may_outrank(state, pod)
             && !row.is_terminating()
             && !row.leaving
             && self.rests_until(state, pod).is_none()

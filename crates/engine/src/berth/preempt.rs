@@ -57,9 +57,21 @@ enum Place {
 pub(crate) struct Preemption {
     orders: Lookup<(ShapeIx, i32, Party), Box<Order>>,
     serial: u64,
+    /// Whether the last search ended before it had tried every node.
+    cut_short: bool,
 }
 
 impl Preemption {
+    /// Whether the last search ended before it had tried every node: the next goes on.
+    pub(crate) fn was_cut_short(&self) -> bool {
+        self.cut_short
+    }
+
+    /// Nothing has been searched yet for a pod.
+    pub(crate) fn begin(&mut self) {
+        self.cut_short = false;
+    }
+
     /// The cheapest evictions after which the pod fits.
     pub(crate) fn find(
         &mut self,
@@ -78,6 +90,7 @@ impl Preemption {
             return plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie));
         }
         let order = self.order(inquiry.state, ranking, evictor);
+        let cut_short = order.by_cost.len() > TRIALS_MAX || order.others.len() > TRIALS_MAX;
         let mut trial = Trial { inquiry, ranking };
         if inquiry.looks_elsewhere() {
             return by_trial(&mut trial, order, evictor, near);
@@ -123,7 +136,9 @@ impl Preemption {
         for (at, cost) in wrong {
             order.settle(&state.nodes[at], at, cost);
         }
-        best.or_else(|| uncounted(&mut trial, order, evictor, near))
+        let best = best.or_else(|| uncounted(&mut trial, order, evictor, near));
+        self.cut_short = cut_short;
+        best
     }
 
     /// Evictions after which the pod fits, of so many nodes at most, those first where they cost least

@@ -87,6 +87,8 @@ pub(crate) struct Rankings {
     localities: Localities,
     serial: u64,
     unknown: UnknownTopology,
+    /// How often a node was looked at.
+    looks: u64,
 }
 
 const FULL: u64 = u64::MAX;
@@ -139,7 +141,17 @@ impl Ranking {
 
     /// Looks at every node, wherever that is.
     pub(crate) fn look_at_all(&mut self, state: &State) {
-        Refresh { state, localities: &mut Localities::default() }.all(self);
+        Refresh { state, localities: &mut Localities::default(), looks: 0 }.all(self);
+    }
+
+    /// Looks only at which nodes with GPUs allow such pods, not at their room.
+    fn allow(&mut self, state: &State) {
+        self.forget(state.nodes.bound());
+        for (at, node) in state.nodes.iter().filter(|(_, node)| node.gpus.is_some()) {
+            let allows = object(&self.spec, &node.object).is_ok()
+                && state.pool_fit(self.claim, &node.object).is_some();
+            self.places[at.at()] = (if allows { 0 } else { NONE }, FULL);
+        }
     }
 
     /// How many nodes have room.
@@ -281,19 +293,57 @@ impl Rankings {
         class: ClassIx,
         ask: impl FnOnce(&State, &mut Ranking, &[KeyIx]) -> T,
     ) -> T {
-        self.localities.refresh(state);
-        let coarse = self.localities.keys();
         if let Some(nodes) = named_nodes(state, class) {
             // Pods of daemon sets: each has a shape of its own, and one node that will do.
-            let mut ranking = Ranking::detached(state, class, self.unknown);
-            let mut refresh = Refresh { state, localities: &mut self.localities };
-            for node in nodes {
-                refresh.look_at(&mut ranking, &coarse, node, Change::Node);
-            }
-            return ask(state, &mut ranking, &coarse);
+            return self.with_nodes(state, class, &nodes, ask);
         }
+        self.localities.refresh(state);
+        let coarse = self.localities.keys();
         let ranking = self.of(state, class);
         ask(state, ranking, &coarse)
+    }
+
+    /// Asks something of a ranking of some nodes only, which is not kept.
+    pub(crate) fn with_nodes<T>(
+        &mut self,
+        state: &mut State,
+        class: ClassIx,
+        nodes: &[NodeIx],
+        ask: impl FnOnce(&State, &mut Ranking, &[KeyIx]) -> T,
+    ) -> T {
+        self.localities.refresh(state);
+        let coarse = self.localities.keys();
+        let mut ranking = Ranking::detached(state, class, self.unknown);
+        let mut refresh = Refresh { state, localities: &mut self.localities, looks: 0 };
+        for node in nodes {
+            refresh.look_at(&mut ranking, &coarse, *node, Change::Node);
+        }
+        self.looks += refresh.looks;
+        ask(state, &mut ranking, &coarse)
+    }
+
+    /// Whether the ranking for pods of a class is kept, or is not worth keeping.
+    pub(crate) fn keeps(&self, state: &State, class: ClassIx) -> bool {
+        let kept = |shape: ShapeRef| self.rows.get(&shape.at).map(|ranking| ranking.shape);
+        let row = state.class(class);
+        row.shape.is_some_and(|shape| kept(shape) == Some(shape))
+            || named_nodes(state, class).is_some()
+    }
+
+    /// What pods of a class ask for as the mix of arrivals sees it.
+    pub(crate) fn typical_request(&mut self, state: &mut State, class: ClassIx) -> Request {
+        if self.keeps(state, class) {
+            return self.with(state, class, |state, ranking, _| ranking.typical_request(state));
+        }
+        let mut ranking = Ranking::detached(state, class, self.unknown);
+        ranking.allow(state);
+        self.looks += state.nodes.len() as u64;
+        ranking.typical_request(state)
+    }
+
+    /// How often a ranking has looked at a node.
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks
     }
 
     /// The ranking for pods of a class, up to date.
@@ -307,7 +357,7 @@ impl Rankings {
         });
         ranking.used_at = serial;
         let changed = state.changes.since(ranking.cursor);
-        let mut refresh = Refresh { state, localities: &mut self.localities };
+        let mut refresh = Refresh { state, localities: &mut self.localities, looks: 0 };
         match changed.filter(|_| ranking.generation == generation) {
             Some(changed) => refresh.changed(ranking, changed),
             None => refresh.all(ranking),
@@ -316,6 +366,7 @@ impl Rankings {
         if ranking.appraisal != appraisal && ranking.generation == generation {
             refresh.rejudge(ranking);
         }
+        self.looks += refresh.looks;
         ranking.appraisal = appraisal;
         ranking.generation = generation;
         ranking.cursor = state.changes.now();
@@ -372,6 +423,7 @@ fn named_nodes(state: &State, class: ClassIx) -> Option<SmallVec<[NodeIx; 8]>> {
 struct Refresh<'a> {
     state: &'a State,
     localities: &'a mut Localities,
+    looks: u64,
 }
 
 impl Refresh<'_> {
@@ -414,6 +466,7 @@ impl Refresh<'_> {
     }
 
     fn look_at(&mut self, ranking: &mut Ranking, keys: &[KeyIx], at: NodeIx, change: Change) {
+        self.looks += 1;
         let Some(node) = self.state.nodes.get(at) else {
             // Its tie is not known any more, but it is still in the order by its number.
             return ranking.drop_node(at);

@@ -203,6 +203,13 @@ impl Inquiry<'_> {
         census.tally(tally).at(domain) + change
     }
 
+    /// Whether no node can be near the pods that this one needs, because there are none.
+    pub(crate) fn lacks_needed_pods(&self) -> bool {
+        let total = |tally: &TallyIx| self.state.census.tally(*tally).total();
+        let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.means_self);
+        affinity.is_some_and(|rule| rule.tallies.iter().any(|tally| total(tally) == 0))
+    }
+
     fn has_needed_pods(&self, at: NodeIx, overlay: &Overlay) -> bool {
         let Some(rule) = &self.rules.affinity else { return true };
         let census = &self.state.census;

@@ -58,12 +58,12 @@ impl Watch {
         let (mut first, mut last) = (Instant::now(), Instant::now());
         let mut before = None;
         while bound.len() < pods
-            && let Ok(came) = tokio::time::timeout(SILENCE, self.pods()).await
+            && let Ok(came) = tokio::time::timeout(SILENCE, self.bound()).await
         {
             for pod in came? {
-                let Some(pod) = pod.bound().filter(|pod| seen.insert(pod.pod.clone())) else {
+                if !seen.insert(pod.pod.clone()) {
                     continue;
-                };
+                }
                 last = Instant::now();
                 if bound.is_empty() {
                     first = last;
@@ -75,6 +75,11 @@ impl Watch {
         let server_ms =
             Usage::of_all(servers).zip(before).map(|(now, then)| now.since(&then).cpu_ms);
         Ok(Watched { bound, first, last, server_ms })
+    }
+
+    /// The next pods that are seen with a node, some of them again.
+    pub(super) async fn bound(&mut self) -> Result<Vec<Bound>> {
+        Ok(self.pods().await?.into_iter().filter_map(Pod::bound).collect())
     }
 
     /// The next pods of which something is told. The server ends a watch whose reader falls behind: it goes

@@ -64,7 +64,11 @@ pub(super) fn nodes(count: usize) -> Vec<Value> {
 
 /// Posts one; answers come in the form in which it was sent. What is there already is no error: a binding that was
 /// refused shows as a pod that is not bound.
-async fn post(client: &Client, path: &str, Body { media_type, bytes }: Body) -> Result<()> {
+pub(super) async fn post(
+    client: &Client,
+    path: &str,
+    Body { media_type, bytes }: Body,
+) -> Result<()> {
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, media_type)
         .header(http::header::ACCEPT, media_type)

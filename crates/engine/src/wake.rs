@@ -1,0 +1,454 @@
+//! Waking: which parked pods are looked at again when something changed.
+//!
+//! Owns the way from changed nodes to the classes they can help. What a change costs follows from what
+//! changed: a class is rechecked when its trigger fires, on the nodes that changed, and one step does a
+//! bounded number of rechecks. The rest stays due, and namespaces take turns.
+
+use std::cmp::Reverse;
+
+use berth_model::spec::PreemptionPolicy;
+use smallvec::SmallVec;
+
+use crate::amounts::{self, CPU};
+use crate::berth::plan::Evictor;
+use crate::berth::prospect::{self, scarcest, used_without_lower};
+use crate::berth::select::select;
+use crate::changes::Change;
+use crate::config::Profile;
+use crate::engine::{Engine, is_open, newcomer};
+use crate::filter::{Inquiry, fit};
+use crate::rechecks::{Since, Trigger};
+use crate::state::State;
+use crate::table::{ClassIx, Index, NodeIx, PodIx, ResourceIx};
+
+/// What the rechecks of one step may cost at most, in nodes looked at.
+const LOOKS_MAX: u64 = 16_384;
+
+/// What a recheck costs beside the nodes it looks at.
+const RECHECK_LOOKS: u64 = 8;
+
+/// What trying out evictions on a node costs beside.
+const TRIAL_LOOKS: u64 = 64;
+
+/// Changed nodes, each once, and whether each may have more room than before.
+type Changed = Vec<(NodeIx, bool)>;
+
+impl Engine {
+    /// Looks at what changed: pods that wait for a changed node, and classes whose trigger fires.
+    pub(crate) fn wake(&mut self, now_ms: i64) {
+        let epoch = self.state.changes.epoch();
+        let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
+        let changes = self.state.changes.since_but(self.woken, &self.undone);
+        let changes = changes.filter(|_| self.woken_epoch == epoch);
+        let unchanged = changes.as_ref().is_some_and(Vec::is_empty) && !rested;
+        let freed = changes
+            .as_ref()
+            .is_none_or(|changes| changes.iter().any(|(_, change)| *change != Change::Taken));
+        // For whom a node is kept depends on what teams have anywhere.
+        let has_teams = self.state.tenancy.has_teams();
+        let since = std::mem::replace(&mut self.woken, self.state.changes.now());
+        self.woken_epoch = epoch;
+        for head in self.gangs.take_due(now_ms) {
+            self.queue.wake(head);
+        }
+        if unchanged {
+            return;
+        }
+        if self.config.profile != Profile::Berth {
+            return self.wake_as_kube_scheduler(freed || has_teams);
+        }
+        let Some(changes) = changes else {
+            let all: Vec<NodeIx> = self.state.nodes.indexes().collect();
+            self.wake_nominated(&all);
+            return self.recheck_all();
+        };
+        let mut changed: Vec<NodeIx> = changes.iter().map(|(at, _)| *at).collect();
+        changed.sort_unstable();
+        changed.dedup();
+        self.wake_nominated(&changed);
+        if rested {
+            self.recheck_all();
+        } else if has_teams {
+            // Who may take something back from whom depends on what teams have anywhere.
+            let held = |class: &ClassIx| self.queue.is_held(*class);
+            let classes: Vec<ClassIx> =
+                self.queue.parked_classes().filter(|class| !held(class)).collect();
+            classes.into_iter().for_each(|class| self.queue.recheck(class, Some(since)));
+        } else if !self.queue.rechecks.is_empty() {
+            for class in self.triggered(&distinct(changes)) {
+                self.queue.recheck(class, Some(since));
+            }
+        }
+    }
+
+    /// Every parked class is due for a look at every node.
+    fn recheck_all(&mut self) {
+        let classes: Vec<ClassIx> = self.queue.parked_classes().collect();
+        classes.into_iter().for_each(|class| self.queue.recheck(class, None));
+    }
+
+    /// The classes whose trigger fires when these nodes change.
+    fn triggered(&self, changed: &[(NodeIx, Change)]) -> Vec<ClassIx> {
+        let rechecks = &self.queue.rechecks;
+        let mut classes: Vec<ClassIx> = rechecks.of_anything().collect();
+        if changed.iter().any(|(_, change)| *change == Change::Node) {
+            classes.extend(rechecks.of_node_object());
+        }
+        for (at, change) in changed {
+            let Some(node) = self.state.nodes.get(*at) else { continue };
+            for priority in rechecks.priorities() {
+                let used = used_without_lower(&self.state, node, priority);
+                if used.is_none() && *change == Change::Taken {
+                    continue;
+                }
+                let used = used.as_ref().unwrap_or(&node.used);
+                let resources = (0..node.capacity.len().max(1)).map(ResourceIx::new);
+                for resource in resources {
+                    let capacity = amounts::at(&node.capacity, resource);
+                    if capacity == 0 && resource != CPU {
+                        continue;
+                    }
+                    let room = capacity.saturating_sub(amounts::at(used, resource));
+                    classes.extend(rechecks.of_room(priority, resource, room));
+                }
+            }
+        }
+        classes
+    }
+
+    /// Rechecks classes that are due, as many as one step may.
+    pub(crate) fn recheck_some(&mut self, now_ms: i64) {
+        let mut looks = 0;
+        while looks < LOOKS_MAX
+            && let Some((class, since)) = self.queue.rechecks.next()
+        {
+            self.effort.rechecks += 1;
+            let before = self.effort().looks;
+            self.recheck(class, since, now_ms);
+            looks += RECHECK_LOOKS + self.effort().looks - before;
+        }
+        if self.queue.rechecks.is_settled() {
+            self.undone.clear();
+        }
+    }
+
+    /// Wakes the first of a class if something can be done for it now: it has a place, or others could
+    /// be evicted for it.
+    fn recheck(&mut self, class: ClassIx, since: Since, now_ms: i64) {
+        let Some(first) = self.queue.parked_of(class).next() else { return };
+        if self.held_by(first).is_some() {
+            return self.queue.hold(class);
+        }
+        if self.queue.is_held(class) {
+            return self.queue.release(class);
+        }
+        let changes = since.and_then(|since| self.state.changes.since_but(since, &self.undone));
+        let changes = changes.map(distinct);
+        let rules = self.state.rules(class);
+        let trigger = self.trigger_of(first);
+        let is_local = |trigger: Trigger| trigger != Trigger::Anything;
+        if let Some(changes) = &changes
+            && is_local(trigger)
+            && self.queue.rechecks.trigger(class).is_some_and(is_local)
+        {
+            let changes = self.with_awaited(changes);
+            return self.recheck_on(first, trigger, &changes, now_ms);
+        }
+        if self.rankings.keeps(&self.state, class) {
+            self.effort.looks += self.state.nodes.len() as u64;
+        }
+        let freed = changes
+            .as_ref()
+            .is_none_or(|changes| changes.iter().any(|(_, change)| *change != Change::Taken));
+        let freed = freed || self.state.tenancy.has_teams();
+        let changed: Vec<NodeIx> = match &changes {
+            Some(changes) => changes.iter().map(|(at, _)| *at).collect(),
+            None => self.state.nodes.indexes().collect(),
+        };
+        // What others take can only help pods that want others near, or evenly spread.
+        let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
+        if !self.state.pods[first].claims.is_empty() {
+            // Pods of one kind have claims of their own, which need not fare alike.
+            let pods: Vec<PodIx> = self.queue.parked_of(class).collect();
+            for pod in pods {
+                if self.fits_now(pod, &changed) {
+                    self.queue.wake(pod);
+                }
+            }
+            return;
+        }
+        if self.led_by(first).is_some() {
+            // Time matters to them as well: who was evicted last may be evicted again.
+            if may_fit || since.is_none() {
+                self.queue.wake(first);
+            }
+            return;
+        }
+        if may_fit && self.fits_now(first, &changed) {
+            return self.queue.wake(first);
+        }
+        match self.first_not_nominated(class) {
+            Some(next) if self.could_preempt(next, now_ms) => self.queue.wake(next),
+            Some(next) if next == first && may_fit && !self.preemption.was_cut_short() => {
+                self.set_trigger(first, trigger);
+            }
+            _ => {}
+        }
+    }
+
+    /// The same for the first pod of a class that can have a place only on a node that changed.
+    fn recheck_on(&mut self, first: PodIx, trigger: Trigger, changed: &Changed, now_ms: i64) {
+        let class = self.state.pods[first].class;
+        let requests = self.state.class(class).requests.clone();
+        let evictor = Evictor::new(&self.state, first, now_ms, self.config.eviction_rest_ms);
+        let State { nodes, served, .. } = &self.state;
+        self.effort.looks += changed.len() as u64;
+        let mut open: SmallVec<[NodeIx; 8]> = SmallVec::new();
+        let mut clearable: SmallVec<[NodeIx; 8]> = SmallVec::new();
+        let mut short = None;
+        for (at, freed) in changed {
+            let Some(node) = nodes.get(*at) else { continue };
+            let fits = || fit(&requests, node, &node.used, node.pods.len() as i64, served).is_ok();
+            if *freed && fits() {
+                open.push(*at);
+            }
+            let used = used_without_lower(&self.state, node, evictor.priority);
+            match scarcest(&requests, node, used.as_ref().unwrap_or(&node.used), served) {
+                Some(request) => short = Some(request),
+                None => {
+                    clearable.extend(used.map(|_| *at));
+                }
+            }
+        }
+        self.effort.looks += TRIAL_LOOKS * clearable.len() as u64;
+        let is_short = open.is_empty() && clearable.is_empty();
+        let short = short.filter(|_| is_short);
+        self.set_trigger(first, short.map_or(trigger, |(of, amount)| Trigger::Room(of, amount)));
+        if !open.is_empty() && self.fits_on(first, &open) {
+            return self.queue.wake(first);
+        }
+        let Some(next) = self.first_not_nominated(class) else { return };
+        let could_preempt = if self.state.tenancy.has_teams() {
+            self.could_preempt(next, now_ms)
+        } else {
+            !clearable.is_empty() && self.could_preempt_on(next, &clearable, now_ms)
+        };
+        if could_preempt {
+            self.queue.wake(next);
+        }
+    }
+
+    /// Whether a pod that fitted nowhere fits now that some nodes have changed.
+    fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
+        let class = self.state.pods[at].class;
+        self.state.rules(class);
+        if !self.may_have_room(at) {
+            return false;
+        }
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        let within = near.as_ref().map(|(nodes, _)| nodes);
+        let mut rankings = std::mem::take(&mut self.rankings);
+        let fits = rankings.with(&mut self.state, class, |state, ranking, coarse| {
+            if ranking.feasible() == 0 {
+                return false;
+            }
+            let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
+            // Volumes are asked about node by node, which is dear where they rule most out.
+            if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
+                let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
+                let mut changed = changed.iter().filter(|node| near(**node));
+                return changed.any(|node| is_open(&inquiry, ranking, *node));
+            }
+            select(&inquiry, ranking, coarse, within).is_some()
+        });
+        self.rankings = rankings;
+        fits
+    }
+
+    /// Looks again at who is held, where quotas or what teams have changed: of every class the first,
+    /// since the next follows when that one has its place.
+    pub(crate) fn reconsider(&mut self, now_ms: i64) {
+        let tenancy = &mut self.state.tenancy;
+        if !tenancy.books.is_empty() {
+            tenancy.books.tell_time(now_ms);
+        }
+        if tenancy.books.changed().is_empty() && !tenancy.ledger.has_changed() {
+            return;
+        }
+        let teams = tenancy.ledger.take_changed();
+        let by_quota = tenancy.books.take_changed();
+        if self.config.profile != Profile::Berth {
+            return;
+        }
+        teams.iter().for_each(|team| self.queue.distrust(*team));
+        for uid in &by_quota {
+            let Some(at) = self.state.pod_by_uid(uid) else { continue };
+            let at = self.head_for(at).unwrap_or(at);
+            if self.held_by(at).is_none() {
+                self.queue.wake(at);
+            }
+        }
+        let held: Vec<ClassIx> = self.queue.held_classes().collect();
+        held.into_iter().for_each(|class| self.queue.recheck(class, None));
+    }
+
+    /// Whether others could be evicted for a pod.
+    fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
+        let near = self.near_mates(at).filter(|(_, required)| *required);
+        self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
+    }
+
+    /// The first parked pod of a class that does not wait for a node of its own. The others follow
+    /// when it has found its place.
+    fn first_not_nominated(&self, class: ClassIx) -> Option<PodIx> {
+        self.queue.parked_of(class).find(|pod| !self.awaits_room(*pod))
+    }
+
+    /// Pods that wait for nodes that changed, and have their place there now, or have nothing to
+    /// wait for any more.
+    fn wake_nominated(&mut self, changed: &[NodeIx]) {
+        let waiting: Vec<PodIx> = changed
+            .iter()
+            .filter_map(|at| self.state.nodes.get(*at))
+            .flat_map(|node| node.nominated.iter().copied())
+            .collect();
+        for pod in waiting {
+            if let Some(head) = self.head_for(pod) {
+                self.queue.wake(head);
+                continue;
+            }
+            if !self.awaits_room(pod) || self.fits_now(pod, changed) {
+                self.queue.wake(pod);
+            }
+        }
+    }
+
+    /// Whether a pod that fitted nowhere fits on one of some nodes, where nothing elsewhere matters.
+    fn fits_on(&mut self, at: PodIx, nodes: &[NodeIx]) -> bool {
+        let class = self.state.pods[at].class;
+        self.state.rules(class);
+        let mut rankings = std::mem::take(&mut self.rankings);
+        let fits = rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
+            let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
+            nodes.iter().any(|node| is_open(&inquiry, ranking, *node))
+        });
+        self.rankings = rankings;
+        fits
+    }
+
+    /// Whether others could be evicted for a pod on one of some nodes.
+    fn could_preempt_on(&mut self, at: PodIx, nodes: &[NodeIx], now_ms: i64) -> bool {
+        let class = self.state.pods[at].class;
+        let never = self.state.class(class).spec.preemption != PreemptionPolicy::LowerPriority;
+        if never || self.awaits_room(at) {
+            return false;
+        }
+        let evictor = Evictor::new(&self.state, at, now_ms, self.config.eviction_rest_ms);
+        let mut rankings = std::mem::take(&mut self.rankings);
+        let preemption = &mut self.preemption;
+        let plan = rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
+            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            preemption.find(&inquiry, ranking, &evictor, None)
+        });
+        self.rankings = rankings;
+        plan.is_some()
+    }
+
+    /// Whether some node may have room for a pod: its ranking knows, or is worth making. The rules of
+    /// its class must have been made before.
+    pub(crate) fn may_have_room(&mut self, at: PodIx) -> bool {
+        if self.rankings.keeps(&self.state, self.state.pods[at].class) {
+            return true;
+        }
+        let Ok((inquiry, _)) = Inquiry::new(&self.state, newcomer(&self.state, at)) else {
+            return false;
+        };
+        if !inquiry.lacks_needed_pods() {
+            self.effort.looks += self.state.nodes.len() as u64;
+        }
+        prospect::some_node_has_room(&inquiry)
+    }
+
+    /// Whether some node may have room for a class once others are evicted.
+    pub(crate) fn may_make_room(&mut self, class: ClassIx, evictor: &Evictor) -> bool {
+        if self.rankings.keeps(&self.state, class) {
+            return true;
+        }
+        self.effort.looks += self.state.nodes.len() as u64;
+        prospect::some_node_could_be_cleared(&self.state, class, evictor)
+    }
+
+    /// Nodes for whom pods wait count as changed where there are teams: for whom a node is kept depends on
+    /// what teams have anywhere.
+    fn with_awaited(&self, changes: &[(NodeIx, Change)]) -> Changed {
+        let has_teams = self.state.tenancy.has_teams();
+        let freed = |change: Change| change != Change::Taken || has_teams;
+        let mut changed: Changed = changes.iter().map(|(at, one)| (*at, freed(*one))).collect();
+        if has_teams {
+            let awaited = self.state.nodes.iter().filter(|(_, node)| !node.nominated.is_empty());
+            changed.extend(awaited.map(|(at, _)| (at, true)));
+            changed.sort_unstable();
+            changed.dedup_by_key(|(at, _)| *at);
+        }
+        changed
+    }
+
+    /// What has to change before a pod for which nothing could be done can have a place. The rules of its
+    /// class must have been made before.
+    pub(crate) fn trigger_of(&self, at: PodIx) -> Trigger {
+        let state = &self.state;
+        let pod = &state.pods[at];
+        let class = state.class(pod.class);
+        let elsewhere = || match Inquiry::new(state, newcomer(state, at)) {
+            Ok((inquiry, _)) => inquiry.looks_elsewhere(),
+            Err(_) => true,
+        };
+        let is_local = self.config.profile == Profile::Berth
+            && pod.claims.is_empty()
+            && class.spec.gang.is_none()
+            && !elsewhere();
+        if !is_local {
+            return Trigger::Anything;
+        }
+        match self.queue.rechecks.trigger(pod.class) {
+            Some(Trigger::Room(of, amount)) if !state.served.contains(&of) => {
+                Trigger::Room(of, amount)
+            }
+            _ => self.first_trigger(pod.class),
+        }
+    }
+
+    /// The trigger of a class that has had none: rather a device than CPU or memory.
+    fn first_trigger(&self, class: ClassIx) -> Trigger {
+        if !prospect::some_object_allows(&self.state, class) {
+            return Trigger::NodeObject;
+        }
+        let State { resources, served, .. } = &self.state;
+        let requests = self.state.class(class).requests.iter();
+        let counted = requests.filter(|(resource, _)| !served.contains(resource));
+        let scarcest = counted.max_by_key(|(resource, amount)| {
+            let name = resources.name(*resource);
+            (name.is_extended(), *amount, Reverse(name.clone()))
+        });
+        let (resource, amount) = scarcest.copied().unwrap_or((CPU, i64::MIN));
+        Trigger::Room(resource, amount)
+    }
+
+    /// Says when to look again at the class of a pod for which nothing can be done.
+    pub(crate) fn set_trigger(&mut self, at: PodIx, trigger: Trigger) {
+        let class = self.state.pods[at].class;
+        let is_known = self.queue.rechecks.trigger(class) == Some(trigger);
+        let is_parked = self.queue.parked_of(class).next().is_some();
+        if is_parked && !is_known && !self.queue.is_held(class) {
+            let priority = self.state.class(class).spec.priority;
+            self.queue.rechecks.set(class, priority, trigger);
+        }
+    }
+}
+
+/// Changed nodes, each once, with the change that matters most.
+fn distinct(mut changes: Vec<(NodeIx, Change)>) -> Vec<(NodeIx, Change)> {
+    changes.sort_unstable();
+    changes.dedup_by_key(|(at, _)| *at);
+    changes
+}
