@@ -37,10 +37,9 @@ pub fn check(request: &Parts, local: IpAddr) -> Result<(), Foreign> {
     if local.is_loopback() && !authority.as_ref().is_some_and(|host| is_own(host.host(), local)) {
         return Err(Foreign::Host(host));
     }
-    if let Some(site) = text("sec-fetch-site") {
-        if !matches!(site.as_str(), "same-origin" | "none") {
-            return Err(Foreign::Origin(site));
-        }
+    let site = text("sec-fetch-site");
+    if let Some(site) = site.filter(|site| !matches!(site.as_str(), "same-origin" | "none")) {
+        return Err(Foreign::Origin(site));
     }
     let Some(origin) = text(ORIGIN.as_str()) else { return Ok(()) };
     let from = origin.split_once("://").and_then(|(_, from)| from.parse::<Authority>().ok());

@@ -38,6 +38,9 @@ use crate::source;
 /// The namespace that Berth is in, as elsewhere.
 const NAMESPACE: &str = "berth-system";
 
+/// What clients call the API.
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
 /// Who may do everything.
 const USER: &str = "berth-up";
 
@@ -123,14 +126,9 @@ impl Up {
         };
         let api = ApiServer::new(options)?;
         let client = kube::Client::new(api.service(), "default");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| {
-            format!("{address} cannot be listened on; choose another port with --port")
-        })?;
+        let listener = self.listener().await?;
         let address = listener.local_addr()?;
-        let names = ["localhost", "127.0.0.1"].map(str::to_owned);
-        let made = Generation::make(&names, Timestamp::now())?;
+        let made = Generation::make(&NAMES.map(str::to_owned), Timestamp::now())?;
         let tls = server_config(made.certificate.as_bytes(), made.key.as_bytes())?;
         write_kubeconfig(&self.kubeconfig, address, &made.ca, &token)?;
         let (stop, stopped) = watch::channel(false);
@@ -185,6 +183,15 @@ impl Up {
 }
 
 impl Up {
+    /// The API's port.
+    async fn listener(&self) -> anyhow::Result<TcpListener> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let listener = TcpListener::bind(address).await;
+        listener.with_context(|| {
+            format!("{address} cannot be listened on; choose another port with --port")
+        })
+    }
+
     /// The webhook's port, if there is to be one: any that is free, since nobody else asks there.
     fn front(&self) -> anyhow::Result<Option<Front>> {
         let Some(settings) = self.webhook.settings(self.webhook_settings.as_deref())? else {

@@ -79,7 +79,6 @@ struct Seen {
     connections_max: u64,
     grown_max: u64,
     slowest: Duration,
-    latencies_ms: Vec<u128>,
 }
 
 /// Asks for reviews from an address for some seconds; every one must be answered.
@@ -95,7 +94,6 @@ async fn watch(
         let code = target.post(from, "/validate", &review()).await;
         assert_eq!(code.unwrap(), 200, "{seen:?}");
         seen.slowest = seen.slowest.max(asked.elapsed());
-        seen.latencies_ms.push(asked.elapsed().as_millis());
         let of = |name: &str| sample(metrics, &format!("berth_http_{name}{{port=\"https\"}}"));
         seen.bytes_max = seen.bytes_max.max(of("inflight_bytes"));
         seen.connections_max = seen.connections_max.max(of("connections"));

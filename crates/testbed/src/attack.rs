@@ -24,7 +24,7 @@ const HELD_BACK_BYTES: usize = 1 << 10;
 /// All clients have started after this long.
 const RAMP: Duration = Duration::from_secs(1);
 /// A client that was shed comes back after this long.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A server with TLS.
 #[derive(Clone)]

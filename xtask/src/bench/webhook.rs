@@ -21,6 +21,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 /// So many nodes are known, of this many shapes.
@@ -52,8 +53,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    if args.serve { runtime.block_on(be_server()) } else { runtime.block_on(measure(args)) }
+    let many = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if args.serve {
+        return many.block_on(be_server());
+    }
+    // Attackers have threads of their own, so that they do not delay what is measured.
+    let one = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    one.block_on(measure(args, many.handle()))
 }
 
 fn cluster() -> anyhow::Result<ContextFeed> {
@@ -231,7 +237,7 @@ fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok((ticks(11).context("no utime")? + ticks(12).context("no stime")?) / 100.0)
 }
 
-async fn measure(args: &Args) -> anyhow::Result<()> {
+async fn measure(args: &Args, attackers: &Handle) -> anyhow::Result<()> {
     let server = start()?;
     let target = Target::new(server.address, &server.ca)?;
     let mut senders = Vec::new();
@@ -258,21 +264,23 @@ async fn measure(args: &Args) -> anyhow::Result<()> {
     if !args.attack {
         return Ok(());
     }
-    let attackers: Vec<IpAddr> =
+    let addresses: Vec<IpAddr> =
         (2..6).map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))).collect();
     for attack in ["slow bodies", "idle connections"] {
+        let entered = attackers.enter();
         let attack = match attack {
             "slow bodies" => {
                 println!(
                     "attack        {SLOW_BODIES} bodies of {SLOW_BODY_BYTES} bytes that do not end"
                 );
-                target.slow_bodies(&attackers, SLOW_BODIES, SLOW_BODY_BYTES)
+                target.slow_bodies(&addresses, SLOW_BODIES, SLOW_BODY_BYTES)
             }
             _ => {
                 println!("attack        {IDLE_CONNECTIONS} idle connections");
-                target.idle(&attackers, IDLE_CONNECTIONS)
+                target.idle(&addresses, IDLE_CONNECTIONS)
             }
         };
+        drop(entered);
         let sampling = tokio::spawn(resident_mib_max(process));
         let latencies = load(&senders, &reviews, gap, count).await?;
         sampling.abort();

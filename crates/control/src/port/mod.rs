@@ -54,7 +54,9 @@ const BACKLOG: u32 = 4_096;
 /// What a client that was shed should wait before it tries again, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// Per-connection buffers. With [`Limits::connections`] they bound what is read ahead of a reservation.
+/// Per-connection buffers. With [`Limits::connections`] they bound what is read ahead of a reservation, and
+/// what the kernel holds for this process.
+const RECEIVE_BUFFER_BYTES: u32 = 256 << 10;
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
@@ -70,6 +72,7 @@ const RESET_STREAMS_MAX: usize = 20;
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }
