@@ -106,7 +106,7 @@ async fn a_log_that_is_removed_or_cut_is_refused_and_nothing_is_changed() {
             fs::write(&log, &whole).unwrap();
             assert_eq!(count(&open(at).unwrap()).await, objects);
         }
-        // Whoever removes the mark goes on with what is there.
+        // Without the mark the store opens with what is there.
         fs::write(&log, &whole[..boundary]).unwrap();
         fs::remove_file(at.join("acknowledged")).unwrap();
         assert_eq!(count(&open(at).unwrap()).await, objects - 2);

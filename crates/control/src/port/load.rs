@@ -136,7 +136,7 @@ impl State {
     fn close(&mut self, id: u64) {
         if let Some(open) = self.open.remove(&id) {
             self.closing_bytes += open.bytes;
-            // If nobody listens, it has ended by itself.
+            // An error means that the connection has ended by itself.
             let _ = open.close.send(());
         }
     }
