@@ -12,6 +12,7 @@ pub mod defaults;
 pub mod disruption;
 pub mod identity;
 pub mod kinds;
+pub mod origin;
 pub mod patch;
 pub mod protobuf;
 mod random;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,9 +15,12 @@ use http::{Request, Response};
 use hyper::body::Body as HttpBody;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use crate::admission::webhook::{ResolveService, Webhooks};
 use crate::crd;
@@ -55,6 +59,9 @@ pub enum Authorization {
     /// Everyone may do everything. A token that is shown must be a known one all the same.
     #[default]
     AlwaysAllow,
+    /// Everyone with a known token may do everything, and so may clients in the same process. Others may
+    /// see health and the version.
+    Authenticated,
     /// Roles and bindings in the server decide. Clients without a token are
     /// `system:anonymous`, except those in the same process, which may do everything.
     Rbac,
@@ -131,7 +138,7 @@ impl ApiServer {
 
     /// The API as a service, for clients in the same process: no socket is needed.
     pub fn service(&self) -> Service {
-        Service { server: self.server.clone(), outside: false }
+        Service { server: self.server.clone(), outside: None }
     }
 
     /// Serves the API on a socket until `shutdown` is ready. Watches end then; requests that are
@@ -145,6 +152,29 @@ impl ApiServer {
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
+        self.serve_with(listener, None, shutdown).await
+    }
+
+    /// The same with TLS. Clients such as kubectl show their token only there.
+    ///
+    /// # Errors
+    ///
+    /// If connections can no longer be accepted.
+    pub async fn serve_tls(
+        &self,
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        self.serve_with(listener, Some(config.into()), shutdown).await
+    }
+
+    async fn serve_with(
+        &self,
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
         let (stop, stopped) = watch::channel(());
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
@@ -152,8 +182,10 @@ impl ApiServer {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        let service = Service { server: self.server.clone(), outside: true };
-                        connections.spawn(converse(service, stream, stopped.clone()));
+                        let Ok(local) = stream.local_addr() else { continue };
+                        let outside = Some(local.ip().to_canonical());
+                        let service = Service { server: self.server.clone(), outside };
+                        connections.spawn(begin(service, stream, tls.clone(), stopped.clone()));
                     }
                     // A client that gave up is no reason to stop; a lack of descriptors is one to
                     // wait.
@@ -174,10 +206,28 @@ impl ApiServer {
     }
 }
 
-/// Answers the requests of one connection until it ends or `stopped` closes.
-async fn converse(service: Service, stream: TcpStream, mut stopped: watch::Receiver<()>) {
+/// Shakes hands where there is TLS, and answers.
+async fn begin(
+    service: Service,
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    stopped: watch::Receiver<()>,
+) {
     // Small answers must not wait for more.
     let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else { return converse(service, stream, stopped).await };
+    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => converse(service, stream, stopped).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+/// Answers the requests of one connection until it ends or `stopped` closes.
+async fn converse<S>(service: Service, stream: S, mut stopped: watch::Receiver<()>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let http = auto::Builder::new(TokioExecutor::new());
     let service = hyper_util::service::TowerToHyperService::new(service);
     let connection = http.serve_connection(TokioIo::new(stream), service);
@@ -194,6 +244,9 @@ async fn converse(service: Service, stream: TcpStream, mut stopped: watch::Recei
     }
 }
 
+/// Timeout for the TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// How long requests under way may take after the server was told to stop.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -201,8 +254,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Service {
     server: Arc<Server>,
-    /// Whether requests come through a socket.
-    outside: bool,
+    /// The address at which requests come in, if they come through a socket.
+    outside: Option<IpAddr>,
 }
 
 impl<B> tower::Service<Request<B>> for Service

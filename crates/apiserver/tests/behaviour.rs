@@ -205,10 +205,12 @@ fn log_of(directory: &Path) -> std::path::PathBuf {
 async fn what_was_acknowledged_is_there_after_a_stop_at_any_byte() {
     let directory = tempfile::tempdir().unwrap();
     let server = on_disk(directory.path()).unwrap();
-    let mut ends = Vec::new();
+    let (mut ends, mut marks) = (Vec::new(), Vec::new());
+    let mark = directory.path().join("acknowledged");
     for name in ["a", "b", "c"] {
         let (code, _) = ask(&server, "POST", MAPS, map(name, json!({}))).await;
         assert_eq!(code, 201);
+        marks.push(std::fs::read(&mark).unwrap());
         ends.push(std::fs::metadata(log_of(directory.path())).unwrap().len());
     }
     assert!(matches!(on_disk(directory.path()), Err(OpenError::Data(_))), "it is in use");
@@ -218,8 +220,9 @@ async fn what_was_acknowledged_is_there_after_a_stop_at_any_byte() {
     // The log is cut at every byte behind the first object, as a kill or a lost power would.
     for cut in ends[0]..=ends[2] {
         std::fs::write(&log, &whole[..usize::try_from(cut).unwrap()]).unwrap();
-        let server = on_disk(directory.path()).unwrap();
         let acknowledged = ends.iter().filter(|end| **end <= cut).count();
+        std::fs::write(&mark, &marks[acknowledged - 1]).unwrap();
+        let server = on_disk(directory.path()).unwrap();
         let (_, list) = ask(&server, "GET", MAPS, Value::Null).await;
         assert_eq!(list["items"].as_array().unwrap().len(), acknowledged, "cut at {cut}");
         // It goes on from there.

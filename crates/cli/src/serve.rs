@@ -3,25 +3,31 @@
 //! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context as _, bail};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use berth_apiserver::origin;
 use berth_control::core;
 use berth_control::front::Front;
 use berth_control::http::{self, Health, Openness, Site, api, probes, router};
 use berth_control::kubeconfig::{Access, connect};
 use berth_control::lease;
 use berth_control::metrics::Metrics;
+use berth_control::port::{Limits, Port, listen};
 use berth_control::serve::{Asked, Asking, Options, Scheduler};
 use berth_control::webhook::{Mode, Settings};
 use berth_engine::Config;
 use berth_engine::config::ReservationBudget;
 use berth_manifest::{read, read_file};
 use clap::{Args, ValueEnum};
-use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -30,6 +36,13 @@ use crate::output;
 
 /// The engine's task is taken for dead after so long without a sign of life.
 const SILENCE_MS_MAX: u64 = 60_000;
+
+/// Threads that serve ports, and as many for what takes longer.
+const PORT_THREADS_MAX: usize = 4;
+
+/// How nice threads that serve ports are.
+#[cfg(target_os = "linux")]
+const PORT_NICENESS: i32 = 10;
 
 /// So many questions may wait for the engine's task.
 const QUESTIONS_MAX: usize = 64;
@@ -152,10 +165,18 @@ impl Serve {
     ///
     /// Scheduling has a thread of its own, with its own connections: what it does is one chain of small
     /// steps, and handing each from thread to thread costs more than the step. Whoever asks the ports is
-    /// answered by others, however long a decision takes.
+    /// answered by others, however long a decision takes; those are few, and wait for the CPU when scheduling
+    /// needs it.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         log(self.log_format, "info");
-        let ports = runtime::Builder::new_multi_thread().enable_all().build()?;
+        let ports = runtime::Builder::new_multi_thread()
+            .worker_threads(
+                thread::available_parallelism().map_or(1, usize::from).min(PORT_THREADS_MAX),
+            )
+            .max_blocking_threads(PORT_THREADS_MAX)
+            .on_thread_start(yield_to_scheduling)
+            .enable_all()
+            .build()?;
         let scheduling = runtime::Builder::new_current_thread().enable_all().build()?;
         let (open, scheduler) = ports.block_on(self.open_ports())?;
         // As a task: to wake what a runtime blocks on takes a system call, to queue a task takes none.
@@ -196,7 +217,7 @@ impl Serve {
         let (site, questions) = shown(&client);
         let (metrics, health) = (site.metrics.clone(), site.health.clone());
         let (stop, shutdown) = watch::channel(false);
-        open(self.listen, &site).await?;
+        open(self.listen, &site)?;
         let fronting = front.map(|front| {
             let mut shutdown = shutdown.clone();
             let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
@@ -249,13 +270,31 @@ pub(crate) fn shown(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
 }
 
 /// Shows it at an address. Tokens are secrets: beyond this machine they travel with TLS only.
-pub(crate) async fn open(address: SocketAddr, site: &Site) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("{address} cannot be listened on"))?;
+pub(crate) fn open(address: SocketAddr, site: &Site) -> anyhow::Result<()> {
+    let listener = listen(address).with_context(|| format!("cannot listen on {address}"))?;
     let open = if address.ip().is_loopback() { router(site) } else { probes(site) };
-    let serving = axum::serve(listener, open);
-    tokio::spawn(async move { serving.await });
+    let own_only = move |request, next| refuse_foreign(address.ip(), request, next);
+    let open = open.layer(from_fn(own_only));
+    let port = Port { name: "http", limits: Limits::PLAIN, metrics: site.metrics.clone() };
+    tokio::spawn(port.serve(listener, open, std::future::pending()));
     Ok(())
+}
+
+/// Lets scheduling go first on the CPU. Where niceness is one of the process there is nothing to do.
+fn yield_to_scheduling() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, PORT_NICENESS) {
+        tracing::warn!(%error, "threads of ports run at the priority of scheduling");
+    }
+}
+
+/// Refuses what a browser sends for a page of another site.
+async fn refuse_foreign(local: IpAddr, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    match origin::check(&head, local) {
+        Ok(()) => next.run(Request::from_parts(head, body)).await,
+        Err(foreign) => http::status(StatusCode::FORBIDDEN, "Forbidden", &foreign.to_string()),
+    }
 }
 
 /// The port with TLS, if there is one.

@@ -9,9 +9,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use axum::Router;
-use berth_apiserver::{ApiServer, Options as ApiOptions};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use berth_apiserver::{ApiServer, Authorization, Options as ApiOptions, Token};
+use berth_control::certificates::{Generation, server_config};
 use berth_control::core;
 use berth_control::front::Front;
 use berth_control::install;
@@ -21,6 +23,7 @@ use berth_local::nodes::{Registration, register};
 use berth_manifest::{Source, Strictness, load, read_as};
 use berth_scenario::objects::node_objects;
 use clap::Args;
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -35,6 +38,12 @@ use crate::source;
 
 /// The namespace that Berth is in, as elsewhere.
 const NAMESPACE: &str = "berth-system";
+
+/// What clients call the API.
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// Who may do everything.
+const USER: &str = "berth-up";
 
 /// How often it is looked whether everything is there.
 const READY_LOOK: Duration = Duration::from_millis(20);
@@ -67,7 +76,8 @@ pub(crate) struct Up {
     /// More settings of the webhook: a YAML file with deny, warn, contract and mutations
     #[arg(long, value_name = "FILE")]
     webhook_settings: Option<PathBuf>,
-    /// Where to write the kubeconfig
+    /// Where to write the kubeconfig, with a new authority and token at each start; clients without the token see
+    /// only health and the version
     #[arg(long, value_name = "FILE", default_value = "berth-up.kubeconfig")]
     kubeconfig: PathBuf,
     /// How much is logged: error, warn, info or debug
@@ -103,7 +113,10 @@ impl Up {
     async fn serve(self, nodes: Vec<Registration>) -> anyhow::Result<ExitCode> {
         let front = self.front()?;
         let webhook_at = front.as_ref().map(|front| front.listen);
+        let token = Token::random(USER).map_err(|status| anyhow!(status.message))?;
         let options = ApiOptions {
+            tokens: vec![token.clone()],
+            authorization: Authorization::Authenticated,
             data: self.data.clone(),
             parse_yaml: Some(parse_yaml),
             // There is no network of a cluster, and one service that is asked.
@@ -114,17 +127,15 @@ impl Up {
         };
         let api = ApiServer::new(options)?;
         let client = kube::Client::new(api.service(), "default");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| {
-            format!("{address} cannot be listened on; choose another port with --port")
-        })?;
+        let listener = self.listener().await?;
         let address = listener.local_addr()?;
-        write_kubeconfig(&self.kubeconfig, address)?;
+        let made = Generation::make(&NAMES.map(str::to_owned), Timestamp::now())?;
+        let tls = server_config(made.certificate.as_bytes(), made.key.as_bytes())?;
+        write_kubeconfig(&self.kubeconfig, address, &made.ca, &token)?;
         let (stop, stopped) = watch::channel(false);
         let served = tokio::spawn({
             let (api, stopped) = (api.clone(), stopped.clone());
-            async move { api.serve(listener, until(stopped)).await }
+            async move { api.serve_tls(listener, tls, until(stopped)).await }
         });
         prepare(&client).await.context("the cluster could not be set up")?;
         register(&client, &nodes).await.context("the nodes could not be registered")?;
@@ -136,7 +147,7 @@ impl Up {
         let local = tokio::spawn(local);
         let (site, questions) = shown(&client);
         if let Some(address) = self.listen {
-            open(address, &site).await?;
+            open(address, &site)?;
         }
         configure_webhook(&client, front.is_some()).await?;
         let mut fronting = front.map(|front| {
@@ -173,6 +184,15 @@ impl Up {
 }
 
 impl Up {
+    /// The API's port.
+    async fn listener(&self) -> anyhow::Result<TcpListener> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let listener = TcpListener::bind(address).await;
+        listener.with_context(|| {
+            format!("{address} cannot be listened on; choose another port with --port")
+        })
+    }
+
     /// The webhook's port, if there is to be one: any that is free, since nobody else asks there.
     fn front(&self) -> anyhow::Result<Option<Front>> {
         let Some(settings) = self.webhook.settings(self.webhook_settings.as_deref())? else {
@@ -250,22 +270,32 @@ async fn until(mut stopped: watch::Receiver<bool>) {
 
 fn greeting(address: SocketAddr, kubeconfig: &Path, nodes: usize) -> String {
     format!(
-        "A cluster with {nodes} virtual nodes is at http://{address}.\n\n  \
+        "A cluster with {nodes} virtual nodes is at https://{address}.\n\n  \
          export KUBECONFIG={}\n  kubectl get nodes\n\n\
          Pods are placed by Berth, whether they name it or no scheduler. Stop with Ctrl-C.\n",
         kubeconfig.display()
     )
 }
 
-fn write_kubeconfig(path: &Path, address: SocketAddr) -> anyhow::Result<()> {
+/// Only its owner may read it.
+fn write_kubeconfig(
+    path: &Path,
+    address: SocketAddr,
+    authority: &str,
+    token: &Token,
+) -> anyhow::Result<()> {
+    let cluster = json!({
+        "server": format!("https://{address}"),
+        "certificate-authority-data": BASE64_STANDARD.encode(authority),
+    });
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{ "name": "berth-up", "cluster": { "server": format!("http://{address}") } }],
-        "users": [{ "name": "berth-up", "user": {} }],
+        "clusters": [{ "name": "berth-up", "cluster": cluster }],
+        "users": [{ "name": USER, "user": { "token": token.token } }],
         "contexts": [{
             "name": "berth-up",
-            "context": { "cluster": "berth-up", "user": "berth-up", "namespace": "default" },
+            "context": { "cluster": "berth-up", "user": USER, "namespace": "default" },
         }],
         "current-context": "berth-up",
     });

@@ -5,10 +5,14 @@
 #[path = "support/cluster.rs"]
 mod cluster;
 
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use berth_testbed::Target;
 use cluster::Cluster;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, PostParams};
@@ -147,4 +151,91 @@ async fn the_webhook_denies_what_breaks_the_contract_and_is_asked_no_more_when_i
     let _without = Cluster::start(&kubeconfig, &arguments);
     let pods: Api<Pod> = Api::default_namespaced(client(&kubeconfig).await);
     pods.create(&PostParams::default(), &thief()).await.unwrap();
+}
+
+/// The code and the body of an answer.
+fn parts(answer: &str) -> (u16, String) {
+    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+/// Asks in the clear.
+fn get(at: &str, path: &str, headers: &str) -> (u16, String) {
+    let mut stream = std::net::TcpStream::connect(at).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    parts(&answer)
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_and_clients_without_the_token_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    // An earlier file that all may read.
+    std::fs::write(&kubeconfig, "{}").unwrap();
+    std::fs::set_permissions(&kubeconfig, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let view = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let _cluster = Cluster::start(&kubeconfig, &["--listen", &view]);
+    let mode = std::fs::metadata(&kubeconfig).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let written = std::fs::read_to_string(&kubeconfig).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    let cluster = &written["clusters"][0]["cluster"];
+    let at = cluster["server"].as_str().unwrap().strip_prefix("https://").unwrap();
+    let authority = cluster["certificate-authority-data"].as_str().unwrap();
+    let authority = String::from_utf8(BASE64_STANDARD.decode(authority).unwrap()).unwrap();
+    let target = Target::new(at.parse().unwrap(), &authority).unwrap();
+    let send = async |request: String| {
+        parts(&target.send(Ipv4Addr::LOCALHOST.into(), &request).await.unwrap())
+    };
+    let token = written["users"][0]["user"]["token"].as_str().unwrap();
+    assert_eq!(token.len(), 64);
+    let port = at.split_once(':').unwrap().1;
+    let with_token = format!("authorization: Bearer {token}\r\n");
+    let map = "{\"metadata\":{\"name\":\"m\"}}";
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let post = async |headers: &str| {
+        let length = format!("content-length: {}\r\n", map.len());
+        let line = format!("POST {maps} HTTP/1.1\r\nconnection: close\r\n");
+        send(format!("{line}{length}{headers}\r\n{map}")).await
+    };
+    let see = async |path: &str, headers: &str| {
+        send(format!("GET {path} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n")).await
+    };
+    let host = format!("host: localhost:{port}\r\n");
+    let json = "content-type: application/json\r\n";
+    for (headers, code, why) in [
+        (format!("host: evil.example:{port}\r\n{json}{with_token}"), 403, "evil.example"),
+        (format!("{host}{json}"), 401, "Unauthorized"),
+        (format!("{host}{json}authorization: Bearer guess\r\n"), 401, "Unauthorized"),
+        (format!("{host}origin: https://evil.example\r\n{json}{with_token}"), 403, "cross-site"),
+        (format!("{host}sec-fetch-site: cross-site\r\n{json}{with_token}"), 403, "cross-site"),
+        (format!("{host}{with_token}"), 415, "UnsupportedMediaType"),
+        (format!("{host}content-type: text/plain\r\n{with_token}"), 415, "UnsupportedMediaType"),
+    ] {
+        let (seen, body) = post(&headers).await;
+        assert_eq!(seen, code, "{headers}: {body}");
+        assert!(body.contains("\"kind\":\"Status\"") && body.contains(why), "{headers}: {body}");
+    }
+    let (code, body) = see(maps, &format!("{host}{with_token}")).await;
+    assert!(code == 200 && !body.contains("\"name\":\"m\""), "nothing was made: {body}");
+    assert_eq!(post(&format!("{host}{json}{with_token}")).await.0, 201);
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        assert_eq!(see(path, &host).await.0, 200, "{path}");
+    }
+    for path in ["/", "/api", "/apis", "/openapi/v3", maps] {
+        assert_eq!(see(path, &host).await.0, 401, "{path}");
+    }
+    // The view: the same token may see it, and it has the same names.
+    let host = format!("host: {view}\r\n");
+    assert_eq!(get(&view, "/api/v1/state", &format!("{host}{with_token}")).0, 200);
+    assert_eq!(get(&view, "/api/v1/state", &host).0, 401);
+    for path in ["/metrics", "/healthz", "/api/v1/state"] {
+        let foreign = get(&view, path, &format!("host: evil.example\r\n{with_token}"));
+        assert_eq!(foreign.0, 403, "{path}: {}", foreign.1);
+        let foreign = get(&view, path, &format!("{host}origin: http://evil.example\r\n"));
+        assert_eq!(foreign.0, 403, "{path}: {}", foreign.1);
+    }
 }

@@ -4,7 +4,7 @@
 //! server. Every replica has one, whether it leads or not. Must not know what is answered.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::certificates::{Files, Keeper, Managed, Source};
 use crate::http::Health;
 use crate::install::{CERTIFICATES_SECRET, NAME, service_names};
 use crate::metrics::Metrics;
-use crate::webhook::{ContextFeed, Settings, SettingsError, Webhook, follow, serve};
+use crate::port::{Limits, Port, listen};
+use crate::webhook::{ContextFeed, Settings, SettingsError, Webhook, follow};
 
 /// What is awaited before the process is ready.
 const CERTIFICATE: &str = "the certificate of the port with TLS";
@@ -53,7 +54,7 @@ impl Front {
         health.await_part(CERTIFICATE);
         if let Some(settings) = self.webhook.clone() {
             let feed = ContextFeed::default();
-            let webhook = self.webhook(settings, feed.clone(), metrics);
+            let webhook = self.webhook(settings, feed.clone(), metrics.clone());
             router = router.merge(webhook.map_err(io::Error::other)?.router());
             health.await_part(CONTEXT);
             let listed = {
@@ -62,12 +63,13 @@ impl Front {
             };
             tasks.spawn(follow(client.clone(), feed, listed));
         }
-        let listener = TcpListener::bind(self.listen)?;
+        let listener = listen(self.listen)?;
         let keeper = Keeper::start(self.source(client)).await;
         let tls = keeper.tls();
         health.has_part(CERTIFICATE);
         tasks.spawn(keeper.run());
-        serve(listener, tls, router, shutdown).await
+        let port = Port { name: "https", limits: Limits::TLS, metrics };
+        port.serve_tls(listener, tls, router, shutdown).await
     }
 
     fn webhook(

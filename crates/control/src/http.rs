@@ -312,7 +312,7 @@ fn refused(denial: &Denial) -> Response {
 }
 
 /// An error as Kubernetes shows them.
-fn status(code: StatusCode, reason: &str, message: &str) -> Response {
+pub fn status(code: StatusCode, reason: &str, message: &str) -> Response {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code.as_u16(),

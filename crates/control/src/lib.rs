@@ -11,6 +11,7 @@ pub mod kubeconfig;
 pub mod lease;
 pub mod metrics;
 pub mod placement;
+pub mod port;
 pub mod serve;
 pub mod snapshot;
 mod standings;

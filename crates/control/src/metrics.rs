@@ -62,6 +62,9 @@ pub struct Metrics {
     webhook_duration: Histograms<1>,
     api_requests: Family<ApiLabels, Counter>,
     engine_duration: Histograms<1>,
+    http_connections: Gauges<1>,
+    http_inflight_bytes: Gauges<1>,
+    http_shed: Counters<2>,
 }
 
 /// Codes have more values than are worth a list.
@@ -116,9 +119,13 @@ impl Metrics {
             webhook_duration: Family::new_with_constructor(milliseconds),
             api_requests: Family::default(),
             engine_duration: Family::new_with_constructor(microseconds),
+            http_connections: Family::default(),
+            http_inflight_bytes: Family::default(),
+            http_shed: Family::default(),
         };
         metrics.register_placing(&mut registry);
         metrics.register_around(&mut registry);
+        metrics.register_ports(&mut registry);
         metrics.registry = Arc::new(registry);
         metrics
     }
@@ -202,6 +209,20 @@ impl Metrics {
             "api_requests",
             "Requests to the API server, by verb, resource and status code; 0: no answer",
             self.api_requests.clone(),
+        );
+    }
+
+    fn register_ports(&self, to: &mut Registry) {
+        to.register("http_connections", "Open connections, by port", self.http_connections.clone());
+        to.register(
+            "http_inflight_bytes",
+            "Bytes reserved for requests in flight, by port",
+            self.http_inflight_bytes.clone(),
+        );
+        to.register(
+            "http_shed",
+            "Connections and requests shed to protect the process, by port and reason",
+            self.http_shed.clone(),
         );
     }
 
@@ -303,6 +324,19 @@ impl Metrics {
         self.webhook_findings.get_or_create(&[("rule", rule), ("severity", severity)]).inc();
     }
 
+    /// A port has open connections and bytes of requests in flight.
+    pub fn holds(&self, port: &'static str, connections: usize, bytes: u64) {
+        let connections = i64::try_from(connections).unwrap_or(i64::MAX);
+        self.http_connections.get_or_create(&[("port", port)]).set(connections);
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.http_inflight_bytes.get_or_create(&[("port", port)]).set(bytes);
+    }
+
+    /// A port shed a connection or a request; `reason` is `connections`, `bytes`, `body_timeout` or `idle`.
+    pub fn shed(&self, port: &'static str, reason: &'static str) {
+        self.http_shed.get_or_create(&[("port", port), ("reason", reason)]).inc();
+    }
+
     /// The API server answered; 0: it did not.
     pub fn called(&self, verb: &'static str, resource: &'static str, code: u16) {
         let labels = ([("verb", verb), ("resource", resource)], [("code", code)]);
@@ -361,6 +395,8 @@ mod tests {
         metrics.admitted("validate", "allowed", Duration::from_micros(300));
         metrics.found("BERTH-101", "error");
         metrics.called("post", "pods/binding", 201);
+        metrics.holds("https", 2, 4_096);
+        metrics.shed("https", "bytes");
         metrics
     }
 
@@ -379,7 +415,7 @@ mod tests {
                 helps.insert(name, help);
             }
         }
-        assert_eq!(types.len(), 21);
+        assert_eq!(types.len(), 24);
         assert!(types.keys().eq(helps.keys()));
         for (name, kind) in &types {
             let legal = |c: char| c.is_ascii_lowercase() || c == '_';

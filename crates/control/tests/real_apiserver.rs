@@ -24,7 +24,8 @@ use berth_control::install::{
 };
 use berth_control::lease::{Elector, Inherited, PodRef, Settings};
 use berth_control::metrics::Metrics;
-use berth_control::webhook::{ContextFeed, Webhook, follow, serve};
+use berth_control::port::{Limits, Port};
+use berth_control::webhook::{ContextFeed, Webhook, follow};
 use berth_testbed::{Testbed, Which, real_assets};
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
@@ -220,7 +221,8 @@ async fn check_webhook(admin: &Client, berth: &Client, options: &InstallOptions)
         wall: Arc::new(jiff::Timestamp::now),
     }))
     .await;
-    tokio::spawn(serve(listener, keeper.tls(), webhook.router(), std::future::pending()));
+    let port = Port { name: "https", limits: Limits::TLS, metrics: Metrics::new() };
+    tokio::spawn(port.serve_tls(listener, keeper.tls(), webhook.router(), std::future::pending()));
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace",
                             "metadata": { "name": "search", "labels": { "team": "search" } } });
     create(admin, &namespace).await.unwrap();

@@ -4,6 +4,7 @@
 //! whoever tests with it need not care. It says who may talk to it (an administrator, service accounts),
 //! and what can go wrong with it. Everything it has started ends with it. Must not know what is tested.
 
+mod attack;
 mod certificates;
 mod history;
 mod kubeconfig;
@@ -29,6 +30,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+pub use self::attack::{Attack, Target};
 pub use self::history::{AS_JSON, Change};
 pub use self::process::Process;
 pub use self::proxy::Proxy;

@@ -5,22 +5,23 @@
 //! come, whether earlier ones are answered or not, and their latency counts from that time.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_control::certificates::{Generation, server_config};
 use berth_control::metrics::Metrics;
-use berth_control::webhook::{ContextFeed, Settings, Webhook, serve};
+use berth_control::port::{Limits, Port, listen};
+use berth_control::webhook::{ContextFeed, Settings, Webhook};
+use berth_testbed::Target;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 /// So many nodes are known, of this many shapes.
@@ -29,6 +30,10 @@ const SHAPES: usize = 20;
 const NAMESPACES: usize = 200;
 /// An API server keeps few connections to a webhook.
 const CONNECTIONS: usize = 2;
+/// The attacks.
+const SLOW_BODIES: usize = 900;
+const SLOW_BODY_BYTES: usize = 3 << 20;
+const IDLE_CONNECTIONS: usize = 10_000;
 
 /// How hard and how long.
 #[derive(clap::Args)]
@@ -39,14 +44,22 @@ pub(crate) struct Args {
     /// Seconds, after one to warm up
     #[arg(long, default_value_t = 10)]
     seconds: u32,
+    /// Attack the server meanwhile: slow bodies, then idle connections
+    #[arg(long)]
+    attack: bool,
     /// Be the server; started by the bench
     #[arg(long, hide = true)]
     serve: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    if args.serve { runtime.block_on(be_server()) } else { runtime.block_on(measure(args)) }
+    let many = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if args.serve {
+        return many.block_on(be_server());
+    }
+    // Attackers have threads of their own, so that they do not delay what is measured.
+    let one = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    one.block_on(measure(args, many.handle()))
 }
 
 fn cluster() -> anyhow::Result<ContextFeed> {
@@ -91,16 +104,18 @@ async fn be_server() -> anyhow::Result<()> {
         "mode": "enforce",
         "mutations": { "toleration": true, "schedulerName": "berth", "copyLabels": ["team"] },
     }))?;
-    let webhook = Webhook::new(settings, cluster()?, Metrics::new())?;
+    let metrics = Metrics::new();
+    let webhook = Webhook::new(settings, cluster()?, metrics.clone())?;
     let made = Generation::make(&["localhost".to_owned()], jiff::Timestamp::now())?;
     let config = server_config(made.certificate.as_bytes(), made.key.as_bytes())?;
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     println!("{}", json!({ "address": listener.local_addr()?, "ca": made.ca }));
     std::io::stdout().flush()?;
     // Whoever started us ends us by closing the other end.
     let ended = tokio::task::spawn_blocking(|| drop(std::io::stdin().read(&mut [0])));
     let tls = axum_server::tls_rustls::RustlsConfig::from_config(config);
-    serve(listener, tls, webhook.router(), async { drop(ended.await) }).await?;
+    let port = Port { name: "https", limits: Limits::TLS, metrics };
+    port.serve_tls(listener, tls, webhook.router(), async { drop(ended.await) }).await?;
     Ok(())
 }
 
@@ -191,19 +206,8 @@ fn start() -> anyhow::Result<Server> {
     Ok(Server { child, address: text("address").parse()?, ca: text("ca") })
 }
 
-async fn connect(server: &Server) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(server.ca.as_bytes())?)?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = tokio::net::TcpStream::connect(server.address).await?;
-    stream.set_nodelay(true)?;
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(ServerName::try_from("localhost")?, stream).await?;
+async fn connect(target: &Target) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    let stream = target.connect(IpAddr::V4(Ipv4Addr::LOCALHOST), "h2").await?;
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     Ok(sender)
@@ -233,39 +237,103 @@ fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok((ticks(11).context("no utime")? + ticks(12).context("no stime")?) / 100.0)
 }
 
-async fn measure(args: &Args) -> anyhow::Result<()> {
+async fn measure(args: &Args, attackers: &Handle) -> anyhow::Result<()> {
     let server = start()?;
+    let target = Target::new(server.address, &server.ca)?;
     let mut senders = Vec::new();
     for _ in 0..CONNECTIONS {
-        senders.push(connect(&server).await?);
+        senders.push(connect(&target).await?);
     }
     let reviews = reviews();
     let gap = Duration::from_secs(1) / args.rate.max(1);
     drop(load(&senders, &reviews, gap, args.rate as usize).await?);
     let count = args.rate as usize * args.seconds as usize;
-    let (cpu_before, began) = (cpu_seconds(server.child.id())?, Instant::now());
-    let mut latencies = load(&senders, &reviews, gap, count).await?;
-    let took = began.elapsed().as_secs_f64();
-    let cpu = cpu_seconds(server.child.id())? - cpu_before;
-    latencies.sort();
-    let at = |part: f64| latencies[((count - 1) as f64 * part) as usize].as_secs_f64() * 1_000.0;
     println!("requests      {count} of {} bytes on average, {NODES} nodes known", mean(&reviews));
+    let process = server.child.id();
+    let resident_before = resident_mib(process)?;
+    let (cpu_before, began) = (cpu_seconds(process)?, Instant::now());
+    let latencies = load(&senders, &reviews, gap, count).await?;
+    let took = began.elapsed().as_secs_f64();
+    let cpu = cpu_seconds(process)? - cpu_before;
+    if latencies.len() < count {
+        bail!("a review was not answered");
+    }
     println!("rate          {:.0} a second (asked for {})", count as f64 / took, args.rate);
+    show(latencies, count);
+    println!("server's CPU  {:.0} µs a request", cpu / count as f64 * 1e6);
+    if !args.attack {
+        return Ok(());
+    }
+    let addresses: Vec<IpAddr> =
+        (2..6).map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))).collect();
+    for attack in ["slow bodies", "idle connections"] {
+        let entered = attackers.enter();
+        let attack = match attack {
+            "slow bodies" => {
+                println!(
+                    "attack        {SLOW_BODIES} bodies of {SLOW_BODY_BYTES} bytes that do not end"
+                );
+                target.slow_bodies(&addresses, SLOW_BODIES, SLOW_BODY_BYTES)
+            }
+            _ => {
+                println!("attack        {IDLE_CONNECTIONS} idle connections");
+                target.idle(&addresses, IDLE_CONNECTIONS)
+            }
+        };
+        drop(entered);
+        let sampling = tokio::spawn(resident_mib_max(process));
+        let latencies = load(&senders, &reviews, gap, count).await?;
+        sampling.abort();
+        show(latencies, count);
+        println!(
+            "attackers     sent {} MiB, were ended {} times",
+            attack.sent_bytes() >> 20,
+            attack.ended()
+        );
+        let peak = PEAK_MIB.swap(0, Ordering::Relaxed);
+        println!("memory        {resident_before} MiB before, {peak} MiB at most");
+    }
+    Ok(())
+}
+
+/// The most that was seen of [`resident_mib`].
+static PEAK_MIB: AtomicU64 = AtomicU64::new(0);
+
+async fn resident_mib_max(process: u32) {
+    while let Ok(resident) = resident_mib(process) {
+        PEAK_MIB.fetch_max(resident, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Memory of a process.
+fn resident_mib(process: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? >> 10)
+}
+
+fn show(mut latencies: Vec<Duration>, count: usize) {
+    latencies.sort();
+    let at = |part: f64| {
+        let position = (latencies.len().saturating_sub(1) as f64 * part) as usize;
+        latencies.get(position).map_or(f64::NAN, |one| one.as_secs_f64() * 1_000.0)
+    };
     println!(
-        "latency       p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms, most {:.2} ms",
+        "latency       p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms, most {:.2} ms; {} of {count} answered",
         at(0.5),
         at(0.99),
         at(0.999),
-        at(1.0)
+        at(1.0),
+        latencies.len()
     );
-    println!("server's CPU  {:.0} µs a request", cpu / count as f64 * 1e6);
-    Ok(())
 }
 
 fn mean(reviews: &[(&str, Bytes)]) -> usize {
     reviews.iter().map(|(_, body)| body.len()).sum::<usize>() / reviews.len().max(1)
 }
 
+/// Sends reviews; returns the latencies of those that were answered.
 async fn load(
     senders: &[SendRequest<Full<Bytes>>],
     reviews: &[(&'static str, Bytes)],
@@ -283,9 +351,8 @@ async fn load(
     }
     let mut latencies = Vec::with_capacity(count);
     while let Some(done) = tasks.join_next().await {
-        match done?? {
-            (true, latency) => latencies.push(latency),
-            (false, _) => bail!("a review was not answered"),
+        if let Ok((true, latency)) = done? {
+            latencies.push(latency);
         }
     }
     Ok(latencies)

@@ -22,10 +22,12 @@ mod shape;
 mod update;
 mod watching;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Response, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
@@ -37,13 +39,17 @@ pub use respond::Body;
 
 use crate::crd;
 use crate::identity::{self, User};
-use crate::kinds::Origin;
+use crate::kinds::{Origin, Resource};
+use crate::origin;
 use crate::server::{Authorization, Server};
 use crate::status::Status;
 use crate::table::Include;
 
 /// A body may have this many bytes, as with a real API server.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// What needs no token.
+const PUBLIC: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
 
 /// A request after its body has been read.
 pub(crate) struct Call {
@@ -112,7 +118,7 @@ impl Call {
 pub(crate) async fn handle<B>(
     server: Arc<Server>,
     request: http::Request<B>,
-    outside: bool,
+    outside: Option<IpAddr>,
 ) -> Response<Body>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -133,14 +139,18 @@ where
 async fn answer<B>(
     server: Arc<Server>,
     request: http::Request<B>,
-    outside: bool,
+    outside: Option<IpAddr>,
 ) -> Result<Response<Body>, Status>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let (parts, body) = request.into_parts();
-    let user = authenticate(&server, &parts.headers, outside)?;
+    if let Some(local) = outside {
+        let foreign = |why| Status::forbidden(&Resource::new("", ""), "", why);
+        origin::check(&parts, local).map_err(foreign)?;
+    }
+    let user = authenticate(&server, &parts, outside.is_some())?;
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| {
         if error.downcast_ref::<LengthLimitError>().is_some() {
             Status::too_large(format!("limit is {BODY_BYTES_MAX}"))
@@ -148,12 +158,17 @@ where
             Status::bad_request(format!("the body could not be read: {error}"))
         }
     })?;
+    let body = body.to_bytes();
+    // Browsers let a page of any site send a body without a type.
+    if outside.is_some() && !body.is_empty() && !parts.headers.contains_key(header::CONTENT_TYPE) {
+        return Err(Status::unsupported_media_type(rules::MEDIA_TYPES));
+    }
     let call = Call {
         method: parts.method,
         path: parts.uri.path().to_owned(),
         query: Query::parse(parts.uri.query()),
         headers: parts.headers,
-        body: body.to_bytes(),
+        body,
         user,
     };
     reviews::authorize(&server, &call)?;
@@ -171,17 +186,19 @@ where
     }
 }
 
-fn authenticate(server: &Server, headers: &HeaderMap, outside: bool) -> Result<User, Status> {
-    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match shown.and_then(|value| value.strip_prefix("Bearer ")) {
-        Some(token) => {
-            let recognised = server.tokens.recognise(&server.store, token.trim());
-            recognised.map(|recognised| recognised.user).ok_or_else(Status::unauthorized)
+fn authenticate(server: &Server, request: &Parts, outside: bool) -> Result<User, Status> {
+    let shown = request.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if let Some(token) = shown.and_then(|value| value.strip_prefix("Bearer ")) {
+        let recognised = server.tokens.recognise(&server.store, token.trim());
+        return recognised.map(|recognised| recognised.user).ok_or_else(Status::unauthorized);
+    }
+    match server.options.authorization {
+        Authorization::Rbac if outside => Ok(identity::anonymous()),
+        Authorization::Authenticated if outside => {
+            let is_public = PUBLIC.contains(&request.uri.path()) && request.method == Method::GET;
+            is_public.then(identity::anonymous).ok_or_else(Status::unauthorized)
         }
-        None if outside && server.options.authorization == Authorization::Rbac => {
-            Ok(identity::anonymous())
-        }
-        None => Ok(identity::trusted()),
+        _ => Ok(identity::trusted()),
     }
 }
 

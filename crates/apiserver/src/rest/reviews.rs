@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Call;
 use super::path::Place;
 use super::respond::{self, Body};
-use crate::identity::{self, AUDIENCE, User};
+use crate::identity::{self, AUDIENCE, AUTHENTICATED, User};
 use crate::kinds::Resource;
 use crate::rbac::{self, Asked, Verdict};
 use crate::server::{Authorization, Server};
@@ -131,6 +131,10 @@ fn access(server: &Server, user: &User, asked: &Asked) -> Value {
 pub(crate) fn verdict(server: &Server, user: &User, asked: &Asked) -> Verdict {
     match server.options.authorization {
         Authorization::AlwaysAllow => Verdict { allowed: true, reason: String::new() },
+        Authorization::Authenticated => {
+            let allowed = user.groups.iter().any(|group| group == AUTHENTICATED);
+            Verdict { allowed, reason: String::new() }
+        }
         Authorization::Rbac => rbac::decide(&server.store, user, asked),
     }
 }
@@ -218,7 +222,8 @@ pub(crate) fn asked_by(call: &Call) -> Asked {
 
 /// Refuses what a user may not do.
 pub(crate) fn authorize(server: &Server, call: &Call) -> Result<(), Status> {
-    if server.options.authorization == Authorization::AlwaysAllow {
+    // Who has no token was refused before.
+    if server.options.authorization != Authorization::Rbac {
         return Ok(());
     }
     let mut asked = asked_by(call);

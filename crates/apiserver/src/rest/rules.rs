@@ -46,12 +46,14 @@ fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
     }
 }
 
+/// The types of objects in bodies.
+pub(super) const MEDIA_TYPES: &str =
+    "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
 /// The body of a request as an object of a kind, with its defaults, and what to warn about.
 pub(crate) fn decode(kind: &Kind, call: &Call) -> Result<(Value, Vec<String>), Status> {
     if !matches!(call.content_type(), "" | "application/json") {
-        return Err(Status::unsupported_media_type(
-            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
-        ));
+        return Err(Status::unsupported_media_type(MEDIA_TYPES));
     }
     let Decoded { object, warnings } = decode::object(kind, &call.body, field_validation(call)?)?;
     Ok((object, warnings))

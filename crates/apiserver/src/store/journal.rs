@@ -33,6 +33,19 @@ pub enum JournalError {
         /// The lock file.
         path: PathBuf,
     },
+    /// Writes that were acknowledged are not there.
+    #[error(
+        "{path}: {what}. Nothing was changed. Restore the directory from a copy; to go on without what is \
+         missing, remove {mark}."
+    )]
+    Missing {
+        /// The file that lacks them.
+        path: PathBuf,
+        /// What is missing.
+        what: String,
+        /// The file that says what was acknowledged.
+        mark: PathBuf,
+    },
     /// What was acknowledged can no longer be read.
     #[error(
         "{path} is damaged at byte {offset}: {what}. Nothing was changed. Restore the directory from \
@@ -148,7 +161,7 @@ impl<'a> Records<'a> {
 pub(super) struct Writer {
     file: File,
     path: PathBuf,
-    salt: u64,
+    pub(super) salt: u64,
     pub(super) bytes: u64,
 }
 
@@ -193,6 +206,13 @@ impl Writer {
     }
 }
 
+/// The checksum of some bytes.
+pub(super) fn crc(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
 fn checksum(salt: u64, payload: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(&salt.to_le_bytes());
@@ -205,7 +225,7 @@ fn checksum(salt: u64, payload: &[u8]) -> u32 {
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) records: Vec<Record>,
-    salt: u64,
+    pub(super) salt: u64,
     good_bytes: u64,
     /// Whether the last frame, or the header, was not.
     pub(super) torn: bool,

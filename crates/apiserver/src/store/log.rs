@@ -9,10 +9,12 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::acknowledged::{Acknowledged, Found, FoundLog, Mark};
 use super::journal::{self, JournalError, Record, Writer};
 use super::object::write_typed;
 use super::{Entry, State, Stored};
@@ -58,6 +60,7 @@ pub(super) struct Recovered {
     pub(super) revision: u64,
     pub(super) objects: Vec<(Resource, Stored)>,
     log: Writer,
+    mark: Mark,
     snapshot_bytes: u64,
     directory: PathBuf,
     lock: File,
@@ -123,6 +126,7 @@ fn typed(stored: &Stored) -> Vec<u8> {
 /// The open files.
 pub(super) struct Disk {
     log: Writer,
+    mark: Mark,
     snapshot_bytes: u64,
     directory: PathBuf,
     /// Held as long as the files are.
@@ -134,6 +138,7 @@ impl Recovered {
     pub(super) fn split(self) -> (Disk, u64, Vec<(Resource, Stored)>) {
         let disk = Disk {
             log: self.log,
+            mark: self.mark,
             snapshot_bytes: self.snapshot_bytes,
             directory: self.directory,
             _lock: self.lock,
@@ -151,8 +156,12 @@ struct LogThread {
 impl LogThread {
     fn run(mut self) {
         loop {
-            let Some(pending) = self.wait() else { return };
-            if let Err(error) = self.write(pending) {
+            let written = match self.wait() {
+                Ok(Some(pending)) => self.write(pending),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
                 tracing::error!(%error, "nothing more is stored");
                 self.shared.durable.send_modify(|durable| durable.failed = Some(error.to_string()));
                 return;
@@ -161,26 +170,44 @@ impl LogThread {
     }
 
     /// Waits for changes; none when the store is closed and all is written.
-    fn wait(&self) -> Option<Pending> {
+    fn wait(&mut self) -> Result<Option<Pending>, JournalError> {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if !pending.records.is_empty() {
-                return Some(take(&mut pending));
+                return Ok(Some(take(&mut pending)));
             }
             if pending.closing {
-                return None;
+                return Ok(None);
             }
-            pending = self.shared.wake.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending = match self.disk.mark.due() {
+                None => self.shared.wake.wait(pending).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    drop(pending);
+                    self.disk.mark.sync()?;
+                    self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(due) => {
+                    let waited = self.shared.wake.wait_timeout(pending, due);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
     fn write(&mut self, pending: Pending) -> Result<(), JournalError> {
-        self.disk.log.frame(&pending.records)?;
-        self.disk.log.sync()?;
-        self.tell(pending);
+        self.append(pending)?;
         if self.disk.log.bytes > LOG_BYTES_MIN.max(2 * self.disk.snapshot_bytes) {
             self.snapshot()?;
         }
+        Ok(())
+    }
+
+    /// Writes changes to the log and acknowledges them.
+    fn append(&mut self, pending: Pending) -> Result<(), JournalError> {
+        self.disk.log.frame(&pending.records)?;
+        self.disk.log.sync()?;
+        self.disk.mark.reached(pending.revision, self.disk.log.bytes)?;
+        self.tell(pending);
         Ok(())
     }
 
@@ -207,15 +234,21 @@ impl LogThread {
             (state.revision, objects, take(&mut pending))
         };
         if !pending.records.is_empty() {
-            self.disk.log.frame(&pending.records)?;
-            self.disk.log.sync()?;
-            self.tell(pending);
+            self.append(pending)?;
         }
-        let snapshot_bytes = write_snapshot(&self.disk.directory, revision, &objects)?;
-        let path = self.disk.directory.join(format!("log-{revision:020}"));
+        let snapshot = write_snapshot(&self.disk.directory, revision, &objects)?;
+        let path = log_path(&self.disk.directory, revision);
         self.disk.log = Writer::create(&path, salt())?;
-        self.disk.snapshot_bytes = snapshot_bytes;
+        self.disk.snapshot_bytes = snapshot.bytes;
         sync_directory(&self.disk.directory)?;
+        // From here on the older files are not needed.
+        let acknowledged = Acknowledged {
+            snapshot: Some((revision, snapshot.salt)),
+            log: (revision, self.disk.log.salt),
+            log_bytes: self.disk.log.bytes,
+            revision,
+        };
+        self.disk.mark = Mark::create(&self.disk.directory, acknowledged)?;
         remove_older(&self.disk.directory, revision)
     }
 }
@@ -234,7 +267,7 @@ fn write_snapshot(
     directory: &Path,
     revision: u64,
     objects: &[(Resource, Arc<Stored>)],
-) -> Result<u64, JournalError> {
+) -> Result<Writer, JournalError> {
     let unfinished = directory.join("snapshot.new");
     let mut writer = Writer::create(&unfinished, salt())?;
     let mut frame = Vec::new();
@@ -249,13 +282,21 @@ fn write_snapshot(
     journal::write_end(&mut frame, revision, objects.len() as u64);
     writer.frame(&frame)?;
     writer.sync()?;
-    let path = directory.join(format!("snapshot-{revision:020}"));
+    let path = snapshot_path(directory, revision);
     fs::rename(&unfinished, &path).map_err(|error| JournalError::io(&path, error))?;
     sync_directory(directory)?;
-    Ok(writer.bytes)
+    Ok(writer)
 }
 
-fn sync_directory(directory: &Path) -> Result<(), JournalError> {
+pub(super) fn snapshot_path(directory: &Path, revision: u64) -> PathBuf {
+    directory.join(format!("snapshot-{revision:020}"))
+}
+
+pub(super) fn log_path(directory: &Path, revision: u64) -> PathBuf {
+    directory.join(format!("log-{revision:020}"))
+}
+
+pub(super) fn sync_directory(directory: &Path) -> Result<(), JournalError> {
     let synced = File::open(directory).and_then(|file| file.sync_all());
     synced.map_err(|error| JournalError::io(directory, error))
 }
@@ -290,41 +331,54 @@ pub(super) fn recover(directory: &Path, first_revision: u64) -> Result<Recovered
     let mut replay = Replay { revision: first_revision, objects: BTreeMap::new() };
     let snapshot = files(directory, "snapshot-")?.pop_last();
     let mut snapshot_bytes = 0;
-    let mut start = 0;
+    let mut found = Found { snapshot: None, logs: BTreeMap::new(), revision: 0 };
     if let Some((revision, path)) = &snapshot {
-        snapshot_bytes = replay.load_snapshot(path)?;
-        start = *revision;
+        let read = replay.load_snapshot(path)?;
+        snapshot_bytes = read.good_bytes();
+        found.snapshot = Some((*revision, read.salt));
     }
     let logs = files(directory, "log-")?;
-    let last = logs.keys().next_back().copied();
-    let mut writer = None;
+    let mut last = None;
     for (revision, path) in &logs {
         let read = journal::read(path)?;
-        if read.torn && Some(*revision) != last {
+        if read.torn && logs.keys().next_back() != Some(revision) {
             return Err(JournalError::Damaged {
                 path: path.clone(),
                 offset: read.good_bytes(),
                 what: "it ends in the middle of a frame, and there is a newer log".to_owned(),
             });
         }
-        replay.load_log(path, &read)?;
-        if Some(*revision) == last && *revision >= start && read.good_bytes() > 0 {
-            writer = Some(Writer::reopen(path, &read)?);
-        }
+        let (salt, good_bytes) = (read.salt, read.good_bytes());
+        let ended = replay.load_log(path, &read)?;
+        found.logs.insert(*revision, FoundLog { salt, good_bytes, revision: ended });
+        last = Some((*revision, path, read));
     }
-    let log = match writer {
-        Some(writer) => writer,
+    found.revision = replay.revision;
+    if let Some(acknowledged) = Acknowledged::read(directory)? {
+        acknowledged.check(directory, &found)?;
+    }
+    let start = snapshot.as_ref().map_or(0, |(revision, _)| *revision);
+    let usable = last.filter(|(revision, _, read)| *revision >= start && read.good_bytes() > 0);
+    let (revision_of_log, log) = match usable {
+        Some((revision, path, read)) => (revision, Writer::reopen(path, &read)?),
         // A new directory, or a stop between a snapshot and its log.
         None => {
-            let path = directory.join(format!("log-{:020}", replay.revision));
-            Writer::create(&path, salt())?
+            let path = log_path(directory, replay.revision);
+            (replay.revision, Writer::create(&path, salt())?)
         }
     };
     sync_directory(directory)?;
     let revision = replay.revision;
     let objects = replay.finish(directory)?;
+    let acknowledged = Acknowledged {
+        snapshot: found.snapshot,
+        log: (revision_of_log, log.salt),
+        log_bytes: log.bytes,
+        revision,
+    };
+    let mark = Mark::create(directory, acknowledged)?;
     let directory = directory.to_owned();
-    Ok(Recovered { revision, objects, log, snapshot_bytes, directory, lock })
+    Ok(Recovered { revision, objects, log, mark, snapshot_bytes, directory, lock })
 }
 
 fn lock(directory: &Path) -> Result<File, JournalError> {
@@ -345,7 +399,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn load_snapshot(&mut self, path: &Path) -> Result<u64, JournalError> {
+    fn load_snapshot(&mut self, path: &Path) -> Result<journal::ReadFile, JournalError> {
         let read = journal::read(path)?;
         let damaged = |what: &str| JournalError::Damaged {
             path: path.to_owned(),
@@ -370,11 +424,16 @@ impl Replay {
         if read.torn || !matches!(read.records.last(), Some(Record::End { .. })) {
             return Err(damaged("the snapshot has no end"));
         }
-        Ok(read.good_bytes())
+        Ok(read)
     }
 
-    /// Applies what is newer than what is there.
-    fn load_log(&mut self, path: &Path, read: &journal::ReadFile) -> Result<(), JournalError> {
+    /// Applies what is newer than what is there. Returns the last revision of the log.
+    fn load_log(
+        &mut self,
+        path: &Path,
+        read: &journal::ReadFile,
+    ) -> Result<Option<u64>, JournalError> {
+        let mut last = None;
         for record in &read.records {
             let (revision, place, json) = match record {
                 Record::Put { revision, group, plural, key, json } => {
@@ -385,6 +444,7 @@ impl Replay {
                 }
                 Record::End { .. } => continue,
             };
+            last = Some(revision);
             if revision <= self.revision {
                 continue;
             }
@@ -404,7 +464,7 @@ impl Replay {
                 None => self.objects.remove(&place),
             };
         }
-        Ok(())
+        Ok(last)
     }
 
     fn finish(self, directory: &Path) -> Result<Vec<(Resource, Stored)>, JournalError> {

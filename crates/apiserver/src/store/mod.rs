@@ -5,6 +5,7 @@
 //! and swap: whoever writes says which revision it has read. Knows nothing of kinds, HTTP or what
 //! an object means.
 
+mod acknowledged;
 mod journal;
 mod log;
 mod object;

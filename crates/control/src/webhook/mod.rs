@@ -8,14 +8,12 @@ mod feed;
 mod follow;
 mod mutate;
 mod review;
-mod serve;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use feed::{ContextFeed, Known};
 pub use follow::follow;
-pub use serve::serve;
 pub use settings::{Mode, Mutations, Settings, SettingsError};
 
 use std::sync::Arc;
@@ -36,7 +34,7 @@ use crate::metrics::Metrics;
 use review::{Answer, Request, Review};
 
 /// Reviews may be this large: an object and what it was before, 3 MiB each at most, and some more.
-const BODY_BYTES_MAX: usize = 8 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Reviews larger than this are looked at beside the others, few at a time.
 const LARGE_BYTES: usize = 256 << 10;
 const LARGE_AT_ONCE: usize = 2;
@@ -124,7 +122,7 @@ impl Parts {
             || self.settings.is_exempt(&request.namespace)
     }
 
-    fn judge(&self, request: Request) -> Answer {
+    fn judge(&self, mut request: Request) -> Answer {
         // What a pod asks for does not change any more once it is there.
         if request.operation == "UPDATE" && request.kind == "Pod" {
             return Answer::allowed("allowed");
@@ -173,7 +171,7 @@ impl Parts {
         }
     }
 
-    fn change(&self, request: Request) -> Answer {
+    fn change(&self, mut request: Request) -> Answer {
         let mut object = match request.object() {
             Ok(object) => object,
             Err(error) => return Answer::unreadable(&error.to_string()),

@@ -4,6 +4,7 @@
 
 use berth_contract::{Object, ObjectError};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// A review as it is sent.
@@ -30,8 +31,9 @@ pub(super) struct Request {
     pub(super) operation: String,
     #[serde(default)]
     pub(super) object: Value,
+    /// As text: it is as large as the object, and only looked at if the object breaks a rule.
     #[serde(default)]
-    old_object: Value,
+    old_object: Option<Box<RawValue>>,
 }
 
 fn kind_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
@@ -63,20 +65,21 @@ impl Review {
 }
 
 impl Request {
-    /// What is to be stored.
-    pub(super) fn object(&self) -> Result<Object, ObjectError> {
-        self.read(&self.object)
+    /// Takes what is to be stored.
+    pub(super) fn object(&mut self) -> Result<Object, ObjectError> {
+        let object = self.object.take();
+        self.read(object)
     }
 
     /// What is stored now, if that is known and can be read.
     pub(super) fn old_object(&self) -> Option<Object> {
-        if self.old_object.is_null() { None } else { self.read(&self.old_object).ok() }
+        let object = serde_json::from_str(self.old_object.as_deref()?.get()).ok()?;
+        self.read(object).ok()
     }
 
     /// The request knows the namespace even where the object does not say it. What is being created has
     /// a uid already, though it is not there yet: rules take who has one for somebody who runs.
-    fn read(&self, object: &Value) -> Result<Object, ObjectError> {
-        let mut object = object.clone();
+    fn read(&self, mut object: Value) -> Result<Object, ObjectError> {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             if !self.namespace.is_empty() {
                 metadata.entry("namespace").or_insert_with(|| json!(self.namespace));
