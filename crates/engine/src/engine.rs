@@ -455,6 +455,15 @@ impl Engine {
         })
     }
 
+    /// Those of the pods to be evicted that disruption budgets may keep, by UID. They are to be evicted
+    /// before the others, which go in vain if one of these stays.
+    pub fn guarded(&self, victims: &[Arc<str>]) -> BTreeSet<Arc<str>> {
+        let known = victims.iter().filter_map(|uid| self.state.pod_by_uid(uid));
+        let known: Vec<PodIx> = known.collect();
+        let (guarded, _) = kube::preempt::split_by_budgets(&self.state, &known);
+        guarded.into_iter().map(|pod| self.state.pods[pod].uid.clone()).collect()
+    }
+
     /// Whether pods are leaving the node that a pod waits for, so that it should go on waiting.
     pub(crate) fn awaits_room(&self, at: PodIx) -> bool {
         self.state.making_room(at).next().is_some()

@@ -18,7 +18,7 @@ use berth_model::spec::{Phase, PodObject};
 
 use crate::calls::Caller;
 use crate::server::Stored;
-use crate::workloads::MODEST;
+use crate::workloads::{HOSTILE, MODEST};
 use crate::world::World;
 
 /// More decisions than this are no rest.
@@ -37,8 +37,9 @@ impl World {
         }
         let lease = self.server.lease.clone().map(LeaseView::new);
         let listed = lease.and_then(|lease| lease.binding().ok());
-        // Those that could not be fenced yet stay on the list, for the next leader.
-        let may_be = |pod: &PodRef| self.server.is_rigid(pod);
+        // Those that could not be fenced yet stay on the list, for the next leader; and a gang with a
+        // member that cannot be bound starts over and over.
+        let may_be = |pod: &PodRef| &*pod.namespace == HOSTILE;
         if listed.is_none_or(|pods| !pods.iter().all(may_be)) {
             found.insert("the Lease still lists pods".to_owned());
         }

@@ -26,6 +26,9 @@ struct Under {
     order: Eviction,
     /// For whom: others may have come to wait for the same room since.
     waiting: BTreeSet<Arc<str>>,
+    /// Pods that have to be going before this one is evicted: a budget may keep them, and this one would
+    /// go in vain.
+    after: BTreeSet<Arc<str>>,
     sent: bool,
 }
 
@@ -41,33 +44,58 @@ impl Evictions {
     /// Why a member of a gang goes that cannot start as a whole.
     pub(super) const DISBANDED: &'static str = "GangDisbanded";
 
-    pub(super) fn add(&mut self, pod: PodRef, waiting: Option<Arc<str>>, why: &'static str) {
+    /// A pod is to go. `guarded` are those, of all that go with it, that budgets may keep.
+    pub(super) fn add(
+        &mut self,
+        pod: PodRef,
+        waiting: Option<Arc<str>>,
+        why: &'static str,
+        guarded: &BTreeSet<Arc<str>>,
+    ) {
+        let uid = pod.uid.clone();
+        let after = if guarded.contains(&uid) { BTreeSet::new() } else { guarded.clone() };
         let order = Eviction { pod, waiting: waiting.clone(), why };
-        let under = Under { order, waiting: BTreeSet::new(), sent: false };
-        let under = self.by_uid.entry(under.order.pod.uid.clone()).or_insert(under);
-        under.waiting.extend(waiting);
+        let under = Under { order, waiting: BTreeSet::new(), after, sent: false };
+        self.by_uid.entry(uid).or_insert(under).waiting.extend(waiting);
     }
 
     /// News of a pod: one that is going need not be asked again.
     pub(super) fn seen(&mut self, seen: &SeenPod) {
         if matches!(seen.object.phase, Phase::Terminating { .. } | Phase::Finished) {
-            self.by_uid.remove(&seen.object.uid);
+            self.forget(&seen.object.uid);
         }
     }
 
+    /// A pod is going, or gone.
     pub(super) fn forget(&mut self, uid: &Arc<str>) {
         self.by_uid.remove(uid);
+        for under in self.by_uid.values_mut() {
+            under.after.remove(uid);
+        }
     }
 
     /// An answer. Gives those who wait in vain if the pod stays.
     pub(super) fn answered(&mut self, uid: &Arc<str>, outcome: EvictOutcome) -> BTreeSet<Arc<str>> {
         let Some(under) = self.by_uid.remove(uid) else { return BTreeSet::new() };
-        // What is unknown becomes known by news; whoever waits for the room looks again meanwhile.
-        if outcome == EvictOutcome::Going { BTreeSet::new() } else { under.waiting }
+        if outcome == EvictOutcome::Going {
+            self.forget(uid);
+            return BTreeSet::new();
+        }
+        // What is unknown becomes known by news; whoever waits for the room looks again meanwhile. Those that
+        // were to go with this one stay.
+        self.by_uid.retain(|_, other| {
+            let is_in_vain = other.after.remove(uid);
+            if is_in_vain {
+                other.waiting.retain(|waiting| !under.waiting.contains(waiting));
+            }
+            !is_in_vain || other.sent || !other.waiting.is_empty()
+        });
+        under.waiting
     }
 
     pub(super) fn effects(&mut self, effects: &mut Vec<Effect>) {
-        for under in self.by_uid.values_mut().filter(|under| !under.sent) {
+        let may_go = |under: &&mut Under| !under.sent && under.after.is_empty();
+        for under in self.by_uid.values_mut().filter(may_go) {
             under.sent = true;
             effects.push(Effect::Evict(under.order.clone()));
         }

@@ -17,7 +17,7 @@ mod telling;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_engine::decision::{
@@ -728,9 +728,11 @@ impl Core {
     }
 
     fn evict(&mut self, victims: &[Arc<str>], waiting: Option<&Arc<str>>, why: &'static str) {
+        let guarded =
+            if waiting.is_some() { self.engine.guarded(victims) } else { BTreeSet::new() };
         for victim in victims {
             if let Some(pod) = self.pods.get(victim) {
-                self.evictions.add(pod.reference(), waiting.cloned(), why);
+                self.evictions.add(pod.reference(), waiting.cloned(), why, &guarded);
             }
         }
     }

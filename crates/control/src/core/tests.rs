@@ -199,3 +199,40 @@ fn a_condition_names_no_pods_of_other_namespaces() {
     assert!(!message.contains("hidden-name") && !message.contains("secret"), "{message}");
     assert!(message.contains("1 pod in another namespace left n1"), "{message}");
 }
+
+#[test]
+fn nobody_is_evicted_in_vain_beside_a_pod_that_a_budget_keeps() {
+    let mut core = core();
+    let held = |name: &str, version: u64| {
+        let more =
+            json!({ "metadata": { "labels": { "app": name } }, "spec": { "nodeName": "n1" } });
+        pod(name, version, 4, &more)
+    };
+    let budget: k8s_openapi::api::policy::v1::PodDisruptionBudget = serde_json::from_value(json!({
+        "metadata": { "name": "b", "namespace": "team" },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "kept" } } },
+        "status": { "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1,
+                    "expectedPods": 1 },
+    }))
+    .unwrap();
+    core.tell(News::Other(Event::Budget(budget.lower().unwrap())), 0);
+    core.tell(News::Pod(Box::new(held("kept", 1))), 0);
+    core.tell(News::Pod(Box::new(held("free", 2))), 0);
+    let important = json!({ "spec": { "priority": 1000 } });
+    core.tell(News::Pod(Box::new(pod("asks", 3, 8, &important))), 0);
+    let evicted = |effects: &[Effect]| -> Vec<String> {
+        let pods = effects.iter().filter_map(|effect| match effect {
+            Effect::Evict(order) => Some(order.pod.name.to_string()),
+            _ => None,
+        });
+        pods.collect()
+    };
+    assert_eq!(evicted(&core.turn(0)), ["kept"]);
+    core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 1);
+    assert_eq!(evicted(&core.turn(1)), [""; 0]);
+    // Later it is tried again, and this time the budget allows it.
+    let again = (0..60_000).step_by(500).find(|now_ms| !evicted(&core.turn(*now_ms)).is_empty());
+    let now_ms = again.unwrap();
+    core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Going), now_ms);
+    assert_eq!(evicted(&core.turn(now_ms)), ["free"]);
+}

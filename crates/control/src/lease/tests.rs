@@ -263,7 +263,7 @@ async fn a_lease_with_times_that_cannot_be_read_is_taken_over() {
     let second = timeout(Duration::from_secs(60), elector(&server, "b").acquire()).await.unwrap();
     assert!(second.is_held());
     sleep(Duration::from_secs(5)).await;
-    assert!(second.is_held() && server.lock().unwrap().text("/spec/renewTime") < "9999".to_owned());
+    assert!(second.is_held() && server.lock().unwrap().text("/spec/renewTime").as_str() < "9999");
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,9 +16,12 @@ use crate::tolerant::tolerant_client;
 /// The answers to `METHOD PATH`; `None`: there is none. What is not named is not found.
 type Answers = BTreeMap<&'static str, Option<(StatusCode, Value)>>;
 
-/// A client of a server with these answers, and the requests it sent: method, path and body.
-fn client(answers: Answers) -> (Client, Arc<Mutex<Vec<(String, Value)>>>) {
-    let sent: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+/// The requests that were sent: method and path, and body.
+type Sent = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// A client of a server with these answers, and what it sends.
+fn client(answers: Answers) -> (Client, Sent) {
+    let sent = Sent::default();
     let seen = sent.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (answers, seen) = (answers.clone(), seen.clone());
