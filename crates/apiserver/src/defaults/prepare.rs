@@ -30,10 +30,11 @@ const NO_GENERATION: [(&str, &str); 10] = [
 ];
 
 /// Kinds that have no status and yet a generation.
-const COUNTED: [(&str, &str); 9] = [
+const COUNTED: [(&str, &str); 10] = [
     ("", "podtemplates"),
     ("scheduling.k8s.io", "priorityclasses"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("networking.k8s.io", "networkpolicies"),
     ("networking.k8s.io", "ingressclasses"),

@@ -69,6 +69,8 @@ const ROWS: &[Row] = &[
     ("storage.k8s.io", "v1", "storageclasses", "StorageClass", 0, &["sc"], &[]),
     ("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", STATUS, &[], &[]),
     ("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", 0, &[], &["api-extensions"]),
+    ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", STATUS, &[], &["api-extensions"]),
+    ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", 0, &[], &["api-extensions"]),
     ("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", 0, &[], &["api-extensions"]),
     ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", STATUS, &["crd", "crds"], &["api-extensions"]),
     ("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", 0, &["pc"], &[]),
