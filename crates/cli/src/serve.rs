@@ -74,17 +74,17 @@ pub(crate) struct Serve {
     /// How often the Lease is renewed, and looked at
     #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().retry_ms)]
     lease_retry_ms: u64,
-    /// Maximum time nodes are reserved for a gang; its berth.dev/gang-timeout can only shorten it
+    /// Maximum duration of a gang's node reservation; berth.dev/gang-timeout can only shorten it
     #[arg(long, value_name = "MS", default_value_t = ReservationBudget::default().max_ms,
           value_parser = clap::value_parser!(i64).range(1..))]
     reservation_max_ms: i64,
-    /// Maximum share of the GPUs of each model (of the nodes, without GPUs) that a gang may have
-    /// reserved; 0 reserves nothing
+    /// Maximum percentage of the GPUs of each model that may be reserved for a gang (nodes without
+    /// GPUs: of those nodes); 0 disables reservations
     #[arg(long, value_name = "PERCENT", default_value_t = ReservationBudget::default().share_percent,
           value_parser = clap::value_parser!(u8).range(..=100))]
     reservation_share: u8,
-    /// Maximum share of time in which nodes are reserved for gangs of one team, or of one namespace
-    /// without a team
+    /// Maximum percentage of time that nodes may be reserved for gangs of one team (or of one
+    /// namespace without a team)
     #[arg(long, value_name = "PERCENT", default_value_t = ReservationBudget::default().time_percent,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     reservation_time: u8,
@@ -284,7 +284,7 @@ pub(crate) fn open(address: SocketAddr, site: &Site) -> anyhow::Result<()> {
 fn yield_to_scheduling() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, PORT_NICENESS) {
-        tracing::warn!(%error, "threads of ports run at the priority of scheduling");
+        tracing::warn!(%error, "could not lower the CPU priority of the HTTP threads");
     }
 }
 

@@ -76,8 +76,7 @@ pub(crate) struct Up {
     /// More settings of the webhook: a YAML file with deny, warn, contract and mutations
     #[arg(long, value_name = "FILE")]
     webhook_settings: Option<PathBuf>,
-    /// Where to write the kubeconfig, with a new authority and token at each start; clients without the token see
-    /// only health and the version
+    /// Where to write the kubeconfig (new CA and token at every start)
     #[arg(long, value_name = "FILE", default_value = "berth-up.kubeconfig")]
     kubeconfig: PathBuf,
     /// How much is logged: error, warn, info or debug

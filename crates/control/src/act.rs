@@ -178,7 +178,8 @@ impl Actor {
             Err(Some((code, message))) if is_final(code, &message) => {
                 warn!(pod = %order.pod.name, code, message, "a binding was refused");
                 let node = &order.binding.node;
-                let note = format!("The API server refuses to bind it to {node}: {message}").into();
+                let note =
+                    format!("Binding to {node} rejected by the API server: {message}").into();
                 let note = EventNote { warning: true, reason: "FailedBinding", note };
                 let event = requests::event(&order.pod, &note, &self.identity);
                 drop(self.call(event, "create", "events").await);
@@ -218,7 +219,9 @@ impl Actor {
         let fenced = fence::fence(&self.client, &pod, &self.identity).await;
         match &fenced {
             Ok(()) => self.metrics.fenced(),
-            Err(error) => warn!(pod = %pod.name, %error, "a pod is still not fenced"),
+            Err(error) => {
+                warn!(namespace = %pod.namespace, pod = %pod.name, %error, "fencing failed again; trying again later")
+            }
         }
         self.send(Back::Done(Done::Fenced(pod.uid, fenced.is_ok())));
     }

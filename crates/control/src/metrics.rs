@@ -186,7 +186,7 @@ impl Metrics {
         );
         to.register(
             "unfenced_pods",
-            "Pods that are not scheduled because a binding of an earlier leader could not be fenced",
+            "Pods excluded from scheduling until they can be fenced",
             self.unfenced_pods.clone(),
         );
         to.register(

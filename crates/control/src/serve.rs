@@ -40,7 +40,7 @@ const FENCING_MAX: usize = 32;
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Readiness waits for this: a leader that cannot schedule yet is not ready.
-const FENCING: &str = "fenced in-flight bindings of earlier leaders";
+const FENCING: &str = "fencing of in-flight bindings of previous leaders";
 
 /// Unfenced pods that are kept in the Lease for the next leader, at most: they must leave room for the
 /// bindings of all others.
@@ -181,7 +181,7 @@ impl Scheduler {
         info!(
             unfenced = unfenced.len(),
             after_ms = began.elapsed().as_millis(),
-            "fenced in-flight bindings of earlier leaders"
+            "finished fencing in-flight bindings of previous leaders"
         );
         let (sink, seen) = mpsc::channel(SEEN_MAX);
         let names = self.options.scheduler_names.clone();
@@ -244,14 +244,17 @@ async fn fence_all(
         // Nobody has ever led, or somebody has deleted the Lease of a leader that may still be at work.
         Inherited::NoLease => fence::pending(client, &options.scheduler_names).await,
         Inherited::Unreadable(problem) => {
-            warn!(problem, "fencing every pending pod");
+            warn!(
+                problem,
+                "in-flight bindings in the Lease are unreadable; fencing every pending pod"
+            );
             fence::pending(client, &options.scheduler_names).await
         }
     };
     let attempts = futures::stream::iter(pods).map(async |pod| {
         let fenced = fence::fence(client, &pod, &options.identity).await;
         if let Err(error) = &fenced {
-            warn!(namespace = %pod.namespace, pod = %pod.name, %error, "a pod is left out");
+            warn!(namespace = %pod.namespace, pod = %pod.name, %error, "fencing failed; the pod is not scheduled until it succeeds");
         } else {
             metrics.fenced();
         }
@@ -267,13 +270,17 @@ async fn fence_all(
     }
     unfenced.sort_by(|(one, _), (other, _)| one.cmp(other));
     let (listed, unlisted) = unfenced.split_at(unfenced.len().min(UNFENCED_LISTED_MAX));
+    if !unlisted.is_empty() {
+        let count = unlisted.len();
+        warn!(count, "too many unfenced pods for the Lease; the next leader will not fence these");
+    }
     settled.extend(unlisted.iter().map(|(pod, _)| pod.clone()));
     leadership.settle(settled);
     let listed: Vec<PodRef> = listed.iter().map(|(pod, _)| pod.clone()).collect();
     if !listed.is_empty()
         && let Err(error) = leadership.announce(listed).await
     {
-        warn!(%error, "unfenced pods are not kept in the Lease");
+        warn!(%error, "could not record unfenced pods in the Lease");
     }
     unfenced
 }
@@ -508,6 +515,6 @@ fn unfenced_notice(core: &Core) -> Option<String> {
     };
     (count > 0).then(|| {
         let named = named.join(", ");
-        format!("not scheduled, since they could not be fenced: {named}{more}; see their events")
+        format!("{count} pods excluded from scheduling, fencing failed: {named}{more} (see Events)")
     })
 }

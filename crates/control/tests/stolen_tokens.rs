@@ -188,7 +188,7 @@ async fn pods(berth: &Client) {
     };
     let annotated = json!({ "name": "pending", "annotations": { "example.com/a": "b" } });
     let path = format!("{PENDING}/binding");
-    let says = "may only write the annotation berth.dev/placement";
+    let says = "may only set the annotation berth.dev/placement";
     thief.cannot_create(&path, binding(annotated, "Node"), says).await;
     let labelled = json!({ "name": "pending", "labels": { "app": "other" } });
     thief.cannot_create(&path, binding(labelled, "Node"), says).await;
@@ -201,7 +201,9 @@ async fn pods(berth: &Client) {
     let path = format!("{POD}/eviction");
     let now = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": "u" } });
     for options in [json!({}), now] {
-        thief.cannot_create(&path, eviction(options), "may only evict a pod by its UID").await;
+        thief
+            .cannot_create(&path, eviction(options), "may only evict with preconditions.uid")
+            .await;
     }
 
     let allowed = json!({ "status": {
@@ -264,7 +266,7 @@ async fn claims(admin: &Client, berth: &Client) {
     let other = json!({ "status": { "allocation": allocation("gpu-1") } });
     thief.cannot_patch(&status, other, "status.allocation: Invalid value").await;
     let freed = json!({ "status": { "allocation": null, "reservedFor": null } });
-    thief.cannot_patch(&status, freed, "may only remove an allocation that no other pod").await;
+    thief.cannot_patch(&status, freed, "may not remove an allocation that other pods").await;
     let many = json!({ "status": { "reservedFor": [user(0), user(1), user(2), user(3)] } });
     thief.cannot_patch(&status, many, "may only reserve a ResourceClaim").await;
     let gateway = json!({ "apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": "u" });
@@ -375,9 +377,9 @@ async fn volumes(admin: &Client, berth: &Client) {
 
     let taken = format!("{VOLUMES}/taken");
     let body = json!({ "spec": { "claimRef": claim_ref("other") } });
-    thief.cannot_patch(&taken, body, "may not take a PersistentVolume").await;
+    thief.cannot_patch(&taken, body, "may not rebind a PersistentVolume").await;
     let body = json!({ "spec": { "claimRef": null } });
-    thief.cannot_patch(&taken, body, "may not take a PersistentVolume").await;
+    thief.cannot_patch(&taken, body, "may not rebind a PersistentVolume").await;
     let body = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
     thief.cannot_patch(&taken, body, "may only change claimRef").await;
     let body = json!({ "metadata": { "annotations": { "example.com/a": "b" } } });
@@ -527,7 +529,7 @@ fn annotation(key: &str) -> Value {
 }
 
 const OWN: &str = "/api/v1/nodes/n1";
-const OTHERS: &str = "may only write about its own node";
+const OTHERS: &str = "may only write objects of its own node";
 const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -556,12 +558,14 @@ async fn own_node(agent: &Client) {
         "berth.dev/mig.config",
         "nvidia.com/gpu.deploy.mig-manager",
     ] {
-        thief.cannot_patch(OWN, label(key), "may only write labels of its Node").await;
+        thief.cannot_patch(OWN, label(key), "may only change the labels of its Node").await;
     }
     for key in
         ["berth.dev/mig-layout", "berth.dev/models", "kubeadm.alpha.kubernetes.io/cri-socket"]
     {
-        thief.cannot_patch(OWN, annotation(key), "may only write annotations of its Node").await;
+        thief
+            .cannot_patch(OWN, annotation(key), "may only change the annotations of its Node")
+            .await;
     }
     let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u" });
     for metadata in
@@ -631,7 +635,7 @@ async fn topologies(agent: &Client) {
                 ] }, "zones": [] })
     };
     thief.cannot_create(TOPOLOGIES, topology("n2", "n2", json!([])), OTHERS).await;
-    let says = "without finalizers that its Node owns";
+    let says = "with no finalizers and no owner other";
     thief.cannot_create(TOPOLOGIES, topology("n1", "n2", json!([])), says).await;
     let forever = topology("n1", "n1", json!(["example.com/never"]));
     thief.cannot_create(TOPOLOGIES, forever, says).await;

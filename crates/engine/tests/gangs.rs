@@ -234,7 +234,7 @@ fn a_gang_is_not_overtaken_for_ever() {
     let waits = settle(&mut engine, 2 + PATIENCE_MS);
     assert!(matches!(waits[..], [Decision::Wait { .. }]), "{waits:?}");
     let text = told(&mut engine, 11, 2 + PATIENCE_MS);
-    assert!(text.contains("Nodes are kept for it"), "{text}");
+    assert!(text.contains("Nodes are reserved for it"), "{text}");
     engine.apply(Event::PodGone(uid(21)));
     assert_eq!(bound_together(&mut engine, 3 + PATIENCE_MS).bindings.len(), 2);
 }
@@ -255,7 +255,7 @@ fn nodes_are_kept_for_one_gang_after_the_other() {
         panic!("{second:?}")
     };
     assert_eq!((pod, &*kept.gang.name), (&uid(11), "two"));
-    assert!(told(&mut engine, 11, PATIENCE_MS + TIMEOUT_MS).contains("in vain 1 time"));
+    assert!(told(&mut engine, 11, PATIENCE_MS + TIMEOUT_MS).contains("has expired 1 time"));
     let third = settle(&mut engine, PATIENCE_MS + 2 * TIMEOUT_MS);
     assert_eq!(&*reserved(&third).unwrap().gang.name, "one");
 }
@@ -398,7 +398,7 @@ fn a_gang_does_not_reserve_the_cluster() {
     let at_ms = 1 + PATIENCE_MS;
     assert_eq!(reserved(&settle(&mut engine, at_ms)), None);
     let text = told(&mut engine, 101, at_ms);
-    let why = "it needs 800 GPUs (NVIDIA-H100-80GB-HBM3), and reservations may keep 200 (25%)";
+    let why = "it needs 800 GPUs (NVIDIA-H100-80GB-HBM3), and at most 200 (25%) may be reserved";
     assert!(text.contains(why), "{text}");
     come(&mut engine, &single(8, 0), 1_000..1_099);
     assert_eq!(bound(&settle(&mut engine, at_ms)), 99);
@@ -422,7 +422,7 @@ fn a_reservation_lasts_as_long_as_the_operator_allows() {
     come(&mut engine, &single(8, 0), 201..202);
     assert_eq!(bound(&settle(&mut engine, until_ms - 1)), 0);
     let text = told(&mut engine, 201, until_ms - 1);
-    assert!(text.contains("reserved for gang serving/train for 10m at most"), "{text}");
+    assert!(text.contains("reserved for gang serving/train (for 10m at most in total)"), "{text}");
     // Then they get it, before anything is reserved again.
     assert_eq!(bound(&settle(&mut engine, until_ms)), 1);
     // The gang's namespace has to rest, three times as long as it had its way.
@@ -431,7 +431,7 @@ fn a_reservation_lasts_as_long_as_the_operator_allows() {
         assert_eq!(reserved(&settle(&mut engine, at_ms)), None, "at {at_ms}");
     }
     let text = told(&mut engine, 101, rests_until_ms - 1);
-    assert!(text.contains("namespace serving has used its share of time"), "{text}");
+    assert!(text.contains("namespace serving has used up its reservation time"), "{text}");
     assert!(reserved(&settle(&mut engine, rests_until_ms)).is_some());
 }
 
@@ -483,7 +483,7 @@ fn nothing_is_reserved_where_pods_do_not_end_by_themselves() {
     settle(&mut engine, 1);
     assert_eq!(reserved(&settle(&mut engine, 1 + PATIENCE_MS)), None);
     let text = told(&mut engine, 11, 1 + PATIENCE_MS);
-    assert!(text.contains("even if all pods had ended that end by themselves"), "{text}");
+    assert!(text.contains("even after every pod that runs to completion has ended"), "{text}");
     come(&mut engine, &single(8, 0), 21..22);
     assert_eq!(bound(&settle(&mut engine, 2 + PATIENCE_MS)), 1);
     // A pod that ends is worth waiting for, and so is one with a deadline, whatever controls it.
@@ -561,7 +561,7 @@ fn who_takes_all_cpus_of_a_node_keeps_its_gpus() {
     settle(&mut engine, 0);
     assert_eq!(reserved(&settle(&mut engine, PATIENCE_MS)), None);
     let text = told(&mut engine, 11, PATIENCE_MS);
-    assert!(text.contains("reservations may keep 8 (25%)"), "{text}");
+    assert!(text.contains("at most 8 (25%) may be reserved"), "{text}");
 }
 
 #[test]

@@ -101,7 +101,8 @@ impl Acknowledged {
         let refuse = |path: PathBuf, what: String| {
             Err(JournalError::Missing { path, what, mark: directory.join(NAME) })
         };
-        let foreign = |what: &str| format!("this is not the {what} that was written here");
+        let foreign =
+            |what: &str| format!("unexpected {what}: it does not match the one recorded in {NAME}");
         let log = found.logs.get(&self.log.0);
         let path = log_path(directory, self.log.0);
         if log.is_some_and(|log| log.salt != self.log.1 && log.good_bytes > 0) {
@@ -117,7 +118,7 @@ impl Acknowledged {
             // The process ended after it wrote this snapshot of all that is in the log.
             (_, Some(newest)) if ended.unwrap_or(self.log.0) == newest.0 => {}
             (Some((revision, _)), _) => {
-                let what = "the snapshot is missing, and every object in it".to_owned();
+                let what = "the snapshot is missing, and every object in it is lost".to_owned();
                 return refuse(snapshot_path(directory, revision), what);
             }
             (None, Some(newest)) => {
@@ -128,12 +129,12 @@ impl Acknowledged {
         let is_short = log.is_some_and(|log| log.good_bytes < self.log_bytes);
         if found.revision < self.revision || is_short {
             let first = found.revision + 1;
-            let what = if log.is_none() { "the log is missing" } else { "the log ends too early" };
+            let what = if log.is_none() { "the log is missing" } else { "the log is truncated" };
             let range = match self.revision {
-                last if last <= first => format!("revision {first}, which was acknowledged"),
-                last => format!("revisions {first} to {last}, which were acknowledged"),
+                last if last <= first => format!("acknowledged revision {first} is lost"),
+                last => format!("acknowledged revisions {first} to {last} are lost"),
             };
-            return refuse(path, format!("{what}; it held {range}"));
+            return refuse(path, format!("{what}; {range}"));
         }
         Ok(())
     }

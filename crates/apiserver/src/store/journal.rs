@@ -35,8 +35,8 @@ pub enum JournalError {
     },
     /// Writes that were acknowledged are not there.
     #[error(
-        "{path}: {what}. Nothing was changed. Restore the directory from a copy; to go on without what is \
-         missing, remove {mark}."
+        "{path}: {what}. No file was changed. Restore the directory from a backup, or delete {mark} to \
+         start without the lost writes."
     )]
     Missing {
         /// The file that lacks them.

@@ -154,7 +154,7 @@ pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
         "type": FENCED,
         "status": "True",
         "reason": "LeaderChanged",
-        "message": format!("Fenced against in-flight bindings of earlier leaders ({})", nonce(by)),
+        "message": format!("Fenced against in-flight bindings of previous leaders ({})", nonce(by)),
         "lastTransitionTime": now(),
     });
     let body = json!({ "metadata": { "uid": pod.uid }, "status": { "conditions": [condition] } });

@@ -253,7 +253,8 @@ impl Core {
     /// A pod could not be fenced when the term began. It is not scheduled until it is.
     pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
         let note = format!(
-            "Not scheduled: an earlier leader may have bound this pod, and {why}. Others are scheduled."
+            "Not scheduled: a binding by a previous leader may be in flight, and fencing the pod failed: \
+             {why}. Trying again; other pods are not affected."
         );
         self.telling.record(pod.clone(), true, "FencingFailed", note);
         self.fencing.add(pod, now_ms);
@@ -363,7 +364,9 @@ impl Core {
             if let Some(invalid) =
                 seen.invalid.as_ref().filter(|now| known_invalid.as_ref() != Some(now))
             {
-                let note = format!("Ignored, the pod counts without it: {invalid}");
+                let note = format!(
+                    "Invalid request ignored: {invalid}. A share of a GPU counts as the whole GPU."
+                );
                 self.telling.record(seen.reference(), true, "InvalidRequest", note);
             }
         } else if seen.ours {

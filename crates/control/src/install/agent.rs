@@ -165,7 +165,7 @@ fn of_node(policy: Policy, expression: &str) -> Policy {
     );
     policy.variable("node", node).check(
         format!("variables.node != \"\" && {expression} == variables.node"),
-        "an agent may only write about its own node, with a token that is bound to its pod",
+        "an agent may only write objects of its own node, with a token that is bound to its pod",
     )
 }
 
@@ -187,11 +187,11 @@ fn nodes(chosen: &AgentOptions) -> Policy {
         .check("object.spec == oldObject.spec", "an agent may not change the spec of its Node")
         .check(
             same("variables.labels", "variables.oldLabels", &labels),
-            "an agent may only write labels of its Node that it publishes",
+            "an agent may only change the labels of its Node that berth-agent publishes",
         )
         .check(
             same("variables.annotations", "variables.oldAnnotations", &keys(&annotations)),
-            "an agent may only write annotations of its Node that it publishes",
+            "an agent may only change the annotations of its Node that berth-agent publishes",
         )
 }
 
@@ -218,7 +218,7 @@ fn topologies() -> Policy {
         "size(object.metadata.?finalizers.orValue([])) == 0 && \
          object.metadata.?ownerReferences.orValue([]).all(o, o.kind == \"Node\" && \
          o.name == object.metadata.name)",
-        "an agent may only write a NodeResourceTopology without finalizers that its Node owns",
+        "an agent may only write a NodeResourceTopology with no finalizers and no owner other than its Node",
     )
 }
 

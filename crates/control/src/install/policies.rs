@@ -76,7 +76,7 @@ fn bindings() -> Policy {
                  dyn(object.metadata.?labels.orValue({{}})).all(k, \
                  k.startsWith(\"topology.kubernetes.io/\") || k.startsWith(\"topology.k8s.io/\"))"
             ),
-            "berth may only write the annotation berth.dev/placement with a binding",
+            "berth may only set the annotation berth.dev/placement in a Binding",
         )
 }
 
@@ -87,7 +87,7 @@ fn evictions() -> Policy {
         format!(
             "{options}.?preconditions.?uid.hasValue() && !{options}.?gracePeriodSeconds.hasValue()"
         ),
-        "berth may only evict a pod by its UID and with the pod's own grace period",
+        "berth may only evict with preconditions.uid and without gracePeriodSeconds",
     )
 }
 
@@ -150,7 +150,7 @@ fn allocations() -> Policy {
     const FIELDS: [&str; 3] = ["allocation", "devices", "reservedFor"];
     let path = "?status.?allocation";
     Policy::new("berth-allocations", "resource.k8s.io", &["resourceclaims/status"], &["UPDATE"])
-        .keep_metadata(&[], "berth may not change metadata of a ResourceClaim with its status")
+        .keep_metadata(&[], "berth may not change a ResourceClaim's metadata in a status update")
         .maps("status", "?status")
         .variable("is", format!("object.{path}.hasValue()"))
         .variable("was", format!("oldObject.{path}.hasValue()"))
@@ -163,12 +163,12 @@ fn allocations() -> Policy {
         .check(
             "!variables.was || variables.is || size(variables.users) == 0 && \
              size(variables.oldUsers) <= 1",
-            "berth may only remove an allocation that no other pod uses",
+            "berth may not remove an allocation that other pods have reserved",
         )
         .check(
             "!variables.is && !object.?status.?devices.hasValue() || \
              object.?status.?devices == oldObject.?status.?devices",
-            "berth may only remove the status of devices with their allocation",
+            "berth may only remove a ResourceClaim's status.devices together with its allocation",
         )
         .check(
             "variables.users.filter(u, !(u in variables.oldUsers)).size() <= 1 && \
@@ -247,7 +247,7 @@ fn volumes() -> Policy {
                  oldObject.spec.claimRef.?namespace == object.spec.claimRef.?namespace && \
                  oldObject.spec.claimRef.?name == object.spec.claimRef.?name)"
             ),
-            "berth may not take a PersistentVolume from the claim that it is for",
+            "berth may not rebind a PersistentVolume that is reserved for another claim",
         )
         .check(
             same(

@@ -108,8 +108,7 @@ impl LeaseView {
         match all.iter().find(|pod| !pod.is_possible()) {
             // No holder writes such a name, so another client wrote the list.
             Some(PodRef { namespace, name, uid }) => {
-                let problem =
-                    format!("no pod can be named {namespace:?}/{name:?} with UID {uid:?}");
+                let problem = format!("invalid pod reference {namespace:?}/{name:?} (UID {uid:?})");
                 Err(Unreadable(problem))
             }
             None => Ok(all),

@@ -282,6 +282,6 @@ async fn a_list_with_names_that_no_pod_can_have_is_not_followed() {
             json!({ "berth.dev/binding": bogus.to_string() });
         let second = elector(&server, "b").acquire().await;
         let Inherited::Unreadable(why) = &second.inherited else { panic!("{bogus}") };
-        assert!(why.contains("no pod can be named"), "{why}");
+        assert!(why.contains("invalid pod reference"), "{why}");
     }
 }

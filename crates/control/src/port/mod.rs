@@ -1,6 +1,6 @@
 //! HTTP ports that stay up under attack: bounded connections, bytes and time.
 //!
-//! Every port keeps its own [`Load`], so an attack on one port does not use up another. A request is read
+//! Every port keeps its own `Load`, so an attack on one port does not use up another. A request is read
 //! whole before a handler sees it. What one connection and all connections together may hold is in
 //! [`Limits`]; what exceeds it is shed, from the address that holds the most.
 
@@ -192,7 +192,7 @@ async fn admit(
     // A body of unknown length may have as many bytes as any.
     let body_bytes = body_bytes.unwrap_or(limits.body_bytes);
     let Some(reservation) = connection.reserve(body_bytes).await else {
-        let why = "too much is being read already; try again";
+        let why = "too many requests in flight; try again later";
         let mut response = status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why);
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
         return response;

@@ -101,7 +101,10 @@ pub(crate) async fn a_pod_that_cannot_be_fenced_waits_alone(world: World) {
     assert_eq!(replica.metric("berth_unfenced_pods", "") as u64, 1);
     let (status, text) = replica.readiness().await;
     assert_eq!(status, http::StatusCode::OK);
-    assert!(text.contains(&format!("could not be fenced: {}/stuck;", world.name())), "{text}");
+    assert!(
+        text.contains(&format!("fencing failed: {}/stuck (see Events)", world.name())),
+        "{text}"
+    );
     assert_eq!(world.node_of("stuck").await, None);
     // The next leader has to look after it as well.
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), "berth-system");

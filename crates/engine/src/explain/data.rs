@@ -151,15 +151,15 @@ pub enum Tenant {
 /// Why no nodes are reserved for a gang that has waited long enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreserved {
-    /// It needs more than reservations may keep.
+    /// It needs more than may be reserved.
     BeyondShare {
         /// The model of the GPUs; `None`: nodes without GPUs.
         model: Option<Arc<str>>,
         /// How many it needs of them.
         needs: i64,
-        /// How many reservations may keep.
+        /// How many may be reserved.
         allowed: i64,
-        /// The share that reservations may keep, in percent.
+        /// The share that may be reserved, in percent.
         percent: u8,
     },
     /// Its team or namespace had its share of time.

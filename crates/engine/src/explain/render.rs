@@ -171,13 +171,14 @@ fn in_gang(gang: &GangReport) -> Vec<String> {
     if let Some(max_ms) = gang.reserved_max_ms {
         let span = span(max_ms);
         sentences.push(format!(
-            "Nodes are kept for it until what runs there has ended, {span} at most."
+            "Nodes are reserved for it until the pods running there end, {span} at most in total."
         ));
     }
     sentences.extend(gang.unreserved.as_ref().map(unreserved));
     if gang.timeouts > 0 {
         let times = count(gang.timeouts as usize, "time");
-        sentences.push(format!("Nodes were kept for it in vain {times}; others had their turn."));
+        sentences
+            .push(format!("Its reservation has expired {times}; other gangs were tried next."));
     }
     sentences
 }
@@ -190,16 +191,16 @@ fn unreserved(why: &Unreserved) -> String {
                 Some(model) => format!("GPUs ({})", name(model)),
                 None => "nodes without GPUs".to_owned(),
             };
-            format!("it needs {needs} {of}, and reservations may keep {allowed} ({percent}%)")
+            format!("it needs {needs} {of}, and at most {allowed} ({percent}%) may be reserved")
         }
         Unreserved::Resting(Tenant::Team(team)) => {
-            format!("team {} has used its share of time for reservations", name(team))
+            format!("team {} has used up its reservation time for now", name(team))
         }
         Unreserved::Resting(Tenant::Namespace(namespace)) => {
-            format!("namespace {} has used its share of time for reservations", name(namespace))
+            format!("namespace {} has used up its reservation time for now", name(namespace))
         }
         Unreserved::NothingEnds => {
-            "it would not fit even if all pods had ended that end by themselves".to_owned()
+            "it would not fit even after every pod that runs to completion has ended".to_owned()
         }
     };
     format!("No nodes are reserved for it: {why}.")
@@ -313,10 +314,13 @@ fn cause(cause: &Cause) -> String {
         }
         Cause::Reserved { by } => format!("kept for pods that wait for it, such as {}", pod(by)),
         Cause::ReservedForGang { gang, max_ms } if gang.name.is_empty() => {
-            format!("reserved for a gang in another namespace for {} at most", span(*max_ms))
+            format!(
+                "reserved for a gang in another namespace (for {} at most in total)",
+                span(*max_ms)
+            )
         }
         Cause::ReservedForGang { gang, max_ms } => format!(
-            "reserved for gang {}/{} for {} at most",
+            "reserved for gang {}/{} (for {} at most in total)",
             name(&gang.namespace),
             name(&gang.name),
             span(*max_ms)

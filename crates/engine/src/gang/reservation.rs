@@ -39,7 +39,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// Whether a pod on a node has ended when the gang starts.
-    fn outlasts(&self, state: &State, pod: PodIx) -> bool {
+    fn ends_before_gang(&self, state: &State, pod: PodIx) -> bool {
         let ends_at_ms = || state.ends_by_ms(pod).zip(self.clear_at_ms);
         self.blockers.contains(&state.pods[pod].uid)
             || ends_at_ms().is_some_and(|(ends_ms, clear_ms)| ends_ms <= clear_ms)
@@ -129,7 +129,7 @@ pub(crate) fn beside_members<'s>(
         return None;
     }
     let mut foreseen = Foresight::now(state, at);
-    let gone = node.pods.iter().filter(|pod| reservation.outlasts(state, **pod));
+    let gone = node.pods.iter().filter(|pod| reservation.ends_before_gang(state, **pod));
     gone.for_each(|pod| foreseen.remove(*pod));
     for pod in ahead {
         // If a more important pod took its place in the meantime, there is nothing to spare for it.
