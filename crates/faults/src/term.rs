@@ -15,11 +15,15 @@ use crate::calls::{Answer, CallId, Request};
 use crate::election::Writer;
 use crate::server::{Change, Shown};
 
+/// A call of a leader's actor may take so long, by its own clock; one that fences, less.
+const CALL_MS: u64 = 10_000;
+const FENCE_CALL_MS: u64 = 2_000;
+
 /// Between two attempts to fence a pod.
 const FENCE_AGAIN_MS: u64 = 250;
 
 /// A pod that is not fenced within this time is isolated.
-const FENCING_MAX_MS: u64 = 5_000;
+const FENCING_MAX_MS: u64 = 15_000;
 
 /// Between two looks at a pod that could not be seen.
 const LOOK_AGAIN_MS: u64 = 1_000;
@@ -51,6 +55,16 @@ pub(crate) enum Purpose {
 pub(crate) enum Later {
     Call(Purpose, Request),
     Announce(Vec<PodRef>),
+}
+
+impl Purpose {
+    /// How long the call may take.
+    pub(crate) fn limit_ms(&self) -> u64 {
+        match self {
+            Self::FenceLook(_) | Self::Fence(_) => FENCE_CALL_MS,
+            _ => CALL_MS,
+        }
+    }
 }
 
 /// What is to be done next.

@@ -27,9 +27,6 @@ use crate::workloads::{
     MODEST, Machine, Workload, hostile_workloads, machine, modest, pod, requests, workloads,
 };
 
-/// A call of a leader's actor may take so long, by its own clock.
-const CALL_MS: u64 = 10_000;
-
 /// What one binding in so many needs is not ready yet.
 const UNREADY_ONE_IN: usize = 10;
 
@@ -647,7 +644,7 @@ impl World {
         for deed in deeds {
             match deed {
                 Deed::Call(purpose, request) => {
-                    let call = self.call(at, request, CALL_MS);
+                    let call = self.call(at, request, purpose.limit_ms());
                     if let Some(term) = &mut self.replicas[at].leading {
                         term.calls.insert(call, purpose);
                     }

@@ -28,9 +28,12 @@ use crate::watch::SchedulerNames;
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// A pod that is not fenced within this time is left out. Much shorter than a term, so that few such pods
-/// cannot hold up a failover.
-const FENCING_MAX: Duration = Duration::from_secs(5);
+/// Timeout of one attempt.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// A pod that is not fenced within this time is isolated. Longer than a leader keeps the Lease without
+/// renewing it: if no pod can be fenced because the API server does not answer, the term ends before.
+const FENCING_MAX: Duration = Duration::from_secs(15);
 
 /// Pods per page of a list.
 const PAGE: u32 = 500;
@@ -52,7 +55,7 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
     let until = Instant::now() + FENCING_MAX;
     let of_pod = Persistence { what: format!("pod {}/{}", pod.namespace, pod.name), until };
     let found = loop {
-        let attempt = timeout(CALL, fence_pod(client, pod, by)).await;
+        let attempt = timeout(ATTEMPT, fence_pod(client, pod, by)).await;
         if let Some(found) = of_pod.outcome(attempt).await? {
             break found;
         }
@@ -62,7 +65,7 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
         let of_claim =
             Persistence { what: format!("ResourceClaim {}/{name}", pod.namespace), until };
         loop {
-            let attempt = timeout(CALL, fence_claim(client, pod, name, by)).await;
+            let attempt = timeout(ATTEMPT, fence_claim(client, pod, name, by)).await;
             if of_claim.outcome(attempt).await?.is_some() {
                 break;
             }
