@@ -31,6 +31,9 @@ const LOOK_AGAIN_MS: u64 = 1_000;
 /// Answers a binding whose devices or volumes are being prepared, of which the world knows nothing else.
 pub(crate) const UNREADY: u16 = 425;
 
+/// Attempts before a pod is isolated, at least.
+const FENCE_ATTEMPTS_MIN: u32 = 5;
+
 /// Answers a change of a pod that its owner has made so that the API refuses it.
 pub(crate) const UNPROCESSABLE: u16 = 422;
 
@@ -100,6 +103,7 @@ pub(crate) struct Term {
     unfenced: BTreeSet<PodRef>,
     inherited: BTreeSet<PodRef>,
     isolated: BTreeSet<PodRef>,
+    fence_failures: BTreeMap<PodRef, u32>,
     unlisted: usize,
     known: Known,
     pub(crate) deciding: bool,
@@ -121,6 +125,7 @@ impl Term {
             unfenced: inherited.clone(),
             inherited,
             isolated: BTreeSet::new(),
+            fence_failures: BTreeMap::new(),
             unlisted: 2,
             known: Known::default(),
             deciding: false,
@@ -238,7 +243,10 @@ impl Term {
             return Vec::new();
         }
         let is_refused = matches!(answer, Some(Answer::Failed(UNPROCESSABLE)));
-        if !is_refused && now_ms < self.started.1 + FENCING_MAX_MS {
+        let failures = self.fence_failures.entry(pod.clone()).or_insert(0);
+        *failures += 1;
+        let is_late = now_ms >= self.started.1 + FENCING_MAX_MS && *failures >= FENCE_ATTEMPTS_MIN;
+        if !is_refused && !is_late {
             return vec![fence_later(pod)];
         }
         self.isolated.insert(pod.clone());

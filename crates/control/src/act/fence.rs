@@ -7,6 +7,7 @@
 //! A fence must not depend on how large its object has grown, which a tenant controls: a pod gets a
 //! condition and a claim gets a label, since all annotations of an object together are limited.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
@@ -53,7 +54,8 @@ pub(crate) enum Unfenced {
 /// no binding that was posted before can land.
 pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(), Unfenced> {
     let until = Instant::now() + FENCING_MAX;
-    let of_pod = Persistence { what: format!("pod {}/{}", pod.namespace, pod.name), until };
+    let what = format!("pod {}/{}", pod.namespace, pod.name);
+    let of_pod = Persistence { what, until, failures: AtomicU32::new(0) };
     let found = loop {
         let attempt = timeout(ATTEMPT, fence_pod(client, pod, by)).await;
         if let Some(found) = of_pod.outcome(attempt).await? {
@@ -62,8 +64,8 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
     };
     let Some(found) = found else { return Ok(()) };
     for name in claims(&found) {
-        let of_claim =
-            Persistence { what: format!("ResourceClaim {}/{name}", pod.namespace), until };
+        let what = format!("ResourceClaim {}/{name}", pod.namespace);
+        let of_claim = Persistence { what, until, failures: AtomicU32::new(0) };
         loop {
             let attempt = timeout(ATTEMPT, fence_claim(client, pod, name, by)).await;
             if of_claim.outcome(attempt).await?.is_some() {
@@ -148,10 +150,14 @@ async fn discard_extended(client: &Client, pod: &PodRef) -> Result<(), kube::Err
     Ok(())
 }
 
+/// Attempts before a pod is isolated, at least: a process that was paused has not tried all that time.
+const ATTEMPTS_MIN: u32 = 5;
+
 /// How long something is attempted.
 struct Persistence {
     what: String,
     until: Instant,
+    failures: AtomicU32,
 }
 
 impl Persistence {
@@ -170,7 +176,8 @@ impl Persistence {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        if Instant::now() + AGAIN >= self.until {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        if Instant::now() + AGAIN >= self.until && failures >= ATTEMPTS_MIN {
             return Err(Unfenced::Late { what, message });
         }
         debug!(what, message, "not fenced yet");
