@@ -122,6 +122,8 @@ struct Under {
     listed: bool,
     /// Tells it from other orders for the same pod.
     number: u64,
+    /// Whether an earlier binding at this version may still land.
+    in_doubt: bool,
     /// Since when something is being prepared for it.
     preparing_since_ms: Option<i64>,
 }
@@ -203,8 +205,14 @@ impl Bindings {
         self.numbers += 1;
         let number = self.numbers;
         let preparing_since_ms = None;
-        let under =
-            Under { order, stage: Stage::Decided, listed: false, number, preparing_since_ms };
+        let under = Under {
+            order,
+            stage: Stage::Decided,
+            listed: false,
+            number,
+            in_doubt: false,
+            preparing_since_ms,
+        };
         self.orders.insert(uid.clone(), under);
         self.decided.push_back(uid);
     }
@@ -291,7 +299,7 @@ impl Bindings {
                 Verdict::Keep
             }
             // What was written for it stands in the API, so it need not stand on the list meanwhile.
-            BindOutcome::NotReady => {
+            BindOutcome::NotReady if !under.in_doubt => {
                 let since_ms = *under.preparing_since_ms.get_or_insert(now_ms);
                 let until_ms = now_ms + next_try_in_ms(now_ms - since_ms);
                 under.stage = Stage::Preparing { until_ms };
@@ -303,7 +311,7 @@ impl Bindings {
                 self.preparing += 1;
                 Verdict::Keep
             }
-            BindOutcome::Busy => {
+            BindOutcome::Busy | BindOutcome::NotReady => {
                 let until_ms = now_ms + settings.rest_ms;
                 under.stage = Stage::Pausing { until_ms };
                 self.due.insert((until_ms, uid.clone()));
@@ -316,6 +324,7 @@ impl Bindings {
             }
             BindOutcome::Conflict | BindOutcome::Gone | BindOutcome::Unknown => {
                 under.stage = Stage::Unsettled { look_at_ms, seen };
+                under.in_doubt = true;
                 self.due.insert((look_at_ms, uid.clone()));
                 Verdict::Keep
             }
@@ -495,7 +504,9 @@ impl Bindings {
             let Some(under) = self.orders.get_mut(&uid) else { continue };
             if under.stage == Stage::Decided {
                 under.stage = Stage::Announcing;
-                under.order.version = pods.get(&uid).map_or(0, |pod| pod.version);
+                let version = pods.get(&uid).map_or(0, |pod| pod.version);
+                under.in_doubt &= version == under.order.version;
+                under.order.version = version;
                 fresh.push((under.order.pod.clone(), under.number));
             }
         }
