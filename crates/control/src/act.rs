@@ -302,7 +302,7 @@ impl Actor {
             Some(request) => {
                 let answer = self.call(request, "patch", "pods/status").await;
                 match answer {
-                    // Of a pod that is gone nobody needs to be told.
+                    // A pod that is gone needs no status.
                     Ok(()) | Err(Some((404, _))) => true,
                     // What is refused for good is not said again before there is something new to say.
                     Err(Some((code, message))) => is_final(code, &message),

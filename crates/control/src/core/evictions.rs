@@ -81,8 +81,8 @@ impl Evictions {
             self.forget(uid);
             return BTreeSet::new();
         }
-        // What is unknown becomes known by news; whoever waits for the room looks again meanwhile. Those that
-        // were to go with this one stay.
+        // A watch event settles an unknown outcome; the preemptor looks again meanwhile. Victims that were to
+        // follow this one stay.
         self.by_uid.retain(|_, other| {
             let is_in_vain = other.after.remove(uid);
             if is_in_vain {

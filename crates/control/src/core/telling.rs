@@ -293,8 +293,8 @@ pub(super) fn invalid(problem: &Arc<str>) -> Condition {
     Condition { reason: INVALID.into(), message: problem.clone() }
 }
 
-/// What a pod's condition should say; `None`: nothing, it only waits for its turn or has a place. Whoever may
-/// see the pod reads it, so it names no pods of other namespaces.
+/// What a pod's condition should say; `None`: nothing, it only waits for its turn or has a place. Every
+/// reader of the pod sees it, so it names no pods of other namespaces.
 pub(super) fn condition(
     explanation: Explanation,
     namespace: &str,
