@@ -15,7 +15,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use self::graph::{Graph, Member, PURE};
+use self::graph::{Graph, Member};
 use self::source::Role;
 
 /// The largest file the repository takes.
@@ -105,7 +105,7 @@ fn role(path: &Path, members: &[Member]) -> Role {
         // A binary without a library.
         || PROGRAMS.contains(&member.name.as_str());
     let test = source::is_test(path);
-    Role { pure: !test && PURE.contains(&member.name.as_str()), library: !test && !program }
+    Role { pure: !test && member.is_pure(), library: !test && !program }
 }
 
 /// Crates that are a program and nothing else: all of their modules may print.

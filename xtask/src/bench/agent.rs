@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
-use berth_hardware::Root;
-use berth_hardware::made::{
+use berth_host::Root;
+use berth_host::made::{
     self, CgroupVersion, Driver, Layout, MadeContainer, MadePod, MadeProcess, Runtime,
 };
 use berth_testbed::{Process, Testbed, Which, real_assets};

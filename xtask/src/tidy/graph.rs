@@ -1,7 +1,7 @@
-//! Which crate may know which: the order of the workspace, and what the pure crates must never
+//! Which crate may depend on which: the rings of the workspace, and what the pure crates must never
 //! reach.
 //!
-//! Dev-dependencies are outside of both rules: a test may use whatever it needs.
+//! Dev-dependencies are exempt from both rules: a test may use whatever it needs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -12,196 +12,15 @@ use serde_json::Value;
 
 use super::Problem;
 
-/// Crates that do no I/O, have no clock and no randomness of their own.
-pub(crate) const PURE: &[&str] = &[
-    "berth-model",
-    "berth-packing",
-    "berth-dra",
-    "berth-kubelet",
-    "berth-tenancy",
-    "berth-engine",
-    "berth-capacity",
-    "berth-forecast",
-];
+/// The rings of the workspace, innermost first: `crates/RING/NAME`. A crate may depend on its own
+/// ring and on those before it. `core` is pure: no I/O, no clock, no randomness of its own. `harness`
+/// is for tests and xtask only, so no product crate can list it.
+const RINGS: &[&str] = &[CORE, "cluster", "node", "tools", "harness"];
+
+const CORE: &str = "core";
 
 /// Crates that call C, and so may use `unsafe`. They write the workspace's other lints out.
 pub(crate) const UNSAFE: &[&str] = &["berth-nvml"];
-
-/// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
-/// listed need not exist yet; one that exists must be listed.
-const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
-    ("berth-model", &[]),
-    ("berth-text", &[]),
-    ("berth-packing", &["berth-model"]),
-    ("berth-dra", &["berth-model"]),
-    ("berth-kubelet", &["berth-model"]),
-    ("berth-tenancy", &["berth-model"]),
-    (
-        "berth-engine",
-        &["berth-model", "berth-packing", "berth-dra", "berth-kubelet", "berth-tenancy"],
-    ),
-    ("berth-capacity", &["berth-model"]),
-    ("berth-forecast", &["berth-model", "berth-engine"]),
-    (
-        "berth-sim",
-        &[
-            "berth-model",
-            "berth-kubelet",
-            "berth-tenancy",
-            "berth-engine",
-            "berth-capacity",
-            "berth-forecast",
-        ],
-    ),
-    ("berth-api", &["berth-model", "berth-tenancy"]),
-    ("berth-inside", &["berth-model", "berth-kubelet", "berth-engine", "berth-api"]),
-    ("berth-manifest", &["berth-model", "berth-api"]),
-    ("berth-hardware", &["berth-model", "berth-kubelet", "berth-manifest"]),
-    // Apart from the agent: the only crate that may use `unsafe`.
-    ("berth-nvml", &[]),
-    (
-        "berth-agent",
-        &[
-            "berth-model",
-            "berth-text",
-            "berth-kubelet",
-            "berth-api",
-            "berth-inside",
-            "berth-manifest",
-            "berth-hardware",
-            "berth-devices",
-            "berth-nvml",
-        ],
-    ),
-    ("berth-devices", &["berth-model", "berth-api", "berth-manifest", "berth-hardware"]),
-    ("berth-contract", &["berth-model", "berth-kubelet", "berth-api"]),
-    ("berth-lint", &["berth-text", "berth-api", "berth-manifest", "berth-contract"]),
-    (
-        "berth-scenario",
-        &[
-            "berth-model",
-            "berth-dra",
-            "berth-kubelet",
-            "berth-tenancy",
-            "berth-engine",
-            "berth-capacity",
-            "berth-sim",
-            "berth-api",
-            "berth-inside",
-            "berth-manifest",
-        ],
-    ),
-    (
-        "berth-plan",
-        &[
-            "berth-model",
-            "berth-text",
-            "berth-packing",
-            "berth-dra",
-            "berth-kubelet",
-            "berth-tenancy",
-            "berth-engine",
-            "berth-forecast",
-            "berth-api",
-            "berth-inside",
-            "berth-manifest",
-            "berth-scenario",
-        ],
-    ),
-    ("berth-web", &[]),
-    (
-        "berth-cli",
-        &[
-            "berth-model",
-            "berth-engine",
-            "berth-sim",
-            "berth-api",
-            "berth-manifest",
-            "berth-contract",
-            "berth-lint",
-            "berth-scenario",
-            "berth-plan",
-            "berth-web",
-            "berth-inside",
-            "berth-control",
-            "berth-apiserver",
-            "berth-local",
-            "berth-hardware",
-            "berth-devices",
-            "berth-agent",
-        ],
-    ),
-    (
-        "berth-control",
-        &[
-            "berth-model",
-            "berth-dra",
-            "berth-kubelet",
-            "berth-tenancy",
-            "berth-engine",
-            "berth-capacity",
-            "berth-forecast",
-            "berth-protobuf",
-            "berth-api",
-            "berth-inside",
-            "berth-contract",
-        ],
-    ),
-    ("berth-protobuf", &[]),
-    (
-        "berth-apiserver",
-        &["berth-model", "berth-dra", "berth-tenancy", "berth-protobuf", "berth-api"],
-    ),
-    ("berth-local", &["berth-model", "berth-kubelet", "berth-engine", "berth-api", "berth-inside"]),
-    // For tests and tools only: no product crate may list these four.
-    ("berth-testbed", &["berth-apiserver", "berth-local"]),
-    (
-        "berth-testkit",
-        &[
-            "berth-model",
-            "berth-dra",
-            "berth-kubelet",
-            "berth-tenancy",
-            "berth-engine",
-            "berth-api",
-            // For whoever hands out devices only: its kubelet speaks their protocols.
-            "berth-hardware",
-            "berth-devices",
-        ],
-    ),
-    // Apart from testkit, which pure crates use: it has the whole of the live scheduler in it.
-    (
-        "berth-faults",
-        &["berth-model", "berth-kubelet", "berth-engine", "berth-control", "berth-testkit"],
-    ),
-    (
-        "xtask",
-        &[
-            "berth-model",
-            "berth-packing",
-            "berth-dra",
-            "berth-kubelet",
-            "berth-tenancy",
-            "berth-engine",
-            "berth-forecast",
-            "berth-capacity",
-            "berth-sim",
-            "berth-protobuf",
-            "berth-api",
-            "berth-manifest",
-            "berth-scenario",
-            "berth-inside",
-            "berth-control",
-            "berth-apiserver",
-            "berth-local",
-            "berth-hardware",
-            "berth-agent",
-            "berth-testbed",
-            "berth-testkit",
-            "berth-faults",
-        ],
-    ),
-];
 
 /// Crates that no pure crate may reach, each with all that share its name as a prefix (`kube` is
 /// also `kube-client`), and what they would bring in.
@@ -237,11 +56,25 @@ pub(crate) struct Member {
     declared: Vec<String>,
 }
 
-#[cfg(test)]
 impl Member {
-    /// A crate in a directory of its own name.
-    pub(crate) fn for_test(name: &str) -> Self {
-        Self { name: name.to_owned(), dir: PathBuf::from(name), declared: Vec::new() }
+    #[cfg(test)]
+    pub(crate) fn for_test(name: &str, dir: &str) -> Self {
+        Self { name: name.to_owned(), dir: PathBuf::from(dir), declared: Vec::new() }
+    }
+
+    /// The ring by its place in [`RINGS`]; `None` for a crate outside of them.
+    fn ring(&self) -> Option<usize> {
+        let mut parts = self.dir.components().map(|part| part.as_os_str());
+        if parts.next()? != "crates" {
+            return None;
+        }
+        let ring = parts.next()?;
+        RINGS.iter().position(|name| *name == ring)
+    }
+
+    /// Whether the crate does no I/O and has no clock and no randomness of its own.
+    pub(crate) fn is_pure(&self) -> bool {
+        self.ring().is_some_and(|ring| RINGS[ring] == CORE)
     }
 }
 
@@ -355,7 +188,8 @@ impl Graph {
                 found.push((way, what));
                 continue;
             }
-            if id != start && PURE.contains(&name) {
+            let is_pure = |name| self.members.iter().any(|one| one.name == name && one.is_pure());
+            if id != start && is_pure(name) {
                 continue;
             }
             for next in self.edges.get(id).into_iter().flatten() {
@@ -403,47 +237,53 @@ fn impure(name: &str) -> Option<&'static str> {
 /// The rules `deps-order` and `deps-pure`.
 pub(crate) fn check(graph: &Graph) -> Vec<Problem> {
     let mut problems = Vec::new();
+    let ring_of = |name: &str| graph.members.iter().find(|one| one.name == name)?.ring();
     for member in &graph.members {
         let manifest = member.dir.join("Cargo.toml");
-        let Some((_, allowed)) = MAY_DEPEND_ON.iter().find(|(name, _)| *name == member.name) else {
-            problems.push(Problem::new(
-                &manifest,
-                1,
+        let mut report = |rule, message: String| {
+            problems.push(Problem::new(&manifest, 1, rule, message));
+        };
+        let ring = member.ring();
+        if ring.is_none() && member.name != "xtask" {
+            report(
                 "deps-order",
                 format!(
-                    "the crate `{}` has no place in the order of the workspace; say in \
-                     MAY_DEPEND_ON (xtask/src/tidy/graph.rs) which crates it may depend on",
-                    member.name
+                    "the crate `{}` is in no ring; move it to crates/RING/NAME, where RING is one \
+                     of {}",
+                    member.name,
+                    RINGS.join(", ")
                 ),
-            ));
+            );
             continue;
-        };
+        }
         for dependency in &member.declared {
-            if !allowed.contains(&dependency.as_str()) {
-                problems.push(Problem::new(
-                    &manifest,
-                    1,
+            // xtask is outermost: it may use everything, and nothing may use it.
+            let is_inward = match (ring, ring_of(dependency)) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(from), Some(to)) => to <= from,
+            };
+            if !is_inward {
+                report(
                     "deps-order",
                     format!(
-                        "`{}` must not depend on `{dependency}`; move what it needs to a crate \
-                         below both, or make it a dev-dependency if only tests use it",
+                        "`{}` must not depend on `{dependency}`, which is in an outer ring; move \
+                         what it needs inwards, or make it a dev-dependency if only tests use it",
                         member.name
                     ),
-                ));
+                );
             }
         }
-        if PURE.contains(&member.name.as_str()) {
+        if member.is_pure() {
             for (way, what) in graph.ways_to_impure(&member.name) {
-                problems.push(Problem::new(
-                    &manifest,
-                    1,
+                report(
                     "deps-pure",
                     format!(
                         "a pure crate must not bring in {what}: {}; drop the dependency or turn \
                          off the feature that pulls it in",
                         way.join(" → ")
                     ),
-                ));
+                );
             }
         }
     }
@@ -473,7 +313,7 @@ mod tests {
                 json!({
                     "id": format!("{name} 1.0.0"),
                     "name": name,
-                    "manifest_path": format!("/r/{name}/Cargo.toml"),
+                    "manifest_path": format!("/r/{}/Cargo.toml", dir(name)),
                     "dependencies": dependencies,
                 })
             })
@@ -497,6 +337,17 @@ mod tests {
         Graph::read(&metadata, Path::new("/r")).unwrap()
     }
 
+    fn dir(name: &str) -> String {
+        let ring = match name {
+            "berth-model" | "berth-kubelet" | "berth-engine" => "core",
+            "berth-api" | "berth-manifest" | "berth-control" => "cluster",
+            "berth-sim" => "tools",
+            "berth-testkit" => "harness",
+            _ => return name.to_owned(),
+        };
+        format!("crates/{ring}/{}", name.trim_start_matches("berth-"))
+    }
+
     fn rendered(edges: &[(&str, &str, &str)]) -> Vec<String> {
         check(&graph(edges)).iter().map(Problem::to_string).collect()
     }
@@ -517,10 +368,11 @@ mod tests {
 
     #[test]
     fn an_edge_against_the_order_fails() {
-        let found = rendered(&[("berth-model", "berth-kubelet", "normal")]);
+        let found = rendered(&[("berth-model", "berth-api", "normal")]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("berth-model/Cargo.toml:1: [deps-order] `berth-model` must"));
-        assert_eq!(rendered(&[("berth-manifest", "berth-control", "build")]).len(), 1);
+        let start = "crates/core/model/Cargo.toml:1: [deps-order] `berth-model` must";
+        assert!(found[0].starts_with(start), "{found:?}");
+        assert_eq!(rendered(&[("berth-manifest", "berth-sim", "build")]).len(), 1);
     }
 
     #[test]
@@ -534,7 +386,7 @@ mod tests {
     fn an_unknown_crate_fails() {
         let found = rendered(&[("berth-nowhere", "berth-model", "normal")]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains("`berth-nowhere` has no place"));
+        assert!(found[0].contains("`berth-nowhere` is in no ring"));
     }
 
     #[test]
@@ -546,7 +398,7 @@ mod tests {
             ("rand_core", "getrandom", "normal"),
         ]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("berth-model/Cargo.toml:1: [deps-pure]"), "{found:?}");
+        assert!(found[0].starts_with("crates/core/model/Cargo.toml:1: [deps-pure]"), "{found:?}");
         assert!(found[0].contains("randomness: berth-model → quiet → rand_core;"), "{found:?}");
     }
 

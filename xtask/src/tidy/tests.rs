@@ -27,14 +27,22 @@ fn this_workspace_is_tidy() {
 #[test]
 fn a_workspace_is_checked_from_end_to_end() {
     let root = scratch("workspace");
-    write(&root, "Cargo.toml", b"[workspace]\nresolver = \"3\"\nmembers = [\"model\"]\n");
     write(
         &root,
-        "model/Cargo.toml",
+        "Cargo.toml",
+        b"[workspace]\nresolver = \"3\"\nmembers = [\"crates/core/model\"]\n",
+    );
+    write(
+        &root,
+        "crates/core/model/Cargo.toml",
         b"[package]\nname = \"berth-model\"\nversion = \"0.0.0\"\nedition = \"2024\"\n",
     );
-    write(&root, "model/src/lib.rs", b"//! What exists here.\nuse std::fs;\n");
-    write(&root, "model/src/main.rs", b"//! Prints and exits.\nfn main() { println!(); }\n");
+    write(&root, "crates/core/model/src/lib.rs", b"//! What exists here.\nuse std::fs;\n");
+    write(
+        &root,
+        "crates/core/model/src/main.rs",
+        b"//! Prints and exits.\nfn main() { println!(); }\n",
+    );
     write(
         &root,
         "Cargo.lock",
@@ -46,7 +54,7 @@ fn a_workspace_is_checked_from_end_to_end() {
         .iter()
         .map(|problem| format!("{}:{} {}", problem.file.display(), problem.line, problem.rule))
         .collect();
-    assert_eq!(found, ["model/Cargo.toml:1 lints", "model/src/lib.rs:2 pure-call"]);
+    assert_eq!(found, ["model/Cargo.toml:1 lints", "crates/core/model/src/lib.rs:2 pure-call"]);
 }
 
 #[test]
@@ -79,15 +87,20 @@ fn without_git_the_tree_is_walked() {
 
 #[test]
 fn roles_follow_the_crate_and_the_place() {
-    let members = ["berth-model", "berth-testkit", "xtask"].map(Member::for_test);
+    let members = [
+        ("berth-model", "crates/core/model"),
+        ("berth-testkit", "crates/harness/testkit"),
+        ("xtask", "xtask"),
+    ]
+    .map(|(name, dir)| Member::for_test(name, dir));
     let of = |path: &str| {
         let role = role(Path::new(path), &members);
         (role.pure, role.library)
     };
-    assert_eq!(of("berth-model/src/a/b.rs"), (true, true));
-    assert_eq!(of("berth-model/src/a/tests.rs"), (false, false));
-    assert_eq!(of("berth-model/tests/a.rs"), (false, false));
-    assert_eq!(of("berth-testkit/src/lib.rs"), (false, true));
-    assert_eq!(of("berth-testkit/src/bin/a.rs"), (false, false));
+    assert_eq!(of("crates/core/model/src/a/b.rs"), (true, true));
+    assert_eq!(of("crates/core/model/src/a/tests.rs"), (false, false));
+    assert_eq!(of("crates/core/model/tests/a.rs"), (false, false));
+    assert_eq!(of("crates/harness/testkit/src/lib.rs"), (false, true));
+    assert_eq!(of("crates/harness/testkit/src/bin/a.rs"), (false, false));
     assert_eq!(of("xtask/src/bench.rs"), (false, false));
 }

@@ -175,7 +175,7 @@ pub(super) async fn rejected(client: &Client, bound: &[Bound]) -> Result<usize> 
     let mut kubelets = BTreeMap::new();
     for node in nodes.list(&ListParams::default()).await?.items {
         let lowered = node.lower()?;
-        let inside = berth_inside::read(&node, &lowered, None, None)?;
+        let inside = berth_topology::read(&node, &lowered, None, None)?;
         let topology = inside.topology().map_err(|error| anyhow!(error))?;
         let topology = topology.context("the nodes tell of their inside")?;
         kubelets.insert(lowered.name.to_string(), topology.empty_kubelet().clone());

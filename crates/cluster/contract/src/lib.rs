@@ -1,0 +1,84 @@
+//! The scheduling contract: what manifests must say so that GPU workloads get their place, as rules
+//! with reasons and remedies.
+//!
+//! Owned here: the rules, and what is known of a cluster to check them against. The same rules serve
+//! a linter, which has source text, and an admission webhook, which has not: findings name fields,
+//! and their fixes are changes of fields. Deliberately absent: files, YAML, positions in text, and
+//! any decision where a pod goes.
+//!
+//! ```
+//! use berth_contract::{Context, Object, Settings, check, patch};
+//! use serde_json::json;
+//!
+//! let pod = Object::new(json!({
+//!     "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "llm" },
+//!     "spec": { "containers": [{ "name": "server", "image": "llm:1.2",
+//!         "resources": { "requests": { "nvidia.com/gpu": "1" } } }] },
+//! }))?;
+//! let context = Context::new([&pod], |_| None);
+//! let findings = check(&pod, &context, &Settings::default());
+//! let limit = findings.iter().find(|finding| finding.rule.code == "BERTH-101").unwrap();
+//! assert_eq!(limit.field.to_string(), "spec.containers[0].resources.limits[nvidia.com/gpu]");
+//!
+//! let mut mended = pod.json.clone();
+//! patch::apply(&mut mended, &limit.fix)?;
+//! assert_eq!(mended["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod context;
+mod finding;
+pub mod lint;
+mod object;
+pub mod patch;
+mod pool;
+mod promql;
+mod rule;
+mod rules;
+mod settings;
+mod sharing;
+mod suppress;
+mod topology;
+mod view;
+
+pub use context::{Context, ReadText};
+pub use finding::{Finding, Fix, ObjectRef};
+pub use object::{Object, ObjectError};
+pub use rule::{Rule, Severity, SeverityError, Topic};
+pub use rules::RULES;
+pub use settings::Settings;
+pub use suppress::IGNORE;
+
+use rules::{Breach, Scope};
+
+/// What breaks the contract in an object, by field and then by rule.
+pub fn check(object: &Object, context: &Context, settings: &Settings) -> Vec<Finding> {
+    let mut scope = Scope { object, context, settings, found: Vec::new() };
+    rules::check(&mut scope);
+    let spared = rules::own::spared(object);
+    let kept = scope.found.into_iter().filter(|breach| !spared.contains(&breach.rule));
+    let mut findings: Vec<Finding> = kept
+        .filter_map(|breach| {
+            let Breach { rule, field, excerpt, message, remedy, fix } = breach;
+            Some(Finding {
+                rule,
+                severity: settings.severity_of(rule)?,
+                object: object.reference.clone(),
+                field,
+                excerpt,
+                message,
+                remedy: remedy.unwrap_or_else(|| rule.remedy.to_owned()),
+                fix,
+            })
+        })
+        .collect();
+    findings.sort_by(|one, other| {
+        (&one.field, one.rule.code, &one.message).cmp(&(
+            &other.field,
+            other.rule.code,
+            &other.message,
+        ))
+    });
+    findings.dedup();
+    findings
+}

@@ -1,0 +1,258 @@
+//! What nodes look like inside, as nodes and exporters tell of them in any order.
+//!
+//! Owns putting both together, and when that is worth the engine's attention: nodes report every few
+//! seconds that they are alive, and nothing else has changed. Nodes that are alike share one topology. Must not know
+//! what the engine makes of it.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use berth_api::Lower as _;
+use berth_api::crd::{Pool, PoolTopology};
+use berth_api::topology::NodeResourceTopology;
+use berth_engine::event::{Event, NodeTopology};
+use berth_model::workload::pool_of;
+use berth_topology::{Inside, fingerprint};
+use k8s_openapi::api::core::v1 as core;
+
+use crate::core::{News, Residents};
+use crate::metrics::Metrics;
+
+/// So many different insides are kept to be shared.
+const SHARED_MAX: usize = 256;
+
+#[derive(Default)]
+struct Known {
+    node: Option<(core::Node, u64)>,
+    exported: Option<NodeResourceTopology>,
+}
+
+/// The nodes that are known.
+pub(crate) struct Insides {
+    metrics: Metrics,
+    by_name: HashMap<Arc<str>, Known>,
+    /// What pools say of their nodes.
+    pools: HashMap<Arc<str>, PoolTopology>,
+    shared: Vec<(Inside, Option<Arc<NodeTopology>>)>,
+}
+
+impl Insides {
+    /// Nothing is known yet. What cannot be is counted.
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self { metrics, by_name: HashMap::new(), pools: HashMap::new(), shared: Vec::new() }
+    }
+
+    /// A node is as given: what the engine is to be told.
+    pub(crate) fn node(&mut self, node: core::Node) -> Result<Vec<News>, String> {
+        let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
+        let digest = digest(&node);
+        let known = self.by_name.entry(name.clone()).or_default();
+        if known.node.as_ref().is_some_and(|(_, before)| *before == digest) {
+            return Ok(Vec::new());
+        }
+        let lowered = node.lower().map_err(|error| error.to_string())?;
+        known.node = Some((node, digest));
+        let mut news = vec![News::Other(Event::Node(lowered))];
+        news.extend(self.topology(&name, false)?);
+        Ok(news)
+    }
+
+    /// The names of the nodes there are, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let there = self.by_name.iter().filter(|(_, known)| known.node.is_some());
+        let mut names: Vec<&Arc<str>> = there.map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+
+    /// A node is gone.
+    pub(crate) fn node_gone(&mut self, name: &Arc<str>) -> Vec<News> {
+        if let Some(known) = self.by_name.get_mut(name) {
+            known.node = None;
+        }
+        vec![
+            News::Other(Event::NodeGone(name.clone())),
+            News::Topology { node: name.clone(), topology: None, fresh: false },
+        ]
+    }
+
+    /// Something is exported about a node. `pods` are those we know there.
+    pub(crate) fn exported(
+        &mut self,
+        exported: NodeResourceTopology,
+        pods: impl Fn(&str) -> Residents,
+    ) -> Result<Vec<News>, String> {
+        let name: Arc<str> = exported.metadata.name.as_deref().unwrap_or_default().into();
+        let known = self.by_name.entry(name.clone()).or_default();
+        // What is told once more, as after a watch was lost, is no news.
+        let is_new = known.exported.as_ref().is_none_or(|before| !says_same(before, &exported));
+        let fresh = is_new && has_seen(&exported, &pods(&name));
+        known.exported = Some(exported);
+        self.topology(&name, fresh)
+    }
+
+    /// A pool is as given: what the engine is to be told of it and of its nodes.
+    pub(crate) fn pool(&mut self, pool: &Pool) -> Result<Vec<News>, String> {
+        let lowered = pool.lower().map_err(|error| error.to_string())?;
+        let name = lowered.name.clone();
+        let mut news = vec![News::Other(Event::Pool(lowered))];
+        news.extend(self.told_of_pool(name, pool.spec.topology.clone())?);
+        Ok(news)
+    }
+
+    /// A pool is gone.
+    pub(crate) fn pool_gone(&mut self, name: Arc<str>) -> Result<Vec<News>, String> {
+        let mut news = vec![News::Other(Event::PoolGone(name.clone()))];
+        news.extend(self.told_of_pool(name, None)?);
+        Ok(news)
+    }
+
+    fn told_of_pool(
+        &mut self,
+        name: Arc<str>,
+        topology: Option<PoolTopology>,
+    ) -> Result<Vec<News>, String> {
+        let before = match topology.clone() {
+            Some(topology) => self.pools.insert(name, topology),
+            None => self.pools.remove(&name),
+        };
+        if before == topology {
+            return Ok(Vec::new());
+        }
+        // Which nodes are in it is in their labels; pools seldom change.
+        let mut news = Vec::new();
+        for node in self.names().cloned().collect::<Vec<_>>() {
+            news.extend(self.topology(&node, false)?);
+        }
+        Ok(news)
+    }
+
+    /// Nothing is exported about a node any more.
+    pub(crate) fn exported_gone(&mut self, name: &Arc<str>) -> Result<Vec<News>, String> {
+        if let Some(known) = self.by_name.get_mut(name) {
+            known.exported = None;
+        }
+        self.topology(name, false)
+    }
+
+    fn topology(&mut self, name: &Arc<str>, fresh: bool) -> Result<Vec<News>, String> {
+        let Some(Known { node: Some((node, _)), exported }) = self.by_name.get(name) else {
+            return Ok(Vec::new());
+        };
+        let lowered = node.lower().map_err(|error| error.to_string())?;
+        let told = |topology| vec![News::Topology { node: name.clone(), topology, fresh }];
+        let pool = pool_of(&lowered.labels).and_then(|pool| self.pools.get(pool));
+        let mut inside = match berth_topology::read(node, &lowered, exported.as_ref(), pool) {
+            Ok(inside) => inside,
+            // What cannot be is not known.
+            Err(wrong) => {
+                tracing::warn!(node = %name, %wrong, "what the node says of its inside cannot be");
+                self.metrics.skipped("inside of Node");
+                return Ok(told(None));
+            }
+        };
+        inside.free.clear();
+        if let Some((_, topology)) = self.shared.iter().find(|(known, _)| *known == inside) {
+            return Ok(told(topology.clone()));
+        }
+        let topology = inside.topology()?.map(Arc::new);
+        if self.shared.len() >= SHARED_MAX {
+            self.shared.remove(0);
+        }
+        self.shared.push((inside, topology.clone()));
+        Ok(told(topology))
+    }
+}
+
+fn says_same(one: &NodeResourceTopology, other: &NodeResourceTopology) -> bool {
+    (&one.topology_policies, &one.attributes, &one.zones)
+        == (&other.topology_policies, &other.attributes, &other.zones)
+}
+
+/// Whether an exporter has seen the pods that are there. One that does not say so is believed.
+fn has_seen(exported: &NodeResourceTopology, pods: &Residents) -> bool {
+    let Some(written) = exported.attribute(fingerprint::ATTRIBUTE) else { return true };
+    let method = exported.attribute(fingerprint::METHOD_ATTRIBUTE);
+    let exclusive = method == Some(fingerprint::METHOD_EXCLUSIVE);
+    let counted = pods.iter().filter(|(.., has_own)| *has_own || !exclusive);
+    fingerprint::of(counted.map(|(namespace, name, _)| (&**namespace, &**name))) == written
+}
+
+/// Changes when anything does that placement looks at.
+fn digest(node: &core::Node) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let meta = &node.metadata;
+    (&meta.uid, &meta.labels, &meta.annotations).hash(&mut hasher);
+    if let Some(spec) = &node.spec {
+        spec.unschedulable.hash(&mut hasher);
+        for taint in spec.taints.iter().flatten() {
+            (&taint.key, &taint.value, &taint.effect).hash(&mut hasher);
+        }
+    }
+    if let Some(status) = &node.status {
+        for list in [&status.capacity, &status.allocatable] {
+            for (name, amount) in list.iter().flatten() {
+                (name, &amount.0).hash(&mut hasher);
+            }
+        }
+        for image in status.images.iter().flatten() {
+            (&image.names, image.size_bytes).hash(&mut hasher);
+        }
+        let info = status.node_info.as_ref();
+        info.map(|info| (&info.kubelet_version, &info.boot_id)).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn exported(free: &str, fingerprint: Option<&str>) -> NodeResourceTopology {
+        let written =
+            fingerprint.map(|text| json!({ "name": fingerprint::ATTRIBUTE, "value": text }));
+        let attributes: Vec<_> = written.into_iter().collect();
+        let resources = json!([{ "name": "cpu", "capacity": "8", "allocatable": free }]);
+        let zone = json!({ "name": "node-0", "type": "Node", "resources": resources });
+        let object =
+            json!({ "metadata": { "name": "n1" }, "attributes": attributes, "zones": [zone] });
+        serde_json::from_value(object).unwrap_or_default()
+    }
+
+    /// Whether what is exported makes the node's own account believable again.
+    fn is_fresh(insides: &mut Insides, exported: NodeResourceTopology, pods: &Residents) -> bool {
+        let news = insides.exported(exported, |_| pods.clone()).unwrap_or_default();
+        news.iter().any(|news| matches!(news, News::Topology { fresh: true, .. }))
+    }
+
+    fn with_node() -> Insides {
+        let mut insides = Insides::new(Metrics::new());
+        let status = json!({ "allocatable": { "cpu": "8" }, "capacity": { "cpu": "8" } });
+        let node = json!({ "metadata": { "name": "n1" }, "status": status });
+        let node = serde_json::from_value(node).unwrap_or_default();
+        assert!(insides.node(node).is_ok());
+        insides
+    }
+
+    #[test]
+    fn what_is_exported_once_more_is_no_news() {
+        let mut insides = with_node();
+        let none = Residents::new();
+        assert!(is_fresh(&mut insides, exported("7", None), &none));
+        assert!(!is_fresh(&mut insides, exported("7", None), &none));
+        assert!(is_fresh(&mut insides, exported("6", None), &none));
+    }
+
+    #[test]
+    fn an_exporter_that_has_not_seen_the_pods_is_not_believed() {
+        let mut insides = with_node();
+        let pods: Residents = vec![("ns".into(), "a".into(), true)];
+        let before = fingerprint::of(std::iter::empty());
+        let after = fingerprint::of([("ns", "a")]);
+        assert!(!is_fresh(&mut insides, exported("7", Some(&before)), &pods));
+        assert!(is_fresh(&mut insides, exported("7", Some(&after)), &pods));
+    }
+}

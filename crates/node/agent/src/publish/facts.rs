@@ -1,0 +1,119 @@
+//! How the kubelet is set up, beyond what exporters say of it.
+//!
+//! Owns the fields that are said, in the words of the kubelet's configuration, under names of ours. What it
+//! chooses by itself (which CPUs to keep when only a number is set) is worked out. Must not know zones.
+
+use std::collections::BTreeMap;
+
+use berth_host::kubelet::Configuration;
+use berth_kubelet::{
+    Kubelet, KubeletConfig, KubeletVersion, MemoryManagerPolicy, ReservedMemory, TopologyPolicy,
+};
+use berth_model::idset::CpuSet;
+use berth_model::machine::Machine as PlannedMachine;
+use berth_topology::key_of;
+
+use crate::report::Reading;
+
+/// What follows from the configuration; nothing where that is not known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) pins_cpus: bool,
+    pub(super) pins_memory: bool,
+    /// CPUs kept for the system, where CPUs are pinned.
+    pub(super) reserved_cpus: CpuSet,
+    /// Memory kept for the system, where memory is pinned.
+    pub(super) reserved_memory: Vec<ReservedMemory>,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Facts {
+    pub(super) fn of(reading: &Reading, planned: Option<&PlannedMachine>) -> Self {
+        let Some(configuration) = &reading.kubelet.configuration else { return Self::default() };
+        let (pins_cpus, pins_memory) = (configuration.pins_cpus(), configuration.pins_memory());
+        let set = configuration.to_planned(KubeletVersion::default());
+        let reserved_cpus = match (pins_cpus, configuration.reserved_system_cpus) {
+            (false, _) => CpuSet::EMPTY,
+            (true, Some(cpus)) => cpus & reading.machine.cpus,
+            (true, None) => set
+                .clone()
+                .ok()
+                .zip(planned)
+                .map_or(CpuSet::EMPTY, |(set, machine)| chosen(set, machine)),
+        };
+        let reserved_memory = match set.map(|set| set.memory_manager) {
+            Ok(MemoryManagerPolicy::Static { reserved }) => reserved,
+            _ => Vec::new(),
+        };
+        let mut facts =
+            Self { pins_cpus, pins_memory, reserved_cpus, reserved_memory, fields: Vec::new() };
+        facts.write(configuration);
+        facts
+    }
+
+    fn write(&mut self, configuration: &Configuration) {
+        let mut say = |field: &'static str, value: String| self.fields.push((field, value));
+        say("cpuManagerPolicy", configuration.cpu_manager_policy.clone());
+        if self.pins_cpus {
+            let options = pairs(&configuration.cpu_manager_policy_options);
+            if !options.is_empty() {
+                say("cpuManagerPolicyOptions", options);
+            }
+            say("reservedSystemCPUs", self.reserved_cpus.to_string());
+        }
+        say("memoryManagerPolicy", configuration.memory_manager_policy.clone());
+        if self.pins_memory {
+            say("reservedMemory", as_flag(&self.reserved_memory));
+        }
+        let options = pairs(&configuration.topology_manager_policy_options);
+        if !options.is_empty() {
+            say("topologyManagerPolicyOptions", options);
+        }
+    }
+
+    /// Names of ours, and values.
+    pub(super) fn said(&self) -> Vec<(String, String)> {
+        self.fields.iter().map(|(field, value)| (key_of(field), value.clone())).collect()
+    }
+}
+
+/// The CPUs that a kubelet keeps when only their number is set.
+fn chosen(set: KubeletConfig, machine: &PlannedMachine) -> CpuSet {
+    let alone = KubeletConfig {
+        topology_policy: TopologyPolicy::None,
+        memory_manager: MemoryManagerPolicy::None,
+        ..set
+    };
+    let kubelet = Kubelet::new(machine.clone(), alone, Vec::new());
+    kubelet.ok().and_then(|kubelet| kubelet.reserved_cpus()).unwrap_or(CpuSet::EMPTY)
+}
+
+fn pairs(options: &BTreeMap<String, String>) -> String {
+    options.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+}
+
+/// As the kubelet's flag has it: `0:memory=1073741824;1:memory=1073741824`.
+fn as_flag(reserved: &[ReservedMemory]) -> String {
+    let mut nodes: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for one in reserved {
+        let amount = format!("{}={}", one.kind.resource_name().as_str(), one.bytes);
+        nodes.entry(one.numa).or_default().push(amount);
+    }
+    let nodes = nodes.iter().map(|(numa, amounts)| format!("{numa}:{}", amounts.join(",")));
+    nodes.collect::<Vec<_>>().join(";")
+}
+
+/// What exporters wrote before there were attributes, and some readers still read.
+pub(super) fn deprecated_policy(configuration: &Configuration) -> String {
+    let policy = match configuration.topology_manager_policy.as_str() {
+        "single-numa-node" => "SingleNUMANode",
+        "restricted" => "Restricted",
+        "best-effort" => "BestEffort",
+        _ => return "None".to_owned(),
+    };
+    let scope = match configuration.topology_manager_scope.as_str() {
+        "pod" => "PodLevel",
+        _ => "ContainerLevel",
+    };
+    format!("{policy}{scope}")
+}
