@@ -1,6 +1,4 @@
-//! `berth sim`: plays a scenario under several setups.
-//!
-//! Owns the arguments. What is simulated is the simulation's, what scenarios say is theirs.
+//! `berth sim`: simulates a scenario under several setups.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +8,7 @@ use berth_sim::experiment::Experiment;
 use berth_sim::report::Report;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use crate::output;
 
@@ -18,9 +17,13 @@ use crate::output;
 pub(crate) struct Sim {
     /// The scenario: a YAML file with a cluster, manifests, arrivals and what to compare
     scenario: PathBuf,
-    /// Another seed than the scenario's
+    /// Seed of the random arrivals (default: the scenario's)
     #[arg(long)]
     seed: Option<u64>,
+    /// Run this many seeds in parallel, from --seed on, and report medians, ranges and which
+    /// differences are noise
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
     #[command(flatten)]
     into: Destination,
 }
@@ -42,19 +45,37 @@ impl Sim {
             Ok(experiment) => experiment,
             Err(error) => return Ok(output::refused(&error)),
         };
-        play(&experiment, &self.into)
+        if self.seeds == 1 {
+            return play(&experiment, &self.into);
+        }
+        let first = experiment.seed;
+        let mut experiments = vec![experiment];
+        for further in 1..self.seeds {
+            let seed = first.wrapping_add(further);
+            match berth_scenario::scenario::load(&self.scenario, Some(seed)) {
+                Ok(experiment) => experiments.push(experiment),
+                Err(error) => return Ok(output::refused(&error)),
+            }
+        }
+        play_all(&experiments, &self.into)
     }
 }
 
-/// Runs an experiment and writes what came of it.
+/// Runs one experiment with several seeds. The page shows the first.
+fn play_all(experiments: &[Experiment], into: &Destination) -> anyhow::Result<ExitCode> {
+    into.check()?;
+    let bar = progress_bar(experiments.len() as u64);
+    let reports = berth_sim::run_all(experiments, &|done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let reports = reports?;
+    into.write(&reports, reports.first(), &berth_sim::text::render_seeds(&reports))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs an experiment and writes its report.
 pub(crate) fn play(experiment: &Experiment, into: &Destination) -> anyhow::Result<ExitCode> {
-    if into.html.as_deref().is_some_and(is_stdout) {
-        bail!("--html takes a file, not standard output");
-    }
-    let bar = ProgressBar::new(100 * experiment.setups.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("{msg:24!} {bar:40} {percent:>3} %") {
-        bar.set_style(style);
-    }
+    into.check()?;
+    let bar = progress_bar(100 * experiment.setups.len() as u64);
     let mut before = 0;
     let report = berth_sim::run(experiment, &mut |setup, part| {
         bar.set_message(setup.name.clone());
@@ -64,29 +85,56 @@ pub(crate) fn play(experiment: &Experiment, into: &Destination) -> anyhow::Resul
         }
     });
     bar.finish_and_clear();
-    write(&report?, into)?;
+    let report = report?;
+    into.write(&report, Some(&report), &berth_sim::text::render(&report))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn progress_bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template("{msg:24!} {bar:40} {percent:>3} %") {
+        bar.set_style(style);
+    }
+    bar
 }
 
 fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-fn write(report: &Report, into: &Destination) -> anyhow::Result<()> {
-    let json = serde_json::to_string(report).context("the report cannot be written as JSON")?;
-    match &into.json {
-        Some(path) if is_stdout(path) => output::say(&format!("{json}\n"))?,
-        Some(path) => output::write_file(path, &json)?,
-        None => {}
-    }
-    if let Some(path) = &into.html {
-        output::write_file(path, &berth_web::sim_page(&report.title, &json))?;
-    }
-    if into.json.as_deref().is_none_or(|path| !is_stdout(path)) {
-        output::say(&berth_sim::text::render(report))?;
-        if let Some(path) = &into.html {
-            output::say(&format!("\nThe page is {}\n", path.display()))?;
+impl Destination {
+    fn check(&self) -> anyhow::Result<()> {
+        if self.html.as_deref().is_some_and(is_stdout) {
+            bail!("--html takes a file, not standard output");
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Writes all of the data as JSON, one report as a page, and the summary.
+    fn write(
+        &self,
+        data: &impl Serialize,
+        page: Option<&Report>,
+        summary: &str,
+    ) -> anyhow::Result<()> {
+        match &self.json {
+            Some(path) if is_stdout(path) => output::say(&format!("{}\n", json(data)?))?,
+            Some(path) => output::write_file(path, &json(data)?)?,
+            None => {}
+        }
+        if let (Some(path), Some(report)) = (&self.html, page) {
+            output::write_file(path, &berth_web::sim_page(&report.title, &json(report)?))?;
+        }
+        if self.json.as_deref().is_none_or(|path| !is_stdout(path)) {
+            output::say(summary)?;
+            if let Some(path) = &self.html {
+                output::say(&format!("\nThe page is {}\n", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn json(data: &impl Serialize) -> anyhow::Result<String> {
+    serde_json::to_string(data).context("cannot write the report as JSON")
 }

@@ -1,4 +1,4 @@
-//! Virtual time: the engine against virtual kubelets, controllers, load and failures.
+//! Discrete-event simulation: the engine against virtual kubelets, controllers, load and failures.
 //!
 //! An [`Experiment`](experiment::Experiment) says what there is and what happens; [`run`] plays it
 //! under each of its setups, on the same arrivals, and gives a [`Report`](report::Report). The engine
@@ -18,4 +18,4 @@ pub mod text;
 mod world;
 
 pub use node::NodeError;
-pub use run::run;
+pub use run::{run, run_all};

@@ -183,6 +183,8 @@ pub struct Summary {
     pub idle_microusd: i64,
     /// What a million requests cost, of the GPUs that served them.
     pub microusd_per_million_requests: i64,
+    /// The cost of all nodes for each hour of a busy GPU.
+    pub microusd_per_busy_gpu_hour: i64,
     /// Decisions made.
     pub decisions: u64,
 }

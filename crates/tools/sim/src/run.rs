@@ -3,6 +3,8 @@
 //! Owns how the runs become one report. Must not know what happens in a run.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::experiment::{Division, Experiment, KubeletPolicy, Setup};
 use crate::node::NodeError;
@@ -43,6 +45,43 @@ pub fn run(
         workloads: experiment.workloads.iter().map(|workload| workload.outline.clone()).collect(),
         runs,
     })
+}
+
+/// Runs experiments, usually one with several seeds, in parallel. Of each report but the first the
+/// record of who was where is dropped: it is large, and nothing shows it. `progress` is called with
+/// how many experiments are done.
+pub fn run_all(
+    experiments: &[Experiment],
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<Vec<Report>, NodeError> {
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let mut reports: Vec<Mutex<Option<Result<Report, NodeError>>>> = Vec::new();
+    reports.resize_with(experiments.len(), Mutex::default);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(experiments.len()) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let (Some(experiment), Some(slot)) = (experiments.get(at), reports.get(at))
+                    else {
+                        return;
+                    };
+                    let mut report = run(experiment, &mut |_, _| {});
+                    if let Ok(report) = &mut report
+                        && at > 0
+                    {
+                        report.runs.iter_mut().for_each(|run| run.stays.clear());
+                    }
+                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+                }
+            });
+        }
+    });
+    let report = |slot: Mutex<Option<_>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+    reports.into_iter().filter_map(report).collect()
 }
 
 fn renumber(run: &mut Run, numbers: &[usize]) {

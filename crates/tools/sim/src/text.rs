@@ -5,35 +5,95 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Report, Run, ServiceReport, Summary};
+use crate::report::{ClassReport, Report, Run, ServiceReport};
 
-/// A row of the comparison: what it is, and how it reads for one run.
-type Row = (&'static str, fn(&Summary) -> String);
+/// How a figure is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// Microseconds.
+    Latency,
+    /// Milliseconds.
+    Time,
+    Count,
+    /// Of 1.
+    Share,
+    Hours,
+    /// Micro-dollars, in whole dollars.
+    Money,
+    /// Micro-dollars, in cents.
+    Price,
+}
 
-/// What is compared.
-const ROWS: [Row; 21] = [
-    ("p50 latency", |one| ms(one.p50_us)),
-    ("p99 latency", |one| ms(one.p99_us)),
-    ("objective breaches", |one| count(one.breaches)),
-    ("service time in breach", |one| time(one.above_ms)),
-    ("requests served", |one| count(one.requests)),
-    ("requests lost", |one| count(one.requests_lost)),
-    ("GPUs allocated", |one| percent(one.allocated)),
-    ("GPUs busy", |one| percent(one.utilised)),
-    ("GPUs free but useless", |one| percent(one.fragmented)),
-    ("GPU pods aligned", |one| percent(one.aligned)),
-    ("batch GPU hours", |one| format!("{:.0}", one.batch_gpu_hours)),
-    ("batch GPU hours lost", |one| format!("{:.0}", one.wasted_gpu_hours)),
-    ("jobs done", |one| count(one.jobs)),
-    ("pods started", |one| count(one.started)),
-    ("pods waiting at the end", |one| count(one.waiting)),
-    ("kubelet rejections", |one| count(one.rejections)),
-    ("preemptions", |one| count(one.preemptions)),
-    ("replicas moved", |one| count(one.moves)),
-    ("out of GPU memory", |one| count(one.out_of_memory)),
-    ("cost", |one| dollars(one.cost_microusd)),
-    ("of that idle GPUs", |one| dollars(one.idle_microusd)),
+/// A row of the comparison.
+struct Row {
+    name: &'static str,
+    unit: Unit,
+    read: fn(&Run) -> f64,
+    shown: Shown,
+}
+
+/// When a row is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Always,
+    /// Where there are requests.
+    Serving,
+    /// Where the figure is not zero everywhere.
+    NotZero,
+}
+
+const fn row(name: &'static str, unit: Unit, shown: Shown, read: fn(&Run) -> f64) -> Row {
+    Row { name, unit, read, shown }
+}
+
+const ROWS: [Row; 25] = [
+    row("p50 latency", Unit::Latency, Shown::Serving, |run| run.summary.p50_us as f64),
+    row("p99 latency", Unit::Latency, Shown::Serving, |run| run.summary.p99_us as f64),
+    row("objective breaches", Unit::Count, Shown::Serving, |run| run.summary.breaches as f64),
+    row("service time in breach", Unit::Time, Shown::Serving, |run| run.summary.above_ms as f64),
+    row("requests served", Unit::Count, Shown::Serving, |run| run.summary.requests as f64),
+    row("requests lost", Unit::Count, Shown::Serving, |run| run.summary.requests_lost as f64),
+    row("GPUs allocated", Unit::Share, Shown::Always, |run| run.summary.allocated),
+    row("GPUs busy", Unit::Share, Shown::Always, |run| run.summary.utilised),
+    row("stranded GPUs", Unit::Share, Shown::Always, |run| run.summary.fragmented),
+    row("GPU pods aligned", Unit::Share, Shown::Always, |run| run.summary.aligned),
+    row("batch GPU hours", Unit::Hours, Shown::Always, |run| run.summary.batch_gpu_hours),
+    row("batch GPU hours lost", Unit::Hours, Shown::NotZero, |run| run.summary.wasted_gpu_hours),
+    row("batch wait p50", Unit::Time, Shown::NotZero, |run| batch(run).wait_p50_ms as f64),
+    row("batch wait p90", Unit::Time, Shown::NotZero, |run| batch(run).wait_p90_ms as f64),
+    row("batch wait p99", Unit::Time, Shown::NotZero, |run| batch(run).wait_p99_ms as f64),
+    row("jobs done", Unit::Count, Shown::Always, |run| run.summary.jobs as f64),
+    row("pods started", Unit::Count, Shown::Always, |run| run.summary.started as f64),
+    row("pods pending at the end", Unit::Count, Shown::NotZero, |run| run.summary.waiting as f64),
+    row("kubelet rejections", Unit::Count, Shown::Always, |run| run.summary.rejections as f64),
+    row("preemptions", Unit::Count, Shown::NotZero, |run| run.summary.preemptions as f64),
+    row("replicas moved", Unit::Count, Shown::NotZero, |run| run.summary.moves as f64),
+    row("out of GPU memory", Unit::Count, Shown::NotZero, |run| run.summary.out_of_memory as f64),
+    row("cost", Unit::Money, Shown::Always, |run| run.summary.cost_microusd as f64),
+    row("free GPU cost", Unit::Money, Shown::Always, |run| run.summary.idle_microusd as f64),
+    row("cost per busy GPU hour", Unit::Price, Shown::NotZero, |run| {
+        run.summary.microusd_per_busy_gpu_hour as f64
+    }),
 ];
+
+/// The waits of batch work; none where there is none.
+fn batch(run: &Run) -> ClassReport {
+    run.classes.iter().find(|class| class.class == "batch").cloned().unwrap_or_default()
+}
+
+impl Unit {
+    fn write(self, value: f64) -> String {
+        match self {
+            Self::Latency => ms(value as u64),
+            Self::Time => time(value as i64),
+            Self::Count => count(value.round() as u64),
+            Self::Share => percent(value),
+            Self::Hours => format!("{value:.0}"),
+            Self::Money => dollars(value as i64),
+            Self::Price => format!("${:.2}", value / 1e6),
+        }
+    }
+}
 
 fn ms(us: u64) -> String {
     match us {
@@ -100,43 +160,128 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The report as text.
+/// The report as text: the setups side by side, then each by itself.
 pub fn render(report: &Report) -> String {
-    let gpus: usize = report.nodes.iter().map(|node| node.gpus.len()).sum();
-    let mut text = String::new();
-    let _infallible = writeln!(
-        text,
-        "{}: {}, {}, {}, seed {}\n",
-        report.title,
-        several(report.nodes.len(), "node"),
-        several(gpus, "GPU"),
-        time(report.duration_ms),
-        report.seed
-    );
-    let mut rows = vec![
-        std::iter::once(String::new())
-            .chain(report.runs.iter().map(|run| run.name.clone()))
-            .collect::<Vec<_>>(),
-    ];
-    let serves =
-        report.runs.iter().any(|run| run.summary.requests > 0 || run.summary.requests_lost > 0);
-    for (name, read) in ROWS {
-        let of_requests = ["latency", "requests", "breach"].iter().any(|word| name.contains(word));
-        if of_requests && !serves {
-            continue;
-        }
-        let cells: Vec<String> = report.runs.iter().map(|run| read(&run.summary)).collect();
-        let seldom = ["moved", "memory", "preemptions", "lost", "waiting"];
-        if cells.iter().all(|cell| cell == "0") && seldom.iter().any(|word| name.contains(word)) {
-            continue;
-        }
-        rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+    let mut rows = vec![headings(report)];
+    for row in rows_of(std::slice::from_ref(report)) {
+        let cells = report.runs.iter().map(|run| row.unit.write((row.read)(run)));
+        rows.push(std::iter::once(row.name.to_owned()).chain(cells).collect());
     }
-    text.push_str(&table(&rows));
+    let mut text = format!("{}, seed {}\n\n{}", about(report), report.seed, table(&rows));
     for run in &report.runs {
         text.push_str(&of_run(report, run));
     }
     text
+}
+
+/// Reports of one experiment with several seeds: the median and the range of each figure, and how
+/// the last setup compares with the one before it.
+pub fn render_seeds(reports: &[Report]) -> String {
+    let Some(first) = reports.first() else { return String::new() };
+    let pair = first.runs.len().checked_sub(2);
+    let mut head = headings(first);
+    head.extend(pair.map(|at| format!("{} vs {}", first.runs[at + 1].name, first.runs[at].name)));
+    let mut rows = vec![head];
+    for row in rows_of(reports) {
+        let of_setup = |setup: usize| -> Vec<f64> {
+            reports.iter().filter_map(|one| one.runs.get(setup)).map(row.read).collect()
+        };
+        let mut cells = vec![row.name.to_owned()];
+        cells.extend((0..first.runs.len()).map(|setup| with_range(row.unit, of_setup(setup))));
+        cells.extend(pair.map(|at| compared(row.unit, &of_setup(at), &of_setup(at + 1))));
+        rows.push(cells);
+    }
+    let seeds: Vec<String> = reports.iter().map(|one| one.seed.to_string()).collect();
+    format!(
+        "{}, seeds {}\n\n{}\nMedian (lowest–highest) over {} seeds. The last column is the median \
+         difference seed by seed;\n\"within noise\": a sign test does not tell the two apart \
+         (p > 0.05).\n",
+        about(first),
+        seeds.join(", "),
+        table(&rows),
+        reports.len()
+    )
+}
+
+fn about(report: &Report) -> String {
+    let gpus: usize = report.nodes.iter().map(|node| node.gpus.len()).sum();
+    format!(
+        "{}: {}, {}, {}",
+        report.title,
+        several(report.nodes.len(), "node"),
+        several(gpus, "GPU"),
+        time(report.duration_ms),
+    )
+}
+
+fn headings(report: &Report) -> Vec<String> {
+    std::iter::once(String::new()).chain(report.runs.iter().map(|run| run.name.clone())).collect()
+}
+
+/// The rows that say something about any of the runs.
+fn rows_of(reports: &[Report]) -> impl Iterator<Item = &'static Row> {
+    let runs = || reports.iter().flat_map(|report| &report.runs);
+    let serves = runs().any(|run| run.summary.requests > 0 || run.summary.requests_lost > 0);
+    ROWS.iter().filter(move |row| match row.shown {
+        Shown::Always => true,
+        Shown::Serving => serves,
+        Shown::NotZero => runs().any(|run| (row.read)(run) != 0.0),
+    })
+}
+
+fn with_range(unit: Unit, mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let written = |value: Option<&f64>| unit.write(value.copied().unwrap_or(0.0));
+    let (lowest, highest) = (written(values.first()), written(values.last()));
+    if lowest == highest {
+        return lowest;
+    }
+    format!("{} ({lowest}–{highest})", unit.write(median(&values)))
+}
+
+/// Of sorted values.
+fn median(sorted: &[f64]) -> f64 {
+    let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(at(middle.wrapping_sub(1)), at(middle))
+    } else {
+        at(middle)
+    }
+}
+
+/// How `after` differs from `before`, seed by seed.
+fn compared(unit: Unit, before: &[f64], after: &[f64]) -> String {
+    let mut differences: Vec<f64> = before.iter().zip(after).map(|(one, two)| two - one).collect();
+    differences.sort_by(f64::total_cmp);
+    let more = differences.iter().filter(|one| **one > 0.0).count();
+    let less = differences.iter().filter(|one| **one < 0.0).count();
+    if more + less == 0 {
+        return "same".to_owned();
+    }
+    if !signs_differ(more, less) {
+        return "within noise".to_owned();
+    }
+    let difference = median(&differences);
+    let mut before = before.to_vec();
+    before.sort_by(f64::total_cmp);
+    match unit {
+        Unit::Share => format!("{:+.1} points", difference * 100.0),
+        _ if median(&before) == 0.0 => format!("+{}", unit.write(difference)),
+        _ => format!("{:+.1} %", difference / median(&before) * 100.0),
+    }
+}
+
+/// The two-sided sign test: whether so many positive and negative differences are unlikely
+/// (p ≤ 0.05) when both signs are equally likely.
+fn signs_differ(more: usize, less: usize) -> bool {
+    let count = more + less;
+    let (mut ways, mut tail) = (1.0, 0.0);
+    for chosen in 0..=more.min(less) {
+        tail += ways;
+        ways *= (count - chosen) as f64 / (chosen + 1) as f64;
+    }
+    2.0 * tail / 2_f64.powi(count as i32) <= 0.05
 }
 
 fn of_run(report: &Report, run: &Run) -> String {
@@ -210,6 +355,31 @@ mod tests {
         assert_eq!(time(90_000), "90.0 s");
         assert_eq!(time(90 * 86_400_000), "90.0 d");
         assert_eq!(ms(14_100), "14.1 ms");
+    }
+
+    #[test]
+    fn a_sign_test_tells_noise_from_a_difference() {
+        assert!(signs_differ(6, 0) && signs_differ(0, 6) && signs_differ(15, 1));
+        assert!(!signs_differ(5, 0) && !signs_differ(8, 8) && !signs_differ(12, 5));
+        let steady = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let more = steady.map(|one| one * 1.1);
+        assert_eq!(compared(Unit::Count, &steady, &more), "+10.0 %");
+        assert_eq!(compared(Unit::Count, &steady, &steady), "same");
+        let mixed = [2.0, 1.0, 4.0, 3.0, 6.0, 5.0];
+        assert_eq!(compared(Unit::Count, &steady, &mixed), "within noise");
+        assert_eq!(
+            compared(Unit::Count, &[0.0; 6], &[0.0, 2.0, 2.0, 2.0, 2.0, 2.0]),
+            "within noise"
+        );
+        assert_eq!(compared(Unit::Count, &[0.0; 6], &[2.0; 6]), "+2");
+        assert_eq!(compared(Unit::Share, &[0.5; 6], &[0.52; 6]), "+2.0 points");
+    }
+
+    #[test]
+    fn a_figure_is_shown_with_its_range() {
+        assert_eq!(with_range(Unit::Count, vec![3.0, 1.0, 2.0]), "2 (1–3)");
+        assert_eq!(with_range(Unit::Share, vec![0.5, 0.5]), "50.0 %");
+        assert_eq!(with_range(Unit::Price, vec![7_900_000.0, 8_100_000.0]), "$8.00 ($7.90–$8.10)");
     }
 
     #[test]

@@ -211,6 +211,10 @@ impl World<'_> {
                 0 => 0,
                 requests => (of_services / (requests as f64 / 1e6)) as i64,
             },
+            microusd_per_busy_gpu_hour: match sums.utilised / HOUR_MS {
+                hours if hours > 0.0 => (self.node_cost / hours) as i64,
+                _ => 0,
+            },
             decisions: self.decisions,
         }
     }
