@@ -1,12 +1,11 @@
 //! Kubernetes API objects, lowered to [`berth_model`].
 //!
-//! Owns how the API spells what the model knows: defaults, annotations, names of enumerations, and
-//! which fields kube-scheduler 1.36 looks at. Must not know where objects come from, nor what is
-//! decided about them.
+//! How the API spells what the model knows: defaults, labels and annotations, names of
+//! enumerations, and which fields kube-scheduler 1.36 reads.
 //!
-//! Objects are taken as the API server stores them. What it lets through is never an error here,
-//! even where Kubernetes would not match it with anything; what it would have refused is one, and
-//! names the field.
+//! Objects are taken as the API server stores them. What it accepts is never an error here, even if
+//! Kubernetes would match it with nothing; what it would reject is an error that names the field.
+//! Nothing here watches, reads or writes.
 
 pub mod crd;
 mod dra;

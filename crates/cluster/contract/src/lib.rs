@@ -1,10 +1,12 @@
-//! The scheduling contract: what manifests must say so that GPU workloads get their place, as rules
-//! with reasons and remedies.
+//! The scheduling contract: what manifests must say so that GPU workloads are scheduled well, as
+//! rules with reasons and remedies.
 //!
-//! Owned here: the rules, and what is known of a cluster to check them against. The same rules serve
-//! a linter, which has source text, and an admission webhook, which has not: findings name fields,
-//! and their fixes are changes of fields. Deliberately absent: files, YAML, positions in text, and
-//! any decision where a pod goes.
+//! The linter, which has source text, and the admission webhook, which has not, use the same rules:
+//! findings name fields, and fixes change fields. Files, YAML and positions are the caller's.
+//!
+//! A rule reports something only if everything it depends on is known. It is silent about what a
+//! cluster may have that it does not see. A fix is offered only if it cannot make anything worse.
+//! Tests check each rule with a case that breaks it and one that does not, and apply every fix.
 //!
 //! ```
 //! use berth_contract::{Context, Object, Settings, check, patch};

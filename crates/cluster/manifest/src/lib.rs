@@ -1,12 +1,13 @@
-//! Kubernetes manifests and dumps as text: YAML and JSON, with the place of every field.
+//! Kubernetes manifests and dumps as text: YAML and JSON with the position of every field.
 //!
-//! Owns reading: text → trees with places ([`read`]) → types ([`Document::decode`], [`object`]), files
-//! and directories ([`load()`]), and changing YAML in place ([`edit`]). The only crate that knows YAML.
-//! Must not know what objects are for: what they mean to Berth is lowered by `berth-api`, and what is
-//! wrong with them beyond their form is somebody else's to find.
+//! Reads text into trees with positions ([`read`]), trees into types ([`Document::decode`],
+//! [`object`]), and files and directories ([`load()`]); changes YAML in place ([`edit`]). The only
+//! crate that knows YAML.
 //!
-//! A text means here what it means to kubectl; [`Strictness`] says what becomes of unknown fields.
-//! Whatever is read, nothing panics and everything has a bound ([`limits`]).
+//! A text means here what it means to kubectl; [`Strictness`] decides about unknown fields. Scalars
+//! follow go-yaml 2, which kubectl uses: `yes` is true and `010` is eight. The result of every edit
+//! is read again and compared with what was wanted. No input panics and everything has a limit
+//! ([`limits`]).
 
 mod decode;
 mod document;

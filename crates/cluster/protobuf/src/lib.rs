@@ -1,8 +1,7 @@
-//! Kubernetes' objects in protobuf, as its own clients read and write them.
+//! Kubernetes objects in protobuf, as Kubernetes' own clients read and write them.
 //!
-//! Owns the wire format, the envelope around an object, the numbers of the fields of Kubernetes 1.36's
-//! types, reading a message into a type that knows how to be read from JSON, and writing one. Must not know any request,
-//! and what anything is for.
+//! The wire format, the envelope around an object, the field numbers of Kubernetes 1.36's types,
+//! and reading and writing types that are defined by their JSON form.
 
 mod envelope;
 pub mod numbers;

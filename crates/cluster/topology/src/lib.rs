@@ -1,8 +1,9 @@
-//! What a node looks like inside, from what its cluster says of it.
+//! The inside of a node, read from what its cluster says about it: the same for dumps and live
+//! clusters.
 //!
-//! Owns the way from a Node object, its labels, and a NodeResourceTopology where somebody exports one,
-//! to the machine, its kubelet's configuration and its devices, the same for dumps and for live
-//! clusters. Must not know pods, nor what is decided.
+//! Turns a Node, its labels and its NodeResourceTopology, if there is one, into a machine, its
+//! kubelet's configuration and its devices. A node about which neither says anything stays unknown.
+//! Device ids are made up, because neither lists them.
 
 pub mod detail;
 pub mod fingerprint;

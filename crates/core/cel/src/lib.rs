@@ -1,18 +1,15 @@
-//! CEL, as Kubernetes 1.36 evaluates it to select devices, and to check custom resources.
+//! CEL as Kubernetes 1.36 evaluates it, to select devices and to validate custom resources.
 //!
-//! Owns expressions over one subject, a device or data: reading them, their functions, their cost. Must not know which
-//! is asked about, nor what a match is for.
+//! The general CEL libraries for Rust evaluate without a budget and parse without a depth limit, and
+//! lack the maps of Kubernetes that return an empty map for any domain and the comparison of its
+//! quantities and versions. This evaluator is small and total: it never panics and ends within
+//! [`COST_MAX`] for every input. Recorded answers of cel-go are the reference.
 //!
-//! The general CEL libraries for Rust evaluate without a budget and read without a limit on depth,
-//! and know neither the maps of Kubernetes that give an empty map for any domain, nor how its
-//! quantities and versions compare. So this is an evaluator of its own, small and total: it never
-//! panics, and ends within [`COST_MAX`] whatever is written.
+//! Types are not checked before evaluation, because the API server does that before it stores an
+//! expression. An expression that it would have rejected fails here when evaluation reaches the error.
 //!
-//! Types are not checked before evaluation. The API server does that before it stores an
-//! expression; one that it would have refused fails here only when it gets to the wrong part.
-//!
-//! *Deliberately absent:* URLs, IP addresses, CIDRs, named formats, `%e` in `format`, time zones and
-//! authorization, which Kubernetes declares for all its expressions; calling them is an error.
+//! Missing, although Kubernetes declares them: URLs, IP addresses, CIDRs, named formats, `%e` in
+//! `format`, time zones and authorization. Calling them is an error.
 
 mod eval;
 mod library;

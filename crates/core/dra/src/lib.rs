@@ -1,13 +1,21 @@
-//! Which devices a pod's claims are given on a node.
+//! Which devices a pod's claims are allocated on a node.
 //!
-//! This crate owns Dynamic Resource Allocation as kube-scheduler 1.36 does it with its default
-//! feature gates: selectors in CEL, pools and their completeness, the search for devices with its
-//! order and its limits, and the verdicts of the plugin DynamicResources. It must not know where
-//! objects come from, nor who writes what was decided.
+//! Dynamic Resource Allocation as kube-scheduler 1.36 does it with its default feature gates:
+//! selectors in CEL, pools and their completeness, the search for devices with its order and
+//! limits, and the verdicts of the plugin DynamicResources.
 //!
-//! [`Inventory`] is kept up to date event by event. [`Inventory::prepare`] looks at a pod once,
-//! [`Inventory::place`] answers for one node and changes nothing; [`Inventory::take`] and
-//! [`Inventory::release`] say what came of it.
+//! - [`Inventory`] is kept up to date event by event. [`Inventory::prepare`] looks at a pod once,
+//!   [`Inventory::place`] answers for one node and changes nothing, [`Inventory::take`] and
+//!   [`Inventory::release`] record the outcome.
+//! - Options of `place` restrict the search to NUMA nodes or prefer some devices. A preference
+//!   changes which devices are allocated, never whether any can be. Without options the answer is
+//!   kube-scheduler's.
+//! - A search ends after a fixed number of devices, where kube-scheduler stops after ten seconds,
+//!   so the result is the same on every machine.
+//!
+//! Not included: feature gates that are off by default in 1.36 (device taint rules, list
+//! attributes, node allocatable resources, claims of pod groups), deallocation of idle claims, and
+//! writing allocations.
 
 mod extended;
 mod inventory;

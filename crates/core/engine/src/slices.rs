@@ -1,10 +1,13 @@
-//! MIG slices of nodes: which there are, who may hold them, and nodes as if they were divided anew.
+//! MIG slices of nodes: which exist, who may hold them, and nodes as if they were repartitioned.
 //!
-//! Owns the way between nodes and what the packing crate knows of MIG: GPUs with what is held of them,
-//! requests as wants, pods as a mix. A slice counts as held if a pod may hold it: where the kubelet
-//! picks at random, all it picks from do. Only GPUs that a plugin offers slice by slice take part
-//! (strategy `mixed`, not shared), and only while the node's mirror is believed. Must not know which
-//! pods matter more, nor when to divide anything.
+//! Translates between nodes and the packing crate's view of MIG: GPUs with what is held of them,
+//! requests as wants, pods as a mix. The mix for new layouts is the pods there are: their number is
+//! arrivals times lifetime, which is the load that Erlang's formula needs.
+//!
+//! A slice that a pod may hold counts as held: where the kubelet picks at random, every slice it may
+//! have picked. When a node is repartitioned its pods keep what they hold. Only GPUs that a plugin
+//! offers slice by slice take part (strategy `mixed`, not shared), and only while the node's mirror
+//! is trusted. Must not know which pods matter more, nor when to repartition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,15 @@
-//! When a waiting pod will start, and how sure that is.
+//! When a pending pod starts, as a distribution, and how sure that is.
 //!
-//! Pure: what happens comes in as the engine's events and decisions, time as an argument, chance from a
-//! seed. The same past gives the same forecast on every machine; numbers are added, multiplied and
-//! divided, nothing else.
+//! Learns from the engine's events and decisions how long pods live, simulates many futures of the
+//! queue, and stretches its bounds by how wrong similar past forecasts were.
+//!
+//! Futures know requests, parts of GPUs, selectors and taints. They leave out NUMA nodes, affinity
+//! between pods, spreading, volumes and evictions, assume that lifetimes are independent, and are
+//! cut short when they cost too much. Calibration corrects the average of these errors, not the
+//! single case.
+//!
+//! Pure: time is an argument and chance follows from a seed. Only addition, multiplication and
+//! division are used, so the same past gives the same forecast on every machine.
 
 mod arrivals;
 mod bins;

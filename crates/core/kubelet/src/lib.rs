@@ -1,13 +1,23 @@
-//! What a node will do with a pod: an exact, pure model of kubelet admission.
+//! What a node's kubelet does with a pod: an exact, pure model of kubelet admission.
 //!
-//! [`Kubelet::admit`] runs a pod through the kubelet's topology, device, CPU and memory managers and
-//! gives the assignment, or the rejection in the kubelet's own words; [`Kubelet::would_admit`] gives
-//! the verdict alone and leaves no trace. Judged by recorded verdicts of the real kubelet.
+//! [`Kubelet::admit`] runs a pod through the topology, device, CPU and memory managers of
+//! Kubernetes 1.33 to 1.37 and returns the assignment, or the rejection in the kubelet's words.
+//! [`Kubelet::would_admit`] returns the verdict only and changes nothing. Recorded verdicts of the
+//! real kubelet are the reference.
 //!
-//! Owned here: everything that happens between a pod's arrival at a node and its containers' start,
-//! as far as the four managers decide it. Deliberately absent: the checks around them (node fit,
-//! taints, sysctls, eviction), container starts, any clock, file or randomness. Where the kubelet
-//! itself picks at random, [`Certainty`] says how much of the outcome is certain.
+//! - Defects of the real kubelet are modelled where they happen and named there: CPUs handed out
+//!   twice on uneven machines, combinations overwritten in a shared Go slice, shortages where reuse
+//!   would help. Where the real one would crash or never return, the rejection is a `KubeletFault`.
+//! - Where the kubelet picks at random, [`Certainty`] says how much of the outcome is certain.
+//!   Property tests run every scenario with two opposite choices of "any device" and fail if
+//!   something certain differs.
+//! - Differences between versions are questions in `config`, not copies of the model.
+//! - CPU and device sets are fixed arrays, so that trying something is a copy on the stack and
+//!   needs no undo log.
+//!
+//! Not modelled: the checks around the four managers (node fit, taints, sysctls, eviction),
+//! container starts, the feature gate `PodLevelResourceManagers`, and device pools of more than
+//! 1,024 devices.
 //!
 //! ```
 //! use berth_kubelet::{Kubelet, KubeletConfig, TopologyPolicy};

@@ -1,9 +1,9 @@
 //! What exists: quantities as integers, machines with their NUMA nodes and caches, GPUs and their
-//! slices, nodes, pods and what they ask for, and what clusters decide about them.
+//! slices, nodes, pods and their requests, and cluster-wide policies.
 //!
-//! This crate owns plain data and the arithmetic that follows from it alone. It must not know what
-//! a kubelet or a scheduler does with any of it, and it does no I/O: parsing here means parsing one
-//! value from a string, never reading a file.
+//! Plain data and the arithmetic that follows from it alone. What a kubelet or a scheduler does
+//! with it is in other crates, and who holds what is nowhere here: the model is what exists, not
+//! what happens. Parsing means one value from a string, never a file.
 
 pub mod affinity;
 pub mod device;

@@ -1,11 +1,12 @@
 //! How to fill GPUs so that what is left stays usable.
 //!
-//! Owned here, for whole GPUs and shares of them: the mix of work that arrives ([`mix`]), what is free
-//! on a node ([`node`]) and in which kinds of machine it comes ([`fleet`]), and the rule that says
-//! what a placement would cost ([`score`]). For MIG slices: where they go ([`mod@slice`]), which layouts
-//! to make ([`layout`]) and to change ([`repartition`]). Deliberately absent: who is placed, on which
-//! nodes a pod may run for other reasons, NUMA nodes and the queue. Whoever asks has filtered already
-//! and takes the least cost.
+//! For whole GPUs and shares: the mix of work that arrives ([`mix`]), what is free on a node
+//! ([`node`]), the kinds of machine ([`fleet`]) and the cost of a placement ([`score`]). For MIG
+//! slices: where to create one ([`mod@slice`]), which layouts to start with ([`layout`]) and which
+//! to change ([`repartition`]).
+//!
+//! The caller has filtered already and takes the lowest cost. NUMA nodes, the queue and carrying
+//! anything out are not here.
 //!
 //! Pure: no I/O, no clock, no randomness; the same question gets the same answer on every machine.
 

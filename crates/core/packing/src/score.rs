@@ -18,6 +18,11 @@
 //! (`cpu250`), where chance loses 0.7. FGD by comparison owes five points on its default trace to
 //! its ties.
 //!
+//! **Tried and rejected**, with the effect on allocation: counting how many typical pods fit
+//! (lower), breaking ties by best fit (lower), a bonus for nodes with many free GPUs (higher with
+//! departures, lower without), and waiting for the perfect match (much lower, because new GPUs are
+//! opened meanwhile).
+//!
 //! Must not know which nodes a pod may use for other reasons, nor whose turn it is.
 
 use crate::fleet::{Fleet, KindIx};

@@ -1,8 +1,10 @@
-//! Who may have how much, and whose turn it is.
+//! Who may have how much, and who is next in the queue.
 //!
-//! Quotas as Kubernetes counts them, and the shares of teams: what they are guaranteed, what they
-//! borrow and from whom. Pure: no I/O, no clock, no randomness. Knows pods by what they ask for, and
-//! no node.
+//! ResourceQuotas as Kubernetes counts them, and teams: what they are guaranteed, what they borrow
+//! and from whom. Whole GPUs, slices and shares are one dimension, in exact parts of a GPU. A pod
+//! beyond either is held.
+//!
+//! Pure: no I/O, no clock, no randomness. Knows pods by what they request, and no node.
 
 pub mod quota;
 pub mod share;

@@ -1,6 +1,4 @@
-//! How things are written for people: columns and colours.
-//!
-//! Owns the forms that all tables share. Must not know what is in them, nor whether there is a terminal.
+//! Text for the terminal: columns and colours, shared by all tables.
 
 /// Whether text is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

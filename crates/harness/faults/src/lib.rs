@@ -1,14 +1,16 @@
-//! The live scheduler in arbitrary worlds full of faults, in virtual time.
+//! The live scheduler in random worlds full of faults, in virtual time.
 //!
-//! A world is made from a seed: an API server that keeps pods, nodes, budgets and one Lease; kubelets that
-//! admit pods as the real model does, some with an inside that nobody was told of; controllers that
-//! replace pods; users; and replicas of the scheduler, which are the real [`Core`](berth_control::core::Core)
-//! and the real rules of the election with a driver that does what `serve` does, call by call. Calls are
-//! delayed, lost, answered with errors, and land long after their sender has died; replicas pause, die and
-//! come back; clocks run as they like. What must hold is checked by code that shares nothing with the engine.
+//! A world follows from a seed: an API server of a few hundred lines; kubelets that admit pods as
+//! the real model does, some with a topology that was never exported; controllers, users and in
+//! half of the worlds a hostile tenant; and replicas of the scheduler, which are the real
+//! [`Core`](berth_control::core::Core) and the real election rules with a driver that does what
+//! `serve` does, call by call. Calls are delayed, lost, answered with errors, and arrive long after
+//! their sender died; replicas pause, die and return; clocks drift and jump. A checker that shares
+//! no code with the engine judges. One test turns fencing off and expects the laws to break.
 //!
-//! Must never be a dependency of a product crate. It is a crate of its own, and not a part of testkit,
-//! because testkit serves the pure crates' tests, which do not need a client of Kubernetes.
+//! Never a dependency of a crate that ships. It is separate from testkit because the pure crates'
+//! tests use testkit and need no Kubernetes client. Device claims, volumes and HTTP are not
+//! simulated.
 
 mod calls;
 mod checker;

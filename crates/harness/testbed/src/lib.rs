@@ -1,8 +1,9 @@
 //! Control planes to test against, for tests and tools only.
 //!
-//! A [`Testbed`] is the embedded API, or a real kube-apiserver and etcd where those are on the machine;
-//! whoever tests with it need not care. It says who may talk to it (an administrator, service accounts),
-//! and what can go wrong with it. Everything it has started ends with it. Must not know what is tested.
+//! A [`Testbed`] is the embedded API, or a real kube-apiserver with etcd, certificates, RBAC and
+//! tokens; tests need not know which. It provides clients for an administrator and for service
+//! accounts, and faults: kill, pause, compact, cut or delay connections, repeat watch events.
+//! `history` is everything ever written to etcd, in order. What it started ends with it.
 
 mod attack;
 mod certificates;

@@ -1,8 +1,8 @@
-//! What tests, `xtask` and the fuzz targets share: recorded verdicts and how to replay them, builders,
-//! arbitrary nodes, and the laws that hold on all of them.
+//! What tests, xtask and the fuzz targets share: replaying recorded verdicts, builders, arbitrary
+//! nodes and clusters, and the laws that hold on all of them.
 //!
-//! Never a dependency of a product crate. Reading files is left to the callers, so that everything
-//! here can also run on text that a test spells out.
+//! Checkers keep separate accounts and share no code with the engine. Never a dependency of a crate
+//! that ships. Callers read the files, so that everything here also runs on text in a test.
 
 pub mod claims;
 pub mod cluster;

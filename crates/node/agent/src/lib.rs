@@ -1,11 +1,17 @@
-//! What runs on a GPU node: what is really there, and whether each pod is really aligned.
+//! `berth agent`: what is on a GPU node, and whether each pod with a GPU is aligned.
 //!
-//! Owns what NVML says of GPUs, the audit of running pods, the report that puts both together with what the
-//! machine's files say, what is published of it, how GPUs are divided, shared and handed out, and the loops that do so
-//! when something changed. All but the loops (`run`, `handing`, `dividing`, `mps`) is synchronous and knows no API.
-//! Whatever a driver says or refuses, nothing panics: it becomes a diagnosis beside the rest.
+//! Joins the driver's report ([`GpuReading`]), the machine's files and the kubelet's state into a
+//! report; audits running pods; publishes the result; and runs the loops that serve devices, apply
+//! MIG layouts and keep MPS daemons. All but these loops (`run`, `handing`, `dividing`, `mps`) is
+//! synchronous and knows no API. What a driver refuses becomes a diagnosis beside the rest; nothing
+//! panics.
 //!
-//! Must not know how the scheduler plans.
+//! - A device is where its plugin told the kubelet it is, because the kubelet aligns by that. Where
+//!   that differs from the machine, it is a diagnosis.
+//! - An object or a label that another client has written stays that client's.
+//! - A MIG change is not logged step by step. The journal holds the old and the wanted layouts;
+//!   after a failure or crash the way is computed again from what is there, forward or back.
+//! - Serial numbers and process names are never read.
 
 pub mod audit;
 pub mod dividing;

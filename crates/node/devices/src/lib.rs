@@ -1,10 +1,18 @@
-//! Handing GPUs out through the kubelet: whole ones, MIG instances, MPS shares and time-sliced replicas.
+//! Serves GPUs to the kubelet as a device plugin: whole GPUs, MIG instances, MPS shares and
+//! time-sliced replicas.
 //!
-//! Owns what GPUs are offered as ([`config`], [`offer`]), the books of who holds what ([`ledger`]), the plugins
-//! that the kubelet asks ([`plugin`]), the MPS daemons behind shares ([`mps`]), the specifications that runtimes read ([`cdi`]), and the client of
-//! podresources. GPUs come in as plain data; [`serve()`] does it all until it is told to stop.
+//! What GPUs are offered as ([`config`], [`offer`]), who holds what ([`ledger`]), the plugins that
+//! the kubelet calls ([`plugin`]), the MPS daemons behind shares ([`mps`]), the specifications that
+//! runtimes read ([`cdi`]), and the client of podresources. GPUs come in as plain data; [`serve()`]
+//! does it all until it is stopped.
 //!
-//! Must not know drivers (NVML), Kubernetes' API, nor how the scheduler chooses.
+//! An answer to the kubelet is recorded before it is sent and stays held until the kubelet's
+//! checkpoint shows whose it is. A kubelet copies its checkpoint under a lock and writes it
+//! afterwards, so of two concurrent writes the older can stay, and after the next restart it
+//! forgets a running pod. Hence no device list is sent before the checkpoint shows the answer, and
+//! what the checkpoint never showed stays held while a pod runs that may have it.
+//!
+//! Does not know drivers (NVML), the Kubernetes API, or how the scheduler chooses.
 
 pub mod answer;
 pub mod cdi;

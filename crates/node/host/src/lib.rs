@@ -1,11 +1,14 @@
-//! What a Linux machine is made of, what its kubelet keeps, and which CPUs and memory its containers
-//! have: read from files below a root.
+//! What a Linux machine consists of, what its kubelet keeps, and which CPUs and memory its
+//! containers have: read from files below a root directory.
 //!
-//! Owns the way from sysfs, procfs, the kubelet's files and cgroups to plain data. All of it is
-//! synchronous, bounded and without state. Whatever a file says, nothing panics: what is missing, odd or
-//! broken becomes a [`Diagnosis`] beside the result, and the rest is read all the same.
+//! Turns sysfs, procfs, the kubelet's files and cgroups into plain data, synchronously and without
+//! state. Every read has a limit, only regular files are opened, and links never lead out of the
+//! root. A missing, odd or broken file becomes a [`Diagnosis`] beside the result, and the rest is
+//! still read.
 //!
-//! Must not know drivers of devices (NVML), Kubernetes' API, nor what is done with what it finds.
+//! A NUMA node that the kernel does not report is derived from bridges or nearby CPUs and marked as
+//! derived, else unknown with the reason. Drivers (NVML), the Kubernetes API and judging alignment
+//! are not here; pods' names are in none of these files.
 
 pub mod cgroup;
 pub mod kubelet;

@@ -1,15 +1,14 @@
-//! What NVML can do with MIG instances and its wrapper cannot: tell where they may lie and where they
-//! do, create them and destroy them.
+//! NVML's calls for MIG instances that [`nvml_wrapper`] lacks or gets wrong: where instances may be
+//! placed, where they are, creating and destroying them.
 //!
-//! Owns the calls into the driver's C library that [`nvml_wrapper`] lacks or gets wrong, and nothing that
-//! it does: MIG mode, profiles and everything else about GPUs are asked through it. Its
-//! `possible_placements` (0.13) reserves room for the answer, has the library write it there and never sets
-//! the length, so that it is always empty; it has no call for instances at all.
+//! Everything else about GPUs goes through the wrapper. Its `possible_placements` (0.13) reserves
+//! room for the answer but never sets the length, so the result is always empty; it has no calls
+//! for instances at all.
 //!
-//! The only crate that may use `unsafe`. No handle of the library leaves a function: instances are named by
-//! number, and looked up again each time, so that one that was destroyed meanwhile is an error. A library
-//! or a function that is not there is an error too. Must not know what instances are for, nor which to
-//! create.
+//! The only crate that may use `unsafe`. No handle of the library leaves a function: instances are
+//! named by number and looked up each time, so one that was destroyed meanwhile is an error. A
+//! missing library or function is an error, too. Tests use a stand-in library with one H200
+//! (`made_driver`, an example).
 
 mod call;
 

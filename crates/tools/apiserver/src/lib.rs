@@ -1,8 +1,12 @@
 //! The Kubernetes API, embedded: for laptops and tests.
 //!
-//! One process, no other parts: a store of objects by revision, the REST interface above it with
-//! watches, patches and admission, and discovery and tables enough for kubectl. It knows no
-//! scheduler, no controllers and no client; those talk to it as they would to a real cluster.
+//! One process: a store of objects by revision, the REST interface above it with watches, patches,
+//! validation and admission, and discovery and tables for kubectl. It is compared with the real
+//! kube-apiserver: by recorded answers, and by the same requests to both where the real one is
+//! installed. Acknowledged writes survive a restart.
+//!
+//! No scheduler, controllers, kubelets or cluster network. Of custom resources, string formats,
+//! transition rules (`oldSelf`), `messageExpression` and conversion webhooks are missing.
 
 pub mod admission;
 mod clock;

@@ -1,7 +1,9 @@
-//! The program `berth`: arguments and wiring.
+//! The program `berth`: arguments and wiring; everything else is in the crates.
 //!
-//! Owns the subcommands, one file each, and what they share: where output goes and what exit codes
-//! mean. Must not know how anything is done; that is in the crates.
+//! Subcommands have one file each; `output` and `source` hold what they share. Exit codes: 0, 1 if
+//! something was found, 2 if the input cannot be used; 0 and 1 for commands that look at a cluster,
+//! as for kubectl. Called as `kubectl-berth`, it presents itself as kubectl's plugin. Transcripts in
+//! `tests/cmd` are tests and documentation.
 
 mod agent;
 mod explain;

@@ -1,8 +1,9 @@
 //! The rest of a cluster in one process: controllers and virtual kubelets.
 //!
-//! Owns what a kube-controller-manager and kubelets do, as far as scheduling sees it, against any API
-//! server: the embedded one, or a real one that has nobody else. Everything goes through a
-//! [`kube::Client`]. Deliberately absent: scheduling, networking, and whatever needs a cloud.
+//! What a kube-controller-manager and kubelets do, as far as scheduling sees it, against any API
+//! server: the embedded one, or a real one. Everything goes through a [`kube::Client`]. Each kind
+//! has a pure `reconcile`; one loop runs them all. Kubelets admit pods with the model of
+//! `berth-kubelet` and break on demand. No scheduling, containers, networking or cloud.
 
 mod clock;
 pub mod controllers;

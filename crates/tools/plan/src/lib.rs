@@ -1,8 +1,10 @@
-//! Where work would go in a cluster: down to NUMA node, GPU and slice, what would not fit and why,
-//! who would be evicted, what it would cost, and what would be different if.
+//! Where work would go in a cluster, down to NUMA node, GPU and slice: what would not fit and why,
+//! who would be evicted, what it would cost, and what a change of the cluster would make different.
 //!
-//! Owns the running of the engine until nothing more is decided, in a moment that does not pass:
-//! bindings and evictions are carried out at once. Must not know files, nor how a plan is shown.
+//! Runs the engine on a snapshot until it decides nothing more. Time stands still: bindings and
+//! evictions take effect at once, and pods with a controller are replaced. For a what-if, the same
+//! engine plans, is rolled back, is changed and plans again. The commands `explain`, `nodes` and
+//! `queue` look at the snapshot without placing anything (`look`).
 
 mod account;
 mod difference;

@@ -1,7 +1,9 @@
-//! Clusters and work as people write them down: dumps, manifests, scenarios, traces.
+//! Clusters and workloads as files (dumps, manifests, scenarios, traces), lowered to what the
+//! engine and the simulation take.
 //!
-//! Owns the way from these to what the engine and the simulation take. Must not know what becomes of
-//! it.
+//! What a dump does not say is not made up, except where stated. Contradictory objects are rejected
+//! in a dump, and left out and reported in a live cluster. Files are opened by `berth-manifest`
+//! only.
 
 pub mod cluster;
 pub mod objects;

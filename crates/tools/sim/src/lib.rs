@@ -1,10 +1,15 @@
-//! Discrete-event simulation: the engine against virtual kubelets, controllers, load and failures.
+//! Discrete-event simulation: the engine with virtual kubelets, controllers, load and failures in
+//! virtual time.
 //!
-//! An [`Experiment`](experiment::Experiment) says what there is and what happens; [`run`] plays it
-//! under each of its setups, on the same arrivals, and gives a [`Report`](report::Report). The engine
-//! is the real one, kubelets are the real admission model, the rest is modelled by rules that are
-//! stated in [`assumptions`]. The same experiment gives the same report on every machine. No clock,
-//! no files, no randomness of its own.
+//! An [`Experiment`](experiment::Experiment) is the complete input; [`run`] plays it under each
+//! setup and returns a [`Report`](report::Report). The engine is the real one and kubelets are the
+//! real admission model; the rest follows rules whose numbers are in [`assumptions`] with their
+//! source.
+//!
+//! All setups see the same arrivals, lifetimes and failures; only decisions differ. Requests are
+//! counted by kind, not one by one. The same experiment gives the same report on every machine: no
+//! clock, no files, no randomness, and mathematical functions from a library. Single requests, the
+//! network, image pulls and device claims are not simulated.
 
 pub mod arrivals;
 pub mod assumptions;

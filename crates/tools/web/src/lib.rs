@@ -1,7 +1,9 @@
-//! What Berth shows in a browser: pages of one file each, which load nothing from anywhere.
+//! HTML reports: pages of one file each that load nothing.
 //!
-//! Owns how data becomes a page that is safe to open whatever the data says. Must not know what the
-//! data means: it comes as JSON, and the scripts in the page are the ones that read it.
+//! Names in a report are text to the page, whatever they contain: JSON is embedded without a `<`,
+//! scripts create text nodes only, and the page's own policy forbids requests and markup from
+//! strings. Browser tests try names made to break out. What the data means is the scripts'
+//! business. They are concatenated into one scope; there is no build step and no framework.
 
 /// The frame of the page of a simulation; `{{name}}` is where the parts go.
 const SIM_PAGE: &str = include_str!("sim/page.html");

@@ -1,8 +1,13 @@
-//! Warm headroom: reservations that are usable, on nodes where they fit, given up in order of claim.
+//! Headroom: usable room that is kept free for a class, and which pods may use it.
 //!
-//! Owns whether a pod would spoil what is kept on a node, and where reservations go. A pod that is
-//! not entitled may come to a node if all that is kept there would still be admitted after the
-//! kubelet has put the pod where it would really put it. Must not know the queue.
+//! Headroom is a claim on what is left of a node, not a placeholder pod: a kubelet would give a
+//! placeholder devices and CPUs. A pod with a weaker claim may use a node if everything kept there
+//! would still be admitted after the kubelet has placed the pod. The answer is part of a ranking, so
+//! it is computed once per shape and node state.
+//!
+//! Before each decision the changed nodes are checked: headroom that no longer fits moves to another
+//! node, the strongest claim first, at the expense of weaker claims if necessary. Affinity between
+//! pods, host ports and volumes of the template are not considered. Must not know the queue.
 
 use std::collections::BTreeSet;
 
