@@ -4,8 +4,11 @@
 //! Owns the defaults. Must not know any rule by more than its code.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use serde::Deserialize;
+use berth_model::workload::{ClassRules, WorkloadClass};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::rule::{Rule, Severity};
 
@@ -21,6 +24,10 @@ pub struct Settings {
     pub gpu_taints: Vec<String>,
     /// Resources that are GPUs or parts of them; a `*` at the end stands for anything.
     pub gpu_resources: Vec<String>,
+    /// The workload class of pods with a PriorityClass: `interactive`, `embedding`, `batch` or
+    /// `experimentation`. The label berth.dev/class goes first.
+    #[serde(deserialize_with = "workload_classes")]
+    pub workload_classes: BTreeMap<Arc<str>, WorkloadClass>,
     /// Schedulers that exist.
     pub schedulers: BTreeSet<String>,
     /// How long models take to load, in seconds: what probes must wait for.
@@ -44,6 +51,7 @@ impl Default for Settings {
                 "nvidia.com/mig-*",
                 "amd.com/gpu",
             ]),
+            workload_classes: BTreeMap::new(),
             schedulers: all(&[
                 "berth",
                 "default-scheduler",
@@ -63,7 +71,26 @@ impl Default for Settings {
     }
 }
 
+fn workload_classes<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<BTreeMap<Arc<str>, WorkloadClass>, D::Error> {
+    let written = BTreeMap::<String, String>::deserialize(from)?;
+    let read = |(name, class): (String, String)| match WorkloadClass::parse(&class) {
+        Some(class) => Ok((name.into(), class)),
+        None => Err(D::Error::custom(format!(
+            "unknown workload class {class:?} of PriorityClass {name:?}; write one of {}",
+            WorkloadClass::ALL.map(WorkloadClass::as_str).join(", ")
+        ))),
+    };
+    written.into_iter().map(read).collect()
+}
+
 impl Settings {
+    /// How pods without a class label come by a class.
+    pub fn class_rules(&self) -> ClassRules {
+        ClassRules { by_priority_class: self.workload_classes.clone(), ..ClassRules::default() }
+    }
+
     /// Whether a resource is a GPU or a part of one.
     pub fn is_gpu(&self, resource: &str) -> bool {
         self.gpu_resources.iter().any(|pattern| match pattern.strip_suffix('*') {

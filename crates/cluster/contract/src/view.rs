@@ -113,7 +113,7 @@ impl<'a> PodView<'a> {
             lowered,
             containers,
             gpus,
-            work: work(workload.kind, template),
+            work: work(workload.kind, template, settings),
         }
     }
 
@@ -190,12 +190,13 @@ fn asks<'a>(container: &ContainerView<'a>, settings: &Settings) -> Vec<GpuAsk<'a
     .collect()
 }
 
-fn work(kind: WorkloadKind, template: &PodTemplate) -> Work {
+fn work(kind: WorkloadKind, template: &PodTemplate, settings: &Settings) -> Work {
     let label = crate::context::label_of(&template.metadata, berth_api::pod::CLASS);
-    if let Some(class) = label.and_then(WorkloadClass::parse) {
+    let spec = &template.spec;
+    let by_name = || settings.class_rules().by_name(spec.priority_class_name.as_deref()?);
+    if let Some(class) = label.and_then(WorkloadClass::parse).or_else(by_name) {
         return if class.is_serving() { Work::Serving } else { Work::Batch };
     }
-    let spec = &template.spec;
     match kind {
         WorkloadKind::DaemonSet => Work::System,
         kind if kind.is_batch() => Work::Batch,

@@ -42,11 +42,16 @@ impl Standings {
             return Vec::new();
         }
         self.next_ms = now_ms + EVERY_MS;
-        let mut teams: BTreeMap<Arc<str>, TeamStatus> = BTreeMap::new();
+        let mut teams: BTreeMap<Arc<str>, TeamStatus> =
+            engine.teams().map(|name| (name.clone(), TeamStatus::default())).collect();
         for account in engine.accounts() {
             if !account.team.is_empty() {
                 teams.entry(account.team.clone()).or_default().usage.push(usage(&account));
             }
+        }
+        for problem in engine.team_problems() {
+            let text = format!("spec.{}: {}", problem.field, problem.problem);
+            teams.entry(problem.team).or_default().problems.push(text);
         }
         let teams = teams.into_iter().map(|(name, status)| (("teams", name), json!(status)));
         let rooms = engine.headroom().into_iter().map(|room| {

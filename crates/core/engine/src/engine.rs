@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use berth_dra::Placement;
 use berth_kubelet::Kubelet;
-use berth_model::spec::{PodObject, PreemptionPolicy};
+use berth_model::spec::{PodObject, PodSpec, PreemptionPolicy};
 use berth_tenancy::quota::Expiry;
-use berth_tenancy::share::{Account, News};
+use berth_tenancy::share::{Account, News, TeamError};
 
 use crate::berth::economy::Economy;
 use crate::berth::headroom;
@@ -273,6 +273,22 @@ impl Engine {
     /// Whether a quota or its team's share keeps a pod from starting.
     pub fn is_held(&self, uid: &str) -> bool {
         self.state.pod_by_uid(uid).is_some_and(|at| self.held_by(at).is_some())
+    }
+
+    /// The team that a pod like this counts for; `None` if it is of no team.
+    pub fn team_of(&self, spec: &PodSpec) -> Option<&Arc<str>> {
+        let ledger = &self.state.tenancy.ledger;
+        Some(ledger.name(self.state.team_of(spec))).filter(|name| !name.is_empty())
+    }
+
+    /// The names of all teams.
+    pub fn teams(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.state.teams().keys()
+    }
+
+    /// What is wrong with teams, in the order of their names.
+    pub fn team_problems(&self) -> Vec<TeamError> {
+        self.state.team_problems()
     }
 
     /// What every team has, is guaranteed, and has borrowed from whom, by team and resource.

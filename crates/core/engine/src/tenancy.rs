@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_tenancy::quota::{Arrival, Books, Standing};
-use berth_tenancy::share::{Account, Charge, Claim, Held, Ledger, Team, TeamIx, Turn};
+use berth_tenancy::share::{
+    Account, Charge, Claim, Held, Ledger, Team, TeamError, TeamIx, Turn, problems,
+};
 
 use crate::decision::HeldBy;
 use crate::state::{Place, State};
@@ -146,6 +148,17 @@ impl State {
         &self.tenancy.teams
     }
 
+    /// The team that a pod like this counts for; none without teams.
+    pub(crate) fn team_of(&self, spec: &berth_model::spec::PodSpec) -> TeamIx {
+        let label = spec.labels.get(TEAM_LABEL).map(AsRef::as_ref);
+        self.tenancy.ledger.team_of(&spec.namespace, label)
+    }
+
+    /// What is wrong with teams.
+    pub(crate) fn team_problems(&self) -> Vec<TeamError> {
+        problems(&self.tenancy.teams, |dimension| self.tenancy.ledger.capacity(dimension))
+    }
+
     /// What every team has, and has borrowed from whom.
     pub(crate) fn accounts(&self) -> Vec<Account> {
         if self.tenancy.has_teams() { self.tenancy.ledger.accounts() } else { Vec::new() }
@@ -166,8 +179,7 @@ impl State {
         if !self.tenancy.has_teams() {
             return Tenant::default();
         }
-        let label = spec.labels.get(TEAM_LABEL).map(AsRef::as_ref);
-        let team = self.tenancy.ledger.team_of(&spec.namespace, label);
+        let team = self.team_of(spec);
         Tenant { team, ask: charge::of_spec(&mut self.tenancy.ledger, spec) }
     }
 

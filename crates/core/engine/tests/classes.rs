@@ -188,6 +188,26 @@ fn a_class_follows_from_the_priority_by_rules_that_can_be_set() {
 }
 
 #[test]
+fn batch_goes_to_spot_nodes_and_serving_does_not_although_no_pool_says_so() {
+    let mut cluster = Cluster::of(&NodeKind::whole("none", PRODUCT, TopologyPolicy::None), 0);
+    let terms = |name: &str| if name < "d" { "on-demand" } else { "spot" };
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        cluster.node(name, &[("karpenter.sh/capacity-type", terms(name))]);
+    }
+    for _ in 0..8 {
+        let node = cluster.place(pod(Batch, 1)).unwrap();
+        assert_eq!(terms(&node), "spot");
+        let node = cluster.place(pod(Interactive, 1)).unwrap();
+        assert_eq!(terms(&node), "on-demand");
+    }
+    // The last spot node is gone: batch goes where there is room.
+    for name in ["d", "e", "f"] {
+        cluster.tell(Event::NodeGone(name.into()));
+    }
+    assert!(cluster.place(pod(Batch, 1)).is_some());
+}
+
+#[test]
 fn nodes_that_hold_the_model_are_preferred() {
     let mut cluster = Cluster::of(&NodeKind::whole("none", PRODUCT, TopologyPolicy::None), 0);
     for name in ["a", "b", "c", "d", "e"] {

@@ -3,6 +3,7 @@
 //! Owns the classes, how a pod comes by one, and what pools of nodes say about them. Must not know
 //! any scheduler.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -81,23 +82,24 @@ impl FromIterator<WorkloadClass> for ClassSet {
     }
 }
 
-/// Which class pods are of that do not say so: by priority, at least so much for each.
-///
-/// By default 1,000,000 and more is interactive, 100,000 and more embedding, everything else that is
-/// not negative batch, and negative priorities are experimentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How pods without the label `berth.dev/class` come by a class: from the operator's table of
+/// PriorityClasses, then from the words in the name of the PriorityClass, then from the priority.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClassRules {
-    /// The least priority of interactive work.
+    /// The operator's table, by name of a PriorityClass.
+    pub by_priority_class: BTreeMap<Arc<str>, WorkloadClass>,
+    /// The lowest priority of interactive work.
     pub interactive_priority_min: i32,
-    /// The least priority of embedding; what is above interactive's has no effect.
+    /// The lowest priority of embedding; what is above interactive's has no effect.
     pub embedding_priority_min: i32,
-    /// The least priority of batch; below it is experimentation.
+    /// The lowest priority of batch; below it is experimentation.
     pub batch_priority_min: i32,
 }
 
 impl Default for ClassRules {
     fn default() -> Self {
         Self {
+            by_priority_class: BTreeMap::new(),
             interactive_priority_min: 1_000_000,
             embedding_priority_min: 100_000,
             batch_priority_min: 0,
@@ -105,16 +107,63 @@ impl Default for ClassRules {
     }
 }
 
+/// Words in names of PriorityClasses. The first row with a word of the name counts, so
+/// `batch-inference` is batch.
+const WORDS: [(WorkloadClass, &[&str]); 4] = [
+    (
+        WorkloadClass::Batch,
+        &[
+            "backfill",
+            "batch",
+            "finetune",
+            "finetuning",
+            "job",
+            "jobs",
+            "offline",
+            "train",
+            "training",
+        ],
+    ),
+    (
+        WorkloadClass::Experimentation,
+        &[
+            "dev",
+            "experiment",
+            "experimentation",
+            "experiments",
+            "notebook",
+            "notebooks",
+            "sandbox",
+        ],
+    ),
+    (WorkloadClass::Embedding, &["embed", "embedding", "embeddings", "rerank", "reranker"]),
+    (
+        WorkloadClass::Interactive,
+        &["inference", "interactive", "online", "realtime", "serve", "serving"],
+    ),
+];
+
 impl ClassRules {
-    /// The class of a pod: what it says itself, otherwise by its priority.
+    /// The class of a pod.
     pub fn class_of(&self, pod: &PodSpec) -> WorkloadClass {
+        let by_name = || self.by_name(pod.priority_class.as_ref()?);
         let by_priority = || match pod.priority {
             one if one >= self.interactive_priority_min => WorkloadClass::Interactive,
             one if one >= self.embedding_priority_min => WorkloadClass::Embedding,
             one if one >= self.batch_priority_min => WorkloadClass::Batch,
             _ => WorkloadClass::Experimentation,
         };
-        pod.class.unwrap_or_else(by_priority)
+        pod.class.or_else(by_name).unwrap_or_else(by_priority)
+    }
+
+    /// The class of pods with this PriorityClass, as far as the table or the name says.
+    pub fn by_name(&self, priority_class: &str) -> Option<WorkloadClass> {
+        let by_words = || {
+            let has =
+                |words: &[&str]| priority_class.split(['-', '.']).any(|word| words.contains(&word));
+            WORDS.iter().find(|(_, words)| has(words)).map(|(class, _)| *class)
+        };
+        self.by_priority_class.get(priority_class).copied().or_else(by_words)
     }
 }
 
@@ -215,6 +264,25 @@ mod tests {
         assert_eq!(of(None, 999_999), WorkloadClass::Embedding);
         assert_eq!(of(None, 0), WorkloadClass::Batch);
         assert_eq!(of(None, -1), WorkloadClass::Experimentation);
+    }
+
+    #[test]
+    fn the_name_of_a_priority_class_counts_before_its_number_and_the_table_before_the_name() {
+        let of = |rules: &ClassRules, name: &str, priority| {
+            let priority_class = Some(name.into());
+            rules.class_of(&PodSpec { priority_class, priority, ..PodSpec::default() })
+        };
+        let rules = ClassRules::default();
+        assert_eq!(of(&rules, "batch-inference", 100_000), WorkloadClass::Batch);
+        assert_eq!(of(&rules, "inference-critical", 10), WorkloadClass::Interactive);
+        assert_eq!(of(&rules, "embedding.high", 10), WorkloadClass::Embedding);
+        assert_eq!(of(&rules, "dev", 2_000_000), WorkloadClass::Experimentation);
+        assert_eq!(of(&rules, "gold", 100_000), WorkloadClass::Embedding);
+        assert_eq!(of(&rules, "trainings", 1_000_000), WorkloadClass::Interactive);
+        let table = [("batch-inference".into(), WorkloadClass::Embedding)].into_iter().collect();
+        let rules = ClassRules { by_priority_class: table, ..rules };
+        assert_eq!(of(&rules, "batch-inference", 100_000), WorkloadClass::Embedding);
+        assert_eq!(of(&rules, "batch-other", 100_000), WorkloadClass::Batch);
     }
 
     #[test]

@@ -232,6 +232,23 @@ fn a_label_chooses_among_the_teams_of_the_namespace_only() {
 }
 
 #[test]
+fn a_team_without_namespaces_has_the_pods_that_carry_its_label() {
+    let open = |name: &str, parent| Team { namespaces: [].into(), ..team(name, parent, &[]) };
+    let teams = vec![
+        team("a", None, &[]),
+        open("open", None),
+        open("group", None),
+        open("x", Some("group")),
+    ];
+    let ledger = ledger(teams, 1);
+    let name = |namespace, label| ledger.name(ledger.team_of(namespace, Some(label))).to_string();
+    assert_eq!(name("elsewhere", "open"), "open");
+    assert_eq!(name("elsewhere", "x"), "x");
+    assert_eq!(name("elsewhere", "group"), "", "a group has no pods of its own");
+    assert_eq!(name("a", "open"), "a", "the namespace goes before the label");
+}
+
+#[test]
 fn problems_name_the_team_the_field_and_the_remedy() {
     let teams = vec![
         Team { weight_milli: 0, ..team("a", Some("b"), &[(GPUS, share(-1))]) },
@@ -241,14 +258,17 @@ fn problems_name_the_team_the_field_and_the_remedy() {
     ];
     let teams: BTreeMap<Arc<str>, Team> =
         teams.into_iter().map(|team| (team.name.clone(), team)).collect();
-    let said: Vec<String> = problems(&teams).iter().map(ToString::to_string).collect();
+    let said: Vec<String> =
+        problems(&teams, |_| GPU_PARTS).iter().map(ToString::to_string).collect();
     let starts = [
         "team a: weight: is 0; write",
         "team a: parent: leads back",
         "team a: shares: an amount of GPUs is negative",
         "team b: parent: leads back",
-        "team c: parent: no team \"x\" is known",
+        "team c: parent: Team \"x\" does not exist",
         "team c: shares: its teams are guaranteed 1.125 GPUs and it has 1 GPUs; raise it",
+        "team c: shares: the guarantees of all teams add up to 1.125 GPUs and the cluster has 1 GPUs",
+        "team d: shares: the guarantees of all teams add up to 1.125 GPUs and the cluster has 1 GPUs",
     ];
     assert_eq!(said.len(), starts.len(), "{said:#?}");
     for (one, start) in said.iter().zip(starts) {

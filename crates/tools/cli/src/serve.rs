@@ -27,6 +27,7 @@ use berth_control::webhook::{Mode, Settings};
 use berth_engine::Config;
 use berth_engine::config::ReservationBudget;
 use berth_manifest::{read, read_file};
+use berth_model::workload::{ClassRules, WorkloadClass};
 use clap::{Args, ValueEnum};
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};
@@ -88,6 +89,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PERCENT", default_value_t = ReservationBudget::default().time_percent,
           value_parser = clap::value_parser!(u8).range(1..=100))]
     reservation_time: u8,
+    /// Workload class of pods with a PriorityClass and without the label berth.dev/class (default: by
+    /// the words and the value of the PriorityClass); repeat for more
+    #[arg(long, value_name = "PRIORITYCLASS=CLASS", value_parser = workload_class)]
+    workload_class: Vec<(Arc<str>, WorkloadClass)>,
     /// What others know this replica by; a random number is added
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
     identity: String,
@@ -188,7 +193,10 @@ impl Serve {
 
     /// The port with TLS, if there is to be one.
     fn front(&self) -> anyhow::Result<Option<Front>> {
-        let webhook = self.webhook.settings(self.webhook_settings.as_deref())?;
+        let mut webhook = self.webhook.settings(self.webhook_settings.as_deref())?;
+        if let Some(settings) = &mut webhook {
+            settings.contract.workload_classes.extend(self.workload_class.iter().cloned());
+        }
         let Some(listen) = self.tls_listen else {
             if webhook.is_some() {
                 bail!("the webhook needs TLS: say with --tls-listen where it is to listen");
@@ -229,6 +237,7 @@ impl Serve {
             tracing::info!("stopping: what is under way is finished first");
             stop.send_replace(true);
         });
+        let by_priority_class = self.workload_class.into_iter().collect();
         let reservations = ReservationBudget {
             max_ms: self.reservation_max_ms,
             share_percent: self.reservation_share,
@@ -247,6 +256,7 @@ impl Serve {
             },
             core: core::Settings {
                 engine: Config { reservations, ..Config::default() },
+                classes: ClassRules { by_priority_class, ..ClassRules::default() },
                 ..core::Settings::default()
             },
         };
@@ -333,6 +343,15 @@ impl Scheduling {
         }
         Ok(())
     }
+}
+
+fn workload_class(text: &str) -> Result<(Arc<str>, WorkloadClass), String> {
+    let (name, class) = text.split_once('=').ok_or("write PRIORITYCLASS=CLASS")?;
+    let class = WorkloadClass::parse(class).ok_or_else(|| {
+        let known = WorkloadClass::ALL.map(WorkloadClass::as_str).join(", ");
+        format!("unknown workload class {class:?}; write one of {known}")
+    })?;
+    Ok((name.into(), class))
 }
 
 /// The webhook's settings, as a file has them.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_tenancy::share::{self, Account, Dimension, Entitlement, GPU_PARTS, Lender};
+use berth_tenancy::share::{self, Dimension, Entitlement, GPU_PARTS};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
@@ -198,45 +198,6 @@ impl Lower for Team {
     }
 }
 
-impl TeamStatus {
-    /// What these accounts of one team say.
-    pub fn of(accounts: &[Account], problems: Vec<String>) -> Self {
-        Self { usage: accounts.iter().map(Usage::of).collect(), problems }
-    }
-}
-
-impl Usage {
-    fn of(account: &Account) -> Self {
-        let (resource, model) = match &account.dimension {
-            Dimension::Gpus => (Resource::Gpus, ""),
-            Dimension::GpusOf(model) => (Resource::Gpus, &**model),
-            Dimension::GpuMemory => (Resource::GpuMemory, ""),
-            Dimension::Cpu => (Resource::Cpu, ""),
-            Dimension::Memory => (Resource::Memory, ""),
-        };
-        let show = |amount: i64| {
-            let text = account.dimension.show(amount);
-            text.split(' ').next().unwrap_or_default().to_owned()
-        };
-        let loan = |(lender, amount): &(Lender, i64)| {
-            let team = match lender {
-                Lender::Team(name) | Lender::Group(name) => name.to_string(),
-                Lender::Common | Lender::Owed => String::new(),
-            };
-            Loan { team, amount: show(*amount), owed: *lender == Lender::Owed }
-        };
-        Self {
-            resource,
-            model: model.to_owned(),
-            used: show(account.has),
-            guaranteed: show(account.guaranteed),
-            borrowed: show(account.borrowed_total()),
-            lent: show(account.lent),
-            borrowed_from: account.borrowed.iter().map(loan).collect(),
-        }
-    }
-}
-
 fn share() -> Value {
     let resource = json!({
         "type": "string", "enum": ["gpus", "gpu-memory", "cpu", "memory"],
@@ -277,7 +238,9 @@ pub(super) fn definition() -> Value {
                         "description": "The group it belongs to: another Team." },
             "namespaces": {
                 "type": "array", "maxItems": 1000, "x-kubernetes-list-type": "set",
-                "description": "Namespaces whose pods are its own.",
+                "description": "Namespaces whose pods count for the team. If several teams list a namespace, the \
+                                pods' label berth.dev/team decides. A team that lists none counts the pods of \
+                                unlisted namespaces that carry the label.",
                 "items": { "type": "string", "maxLength": 63 },
             },
             "weight": quantity_schema(

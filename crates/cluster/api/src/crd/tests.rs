@@ -111,29 +111,6 @@ fn pools_and_accelerators_are_what_they_say() {
 }
 
 #[test]
-fn a_status_says_who_lends() {
-    let account = Account {
-        team: "search".into(),
-        dimension: Dimension::Gpus,
-        has: 6 * GPU_PARTS,
-        leaving: 0,
-        coming: 0,
-        guaranteed: 4 * GPU_PARTS,
-        borrowed: vec![
-            (Lender::Team("ads".into()), GPU_PARTS * 3 / 2),
-            (Lender::Owed, GPU_PARTS / 2),
-        ],
-        lent: 0,
-    };
-    let status = serde_json::to_value(TeamStatus::of(&[account], vec![])).unwrap();
-    let expected = json!({ "usage": [{
-        "resource": "gpus", "used": "6", "guaranteed": "4", "borrowed": "2", "lent": "0",
-        "borrowedFrom": [{ "team": "ads", "amount": "1.5" }, { "amount": "0.5", "owed": true }],
-    }] });
-    assert_eq!(status, expected);
-}
-
-#[test]
 fn every_field_of_a_definition_is_described() {
     fn undescribed(schema: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         if let Some(properties) = schema["properties"].as_object() {

@@ -7,6 +7,8 @@ use berth_api::workload::WorkloadKind;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::{Breach, Scope};
+use berth_model::workload::WorkloadClass;
+
 use crate::rule::{Rule, Severity, Topic};
 use crate::view::{PodView, Work};
 
@@ -46,9 +48,6 @@ pub(crate) static UNKNOWN_PRIORITY: Rule = Rule {
     remedy: "Correct the name, or create the PriorityClass first.",
     safe_fix: None,
 };
-
-/// Words in names of priority classes that mean batch.
-const BATCH_WORDS: [&str; 5] = ["batch", "training", "offline", "experiment", "backfill"];
 
 pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     check_deadline(view, scope);
@@ -100,8 +99,10 @@ fn check_deadline(view: &PodView<'_>, scope: &mut Scope<'_>) {
 /// A class that is batch by its name.
 pub(crate) fn check_class(class: &PriorityClass, scope: &mut Scope<'_>) {
     let name = class.metadata.name.as_deref().unwrap_or_default();
-    let is_batch = name.split(['-', '.']).any(|word| BATCH_WORDS.contains(&word));
-    if !is_batch || class.preemption_policy.as_deref() == Some("Never") {
+    let class_of_work = scope.settings.class_rules().by_name(name);
+    if class_of_work.is_none_or(WorkloadClass::is_serving)
+        || class.preemption_policy.as_deref() == Some("Never")
+    {
         return;
     }
     let field = FieldPath::root().key("preemptionPolicy");

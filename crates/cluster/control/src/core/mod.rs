@@ -29,6 +29,7 @@ use berth_engine::{Config, Engine};
 use berth_model::dra::claim::Claim;
 use berth_model::policy::Quota;
 use berth_model::spec::{Phase, PodSpec};
+use berth_model::workload::ClassRules;
 
 pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
@@ -53,6 +54,8 @@ const EXPLAINED_MAX: usize = 64;
 pub struct Settings {
     /// How the engine decides.
     pub engine: Config,
+    /// How pods without a class label come by a class.
+    pub classes: ClassRules,
     /// Decided bindings that are not settled yet, at most. The Lease has to have room for them.
     pub unsettled_max: usize,
     /// Bindings that are posted at the same time, at most.
@@ -87,6 +90,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             engine: Config::default(),
+            classes: ClassRules::default(),
             unsettled_max: 400,
             posting_max: 64,
             announcing_max: 256,
@@ -197,8 +201,10 @@ pub struct Core {
 impl Core {
     /// A scheduler that knows of nothing yet.
     pub fn new(settings: Settings) -> Self {
+        let mut engine = Engine::new(settings.engine);
+        engine.apply(Event::Classes(settings.classes.clone()));
         Self {
-            engine: Engine::new(settings.engine),
+            engine,
             pods: Pods::default(),
             claims: Claims::default(),
             bindings: Bindings::default(),

@@ -215,6 +215,7 @@ impl State {
         self.assess_anew(at);
         self.count_capacity(at);
         self.census.add_node(at, &node);
+        self.count_spot(&node.labels, 1);
         self.count_images(&node, 1);
         for pod in self.strays.remove(&name).unwrap_or_default() {
             self.attach(pod, true);
@@ -238,6 +239,8 @@ impl State {
             }
             self.census.remove_node(at);
             self.census.add_node(at, &node);
+            self.count_spot(&before.labels, -1);
+            self.count_spot(&node.labels, 1);
             for pod in &pods {
                 self.census.move_pod(at, self.pods[*pod].resident(), 1);
             }
@@ -330,6 +333,7 @@ impl State {
         self.headrooms.forget_node(at);
         self.census.remove_node(at);
         let object = self.nodes[at].object.clone();
+        self.count_spot(&object.labels, -1);
         self.count_images(&object, -1);
         self.nodes.remove(at);
         self.count_capacity(at);

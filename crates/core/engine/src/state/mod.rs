@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
     /// Whether a pool says for which classes it is, or on which terms its nodes are had.
     pools_say: bool,
+    /// Nodes whose labels say that they are spot instances.
+    spot_nodes: u32,
     class_rules: ClassRules,
     /// Whether anybody cares which class of work a pod is of.
     classes_matter: bool,

@@ -1,8 +1,9 @@
 //! What pools of nodes say about classes of work, and which class a pod is of.
 //!
-//! Owns whether classes matter at all: where no pool and no headroom speaks of them, nothing is told
-//! apart by class and nothing is worked out. Must not know how preferences are weighed.
+//! Classes matter only where a Pool or a Headroom names them or a node is a spot instance; otherwise
+//! pods are not distinguished by class, which keeps rankings few.
 
+use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::policy::Pool;
 use berth_model::spec::PodSpec;
@@ -30,7 +31,9 @@ impl State {
 
     /// How well a node suits pods of a class, 0 to 100; `None` if its pool is not for them.
     pub(crate) fn pool_fit(&self, claim: Option<WorkloadClass>, node: &Node) -> Option<i64> {
-        let Some(class) = claim.filter(|_| self.pools_say) else { return Some(0) };
+        let Some(class) = claim.filter(|_| self.pools_say || self.spot_nodes > 0) else {
+            return Some(0);
+        };
         let pool = self.pool_of(node);
         let wanted = match pool.map_or(PoolClasses::Any, |pool| pool.classes) {
             PoolClasses::Any => WANTED_UNSAID,
@@ -96,7 +99,15 @@ impl State {
         self.changes.everything();
     }
 
-    /// How pods that do not say their class come by one.
+    /// A node with these labels is new (`change` 1) or gone (-1).
+    pub(super) fn count_spot(&mut self, labels: &Labels, change: i32) {
+        if capacity_of(labels) == Some(CapacityType::Spot) {
+            self.spot_nodes = self.spot_nodes.saturating_add_signed(change);
+            self.classes_may_matter();
+        }
+    }
+
+    /// How pods without a class label come by a class.
     fn set_class_rules(&mut self, rules: ClassRules) -> Option<Event> {
         if rules == self.class_rules {
             return None;
@@ -111,7 +122,7 @@ impl State {
 
     /// Pods are told apart by class from now on, or not any more.
     pub(super) fn classes_may_matter(&mut self) {
-        let matter = self.pools_say || !self.headrooms.is_empty();
+        let matter = self.pools_say || self.spot_nodes > 0 || !self.headrooms.is_empty();
         if matter != self.classes_matter {
             self.classes_matter = matter;
             self.forget_shapes();

@@ -132,6 +132,8 @@ pub struct Ledger {
     pub(super) nodes: Vec<Node>,
     pub(super) supplies: Vec<Supply>,
     by_namespace: BTreeMap<Arc<str>, Vec<TeamIx>>,
+    /// Teams without namespaces, which pods join by a label.
+    by_label: BTreeMap<Arc<str>, TeamIx>,
     version: u64,
     news: News,
 }
@@ -149,6 +151,7 @@ impl Default for Ledger {
             nodes: vec![Node { weight_milli: 1000, ..Node::default() }],
             supplies: Vec::new(),
             by_namespace: BTreeMap::new(),
+            by_label: BTreeMap::new(),
             version: 0,
             news: News::default(),
         }
@@ -182,7 +185,11 @@ impl Ledger {
         }
         self.nodes = nodes;
         self.by_namespace.clear();
+        self.by_label.clear();
         for (team, at) in teams.values().zip((1..).map(TeamIx)) {
+            if team.namespaces.is_empty() && self.nodes[at.at()].children.is_empty() {
+                self.by_label.insert(team.name.clone(), at);
+            }
             for namespace in &team.namespaces {
                 self.by_namespace.entry(namespace.clone()).or_default().push(at);
             }
@@ -249,6 +256,12 @@ impl Ledger {
         self.supplies[dimension.at()].is_shared
     }
 
+    /// How much of it the cluster has.
+    pub fn capacity(&self, dimension: &Dimension) -> i64 {
+        let supply = self.supplies.iter().find(|one| one.dimension == *dimension);
+        supply.map_or(0, |supply| supply.capacity)
+    }
+
     /// There is so much more in the cluster, or so much less.
     pub fn add_capacity(&mut self, dimension: DimensionIx, more: i64) {
         let supply = &mut self.supplies[dimension.at()];
@@ -258,9 +271,14 @@ impl Ledger {
     }
 
     /// Whose pod it is: of the teams of its namespace the one that its label names, else the first.
-    /// A label cannot name a team of other namespaces.
+    /// In a namespace without teams the label may name a team without namespaces, never one of other
+    /// namespaces.
     pub fn team_of(&self, namespace: &str, label: Option<&str>) -> TeamIx {
-        let Some(teams) = self.by_namespace.get(namespace) else { return TeamIx::NONE };
+        let Some(teams) = self.by_namespace.get(namespace) else {
+            return label
+                .and_then(|label| self.by_label.get(label).copied())
+                .unwrap_or(TeamIx::NONE);
+        };
         let named = teams.iter().find(|team| Some(&*self.nodes[team.at()].name) == label);
         named.or(teams.first()).copied().unwrap_or(TeamIx::NONE)
     }

@@ -83,7 +83,8 @@ pub struct Team {
     /// The group it belongs to; what the group has is what its teams have.
     pub parent: Option<Arc<str>>,
     /// Namespaces whose pods are its own. If several teams name one, the pod's label says whose it
-    /// is, else the first by name.
+    /// is, else the first by name. A team without namespaces and without teams below it has the pods
+    /// of all other namespaces that carry its name as a label.
     pub namespaces: BTreeSet<Arc<str>>,
     /// How much of what is idle it may have, compared with others, in thousandths.
     pub weight_milli: u32,
@@ -115,8 +116,12 @@ pub struct TeamError {
     pub problem: String,
 }
 
-/// What is wrong with teams, in their order.
-pub fn problems(teams: &BTreeMap<Arc<str>, Team>) -> Vec<TeamError> {
+/// What is wrong with teams, in their order. `capacity` is what the cluster has.
+pub fn problems(
+    teams: &BTreeMap<Arc<str>, Team>,
+    capacity: impl Fn(&Dimension) -> i64,
+) -> Vec<TeamError> {
+    let short = beyond_capacity(teams, capacity);
     let mut found = Vec::new();
     for team in teams.values() {
         let mut say = |field: &str, problem: String| {
@@ -127,9 +132,15 @@ pub fn problems(teams: &BTreeMap<Arc<str>, Team>) -> Vec<TeamError> {
         }
         if let Some(parent) = &team.parent {
             if !teams.contains_key(parent) {
-                say("parent", format!("no team {parent:?} is known; it stands by itself"));
+                say(
+                    "parent",
+                    format!("Team {parent:?} does not exist; create it or remove the field"),
+                );
             } else if is_below_itself(teams, team) {
-                say("parent", "leads back to the team itself; it stands by itself".to_owned());
+                say(
+                    "parent",
+                    "leads back to the team itself; remove one of the parents".to_owned(),
+                );
             }
         }
         for (dimension, one) in &team.entitlements {
@@ -148,8 +159,48 @@ pub fn problems(teams: &BTreeMap<Arc<str>, Team>) -> Vec<TeamError> {
             );
             say("shares", problem);
         }
+        for (dimension, guaranteed, capacity) in &short {
+            if team.entitlements.get(dimension).is_some_and(|one| one.guaranteed > 0) {
+                let [all, has] = [guaranteed, capacity].map(|amount| dimension.show(*amount));
+                let problem = format!(
+                    "the guarantees of all teams add up to {all} and the cluster has {has}; lower \
+                     them or add nodes"
+                );
+                say("shares", problem);
+            }
+        }
     }
     found
+}
+
+/// What is guaranteed in all beyond the capacity of the cluster: guaranteed and capacity.
+fn beyond_capacity(
+    teams: &BTreeMap<Arc<str>, Team>,
+    capacity: impl Fn(&Dimension) -> i64,
+) -> Vec<(Dimension, i64, i64)> {
+    let is_root = |team: &&Team| {
+        let parent = team.parent.as_ref();
+        parent.is_none_or(|parent| !teams.contains_key(parent)) || is_below_itself(teams, team)
+    };
+    let dimensions: BTreeSet<&Dimension> =
+        teams.values().flat_map(|team| team.entitlements.keys()).collect();
+    let short = dimensions.into_iter().filter_map(|dimension| {
+        let sum = |sum: i64, team: &Team| sum.saturating_add(needed(teams, team, dimension));
+        let guaranteed = teams.values().filter(is_root).fold(0, sum);
+        let capacity = capacity(dimension);
+        (guaranteed > capacity).then(|| (dimension.clone(), guaranteed, capacity))
+    });
+    short.collect()
+}
+
+/// What the guarantees of a team and of the teams below it need.
+fn needed(teams: &BTreeMap<Arc<str>, Team>, team: &Team, dimension: &Dimension) -> i64 {
+    let own = team.entitlements.get(dimension).map_or(0, |one| one.guaranteed);
+    let children = teams
+        .values()
+        .filter(|one| one.parent.as_ref() == Some(&team.name) && !is_below_itself(teams, one));
+    let below = children.fold(0, |sum: i64, one| sum.saturating_add(needed(teams, one, dimension)));
+    own.max(below)
 }
 
 /// Whether the way up from a team comes back to it.

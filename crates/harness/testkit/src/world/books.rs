@@ -201,7 +201,7 @@ impl Books {
             Event::PoolGone(name) => {
                 self.pools.remove(name);
             }
-            Event::Classes(rules) => self.class_rules = *rules,
+            Event::Classes(rules) => self.class_rules.clone_from(rules),
             Event::Headroom(headroom) => {
                 self.headrooms.insert(headroom.name.clone(), headroom.clone());
             }

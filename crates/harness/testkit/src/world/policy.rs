@@ -77,6 +77,7 @@ impl Policy {
                     interactive_priority_min: [50, 10][self.dice.below(2)],
                     embedding_priority_min: 10,
                     batch_priority_min: low,
+                    ..ClassRules::default()
                 })
             }
             4 => Event::HeadroomGone(self.headroom_name()),

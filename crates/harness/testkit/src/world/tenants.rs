@@ -36,7 +36,12 @@ impl Books {
         let mut of = self.teams.values().filter(|team| team.namespaces.contains(&spec.namespace));
         let label = spec.labels.get("berth.dev/team");
         let named = of.clone().find(|team| Some(&team.name) == label);
-        let mut chain: Vec<&Team> = named.or_else(|| of.next()).into_iter().collect();
+        let is_group =
+            |name: &Arc<str>| self.teams.values().any(|one| one.parent.as_ref() == Some(name));
+        let open = label
+            .and_then(|label| self.teams.get(label))
+            .filter(|team| team.namespaces.is_empty() && !is_group(&team.name));
+        let mut chain: Vec<&Team> = named.or_else(|| of.next()).or(open).into_iter().collect();
         while let Some(parent) = chain.last().and_then(|team| team.parent.as_ref())
             && let Some(parent) = self.teams.get(parent)
         {

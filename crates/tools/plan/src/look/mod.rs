@@ -151,20 +151,12 @@ impl Scene {
         self.pods.get(&key).cloned().unwrap_or_default()
     }
 
-    /// Whose a pod is, by the teams there are, else by what it says itself; empty if nobody says.
+    /// The pod's team by the scheduler's rule; in a cluster without teams, what its label says.
     fn team_of(&self, spec: &PodSpec) -> String {
-        let label = spec.labels.get(TEAM_LABEL);
-        let of_namespace = || {
-            let teams = self.cluster.others.iter().filter_map(|event| match event {
-                Event::Team(team) => Some(team),
-                _ => None,
-            });
-            teams.filter(|team| team.namespaces.contains(&spec.namespace)).map(|team| &team.name)
-        };
-        let says = label.filter(|label| {
-            of_namespace().next().is_none() || of_namespace().any(|name| name == *label)
-        });
-        says.or_else(|| of_namespace().min()).map(ToString::to_string).unwrap_or_default()
+        if !self.cluster.others.iter().any(|event| matches!(event, Event::Team(_))) {
+            return spec.labels.get(TEAM_LABEL).map(ToString::to_string).unwrap_or_default();
+        }
+        self.engine.team_of(spec).map(ToString::to_string).unwrap_or_default()
     }
 
     fn since_s(&self, then_ms: i64) -> i64 {

@@ -12,7 +12,7 @@ use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
 use berth_model::dice::Dice;
 use berth_model::spec::PodSpec;
-use berth_model::workload::{self, WorkloadClass};
+use berth_model::workload::{self, ClassRules, WorkloadClass};
 use berth_sim::arrivals::{Lifetime, Rhythm, dice_for, poisson, rhythmic};
 use berth_sim::assumptions::{Assumptions, Slowdown};
 use berth_sim::experiment as sim;
@@ -96,7 +96,7 @@ pub(crate) struct Given {
 pub(crate) fn assemble(
     name: &str,
     spec: &Spec,
-    given: Given,
+    mut given: Given,
     read_trace: ReadTrace<'_>,
 ) -> Result<sim::Experiment> {
     let duration_ms = spec.duration.ms();
@@ -104,6 +104,11 @@ pub(crate) fn assemble(
         return Err(wrong(spec_field("duration"), "is missing; write for how long, such as 90d"));
     }
     let assumptions = assumptions(&spec.assumptions)?;
+    let classes = class_rules(spec)?;
+    for made in &mut given.made {
+        made.outline.class = classes.class_of(&made.template).to_string();
+    }
+    given.objects.push(Event::Classes(classes));
     let mut experiment = sim::Experiment {
         title: if spec.title.is_empty() { name.to_owned() } else { spec.title.clone() },
         description: spec.description.trim().to_owned(),
@@ -552,6 +557,19 @@ fn teams(spec: &Spec) -> Result<Vec<Event>> {
         }))
     };
     spec.teams.iter().enumerate().map(one).collect()
+}
+
+fn class_rules(spec: &Spec) -> Result<ClassRules> {
+    let read = |(name, text): (&String, &String)| match WorkloadClass::parse(text) {
+        Some(class) => Ok((name.as_str().into(), class)),
+        None => {
+            let known = WorkloadClass::ALL.map(WorkloadClass::as_str).join(", ");
+            let message = format!("unknown workload class {text:?}; write one of {known}");
+            Err(wrong(spec_field("workloadClasses").key(name.as_str()), message))
+        }
+    };
+    let by_priority_class = spec.workload_classes.iter().map(read).collect::<Result<_>>()?;
+    Ok(ClassRules { by_priority_class, ..ClassRules::default() })
 }
 
 /// The setups to compare; by default kube-scheduler and Berth on the cluster as it is.

@@ -45,6 +45,8 @@ pub(crate) struct Spec {
     pub(crate) failures: Vec<Failure>,
     pub(crate) headroom: Vec<Headroom>,
     pub(crate) teams: Vec<Team>,
+    /// The workload class of pods with a PriorityClass.
+    pub(crate) workload_classes: BTreeMap<String, String>,
     pub(crate) compare: Vec<Setup>,
     pub(crate) assumptions: Assumptions,
 }
