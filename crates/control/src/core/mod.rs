@@ -253,7 +253,7 @@ impl Core {
     /// A pod could not be fenced when the term began. It is not scheduled until it is.
     pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
         let note = format!(
-            "Not scheduled: a binding by a previous leader may be in flight, and fencing the pod failed: \
+            "Not scheduled: an earlier binding of it may be in flight, and fencing the pod failed: \
              {why}. Trying again; other pods are not affected."
         );
         self.telling.record(pod.clone(), true, "FencingFailed", note);
@@ -550,11 +550,7 @@ impl Core {
                 let known = self.pods.get(&uid).map_or(0, |pod| pod.version);
                 let verdict =
                     self.bindings.answered(&uid, outcome, (now_ms, known), &self.settings);
-                if verdict == Verdict::TakeBack {
-                    self.engine.undo(&uid);
-                    // Out of the queue until it has rested.
-                    self.engine.apply(Event::PodGone(uid.clone()));
-                }
+                self.follow(&uid, verdict, now_ms);
                 if let Some(news) = self.held.remove(&uid) {
                     self.tell(news, now_ms);
                 }
@@ -577,8 +573,26 @@ impl Core {
                 self.unfence(&uid);
                 self.offer(&uid);
             }
-            Done::Fenced(_, true) => {}
-            Done::Fenced(uid, false) => self.fencing.failed(&uid, now_ms),
+            Done::Fenced(uid, is_fenced) => {
+                match self.bindings.fenced(&uid, is_fenced, now_ms, &self.settings) {
+                    Some(verdict) => self.follow(&uid, verdict, now_ms),
+                    None if !is_fenced => self.fencing.failed(&uid, now_ms),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// Does what follows for a pod from what became of its binding.
+    fn follow(&mut self, uid: &Arc<str>, verdict: Verdict, now_ms: i64) {
+        if verdict == Verdict::Keep {
+            return;
+        }
+        self.engine.undo(uid);
+        // Out of the queue until it has rested, or is fenced.
+        self.engine.apply(Event::PodGone(uid.clone()));
+        if let Verdict::Isolate(pod) = verdict {
+            self.isolate(pod, "the API server did not carry it out in time", now_ms);
         }
     }
 
