@@ -85,7 +85,7 @@ impl World {
         pod.node.clone().unwrap()
     }
 
-    fn told(&mut self, number: u64, now_ms: i64) -> String {
+    fn explained(&mut self, number: u64, now_ms: i64) -> String {
         render(&self.watched.engine.explain(&uid(number), now_ms).unwrap())
     }
 }
@@ -98,7 +98,7 @@ fn a_preemptor_looks_elsewhere_after_the_limit() {
     world.terminates(1, 0, HOUR_MS);
     assert_eq!(world.settle(MAX_WAIT_MS - 1), []);
     assert_eq!(world.victims(MAX_WAIT_MS), [uid(2)]);
-    let text = world.told(9, MAX_WAIT_MS);
+    let text = world.explained(9, MAX_WAIT_MS);
     let start = format!("Waits for {}, which", world.node_of(2));
     assert!(text.starts_with(&start), "{text}");
     let why =
@@ -129,6 +129,17 @@ fn an_eviction_that_the_api_server_does_not_confirm_is_bounded_as_well() {
     assert_eq!(world.victims(MAX_WAIT_MS + 5), [uid(2)]);
 }
 
+/// However wrong the clock of this machine is.
+#[test]
+fn the_wait_for_its_own_victims_runs_by_the_leaders_clock() {
+    let mut world = world(1..3);
+    world.come(&gpus("urgent", 100), 9);
+    assert_eq!(world.victims(HOUR_MS), [uid(1)]);
+    world.terminates(1, 0, 30_000);
+    assert_eq!(world.settle(HOUR_MS + 89_999), []);
+    assert_eq!(world.victims(HOUR_MS + 90_000), [uid(2)]);
+}
+
 /// A leader that has just begun knows the time of an eviction from the API alone.
 #[test]
 fn a_new_leader_does_not_start_the_wait_again() {
@@ -138,10 +149,10 @@ fn a_new_leader_does_not_start_the_wait_again() {
     waits.nominated = world.nodes[0].node.clone();
     world.watched.tell(Event::Pod(waits));
     world.settle(MAX_WAIT_MS - 1);
-    assert!(world.told(9, MAX_WAIT_MS - 1).starts_with("Waits for"), "still awaited");
+    assert!(world.explained(9, MAX_WAIT_MS - 1).starts_with("Waits for"), "still awaited");
     let waits = world.settle(MAX_WAIT_MS);
     assert!(matches!(waits[..], [Decision::Wait { .. }]), "{waits:?}");
-    let text = world.told(9, MAX_WAIT_MS);
+    let text = world.explained(9, MAX_WAIT_MS);
     assert!(
         text.starts_with("0 of 1 nodes fit. No longer waits for serving/pod-00000001"),
         "{text}"

@@ -21,8 +21,8 @@ use tokio::time::{sleep, timeout};
 
 use super::metrics::{CONTENT_TYPE, Metrics};
 
-/// Connections at once, in all and from one address. The kubelet and a few scrapers need one each, and nobody
-/// else can keep them out from fewer than eight addresses.
+/// Connections at once, in all and from one address. The kubelet and a few scrapers need one each, and an attacker
+/// needs eight addresses to keep them out.
 const CONNECTIONS_MAX: usize = 64;
 const CONNECTIONS_PER_ADDRESS: usize = 8;
 /// Timeout for the head of a request.

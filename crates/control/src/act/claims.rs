@@ -156,7 +156,7 @@ fn attempts() -> Attempts {
     Attempts::until(tokio::time::Instant::now() + TRYING_MAX, AGAIN)
 }
 
-/// After an attempt that failed: whether to try again, unless nobody listens any more.
+/// After an attempt that failed: whether to try again. Not after the term has ended.
 async fn go_on(actor: &Actor, attempts: &mut Attempts) -> bool {
     !actor.back.is_closed() && attempts.again().await
 }
@@ -292,7 +292,7 @@ async fn put(
                 return Written::Refused;
             }
         };
-        // Only now: the API server lets nobody change an allocation, not even its time.
+        // Only now: the API server denies any change of an allocation, even of its time.
         let raised = resource::AllocationResult {
             allocation_timestamp: Some(Time(Timestamp::now())),
             ..raised

@@ -1,13 +1,16 @@
-//! Pods that could not be fenced when this term began.
+//! Pods that could not be fenced when this term began, or before they were to wait for devices or volumes.
 //!
-//! Owns which pods these are and when fencing them is tried again. A binding of an earlier leader may still
-//! land on one of them, so they are not scheduled before they are fenced; all other pods are.
+//! Owns which pods these are and when fencing them is tried again. An earlier binding may still land on one of them, so they are not scheduled before they are fenced; all other pods are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::effect::Effect;
 use crate::lease::PodRef;
+
+/// Unfenced pods that are kept in the Lease for the next leader, at most: they must leave room for the
+/// bindings of all others.
+pub const UNFENCED_LISTED_MAX: usize = 64;
 
 /// Between two attempts to fence a pod: at first, and at most.
 const RETRY_MS: i64 = 1_000;

@@ -33,6 +33,7 @@ use berth_model::spec::{Phase, PodSpec};
 pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
 pub use self::evictions::EvictOutcome;
+pub use self::fencing::UNFENCED_LISTED_MAX;
 pub use self::pods::Residents;
 pub use self::telling::{HELD, INVALID, UNSCHEDULABLE};
 
@@ -592,6 +593,10 @@ impl Core {
         // Out of the queue until it has rested, or is fenced.
         self.engine.apply(Event::PodGone(uid.clone()));
         if let Verdict::Isolate(pod) = verdict {
+            if self.fencing.pods().len() >= UNFENCED_LISTED_MAX {
+                // What refuses a fence also refuses a binding.
+                self.bindings.settle(pod.clone());
+            }
             self.isolate(pod, "the API server did not carry it out in time", now_ms);
         }
     }

@@ -245,6 +245,19 @@ fn a_pod_whose_claims_cannot_be_written_or_fenced_waits_alone() {
 }
 
 #[test]
+fn pods_that_cannot_be_fenced_leave_room_in_the_lease() {
+    let mut core = core();
+    for number in 0..=UNFENCED_LISTED_MAX {
+        let seen = posted(&mut core, &format!("p{number}"), 0);
+        core.settle(Done::Bound(seen.object.uid.clone(), BindOutcome::Unprepared), 0);
+        core.turn(0);
+        core.settle(Done::Fenced(seen.object.uid.clone(), false), 0);
+        assert_eq!(settles(&core.turn(0), &seen), number == UNFENCED_LISTED_MAX, "{number}");
+    }
+    assert_eq!((core.unsettled(), core.unfenced().len()), (0, UNFENCED_LISTED_MAX + 1));
+}
+
+#[test]
 fn a_pod_whose_claims_cannot_be_written_is_decided_again_in_the_end() {
     let mut core = core();
     let seen = posted(&mut core, "p", 0);

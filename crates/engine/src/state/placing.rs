@@ -363,16 +363,15 @@ impl State {
     /// little longer, up to the limit.
     pub(super) fn set_awaited(&mut self, at: PodIx) {
         let row = &self.pods[at];
-        let begun = row.deletion.map(|deletion| {
-            (deletion.requested_at_ms, deletion.grace_ms.saturating_add(STOPPING_MS))
-        });
-        // What the API says of a victim counts for more than the time of the decision.
-        let begun = begun.or(row.evicted_at_ms.map(|evicted_at_ms| (evicted_at_ms, i64::MAX)));
-        let begun = begun.filter(|_| row.is_victim());
-        let until_ms =
-            begun.zip(self.eviction_max_wait_ms).map(|((since_ms, needed_ms), max_wait_ms)| {
-                since_ms.saturating_add(needed_ms.min(max_wait_ms))
-            });
+        let deletion = row.deletion.filter(|_| row.is_victim());
+        // The API server's clock counts only for evictions of an earlier leader: with a clock that is wrong,
+        // every victim would be overdue at once, and then the next ones.
+        let since_ms = row.evicted_at_ms.or(deletion.map(|deletion| deletion.requested_at_ms));
+        let needed_ms =
+            deletion.map_or(i64::MAX, |deletion| deletion.grace_ms.saturating_add(STOPPING_MS));
+        let until_ms = since_ms
+            .zip(self.eviction_max_wait_ms)
+            .map(|(since_ms, max_wait_ms)| since_ms.saturating_add(needed_ms.min(max_wait_ms)));
         let before = std::mem::replace(&mut self.pods[at].awaited_until_ms, until_ms);
         if before != until_ms {
             if let Some(before_ms) = before {

@@ -79,13 +79,11 @@ impl Entry {
     pub(super) fn makes_room(&self, now_ms: i64, max_wait_ms: Option<i64>) -> bool {
         let preempted = self.object.phase == (Phase::Terminating { by_preemption: true });
         let Some(max_wait_ms) = max_wait_ms else { return self.is_leaving() || preempted };
-        match (self.object.deletion, self.evicted_at_ms) {
-            (Some(deletion), _) if self.is_leaving() || preempted => {
-                let wait_ms = max_wait_ms.min(deletion.grace_ms + 60_000);
-                now_ms < deletion.requested_at_ms + wait_ms
-            }
-            (_, Some(evicted_at_ms)) => now_ms < evicted_at_ms.saturating_add(max_wait_ms),
-            _ => preempted,
+        let deletion = self.object.deletion.filter(|_| self.is_leaving() || preempted);
+        let wait_ms = deletion.map_or(max_wait_ms, |one| max_wait_ms.min(one.grace_ms + 60_000));
+        match self.evicted_at_ms.or(deletion.map(|one| one.requested_at_ms)) {
+            Some(since_ms) => now_ms < since_ms.saturating_add(wait_ms),
+            None => preempted,
         }
     }
 

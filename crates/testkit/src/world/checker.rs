@@ -165,7 +165,7 @@ impl Checker {
     pub fn decided(&mut self, decision: Option<&Decision>, now_ms: i64) {
         self.decisions += 1;
         self.books.now_ms = now_ms;
-        // What is not counted on any more is promised to nobody.
+        // Room that is no longer counted on is no longer promised.
         let books = &self.books;
         self.promises.retain(|promise| {
             let here = promise.victims.iter().filter_map(|uid| books.pods.get(uid));
