@@ -37,14 +37,13 @@ pub use self::fencing::UNFENCED_LISTED_MAX;
 pub use self::pods::Residents;
 pub use self::telling::{HELD, INVALID, UNSCHEDULABLE};
 
-use self::bindings::{Bindings, Verdict};
+use self::bindings::Bindings;
 use self::claims::Claims;
 use self::evictions::Evictions;
 use self::fencing::Fencing;
 use self::pods::Pods;
 use self::refusals::Refusals;
 use self::telling::Telling;
-use crate::lease::PodRef;
 
 /// How many pods are explained in one turn, most of them as others like them were a moment ago.
 const EXPLAINED_MAX: usize = 64;
@@ -251,21 +250,6 @@ impl Core {
         self.bindings.len()
     }
 
-    /// A pod could not be fenced when the term began. It is not scheduled until it is.
-    pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
-        let note = format!(
-            "Not scheduled: an earlier binding of it may be in flight, and fencing the pod failed: \
-             {why}. Trying again; other pods are not affected."
-        );
-        self.telling.record(pod.clone(), true, "FencingFailed", note);
-        self.fencing.add(pod, now_ms);
-    }
-
-    /// Pods that are not scheduled because they could not be fenced yet.
-    pub fn unfenced(&self) -> impl ExactSizeIterator<Item = &PodRef> {
-        self.fencing.pods()
-    }
-
     /// Something is as told.
     pub fn tell(&mut self, news: News, now_ms: i64) {
         match news {
@@ -379,13 +363,6 @@ impl Core {
         if is_new {
             // Nothing is decided about a gang that is not complete, and yet its members want to know.
             self.explain_gang(&uid);
-        }
-    }
-
-    /// No earlier binding of a pod can land any more, or it has landed.
-    fn unfence(&mut self, uid: &str) {
-        if let Some(pod) = self.fencing.remove(uid) {
-            self.bindings.settle(pod);
         }
     }
 
@@ -581,23 +558,6 @@ impl Core {
                     None => {}
                 }
             }
-        }
-    }
-
-    /// Does what follows for a pod from what became of its binding.
-    fn follow(&mut self, uid: &Arc<str>, verdict: Verdict, now_ms: i64) {
-        if verdict == Verdict::Keep {
-            return;
-        }
-        self.engine.undo(uid);
-        // Out of the queue until it has rested, or is fenced.
-        self.engine.apply(Event::PodGone(uid.clone()));
-        if let Verdict::Isolate(pod) = verdict {
-            if self.fencing.pods().len() >= UNFENCED_LISTED_MAX {
-                // What refuses a fence also refuses a binding.
-                self.bindings.settle(pod.clone());
-            }
-            self.isolate(pod, "the API server did not carry it out in time", now_ms);
         }
     }
 
