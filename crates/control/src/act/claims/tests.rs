@@ -502,9 +502,10 @@ async fn attempts_at_a_claim_have_an_end() {
         let pod = make_pod(&client, "p", Some("c")).await;
         let fault = || Fault { method: method.clone(), path, done: false };
         server.lock().unwrap().faults.extend((0..MANY).map(|_| fault()));
-        let order = match is_extended {
-            true => order(&pod, &[], Some(extended())),
-            false => order(&pod, &["c"], Some(given(&claim, 0))),
+        let order = if is_extended {
+            order(&pod, &[], Some(extended()))
+        } else {
+            order(&pod, &["c"], Some(given(&claim, 0)))
         };
         let began = tokio::time::Instant::now();
         actor.bind(&order, None).await;
