@@ -247,6 +247,7 @@ fn woven(
 /// What stands for a value becomes its name.
 fn name_values(text: &str) -> String {
     let mut named = String::new();
+    let is_of_webhooks = text.contains("\nwebhooks:\n");
     for line in text.lines() {
         if let Some(indent) = line.strip_suffix(&format!("- {EXEMPT}")) {
             named.push_str(&format!(
@@ -261,11 +262,14 @@ fn name_values(text: &str) -> String {
             .replace(RUNTIME_CLASS, "{{ .Values.agent.runtimeClass }}")
             .replace(&REPLICAS.to_string(), "{{ .Values.replicas }}")
             .replace("--webhook=warn", "--webhook={{ .Values.webhook.mode }}")
-            .replace("--webhook=off", "--webhook={{ .Values.webhook.mode }}")
-            .replace(
-                "failurePolicy: Ignore",
-                "failurePolicy: {{ if eq .Values.webhook.fail \"closed\" }}Fail{{ else }}Ignore{{ end }}",
-            );
+            .replace("--webhook=off", "--webhook={{ .Values.webhook.mode }}");
+        // That of an admission policy is no setting.
+        let line = match line.strip_suffix("failurePolicy: Ignore") {
+            Some(indent) if is_of_webhooks => format!(
+                "{indent}failurePolicy: {{{{ if eq .Values.webhook.fail \"closed\" }}}}Fail{{{{ else }}}}Ignore{{{{ end }}}}"
+            ),
+            _ => line,
+        };
         let line = match line.split_once("webhook.yaml: ") {
             Some((indent, text)) if text.contains("{}") => {
                 format!("{indent}webhook.yaml: {{{{ toJson (toYaml .Values.webhook.settings) }}}}")

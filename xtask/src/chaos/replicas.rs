@@ -89,7 +89,9 @@ impl Replicas {
     ) -> anyhow::Result<Self> {
         let client: Client = testbed.admin().await?;
         // With the rights that are printed for it, and no others.
-        testbed.apply(install::access(&InstallOptions::default())).await?;
+        let options = InstallOptions::default();
+        testbed.apply(install::access(&options)).await?;
+        testbed.apply(install::policies(&options)).await?;
         let token = testbed.token_of(NAMESPACE, install::NAME).await?;
         let repeater = testbed.repeater().await?;
         let mut all = Vec::new();

@@ -4,6 +4,7 @@
 //! goes back to the core, also that there was none.
 
 mod answer;
+mod attempts;
 mod claims;
 pub(crate) mod fence;
 mod requests;
@@ -146,6 +147,7 @@ impl Actor {
             BindOutcome::Gone => "gone",
             BindOutcome::Busy => "busy",
             BindOutcome::NotReady => "not_ready",
+            BindOutcome::Unprepared => "unprepared",
             BindOutcome::Refused => "refused",
             BindOutcome::Stale => "stale",
             BindOutcome::Unknown => "unknown",

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::act::fence::{self, Unfenced};
 use crate::act::{Actor, Back};
-use crate::core::{Core, Effect, News, Settings};
+use crate::core::{Core, Effect, News, Settings, UNFENCED_LISTED_MAX};
 use crate::http::{Health, Question, View, ViewError};
 use crate::insides::Insides;
 use crate::lease::{self, Elector, Inherited, Leadership, PodRef};
@@ -41,10 +41,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Readiness waits for this: a leader that cannot schedule yet is not ready.
 const FENCING: &str = "fencing of in-flight bindings of previous leaders";
-
-/// Unfenced pods that are kept in the Lease for the next leader, at most: they must leave room for the
-/// bindings of all others.
-const UNFENCED_LISTED_MAX: usize = 64;
 
 /// Unfenced pods that readiness names.
 const UNFENCED_NAMED_MAX: usize = 3;

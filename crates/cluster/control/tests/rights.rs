@@ -196,6 +196,9 @@ const USES: &[Use] = &[
     agent("create", "events", DESK, "events.create(", "`berth-agent-events`"),
 ];
 
+/// Policies that limit no right of Berth's, but what all users may do.
+const FOR_ALL: &[&str] = &["berth-bound-pods"];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
@@ -261,8 +264,13 @@ fn policies_that_limit_rights_exist_and_are_listed() {
         .iter()
         .flat_map(|one| one.limit.split('`'))
         .filter(|word| word.starts_with("berth-"))
+        .chain(FOR_ALL.iter().copied())
         .collect();
     assert_eq!(listed, policies);
+    let document = std::fs::read_to_string(root().join("docs/operations/security.md")).unwrap();
+    for policy in FOR_ALL {
+        assert!(document.contains(&format!("`{policy}`")), "security.md does not name {policy}");
+    }
 }
 
 #[test]

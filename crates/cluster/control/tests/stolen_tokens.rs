@@ -168,7 +168,7 @@ async fn pods(berth: &Client) {
     let status = format!("{POD}/status");
     for metadata in [
         json!({ "labels": { "app": "other" } }),
-        json!({ "annotations": { "berth.dev/placement": "{}" } }),
+        json!({ "annotations": { "example.com/a": "b" } }),
         json!({ "finalizers": ["example.com/never"] }),
     ] {
         let body = json!({ "metadata": metadata });
@@ -264,7 +264,11 @@ async fn claims(admin: &Client, berth: &Client) {
 
     let thief = Thief(berth);
     let other = json!({ "status": { "allocation": allocation("gpu-1") } });
-    thief.cannot_patch(&status, other, "status.allocation: Invalid value").await;
+    let mut timed = allocation("gpu-0");
+    timed["allocationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    for changed in [other, json!({ "status": { "allocation": timed } })] {
+        thief.cannot_patch(&status, changed, "status.allocation: Invalid value").await;
+    }
     let freed = json!({ "status": { "allocation": null, "reservedFor": null } });
     thief.cannot_patch(&status, freed, "may not remove an allocation that other pods").await;
     let many = json!({ "status": { "reservedFor": [user(0), user(1), user(2), user(3)] } });
@@ -608,7 +612,7 @@ async fn pods_and_events_of_a_node(agent: &Client) {
     image["spec"]["containers"][0]["image"] = json!("evil");
     thief.cannot_patch(POD, image, "may not change the spec of a pod").await;
     thief.cannot_patch(POD, label("app"), "may only change annotations of a pod").await;
-    let body = annotation("berth.dev/placement");
+    let body = annotation("berth.dev/model");
     thief.cannot_patch(POD, body, "may only write the annotation berth.dev/alignment").await;
     let alignment = annotation("berth.dev/alignment");
     for path in ["/api/v1/namespaces/default/pods/elsewhere", PENDING] {
@@ -640,4 +644,56 @@ async fn topologies(agent: &Client) {
     let forever = topology("n1", "n1", json!(["example.com/never"]));
     thief.cannot_create(TOPOLOGIES, forever, says).await;
     writes(agent, Method::POST, TOPOLOGIES, topology("n1", "n1", json!([]))).await;
+}
+
+const SHARE: &str = "/api/v1/namespaces/default/pods/share";
+
+/// The owner of a share of a GPU, who may do anything with pods.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_share_stays_as_large_as_it_was() {
+    let Some((testbed, admin)) = installed().await else { return };
+    populate(&admin).await;
+    let mut share = pod("default", "share", None);
+    share["metadata"]["annotations"] = json!({ "berth.dev/gpu-memory": "40Gi" });
+    create(&admin, &share).await.unwrap();
+    let annotations = |value: Value| json!({ "metadata": { "annotations": value } });
+    let memory = |value: Value| annotations(json!({ "berth.dev/gpu-memory": value }));
+    // Until it is bound, its owner may change what it asks for.
+    writes(&admin, Method::PATCH, SHARE, memory(json!("30Gi"))).await;
+    let berth = testbed.client_as(NAMESPACE, NAME).await.unwrap();
+    let placement = json!({ "berth.dev/placement": "{}" });
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": { "name": "share", "namespace": "default", "annotations": placement },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": "n1" },
+    });
+    writes(&berth, Method::POST, &format!("{SHARE}/binding"), binding).await;
+
+    let owner = Thief(&admin);
+    let says = "cannot be changed after it is bound";
+    for path in [SHARE.to_owned(), format!("{SHARE}/status")] {
+        for body in [
+            memory(json!("1Gi")),
+            memory(json!(null)),
+            annotations(json!({ "berth.dev/gpu-compute": "10%" })),
+            annotations(json!({ "berth.dev/placement": "{\"why\":\"\"}" })),
+            annotations(json!(null)),
+        ] {
+            owner.cannot_patch(&path, body, says).await;
+        }
+    }
+
+    // Everything else goes on: the owner's own annotations, the agent's, and the kubelet's status.
+    writes(&admin, Method::PATCH, SHARE, annotations(json!({ "example.com/a": "b" }))).await;
+    let agent = agent_on(&testbed, &admin, &agent_namespace(&everything()), "n1").await;
+    writes(&agent, Method::PATCH, SHARE, annotation("berth.dev/alignment")).await;
+    let running = json!({ "status": { "phase": "Running" } });
+    writes(&admin, Method::PATCH, &format!("{SHARE}/status"), running).await;
+    let found = writes(&admin, Method::GET, SHARE, json!({})).await;
+    let kept = &found["metadata"]["annotations"];
+    assert_eq!(
+        (&kept["berth.dev/gpu-memory"], &kept["berth.dev/placement"]),
+        (&json!("30Gi"), &json!("{}"))
+    );
+    writes(&admin, Method::DELETE, SHARE, json!({})).await;
 }

@@ -35,6 +35,9 @@ pub struct Config {
     pub unknown_topology: UnknownTopology,
     /// For so long after a pod of a workload was evicted for another, pods that replace it are not.
     pub eviction_rest_ms: i64,
+    /// How long a preemptor waits for its victims to terminate, at most. It waits for the victims' own
+    /// grace period and a minute more, up to this limit; then it looks for room elsewhere.
+    pub eviction_max_wait_ms: i64,
     /// A gang that has waited this long may have nodes reserved, one gang at a time.
     pub gang_patience_ms: i64,
     /// What reservations for gangs may keep from other pods.
@@ -78,6 +81,7 @@ impl Default for Config {
             profile: Profile::default(),
             unknown_topology: UnknownTopology::default(),
             eviction_rest_ms: 10 * 60 * 1000,
+            eviction_max_wait_ms: 10 * 60 * 1000,
             gang_patience_ms: 60 * 1000,
             reservations: ReservationBudget::default(),
         }

@@ -52,6 +52,7 @@ pub struct Engine {
     /// Up to where changes have been looked through for parked pods.
     pub(crate) woken: Cursor,
     pub(crate) woken_epoch: u64,
+    pub(crate) woken_at_ms: i64,
     /// Changes that have been undone, and so are none.
     pub(crate) undone: Vec<Range<Cursor>>,
     pub(crate) effort: Effort,
@@ -66,6 +67,7 @@ struct Saved {
     gangs: Gangs,
     woken: Cursor,
     woken_epoch: u64,
+    woken_at_ms: i64,
     at: Cursor,
     epoch: u64,
     undone: Vec<Range<Cursor>>,
@@ -104,7 +106,11 @@ impl Engine {
         let rankings = Rankings::new(config.unknown_topology);
         // kube-scheduler goes by priority and age alone.
         let queue = Queue::new(config.profile == Profile::Berth);
-        Self { config, queue, rankings, ..Self::default() }
+        let mut engine = Self { config, queue, rankings, ..Self::default() };
+        // kube-scheduler waits as long as it takes.
+        engine.state.eviction_max_wait_ms =
+            (config.profile == Profile::Berth).then_some(config.eviction_max_wait_ms);
+        engine
     }
 
     /// Something is as the event says.
@@ -187,6 +193,7 @@ impl Engine {
             gangs: self.gangs.clone(),
             woken: self.woken,
             woken_epoch: self.woken_epoch,
+            woken_at_ms: self.woken_at_ms,
             at: self.state.changes.now(),
             epoch: self.state.changes.epoch(),
             undone: self.undone.clone(),
@@ -216,6 +223,8 @@ impl Engine {
             self.state.restore_economy(saved.economy);
             self.state.restore_devices(saved.devices);
             self.state.reservation = saved.reservation;
+            self.state.touch_overdue(saved.woken_at_ms, self.woken_at_ms);
+            self.woken_at_ms = saved.woken_at_ms;
             self.undone = saved.undone;
             self.undone.push(saved.at..self.state.changes.now());
             self.woken = saved.woken;

@@ -246,7 +246,7 @@ pub(crate) fn is_movable(state: &State, pod: PodIx) -> bool {
     let row = &state.pods[pod];
     let spec = &state.class(row.class).spec;
     row.phase == Phase::Alive
-        && !row.leaving
+        && row.evicted_at_ms.is_none()
         && !spec.stays
         && spec
             .controller

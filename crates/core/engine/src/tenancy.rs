@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_model::spec::Deletion;
 use berth_tenancy::quota::{Arrival, Books, Standing};
 use berth_tenancy::share::{
     Account, Charge, Claim, Held, Ledger, Team, TeamError, TeamIx, Turn, problems,
@@ -190,7 +191,7 @@ impl State {
         }
         self.tenancy.unstake(at);
         let Some(pod) = self.pods.get(at) else { return };
-        let leaving = pod.leaving || pod.is_terminating();
+        let leaving = pod.evicted_at_ms.is_some() || pod.is_terminating();
         let tenant = &self.class(pod.class).tenant;
         let team = tenant.team;
         let (charge, held) = match pod.place {
@@ -234,7 +235,7 @@ impl State {
             Place::Bound(..) => Standing::Placed,
             _ => Standing::Waiting,
         };
-        let uncounted_at_ms = pod.uncounted_at_ms;
+        let uncounted_at_ms = pod.deletion.map(Deletion::uncounted_at_ms);
         let arrival = self.arrival(at);
         self.tenancy.books.set_pod(arrival, &spec, standing, uncounted_at_ms);
     }

@@ -38,6 +38,8 @@ impl Engine {
     pub(crate) fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
         let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
+        let woken_at_ms = std::mem::replace(&mut self.woken_at_ms, now_ms);
+        self.state.touch_overdue(woken_at_ms, now_ms);
         let changes = self.state.changes.since_but(self.woken, &self.undone);
         let changes = changes.filter(|_| self.woken_epoch == epoch);
         let unchanged = changes.as_ref().is_some_and(Vec::is_empty) && !rested;

@@ -940,6 +940,7 @@ fn explains_anything_in_under_a_thousand_characters() {
             groups: groups.to_vec(),
             nearest: nearest.to_vec(),
             remedies: remedies.to_vec(),
+            overdue: Vec::new(),
         });
         assert!(text.len() < 1000, "{} bytes: {text}", text.len());
         assert!(text.starts_with("0 of 300 nodes fit. ") && text.ends_with('.'), "{text}");
@@ -954,6 +955,16 @@ fn explains_anything_in_under_a_thousand_characters() {
             pod: pod.clone(),
             node: node.clone(),
             leaving: (0..500).map(long_pod).collect(),
+            overdue: (0..500).map(long_pod).collect(),
+        },
+        Explanation::Waiting {
+            pod: pod.clone(),
+            nodes: 1,
+            fitting: 0,
+            groups: Vec::new(),
+            nearest: (0..9).map(long_miss).collect(),
+            remedies: long_remedies(0),
+            overdue: (0..500).map(long_pod).collect(),
         },
         Explanation::Placed {
             pod,

@@ -199,13 +199,29 @@ pub struct PodObject {
     pub nominated: Option<Arc<str>>,
     /// Where it is in its life.
     pub phase: Phase,
-    /// When a pod that is being deleted stops to count against quotas, even if it is still there:
-    /// once more its grace period after it should have gone.
-    pub uncounted_at_ms: Option<i64>,
+    /// Its deletion, if that was requested.
+    pub deletion: Option<Deletion>,
     /// What it has been given for the part of a GPU it needs.
     pub gpu_grant: Option<GpuGrant>,
     /// The claims of devices it refers to, in the order in which they are given them.
     pub claims: Arc<[PodClaim]>,
+}
+
+/// The graceful deletion of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Deletion {
+    /// When it was requested. The API's `deletionTimestamp` is later by the grace period.
+    pub requested_at_ms: i64,
+    /// The grace period.
+    pub grace_ms: i64,
+}
+
+impl Deletion {
+    /// When the pod no longer counts against quotas even if it still exists: one more grace period after
+    /// its containers should have stopped.
+    pub fn uncounted_at_ms(self) -> i64 {
+        self.requested_at_ms.saturating_add(self.grace_ms.saturating_mul(2))
+    }
 }
 
 /// What a pod has been given for the part of a GPU it needs.

@@ -136,7 +136,7 @@ pub(crate) fn pod(number: u64, workload: usize, spec: &Arc<PodSpec>, now_ms: u64
         node: None,
         nominated: None,
         phase: berth_model::spec::Phase::Alive,
-        uncounted_at_ms: None,
+        deletion: None,
         gpu_grant: None,
         claims: Arc::default(),
     };

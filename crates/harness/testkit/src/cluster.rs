@@ -251,7 +251,7 @@ pub fn pending(spec: &Arc<PodSpec>, number: u64) -> PodObject {
         node: None,
         nominated: None,
         phase: Phase::Alive,
-        uncounted_at_ms: None,
+        deletion: None,
         gpu_grant: None,
         claims: Arc::default(),
     }

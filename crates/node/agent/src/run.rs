@@ -44,7 +44,7 @@ use crate::gpus::GpuSource;
 use crate::publish::{self, Offered, Resident, Subject};
 
 pub use holdings::{Checkpoints, Holdings, Told};
-pub use http::{Health, router};
+pub use http::{Health, router, serve};
 pub use metrics::Metrics;
 pub use podresources::PodResources;
 pub use telling::Alignment;

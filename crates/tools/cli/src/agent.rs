@@ -231,7 +231,7 @@ impl Service {
         let listener =
             listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
         let shown = run::router(health.clone(), metrics.clone());
-        let serving = tokio::spawn(async move { axum::serve(listener, shown).await });
+        let serving = tokio::spawn(run::serve(listener, shown));
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let told = || {
             let mut stopped = stopped.clone();

@@ -75,6 +75,11 @@ pub(crate) struct Serve {
     /// How often the Lease is renewed, and looked at
     #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().retry_ms)]
     lease_retry_ms: u64,
+    /// Maximum time that a pod waits for the pods it preempted to terminate; then it looks for room
+    /// elsewhere. It waits for their own grace period and one minute more, if that is shorter
+    #[arg(long, value_name = "MS", default_value_t = Config::default().eviction_max_wait_ms,
+          value_parser = clap::value_parser!(i64).range(1..))]
+    eviction_max_wait_ms: i64,
     /// Maximum duration of a gang's node reservation; berth.dev/gang-timeout can only shorten it
     #[arg(long, value_name = "MS", default_value_t = ReservationBudget::default().max_ms,
           value_parser = clap::value_parser!(i64).range(1..))]
@@ -255,7 +260,11 @@ impl Serve {
                 request_ms: lease::Settings::default().request_ms.min(self.renew_deadline_ms / 2),
             },
             core: core::Settings {
-                engine: Config { reservations, ..Config::default() },
+                engine: Config {
+                    eviction_max_wait_ms: self.eviction_max_wait_ms,
+                    reservations,
+                    ..Config::default()
+                },
                 classes: ClassRules { by_priority_class, ..ClassRules::default() },
                 ..core::Settings::default()
             },

@@ -85,7 +85,7 @@ pub(crate) fn made_anew(pod: &PodObject, now_ms: i64) -> PodObject {
         node: None,
         nominated: None,
         phase: Phase::Alive,
-        uncounted_at_ms: None,
+        deletion: None,
         gpu_grant: None,
         ..pod.clone()
     }

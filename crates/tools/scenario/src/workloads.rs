@@ -417,7 +417,7 @@ impl Template {
             node: None,
             nominated: None,
             phase: berth_model::spec::Phase::Alive,
-            uncounted_at_ms: None,
+            deletion: None,
             gpu_grant: None,
             claims: Arc::default(),
         };

@@ -13,7 +13,7 @@ mod volumes;
 
 use std::sync::Arc;
 
-use berth_model::spec::{Controller, Phase, PodObject, PodSpec, PreemptionPolicy};
+use berth_model::spec::{Controller, Deletion, Phase, PodObject, PodSpec, PreemptionPolicy};
 use berth_model::taint::{Toleration, TolerationOperator, whole_number};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -96,7 +96,7 @@ fn object(pod: &core::Pod, invalid: &mut Option<Problem>) -> Result<PodObject, P
         started_at_ms: meta::unix_ms(status.and_then(|status| status.start_time.as_ref())),
         nominated: meta::filled(status.and_then(|status| status.nominated_node_name.as_ref())),
         phase: phase(pod),
-        uncounted_at_ms: uncounted_at_ms(&pod.metadata),
+        deletion: deletion(&pod.metadata),
         gpu_grant,
         node,
         claims: devices::claims(pod),
@@ -166,11 +166,11 @@ fn controller(owner: &OwnerReference) -> Controller {
     Controller { kind: kind.into(), name: owner.name.as_str().into() }
 }
 
-/// The deletion timestamp is when the grace period ends; quotas wait for another one.
-fn uncounted_at_ms(meta: &ObjectMeta) -> Option<i64> {
-    let deleted_at_ms = meta::unix_ms(meta.deletion_timestamp.as_ref())?;
-    let grace_s = meta.deletion_grace_period_seconds?;
-    Some(deleted_at_ms.saturating_add(grace_s.saturating_mul(1000)))
+/// The deletion timestamp is when the grace period ends.
+fn deletion(meta: &ObjectMeta) -> Option<Deletion> {
+    let ends_at_ms = meta::unix_ms(meta.deletion_timestamp.as_ref())?;
+    let grace_ms = meta.deletion_grace_period_seconds?.saturating_mul(1000);
+    Some(Deletion { requested_at_ms: ends_at_ms.saturating_sub(grace_ms), grace_ms })
 }
 
 fn phase(pod: &core::Pod) -> Phase {

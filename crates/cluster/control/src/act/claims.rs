@@ -27,6 +27,7 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::answer::is_final;
+use super::attempts::Attempts;
 use super::{Actor, CALL};
 use crate::core::{BindOrder, BindOutcome, News};
 
@@ -35,6 +36,10 @@ pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 /// Between two attempts whose outcome was not clear.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// How long a call is repeated whose outcome is unclear. After that the pod is fenced, so that it waits for
+/// its turn without a place among those that are in flight.
+const TRYING_MAX: Duration = Duration::from_secs(30);
 
 /// So often a claim may change under our hands before the pod has to wait a little.
 const CONFLICTS_MAX: usize = 5;
@@ -94,7 +99,7 @@ pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<u64, Bin
 pub(super) async fn take_back(actor: &Actor, order: &BindOrder) {
     for name in names(order) {
         let api = api(actor, order);
-        let Some(claim) = read(actor, &api, &name).await else { continue };
+        let Ok(Some(claim)) = read(actor, &api, &name).await else { continue };
         if !is_reserved(&claim, order) {
             continue;
         }
@@ -102,17 +107,16 @@ pub(super) async fn take_back(actor: &Actor, order: &BindOrder) {
         let gone = json!({ "$patch": "delete", "uid": order.pod.uid });
         let body = json!({ "metadata": { "uid": uid }, "status": { "reservedFor": [gone] } });
         let (patch, parameters) = (Patch::Strategic(body), PatchParams::default());
-        while !actor.back.is_closed() {
+        let mut attempts = attempts();
+        loop {
             let patched = api.patch_status(&name, &parameters, &patch);
             match answer(tokio::time::timeout(CALL, patched).await) {
                 Written::Done(claim) => tell(actor, &claim),
                 Written::Missing => {}
-                Written::Busy | Written::Unclear => {
-                    tokio::time::sleep(AGAIN).await;
-                    continue;
-                }
-                Written::Conflict | Written::Refused => {
-                    warn!(claim = %name, pod = %order.pod.name, "a reservation was not taken back");
+                Written::Busy | Written::Unclear if go_on(actor, &mut attempts).await => continue,
+                // The next attempt to bind the pod finds it.
+                _ => {
+                    warn!(claim = %name, pod = %order.pod.name, "a reservation was not taken back")
                 }
             }
             break;
@@ -148,22 +152,32 @@ fn tell(actor: &Actor, claim: &resource::ResourceClaim) {
     }
 }
 
+fn attempts() -> Attempts {
+    Attempts::until(tokio::time::Instant::now() + TRYING_MAX, AGAIN)
+}
+
+/// After an attempt that failed: whether to try again. Not after the term has ended.
+async fn go_on(actor: &Actor, attempts: &mut Attempts) -> bool {
+    !actor.back.is_closed() && attempts.again().await
+}
+
 /// Looks at a claim until it was seen or is gone.
 async fn read(
     actor: &Actor,
     api: &Api<resource::ResourceClaim>,
     name: &str,
-) -> Option<resource::ResourceClaim> {
-    while !actor.back.is_closed() {
+) -> Result<Option<resource::ResourceClaim>, BindOutcome> {
+    let mut attempts = attempts();
+    loop {
         match tokio::time::timeout(CALL, api.get_opt(name)).await {
             Ok(Ok(found)) => {
                 found.iter().for_each(|claim| tell(actor, claim));
-                return found;
+                return Ok(found);
             }
-            Ok(Err(_)) | Err(_) => tokio::time::sleep(AGAIN).await,
+            Ok(Err(_)) | Err(_) if go_on(actor, &mut attempts).await => {}
+            Ok(Err(_)) | Err(_) => return Err(BindOutcome::Unprepared),
         }
     }
-    None
 }
 
 fn answer<T>(answered: Result<Result<T, kube::Error>, tokio::time::error::Elapsed>) -> Written<T> {
@@ -206,7 +220,7 @@ fn is_given(claim: &resource::ResourceClaim, given: &Allocation) -> bool {
     lowered.is_some_and(|allocation| plain(&allocation) == plain(given))
 }
 
-/// Writes one claim, until it is certain what became of it.
+/// Writes one claim, until it is certain what became of it, or it takes too long.
 async fn write(
     actor: &Actor,
     order: &BindOrder,
@@ -214,9 +228,10 @@ async fn write(
 ) -> Result<resource::ResourceClaim, BindOutcome> {
     let api = api(actor, order);
     let mut conflicts = 0;
-    while !actor.back.is_closed() {
+    let mut attempts = attempts();
+    loop {
         // Somebody deleted it, and it may be another one by now: the decision was about this one.
-        let Some(claim) = read(actor, &api, &needed.name).await else {
+        let Some(claim) = read(actor, &api, &needed.name).await? else {
             return Err(BindOutcome::Stale);
         };
         let is_other = needed.uid.as_deref() != claim.metadata.uid.as_deref();
@@ -245,10 +260,10 @@ async fn write(
             Written::Conflict => return Err(BindOutcome::Stale),
             Written::Missing => return Err(BindOutcome::Stale),
             Written::Refused => return Err(BindOutcome::Refused),
-            Written::Busy | Written::Unclear => tokio::time::sleep(AGAIN).await,
+            Written::Busy | Written::Unclear if go_on(actor, &mut attempts).await => {}
+            Written::Busy | Written::Unclear => return Err(BindOutcome::Unprepared),
         }
     }
-    Err(BindOutcome::Unknown)
 }
 
 /// Writes a claim as it was read, with what is given and for whom.
@@ -277,12 +292,14 @@ async fn put(
                 return Written::Refused;
             }
         };
+        // Only now: the API server denies any change of an allocation, even of its time.
+        let raised = resource::AllocationResult {
+            allocation_timestamp: Some(Time(Timestamp::now())),
+            ..raised
+        };
         claim.status.get_or_insert_default().allocation = Some(raised);
     }
     let status = claim.status.get_or_insert_default();
-    if let Some(allocation) = &mut status.allocation {
-        allocation.allocation_timestamp.get_or_insert_with(|| Time(Timestamp::now()));
-    }
     let users = status.reserved_for.get_or_insert_default();
     if !users.iter().any(|user| user.uid == *order.pod.uid) {
         users.push(resource::ResourceClaimConsumerReference {

@@ -7,7 +7,6 @@
 //! A fence must not depend on how large its object has grown, which a tenant controls: a pod gets a
 //! condition and a claim gets a label, since all annotations of an object together are limited.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
@@ -21,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::answer::is_final;
+use super::attempts::Attempts;
 use super::claims::extended;
 use super::{CALL, requests};
 use crate::lease::PodRef;
@@ -55,7 +55,7 @@ pub(crate) enum Unfenced {
 pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(), Unfenced> {
     let until = Instant::now() + FENCING_MAX;
     let what = format!("pod {}/{}", pod.namespace, pod.name);
-    let of_pod = Persistence { what, until, failures: AtomicU32::new(0) };
+    let mut of_pod = Persistence { what, attempts: Attempts::until(until, AGAIN) };
     let found = loop {
         let attempt = timeout(ATTEMPT, fence_pod(client, pod, by)).await;
         if let Some(found) = of_pod.outcome(attempt).await? {
@@ -65,7 +65,7 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
     let Some(found) = found else { return Ok(()) };
     for name in claims(&found) {
         let what = format!("ResourceClaim {}/{name}", pod.namespace);
-        let of_claim = Persistence { what, until, failures: AtomicU32::new(0) };
+        let mut of_claim = Persistence { what, attempts: Attempts::until(until, AGAIN) };
         loop {
             let attempt = timeout(ATTEMPT, fence_claim(client, pod, name, by)).await;
             if of_claim.outcome(attempt).await?.is_some() {
@@ -150,20 +150,16 @@ async fn discard_extended(client: &Client, pod: &PodRef) -> Result<(), kube::Err
     Ok(())
 }
 
-/// Attempts before a pod is isolated, at least: a process that was paused has not tried all that time.
-const ATTEMPTS_MIN: u32 = 5;
-
 /// How long something is attempted.
 struct Persistence {
     what: String,
-    until: Instant,
-    failures: AtomicU32,
+    attempts: Attempts,
 }
 
 impl Persistence {
     /// What an attempt came to; `None`, after a pause: try again.
     async fn outcome<T>(
-        &self,
+        &mut self,
         attempt: Result<Result<T, kube::Error>, Elapsed>,
     ) -> Result<Option<T>, Unfenced> {
         let what = self.what.clone();
@@ -176,13 +172,8 @@ impl Persistence {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if Instant::now() + AGAIN >= self.until && failures >= ATTEMPTS_MIN {
-            return Err(Unfenced::Late { what, message });
-        }
         debug!(what, message, "not fenced yet");
-        sleep(AGAIN).await;
-        Ok(None)
+        if self.attempts.again().await { Ok(None) } else { Err(Unfenced::Late { what, message }) }
     }
 }
 

@@ -64,6 +64,8 @@ pub enum BindOutcome {
     Busy,
     /// It was not done, as devices or volumes of the pod are still being prepared. It is to be tried again.
     NotReady,
+    /// It was not done, as the pod's claims could not be written in time. A write may still land.
+    Unprepared,
     /// It was not done, and will not be.
     Refused,
     /// It was not done, because something it stood on is not so any more: what that is like now was told.
@@ -90,6 +92,8 @@ enum Stage {
     Unsettled { look_at_ms: i64, seen: u64 },
     /// It is being looked at.
     Looking { seen: u64 },
+    /// It is being fenced, so that nothing of earlier attempts can land while it is prepared.
+    Fencing,
     /// What it needs is being prepared. It is not announced, and counts for nothing but its place.
     Preparing { until_ms: i64 },
 }
@@ -106,12 +110,14 @@ impl Stage {
 }
 
 /// What follows from an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The decision stands.
     Keep,
     /// The decision is to be taken back.
     TakeBack,
+    /// The decision is to be taken back, and the pod is not to be scheduled before it is fenced.
+    Isolate(PodRef),
 }
 
 #[derive(Debug)]
@@ -138,6 +144,8 @@ pub(super) struct Bindings {
     posted: usize,
     /// Those that were announced and whose fate is known.
     settled: Vec<PodRef>,
+    /// Those that are to be fenced.
+    unfenced: Vec<PodRef>,
     /// Pods that rest after a refusal: until when, and how many there were.
     resting: HashMap<Arc<str>, (Option<i64>, u32)>,
     /// By time, those that have to be looked after.
@@ -298,20 +306,18 @@ impl Bindings {
                 self.due.insert((look_at_ms, uid.clone()));
                 Verdict::Keep
             }
-            // What was written for it stands in the API, so it need not stand on the list meanwhile.
             BindOutcome::NotReady if !under.in_doubt => {
-                let since_ms = *under.preparing_since_ms.get_or_insert(now_ms);
-                let until_ms = now_ms + next_try_in_ms(now_ms - since_ms);
-                under.stage = Stage::Preparing { until_ms };
-                under.listed = false;
-                under.order.attempts += 1;
-                under.order.is_last_attempt = until_ms - since_ms >= settings.prepare_max_ms;
-                self.settled.push(under.order.pod.clone());
-                self.due.insert((until_ms, uid.clone()));
-                self.preparing += 1;
+                self.prepare(uid, now_ms, settings);
                 Verdict::Keep
             }
-            BindOutcome::Busy | BindOutcome::NotReady => {
+            // Its place on the list is for pods of which something may land any moment, not for those that
+            // wait: first nothing must be able to.
+            BindOutcome::NotReady | BindOutcome::Unprepared => {
+                under.stage = Stage::Fencing;
+                self.unfenced.push(under.order.pod.clone());
+                Verdict::Keep
+            }
+            BindOutcome::Busy => {
                 let until_ms = now_ms + settings.rest_ms;
                 under.stage = Stage::Pausing { until_ms };
                 self.due.insert((until_ms, uid.clone()));
@@ -339,6 +345,45 @@ impl Bindings {
                 Verdict::TakeBack
             }
         }
+    }
+
+    /// Devices or volumes of a pod are being prepared. What was written for it stands in the API, so it need
+    /// not stand on the list meanwhile.
+    fn prepare(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
+        let Some(under) = self.orders.get_mut(uid) else { return };
+        let since_ms = *under.preparing_since_ms.get_or_insert(now_ms);
+        let until_ms = now_ms + next_try_in_ms(now_ms - since_ms);
+        under.stage = Stage::Preparing { until_ms };
+        under.listed = false;
+        under.order.attempts += 1;
+        under.order.is_last_attempt = until_ms - since_ms >= settings.prepare_max_ms;
+        self.settled.push(under.order.pod.clone());
+        self.due.insert((until_ms, uid.clone()));
+        self.preparing += 1;
+    }
+
+    /// A pod was fenced, or could not be; `None`: not for a binding.
+    pub(super) fn fenced(
+        &mut self,
+        uid: &Arc<str>,
+        is_fenced: bool,
+        now_ms: i64,
+        settings: &Settings,
+    ) -> Option<Verdict> {
+        let under = self.orders.get_mut(uid).filter(|under| under.stage == Stage::Fencing)?;
+        if !is_fenced {
+            // It stays on the list until it is.
+            under.listed = false;
+            return self.end(uid).map(|under| Verdict::Isolate(under.order.pod));
+        }
+        under.in_doubt = false;
+        if under.order.is_last_attempt {
+            self.end(uid);
+            self.pause(uid, now_ms, settings);
+            return Some(Verdict::TakeBack);
+        }
+        self.prepare(uid, now_ms, settings);
+        Some(Verdict::Keep)
     }
 
     /// A pod is left alone for a moment: nobody refused it anything.
@@ -424,6 +469,7 @@ impl Bindings {
         if !self.settled.is_empty() {
             effects.push(Effect::Settled(std::mem::take(&mut self.settled)));
         }
+        effects.extend(self.unfenced.drain(..).map(Effect::Fence));
         self.look_after(now_ms, effects);
         self.post(settings, pods, effects);
         // Ahead of what is posted: posting must not wait for the Lease to be written.

@@ -1,13 +1,21 @@
-//! Pods that could not be fenced when this term began.
+//! Pods that could not be fenced when this term began, or before they were to wait for devices or volumes.
 //!
-//! Owns which pods these are and when fencing them is tried again. A binding of an earlier leader may still
-//! land on one of them, so they are not scheduled before they are fenced; all other pods are.
+//! Owns which pods these are and when fencing them is tried again. An earlier binding may still land on one
+//! of them, so they are not scheduled before they are fenced; all other pods are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_engine::event::Event;
+
+use super::Core;
+use super::bindings::Verdict;
 use super::effect::Effect;
 use crate::lease::PodRef;
+
+/// Unfenced pods that are kept in the Lease for the next leader, at most: they must leave room for the
+/// bindings of all others.
+pub const UNFENCED_LISTED_MAX: usize = 64;
 
 /// Between two attempts to fence a pod: at first, and at most.
 const RETRY_MS: i64 = 1_000;
@@ -64,5 +72,46 @@ impl Fencing {
 
     pub(super) fn next_ms(&self) -> Option<i64> {
         self.0.values().filter_map(|unfenced| unfenced.due_ms).min()
+    }
+}
+
+impl Core {
+    /// A pod could not be fenced when the term began. It is not scheduled until it is.
+    pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
+        let note = format!(
+            "Not scheduled: an earlier binding of it may be in flight, and fencing the pod failed: \
+             {why}. Trying again; other pods are not affected."
+        );
+        self.telling.record(pod.clone(), true, "FencingFailed", note);
+        self.fencing.add(pod, now_ms);
+    }
+
+    /// Pods that are not scheduled because they could not be fenced yet.
+    pub fn unfenced(&self) -> impl ExactSizeIterator<Item = &PodRef> {
+        self.fencing.pods()
+    }
+
+    /// No earlier binding of a pod can land any more, or it has landed.
+    pub(super) fn unfence(&mut self, uid: &str) {
+        if let Some(pod) = self.fencing.remove(uid) {
+            self.bindings.settle(pod);
+        }
+    }
+
+    /// Does what follows for a pod from what became of its binding.
+    pub(super) fn follow(&mut self, uid: &Arc<str>, verdict: Verdict, now_ms: i64) {
+        if verdict == Verdict::Keep {
+            return;
+        }
+        self.engine.undo(uid);
+        // Out of the queue until it has rested, or is fenced.
+        self.engine.apply(Event::PodGone(uid.clone()));
+        if let Verdict::Isolate(pod) = verdict {
+            if self.fencing.pods().len() >= UNFENCED_LISTED_MAX {
+                // What refuses a fence also refuses a binding.
+                self.bindings.settle(pod.clone());
+            }
+            self.isolate(pod, "the API server did not carry it out in time", now_ms);
+        }
     }
 }

@@ -34,17 +34,17 @@ use berth_model::workload::ClassRules;
 pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
 pub use self::evictions::EvictOutcome;
+pub use self::fencing::UNFENCED_LISTED_MAX;
 pub use self::pods::Residents;
 pub use self::telling::{HELD, INVALID, UNSCHEDULABLE};
 
-use self::bindings::{Bindings, Verdict};
+use self::bindings::Bindings;
 use self::claims::Claims;
 use self::evictions::Evictions;
 use self::fencing::Fencing;
 use self::pods::Pods;
 use self::refusals::Refusals;
 use self::telling::Telling;
-use crate::lease::PodRef;
 
 /// How many pods are explained in one turn, most of them as others like them were a moment ago.
 const EXPLAINED_MAX: usize = 64;
@@ -256,21 +256,6 @@ impl Core {
         self.bindings.len()
     }
 
-    /// A pod could not be fenced when the term began. It is not scheduled until it is.
-    pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
-        let note = format!(
-            "Not scheduled: a binding by a previous leader may be in flight, and fencing the pod failed: \
-             {why}. Trying again; other pods are not affected."
-        );
-        self.telling.record(pod.clone(), true, "FencingFailed", note);
-        self.fencing.add(pod, now_ms);
-    }
-
-    /// Pods that are not scheduled because they could not be fenced yet.
-    pub fn unfenced(&self) -> impl ExactSizeIterator<Item = &PodRef> {
-        self.fencing.pods()
-    }
-
     /// Something is as told.
     pub fn tell(&mut self, news: News, now_ms: i64) {
         match news {
@@ -384,13 +369,6 @@ impl Core {
         if is_new {
             // Nothing is decided about a gang that is not complete, and yet its members want to know.
             self.explain_gang(&uid);
-        }
-    }
-
-    /// No earlier binding of a pod can land any more, or it has landed.
-    fn unfence(&mut self, uid: &str) {
-        if let Some(pod) = self.fencing.remove(uid) {
-            self.bindings.settle(pod);
         }
     }
 
@@ -556,11 +534,7 @@ impl Core {
                 let known = self.pods.get(&uid).map_or(0, |pod| pod.version);
                 let verdict =
                     self.bindings.answered(&uid, outcome, (now_ms, known), &self.settings);
-                if verdict == Verdict::TakeBack {
-                    self.engine.undo(&uid);
-                    // Out of the queue until it has rested.
-                    self.engine.apply(Event::PodGone(uid.clone()));
-                }
+                self.follow(&uid, verdict, now_ms);
                 if let Some(news) = self.held.remove(&uid) {
                     self.tell(news, now_ms);
                 }
@@ -583,8 +557,13 @@ impl Core {
                 self.unfence(&uid);
                 self.offer(&uid);
             }
-            Done::Fenced(_, true) => {}
-            Done::Fenced(uid, false) => self.fencing.failed(&uid, now_ms),
+            Done::Fenced(uid, is_fenced) => {
+                match self.bindings.fenced(&uid, is_fenced, now_ms, &self.settings) {
+                    Some(verdict) => self.follow(&uid, verdict, now_ms),
+                    None if !is_fenced => self.fencing.failed(&uid, now_ms),
+                    None => {}
+                }
+            }
         }
     }
 

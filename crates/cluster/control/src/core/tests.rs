@@ -169,6 +169,124 @@ fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     assert!(decided, "{effects:?}");
 }
 
+/// The pods that effects of one kind are about.
+fn fences(effects: &[Effect]) -> Vec<&str> {
+    let pods = effects.iter().filter_map(|effect| match effect {
+        Effect::Fence(pod) => Some(&*pod.name),
+        _ => None,
+    });
+    pods.collect()
+}
+
+fn settles(effects: &[Effect], pod: &SeenPod) -> bool {
+    let pod = pod.reference();
+    effects.iter().any(|effect| matches!(effect, Effect::Settled(pods) if pods.contains(&pod)))
+}
+
+/// A pod whose binding is posted at this time.
+fn posted(core: &mut Core, name: &str, now_ms: i64) -> SeenPod {
+    let seen = pod(name, 1, 1, &json!({}));
+    core.tell(News::Pod(Box::new(seen.clone())), now_ms);
+    assert_eq!(announced(core, now_ms), [name]);
+    core.settle(Done::Announced, now_ms);
+    assert!(core.turn(now_ms).iter().any(|effect| matches!(effect, Effect::Bind(_))));
+    seen
+}
+
+#[test]
+fn a_pod_that_waits_for_its_volume_is_fenced_if_an_earlier_binding_is_in_doubt() {
+    let mut core = core();
+    let seen = posted(&mut core, "p", 0);
+    let uid = &seen.object.uid;
+    core.settle(Done::Bound(uid.clone(), BindOutcome::Unknown), 0);
+    let look_at_ms = core.next_turn_ms(0).unwrap();
+    let effects = core.turn(look_at_ms);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Look(_))), "{effects:?}");
+    core.tell(News::Pod(Box::new(seen.clone())), look_at_ms);
+    core.turn(look_at_ms);
+    core.settle(Done::Bound(uid.clone(), BindOutcome::NotReady), look_at_ms);
+    let effects = core.turn(look_at_ms);
+    assert_eq!(fences(&effects), ["p"]);
+    assert_eq!(core.unsettled(), 1, "an earlier binding may still land");
+    assert!(!settles(&effects, &seen));
+    // Then it waits like any other, and keeps its place.
+    core.settle(Done::Fenced(uid.clone(), true), look_at_ms);
+    let effects = core.turn(look_at_ms);
+    assert_eq!(core.unsettled(), 0);
+    assert!(settles(&effects, &seen), "{effects:?}");
+    core.tell(News::Pod(Box::new(pod("p", 2, 1, &json!({})))), look_at_ms);
+    let again_ms = look_at_ms + 5_000;
+    assert_eq!(announced(&mut core, again_ms), ["p"]);
+}
+
+#[test]
+fn a_pod_whose_claims_cannot_be_written_or_fenced_waits_alone() {
+    let mut core = core();
+    let seen = posted(&mut core, "p", 0);
+    let uid = &seen.object.uid;
+    core.settle(Done::Bound(uid.clone(), BindOutcome::Unprepared), 0);
+    assert_eq!(fences(&core.turn(0)), ["p"]);
+    core.settle(Done::Fenced(uid.clone(), false), 0);
+    let effects = core.turn(0);
+    assert!(events(&effects).iter().any(|event| event.reason == "FencingFailed"), "{effects:?}");
+    assert!(!settles(&effects, &seen), "the Lease names it until it is fenced");
+    assert_eq!((core.unsettled(), core.unfenced().len()), (0, 1));
+    // Others have its place, and it is tried again until it can be fenced.
+    core.tell(News::Pod(Box::new(pod("large", 3, 8, &json!({})))), 1);
+    assert_eq!(announced(&mut core, 1), ["large"]);
+    core.settle(Done::Announced, 1);
+    core.tell(News::PodGone("uid-large".into()), 2);
+    let again_ms = 60_000;
+    assert_eq!(fences(&core.turn(again_ms)), ["p"]);
+    core.settle(Done::Fenced(uid.clone(), true), again_ms);
+    let effects = core.turn(again_ms);
+    assert!(settles(&effects, &seen), "{effects:?}");
+    assert_eq!(core.unfenced().len(), 0);
+}
+
+#[test]
+fn pods_that_cannot_be_fenced_leave_room_in_the_lease() {
+    let mut core = core();
+    for number in 0..=UNFENCED_LISTED_MAX {
+        let seen = posted(&mut core, &format!("p{number}"), 0);
+        core.settle(Done::Bound(seen.object.uid.clone(), BindOutcome::Unprepared), 0);
+        core.turn(0);
+        core.settle(Done::Fenced(seen.object.uid.clone(), false), 0);
+        assert_eq!(settles(&core.turn(0), &seen), number == UNFENCED_LISTED_MAX, "{number}");
+    }
+    assert_eq!((core.unsettled(), core.unfenced().len()), (0, UNFENCED_LISTED_MAX + 1));
+}
+
+#[test]
+fn a_pod_whose_claims_cannot_be_written_is_decided_again_in_the_end() {
+    let mut core = core();
+    let seen = posted(&mut core, "p", 0);
+    let uid = &seen.object.uid;
+    let (mut now_ms, mut attempts, mut version) = (0, 0, 1);
+    loop {
+        attempts += 1;
+        core.settle(Done::Bound(uid.clone(), BindOutcome::Unprepared), now_ms);
+        core.turn(now_ms);
+        core.settle(Done::Fenced(uid.clone(), true), now_ms);
+        version += 1;
+        core.tell(News::Pod(Box::new(pod("p", version, 1, &json!({})))), now_ms);
+        assert_eq!(core.unsettled(), 0);
+        now_ms += 30_000;
+        let effects = core.turn(now_ms);
+        core.settle(Done::Announced, now_ms);
+        let effects = [effects, core.turn(now_ms)].concat();
+        let binding = effects.iter().find_map(|effect| match effect {
+            Effect::Bind(order) => Some(order.clone()),
+            _ => None,
+        });
+        if binding.unwrap().attempts == 0 {
+            break;
+        }
+        assert!(attempts < 100);
+    }
+    assert!(now_ms >= Settings::default().prepare_max_ms, "{now_ms}");
+}
+
 #[test]
 fn an_unfenced_pod_that_turns_out_to_be_bound_counts_on_its_node() {
     let mut core = core();

@@ -1,10 +1,11 @@
 //! What the scheduler may change of the objects that its role lets it write.
 //!
 //! Owns one policy for each kind of request, bound to the use that the code makes of it. Roles cannot speak of fields;
-//! without these policies the scheduler's token could, for example, point a webhook at every Secret. Must not police
-//! what a role can leave out.
+//! without these policies the scheduler's token could, for example, point a webhook at every Secret. One more applies to
+//! all users and keeps what bound pods hold as it was. Must not police what a role can leave out.
 
 use berth_api::placement::PLACEMENT;
+use berth_api::pod::{GPU_COMPUTE, GPU_MEMORY};
 use serde_json::{Value, json};
 
 use super::policy::{Policy, keys, same, user_of};
@@ -35,7 +36,23 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
         all.push(authorities());
     }
     let user = user_of(&options.namespace, NAME);
-    all.into_iter().flat_map(|policy| policy.objects(&user)).collect()
+    let bound = "oldObject.spec.?nodeName.orValue(\"\") != \"\"";
+    let mut objects: Vec<Value> = bound_pods().objects_for_all("bound", bound).into();
+    objects.extend(all.into_iter().flat_map(|policy| policy.objects(&user)));
+    objects
+}
+
+/// What bound pods hold of a GPU. Annotations say so, and a scheduler that starts later believes them: an owner who
+/// lowers them would have the GPU overcommitted. Only a Binding writes them on a pod with a node, and it is no update.
+fn bound_pods() -> Policy {
+    let others = format!("!({})", keys(&[PLACEMENT, GPU_MEMORY, GPU_COMPUTE]));
+    Policy::new("berth-bound-pods", "", &["pods", "pods/status"], &["UPDATE"])
+        .maps("annotations", "metadata.?annotations")
+        .check(
+            same("variables.annotations", "variables.oldAnnotations", &others),
+            "the annotations berth.dev/placement, berth.dev/gpu-memory and berth.dev/gpu-compute of a \
+             pod cannot be changed after it is bound: delete the pod and create it again",
+        )
 }
 
 /// The statuses of pods: conditions of scheduling, the nominated node, the claim for extended resources.

@@ -1,7 +1,7 @@
 //! A ValidatingAdmissionPolicy for one account: what it may change of the objects that its role lets it write.
 //!
 //! Owns the form of a policy and what "unchanged" means in CEL. A policy applies to requests of one user, by its exact
-//! name, and denies them if it cannot be evaluated. It compares everything except what it names, so a field that a
+//! name, and denies them if it cannot be evaluated; the exceptions apply to all users. It compares everything except what it names, so a field that a
 //! later Kubernetes adds is denied rather than forgotten.
 
 use serde_json::{Value, json};
@@ -69,17 +69,25 @@ impl Policy {
 
     /// The policy and its binding, for requests of this user.
     pub(super) fn objects(self, user: &str) -> [Value; 2] {
+        let account = format!("request.userInfo.username == \"{user}\"");
+        self.matching("Fail", "account", &account)
+    }
+
+    /// The policy and its binding, for requests of every user for which this expression holds. A request for which the
+    /// policy cannot be evaluated is allowed: it may be anybody's, such as a kubelet's.
+    pub(super) fn objects_for_all(self, condition: &str, expression: &str) -> [Value; 2] {
+        self.matching("Ignore", condition, expression)
+    }
+
+    fn matching(self, failure: &str, condition: &str, expression: &str) -> [Value; 2] {
         const GROUP: &str = "admissionregistration.k8s.io/v1";
         let mut policy = json!({
             "apiVersion": GROUP, "kind": "ValidatingAdmissionPolicy",
             "metadata": meta(&self.name),
             "spec": {
-                "failurePolicy": "Fail",
+                "failurePolicy": failure,
                 "matchConstraints": { "resourceRules": self.rules },
-                "matchConditions": [{
-                    "name": "account",
-                    "expression": format!("request.userInfo.username == \"{user}\""),
-                }],
+                "matchConditions": [{ "name": condition, "expression": expression }],
                 "validations": self.validations,
             },
         });

@@ -194,7 +194,7 @@ impl Evictor {
         let row = &state.pods[pod];
         self.may_outrank(state, pod)
             && !row.is_terminating()
-            && !row.leaving
+            && row.evicted_at_ms.is_none()
             && self.rests_until(state, pod).is_none()
             && (!self.movable_only || is_movable(state, pod))
     }

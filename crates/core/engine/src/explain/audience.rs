@@ -15,8 +15,12 @@ impl Explanation {
 
     fn withhold(&mut self, namespace: &str) {
         match self {
-            Self::AwaitsRoom { leaving, .. } => withhold_all(leaving, namespace),
-            Self::Waiting { groups, remedies, .. } => {
+            Self::AwaitsRoom { leaving, overdue, .. } => {
+                withhold_all(leaving, namespace);
+                withhold_all(overdue, namespace);
+            }
+            Self::Waiting { groups, remedies, overdue, .. } => {
+                withhold_all(overdue, namespace);
                 for remedy in remedies {
                     if let Remedy::Evict { victims, leaving, .. } = remedy {
                         withhold_all(victims, namespace);

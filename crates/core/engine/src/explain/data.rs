@@ -67,6 +67,8 @@ pub enum Explanation {
         node: Arc<str>,
         /// Those who leave, in name order.
         leaving: Vec<PodName>,
+        /// Preempted pods that are still terminating and that it no longer waits for, in name order.
+        overdue: Vec<PodName>,
     },
     /// It has no place.
     Waiting {
@@ -82,6 +84,8 @@ pub enum Explanation {
         nearest: Vec<Miss>,
         /// What would make it fit, each by itself. All of it has been tried out.
         remedies: Vec<Remedy>,
+        /// Preempted pods that are still terminating and that it no longer waits for, in name order.
+        overdue: Vec<PodName>,
     },
     /// It waits with its gang, which starts together or not at all.
     InGang {

@@ -74,12 +74,13 @@ fn unplaced(state: &mut State, config: &Config, at: PodIx, now_ms: i64) -> Expla
         let team = state.tenancy.ledger.name(state.class_of(at).tenant.team).clone();
         return Explanation::Held { pod, team, by };
     }
-    let mut leaving: Vec<PodName> = state.making_room(at).map(|one| pod_name(state, one)).collect();
+    let leaving = in_name_order(state, state.making_room(at));
+    let overdue = match config.profile {
+        Profile::Berth => in_name_order(state, state.overdue_for(pod.priority)),
+        _ => Vec::new(),
+    };
     if let (Place::Nominated(node, _), false) = (&row.place, leaving.is_empty()) {
-        leaving.sort_by(|one, other| {
-            (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name))
-        });
-        return Explanation::AwaitsRoom { pod, node: node.clone(), leaving };
+        return Explanation::AwaitsRoom { pod, node: node.clone(), leaving, overdue };
     }
     let Survey { nodes, fitting, rows, nearest } = survey(state, config, at);
     let groups = groups(state, &rows);
@@ -88,7 +89,13 @@ fn unplaced(state: &mut State, config: &Config, at: PodIx, now_ms: i64) -> Expla
     } else {
         Search { state, config, pod: at, rows: &rows, now_ms }.run()
     };
-    Explanation::Waiting { pod, nodes, fitting, groups, nearest, remedies }
+    Explanation::Waiting { pod, nodes, fitting, groups, nearest, remedies, overdue }
+}
+
+fn in_name_order(state: &State, pods: impl Iterator<Item = PodIx>) -> Vec<PodName> {
+    let mut names: Vec<PodName> = pods.map(|one| pod_name(state, one)).collect();
+    names.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+    names
 }
 
 /// What all nodes say of a pod.

@@ -10,7 +10,7 @@ use berth_tenancy::share::Hold;
 
 use super::data::{
     Cause, DomainRoom, Explanation, GangReport, Group, Holding, Lack, Miss, Others, PartUse,
-    Preference, Remedy, Shortage, Tenant, Unreserved, Why,
+    PodName, Preference, Remedy, Shortage, Tenant, Unreserved, Why,
 };
 use super::relax::Relaxation;
 use super::words::{
@@ -41,13 +41,15 @@ pub fn render(explanation: &Explanation) -> String {
         }
         Explanation::Held { team, by, .. } => held(team, by),
         Explanation::Leaving { .. } => "It is being deleted.".to_owned(),
-        Explanation::AwaitsRoom { node, leaving, .. } => {
+        Explanation::AwaitsRoom { node, leaving, overdue, .. } => {
             let verb = if leaving.len() == 1 { "is" } else { "are" };
             let (node, leaving) = (name(node), pods(leaving));
-            format!("Waits for {node}, which {leaving} {verb} leaving to make room.")
+            let overdue = still_terminating(overdue);
+            format!("Waits for {node}, which {leaving} {verb} leaving to make room.{overdue}")
         }
-        Explanation::Waiting { nodes, fitting, groups, nearest, remedies, .. } => {
-            waiting(*nodes, *fitting, groups, nearest, remedies)
+        Explanation::Waiting { nodes, fitting, groups, nearest, remedies, overdue, .. } => {
+            let overdue = still_terminating(overdue);
+            waiting((*nodes, *fitting), &overdue, groups, nearest, remedies)
         }
         Explanation::InGang { gang, next, .. } => {
             let mut sentences = in_gang(gang);
@@ -71,6 +73,14 @@ pub fn render(explanation: &Explanation) -> String {
             fill("", &sentences, " ", "", LENGTH_MAX_BYTES - 1, rest)
         }
     }
+}
+
+/// That preempted pods take too long to terminate, if any do.
+fn still_terminating(overdue: &[PodName]) -> String {
+    if overdue.is_empty() {
+        return String::new();
+    }
+    format!(" No longer waits for {}, preempted but still terminating.", pods(overdue))
 }
 
 /// What holds a pod, and what would help.
@@ -240,8 +250,8 @@ fn fill(
 }
 
 fn waiting(
-    nodes: usize,
-    fitting: usize,
+    (nodes, fitting): (usize, usize),
+    overdue: &str,
     groups: &[Group],
     nearest: &[Miss],
     remedies: &[Remedy],
@@ -256,14 +266,14 @@ fn waiting(
     let remedies = fill(" Would fit: ", &remedies, "; ", ".", REMEDIES_MAX_BYTES, more);
     let nearest: Vec<String> = nearest.iter().map(miss).collect();
     let nearest = fill(" Nearest: ", &nearest, "; ", ".", NEAREST_MAX_BYTES, more);
-    let taken = head.len() + remedies.len() + nearest.len();
+    let taken = head.len() + overdue.len() + remedies.len() + nearest.len();
     let reasons: Vec<String> = groups.iter().map(group).collect();
     let rest = |left: usize| {
         let nodes = groups.iter().rev().take(left).map(|group| group.nodes).sum();
         format!("And {} on {}", count(left, "more reason"), count(nodes, "node"))
     };
     let reasons = fill(" ", &reasons, ". ", ".", LENGTH_MAX_BYTES - 1 - taken, rest);
-    format!("{head}{reasons}{nearest}{remedies}")
+    format!("{head}{overdue}{reasons}{nearest}{remedies}")
 }
 
 /// Nodes that will not do, and why.

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_model::spec::PodSpec;
+use berth_model::spec::{Deletion, PodSpec};
 
 use crate::amounts;
 use crate::berth::foresee::Foresight;
@@ -86,7 +86,7 @@ impl State {
     pub(super) fn ends_by_ms(&self, pod: PodIx) -> Option<i64> {
         let row = &self.pods[pod];
         if row.is_terminating() {
-            return Some(row.uncounted_at_ms.unwrap_or(self.now_ms));
+            return Some(row.deletion.map_or(self.now_ms, Deletion::uncounted_at_ms));
         }
         let deadline_ms = self.class_of(pod).spec.deadline_ms?;
         Some(self.ends_after(row.started_at_ms.unwrap_or(self.now_ms), deadline_ms))
@@ -96,7 +96,7 @@ impl State {
     pub(super) fn is_finite(&self, pod: PodIx) -> bool {
         let (row, spec) = (&self.pods[pod], &self.class_of(pod).spec);
         let kind = spec.controller.as_ref().map(|controller| &*controller.kind);
-        let is_leaving = |row: &PodState| row.leaving || row.is_terminating();
+        let is_leaving = |row: &PodState| row.evicted_at_ms.is_some() || row.is_terminating();
         let serves = spec.class.is_some_and(|class| class.is_serving());
         let endless = serves || kind.is_some_and(|kind| ENDLESS.contains(&kind));
         // Another pod takes the place of a DaemonSet's on the same node.

@@ -115,7 +115,9 @@ impl State {
     /// Whether a pod has a place and is to keep it.
     pub(crate) fn stays(&self, pod: PodIx) -> bool {
         let row = &self.pods[pod];
-        matches!(row.place, Place::Bound(..)) && row.phase == Phase::Alive && !row.leaving
+        matches!(row.place, Place::Bound(..))
+            && row.phase == Phase::Alive
+            && row.evicted_at_ms.is_none()
     }
 
     /// Whether a pod looks for its place.

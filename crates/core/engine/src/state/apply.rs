@@ -437,14 +437,15 @@ impl State {
         }
         pod.grant = grant.or(pod.grant);
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
-        pod.uncounted_at_ms = object.uncounted_at_ms;
+        pod.deletion = object.deletion;
+        self.set_awaited(at);
         self.attach(at, true);
     }
 
     fn update_pod(&mut self, at: PodIx, object: &PodObject, stale: bool) {
         let pod = &self.pods[at];
-        let same = (pod.phase, pod.started_at_ms, pod.uncounted_at_ms)
-            == (object.phase, object.started_at_ms, object.uncounted_at_ms);
+        let same = (pod.phase, pod.started_at_ms, pod.deletion)
+            == (object.phase, object.started_at_ms, object.deletion);
         if same && (stale || !pod.decided) {
             return;
         }
@@ -455,8 +456,10 @@ impl State {
         }
         let pod = &mut self.pods[at];
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
-        pod.uncounted_at_ms = object.uncounted_at_ms;
+        pod.deletion = object.deletion;
         let after = pod.resident();
+        self.set_awaited(at);
+        let pod = &self.pods[at];
         if let Place::Nominated(_, Some(node)) = pod.place {
             self.touch(node, Change::Freed);
         }
@@ -483,11 +486,12 @@ impl State {
             created_at_ms: object.created_at_ms,
             started_at_ms: object.started_at_ms,
             phase: object.phase,
-            uncounted_at_ms: object.uncounted_at_ms,
+            deletion: object.deletion,
             place: Place::of(object),
             decided: false,
             bound_serial: None,
-            leaving: false,
+            evicted_at_ms: None,
+            awaited_until_ms: None,
             replaces_evicted_at_ms: self.replaces_evicted_at_ms(object),
             counted: false,
             grant,
@@ -496,6 +500,7 @@ impl State {
         });
         self.pod_uids.insert(object.uid.clone(), at);
         self.gangs.join(at, &object.spec);
+        self.set_awaited(at);
         self.attach(at, true);
         self.book(at);
     }
@@ -508,6 +513,9 @@ impl State {
         self.detach(at);
         self.pod_uids.remove(uid);
         self.leaving.remove(&at);
+        if let Some(until_ms) = self.pods[at].awaited_until_ms {
+            self.awaited.remove(&(until_ms, at));
+        }
         self.gangs.leave(at, &self.class_rows[self.pods[at].class].spec);
         if let Some(pod) = self.pods.remove(at) {
             self.release_class(pod.class);

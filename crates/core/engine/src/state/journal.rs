@@ -48,7 +48,7 @@ struct Before {
     object: PodObject,
     decided: bool,
     bound_serial: Option<u64>,
-    leaving: bool,
+    evicted_at_ms: Option<i64>,
     replaces_evicted_at_ms: Option<i64>,
     counted: bool,
     devices: Vec<Arc<str>>,
@@ -82,15 +82,17 @@ impl State {
                     if let Some(before) = before {
                         self.add_pod(&before.object);
                         if let Some(at) = self.pod_by_uid(&uid) {
-                            if before.leaving {
+                            if before.evicted_at_ms.is_some() {
                                 self.leaving.insert(at);
                             }
                             let pod = &mut self.pods[at];
-                            (pod.decided, pod.leaving) = (before.decided, before.leaving);
+                            pod.decided = before.decided;
+                            pod.evicted_at_ms = before.evicted_at_ms;
                             pod.bound_serial = before.bound_serial;
                             pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
                             pod.counted = before.counted;
                             pod.devices = before.devices;
+                            self.set_awaited(at);
                             self.restake(at);
                         }
                     }
@@ -133,7 +135,12 @@ impl State {
             let object = self.object(at);
             let name = object.node.clone();
             let PodState {
-                decided, bound_serial, leaving, replaces_evicted_at_ms, counted, ..
+                decided,
+                bound_serial,
+                evicted_at_ms,
+                replaces_evicted_at_ms,
+                counted,
+                ..
             } = self.pods[at];
             let uid = object.uid.clone();
             let devices = self.pods[at].devices.clone();
@@ -141,7 +148,7 @@ impl State {
                 object,
                 decided,
                 bound_serial,
-                leaving,
+                evicted_at_ms,
                 replaces_evicted_at_ms,
                 counted,
                 devices,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use berth_model::dra::pod::PodClaim;
 use berth_model::policy::{DisruptionBudget, Grouping, Pool, PriorityClass, Quota};
-use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use berth_model::spec::{Deletion, GpuGrant, Phase, PodObject, PodSpec};
 use berth_model::workload::ClassRules;
 use smallvec::SmallVec;
 
@@ -98,6 +98,10 @@ pub(crate) struct State {
     bindings: u64,
     /// Pods that are to be evicted and have not left yet.
     leaving: BTreeSet<PodIx>,
+    /// How long the room of an evicted pod is counted on at most; `None`: as long as it takes.
+    pub(crate) eviction_max_wait_ms: Option<i64>,
+    /// Pods evicted for others, by the time after which their room is not counted on.
+    awaited: BTreeSet<(i64, PodIx)>,
     /// How many pods on nodes have each priority.
     priorities: BTreeMap<i32, u32>,
     /// When a pod of each workload was last evicted for another.
@@ -118,14 +122,16 @@ pub(crate) struct PodState {
     pub(crate) created_at_ms: i64,
     pub(crate) started_at_ms: Option<i64>,
     pub(crate) phase: Phase,
-    pub(crate) uncounted_at_ms: Option<i64>,
+    pub(crate) deletion: Option<Deletion>,
     pub(crate) place: Place,
     /// Whether the place is a decision of ours that no event has confirmed yet.
     pub(crate) decided: bool,
     /// Which of our bindings it was.
     bound_serial: Option<u64>,
-    /// Whether it is to be evicted, by a decision that no event has confirmed yet.
-    pub(crate) leaving: bool,
+    /// When a decision was made to evict it.
+    pub(crate) evicted_at_ms: Option<i64>,
+    /// Until when its room on the node is counted on for others, if it is evicted for them.
+    awaited_until_ms: Option<i64>,
     /// When the pod was evicted that this one replaces; it is left alone for a while.
     pub(crate) replaces_evicted_at_ms: Option<i64>,
     /// Whether it has been counted as an arrival.
@@ -180,6 +186,11 @@ impl Place {
 impl PodState {
     pub(crate) fn is_terminating(&self) -> bool {
         matches!(self.phase, Phase::Terminating { .. })
+    }
+
+    /// Whether it is evicted for others.
+    fn is_victim(&self) -> bool {
+        self.evicted_at_ms.is_some() || self.phase == (Phase::Terminating { by_preemption: true })
     }
 
     fn resident(&self) -> Resident {
@@ -241,7 +252,7 @@ impl State {
             node,
             nominated,
             phase: pod.phase,
-            uncounted_at_ms: pod.uncounted_at_ms,
+            deletion: pod.deletion,
             gpu_grant: pod.grant.map(|grant| self.named_grant(grant)),
             claims: pod.claims.clone(),
         }

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use berth_model::policy::DisruptionBudget;
-use berth_model::spec::{Phase, Volume};
+use berth_model::spec::Volume;
 use smallvec::SmallVec;
 
 use super::{FullName, NodeState, Place, State, workload};
@@ -16,6 +16,9 @@ use crate::kube::preempt::protects;
 use crate::mirror::Mirror;
 use crate::shares::Grant;
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
+
+/// How long after its grace period a victim may take to be stopped and deleted by its kubelet.
+const STOPPING_MS: i64 = 60_000;
 
 impl State {
     /// Puts a pod where its `place` says, if that node exists: as an event tells, whose order need
@@ -232,7 +235,7 @@ impl State {
             }
             Place::Nominated(_, Some(node)) => {
                 for pod in self.nodes[node].pods.clone() {
-                    if self.pods[pod].leaving {
+                    if self.pods[pod].evicted_at_ms.is_some() {
                         self.spare_mates(pod);
                     }
                     self.spare(pod);
@@ -258,10 +261,11 @@ impl State {
 
     /// A pod that was to be evicted stays.
     pub(crate) fn spare(&mut self, at: PodIx) {
-        if self.pods[at].leaving {
+        if self.pods[at].evicted_at_ms.is_some() {
             self.journal_pod(at);
-            self.pods[at].leaving = false;
+            self.pods[at].evicted_at_ms = None;
             self.leaving.remove(&at);
+            self.set_awaited(at);
             let spec = &self.class_rows[self.pods[at].class].spec;
             let budgets = self.budgets.values().filter(|budget| protects(budget, spec));
             let budgets: Vec<DisruptionBudget> = budgets.cloned().collect();
@@ -328,16 +332,64 @@ impl State {
         node.into_iter().flat_map(move |node| self.leaving_for(node, priority))
     }
 
-    /// Pods that are leaving a node, evicted for others, and matter less than this.
+    /// Pods that are leaving a node, evicted for others, and matter less than this. Those that take too
+    /// long are not among them.
     pub(crate) fn leaving_for(&self, node: NodeIx, priority: i32) -> impl Iterator<Item = PodIx> {
-        self.nodes[node].pods.iter().copied().filter(move |pod| {
-            let row = &self.pods[*pod];
-            let preempted = row.phase == (Phase::Terminating { by_preemption: true });
-            // What is taken back for a team need not be of lower priority.
-            let reclaimed = self.tenancy.has_teams();
-            let lower = reclaimed || self.class(row.class).spec.priority < priority;
-            (row.leaving || preempted) && lower
-        })
+        self.nodes[node]
+            .pods
+            .iter()
+            .copied()
+            .filter(move |pod| self.leaves_for(*pod, priority) && !self.is_overdue(*pod))
+    }
+
+    /// Pods evicted for others that matter less than this and still hold their room after the limit.
+    pub(crate) fn overdue_for(&self, priority: i32) -> impl Iterator<Item = PodIx> {
+        let overdue = self.awaited.range(..(self.now_ms.saturating_add(1), PodIx(0)));
+        overdue.map(|(_, pod)| *pod).filter(move |pod| self.leaves_for(*pod, priority))
+    }
+
+    fn leaves_for(&self, pod: PodIx, priority: i32) -> bool {
+        let row = &self.pods[pod];
+        // What is taken back for a team need not be of lower priority.
+        let reclaimed = self.tenancy.has_teams();
+        row.is_victim() && (reclaimed || self.class(row.class).spec.priority < priority)
+    }
+
+    fn is_overdue(&self, pod: PodIx) -> bool {
+        self.pods[pod].awaited_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms)
+    }
+
+    /// Works out until when the room of a pod is counted on for others: for its own grace period and a
+    /// little longer, up to the limit.
+    pub(super) fn set_awaited(&mut self, at: PodIx) {
+        let row = &self.pods[at];
+        let deletion = row.deletion.filter(|_| row.is_victim());
+        // The API server's clock counts only for evictions of an earlier leader: with a clock that is wrong,
+        // every victim would be overdue at once, and then the next ones.
+        let since_ms = row.evicted_at_ms.or(deletion.map(|deletion| deletion.requested_at_ms));
+        let needed_ms =
+            deletion.map_or(i64::MAX, |deletion| deletion.grace_ms.saturating_add(STOPPING_MS));
+        let until_ms = since_ms
+            .zip(self.eviction_max_wait_ms)
+            .map(|(since_ms, max_wait_ms)| since_ms.saturating_add(needed_ms.min(max_wait_ms)));
+        let before = std::mem::replace(&mut self.pods[at].awaited_until_ms, until_ms);
+        if before != until_ms {
+            if let Some(before_ms) = before {
+                self.awaited.remove(&(before_ms, at));
+            }
+            self.awaited.extend(until_ms.map(|until_ms| (until_ms, at)));
+        }
+    }
+
+    /// The room of some pods is no longer counted on, or is again if time went back: who waits for it
+    /// looks again.
+    pub(crate) fn touch_overdue(&mut self, one_ms: i64, other_ms: i64) {
+        let (from_ms, to_ms) = (one_ms.min(other_ms), one_ms.max(other_ms));
+        let after = |at_ms: i64| (at_ms.saturating_add(1), PodIx(0));
+        let pods = self.awaited.range(after(from_ms)..after(to_ms));
+        let nodes: SmallVec<[NodeIx; 2]> =
+            pods.filter_map(|(_, pod)| self.pods[*pod].place.node()).collect();
+        nodes.into_iter().for_each(|node| self.touch(node, Change::Taken));
     }
 
     /// Those who wait for a node and come first, in the order in which they do.
@@ -373,8 +425,9 @@ impl State {
         let workload = workload(&self.class_rows[pod.class].spec, &pod.name);
         self.journal_eviction(&workload);
         self.set_eviction(workload, Some(now_ms));
-        self.pods[at].leaving = true;
+        self.pods[at].evicted_at_ms = Some(now_ms);
         self.leaving.insert(at);
+        self.set_awaited(at);
         self.restake(at);
         if let Some(node) = self.pods[at].place.node() {
             self.touch(node, Change::Taken);

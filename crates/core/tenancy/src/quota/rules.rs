@@ -44,7 +44,7 @@ pub enum Life {
 impl Life {
     /// What a pod counts for at a time.
     pub fn of(pod: &PodObject, now_ms: i64) -> Self {
-        let overdue = pod.uncounted_at_ms.is_some_and(|at| now_ms > at);
+        let overdue = pod.deletion.is_some_and(|deletion| now_ms > deletion.uncounted_at_ms());
         if pod.phase == Phase::Finished || overdue { Self::Ended } else { Self::Live }
     }
 }

@@ -45,8 +45,8 @@ pub(super) struct Entry {
     pub(super) spot: Spot,
     /// Whether the spot is a decision that no event has confirmed.
     pub(super) decided: bool,
-    /// Whether a decision says that it is to be evicted.
-    pub(super) leaving: bool,
+    /// When it was decided that it is to be evicted.
+    pub(super) evicted_at_ms: Option<i64>,
     /// When the last pod of its workload had been evicted, if that was before it was created.
     pub(super) replaces_evicted_at_ms: Option<i64>,
     /// What it has for the part of a GPU that it needs.
@@ -68,6 +68,23 @@ impl Entry {
 
     pub(super) fn is_terminating(&self) -> bool {
         matches!(self.object.phase, Phase::Terminating { .. })
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.evicted_at_ms.is_some()
+    }
+
+    /// Whether it is evicted for others that still count on its room: it may take as long as its own
+    /// grace period and a minute more, up to a limit.
+    pub(super) fn makes_room(&self, now_ms: i64, max_wait_ms: Option<i64>) -> bool {
+        let preempted = self.object.phase == (Phase::Terminating { by_preemption: true });
+        let Some(max_wait_ms) = max_wait_ms else { return self.is_leaving() || preempted };
+        let deletion = self.object.deletion.filter(|_| self.is_leaving() || preempted);
+        let wait_ms = deletion.map_or(max_wait_ms, |one| max_wait_ms.min(one.grace_ms + 60_000));
+        match self.evicted_at_ms.or(deletion.map(|one| one.requested_at_ms)) {
+            Some(since_ms) => now_ms < since_ms.saturating_add(wait_ms),
+            None => preempted,
+        }
     }
 
     /// Whether it looks for its place.
@@ -115,6 +132,10 @@ pub(super) struct Books {
     pub(super) started: BTreeSet<FullName>,
     /// The gang for which nodes were reserved last, without evictions.
     pub(super) reserved_for: Option<FullName>,
+    /// The time of the decision that is checked.
+    pub(super) now_ms: i64,
+    /// How long the room of evicted pods is counted on at most; `None`: as long as it takes.
+    pub(super) max_wait_ms: Option<i64>,
 }
 
 impl Books {
@@ -263,7 +284,7 @@ impl Books {
                 object: object.clone(),
                 spot: Spot::Nowhere,
                 decided: false,
-                leaving: false,
+                evicted_at_ms: None,
                 replaces_evicted_at_ms: None,
                 grant: device(object.gpu_grant.as_ref()),
             };
@@ -365,7 +386,7 @@ impl Books {
     pub(super) fn evict(&mut self, pods: &[Arc<str>], now_ms: i64) {
         for uid in pods {
             let Some(entry) = self.pods.get_mut(uid) else { continue };
-            entry.leaving = true;
+            entry.evicted_at_ms = Some(now_ms);
             self.evictions.insert(entry.workload(), now_ms);
         }
     }
@@ -403,10 +424,9 @@ impl Books {
     pub(super) fn awaits_room(&self, pod: &Entry) -> bool {
         let Spot::Awaits(node) = &pod.spot else { return false };
         self.pods.values().any(|other| {
-            let preempted = other.object.phase == (Phase::Terminating { by_preemption: true });
             self.nodes.contains_key(node)
                 && other.node() == Some(node)
-                && (other.leaving || preempted)
+                && other.makes_room(self.now_ms, self.max_wait_ms)
                 && self.may_leave_for(other, pod)
         })
     }

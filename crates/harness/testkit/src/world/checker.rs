@@ -103,8 +103,11 @@ pub struct Checker {
 impl Checker {
     /// For an engine with these settings that knows of nothing yet.
     pub fn new(config: Config) -> Self {
+        // kube-scheduler waits as long as it takes.
+        let is_berth = config.profile == Profile::Berth;
+        let max_wait_ms = is_berth.then_some(config.eviction_max_wait_ms);
         Self {
-            books: Books::default(),
+            books: Books { max_wait_ms, ..Books::default() },
             config,
             promises: Vec::new(),
             kept_for: None,
@@ -161,6 +164,13 @@ impl Checker {
     /// The engine decided this, or that there is nothing to decide.
     pub fn decided(&mut self, decision: Option<&Decision>, now_ms: i64) {
         self.decisions += 1;
+        self.books.now_ms = now_ms;
+        // Room that is no longer counted on is no longer promised.
+        let books = &self.books;
+        self.promises.retain(|promise| {
+            let here = promise.victims.iter().filter_map(|uid| books.pods.get(uid));
+            here.into_iter().all(|victim| victim.makes_room(now_ms, books.max_wait_ms))
+        });
         if self.decisions > 100 + 20 * self.books.pods.len() {
             self.broken(Law::DecisionsEnd, format!("{} since the last news", self.decisions));
             self.decisions = 0;
@@ -337,7 +347,7 @@ impl Checker {
     pub(super) fn may_go(&self, pod: &Entry, priority: i32, now_ms: i64) -> bool {
         self.books.may_matter_less(pod, priority)
             && pod.object.phase == Phase::Alive
-            && !pod.leaving
+            && !pod.is_leaving()
             && !self.rests(pod, now_ms)
     }
 
@@ -514,10 +524,9 @@ impl Checker {
     /// gone, kube-scheduler does not.
     pub(super) fn leaving(&self, entry: &Entry, node: &Arc<str>) -> Vec<Arc<str>> {
         let leaves = |pod: &&Entry| {
-            let preempted = pod.object.phase == (Phase::Terminating { by_preemption: true });
             self.asks_kubelets()
                 && pod.spot == Spot::On(node.clone())
-                && (pod.leaving || preempted)
+                && pod.makes_room(self.books.now_ms, self.books.max_wait_ms)
                 && self.books.may_leave_for(pod, entry)
         };
         self.books.pods.values().filter(leaves).map(|pod| pod.object.uid.clone()).collect()
@@ -526,7 +535,7 @@ impl Checker {
     /// How many of the evictions violate a budget, the most important pods going first, after those
     /// that are under way.
     pub(super) fn budget_violations(&self, victims: &[Arc<str>]) -> usize {
-        let under_way = self.books.pods.values().filter(|pod| pod.leaving);
+        let under_way = self.books.pods.values().filter(|pod| pod.is_leaving());
         let mut pods: Vec<&Entry> =
             victims.iter().filter_map(|uid| self.books.pods.get(uid)).collect();
         pods.sort_by_key(|pod| {

@@ -28,7 +28,7 @@ fn full_name(gang: &GangName) -> FullName {
 
 /// Whether a pod has a place and is to keep it.
 fn stays(pod: &Entry) -> bool {
-    pod.node().is_some() && pod.object.phase == Phase::Alive && !pod.leaving
+    pod.node().is_some() && pod.object.phase == Phase::Alive && !pod.is_leaving()
 }
 
 impl Books {

@@ -14,7 +14,7 @@ use berth_model::label::{Labels, Selector};
 use berth_model::policy::{DisruptionBudget, Namespace};
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
-use berth_model::spec::{Phase, PodObject, PodSpec};
+use berth_model::spec::{Deletion, Phase, PodObject, PodSpec};
 
 use super::hardware::{self, Hardware, RACK};
 use super::policy::Policy;
@@ -228,6 +228,10 @@ impl World {
                 1 => {
                     if let Some(life) = self.pods.get_mut(&uid) {
                         life.object.phase = Phase::Terminating { by_preemption: true };
+                        // Without dice of its own, so that worlds stay as they were.
+                        let grace_ms = [30_000, 1_000, 3_600_000][(self.now_ms % 3) as usize];
+                        let requested_at_ms = self.now_ms;
+                        life.object.deletion = Some(Deletion { requested_at_ms, grace_ms });
                     }
                     self.tell_pod(&uid);
                 }

@@ -95,7 +95,7 @@ impl Books {
             };
             let held = of(self.holding(pod));
             has += held;
-            leaving += if pod.leaving || pod.is_terminating() { held } else { 0 };
+            leaving += if pod.is_leaving() || pod.is_terminating() { held } else { 0 };
             coming += of(self.coming(pod));
         }
         (has, leaving, coming)

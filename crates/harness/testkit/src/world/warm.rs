@@ -67,7 +67,7 @@ fn entry(headroom: &Headroom, number: usize) -> Entry {
         object,
         spot: Spot::Nowhere,
         decided: false,
-        leaving: false,
+        evicted_at_ms: None,
         replaces_evicted_at_ms: None,
         grant: None,
     }

@@ -1,7 +1,10 @@
 //! What is shown over HTTP: whether the agent lives, whether it is ready, and its figures.
 //!
-//! Owns paths, and what counts as alive. Must not know what the figures mean.
+//! Owns paths, what counts as alive, and the limits of the port: a few connections per address and in all, one
+//! short request on each. Must not know what the figures mean.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,8 +13,25 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
 
 use super::metrics::{CONTENT_TYPE, Metrics};
+
+/// Connections at once, in all and from one address. The kubelet and a few scrapers need one each, and an attacker
+/// needs eight addresses to keep them out.
+const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_PER_ADDRESS: usize = 8;
+/// Timeout for the head of a request.
+const HEAD: Duration = Duration::from_secs(3);
+/// Timeout for a connection, which serves one request.
+const CONNECTION: Duration = Duration::from_secs(10);
+const BUFFER_BYTES: usize = 16 << 10;
+/// Pause after a connection could not be accepted, as when all file descriptors are in use.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Signs of life. Cloning gives another handle on the same.
 #[derive(Clone, Debug)]
@@ -65,6 +85,71 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
         .route("/metrics", get(move || async move { shown(&metrics) }))
 }
 
+/// Serves until it is dropped. Connections beyond the limits are closed at once.
+pub async fn serve(listener: TcpListener, router: Router) {
+    let open = Open::default();
+    loop {
+        let (stream, address) = match listener.accept().await {
+            Ok((stream, address)) => (stream, address.ip().to_canonical()),
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        if let Some(place) = open.enter(address) {
+            tokio::spawn(serve_one(stream, router.clone(), place));
+        }
+    }
+}
+
+async fn serve_one(stream: TcpStream, router: Router, _place: Place) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(BUFFER_BYTES)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if !matches!(timeout(CONNECTION, connection).await, Ok(Ok(()))) {
+        tracing::debug!("a connection ended early");
+    }
+}
+
+/// The open connections, by address. Cloning gives another handle on the same.
+#[derive(Clone, Debug, Default)]
+struct Open(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+impl Open {
+    fn enter(&self, address: IpAddr) -> Option<Place> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = open.values().sum();
+        let own = open.get(&address).copied().unwrap_or(0);
+        if all >= CONNECTIONS_MAX || own >= CONNECTIONS_PER_ADDRESS {
+            return None;
+        }
+        open.insert(address, own + 1);
+        Some(Place { open: self.clone(), address })
+    }
+}
+
+/// Counts as long as it exists.
+struct Place {
+    open: Open,
+    address: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = open.get_mut(&self.address) {
+            *own -= 1;
+            if *own == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
 fn answer(checked: Result<(), String>) -> Response {
     match checked {
         Ok(()) => "ok\n".into_response(),
@@ -74,4 +159,72 @@ fn answer(checked: Result<(), String>) -> Response {
 
 fn shown(metrics: &Metrics) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.encode()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
+
+    use super::*;
+
+    async fn served() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let health = Health::new(Duration::from_secs(60));
+        tokio::spawn(serve(listener, router(health, Metrics::new())));
+        address
+    }
+
+    async fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    /// What is answered before the connection is closed, which has to be soon.
+    async fn answer(stream: &mut TcpStream, within: Duration) -> String {
+        let mut answer = Vec::new();
+        let read = timeout(within, stream.read_to_end(&mut answer)).await;
+        // A connection that is closed with unread bytes ends in an error.
+        drop(read.unwrap());
+        String::from_utf8(answer).unwrap()
+    }
+
+    const SOON: Duration = Duration::from_secs(2);
+    const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n";
+
+    #[tokio::test]
+    async fn silent_connections_do_not_keep_the_kubelet_out() {
+        let to = served().await;
+        let mut silent = Vec::new();
+        for _ in 0..4 * CONNECTIONS_MAX {
+            silent.push(connect([127, 0, 0, 2], to).await);
+        }
+        let mut kubelet = connect([127, 0, 0, 3], to).await;
+        kubelet.write_all(HEALTH).await.unwrap();
+        assert!(answer(&mut kubelet, SOON).await.starts_with("HTTP/1.1 200"));
+        // Those beyond the limit were closed at once, and the others are after a while.
+        assert_eq!(answer(silent.last_mut().unwrap(), SOON).await, "");
+        assert_eq!(answer(&mut silent[0], HEAD + SOON).await, "");
+        let mut late = connect([127, 0, 0, 2], to).await;
+        late.write_all(HEALTH).await.unwrap();
+        assert!(answer(&mut late, SOON).await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn a_head_that_comes_slowly_or_is_too_large_is_not_waited_for() {
+        let to = served().await;
+        let mut slow = connect([127, 0, 0, 2], to).await;
+        slow.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+        let mut large = connect([127, 0, 0, 2], to).await;
+        large.write_all(b"GET /metrics HTTP/1.1\r\nX: ").await.unwrap();
+        drop(large.write_all(&[b'x'; 4 * BUFFER_BYTES]).await);
+        assert!(!answer(&mut large, SOON).await.contains("200"));
+        assert!(!answer(&mut slow, HEAD + SOON).await.contains("200"));
+    }
 }

@@ -150,7 +150,7 @@ impl World<'_> {
             node: None,
             nominated: None,
             phase: Phase::Alive,
-            uncounted_at_ms: None,
+            deletion: None,
             gpu_grant: None,
             claims: Arc::default(),
         };

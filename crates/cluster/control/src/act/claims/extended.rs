@@ -18,7 +18,7 @@ use serde_json::json;
 use tracing::warn;
 
 use super::super::{Actor, CALL};
-use super::{FINALIZER, Needed, Written, answer, api, read, tell, write};
+use super::{FINALIZER, Needed, Written, answer, api, attempts, go_on, read, tell, write};
 use crate::core::{BindOrder, BindOutcome};
 use crate::lease::PodRef;
 
@@ -37,7 +37,7 @@ pub(super) async fn prepare(
     };
     let pod = look(actor, order).await?;
     let earlier = match mentioned(&pod) {
-        Some(name) => read(actor, &api(actor, order), &name).await,
+        Some(name) => read(actor, &api(actor, order), &name).await?,
         None => None,
     };
     let (claim, version) = match earlier.filter(|claim| is_of(claim, &order.pod)) {
@@ -64,7 +64,8 @@ pub(super) async fn prepare(
 
 /// Deletes whatever claims were made for the pod's extended resources, and are not a running pod's.
 pub(super) async fn discard_all(actor: &Actor, order: &BindOrder) {
-    while !actor.back.is_closed() {
+    let mut attempts = attempts();
+    loop {
         match tokio::time::timeout(CALL, claims_of(&actor.client, &order.pod)).await {
             Ok(Ok(claims)) => {
                 for claim in claims {
@@ -72,7 +73,11 @@ pub(super) async fn discard_all(actor: &Actor, order: &BindOrder) {
                 }
                 return;
             }
-            Ok(Err(_)) | Err(_) => tokio::time::sleep(super::AGAIN).await,
+            Ok(Err(_)) | Err(_) if go_on(actor, &mut attempts).await => {}
+            // The pod owns them: at the latest they go with it.
+            Ok(Err(_)) | Err(_) => {
+                return warn!(pod = %order.pod.name, "claims of no use were not deleted");
+            }
         }
     }
 }
@@ -108,17 +113,18 @@ fn version_of(pod: &core::Pod) -> u64 {
 /// The pod, if it is as it was when it was announced.
 async fn look(actor: &Actor, order: &BindOrder) -> Result<core::Pod, BindOutcome> {
     let pods: Api<core::Pod> = Api::namespaced(actor.client.clone(), &order.pod.namespace);
-    while !actor.back.is_closed() {
+    let mut attempts = attempts();
+    loop {
         match tokio::time::timeout(CALL, pods.get_opt(&order.pod.name)).await {
             Ok(Ok(Some(pod))) if pod.metadata.uid.as_deref() == Some(&*order.pod.uid) => {
                 let same = version_of(&pod) == order.version;
                 return if same { Ok(pod) } else { Err(BindOutcome::Conflict) };
             }
             Ok(Ok(_)) => return Err(BindOutcome::Gone),
-            Ok(Err(_)) | Err(_) => tokio::time::sleep(super::AGAIN).await,
+            Ok(Err(_)) | Err(_) if go_on(actor, &mut attempts).await => {}
+            Ok(Err(_)) | Err(_) => return Err(BindOutcome::Unprepared),
         }
     }
-    Err(BindOutcome::Unknown)
 }
 
 async fn create(
@@ -151,11 +157,8 @@ async fn create(
         }
         Written::Busy => Err(BindOutcome::Busy),
         Written::Conflict | Written::Missing | Written::Refused => Err(BindOutcome::Refused),
-        // It may be there, and is of no use to anybody. The next attempt makes another.
-        Written::Unclear => {
-            discard_all(actor, order).await;
-            Err(BindOutcome::Busy)
-        }
+        // It may be there, and is of no use to anybody. Fencing deletes it, and the next attempt makes another.
+        Written::Unclear => Err(BindOutcome::Unprepared),
     }
 }
 
@@ -182,6 +185,7 @@ async fn mention(
     }));
     let pods: Api<core::Pod> = Api::namespaced(actor.client.clone(), &order.pod.namespace);
     let parameters = PatchParams::default();
+    let mut attempts = attempts();
     let outcome = loop {
         let patched = pods.patch_status(&order.pod.name, &parameters, &patch);
         match answer(tokio::time::timeout(CALL, patched).await) {
@@ -190,10 +194,8 @@ async fn mention(
             Written::Conflict => break BindOutcome::Conflict,
             Written::Missing => break BindOutcome::Gone,
             Written::Refused => break BindOutcome::Refused,
-            Written::Busy | Written::Unclear if actor.back.is_closed() => {
-                return Err(BindOutcome::Unknown);
-            }
-            Written::Busy | Written::Unclear => tokio::time::sleep(super::AGAIN).await,
+            Written::Busy | Written::Unclear if go_on(actor, &mut attempts).await => {}
+            Written::Busy | Written::Unclear => return Err(BindOutcome::Unprepared),
         }
     };
     let found = pods.get_opt(&order.pod.name).await.ok().flatten();

@@ -55,6 +55,12 @@ fn failure(code: StatusCode) -> Answer {
     (code, status)
 }
 
+/// Whether a part of an object becomes another, other than by being added or removed.
+fn changes(known: &Value, sent: &Value, pointer: &str) -> bool {
+    let both = known.pointer(pointer).zip(sent.pointer(pointer));
+    both.is_some_and(|(known, sent)| !known.is_null() && !sent.is_null() && known != sent)
+}
+
 /// A merge patch, in which lists of objects with a UID or a type are maps.
 fn merge(to: &mut Value, patch: &Value) {
     match (to, patch) {
@@ -130,6 +136,10 @@ impl Server {
                 return (StatusCode::OK, known);
             }
             (_, Some("/binding")) => next["spec"]["nodeName"] = sent["target"]["name"].clone(),
+            // An allocation stays as it is until it is removed.
+            (&Method::PUT, Some(_)) if changes(&known, sent, "/status/allocation") => {
+                return failure(StatusCode::UNPROCESSABLE_ENTITY);
+            }
             (&Method::PUT, Some(_)) => next["status"] = sent["status"].clone(),
             (&Method::PUT, None) => {
                 next = sent.clone();
@@ -445,6 +455,83 @@ async fn what_was_written_without_an_answer_is_not_written_again() {
     let calls = server.lock().unwrap().calls.clone();
     let writes = calls.iter().filter(|call| call.ends_with("c/status"));
     assert_eq!(writes.count(), 1);
+}
+
+/// kube-scheduler writes no time where no device has conditions.
+#[tokio::test(start_paused = true)]
+async fn an_allocation_that_another_scheduler_wrote_is_left_as_it_is() {
+    let server = Shared::default();
+    let client = client(&server);
+    let (actor, mut backs) = actor(&client).await;
+    make_claim(&client, "c").await;
+    let results = json!([{ "request": "gpu", "driver": "gpu.example.com", "pool": "n1",
+                           "device": "gpu-0" }]);
+    let allocation = json!({ "devices": { "results": results } });
+    let other = json!({ "resource": "pods", "name": "other", "uid": "other" });
+    {
+        let mut server = server.lock().unwrap();
+        let mut claim = server.objects[&claims_path("c")].clone();
+        claim["status"] = json!({ "allocation": allocation, "reservedFor": [other] });
+        server.store(&claims_path("c"), claim);
+    }
+    let pod = make_pod(&client, "p", Some("c")).await;
+    actor.bind(&order(&pod, &["c"], None), None).await;
+    assert_eq!(outcome(&mut backs).0, BindOutcome::Bound);
+    let written = get(&client, &claims_path("c")).await;
+    assert_eq!(written["status"]["allocation"], allocation);
+    assert_eq!(users(&written), ["other".into(), text(&pod, "/metadata/uid")]);
+}
+
+/// However long the API server does not answer.
+#[tokio::test(start_paused = true)]
+async fn attempts_at_a_claim_have_an_end() {
+    const MANY: usize = 1_000;
+    let tries: [(Method, &'static str, bool); 6] = [
+        (Method::GET, "claims/c", false),
+        (Method::PUT, "claims/c", false),
+        (Method::PUT, "claims/c/status", false),
+        (Method::GET, "pods/p", true),
+        (Method::POST, "resourceclaims", true),
+        (Method::PATCH, "pods/p/status", true),
+    ];
+    for (method, path, is_extended) in tries {
+        let server = Shared::default();
+        let client = client(&server);
+        let (actor, mut backs) = actor(&client).await;
+        let claim = make_claim(&client, "c").await;
+        let pod = make_pod(&client, "p", Some("c")).await;
+        let fault = || Fault { method: method.clone(), path, done: false };
+        server.lock().unwrap().faults.extend((0..MANY).map(|_| fault()));
+        let order = if is_extended {
+            order(&pod, &[], Some(extended()))
+        } else {
+            order(&pod, &["c"], Some(given(&claim, 0)))
+        };
+        let began = tokio::time::Instant::now();
+        actor.bind(&order, None).await;
+        assert_eq!(outcome(&mut backs).0, BindOutcome::Unprepared, "{method} {path}");
+        let took = began.elapsed();
+        assert!(took < std::time::Duration::from_secs(120), "{method} {path}: {took:?}");
+        assert!(server.lock().unwrap().faults.len() > MANY / 2);
+    }
+}
+
+/// After a binding that was refused for good.
+#[tokio::test(start_paused = true)]
+async fn attempts_to_take_a_reservation_back_have_an_end() {
+    const MANY: usize = 1_000;
+    let server = Shared::default();
+    let client = client(&server);
+    let (actor, mut backs) = actor(&client).await;
+    let claim = make_claim(&client, "c").await;
+    let pod = make_pod(&client, "p", Some("c")).await;
+    let mut order = order(&pod, &["c"], Some(given(&claim, 0)));
+    order.version = 0;
+    let fault = || Fault { method: Method::PATCH, path: "claims/c/status", done: false };
+    server.lock().unwrap().faults.extend((0..MANY).map(|_| fault()));
+    actor.bind(&order, None).await;
+    assert_eq!(outcome(&mut backs).0, BindOutcome::Refused);
+    assert!(server.lock().unwrap().faults.len() > MANY / 2);
 }
 
 #[tokio::test(start_paused = true)]
