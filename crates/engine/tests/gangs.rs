@@ -320,6 +320,21 @@ fn a_gang_is_evicted_as_a_whole_or_somebody_else_is() {
 }
 
 #[test]
+fn a_gang_waits_for_no_node_when_one_of_its_victims_stays() {
+    let mut engine = engine(2);
+    for (number, node) in [(1, "h100-000000"), (2, "h100-000001")] {
+        let pod = pending(&single(8, 0), number);
+        engine.apply(Event::Pod(PodObject { node: Some(node.into()), ..pod }));
+    }
+    come(&mut engine, &member("train", 8, 50, Some(terms(2, None))), 11..13);
+    let decisions = settle(&mut engine, 0);
+    let [Decision::Reserve(reserving)] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(reserving.victims.len(), 2);
+    let spared = engine.spare(&uid(2));
+    assert_eq!((spared.pending, spared.staying), (vec![uid(11), uid(12)], vec![uid(1), uid(2)]));
+}
+
+#[test]
 fn members_beyond_the_minimum_are_evicted_alone() {
     let mut engine = engine(2);
     let spec = member("train", 8, 0, Some(terms(1, None)));

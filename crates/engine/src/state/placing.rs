@@ -232,10 +232,7 @@ impl State {
             }
             Place::Nominated(_, Some(node)) => {
                 for pod in self.nodes[node].pods.clone() {
-                    if self.pods[pod].leaving {
-                        self.spare_mates(pod);
-                    }
-                    self.spare(pod);
+                    self.spare_with_mates(pod);
                 }
             }
             _ => {}
@@ -273,11 +270,13 @@ impl State {
         }
     }
 
-    /// The members of a gang that was to be evicted as a whole stay with one that does.
-    fn spare_mates(&mut self, at: PodIx) {
-        let Some(gang) = self.gang_of(at) else { return };
-        let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
-        mates.into_iter().for_each(|pod| self.spare(pod));
+    /// A pod that was to be evicted stays, and with it the gang that was to be evicted as a whole.
+    pub(crate) fn spare_with_mates(&mut self, at: PodIx) {
+        if let Some(gang) = self.gang_of(at).filter(|_| self.pods[at].leaving) {
+            let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
+            mates.into_iter().for_each(|pod| self.spare(pod));
+        }
+        self.spare(at);
     }
 
     /// An event has confirmed a decision about a pod.
