@@ -370,9 +370,6 @@ impl Core {
                 self.telling.record(seen.reference(), true, "InvalidRequest", note);
             }
         } else if seen.ours {
-            if seen.invalid.is_some() {
-                self.telling.explain(&uid);
-            }
             self.offer(&uid);
         }
         if is_new {
@@ -390,16 +387,18 @@ impl Core {
 
     /// Lets the engine place a pod, unless something else has to happen before.
     fn offer(&mut self, uid: &Arc<str>) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        if pod.invalid.is_some() {
+            self.telling.explain(uid);
+        }
         if self.bindings.rests(uid) || self.fencing.contains(uid) {
             return;
         }
-        match self.pods.get(uid) {
-            Some(pod) if pod.invalid.is_none() => {
-                self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
-            }
+        if pod.invalid.is_none() {
+            self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+        } else if !self.bindings.has(uid) {
             // It may have been valid before. While a binding of it is in flight its place is held.
-            Some(_) if !self.bindings.has(uid) => self.engine.apply(Event::PodGone(uid.clone())),
-            _ => {}
+            self.engine.apply(Event::PodGone(uid.clone()));
         }
     }
 

@@ -131,6 +131,24 @@ fn a_pending_pod_that_cannot_be_read_is_told_which_field_and_scheduled_once_it_c
 }
 
 #[test]
+fn a_pod_that_becomes_invalid_while_its_binding_is_in_flight_is_told_so() {
+    let mut core = core();
+    core.tell(News::Pod(Box::new(pod("p", 1, 1, &json!({})))), 0);
+    assert_eq!(announced(&mut core, 0), ["p"]);
+    core.tell(News::Pod(Box::new(pod("p", 2, 1, &annotated("-1")))), 1);
+    // It is time to write conditions, but its binding may still land.
+    assert!(core.turn(2_000).is_empty());
+    core.settle(Done::Announced, 2_001);
+    let effects: Vec<Effect> = (2_001..6_000).step_by(500).flat_map(|at| core.turn(at)).collect();
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(told) => told.condition.clone(),
+        _ => None,
+    });
+    assert_eq!(told.map(|condition| condition.reason).as_deref(), Some(INVALID), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Bind(_))), "{effects:?}");
+}
+
+#[test]
 fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     let mut core = core();
     let fat = pod("fat", 1, 1, &json!({}));
