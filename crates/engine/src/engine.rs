@@ -163,6 +163,9 @@ impl Engine {
             self.queue.remove(at);
         } else if self.state.class(class).spec.gang.is_none() || !self.minds_gangs() {
             self.line_up(at);
+        } else if !self.queue.contains_as(at, class) {
+            // It is a pod of another kind now, and nothing is known of that kind yet.
+            self.queue.remove(at);
         }
     }
 
