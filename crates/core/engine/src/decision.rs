@@ -164,3 +164,12 @@ pub struct Preempting {
     /// UIDs of less important pods that waited for the node and have to look elsewhere.
     pub displaced: Vec<Arc<str>>,
 }
+
+/// What changes when a pod that was to be evicted stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spared {
+    /// UIDs of pods that waited for its room. They look for a place again.
+    pub pending: Vec<Arc<str>>,
+    /// UIDs of pods that are not to be evicted any more, itself among them.
+    pub staying: Vec<Arc<str>>,
+}

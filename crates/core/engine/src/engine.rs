@@ -23,7 +23,7 @@ use crate::berth::select::{allows, select};
 use crate::changes::Cursor;
 use crate::class::Class;
 use crate::config::{Config, Profile};
-use crate::decision::{Binding, Decision, Effort, HeldBy, Preempting, Step};
+use crate::decision::{Binding, Decision, Effort, HeldBy, Preempting, Spared, Step};
 use crate::devices::{Devices, Order};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
@@ -169,6 +169,9 @@ impl Engine {
             self.queue.remove(at);
         } else if self.state.class(class).spec.gang.is_none() || !self.minds_gangs() {
             self.line_up(at);
+        } else if !self.queue.contains_as(at, class) {
+            // It is a pod of another kind now, and nothing is known of that kind yet.
+            self.queue.remove(at);
         }
     }
 
@@ -438,6 +441,53 @@ impl Engine {
             self.state.undo(at);
             self.enqueue(uid);
         }
+    }
+
+    /// A pod that was to be evicted stays. Every pod that waits for its room looks for a place again,
+    /// and the victims of those pods stay, too.
+    pub fn spare(&mut self, victim: &Arc<str>) -> Spared {
+        let Some(at) = self.state.pod_by_uid(victim).filter(|at| self.state.pods[*at].leaving)
+        else {
+            return Spared::default();
+        };
+        let leaving: Vec<PodIx> = self.state.leaving().collect();
+        let pending = self.uids(self.waiting_for_room_of(at));
+        pending.iter().for_each(|uid| self.undo(uid));
+        self.state.spare_with_mates(at);
+        let spared: Vec<PodIx> =
+            leaving.into_iter().filter(|pod| !self.state.pods[*pod].leaving).collect();
+        for pod in &spared {
+            if let Some(gang) = self.gang_minded(*pod) {
+                self.gangs.note(gang);
+            }
+        }
+        Spared { pending, staying: self.uids(spared) }
+    }
+
+    /// Pods that wait for a node, by our decision, which a pod is leaving for them; and those for which
+    /// nodes are kept together with them.
+    fn waiting_for_room_of(&self, leaving: PodIx) -> Vec<PodIx> {
+        let state = &self.state;
+        let waits = |pod: &PodIx| {
+            let row = &state.pods[*pod];
+            row.decided && matches!(row.place, Place::Nominated(..))
+        };
+        let node = state.pods[leaving].place.node();
+        let nominated = node.into_iter().flat_map(|node| state.nodes[node].nominated.iter());
+        let mut waiting: Vec<PodIx> = nominated
+            .copied()
+            .filter(|pod| waits(pod) && state.making_room(*pod).any(|one| one == leaving))
+            .collect();
+        let gangs: BTreeSet<_> = waiting.iter().filter_map(|pod| self.gang_minded(*pod)).collect();
+        waiting.extend(gangs.iter().flat_map(|gang| state.gangs.members(gang)).filter(waits));
+        waiting
+    }
+
+    /// The UIDs of pods, each once, in order.
+    fn uids(&self, pods: Vec<PodIx>) -> Vec<Arc<str>> {
+        let uids: BTreeSet<Arc<str>> =
+            pods.into_iter().map(|pod| self.state.pods[pod].uid.clone()).collect();
+        uids.into_iter().collect()
     }
 
     pub(crate) fn bind(&mut self, at: PodIx, found: Found) -> Decision {

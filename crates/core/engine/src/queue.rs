@@ -275,6 +275,11 @@ impl Queue {
         self.entries.contains_key(&pod)
     }
 
+    /// Whether a pod is in the queue as one of this class.
+    pub(crate) fn contains_as(&self, pod: PodIx, class: ClassIx) -> bool {
+        self.entries.get(&pod).is_some_and(|entry| entry.class == class)
+    }
+
     /// Whose turn it is; between teams, as they stand.
     pub(crate) fn next(&mut self, turn_of: impl Fn(PodIx) -> share::Turn) -> Option<PodIx> {
         let mut first = self.active.first(&turn_of);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_engine::config::UnknownTopology;
-use berth_engine::decision::{Alignment, Decision};
+use berth_engine::decision::{Alignment, Decision, Spared};
 use berth_engine::event::Event;
 use berth_engine::{Config, Engine, Profile};
 use berth_kubelet::TopologyPolicy;
@@ -66,6 +66,27 @@ fn a_node_is_not_kept_for_a_pod_whose_victims_went_in_vain() {
     assert_eq!(decide(&mut engine, pending(&gpus("small", 0, 1), 3), 0), "wait");
     gone(&mut engine, 1);
     assert_eq!([tell(engine.decide(0)), tell(engine.decide(0))], ["wait", "h100-000000"]);
+}
+
+/// A victim that stays is not evicted any more, whichever pod came to wait for its room.
+#[test]
+fn a_victim_that_stays_is_waited_for_by_no_pod() {
+    let mut engine = cluster(1);
+    let node: Arc<str> = "h100-000000".into();
+    let on_node = |pod: PodObject| PodObject { node: Some(node.clone()), ..pod };
+    engine.apply(Event::Pod(on_node(pending(&gpus("stays", 1_000, 4), 0))));
+    engine.apply(Event::Pod(on_node(pending(&gpus("victim", 0, 4), 1))));
+    let evict = "evict uid-00000001";
+    assert_eq!(decide(&mut engine, pending(&gpus("first", 10, 4), 2), 0), evict);
+    // It counts on the same victim, and takes the place of the first.
+    assert_eq!(decide(&mut engine, pending(&gpus("second", 100, 4), 3), 0), "evict ");
+    let spared = engine.spare(&"uid-00000001".into());
+    assert_eq!(spared.pending, ["uid-00000003".into()]);
+    assert_eq!(spared.staying, ["uid-00000001".into()]);
+    assert_eq!(engine.spare(&"uid-00000001".into()), Spared::default());
+    gone(&mut engine, 3);
+    // Nothing of this is left to keep the node from others.
+    assert_eq!(tell(engine.decide(1)), evict);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use berth_engine::{Config, Engine};
 use berth_kubelet::TopologyPolicy;
 use berth_model::gang::{Disruption, Gang, GangTerms, GangTopology, Membership};
 use berth_model::spec::{Controller, PodObject, PodSpec};
+use berth_tenancy::share::Team;
 use berth_testkit::cluster::{NodeKind, ZONE, gpu_template, pending, template};
 use berth_testkit::contest;
 use berth_testkit::world::{Size, breaks_a_law};
@@ -320,6 +321,21 @@ fn a_gang_is_evicted_as_a_whole_or_somebody_else_is() {
 }
 
 #[test]
+fn a_gang_waits_for_no_node_when_one_of_its_victims_stays() {
+    let mut engine = engine(2);
+    for (number, node) in [(1, "h100-000000"), (2, "h100-000001")] {
+        let pod = pending(&single(8, 0), number);
+        engine.apply(Event::Pod(PodObject { node: Some(node.into()), ..pod }));
+    }
+    come(&mut engine, &member("train", 8, 50, Some(terms(2, None))), 11..13);
+    let decisions = settle(&mut engine, 0);
+    let [Decision::Reserve(reserving)] = &decisions[..] else { panic!("{decisions:?}") };
+    assert_eq!(reserving.victims.len(), 2);
+    let spared = engine.spare(&uid(2));
+    assert_eq!((spared.pending, spared.staying), (vec![uid(11), uid(12)], vec![uid(1), uid(2)]));
+}
+
+#[test]
 fn members_beyond_the_minimum_are_evicted_alone() {
     let mut engine = engine(2);
     let spec = member("train", 8, 0, Some(terms(1, None)));
@@ -330,6 +346,36 @@ fn members_beyond_the_minimum_are_evicted_alone() {
     let decisions = settle(&mut engine, 2);
     let [Decision::Preempt(preempting)] = &decisions[..] else { panic!("{decisions:?}") };
     assert_eq!(preempting.victims.len(), 1);
+}
+
+/// A member whose labels change is a pod of another kind; classes are renumbered when teams change.
+#[test]
+fn a_member_that_changes_does_not_stop_its_mates_from_being_looked_at() {
+    let team = Team { name: "team".into(), ..Team::default() };
+    let spec = member("train", 8, 0, Some(terms(2, None)));
+    let mut labelled = (*spec).clone();
+    labelled.labels.insert("touched", "yes");
+    let changed = Event::Pod(pending(&Arc::new(labelled), 4));
+    let gone = Event::TeamGone("team".into());
+    let outcomes = [[&changed, &gone], [&gone, &changed]].map(|news| {
+        let mut engine = engine(2);
+        engine.apply(Event::Team(team.clone()));
+        come(&mut engine, &spec, 1..3);
+        let all = bound_together(&mut engine, 0).bindings;
+        confirm(&mut engine, &spec, &all);
+        come(&mut engine, &spec, 3..5);
+        assert_eq!(settle(&mut engine, 0).len(), 2);
+        news.into_iter().for_each(|event| engine.apply(event.clone()));
+        let mut decisions = settle(&mut engine, 1);
+        for (number, now_ms) in [(1, 2), (2, 3)] {
+            engine.apply(Event::PodGone(uid(number)));
+            decisions.extend(settle(&mut engine, now_ms));
+        }
+        decisions
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    let is_bound = |decision: &&Decision| matches!(decision, Decision::Bind(_));
+    assert_eq!(outcomes[0].iter().filter(is_bound).count(), 2, "{:?}", outcomes[0]);
 }
 
 #[test]

@@ -24,8 +24,6 @@ pub enum EvictOutcome {
 #[derive(Debug)]
 struct Under {
     order: Eviction,
-    /// For whom: others may have come to wait for the same room since.
-    waiting: BTreeSet<Arc<str>>,
     /// Pods that have to be going before this one is evicted: a budget may keep them, and this one would
     /// go in vain.
     after: BTreeSet<Arc<str>>,
@@ -54,9 +52,8 @@ impl Evictions {
     ) {
         let uid = pod.uid.clone();
         let after = if guarded.contains(&uid) { BTreeSet::new() } else { guarded.clone() };
-        let order = Eviction { pod, waiting: waiting.clone(), why };
-        let under = Under { order, waiting: BTreeSet::new(), after, sent: false };
-        self.by_uid.entry(uid).or_insert(under).waiting.extend(waiting);
+        let order = Eviction { pod, waiting, why };
+        self.by_uid.entry(uid).or_insert(Under { order, after, sent: false });
     }
 
     /// News of a pod: one that is going need not be asked again.
@@ -74,23 +71,24 @@ impl Evictions {
         }
     }
 
-    /// An answer. Gives those who wait in vain if the pod stays.
-    pub(super) fn answered(&mut self, uid: &Arc<str>, outcome: EvictOutcome) -> BTreeSet<Arc<str>> {
-        let Some(under) = self.by_uid.remove(uid) else { return BTreeSet::new() };
-        if outcome == EvictOutcome::Going {
-            self.forget(uid);
-            return BTreeSet::new();
+    /// The API did not evict a pod, or did not answer. Returns the pods that stay: this one and those that
+    /// were to be evicted after it.
+    pub(super) fn failed(&mut self, uid: &Arc<str>) -> Vec<Arc<str>> {
+        if self.by_uid.remove(uid).is_none() {
+            return Vec::new();
         }
-        // A watch event settles an unknown outcome; the preemptor looks again meanwhile. Victims that were to
-        // follow this one stay.
-        self.by_uid.retain(|_, other| {
-            let is_in_vain = other.after.remove(uid);
-            if is_in_vain {
-                other.waiting.retain(|waiting| !under.waiting.contains(waiting));
-            }
-            !is_in_vain || other.sent || !other.waiting.is_empty()
-        });
-        under.waiting
+        let followers = self.by_uid.iter().filter(|(_, under)| under.after.contains(uid));
+        let mut staying: Vec<Arc<str>> = followers.map(|(uid, _)| uid.clone()).collect();
+        staying.iter().for_each(|follower| self.forget(follower));
+        staying.push(uid.clone());
+        staying
+    }
+
+    /// A pod is to stay: its eviction is cancelled, unless that is in flight.
+    pub(super) fn cancel(&mut self, uid: &Arc<str>) {
+        if self.by_uid.get(uid).is_some_and(|under| !under.sent) {
+            self.forget(uid);
+        }
     }
 
     pub(super) fn effects(&mut self, effects: &mut Vec<Effect>) {

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_engine::decision::{
-    Binding, Decision, Disbanding, GangBinding, Preempting, Reserving, Step,
+    Binding, Decision, Disbanding, GangBinding, Preempting, Reserving, Spared, Step,
 };
 use berth_engine::event::{Event, NodeTopology};
 use berth_engine::explain::Explanation;
@@ -361,9 +361,6 @@ impl Core {
                 self.telling.record(seen.reference(), true, "InvalidRequest", note);
             }
         } else if seen.ours {
-            if seen.invalid.is_some() {
-                self.telling.explain(&uid);
-            }
             self.offer(&uid);
         }
         if is_new {
@@ -374,16 +371,18 @@ impl Core {
 
     /// Lets the engine place a pod, unless something else has to happen before.
     fn offer(&mut self, uid: &Arc<str>) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        if pod.invalid.is_some() {
+            self.telling.explain(uid);
+        }
         if self.bindings.rests(uid) || self.fencing.contains(uid) {
             return;
         }
-        match self.pods.get(uid) {
-            Some(pod) if pod.invalid.is_none() => {
-                self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
-            }
+        if pod.invalid.is_none() {
+            self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+        } else if !self.bindings.has(uid) {
             // It may have been valid before. While a binding of it is in flight its place is held.
-            Some(_) if !self.bindings.has(uid) => self.engine.apply(Event::PodGone(uid.clone())),
-            _ => {}
+            self.engine.apply(Event::PodGone(uid.clone()));
         }
     }
 
@@ -539,15 +538,10 @@ impl Core {
                     self.tell(news, now_ms);
                 }
             }
-            Done::Evicted(uid, outcome) => {
-                // If the victim stays, who waited for its place looks for another, after a while.
-                for waiting in self.evictions.answered(&uid, outcome) {
-                    if self.is_without_place(&waiting) && !self.bindings.rests(&waiting) {
-                        self.engine.undo(&waiting);
-                        self.telling.nominate(&waiting, None);
-                        self.bindings.rest_shortly(&waiting, now_ms, &self.settings);
-                        self.engine.apply(Event::PodGone(waiting));
-                    }
+            Done::Evicted(uid, EvictOutcome::Going) => self.evictions.forget(&uid),
+            Done::Evicted(uid, EvictOutcome::Blocked | EvictOutcome::Unknown) => {
+                for victim in self.evictions.failed(&uid) {
+                    self.spare(&victim, now_ms);
                 }
             }
             Done::Told(uid, written) => {
@@ -567,11 +561,15 @@ impl Core {
         }
     }
 
-    /// Whether a pod is still to be placed, and nothing is under way for it.
-    fn is_without_place(&self, uid: &str) -> bool {
-        let waits =
-            |pod: &SeenPod| pod.object.node.is_none() && pod.object.phase != Phase::Finished;
-        self.pods.get(uid).is_some_and(waits) && !self.bindings.has(uid)
+    /// A victim stays. Pods that wait for its room look for another place, after a while.
+    fn spare(&mut self, victim: &Arc<str>, now_ms: i64) {
+        let Spared { pending, staying } = self.engine.spare(victim);
+        staying.iter().for_each(|uid| self.evictions.cancel(uid));
+        for uid in pending {
+            self.telling.nominate(&uid, None);
+            self.bindings.rest_shortly(&uid, now_ms, &self.settings);
+            self.engine.apply(Event::PodGone(uid));
+        }
     }
 
     /// Decides what can be decided now, and says what is to be done.

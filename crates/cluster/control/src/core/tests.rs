@@ -131,6 +131,24 @@ fn a_pending_pod_that_cannot_be_read_is_told_which_field_and_scheduled_once_it_c
 }
 
 #[test]
+fn a_pod_that_becomes_invalid_while_its_binding_is_in_flight_is_told_so() {
+    let mut core = core();
+    core.tell(News::Pod(Box::new(pod("p", 1, 1, &json!({})))), 0);
+    assert_eq!(announced(&mut core, 0), ["p"]);
+    core.tell(News::Pod(Box::new(pod("p", 2, 1, &annotated("-1")))), 1);
+    // It is time to write conditions, but its binding may still land.
+    assert!(core.turn(2_000).is_empty());
+    core.settle(Done::Announced, 2_001);
+    let effects: Vec<Effect> = (2_001..6_000).step_by(500).flat_map(|at| core.turn(at)).collect();
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(told) => told.condition.clone(),
+        _ => None,
+    });
+    assert_eq!(told.map(|condition| condition.reason).as_deref(), Some(INVALID), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Bind(_))), "{effects:?}");
+}
+
+#[test]
 fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     let mut core = core();
     let fat = pod("fat", 1, 1, &json!({}));
@@ -318,14 +336,51 @@ fn a_condition_names_no_pods_of_other_namespaces() {
     assert!(message.contains("1 pod in another namespace left n1"), "{message}");
 }
 
+/// A pod with four GPUs on the node, whose label `app` is its name.
+fn running(name: &str, version: u64, priority: i32) -> News {
+    let more = json!({ "metadata": { "labels": { "app": name } },
+                       "spec": { "nodeName": "n1", "priority": priority } });
+    News::Pod(Box::new(pod(name, version, 4, &more)))
+}
+
+/// The pods that are evicted, and for which pod.
+fn evictions(effects: &[Effect]) -> Vec<(&str, &str)> {
+    let orders = effects.iter().filter_map(|effect| match effect {
+        Effect::Evict(order) => Some((&*order.pod.name, order.waiting.as_deref().unwrap_or(""))),
+        _ => None,
+    });
+    orders.collect()
+}
+
+#[test]
+fn a_pod_that_counts_on_the_eviction_of_another_does_not_wait_for_it_once_it_is_blocked() {
+    let mut core = core();
+    core.tell(running("kept", 1, 0), 0);
+    core.tell(running("firm", 2, 1_000), 0);
+    let asks = |name: &str, version: u64, priority: i32| {
+        let more = json!({ "spec": { "priority": priority } });
+        News::Pod(Box::new(pod(name, version, 4, &more)))
+    };
+    core.tell(asks("first", 3, 10), 0);
+    assert_eq!(evictions(&core.turn(0)), [("kept", "uid-first")]);
+    core.tell(asks("second", 4, 100), 1);
+    assert_eq!(evictions(&core.turn(1)), []);
+    core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 2);
+    let mut asked = BTreeSet::new();
+    for now_ms in (2..60_000).step_by(500) {
+        let effects = core.turn(now_ms);
+        for (victim, waiting) in evictions(&effects) {
+            asked.insert(waiting.to_owned());
+            let victim = format!("uid-{victim}").into();
+            core.settle(Done::Evicted(victim, EvictOutcome::Blocked), now_ms);
+        }
+    }
+    assert!(asked.contains("uid-second"), "{asked:?}");
+}
+
 #[test]
 fn nobody_is_evicted_in_vain_beside_a_pod_that_a_budget_keeps() {
     let mut core = core();
-    let held = |name: &str, version: u64| {
-        let more =
-            json!({ "metadata": { "labels": { "app": name } }, "spec": { "nodeName": "n1" } });
-        pod(name, version, 4, &more)
-    };
     let budget: k8s_openapi::api::policy::v1::PodDisruptionBudget = serde_json::from_value(json!({
         "metadata": { "name": "b", "namespace": "team" },
         "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "kept" } } },
@@ -334,23 +389,16 @@ fn nobody_is_evicted_in_vain_beside_a_pod_that_a_budget_keeps() {
     }))
     .unwrap();
     core.tell(News::Other(Event::Budget(budget.lower().unwrap())), 0);
-    core.tell(News::Pod(Box::new(held("kept", 1))), 0);
-    core.tell(News::Pod(Box::new(held("free", 2))), 0);
+    core.tell(running("kept", 1, 0), 0);
+    core.tell(running("free", 2, 0), 0);
     let important = json!({ "spec": { "priority": 1000 } });
     core.tell(News::Pod(Box::new(pod("asks", 3, 8, &important))), 0);
-    let evicted = |effects: &[Effect]| -> Vec<String> {
-        let pods = effects.iter().filter_map(|effect| match effect {
-            Effect::Evict(order) => Some(order.pod.name.to_string()),
-            _ => None,
-        });
-        pods.collect()
-    };
-    assert_eq!(evicted(&core.turn(0)), ["kept"]);
+    assert_eq!(evictions(&core.turn(0)), [("kept", "uid-asks")]);
     core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 1);
-    assert_eq!(evicted(&core.turn(1)), [""; 0]);
+    assert_eq!(evictions(&core.turn(1)), []);
     // Later it is tried again, and this time the budget allows it.
-    let again = (0..60_000).step_by(500).find(|now_ms| !evicted(&core.turn(*now_ms)).is_empty());
+    let again = (0..60_000).step_by(500).find(|now_ms| !evictions(&core.turn(*now_ms)).is_empty());
     let now_ms = again.unwrap();
     core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Going), now_ms);
-    assert_eq!(evicted(&core.turn(now_ms)), ["free"]);
+    assert_eq!(evictions(&core.turn(now_ms)), [("free", "uid-asks")]);
 }
