@@ -446,7 +446,8 @@ impl Engine {
     /// A pod that was to be evicted stays. Every pod that waits for its room looks for a place again,
     /// and the victims of those pods stay, too.
     pub fn spare(&mut self, victim: &Arc<str>) -> Spared {
-        let Some(at) = self.state.pod_by_uid(victim).filter(|at| self.state.pods[*at].leaving)
+        let Some(at) =
+            self.state.pod_by_uid(victim).filter(|at| self.state.pods[*at].evicted_at_ms.is_some())
         else {
             return Spared::default();
         };
@@ -454,8 +455,10 @@ impl Engine {
         let pending = self.uids(self.waiting_for_room_of(at));
         pending.iter().for_each(|uid| self.undo(uid));
         self.state.spare_with_mates(at);
-        let spared: Vec<PodIx> =
-            leaving.into_iter().filter(|pod| !self.state.pods[*pod].leaving).collect();
+        let spared: Vec<PodIx> = leaving
+            .into_iter()
+            .filter(|pod| self.state.pods[*pod].evicted_at_ms.is_none())
+            .collect();
         for pod in &spared {
             if let Some(gang) = self.gang_minded(*pod) {
                 self.gangs.note(gang);

@@ -235,14 +235,7 @@ impl State {
             }
             Place::Nominated(_, Some(node)) => {
                 for pod in self.nodes[node].pods.clone() {
-<<<<<<< HEAD:crates/core/engine/src/state/placing.rs
-                    if self.pods[pod].evicted_at_ms.is_some() {
-                        self.spare_mates(pod);
-                    }
-                    self.spare(pod);
-=======
                     self.spare_with_mates(pod);
->>>>>>> worlds:crates/engine/src/state/placing.rs
                 }
             }
             _ => {}
@@ -283,7 +276,7 @@ impl State {
 
     /// A pod that was to be evicted stays, and with it the gang that was to be evicted as a whole.
     pub(crate) fn spare_with_mates(&mut self, at: PodIx) {
-        if let Some(gang) = self.gang_of(at).filter(|_| self.pods[at].leaving) {
+        if let Some(gang) = self.gang_of(at).filter(|_| self.pods[at].evicted_at_ms.is_some()) {
             let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
             mates.into_iter().for_each(|pod| self.spare(pod));
         }
