@@ -4,7 +4,7 @@
 //! counts that answer them. Filters and scores read counts here instead of looking at pods. Must not
 //! know what a count is good for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_model::affinity::NodeTerm;
@@ -13,6 +13,8 @@ use berth_model::node::Node;
 use berth_model::taint::Toleration;
 use smallvec::SmallVec;
 
+use crate::class::Class;
+use crate::labelled::Labelled;
 use crate::query::{Asker, Namespaces, Query};
 use crate::table::{
     Bits, ClassIx, DomainIx, Index, Interner, KeyIx, Lookup, NodeIx, QueryIx, ScopeIx, Slab,
@@ -124,6 +126,9 @@ pub(crate) struct Census {
     scopes: Interner<ScopeIx, ScopeRule>,
     scope_rows: Vec<Scope>,
     kin: Vec<Kin>,
+    labelled: Labelled,
+    /// Counts of pods that are meant which were 0 and are no longer, since they were asked for.
+    appeared: BTreeSet<TallyIx>,
 }
 
 impl Tally {
@@ -198,7 +203,11 @@ impl Census {
         self.counts_of[count.query.at()].push(at);
         let meant =
             |kin: &Kin| kin.residents > 0 && kin.meant_by.binary_search(&count.query).is_ok();
-        if !matches!(count.counted, Counted::Asking(_)) && self.kin.iter().any(meant) {
+        let mut classes = self.classes_for(count.query);
+        if !matches!(count.counted, Counted::Asking(_))
+            && classes.any(|class| self.kin.get(class.at()).is_some_and(meant))
+        {
+            drop(classes);
             for (node, resident) in residents {
                 if self.means(count.query, resident.class) {
                     self.add_to(at, node, resident, 1);
@@ -222,20 +231,35 @@ impl Census {
         }
     }
 
+    /// Kinds of pods that a query may mean.
+    fn classes_for(&self, query: QueryIx) -> Box<dyn Iterator<Item = ClassIx> + '_> {
+        match self.labelled.classes_for(query) {
+            Some(classes) => Box::new(classes),
+            None => Box::new((0..self.kin.len()).map(ClassIx::new)),
+        }
+    }
+
     /// The number of `query`; `classes` are all kinds of pods.
-    pub(crate) fn acquire_query<'a>(
+    pub(crate) fn acquire_query(
         &mut self,
         query: Query,
         namespaces: &Namespaces,
-        classes: impl Iterator<Item = (ClassIx, &'a str, &'a Labels)>,
+        classes: &Slab<ClassIx, Class>,
     ) -> QueryIx {
         let (at, new) = self.queries.acquire(query);
         if new {
             set_row(&mut self.counts_of, at, SmallVec::new());
-            for (class, namespace, labels) in classes {
-                if self.queries[at].matches(namespace, labels, namespaces) {
-                    let meant_by = &mut self.kin[class.at()].meant_by;
-                    let place = meant_by.partition_point(|one| *one < at);
+            self.labelled.add_query(at, &self.queries[at]);
+            let query = &self.queries[at];
+            let meant = |class: &ClassIx| {
+                classes.get(*class).is_some_and(|row| {
+                    query.matches(&row.spec.namespace, &row.spec.labels, namespaces)
+                })
+            };
+            let meant: Vec<ClassIx> = self.classes_for(at).filter(meant).collect();
+            for class in meant {
+                let meant_by = &mut self.kin[class.at()].meant_by;
+                if let Err(place) = meant_by.binary_search(&at) {
                     meant_by.insert(place, at);
                 }
             }
@@ -260,18 +284,20 @@ impl Census {
         classes: impl Iterator<Item = (ClassIx, &'a str, &'a Labels)>,
     ) {
         for (class, namespace, labels) in classes {
-            let meant =
-                |(_, query): &(QueryIx, &Query)| query.matches(namespace, labels, namespaces);
-            let meant_by = self.queries.iter().filter(meant).map(|(at, _)| at).collect();
-            self.kin[class.at()].meant_by = meant_by;
+            self.kin[class.at()].meant_by = self.meaning(namespace, labels, namespaces);
         }
     }
 
     pub(crate) fn release_query(&mut self, at: QueryIx) {
         if self.queries.release(at) {
-            for kin in &mut self.kin {
-                kin.meant_by.retain(|one| *one != at);
+            let classes: Vec<ClassIx> = self.classes_for(at).collect();
+            for class in classes {
+                let meant_by = &mut self.kin[class.at()].meant_by;
+                if let Ok(place) = meant_by.binary_search(&at) {
+                    meant_by.remove(place);
+                }
             }
+            self.labelled.remove_query(at);
         }
     }
 
@@ -464,9 +490,16 @@ impl Census {
         labels: &Labels,
         namespaces: &Namespaces,
     ) {
-        let meant = |(_, query): &(QueryIx, &Query)| query.matches(namespace, labels, namespaces);
-        let meant_by = self.queries.iter().filter(meant).map(|(at, _)| at).collect();
+        let meant_by = self.meaning(namespace, labels, namespaces);
         set_row(&mut self.kin, class, Kin { meant_by, asking: Vec::new(), residents: 0 });
+        self.labelled.add_class(class, labels);
+    }
+
+    /// The queries that mean such pods, in order.
+    fn meaning(&self, namespace: &str, labels: &Labels, namespaces: &Namespaces) -> Vec<QueryIx> {
+        let mut queries = self.labelled.queries_for(labels);
+        queries.retain(|at| self.queries[*at].matches(namespace, labels, namespaces));
+        queries
     }
 
     /// What pods of this kind ask about newcomers from now on.
@@ -475,7 +508,8 @@ impl Census {
     }
 
     /// No pods of this kind are left.
-    pub(crate) fn remove_class(&mut self, class: ClassIx) -> Vec<TallyIx> {
+    pub(crate) fn remove_class(&mut self, class: ClassIx, labels: &Labels) -> Vec<TallyIx> {
+        self.labelled.remove_class(class, labels);
         std::mem::take(&mut self.kin[class.at()]).asking
     }
 
@@ -510,8 +544,18 @@ impl Census {
             }
         };
         if domain.exists() && counts {
-            self.tally_rows[tally.at()].add(domain, change);
+            let row = &mut self.tally_rows[tally.at()];
+            let was_empty = row.total == 0;
+            row.add(domain, change);
+            if was_empty && count.counted == Counted::Meant {
+                self.appeared.insert(tally);
+            }
         }
+    }
+
+    /// Counts of pods that are meant which were 0 and are no longer, since this was asked last.
+    pub(crate) fn take_appeared(&mut self) -> BTreeSet<TallyIx> {
+        std::mem::take(&mut self.appeared)
     }
 
     /// A node appears, with no pods on it.

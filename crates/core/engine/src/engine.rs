@@ -238,6 +238,7 @@ impl Engine {
             };
             self.gangs = saved.gangs;
             self.queue = saved.queue;
+            self.queue.rechecks.distrust_counts();
             self.state.tenancy.books.set_expiring(saved.expiring);
             self.state.tenancy.books.set_changed(saved.by_quota);
             self.state.tenancy.ledger.set_news(saved.of_teams);

@@ -30,6 +30,7 @@ mod filter;
 mod gang;
 pub mod headroom;
 mod kube;
+mod labelled;
 pub mod line;
 mod mirror;
 mod offer;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use berth_model::affinity::PodTerm;
-use berth_model::label::{Labels, Selector};
+use berth_model::label::{Labels, Operator, Selector};
 
 use crate::table::Lookup;
 
@@ -90,6 +90,16 @@ impl Query {
             }
             Asker::Resident => selector.matches(labels.unwrap_or(&none)),
         }
+    }
+
+    /// Labels that every pod that is meant has, each with the values of which it has one.
+    pub(crate) fn required_values(&self) -> impl Iterator<Item = (&Arc<str>, &[Arc<str>])> {
+        let selectors = self.terms.iter().filter_map(|term| term.selector.as_ref());
+        let requirements = selectors.flat_map(|selector| &selector.0);
+        requirements.filter_map(|requirement| match &requirement.operator {
+            Operator::In(values) if !values.is_empty() => Some((&requirement.key, &values[..])),
+            _ => None,
+        })
     }
 
     /// Whether the pods' labels are not asked about at all. Spreading counts nothing then.

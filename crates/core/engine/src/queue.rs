@@ -227,10 +227,16 @@ impl Queue {
         if let Some(of_class) = self.parked.get_mut(&entry.class) {
             of_class.remove(&entry.turn);
             self.held_pods -= usize::from(self.held.contains(&entry.class));
-            if of_class.is_empty() {
-                self.parked.remove(&entry.class);
-                self.held.remove(&entry.class);
-                self.rechecks.forget(entry.class);
+            match of_class.first_key_value() {
+                None => {
+                    self.parked.remove(&entry.class);
+                    self.held.remove(&entry.class);
+                    self.rechecks.forget(entry.class);
+                }
+                Some((first, _)) if *first > entry.turn => {
+                    self.rechecks.respot(entry.class, first.clone());
+                }
+                Some(_) => {}
             }
         }
     }
@@ -308,12 +314,15 @@ impl Queue {
             Stand::InLine => self.leave(&entry),
             Stand::Following => self.unfollow(&entry),
         }
-        let priority = entry.turn.0.0;
-        self.parked.entry(entry.class).or_default().insert(entry.turn, pod);
+        let of_class = self.parked.entry(entry.class).or_default();
+        let is_first = of_class.first_key_value().is_none_or(|(first, _)| entry.turn < *first);
+        of_class.insert(entry.turn.clone(), pod);
         if self.held.contains(&entry.class) {
             self.held_pods += 1;
         } else if self.rechecks.trigger(entry.class).is_none() {
-            self.rechecks.set(entry.class, priority, Trigger::Anything);
+            self.set_trigger(entry.class, Trigger::Anything);
+        } else if is_first {
+            self.rechecks.respot(entry.class, entry.turn);
         }
     }
 
@@ -330,10 +339,18 @@ impl Queue {
         if self.held.remove(&class) {
             self.held_pods -= self.parked.get(&class).map_or(0, BTreeMap::len);
         }
-        if let Some(((Reverse(priority), ..), first)) = self.first_parked(class) {
-            self.rechecks.set(class, priority, Trigger::Anything);
+        self.set_trigger(class, Trigger::Anything);
+        if let Some((_, first)) = self.first_parked(class) {
             self.wake(first);
         }
+    }
+
+    /// Says when to look again at a class with parked pods.
+    pub(crate) fn set_trigger(&mut self, class: ClassIx, trigger: Trigger) {
+        let Some((turn, first)) = self.first_parked(class) else { return };
+        let Some(entry) = self.entries.get(&first) else { return };
+        let priority = turn.0.0;
+        self.rechecks.set(class, priority, (entry.namespace.clone(), turn), trigger);
     }
 
     /// A class is looked at again because something changed since.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::changes::Cursor;
 use crate::queue::Turn;
-use crate::table::{ClassIx, Lookup, ResourceIx};
+use crate::table::{ClassIx, Lookup, ResourceIx, TallyIx};
 
 /// What has to change before a class can have a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,47 +22,82 @@ pub(crate) enum Trigger {
     Room(ResourceIx, i64),
     /// The object of a node, because none allows such pods.
     NodeObject,
+    /// A pod that is counted here has a place: they need one near, and there is none.
+    Neighbour(TallyIx),
 }
 
 /// Since when a class has not been looked at; `None`: every node is to be looked at.
 pub(crate) type Since = Option<Cursor>;
 
+/// Where a class has its turn: its namespace, and the turn of its first parked pod.
+pub(crate) type Spot = (Arc<str>, Turn);
+
 /// A class to be looked at.
 #[derive(Clone, Debug)]
 struct Due {
     since: Since,
-    namespace: Arc<str>,
-    turn: Turn,
+    spot: Spot,
 }
+
+/// A parked class.
+#[derive(Clone, Debug)]
+struct Row {
+    priority: i32,
+    trigger: Trigger,
+    spot: Spot,
+    /// The sweep that looked at it last, or after which it was parked.
+    swept: u64,
+}
+
+/// Classes in the order of their turns, by namespace.
+type ByTurn = BTreeMap<Arc<str>, BTreeSet<(Turn, ClassIx)>>;
+
+/// Since when classes that any change can help are due: those that an earlier sweep looked at last.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    number: u64,
+    since: Cursor,
+}
+
+/// How many sweeps are told apart; what is due since several of the earliest counts as due since the first.
+const SWEEPS_MAX: usize = 32;
 
 /// Triggers of parked classes, and those that fired.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rechecks {
-    /// With the class's priority.
-    triggers: Lookup<ClassIx, (i32, Trigger)>,
+    triggers: Lookup<ClassIx, Row>,
     /// Classes by trigger; those that wait for room by priority.
-    anything: BTreeSet<ClassIx>,
+    anything: ByTurn,
     node_object: BTreeSet<ClassIx>,
+    neighbour: BTreeMap<TallyIx, BTreeSet<ClassIx>>,
     room: BTreeMap<i32, BTreeSet<(ResourceIx, i64, ClassIx)>>,
     due: Lookup<ClassIx, Due>,
-    /// What is due, by namespace and turn.
-    order: BTreeMap<Arc<str>, BTreeSet<(Turn, ClassIx)>>,
+    /// What is due by itself.
+    order: ByTurn,
+    /// Sweeps over the classes that any change can help, which have not come to their end; the earliest first.
+    sweeps: Vec<Sweep>,
+    /// The number of the latest.
+    sweep: u64,
+    /// How far it has come in each namespace.
+    swept: Lookup<Arc<str>, (Turn, ClassIx)>,
     /// The namespace that had its turn last.
     served: Option<Arc<str>>,
 }
 
 impl Rechecks {
     pub(crate) fn trigger(&self, class: ClassIx) -> Option<Trigger> {
-        self.triggers.get(&class).map(|(_, trigger)| *trigger)
+        self.triggers.get(&class).map(|row| row.trigger)
     }
 
     /// A class was looked at in vain.
-    pub(crate) fn set(&mut self, class: ClassIx, priority: i32, trigger: Trigger) {
+    pub(crate) fn set(&mut self, class: ClassIx, priority: i32, spot: Spot, trigger: Trigger) {
         self.forget(class);
-        self.triggers.insert(class, (priority, trigger));
+        let row = Row { priority, trigger, spot: spot.clone(), swept: self.sweep };
+        self.triggers.insert(class, row);
         match trigger {
-            Trigger::Anything => self.anything.insert(class),
+            Trigger::Anything => file(&mut self.anything, spot, class),
             Trigger::NodeObject => self.node_object.insert(class),
+            Trigger::Neighbour(tally) => self.neighbour.entry(tally).or_default().insert(class),
             Trigger::Room(resource, amount) => {
                 self.room.entry(priority).or_default().insert((resource, amount, class))
             }
@@ -72,15 +107,23 @@ impl Rechecks {
     /// A class is not parked any more, or held.
     pub(crate) fn forget(&mut self, class: ClassIx) {
         self.settle(class);
-        match self.triggers.remove(&class) {
-            None => {}
-            Some((_, Trigger::Anything)) => {
-                self.anything.remove(&class);
-            }
-            Some((_, Trigger::NodeObject)) => {
+        let Some(Row { priority, trigger, spot, .. }) = self.triggers.remove(&class) else {
+            return;
+        };
+        match trigger {
+            Trigger::Anything => unfile(&mut self.anything, spot, class),
+            Trigger::NodeObject => {
                 self.node_object.remove(&class);
             }
-            Some((priority, Trigger::Room(resource, amount))) => {
+            Trigger::Neighbour(tally) => {
+                if let Some(classes) = self.neighbour.get_mut(&tally) {
+                    classes.remove(&class);
+                    if classes.is_empty() {
+                        self.neighbour.remove(&tally);
+                    }
+                }
+            }
+            Trigger::Room(resource, amount) => {
                 if let Some(classes) = self.room.get_mut(&priority) {
                     classes.remove(&(resource, amount, class));
                     if classes.is_empty() {
@@ -91,51 +134,133 @@ impl Rechecks {
         }
     }
 
+    /// The first parked pod of a class is another one now.
+    pub(crate) fn respot(&mut self, class: ClassIx, turn: Turn) {
+        let Some(row) = self.triggers.get_mut(&class) else { return };
+        let after = (row.spot.0.clone(), turn);
+        let before = std::mem::replace(&mut row.spot, after.clone());
+        if row.trigger == Trigger::Anything {
+            unfile(&mut self.anything, before, class);
+            file(&mut self.anything, after.clone(), class);
+            // The sweeps may have passed by its turn.
+            if let Some(since) = self.sweep(class) {
+                self.owe(class, after, Some(since));
+            }
+        }
+    }
+
     /// A class is to be looked at, whatever else is known of what changed for it.
-    pub(crate) fn owe(
-        &mut self,
-        class: ClassIx,
-        (namespace, turn): (Arc<str>, Turn),
-        since: Since,
-    ) {
+    pub(crate) fn owe(&mut self, class: ClassIx, spot: Spot, since: Since) {
         let before = self.due.get(&class).map(|due| due.since);
         // Cursors only grow: what is due is due since an earlier one.
         if before.is_some_and(|before| before.is_none() || since.is_some()) {
             return;
         }
         self.settle(class);
-        self.order.entry(namespace.clone()).or_default().insert((turn.clone(), class));
-        self.due.insert(class, Due { since, namespace, turn });
+        file(&mut self.order, spot.clone(), class);
+        self.due.insert(class, Due { since, spot });
+    }
+
+    /// Every class that any change can help is to be looked at. What that costs does not follow from how many
+    /// they are: they become due as their turn comes.
+    pub(crate) fn owe_anything(&mut self, since: Cursor) {
+        if self.anything.is_empty() {
+            return;
+        }
+        if self.sweeps.len() >= SWEEPS_MAX {
+            let first = self.sweeps.remove(0);
+            self.sweeps[0].since = first.since;
+        }
+        self.sweep += 1;
+        self.sweeps.push(Sweep { number: self.sweep, since });
+        self.swept.clear();
     }
 
     /// A class has been looked at, or need not be.
     fn settle(&mut self, class: ClassIx) -> Option<Due> {
         let due = self.due.remove(&class)?;
-        if let Some(classes) = self.order.get_mut(&due.namespace) {
-            classes.remove(&(due.turn.clone(), class));
-            if classes.is_empty() {
-                self.order.remove(&due.namespace);
-            }
-        }
+        unfile(&mut self.order, due.spot.clone(), class);
         Some(due)
+    }
+
+    /// The first class of a namespace that the sweeps have not come to.
+    fn first_unswept(&self, namespace: &Arc<str>) -> Option<(&Turn, ClassIx)> {
+        if self.sweeps.is_empty() {
+            return None;
+        }
+        let classes = self.anything.get(namespace)?;
+        let from = self.swept.get(namespace).map_or(Bound::Unbounded, Bound::Excluded);
+        let is_due =
+            |class: &ClassIx| self.triggers.get(class).is_some_and(|row| row.swept < self.sweep);
+        let mut left = classes.range((from, Bound::Unbounded));
+        left.find(|(_, class)| is_due(class)).map(|(turn, class)| (turn, *class))
+    }
+
+    /// The first class of a namespace that is due, by itself or by a sweep.
+    fn first_due(&self, namespace: &Arc<str>) -> Option<ClassIx> {
+        let by_itself = self.order.get(namespace).and_then(BTreeSet::first);
+        let swept = self.first_unswept(namespace);
+        let both = by_itself.map(|(turn, class)| (turn, *class)).into_iter().chain(swept);
+        both.min().map(|(_, class)| class)
+    }
+
+    /// The first class that is due of the next namespace.
+    fn peek(&self) -> Option<(Arc<str>, ClassIx)> {
+        let served = self.served.as_ref();
+        let after = served.and_then(|served| self.first_due_of(Bound::Excluded(served)));
+        after.or_else(|| self.first_due_of(Bound::Unbounded))
+    }
+
+    /// The same among namespaces from this one on.
+    fn first_due_of<'a>(&'a self, mut from: Bound<&'a Arc<str>>) -> Option<(Arc<str>, ClassIx)> {
+        loop {
+            let by_itself = self.order.range::<Arc<str>, _>((from, Bound::Unbounded)).next();
+            let swept = self.anything.range::<Arc<str>, _>((from, Bound::Unbounded)).next();
+            let swept = swept.filter(|_| !self.sweeps.is_empty());
+            let (namespace, _) = by_itself.into_iter().chain(swept).min_by_key(|(one, _)| *one)?;
+            if let Some(class) = self.first_due(namespace) {
+                return Some((namespace.clone(), class));
+            }
+            from = Bound::Excluded(namespace);
+        }
     }
 
     /// The first class that is due of the next namespace, which is due no more.
     pub(crate) fn next(&mut self) -> Option<(ClassIx, Since)> {
-        let after = |served: &Arc<str>| {
-            let next = (Bound::Excluded(served.clone()), Bound::Unbounded);
-            self.order.range::<Arc<str>, _>(next).next()
+        let Some((namespace, class)) = self.peek() else {
+            self.sweeps.clear();
+            return None;
         };
-        let next = self.served.as_ref().and_then(after).or_else(|| self.order.first_key_value());
-        let (namespace, classes) = next?;
-        let class = classes.first()?.1;
-        self.served = Some(namespace.clone());
-        Some((class, self.settle(class)?.since))
+        let by_itself = self.settle(class).map(|due| due.since);
+        let by_sweep = self.sweep(class).map(Some);
+        if let Some(row) = self.triggers.get(&class).filter(|_| by_sweep.is_some()) {
+            self.swept.insert(namespace.clone(), (row.spot.1.clone(), class));
+        }
+        self.served = Some(namespace);
+        // `None`, every node, comes before any cursor.
+        Some((class, by_itself.into_iter().chain(by_sweep).min()?))
+    }
+
+    /// The sweeps have come to a class: since when it was due for them.
+    fn sweep(&mut self, class: ClassIx) -> Option<Cursor> {
+        let row = self.triggers.get_mut(&class)?;
+        if row.trigger != Trigger::Anything {
+            return None;
+        }
+        let swept = std::mem::replace(&mut row.swept, self.sweep);
+        self.sweeps.iter().find(|sweep| sweep.number > swept).map(|sweep| sweep.since)
+    }
+
+    /// Notices when sweeps have come to their end.
+    pub(crate) fn end_sweeps(&mut self) {
+        if !self.sweeps.is_empty() && self.peek().is_none() {
+            self.sweeps.clear();
+        }
     }
 
     /// Whether no class is due.
     pub(crate) fn is_settled(&self) -> bool {
-        self.due.is_empty()
+        self.due.is_empty() && self.sweeps.is_empty()
     }
 
     /// Whether no parked class has a trigger.
@@ -143,14 +268,24 @@ impl Rechecks {
         self.triggers.is_empty()
     }
 
-    /// Classes that any change can help.
-    pub(crate) fn of_anything(&self) -> impl Iterator<Item = ClassIx> {
-        self.anything.iter().copied()
-    }
-
     /// Classes that the object of a node can help.
     pub(crate) fn of_node_object(&self) -> impl Iterator<Item = ClassIx> {
         self.node_object.iter().copied()
+    }
+
+    /// Classes that a pod which is counted here can help.
+    pub(crate) fn of_neighbour(&self, tally: TallyIx) -> impl Iterator<Item = ClassIx> {
+        self.neighbour.get(&tally).into_iter().flatten().copied()
+    }
+
+    /// Counts may have other numbers now: any change can help those who wait for one.
+    pub(crate) fn distrust_counts(&mut self) {
+        for class in std::mem::take(&mut self.neighbour).into_values().flatten() {
+            if let Some(row) = self.triggers.get_mut(&class) {
+                row.trigger = Trigger::Anything;
+                file(&mut self.anything, row.spot.clone(), class);
+            }
+        }
     }
 
     /// Priorities of classes that wait for room.
@@ -171,22 +306,112 @@ impl Rechecks {
         enough.map(|(_, _, class)| *class)
     }
 
+    /// Classes that wait for room.
+    pub(crate) fn of_any_room(&self) -> impl Iterator<Item = ClassIx> {
+        self.room.values().flatten().map(|(_, _, class)| *class)
+    }
+
     /// Classes may have other numbers now.
     pub(crate) fn renumber(&mut self, now: impl Fn(ClassIx) -> Option<ClassIx>) {
         let before = std::mem::take(self);
         self.served = before.served;
-        for (class, (priority, trigger)) in before.triggers {
+        (self.sweeps, self.sweep) = (before.sweeps, before.sweep);
+        for (class, row) in before.triggers {
             if let Some(class) = now(class) {
-                self.set(class, priority, trigger);
+                self.set(class, row.priority, row.spot, row.trigger);
+                if let Some(renumbered) = self.triggers.get_mut(&class) {
+                    renumbered.swept = row.swept;
+                }
             }
         }
         for (class, due) in before.due {
             if let Some(class) = now(class) {
-                self.owe(class, (due.namespace, due.turn), due.since);
+                self.owe(class, due.spot, due.since);
             }
+        }
+    }
+}
+
+fn file(all: &mut ByTurn, (namespace, turn): Spot, class: ClassIx) -> bool {
+    all.entry(namespace).or_default().insert((turn, class))
+}
+
+fn unfile(all: &mut ByTurn, (namespace, turn): Spot, class: ClassIx) {
+    if let Some(classes) = all.get_mut(&namespace) {
+        classes.remove(&(turn, class));
+        if classes.is_empty() {
+            all.remove(&namespace);
         }
     }
 }
 
 /// No class has a larger number.
 const LAST: ClassIx = ClassIx(u32::MAX);
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+
+    use super::*;
+    use crate::changes::{Change, Changes};
+    use crate::table::NodeIx;
+
+    fn spot(namespace: &str, age: i64) -> Spot {
+        (namespace.into(), (Reverse(0), age, "uid".into()))
+    }
+
+    /// Four classes that any change can help: 0 to 2 of one namespace, 3 of another.
+    fn parked() -> Rechecks {
+        let mut rechecks = Rechecks::default();
+        for (class, namespace) in [(0, "a"), (1, "a"), (2, "a"), (3, "b")] {
+            let spot = spot(namespace, i64::from(class));
+            rechecks.set(ClassIx(class), 0, spot, Trigger::Anything);
+        }
+        rechecks
+    }
+
+    fn cursors() -> [Cursor; 2] {
+        let mut changes = Changes::default();
+        [(); 2].map(|()| {
+            changes.push(NodeIx(0), Change::Freed, 1);
+            changes.now()
+        })
+    }
+
+    #[test]
+    fn a_change_makes_no_class_due_before_its_turn_and_none_is_forgotten() {
+        let mut rechecks = parked();
+        let [first, second] = cursors();
+        rechecks.owe_anything(first);
+        assert!(rechecks.due.is_empty() && !rechecks.is_settled());
+        assert_eq!(rechecks.next(), Some((ClassIx(0), Some(first))));
+        assert_eq!(rechecks.next(), Some((ClassIx(3), Some(first))));
+        // Another change: those that have been looked at are due for that only.
+        rechecks.owe_anything(second);
+        assert!(rechecks.due.is_empty());
+        assert_eq!(rechecks.next(), Some((ClassIx(0), Some(second))));
+        assert_eq!(rechecks.next(), Some((ClassIx(3), Some(second))));
+        // The turn of a class comes earlier than where the sweeps are, and a new class is parked.
+        rechecks.respot(ClassIx(2), (Reverse(0), -1, "uid".into()));
+        rechecks.set(ClassIx(4), 0, spot("a", 9), Trigger::Anything);
+        assert_eq!(rechecks.next(), Some((ClassIx(2), Some(first))));
+        assert_eq!(rechecks.next(), Some((ClassIx(1), Some(first))));
+        rechecks.end_sweeps();
+        assert!(rechecks.is_settled());
+        assert_eq!(rechecks.next(), None);
+    }
+
+    #[test]
+    fn sweeps_that_never_end_stay_few() {
+        let mut rechecks = parked();
+        let [first, second] = cursors();
+        rechecks.owe_anything(first);
+        (0..1_000).for_each(|_| rechecks.owe_anything(second));
+        assert_eq!(rechecks.sweeps.len(), SWEEPS_MAX);
+        for class in [0, 3, 1, 2] {
+            assert_eq!(rechecks.next(), Some((ClassIx(class), Some(first))));
+        }
+        rechecks.end_sweeps();
+        assert!(rechecks.is_settled());
+    }
+}

@@ -5,6 +5,7 @@
 //! bounded number of rechecks. The rest stays due, and namespaces take turns.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use berth_model::spec::PreemptionPolicy;
 use smallvec::SmallVec;
@@ -19,7 +20,7 @@ use crate::engine::{Engine, is_open, newcomer};
 use crate::filter::{Inquiry, fit};
 use crate::rechecks::{Since, Trigger};
 use crate::state::State;
-use crate::table::{ClassIx, Index, NodeIx, PodIx, ResourceIx};
+use crate::table::{ClassIx, Index, NodeIx, PodIx, ResourceIx, TallyIx};
 
 /// What the rechecks of one step may cost at most, in nodes looked at.
 const LOOKS_MAX: u64 = 16_384;
@@ -56,6 +57,7 @@ impl Engine {
         if unchanged {
             return;
         }
+        let appeared = self.state.census.take_appeared();
         if self.config.profile != Profile::Berth {
             return self.wake_as_kube_scheduler(freed || has_teams);
         }
@@ -70,14 +72,14 @@ impl Engine {
         self.wake_nominated(&changed);
         if rested {
             self.recheck_all();
-        } else if has_teams {
-            // Who may take something back from whom depends on what teams have anywhere.
-            let held = |class: &ClassIx| self.queue.is_held(*class);
-            let classes: Vec<ClassIx> =
-                self.queue.parked_classes().filter(|class| !held(class)).collect();
-            classes.into_iter().for_each(|class| self.queue.recheck(class, Some(since)));
         } else if !self.queue.rechecks.is_empty() {
-            for class in self.triggered(&distinct(changes)) {
+            self.queue.rechecks.owe_anything(since);
+            let mut classes = self.triggered(&distinct(changes), &appeared);
+            if has_teams {
+                // Who may take room back from whom depends on what teams have anywhere.
+                classes.extend(self.queue.rechecks.of_any_room());
+            }
+            for class in classes {
                 self.queue.recheck(class, Some(since));
             }
         }
@@ -89,10 +91,15 @@ impl Engine {
         classes.into_iter().for_each(|class| self.queue.recheck(class, None));
     }
 
-    /// The classes whose trigger fires when these nodes change.
-    fn triggered(&self, changed: &[(NodeIx, Change)]) -> Vec<ClassIx> {
+    /// The classes that these changes of nodes and pods that appeared can help, beside those that anything can.
+    fn triggered(
+        &self,
+        changed: &[(NodeIx, Change)],
+        appeared: &BTreeSet<TallyIx>,
+    ) -> Vec<ClassIx> {
         let rechecks = &self.queue.rechecks;
-        let mut classes: Vec<ClassIx> = rechecks.of_anything().collect();
+        let mut classes: Vec<ClassIx> =
+            appeared.iter().flat_map(|tally| rechecks.of_neighbour(*tally)).collect();
         if changed.iter().any(|(_, change)| *change == Change::Node) {
             classes.extend(rechecks.of_node_object());
         }
@@ -129,6 +136,7 @@ impl Engine {
             self.recheck(class, since, now_ms);
             looks += RECHECK_LOOKS + self.effort().looks - before;
         }
+        self.queue.rechecks.end_sweeps();
         if self.queue.rechecks.is_settled() {
             self.undone.clear();
         }
@@ -148,7 +156,16 @@ impl Engine {
         let changes = changes.map(distinct);
         let rules = self.state.rules(class);
         let trigger = self.trigger_of(first);
-        let is_local = |trigger: Trigger| trigger != Trigger::Anything;
+        if matches!(trigger, Trigger::Neighbour(_)) {
+            // Evicting others does not help either.
+            return self.set_trigger(first, trigger);
+        }
+        if let Some(Trigger::Neighbour(_)) = self.queue.rechecks.trigger(class) {
+            // What it needed has come: from now on more than that matters.
+            self.set_trigger(first, Trigger::Anything);
+        }
+        let is_local =
+            |trigger: Trigger| matches!(trigger, Trigger::Room(..) | Trigger::NodeObject);
         if let Some(changes) = &changes
             && is_local(trigger)
             && self.queue.rechecks.trigger(class).is_some_and(is_local)
@@ -401,15 +418,15 @@ impl Engine {
         let state = &self.state;
         let pod = &state.pods[at];
         let class = state.class(pod.class);
-        let elsewhere = || match Inquiry::new(state, newcomer(state, at)) {
-            Ok((inquiry, _)) => inquiry.looks_elsewhere(),
-            Err(_) => true,
-        };
-        let is_local = self.config.profile == Profile::Berth
+        let is_alone = self.config.profile == Profile::Berth
             && pod.claims.is_empty()
-            && class.spec.gang.is_none()
-            && !elsewhere();
-        if !is_local {
+            && class.spec.gang.is_none();
+        let inquiry = is_alone.then(|| Inquiry::new(state, newcomer(state, at)));
+        let Some(Ok((inquiry, _))) = inquiry else { return Trigger::Anything };
+        if let Some(tally) = inquiry.needed_pods_lacking() {
+            return Trigger::Neighbour(tally);
+        }
+        if inquiry.looks_elsewhere() {
             return Trigger::Anything;
         }
         match self.queue.rechecks.trigger(pod.class) {
@@ -440,10 +457,8 @@ impl Engine {
     pub(crate) fn set_trigger(&mut self, at: PodIx, trigger: Trigger) {
         let class = self.state.pods[at].class;
         let is_known = self.queue.rechecks.trigger(class) == Some(trigger);
-        let is_parked = self.queue.parked_of(class).next().is_some();
-        if is_parked && !is_known && !self.queue.is_held(class) {
-            let priority = self.state.class(class).spec.priority;
-            self.queue.rechecks.set(class, priority, trigger);
+        if !is_known && !self.queue.is_held(class) {
+            self.queue.set_trigger(class, trigger);
         }
     }
 }

@@ -123,6 +123,71 @@ fn what_a_change_costs_does_not_follow_from_shapes_for_which_too_little_can_be_e
     assert!(cost.rechecks <= 10 && cost.looks <= 1_000, "{cost:?}");
 }
 
+/// A small pod that has to be in the zone of a pod with a label of its own.
+fn needing(number: usize) -> PodObject {
+    let mut spec = template("needing", 0, &[("cpu", "1")]).unwrap();
+    spec.namespace = "flood".into();
+    let labels = [("needed-by", number.to_string())].into_iter().collect();
+    spec.pod_affinity.required.push(PodTerm {
+        selector: Some(Selector::of_labels(&labels)),
+        namespaces: Vec::new(),
+        namespace_selector: None,
+        topology_key: ZONE.into(),
+    });
+    pending(&Arc::new(spec), 1_000_000 + number as u64)
+}
+
+fn needed(number: usize) -> PodObject {
+    let mut spec = template("needed", 0, &[("cpu", "1")]).unwrap();
+    spec.namespace = "flood".into();
+    spec.labels.insert("needed-by", number.to_string());
+    pending(&Arc::new(spec), 3_000_000 + number as u64)
+}
+
+fn bound(engine: &mut Engine) -> Vec<Arc<str>> {
+    let decisions = std::iter::from_fn(|| engine.decide(0));
+    let bound = decisions.filter_map(|decision| match decision {
+        Decision::Bind(binding) => Some(binding.pod),
+        _ => None,
+    });
+    bound.collect()
+}
+
+#[test]
+fn what_a_change_costs_does_not_follow_from_how_many_shapes_need_pods_that_are_nowhere() {
+    let (mut engine, _) = full_cluster();
+    (0..SHAPES).for_each(|number| engine.apply(Event::Pod(needing(number))));
+    assert_eq!(bound(&mut engine), []);
+    change(&mut engine, 0);
+    for number in 1..10 {
+        let cost = change(&mut engine, number);
+        assert!(cost.rechecks <= 10 && cost.looks <= 1_000, "{cost:?}");
+    }
+    let both = |number: usize| [needed(number).uid, needing(number).uid];
+    // It comes, and is followed by the pod that needs it, and by no other.
+    let before = engine.effort();
+    engine.apply(Event::Pod(needed(7)));
+    assert_eq!(bound(&mut engine), both(7));
+    assert!(since(&engine, before).rechecks <= 10);
+    // What is tried out and undone leaves nothing behind, and forgets nothing.
+    engine.apply(Event::Pod(needed(8)));
+    let checkpoint = engine.checkpoint();
+    assert_eq!(bound(&mut engine), both(8));
+    engine.apply(Event::Pod(needed(9)));
+    engine.apply(Event::PodGone(needing(10).uid));
+    engine.apply(Event::Pod(needing(SHAPES)));
+    assert_eq!(bound(&mut engine), both(9));
+    engine.rollback(checkpoint);
+    assert_eq!(bound(&mut engine), both(8));
+    for number in [9, 10] {
+        engine.apply(Event::Pod(needed(number)));
+        assert_eq!(bound(&mut engine), both(number));
+    }
+    change(&mut engine, 10);
+    let cost = change(&mut engine, 11);
+    assert!(cost.rechecks <= 10 && cost.looks <= 1_000, "{cost:?}");
+}
+
 #[test]
 fn one_step_has_a_bound_where_pods_anywhere_matter_and_nothing_is_forgotten() {
     let (mut engine, residents) = full_cluster();

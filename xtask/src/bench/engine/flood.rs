@@ -19,14 +19,27 @@ const SHAPES: usize = 20_000;
 /// How many normal pods come and go beside them.
 const NORMAL: usize = 500;
 
+/// How many of the shapes are explained.
+const EXPLAINED: usize = 50;
+
 /// The kinds of shapes, each measured by itself.
-const KINDS: [&str; 4] = ["amounts", "selectors", "affinity", "anti-affinity"];
+const KINDS: [&str; 5] = ["amounts", "selectors", "affinity", "own affinity", "anti-affinity"];
 
 pub(super) fn run(nodes: usize) -> Result<()> {
     println!("{SHAPES} parked pods of distinct shapes at {nodes} nodes; us:");
     println!(
-        "{:<14} {:>12} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10}",
-        "", "per arrival", "bind p50", "p99", "max", "free p50", "p99", "max", "looks/pod"
+        "{:<14} {:>12} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>11} {:>8}",
+        "",
+        "per arrival",
+        "bind p50",
+        "p99",
+        "max",
+        "free p50",
+        "p99",
+        "max",
+        "looks/pod",
+        "explain p50",
+        "max"
     );
     KINDS.into_iter().try_for_each(|kind| one(nodes, kind))
 }
@@ -63,10 +76,19 @@ fn one(nodes: usize, kind: &str) -> Result<()> {
         frees.push(start.elapsed());
     }
     let looks = (world.engine.effort().looks - looks) / NORMAL as u64;
+    let mut explained = Vec::new();
+    for number in (0..SHAPES).step_by(SHAPES / EXPLAINED) {
+        let uid = pending(&specs[number], 1_000_000 + number as u64).uid;
+        let start = Instant::now();
+        let explanation = world.engine.explain(&uid, world.now_ms);
+        explained.push(start.elapsed());
+        ensure!(explanation.is_some(), "{kind}: {uid} is not explained");
+    }
+    let [explain_p50, _, explain_max] = percentiles(explained);
     let ([bind_p50, bind_p99, bind_max], [free_p50, free_p99, free_max]) =
         (percentiles(binds), percentiles(frees));
     println!(
-        "{kind:<14} {arrival_us:>12.1} {bind_p50:>8.1} {bind_p99:>8.1} {bind_max:>8.1} {free_p50:>8.1} {free_p99:>8.1} {free_max:>8.1} {looks:>10}"
+        "{kind:<14} {arrival_us:>12.1} {bind_p50:>8.1} {bind_p99:>8.1} {bind_max:>8.1} {free_p50:>8.1} {free_p99:>8.1} {free_max:>8.1} {looks:>10} {explain_p50:>11.1} {explain_max:>8.1}"
     );
     Ok(())
 }
@@ -88,6 +110,7 @@ fn shape(kind: &str, number: usize) -> Result<PodSpec, BuildError> {
             spec.node_selector.insert("number", number.to_string().as_str());
         }
         "affinity" => spec.pod_affinity.required.push(term("nothing")),
+        "own affinity" => spec.pod_affinity.required.push(term(&format!("nothing-{number}"))),
         // Pods of a batch are in every zone.
         "anti-affinity" => spec.pod_affinity.anti_required.push(term("batch-0")),
         _ => {}

@@ -205,9 +205,14 @@ impl Inquiry<'_> {
 
     /// Whether no node can be near the pods that this one needs, because there are none.
     pub(crate) fn lacks_needed_pods(&self) -> bool {
+        self.needed_pods_lacking().is_some()
+    }
+
+    /// The count of pods that this one needs near it and of which there are none.
+    pub(crate) fn needed_pods_lacking(&self) -> Option<TallyIx> {
         let total = |tally: &TallyIx| self.state.census.tally(*tally).total();
-        let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.means_self);
-        affinity.is_some_and(|rule| rule.tallies.iter().any(|tally| total(tally) == 0))
+        let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.means_self)?;
+        affinity.tallies.iter().copied().find(|tally| total(tally) == 0)
     }
 
     fn has_needed_pods(&self, at: NodeIx, overlay: &Overlay) -> bool {

@@ -59,7 +59,7 @@ impl State {
             return;
         }
         self.class_pointers.remove(&pointer);
-        let asking = self.census.remove_class(at);
+        let asking = self.census.remove_class(at, &self.class_rows[at].spec.labels);
         self.drop_rules(at);
         self.class_rows.remove(at);
         for tally in asking {
@@ -268,10 +268,7 @@ impl State {
     }
 
     fn query(&mut self, query: Query) -> QueryIx {
-        let classes = self.class_rows.iter();
-        let classes =
-            classes.map(|(at, class)| (at, class.spec.namespace.as_ref(), &class.spec.labels));
-        self.census.acquire_query(query, &self.namespaces, classes)
+        self.census.acquire_query(query, &self.namespaces, &self.class_rows)
     }
 
     /// The tally takes over the caller's reference to the query.
