@@ -45,6 +45,9 @@ const FENCING: &str = "fencing of in-flight bindings of previous leaders";
 /// Unfenced pods that readiness names.
 const UNFENCED_NAMED_MAX: usize = 3;
 
+/// The shortest sleep between two turns.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// The task shows that it lives this often, whatever happens.
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -205,6 +208,7 @@ impl Scheduler {
             clock: Clock::start(),
             began,
             draining: false,
+            tells_from: began,
         };
         let now_ms = term.clock.now_ms();
         for (pod, why) in unfenced {
@@ -306,6 +310,27 @@ impl Clock {
     }
 }
 
+/// What a term does next if nothing happens.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    /// When it is time for a turn; none: at once.
+    turn_in: Duration,
+    /// Whether pods are explained at once.
+    tells: bool,
+}
+
+impl Next {
+    async fn due(self) {
+        if !self.tells {
+            return tokio::time::sleep(self.turn_in.max(MOMENT)).await;
+        }
+        // Sockets are read after the first time, and whoever that woke has run after the second: what
+        // has arrived is known before an explanation begins.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+    }
+}
+
 /// One time of leading.
 struct Term {
     /// Which pods are ours.
@@ -321,6 +346,8 @@ struct Term {
     clock: Clock,
     began: Instant,
     draining: bool,
+    /// Pods are not explained before.
+    tells_from: Instant,
 }
 
 impl Term {
@@ -335,7 +362,9 @@ impl Term {
         let mut drained_at: Option<tokio::time::Instant> = None;
         let mut lost = Box::pin(leadership.lost());
         loop {
-            let wake = self.wake();
+            self.health.beat();
+            let next = self.next();
+            let mut is_quiet = false;
             tokio::select! {
                 biased;
                 why = &mut lost => {
@@ -361,7 +390,7 @@ impl Term {
                     self.draining = true;
                     drained_at = Some(tokio::time::Instant::now() + DRAIN);
                 }
-                () = tokio::time::sleep(wake) => {}
+                () = next.due() => is_quiet = true,
             }
             // A turn knows what is known: neither answers nor news hold up the other.
             while let Ok(back) = backs.try_recv() {
@@ -379,17 +408,29 @@ impl Term {
                     return End::Shutdown;
                 }
             }
-            self.turn();
+            let tells = is_quiet && next.tells;
+            if tells {
+                self.tell();
+            }
+            if !tells || next.turn_in.is_zero() {
+                self.turn();
+            }
         }
     }
 
-    fn wake(&self) -> Duration {
+    /// What to do if nothing happens.
+    fn next(&self) -> Next {
         if !self.unlisted.is_empty() {
-            return BEAT;
+            return Next { turn_in: BEAT, tells: false };
         }
         let now_ms = self.clock.now_ms();
         let next_ms = self.core.next_turn_ms(now_ms).map_or(i64::MAX, |next| next - now_ms);
-        Duration::from_millis(u64::try_from(next_ms).unwrap_or(1).max(1)).min(BEAT)
+        let turn_in = Duration::from_millis(u64::try_from(next_ms).unwrap_or(0)).min(BEAT);
+        if self.draining || !self.core.can_tell(now_ms) {
+            return Next { turn_in, tells: false };
+        }
+        let rest = self.tells_from.saturating_duration_since(Instant::now());
+        Next { turn_in: turn_in.min(rest.max(MOMENT)), tells: rest.is_zero() }
     }
 
     fn see(&mut self, seen: Seen) {
@@ -443,8 +484,18 @@ impl Term {
         false
     }
 
+    /// Explains a few pods, and leaves as much time again to everything else.
+    fn tell(&mut self) {
+        let started = Instant::now();
+        for effect in self.core.tell_some(self.clock.now_ms()) {
+            self.actor.carry_out(effect, None);
+        }
+        let took = started.elapsed();
+        self.metrics.engine_worked("explain", took);
+        self.tells_from = started + 2 * took;
+    }
+
     fn turn(&mut self) {
-        self.health.beat();
         if !self.unlisted.is_empty() {
             return;
         }
@@ -514,3 +565,6 @@ fn unfenced_notice(core: &Core) -> Option<String> {
         format!("{count} pods excluded from scheduling, fencing failed: {named}{more} (see Events)")
     })
 }
+
+#[cfg(test)]
+mod tests;

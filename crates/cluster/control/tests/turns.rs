@@ -53,7 +53,11 @@ fn flood(core: &mut Core) {
 /// A turn at a time in milliseconds; whom it announces for binding, and whom it explains.
 fn turn(core: &mut Core, now_ms: i64) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
     let (mut announced, mut explained) = (Vec::new(), Vec::new());
-    for effect in core.turn(now_ms) {
+    let mut effects = core.turn(now_ms);
+    if core.can_tell(now_ms) {
+        effects.extend(core.tell_some(now_ms));
+    }
+    for effect in effects {
         match effect {
             Effect::Announce(pods) => announced.extend(pods.into_iter().map(|pod| pod.uid)),
             Effect::Tell(told) => {

@@ -366,10 +366,13 @@ impl Term {
             return vec![Deed::Drained];
         }
         let day_ms = self.day_ms(now_ms);
-        let effects = match self.drains_until_ms {
+        let mut effects = match self.drains_until_ms {
             Some(_) => self.core.wind_up(day_ms),
             None => self.core.turn(day_ms),
         };
+        if self.drains_until_ms.is_none() && self.core.can_tell(day_ms) {
+            effects.extend(self.core.tell_some(day_ms));
+        }
         effects.into_iter().filter_map(|effect| self.begin_effect(effect)).collect()
     }
 
@@ -416,7 +419,9 @@ impl Term {
             return beat_ms;
         }
         let day_ms = self.day_ms(now_ms);
-        let left_ms = self.core.next_turn_ms(day_ms).map_or(i64::MAX, |next| next - day_ms);
+        let tells_ms = self.core.can_tell(day_ms).then_some(day_ms);
+        let next_ms = self.core.next_turn_ms(day_ms).into_iter().chain(tells_ms).min();
+        let left_ms = next_ms.map_or(i64::MAX, |next| next - day_ms);
         beat_ms.min(now_ms.saturating_add(left_ms.max(1) as u64))
     }
 }

@@ -192,10 +192,12 @@ pub struct Core {
     tally: Tally,
     /// By namespace and name.
     quotas: BTreeMap<(Arc<str>, Arc<str>), Quota>,
-    /// When there was last time to tell anybody anything.
-    talked_at_ms: i64,
+    /// When pods were last explained, or there were none to explain and nothing else to do.
+    explained_at_ms: i64,
     /// Whether the last turn ended before the engine had decided all it can.
     unfinished: bool,
+    /// Whether the last turn left nothing to decide.
+    idle: bool,
 }
 
 impl Core {
@@ -215,8 +217,9 @@ impl Core {
             telling: Telling::default(),
             tally: Tally::default(),
             quotas: BTreeMap::new(),
-            talked_at_ms: 0,
+            explained_at_ms: 0,
             unfinished: false,
+            idle: false,
             settings,
         }
     }
@@ -572,7 +575,8 @@ impl Core {
         }
     }
 
-    /// Decides what can be decided now, and says what is to be done.
+    /// Decides what can be decided now, and says what is to be done. What there is to tell about pods comes
+    /// later, from [`tell_some`](Self::tell_some).
     pub fn turn(&mut self, now_ms: i64) -> Vec<Effect> {
         for node in self.refusals.expired(now_ms) {
             self.believe(&node);
@@ -584,9 +588,8 @@ impl Core {
         }
         self.telling.wake(now_ms);
         let mut effects = Vec::new();
-        let mut idle;
         loop {
-            idle = self.decide(now_ms);
+            self.idle = self.decide(now_ms);
             let withdrawn = self.bind(now_ms, &mut effects);
             if withdrawn.is_empty() {
                 break;
@@ -595,13 +598,22 @@ impl Core {
         }
         self.evictions.effects(&mut effects);
         self.fencing.effects(now_ms, &mut effects);
-        // Binding goes before talking, but not for ever.
-        let is_overdue = now_ms - self.talked_at_ms >= self.settings.talk_after_ms;
-        if idle && self.bindings.is_calm() || is_overdue {
-            self.talked_at_ms = now_ms;
-            self.explain_some(now_ms, &mut effects);
+        if self.has_leisure() && !self.telling.is_due(&self.settings) {
+            self.explained_at_ms = now_ms;
         }
         effects
+    }
+
+    /// Whether nothing is left to decide and no binding waits to be posted.
+    fn has_leisure(&self) -> bool {
+        self.idle && self.bindings.is_calm()
+    }
+
+    /// Whether to call [`tell_some`](Self::tell_some): there is something to tell, and either nothing else to do or it
+    /// has been put off for too long.
+    pub fn can_tell(&self, now_ms: i64) -> bool {
+        let is_overdue = now_ms - self.explained_at_ms >= self.settings.talk_after_ms;
+        (self.has_leisure() || is_overdue) && self.telling.is_due(&self.settings)
     }
 
     /// Decides as much as may be in flight and one turn may cost; whether there is nothing left to be
@@ -648,8 +660,7 @@ impl Core {
 
     /// When there is something to do even if nothing happens.
     pub fn next_turn_ms(&self, now_ms: i64) -> Option<i64> {
-        let can_tell = self.bindings.is_calm() && self.telling.is_due(&self.settings);
-        let at_once = (can_tell || self.unfinished).then_some(now_ms);
+        let at_once = self.unfinished.then_some(now_ms);
         let times = [
             self.bindings.next_ms(),
             self.refusals.next_ms(),
@@ -723,8 +734,12 @@ impl Core {
         }
     }
 
-    /// Works out what to tell about pods for which nothing could be done, a few at a time.
-    fn explain_some(&mut self, now_ms: i64, effects: &mut Vec<Effect>) {
+    /// Explains a few pods for which nothing could be done, and gives what to write about them. An explanation can
+    /// take as long as many decisions: the caller looks for news before each call, and carries out the
+    /// effects of a turn first.
+    pub fn tell_some(&mut self, now_ms: i64) -> Vec<Effect> {
+        self.explained_at_ms = now_ms;
+        let mut effects = Vec::new();
         let namespace_of = |uid: &str| Some(self.pods.get(uid)?.object.spec.namespace.clone());
         self.telling.file(namespace_of);
         let mut surveys = 0;
@@ -755,6 +770,7 @@ impl Core {
         while let Some(told) = self.telling.next_record(&self.settings) {
             effects.push(Effect::Tell(told));
         }
+        effects
     }
 
     /// What there is to say about a pod.

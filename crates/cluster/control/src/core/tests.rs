@@ -49,9 +49,18 @@ fn annotated(memory: &str) -> Value {
     json!({ "metadata": { "annotations": { "berth.dev/gpu-memory": memory } } })
 }
 
+/// A turn, and what there is to tell after it.
+fn turn(core: &mut Core, now_ms: i64) -> Vec<Effect> {
+    let mut effects = core.turn(now_ms);
+    if core.can_tell(now_ms) {
+        effects.extend(core.tell_some(now_ms));
+    }
+    effects
+}
+
 /// The pods that a turn announces.
 fn announced(core: &mut Core, now_ms: i64) -> Vec<String> {
-    let effects = core.turn(now_ms);
+    let effects = turn(core, now_ms);
     let pods = effects.iter().filter_map(|effect| match effect {
         Effect::Announce(pods) => Some(pods.iter().map(|pod| pod.name.to_string())),
         _ => None,
@@ -78,7 +87,7 @@ fn a_bound_pod_counts_whatever_its_annotations_say() {
         }
         core.tell(News::Pod(Box::new(pod("holder", 1, 8, &bad))), 0);
         core.tell(News::Pod(Box::new(pod("next", 2, 1, &json!({})))), 0);
-        let effects = core.turn(0);
+        let effects = turn(&mut core, 0);
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Announce(_))), "{effects:?}");
         let told = events(&effects);
         let note = told.iter().find(|event| event.reason == "InvalidRequest").unwrap();
@@ -116,7 +125,7 @@ fn a_bound_pod_holds_what_it_was_given_after_its_owner_rewrites_the_annotation()
 fn a_pending_pod_that_cannot_be_read_is_told_which_field_and_scheduled_once_it_can() {
     let mut core = core();
     core.tell(News::Pod(Box::new(pod("p", 1, 1, &annotated("-1")))), 0);
-    let effects = core.turn(0);
+    let effects = turn(&mut core, 0);
     let told = effects.iter().find_map(|effect| match effect {
         Effect::Tell(told) => told.condition.clone(),
         _ => None,
@@ -137,9 +146,10 @@ fn a_pod_that_becomes_invalid_while_its_binding_is_in_flight_is_told_so() {
     assert_eq!(announced(&mut core, 0), ["p"]);
     core.tell(News::Pod(Box::new(pod("p", 2, 1, &annotated("-1")))), 1);
     // It is time to write conditions, but its binding may still land.
-    assert!(core.turn(2_000).is_empty());
+    assert!(turn(&mut core, 2_000).is_empty());
     core.settle(Done::Announced, 2_001);
-    let effects: Vec<Effect> = (2_001..6_000).step_by(500).flat_map(|at| core.turn(at)).collect();
+    let effects: Vec<Effect> =
+        (2_001..6_000).step_by(500).flat_map(|at| turn(&mut core, at)).collect();
     let told = effects.iter().find_map(|effect| match effect {
         Effect::Tell(told) => told.condition.clone(),
         _ => None,
@@ -155,7 +165,7 @@ fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     core.isolate(fat.reference(), "the API server refuses to change it", 0);
     core.tell(News::Pod(Box::new(fat.clone())), 0);
     core.tell(News::Pod(Box::new(pod("other", 2, 1, &json!({})))), 0);
-    let effects = core.turn(0);
+    let effects = turn(&mut core, 0);
     let orders: Vec<&Effect> =
         effects.iter().filter(|effect| matches!(effect, Effect::Announce(_))).collect();
     let [Effect::Announce(pods)] = &orders[..] else { panic!("{effects:?}") };
@@ -163,7 +173,7 @@ fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     // Attempts follow at longer and longer intervals, one at a time.
     let (mut attempts, mut is_told) = (Vec::new(), false);
     for now_ms in (0..200_000).step_by(500) {
-        let effects = core.turn(now_ms);
+        let effects = turn(&mut core, now_ms);
         is_told |= events(&effects).iter().any(|event| event.reason == "FencingFailed");
         for effect in effects {
             if let Effect::Fence(pod) = effect {
@@ -175,7 +185,7 @@ fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     assert!(is_told && (4..10).contains(&attempts.len()), "{attempts:?}");
     core.settle(Done::Announced, 200_000);
     core.settle(Done::Fenced(fat.object.uid.clone(), true), 200_000);
-    let effects = core.turn(200_000);
+    let effects = turn(&mut core, 200_000);
     let settled = effects
         .iter()
         .any(|effect| matches!(effect, Effect::Settled(pods) if pods.contains(&fat.reference())));
@@ -207,7 +217,7 @@ fn posted(core: &mut Core, name: &str, now_ms: i64) -> SeenPod {
     core.tell(News::Pod(Box::new(seen.clone())), now_ms);
     assert_eq!(announced(core, now_ms), [name]);
     core.settle(Done::Announced, now_ms);
-    assert!(core.turn(now_ms).iter().any(|effect| matches!(effect, Effect::Bind(_))));
+    assert!(turn(core, now_ms).iter().any(|effect| matches!(effect, Effect::Bind(_))));
     seen
 }
 
@@ -218,18 +228,18 @@ fn a_pod_that_waits_for_its_volume_is_fenced_if_an_earlier_binding_is_in_doubt()
     let uid = &seen.object.uid;
     core.settle(Done::Bound(uid.clone(), BindOutcome::Unknown), 0);
     let look_at_ms = core.next_turn_ms(0).unwrap();
-    let effects = core.turn(look_at_ms);
+    let effects = turn(&mut core, look_at_ms);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Look(_))), "{effects:?}");
     core.tell(News::Pod(Box::new(seen.clone())), look_at_ms);
-    core.turn(look_at_ms);
+    turn(&mut core, look_at_ms);
     core.settle(Done::Bound(uid.clone(), BindOutcome::NotReady), look_at_ms);
-    let effects = core.turn(look_at_ms);
+    let effects = turn(&mut core, look_at_ms);
     assert_eq!(fences(&effects), ["p"]);
     assert_eq!(core.unsettled(), 1, "an earlier binding may still land");
     assert!(!settles(&effects, &seen));
     // Then it waits like any other, and keeps its place.
     core.settle(Done::Fenced(uid.clone(), true), look_at_ms);
-    let effects = core.turn(look_at_ms);
+    let effects = turn(&mut core, look_at_ms);
     assert_eq!(core.unsettled(), 0);
     assert!(settles(&effects, &seen), "{effects:?}");
     core.tell(News::Pod(Box::new(pod("p", 2, 1, &json!({})))), look_at_ms);
@@ -243,9 +253,9 @@ fn a_pod_whose_claims_cannot_be_written_or_fenced_waits_alone() {
     let seen = posted(&mut core, "p", 0);
     let uid = &seen.object.uid;
     core.settle(Done::Bound(uid.clone(), BindOutcome::Unprepared), 0);
-    assert_eq!(fences(&core.turn(0)), ["p"]);
+    assert_eq!(fences(&turn(&mut core, 0)), ["p"]);
     core.settle(Done::Fenced(uid.clone(), false), 0);
-    let effects = core.turn(0);
+    let effects = turn(&mut core, 0);
     assert!(events(&effects).iter().any(|event| event.reason == "FencingFailed"), "{effects:?}");
     assert!(!settles(&effects, &seen), "the Lease names it until it is fenced");
     assert_eq!((core.unsettled(), core.unfenced().len()), (0, 1));
@@ -255,9 +265,9 @@ fn a_pod_whose_claims_cannot_be_written_or_fenced_waits_alone() {
     core.settle(Done::Announced, 1);
     core.tell(News::PodGone("uid-large".into()), 2);
     let again_ms = 60_000;
-    assert_eq!(fences(&core.turn(again_ms)), ["p"]);
+    assert_eq!(fences(&turn(&mut core, again_ms)), ["p"]);
     core.settle(Done::Fenced(uid.clone(), true), again_ms);
-    let effects = core.turn(again_ms);
+    let effects = turn(&mut core, again_ms);
     assert!(settles(&effects, &seen), "{effects:?}");
     assert_eq!(core.unfenced().len(), 0);
 }
@@ -268,9 +278,9 @@ fn pods_that_cannot_be_fenced_leave_room_in_the_lease() {
     for number in 0..=UNFENCED_LISTED_MAX {
         let seen = posted(&mut core, &format!("p{number}"), 0);
         core.settle(Done::Bound(seen.object.uid.clone(), BindOutcome::Unprepared), 0);
-        core.turn(0);
+        turn(&mut core, 0);
         core.settle(Done::Fenced(seen.object.uid.clone(), false), 0);
-        assert_eq!(settles(&core.turn(0), &seen), number == UNFENCED_LISTED_MAX, "{number}");
+        assert_eq!(settles(&turn(&mut core, 0), &seen), number == UNFENCED_LISTED_MAX, "{number}");
     }
     assert_eq!((core.unsettled(), core.unfenced().len()), (0, UNFENCED_LISTED_MAX + 1));
 }
@@ -284,15 +294,15 @@ fn a_pod_whose_claims_cannot_be_written_is_decided_again_in_the_end() {
     loop {
         attempts += 1;
         core.settle(Done::Bound(uid.clone(), BindOutcome::Unprepared), now_ms);
-        core.turn(now_ms);
+        turn(&mut core, now_ms);
         core.settle(Done::Fenced(uid.clone(), true), now_ms);
         version += 1;
         core.tell(News::Pod(Box::new(pod("p", version, 1, &json!({})))), now_ms);
         assert_eq!(core.unsettled(), 0);
         now_ms += 30_000;
-        let effects = core.turn(now_ms);
+        let effects = turn(&mut core, now_ms);
         core.settle(Done::Announced, now_ms);
-        let effects = [effects, core.turn(now_ms)].concat();
+        let effects = [effects, turn(&mut core, now_ms)].concat();
         let binding = effects.iter().find_map(|effect| match effect {
             Effect::Bind(order) => Some(order.clone()),
             _ => None,
@@ -326,7 +336,7 @@ fn a_condition_names_no_pods_of_other_namespaces() {
     core.tell(News::Pod(Box::new(pod("victim", 1, 8, &victim))), 0);
     let asking = json!({ "spec": { "priority": 0, "preemptionPolicy": "Never" } });
     core.tell(News::Pod(Box::new(pod("asks", 2, 8, &asking))), 0);
-    let effects = core.turn(0);
+    let effects = turn(&mut core, 0);
     let told = effects.iter().find_map(|effect| match effect {
         Effect::Tell(told) => told.condition.clone(),
         _ => None,
@@ -362,13 +372,13 @@ fn a_pod_that_counts_on_the_eviction_of_another_does_not_wait_for_it_once_it_is_
         News::Pod(Box::new(pod(name, version, 4, &more)))
     };
     core.tell(asks("first", 3, 10), 0);
-    assert_eq!(evictions(&core.turn(0)), [("kept", "uid-first")]);
+    assert_eq!(evictions(&turn(&mut core, 0)), [("kept", "uid-first")]);
     core.tell(asks("second", 4, 100), 1);
-    assert_eq!(evictions(&core.turn(1)), []);
+    assert_eq!(evictions(&turn(&mut core, 1)), []);
     core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 2);
     let mut asked = BTreeSet::new();
     for now_ms in (2..60_000).step_by(500) {
-        let effects = core.turn(now_ms);
+        let effects = turn(&mut core, now_ms);
         for (victim, waiting) in evictions(&effects) {
             asked.insert(waiting.to_owned());
             let victim = format!("uid-{victim}").into();
@@ -393,12 +403,13 @@ fn nobody_is_evicted_in_vain_beside_a_pod_that_a_budget_keeps() {
     core.tell(running("free", 2, 0), 0);
     let important = json!({ "spec": { "priority": 1000 } });
     core.tell(News::Pod(Box::new(pod("asks", 3, 8, &important))), 0);
-    assert_eq!(evictions(&core.turn(0)), [("kept", "uid-asks")]);
+    assert_eq!(evictions(&turn(&mut core, 0)), [("kept", "uid-asks")]);
     core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 1);
-    assert_eq!(evictions(&core.turn(1)), []);
+    assert_eq!(evictions(&turn(&mut core, 1)), []);
     // Later it is tried again, and this time the budget allows it.
-    let again = (0..60_000).step_by(500).find(|now_ms| !evictions(&core.turn(*now_ms)).is_empty());
+    let again =
+        (0..60_000).step_by(500).find(|now_ms| !evictions(&turn(&mut core, *now_ms)).is_empty());
     let now_ms = again.unwrap();
     core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Going), now_ms);
-    assert_eq!(evictions(&core.turn(now_ms)), [("free", "uid-asks")]);
+    assert_eq!(evictions(&turn(&mut core, now_ms)), [("free", "uid-asks")]);
 }
