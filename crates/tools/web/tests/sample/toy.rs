@@ -304,6 +304,7 @@ fn summary(run: &Run, series: &Series, gpus: usize, turned_away: u64) -> Summary
         cost_microusd: 311_040_000_000,
         idle_microusd: (311_040_000_000.0 * (1.0 - mean(&series.allocated) / all)) as i64,
         microusd_per_million_requests: (143_000_000.0 * mean(&series.allocated) / all) as i64,
+        microusd_per_busy_gpu_hour: (6_480_000.0 / mean(&series.utilised).max(1.0)) as i64,
         decisions: 40_000,
     }
 }
