@@ -3,13 +3,13 @@
 //! Owns nothing but names. Must not know what is done with the messages.
 
 /// Device plugins: Registration and DevicePlugin.
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "generated")]
+#[allow(unreachable_pub, clippy::all, clippy::too_many_lines, reason = "generated")]
 pub mod deviceplugin {
     tonic::include_proto!("v1beta1");
 }
 
 /// Podresources: what the kubelet's managers gave to whom.
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "generated")]
+#[allow(unreachable_pub, clippy::all, clippy::too_many_lines, reason = "generated")]
 pub mod podresources {
     tonic::include_proto!("v1");
 }

@@ -7,7 +7,7 @@
 //! know who asks.
 
 #![allow(non_snake_case, reason = "they are the library's names")]
-#![allow(clippy::missing_safety_doc, missing_docs, reason = "they are the library's own")]
+#![allow(clippy::missing_safety_doc, reason = "they are the library's own")]
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::sync::{Mutex, MutexGuard, PoisonError};

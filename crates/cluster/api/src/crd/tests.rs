@@ -2,7 +2,7 @@
 
 use berth_model::policy::AcceleratorMemory;
 use berth_model::workload::{CapacityType, PoolClasses, WorkloadClass};
-use berth_tenancy::share::{Account, Dimension, GPU_PARTS, Lender};
+use berth_tenancy::share::{Dimension, GPU_PARTS};
 use serde_json::{from_value, json};
 
 use super::*;
