@@ -1,6 +1,6 @@
 # Berth in an image without a shell: docker build -t berth .
 FROM docker.io/library/rust:1.95-bookworm AS build
-# aws-lc needs a C compiler and nothing else.
+# ring needs a C compiler and nothing else.
 WORKDIR /src
 COPY . .
 RUN cargo build --profile dist --locked -p berth-cli

@@ -53,7 +53,7 @@ impl Target {
         from: IpAddr,
         protocol: &str,
     ) -> anyhow::Result<TlsStream<TcpStream>> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(self.roots.clone())

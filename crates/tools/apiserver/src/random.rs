@@ -9,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 use crate::status::Status;
 
 static PROVIDER: LazyLock<CryptoProvider> =
-    LazyLock::new(rustls::crypto::aws_lc_rs::default_provider);
+    LazyLock::new(rustls::crypto::ring::default_provider);
 
 /// What generated names end with; no vowels and nothing that looks like another character.
 const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";

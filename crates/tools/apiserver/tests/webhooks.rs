@@ -38,7 +38,7 @@ async fn listen(respond: Respond) -> Listening {
     let names = vec!["hook.sys.svc".to_owned()];
     let certified = rcgen::generate_simple_self_signed(names).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -335,7 +335,7 @@ fn own_tolerations(
 /// A name for a part of a device that nobody else has.
 fn share_id() -> String {
     let mut bytes = [0_u8; 16];
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let provider = rustls::crypto::ring::default_provider();
     if provider.secure_random.fill(&mut bytes).is_err() {
         debug!("the system gives no random numbers; the clock names a share");
         bytes = Timestamp::now().as_nanosecond().to_be_bytes();

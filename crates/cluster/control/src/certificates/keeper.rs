@@ -84,7 +84,7 @@ pub fn server_config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>
     let chain = chain.map_err(|error| unusable("the certificate", error.to_string()))?;
     let key = PrivateKeyDer::from_pem_slice(key);
     let key = key.map_err(|error| unusable("the key", error.to_string()))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider);
     let builder = builder
         .with_safe_default_protocol_versions()

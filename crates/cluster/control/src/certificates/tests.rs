@@ -32,7 +32,7 @@ fn is_trusted(bundle: &str, config: Arc<rustls::ServerConfig>) -> bool {
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(certificate.unwrap()).unwrap();
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let client = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -53,7 +53,7 @@ pub enum AnnounceError {
 /// A name for this process that no other has, not even after a restart: `host`, and a random number.
 pub fn incarnation(host: &str) -> Result<String, std::io::Error> {
     let mut bytes = [0_u8; 8];
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let provider = rustls::crypto::ring::default_provider();
     let filled = provider.secure_random.fill(&mut bytes);
     filled.map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
     Ok(format!("{host}_{:016x}", u64::from_be_bytes(bytes)))

@@ -611,7 +611,7 @@ async fn a_real_api_server_takes_what_is_written() {
         eprintln!("skipped: BERTH_TEST_API and BERTH_TEST_TOKEN do not say where a server is");
         return;
     };
-    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    drop(rustls::crypto::ring::default_provider().install_default());
     let mut config = kube::Config::new(url.parse().unwrap());
     config.accept_invalid_certs = true;
     config.auth_info.token = Some(token.into());

@@ -130,7 +130,7 @@ impl Connector {
             let certificate = certificate.map_err(|error| format!("caBundle: {error}"))?;
             roots.add(certificate).map_err(|error| format!("caBundle: {error}"))?;
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
