@@ -3,21 +3,17 @@
 //! Owns its form, for whoever writes it and whoever reads it. Must not know how places are chosen, nor how far
 //! a reader may trust what anybody can write.
 
+use berth_model::alignment::Alignment;
 use berth_model::resource::ResourceName;
 use berth_model::spec::GpuGrant;
 use serde::{Deserialize, Serialize};
-
-/// The annotation. It goes onto the pod with the binding itself, so it is there whenever the pod has a node.
-pub const PLACEMENT: &str = "berth.dev/placement";
 
 /// Where a pod lies on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
-    /// `aligned`, `misaligned`, `unmanaged` (nothing of it is pinned) or `unknown` (nobody tells what the
-    /// node looks like inside).
     #[serde(default)]
-    pub alignment: String,
+    pub alignment: Alignment,
     /// The NUMA nodes of what is pinned, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numa_nodes: Vec<u32>,
@@ -80,7 +76,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let placement = Placement {
-            alignment: "aligned".to_owned(),
+            alignment: Alignment::Aligned,
             numa_nodes: vec![1],
             devices: vec![GivenDevices {
                 resource: "nvidia.com/gpu".to_owned(),
@@ -93,6 +89,8 @@ mod tests {
         assert_eq!(Placement::read(&placement.text()).unwrap(), placement);
         assert!(placement.text().contains(r#""numaNodes":[1]"#));
         assert!(!Placement::default().text().contains("numaNodes"));
+        let unknown = Placement::read(r#"{"alignment":"word of another version"}"#).unwrap();
+        assert_eq!(unknown.alignment, Alignment::Unknown);
         assert!(Placement::read("node a").is_err());
     }
 

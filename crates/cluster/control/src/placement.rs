@@ -5,37 +5,32 @@
 
 use berth_api::placement::{GivenDevices, Grant, Placement};
 use berth_engine::Engine;
-use berth_engine::decision::{Alignment, Binding};
+use berth_engine::decision::Binding;
 use berth_kubelet::Kubelet;
-use berth_model::numa::NumaMask;
+use berth_model::alignment::Alignment;
 
 /// What to write about a binding that the engine has just decided.
 pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
     let kubelet = engine.kubelet(&binding.node).map(|(kubelet, _)| kubelet);
-    let ids =
-        |numa: NumaMask| kubelet.map_or_else(Vec::new, |kubelet| kubelet.machine().numa_ids(numa));
-    let (alignment, numa_nodes) = match binding.alignment {
-        Alignment::Aligned(numa) => ("aligned", ids(numa)),
-        Alignment::Misaligned(numa) => ("misaligned", ids(numa)),
-        Alignment::Unmanaged => ("unmanaged", Vec::new()),
-        Alignment::Unknown => ("unknown", Vec::new()),
-    };
+    let numa_nodes = binding.numa.zip(kubelet).map_or_else(Vec::new, |(numa, kubelet)| {
+        kubelet.machine().numa_ids(numa)
+    });
     let grant = binding
         .gpu_grant
         .as_ref()
         .map(|grant| Grant { resource: grant.resource.to_string(), gpu: grant.gpu });
     let why = match binding.alignment {
-        Alignment::Aligned(_) => {
+        Alignment::Aligned => {
             "its CPUs, memory and devices are on the same NUMA nodes, and the least room is lost for others"
         }
-        Alignment::Misaligned(_) => {
+        Alignment::Misaligned => {
             "no node could take it aligned, and this one comes nearest to it"
         }
-        Alignment::Unmanaged => "nothing of it is pinned; the least room is lost for others here",
+        Alignment::Floating => "nothing of it is pinned; the least room is lost for others here",
         Alignment::Unknown => "no node of known topology could take it",
     };
     Placement {
-        alignment: alignment.to_owned(),
+        alignment: binding.alignment,
         numa_nodes,
         devices: kubelet.map_or_else(Vec::new, |kubelet| devices(kubelet, &binding.pod)),
         grant,

@@ -1,95 +1,85 @@
-//! What the engine decides.
+//! The engine's decisions.
 //!
-//! Owns the vocabulary only. A decision counts in the engine from the moment it is made; whoever
-//! drives the engine carries it out and tells it what became of it.
+//! A decision counts in the engine from the moment it is made; the driver carries it out and
+//! reports the outcome.
 
 use std::sync::Arc;
 
 use berth_dra::Placement;
+use berth_model::alignment::Alignment;
+use berth_model::numa::NumaMask;
 use berth_model::spec::GpuGrant;
 use berth_tenancy::quota::Refusal;
 use berth_tenancy::share::Hold;
 
 use crate::state::FullName;
 
-pub use crate::berth::room::Alignment;
 
-/// What to do for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Bind it.
     Bind(Binding),
-    /// Evict others; it waits for their node.
+    /// Evict pods; the pod waits for their node.
     Preempt(Preempting),
-    /// It is not to start now, whatever room there is, and more nodes would not help. It is looked at
-    /// again when what holds it changes. For a gang it is said of one member, and means all of them.
+    /// It must not start now, whatever room there is, and more nodes would not help. It is
+    /// evaluated again when the cause changes. For a gang, names one member and applies to all.
     Hold {
-        /// The pod's UID.
         pod: Arc<str>,
-        /// Why.
         by: HeldBy,
     },
-    /// Bind all of them. If one cannot be bound, the others keep their place while a new one is looked
-    /// for, but not for longer than the gang's timeout: then the gang is disbanded.
+    /// Bind all members. If one cannot be bound, the others keep their place while a new one is
+    /// found, at most for the gang's timeout: then the gang is disbanded.
     BindAll(GangBinding),
-    /// Keep nodes for a gang, and evict others where that is said. The members wait for their nodes;
-    /// none of them is bound before all that are needed can be.
+    /// Reserve nodes for a gang and evict the victims. No member is bound before enough of them can
+    /// be.
     Reserve(Reserving),
-    /// A gang that holds some places, and did not get the others in time, gives them back.
+    /// A gang that did not get all its places in time gives them back.
     Disband(Disbanding),
-    /// Nothing can be done until something changes. If it waited for a node that nobody is leaving, it
-    /// does not any more. For a gang it is said of one member, and means all of them.
+    /// Nothing can be done until something changes. Any nomination ends. For a gang, names one
+    /// member and applies to all.
     Wait {
-        /// The pod's UID.
         pod: Arc<str>,
     },
 }
 
-/// What came of one step.
+/// Result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A decision.
     Decided(Decision),
-    /// No decision yet: more parked pods are to be looked at again.
+    /// No decision yet: more parked pods must be evaluated.
     Unfinished,
-    /// Nothing can be decided until something changes.
+    /// Nothing to decide until something changes.
     Settled,
 }
 
-/// What looking for places has cost, counted rather than timed.
+/// Cost of scheduling, counted rather than timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// How often a class of parked pods was looked at again.
+    /// Classes of parked pods evaluated again.
     pub rechecks: u64,
-    /// How often a node was looked at for a class.
+    /// Nodes evaluated.
     pub looks: u64,
 }
 
-/// A claim of storage that is bound or provisioned where its pod goes, before the pod is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LateVolume {
-    /// The claim's name, in the pod's namespace.
     pub claim: Arc<str>,
-    /// The volume that suits it; `None`: one is to be made for the node.
+    /// The matching volume; `None` to provision one on the node.
     pub volume: Option<Arc<str>>,
 }
 
-/// What keeps a pod from starting that is no node's fault.
+/// Why a pod must not start, apart from nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// A ResourceQuota of its namespace. Where an API server enforces quotas, only pods that were
-    /// there before one was lowered; otherwise those beyond it in the order of creation.
+    /// A ResourceQuota of its namespace. If the API server enforces quotas, this concerns only pods
+    /// created before a quota was lowered; otherwise the latest pods beyond it.
     Quota(Refusal),
     /// A limit on what its team may borrow, or on what others lend.
     Share(Hold),
 }
 
-/// A gang, by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GangName {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
 }
 
@@ -99,77 +89,72 @@ impl GangName {
     }
 }
 
-/// Members of a gang are to be bound together.
+/// Members of a gang to bind together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GangBinding {
-    /// The gang.
     pub gang: GangName,
-    /// Where its members go: as many as it needs to start, and those beyond that for whom there is
-    /// room as well.
+    /// At least the minimum, and further members if there is room.
     pub bindings: Vec<Binding>,
 }
 
-/// Nodes are kept for a gang.
+/// Nodes reserved for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserving {
-    /// The gang.
     pub gang: GangName,
-    /// UIDs of members, each with the node it waits for. Other members wait for none.
+    /// UIDs of members with the node each waits for.
     pub places: Vec<(Arc<str>, Arc<str>)>,
-    /// UIDs of pods to evict.
+    /// UIDs.
     pub victims: Vec<Arc<str>>,
-    /// How many of the evictions violate a disruption budget.
+    /// Evictions that violate a disruption budget.
     pub budget_violations: usize,
-    /// UIDs of less important pods that waited for the nodes and have to look elsewhere.
+    /// UIDs of less important pods nominated to the nodes, which must look elsewhere.
     pub displaced: Vec<Arc<str>>,
-    /// When it is another gang's turn, if nobody is evicted.
+    /// When the next gang's turn is, if nothing is evicted.
     pub until_ms: Option<i64>,
 }
 
-/// A gang gives its places back.
+/// A gang that gives its places back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disbanding {
-    /// The gang.
     pub gang: GangName,
     /// UIDs of the members to evict.
     pub pods: Vec<Arc<str>>,
 }
 
-/// A pod is to be bound.
+/// A pod to bind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The pod's UID.
     pub pod: Arc<str>,
-    /// The node.
     pub node: Arc<str>,
-    /// What it gets for the part of a GPU it needs.
+    /// The device or share for a part of a GPU.
     pub gpu_grant: Option<GpuGrant>,
-    /// What its claims are given that have nothing yet: to be written before it is bound.
+    /// New allocations for its claims, to be written before binding.
     pub devices: Option<Box<Placement>>,
-    /// How it will lie there.
+    /// Expected alignment.
     pub alignment: Alignment,
+    /// The NUMA nodes of everything pinned, if aligned or misaligned.
+    pub numa: Option<NumaMask>,
 }
 
-/// Pods are to be evicted for another.
+/// Pods to evict for a pending pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preempting {
-    /// The UID of the pod that waits.
+    /// UID of the pending pod.
     pub pod: Arc<str>,
-    /// The node it waits for.
     pub node: Arc<str>,
-    /// UIDs of the pods to evict.
+    /// UIDs.
     pub victims: Vec<Arc<str>>,
-    /// How many of the evictions violate a disruption budget.
+    /// Evictions that violate a disruption budget.
     pub budget_violations: usize,
-    /// UIDs of less important pods that waited for the node and have to look elsewhere.
+    /// UIDs of less important pods nominated to the node, which must look elsewhere.
     pub displaced: Vec<Arc<str>>,
 }
 
-/// What changes when a pod that was to be evicted stays.
+/// The effect of cancelling an eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spared {
-    /// UIDs of pods that waited for its room. They look for a place again.
+    /// UIDs of pods nominated to its room; they are scheduled again.
     pub pending: Vec<Arc<str>>,
-    /// UIDs of pods that are not to be evicted any more, itself among them.
+    /// UIDs of pods that stay, itself among them.
     pub staying: Vec<Arc<str>>,
 }

@@ -1,7 +1,4 @@
-//! The engine: events in, decisions out.
-//!
-//! Owns the state, the queue and whatever is derived from them to decide quickly. Must not know time
-//! but as told, nor who drives it.
+//! The engine: events in, decisions out. Time is an argument.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,6 +6,7 @@ use std::sync::Arc;
 
 use berth_dra::Placement;
 use berth_kubelet::Kubelet;
+use berth_model::alignment::Alignment;
 use berth_model::spec::{PodObject, PodSpec, PreemptionPolicy};
 use berth_tenancy::quota::Expiry;
 use berth_tenancy::share::{Account, News, TeamError};
@@ -18,7 +16,7 @@ use crate::berth::headroom;
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
 use crate::berth::rank::{Ranking, Rankings};
-use crate::berth::room::{Alignment, Room, View};
+use crate::berth::room::{NumaFit, Room, View};
 use crate::berth::select::{allows, select};
 use crate::changes::Cursor;
 use crate::class::Class;
@@ -39,7 +37,6 @@ use crate::state::{Checkpoint, Place, State};
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 use crate::verdict::Diagnosis;
 
-/// Decides where pods go.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
     pub(crate) config: Config,
@@ -49,18 +46,18 @@ pub struct Engine {
     saved: Vec<Saved>,
     pub(crate) rankings: Rankings,
     pub(crate) preemption: Preemption,
-    /// Up to where changes have been looked through for parked pods.
+    /// Position in the log of changes up to which parked pods were woken.
     pub(crate) woken: Cursor,
     pub(crate) woken_epoch: u64,
     pub(crate) woken_at_ms: i64,
-    /// Changes that have been undone, and so are none.
+    /// Rolled-back changes, which wake nobody.
     pub(crate) undone: Vec<Range<Cursor>>,
     pub(crate) effort: Effort,
-    /// How often it was worked out what GPUs are worth.
+    /// Number of times the value of GPUs was computed.
     appraisals: u64,
 }
 
-/// What is restored with the state when a checkpoint is rolled back to.
+/// What a rollback restores beside the state.
 #[derive(Clone, Debug)]
 struct Saved {
     queue: Queue,
@@ -74,25 +71,24 @@ struct Saved {
     economy: Economy,
     devices: Devices,
     reservation: Option<Arc<Reservation>>,
-    /// Pods for which quotas say something else, of which nobody has taken notice yet.
+    /// Pods whose quota state changed, not yet processed.
     by_quota: BTreeSet<Arc<str>>,
-    /// Pods that had yet to stop to count there.
+    /// Pods that have yet to stop counting against quotas.
     expiring: BTreeSet<Expiry>,
     places: Places,
-    /// The same of teams.
+    /// The same for teams.
     of_teams: News,
 }
 
-/// Where a pod can go at once.
+/// A place that a pod can have at once.
 pub(crate) struct Found {
     pub(crate) node: NodeIx,
     pub(crate) grant: Option<Grant>,
-    pub(crate) alignment: Alignment,
-    /// What its claims are given.
+    pub(crate) fit: NumaFit,
+    /// Allocations for its claims.
     pub(crate) devices: Option<Box<Placement>>,
 }
 
-/// Whom to evict.
 pub(crate) struct Evictions {
     pub(crate) node: NodeIx,
     pub(crate) victims: Vec<PodIx>,
@@ -100,20 +96,20 @@ pub(crate) struct Evictions {
 }
 
 impl Engine {
-    /// An engine that knows of nothing yet.
+    /// An engine without any objects.
     pub fn new(config: impl Into<Config>) -> Self {
         let config = config.into();
         let rankings = Rankings::new(config.unknown_topology);
-        // kube-scheduler goes by priority and age alone.
+        // kube-scheduler orders by priority and age only.
         let queue = Queue::new(config.profile == Profile::Berth);
         let mut engine = Self { config, queue, rankings, ..Self::default() };
-        // kube-scheduler waits as long as it takes.
+        // kube-scheduler waits for victims without limit.
         engine.state.eviction_max_wait_ms =
             (config.profile == Profile::Berth).then_some(config.eviction_max_wait_ms);
         engine
     }
 
-    /// Something is as the event says.
+    /// Applies the new state of an object.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Pod(pod) => {
@@ -123,7 +119,7 @@ impl Engine {
                 self.state.apply(Event::Pod(pod));
                 match self.state.pod_by_uid(&uid) {
                     Some(_) => self.enqueue(&uid),
-                    // It has finished.
+                    // The pod has finished.
                     None => before.into_iter().for_each(|at| self.queue.remove(at)),
                 }
             }
@@ -134,7 +130,7 @@ impl Engine {
                 }
                 self.state.apply(Event::PodGone(uid));
             }
-            // kube-scheduler knows no teams.
+            // kube-scheduler has no teams.
             Event::Team(_) | Event::TeamGone(_) if self.config.profile != Profile::Berth => {}
             Event::Team(_) | Event::TeamGone(_) => {
                 self.state.apply(event);
@@ -152,7 +148,6 @@ impl Engine {
         }
     }
 
-    /// Classes, or the teams they belong to, may have other numbers now.
     fn refile(&mut self) {
         let state = &self.state;
         self.queue.refile(state.tenancy.has_teams(), |pod| {
@@ -161,7 +156,7 @@ impl Engine {
         });
     }
 
-    /// Puts a pod into the queue or takes it out, as it is now.
+    /// Queues a pod, or removes it from the queue, according to its state.
     fn enqueue(&mut self, uid: &Arc<str>) {
         let Some(at) = self.state.pod_by_uid(uid) else { return };
         let class = self.state.pods[at].class;
@@ -170,12 +165,12 @@ impl Engine {
         } else if self.state.class(class).spec.gang.is_none() || !self.minds_gangs() {
             self.line_up(at);
         } else if !self.queue.contains_as(at, class) {
-            // It is a pod of another kind now, and nothing is known of that kind yet.
+            // Its class changed, and the new class has not been evaluated.
             self.queue.remove(at);
         }
     }
 
-    /// Puts a pod into the queue, for itself or for its gang.
+    /// Queues a pod, on its own or for its gang.
     pub(crate) fn line_up(&mut self, at: PodIx) {
         let class = self.state.pods[at].class;
         let row = self.state.class(class);
@@ -183,13 +178,12 @@ impl Engine {
         self.queue.add(at, class, crowd, self.state.queue_turn(at));
     }
 
-    /// A pod waits, and with it those alike, until what holds it changes.
+    /// Parks a pod and its class until what holds it changes.
     pub(crate) fn park_held(&mut self, at: PodIx) {
         self.queue.park(at);
         self.queue.hold(self.state.pods[at].class);
     }
 
-    /// From here on everything that happens can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
         self.saved.push(Saved {
             queue: self.queue.clone(),
@@ -211,18 +205,18 @@ impl Engine {
         self.state.checkpoint()
     }
 
-    /// What happened since the checkpoint stays.
+    /// Keeps everything since the checkpoint.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
         self.saved.pop();
         self.state.commit(checkpoint);
     }
 
-    /// Everything is as it was at the checkpoint. Checkpoints are undone last first.
+    /// Restores the checkpoint. Checkpoints are rolled back last first.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         self.state.rollback(checkpoint);
         if let Some(saved) = self.saved.pop() {
             self.state.restore_places(&saved.places);
-            // What was undone is no news.
+            // Rolled-back changes wake nobody.
             self.state.restore_economy(saved.economy);
             self.state.restore_devices(saved.devices);
             self.state.reservation = saved.reservation;
@@ -246,7 +240,6 @@ impl Engine {
         }
     }
 
-    /// The node a pod is on, by its UID.
     pub fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
         let at = self.state.pod_by_uid(uid)?;
         match &self.state.pods[at].place {
@@ -255,21 +248,21 @@ impl Engine {
         }
     }
 
-    /// What the kubelet of a node has handed out, as far as that can be worked out, and whether
-    /// nothing shows that it is wrong; `None` if nothing is known of the node's inside.
+    /// The kubelet model of a node, and whether it has not been contradicted; `None` if the
+    /// topology is unknown.
     pub fn kubelet(&self, node: &str) -> Option<(&Kubelet, bool)> {
         let mirror = self.state.nodes[self.state.node_by_name(node)?].mirror.as_deref()?;
         Some((mirror.kubelet(), mirror.is_believed()))
     }
 
-    /// How many pods look for their place, and for how many of them nothing can be done now.
+    /// The number of pending pods, and how many of them are parked or held.
     pub fn queued(&self) -> (usize, usize) {
         let (all, parked) = self.queue.len();
         let held_back = self.held_back();
         (all + held_back, parked + held_back)
     }
 
-    /// What was changed since was undone, and is no news.
+    /// Marks the changes since `from` as rolled back.
     pub(crate) fn forget_changes(&mut self, from: Cursor) {
         let to = self.state.changes.now();
         match self.undone.last_mut().filter(|last| last.end == from) {
@@ -278,44 +271,41 @@ impl Engine {
         }
     }
 
-    /// How many pods are held by quotas or by their team's share.
+    /// The number of pods held by quotas or by their team's share.
     pub fn held(&self) -> usize {
         self.queue.held() + self.held_mates()
     }
 
-    /// Whether a quota or its team's share keeps a pod from starting.
+    /// Whether a quota or its team's share holds a pod.
     pub fn is_held(&self, uid: &str) -> bool {
         self.state.pod_by_uid(uid).is_some_and(|at| self.held_by(at).is_some())
     }
 
-    /// The team that a pod like this counts for; `None` if it is of no team.
+    /// The team a pod belongs to.
     pub fn team_of(&self, spec: &PodSpec) -> Option<&Arc<str>> {
         let ledger = &self.state.tenancy.ledger;
         Some(ledger.name(self.state.team_of(spec))).filter(|name| !name.is_empty())
     }
 
-    /// The names of all teams.
     pub fn teams(&self) -> impl Iterator<Item = &Arc<str>> {
         self.state.teams().keys()
     }
 
-    /// What is wrong with teams, in the order of their names.
+    /// Problems with teams, by team name.
     pub fn team_problems(&self) -> Vec<TeamError> {
         self.state.team_problems()
     }
 
-    /// What every team has, is guaranteed, and has borrowed from whom, by team and resource.
+    /// Usage, guarantee and borrowing by team and resource.
     pub fn accounts(&self) -> Vec<Account> {
         self.state.accounts()
     }
 
-    /// What is kept warm for whom, where, and how much is lacking, as of the last decision; those with
-    /// the strongest claim first.
+    /// Reserved and missing headroom as of the last decision, the strongest claim first.
     pub fn headroom(&self) -> Vec<WarmRoom> {
         self.state.warm_rooms()
     }
 
-    /// Decides about the next pod, if there is one about which something can be said.
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
         loop {
             match self.step(now_ms) {
@@ -326,8 +316,8 @@ impl Engine {
         }
     }
 
-    /// Takes the next decision after a bounded number of rechecks, so that a caller can take in news
-    /// in between, however many pods are parked.
+    /// Takes the next decision after a bounded number of rechecks, so that a caller can apply
+    /// events in between, however many pods are parked.
     pub fn step(&mut self, now_ms: i64) -> Step {
         self.state.now_ms = now_ms;
         self.appraise();
@@ -343,7 +333,8 @@ impl Engine {
                 if !self.queue.rechecks.is_settled() {
                     return Step::Unfinished;
                 }
-                // Nodes are reserved when all have been asked, about what gangs gave back as well.
+                // Nodes are reserved once all pods have been tried, including for what gangs gave
+                // back.
                 if !std::mem::take(&mut is_changed) {
                     return self.reserve_nodes(now_ms).map_or(Step::Settled, Step::Decided);
                 }
@@ -362,7 +353,6 @@ impl Engine {
         }
     }
 
-    /// What looking for places has cost so far.
     pub fn effort(&self) -> Effort {
         let Effort { rechecks, looks } = self.effort;
         Effort { rechecks, looks: looks + self.rankings.looks() }
@@ -382,12 +372,12 @@ impl Engine {
         }
         self.queue.park(at);
         if matches!(self.state.pods[at].place, Place::Nominated(..)) && !self.awaits_room(at) {
-            // What it waited for has not come true.
+            // Its nomination did not lead to a place.
             self.state.nominate(at, None);
         }
         let near = self.near_mates(at).filter(|(_, required)| *required);
         if let Some(evictions) = self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)) {
-            // The others of its class have not been asked.
+            // The others of its class have not been evaluated.
             self.set_trigger(at, Trigger::Anything);
             return self.preempt(at, evictions, now_ms);
         }
@@ -396,14 +386,14 @@ impl Engine {
         Decision::Wait { pod: self.state.pods[at].uid.clone() }
     }
 
-    /// Where a pod can go at once: near the members of its gang that have a place, if it is in one.
+    /// A place for a pod, near placed members of its gang if it has any.
     pub(crate) fn place_near(&mut self, at: PodIx) -> Option<Found> {
         let Some((nodes, required)) = self.near_mates(at) else { return self.place(at, None) };
         let found = self.place(at, Some(&nodes));
         if found.is_none() && !required { self.place(at, None) } else { found }
     }
 
-    /// Works out what GPUs are worth if other machines are there now.
+    /// Recomputes the value of GPUs if the fleet changed.
     fn appraise(&mut self) {
         if self.config.profile == Profile::Berth && self.state.economy.has_other_fleet() {
             self.appraisals += 1;
@@ -411,7 +401,7 @@ impl Engine {
         }
     }
 
-    /// Counts a pod as an arrival when it is looked at for the first time.
+    /// Counts a pod as an arrival when it is evaluated for the first time.
     pub(crate) fn learn(&mut self, at: PodIx) {
         let pod = &self.state.pods[at];
         if pod.counted || self.config.profile != Profile::Berth {
@@ -432,7 +422,7 @@ impl Engine {
         }
     }
 
-    /// A decision could not be carried out: the pod looks for its place again.
+    /// Takes back a decision that could not be carried out: the pod is pending again.
     pub fn undo(&mut self, uid: &Arc<str>) {
         if let Some(at) = self.state.pod_by_uid(uid)
             && self.state.pods[at].decided
@@ -444,8 +434,8 @@ impl Engine {
         }
     }
 
-    /// A pod that was to be evicted stays. Every pod that waits for its room looks for a place again,
-    /// and the victims of those pods stay, too.
+    /// Cancels the eviction of a pod. Every pod nominated to its room is scheduled again, and the
+    /// victims of those pods stay, too.
     pub fn spare(&mut self, victim: &Arc<str>) -> Spared {
         let Some(at) =
             self.state.pod_by_uid(victim).filter(|at| self.state.pods[*at].evicted_at_ms.is_some())
@@ -468,8 +458,7 @@ impl Engine {
         Spared { pending, staying: self.uids(spared) }
     }
 
-    /// Pods that wait for a node, by our decision, which a pod is leaving for them; and those for which
-    /// nodes are kept together with them.
+    /// Pods nominated by a decision that a pod is leaving for, and other members of their gangs.
     fn waiting_for_room_of(&self, leaving: PodIx) -> Vec<PodIx> {
         let state = &self.state;
         let waits = |pod: &PodIx| {
@@ -487,7 +476,6 @@ impl Engine {
         waiting
     }
 
-    /// The UIDs of pods, each once, in order.
     fn uids(&self, pods: Vec<PodIx>) -> Vec<Arc<str>> {
         let uids: BTreeSet<Arc<str>> =
             pods.into_iter().map(|pod| self.state.pods[pod].uid.clone()).collect();
@@ -509,7 +497,8 @@ impl Engine {
             node: self.state.nodes[found.node].object.name.clone(),
             gpu_grant: found.grant.map(|grant| self.state.named_grant(grant)),
             devices: found.devices.clone(),
-            alignment: found.alignment,
+            alignment: found.fit.alignment,
+            numa: found.fit.numa,
         }
     }
 
@@ -518,7 +507,7 @@ impl Engine {
         for victim in &evictions.victims {
             self.evict(*victim, now_ms);
         }
-        // Whoever waits for the node and matters less has to look elsewhere.
+        // Less important pods nominated to the node must look elsewhere.
         let class = self.state.pods[at].class;
         let mut displaced = self.state.nodes[evictions.node].nominated.to_vec();
         displaced.retain(|pod| *pod != at && !self.state.goes_before(*pod, class, Some(at)));
@@ -534,8 +523,8 @@ impl Engine {
         })
     }
 
-    /// Those of the pods to be evicted that disruption budgets may keep, by UID. They are to be evicted
-    /// before the others, which go in vain if one of these stays.
+    /// The victims that disruption budgets may keep, by UID. Evict them first: the other evictions
+    /// are pointless if one of these stays.
     pub fn guarded(&self, victims: &[Arc<str>]) -> BTreeSet<Arc<str>> {
         let known = victims.iter().filter_map(|uid| self.state.pod_by_uid(uid));
         let known: Vec<PodIx> = known.collect();
@@ -543,12 +532,11 @@ impl Engine {
         guarded.into_iter().map(|pod| self.state.pods[pod].uid.clone()).collect()
     }
 
-    /// Whether pods are leaving the node that a pod waits for, so that it should go on waiting.
+    /// Whether pods are leaving the node for a nominated pod, so that it keeps waiting.
     pub(crate) fn awaits_room(&self, at: PodIx) -> bool {
         self.state.making_room(at).next().is_some()
     }
 
-    /// Where a pod can go at once.
     pub(crate) fn place(&mut self, at: PodIx, within: Option<&Bits>) -> Option<Found> {
         let class = self.state.pods[at].class;
         match self.config.profile {
@@ -560,8 +548,8 @@ impl Engine {
         }
     }
 
-    /// Asks something about a pod with the ranking for its like; `None` if the pod is turned down for
-    /// the whole cluster.
+    /// Calls `ask` with a pod's inquiry and ranking; `None` if the pod is rejected for the whole
+    /// cluster.
     pub(crate) fn with_inquiry<T>(
         &mut self,
         at: PodIx,
@@ -575,8 +563,7 @@ impl Engine {
         })
     }
 
-    /// Where a pod can go, of some nodes if they are given; rather to the node that it waits for or
-    /// that is given.
+    /// A place for a pod, on nodes `within`; preferably its nominated node, else `wanted`.
     pub(crate) fn place_ranked(
         &mut self,
         at: PodIx,
@@ -605,7 +592,7 @@ impl Engine {
                 });
                 nominated.or_else(|| select(inquiry, ranking, coarse, within))
             };
-            // Rather where the devices it claims are near what the kubelet gives it.
+            // First with claimed devices near what the kubelet allocates.
             inquiry.near_devices = inquiry.devices.is_some();
             let mut chosen = node(&inquiry);
             if chosen.is_none() && inquiry.near_devices {
@@ -635,10 +622,10 @@ impl Engine {
         });
         self.state.release_spread(spread);
         let (node, devices) = node?;
-        Some(Found { node, grant: None, alignment: Alignment::Unknown, devices })
+        Some(Found { node, grant: None, fit: NumaFit::UNKNOWN, devices })
     }
 
-    /// Whom to evict for a pod that fits nowhere.
+    /// The evictions for a pod that fits nowhere.
     pub(crate) fn evictions(
         &mut self,
         at: PodIx,
@@ -688,8 +675,8 @@ impl Engine {
         Some(Evictions { node, victims, budget_violations })
     }
 
-    /// What keeps a pod, or the gang for which it stands in the queue, waiting that is no node's
-    /// fault. kube-scheduler leaves that to others.
+    /// What holds a pod or the gang it represents in the queue. kube-scheduler leaves that to
+    /// others.
     pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
         if self.config.profile != Profile::Berth {
             return None;
@@ -700,7 +687,7 @@ impl Engine {
         }
     }
 
-    /// Keeps what is to be kept warm where it can be.
+    /// Moves headroom to nodes where it fits.
     pub(crate) fn keep_warm(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
             let mut rankings = std::mem::take(&mut self.rankings);
@@ -709,15 +696,13 @@ impl Engine {
         }
     }
 
-    /// What there is to say about a pod now: why it waits and what would help, or where it is and
-    /// why. `None` if it is not known.
+    /// Why a pod is pending and what would help, or why it is on its node. `None` if it is unknown.
     pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
         let with_gang = self.explain_gang(uid, now_ms);
         with_gang.or_else(|| explain::explain(&mut self.state, &self.config, uid, now_ms))
     }
 
-    /// Everything kube-scheduler would say about a pod that looks for its place, against all nodes.
-    /// The pod need not have been applied.
+    /// kube-scheduler's verdicts for a pod against all nodes. The pod need not have been applied.
     pub fn diagnose(&mut self, pod: &PodObject) -> Diagnosis {
         let class = self.state.acquire_class(&pod.spec);
         self.state.rules(class);
@@ -737,25 +722,27 @@ impl Engine {
     }
 }
 
-/// Whether a node has room for a pod and may be taken.
 pub(crate) fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) -> bool {
     ranking.rank(inquiry.state, node).is_some()
         && allows(inquiry, ranking, node, inquiry.has_neighbour_rules())
 }
 
-/// What a node gives a pod. Devices that are far from what the kubelet gives it make it misaligned.
+/// The place for a pod on a node. Claimed devices far from what the kubelet allocates make it
+/// misaligned.
 pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<Found> {
     let state = inquiry.state;
-    let numa = room.alignment.numa().filter(|_| inquiry.near_devices);
+    let numa = room.fit.numa.filter(|_| inquiry.near_devices);
     let devices = inquiry.devices_on(node, numa, Order::LeavingMost).ok()?.map(Box::new);
     let of_devices = devices.as_ref().and_then(|devices| state.numa_of_devices(devices, node));
-    let alignment = match (room.alignment, of_devices) {
-        (Alignment::Aligned(numa), Some(of_devices)) if !of_devices.is_subset(numa) => {
-            Alignment::Misaligned(numa | of_devices)
+    let fit = match (room.fit, of_devices) {
+        (NumaFit { alignment: Alignment::Aligned, numa: Some(numa) }, Some(of_devices))
+            if !of_devices.is_subset(numa) =>
+        {
+            NumaFit::misaligned(numa | of_devices)
         }
-        (alignment, _) => alignment,
+        (fit, _) => fit,
     };
-    Some(Found { node, grant: room.grant, alignment, devices })
+    Some(Found { node, grant: room.grant, fit, devices })
 }
 
 pub(crate) fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use berth_engine::config::UnknownTopology;
-use berth_engine::decision::{Alignment, Decision, Spared};
+use berth_engine::decision::{Decision, Spared};
 use berth_engine::event::Event;
 use berth_engine::{Config, Engine, Profile};
 use berth_kubelet::TopologyPolicy;
+use berth_model::alignment::Alignment;
 use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::numa::NumaMask;
@@ -148,7 +149,7 @@ fn a_need_is_met_by_the_smallest_part_that_will_do_on_any_board() {
         // A slice of 10 GB is too small, so on that node the need is met by a whole GPU.
         let expected = if pool == "h100" { whole } else { smallest.0 };
         assert_eq!(grant, expected, "{pool}");
-        assert!(matches!(binding.alignment, Alignment::Aligned(_)));
+        assert_eq!(binding.alignment, Alignment::Aligned);
     }
 }
 
@@ -290,7 +291,7 @@ fn nodes_of_unknown_topology_come_last_or_not_at_all() {
         engine.apply(Event::Pod(pending(&one, 0)));
         let Some(Decision::Bind(first)) = engine.decide(0) else { panic!("not bound") };
         assert_eq!(first.node.as_ref(), "known-000000");
-        assert_eq!(first.alignment, Alignment::Aligned(NumaMask::first(2)));
+        assert_eq!((first.alignment, first.numa), (Alignment::Aligned, Some(NumaMask::first(2))));
         assert_eq!(decide(&mut engine, pending(&one, 1), 0), then);
     }
 }

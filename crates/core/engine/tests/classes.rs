@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use berth_engine::decision::{Alignment, Binding, Decision};
+use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
 use berth_engine::explain::{Cause, Explanation, PartKind, render};
 use berth_engine::headroom::WarmRoom;
 use berth_engine::{Engine, Profile};
 use berth_kubelet::TopologyPolicy;
+use berth_model::alignment::Alignment;
 use berth_model::node::Node;
 use berth_model::policy::Pool;
 use berth_model::spec::{GpuNeed, PodSpec};
@@ -235,7 +236,7 @@ fn a_whole_socket_stays_usable_although_others_fill_the_rest() {
         let decision = cluster.engine.decide(0);
         let Some(Decision::Bind(binding)) = decision else { panic!("{decision:?}") };
         assert_eq!(binding.pod, uid);
-        assert!(matches!(binding.alignment, Alignment::Aligned(_)));
+        assert_eq!(binding.alignment, Alignment::Aligned);
     }
     cluster.settle();
     assert_eq!(cluster.kept("warm").lacking, 2);
@@ -457,8 +458,8 @@ fn violations(kept: usize, class: WorkloadClass) -> Vec<Law> {
     let node: Arc<str> = "h100-000000".into();
     let nodes = vec![node.clone(); kept];
     checker.kept(vec![WarmRoom { name: "warm".into(), class: Interactive, nodes, lacking: 0 }]);
-    let (gpu_grant, alignment) = (None, Alignment::Unmanaged);
-    let binding = Binding { pod: newcomer.uid, node, gpu_grant, devices: None, alignment };
+    let (gpu_grant, alignment) = (None, Alignment::Floating);
+    let binding = Binding { pod: newcomer.uid, node, gpu_grant, devices: None, alignment, numa: None };
     checker.decided(Some(&Decision::Bind(binding)), 0);
     checker.violations().iter().map(|violation| violation.law).collect()
 }

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use berth_engine::decision::{Alignment, Binding, Decision};
+use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
 use berth_engine::{Engine, Profile};
 use berth_kubelet::TopologyPolicy;
+use berth_model::alignment::Alignment;
 use berth_model::node::Node;
 use berth_model::spec::{GpuNeed, PodSpec};
 use berth_testkit::cluster::{NodeKind, gpu_template, pending, resources, template};
@@ -157,14 +158,14 @@ fn shares_are_near_the_cpus_and_kubelets_do_not_give_divided_gpus_away_whole() {
     let mut on_sockets = Vec::new();
     for number in 0..2 {
         let binding = bind(&mut engine, &part(0, 900), number).unwrap();
-        assert!(matches!(binding.alignment, Alignment::Aligned(_)), "{binding:?}");
+        assert_eq!(binding.alignment, Alignment::Aligned, "{binding:?}");
         on_sockets.push(binding.gpu_grant.unwrap().gpu.unwrap() / 4);
     }
     // Both are on one socket, so four GPUs together are left on the other.
     assert_eq!(on_sockets[0], on_sockets[1]);
     let four = Arc::new(gpu_template("four", 0, 4).unwrap());
     let binding = bind(&mut engine, &four, 10).unwrap();
-    assert!(matches!(binding.alignment, Alignment::Aligned(_)), "{binding:?}");
+    assert_eq!(binding.alignment, Alignment::Aligned, "{binding:?}");
     let two = Arc::new(gpu_template("two", 0, 2).unwrap());
     assert!(bind(&mut engine, &two, 11).is_some());
     assert!(bind(&mut engine, &two, 12).is_none(), "two of the last four are divided");

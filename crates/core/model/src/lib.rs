@@ -6,6 +6,7 @@
 //! what happens. Parsing means one value from a string, never a file.
 
 pub mod affinity;
+pub mod alignment;
 pub mod device;
 pub mod dice;
 pub mod dra;

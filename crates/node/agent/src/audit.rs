@@ -20,6 +20,7 @@ mod holder;
 use berth_host::Machine;
 use berth_host::cgroup::{NodeMemory, Qos};
 use berth_host::kubelet::{Configuration, CpuState};
+use berth_model::alignment::Alignment;
 use berth_model::idset::{CpuSet, IdSet};
 use serde::{Deserialize, Serialize};
 
@@ -109,47 +110,40 @@ pub struct Held {
     pub pids: Vec<u32>,
 }
 
-/// How a pod lies.
+/// The alignment of a container or pod with its GPUs, and the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "is")]
-pub enum Verdict {
-    /// All that it has lies together.
-    Aligned,
-    /// Something lies elsewhere.
-    Misaligned {
-        /// How far, in the firmware's measure (10 is none), at the most; `None` if that is not told.
-        distance: Option<u32>,
-        /// What lies where.
-        why: String,
-    },
-    /// Its CPUs are not its own, and are near now and far then.
-    Floating,
-    /// It cannot be told.
-    Unknown {
-        /// Why not.
-        why: String,
-    },
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    pub alignment: Alignment,
+    /// How far apart, in the firmware's measure (10 is local), if misaligned and the firmware says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<u32>,
+    /// Why it is not aligned; empty if it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
-impl Verdict {
-    /// As a word.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Aligned => "aligned",
-            Self::Misaligned { .. } => "misaligned",
-            Self::Floating => "floating",
-            Self::Unknown { .. } => "unknown",
-        }
+impl Finding {
+    const ALIGNED: Self =
+        Self { alignment: Alignment::Aligned, distance: None, why: String::new() };
+
+    pub(crate) fn floating() -> Self {
+        let why = "its CPUs are not its own, and not all of them are near its GPUs".to_owned();
+        Self { alignment: Alignment::Floating, distance: None, why }
     }
 
-    /// What is certain and bad comes first.
+    pub(crate) fn unknown(why: impl Into<String>) -> Self {
+        Self { alignment: Alignment::Unknown, distance: None, why: why.into() }
+    }
+
+    /// Orders findings: the worst certain one is the greatest.
     fn weight(&self) -> u32 {
-        match self {
+        match self.alignment {
             // Of two, the farther.
-            Self::Misaligned { distance, .. } => 1000 + distance.unwrap_or(0),
-            Self::Unknown { .. } => 2,
-            Self::Floating => 1,
-            Self::Aligned => 0,
+            Alignment::Misaligned => 1000 + self.distance.unwrap_or(0),
+            Alignment::Unknown => 2,
+            Alignment::Floating => 1,
+            Alignment::Aligned => 0,
         }
     }
 }
@@ -172,8 +166,7 @@ pub struct ContainerAudit {
     pub memory: Vec<NodeMemory>,
     /// NUMA nodes of its GPUs.
     pub gpu_numa: Vec<u32>,
-    /// How it lies.
-    pub verdict: Verdict,
+    pub finding: Finding,
 }
 
 /// A pod with a GPU, and the verdict on it: the worst of its containers'.
@@ -184,8 +177,7 @@ pub struct PodAudit {
     pub uid: String,
     /// Its quality of service.
     pub qos: Qos,
-    /// How it lies.
-    pub verdict: Verdict,
+    pub finding: Finding,
     /// Its containers with GPUs.
     pub containers: Vec<ContainerAudit>,
     /// What would have it aligned for certain.
@@ -204,13 +196,15 @@ pub fn audit(machine: &Machine, rules: Rules<'_>, pod: &RunningPod) -> Option<Po
     names.dedup();
     let containers: Vec<ContainerAudit> =
         names.iter().map(|name| container(machine, rules, pod, name)).collect();
-    let worst = containers.iter().map(|one| &one.verdict).max_by_key(|one| one.weight())?;
-    let verdict = worst.clone();
-    let advice = match verdict {
-        Verdict::Aligned if containers.iter().all(|one| one.exclusive == Some(true)) => Vec::new(),
+    let worst = containers.iter().map(|one| &one.finding).max_by_key(|one| one.weight())?;
+    let finding = worst.clone();
+    let advice = match finding.alignment {
+        Alignment::Aligned if containers.iter().all(|one| one.exclusive == Some(true)) => {
+            Vec::new()
+        }
         _ => advice::advice(machine, rules, pod, &containers),
     };
-    Some(PodAudit { uid: pod.uid.clone(), qos: pod.qos, verdict, containers, advice })
+    Some(PodAudit { uid: pod.uid.clone(), qos: pod.qos, finding, containers, advice })
 }
 
 fn container(machine: &Machine, rules: Rules<'_>, pod: &RunningPod, name: &str) -> ContainerAudit {
@@ -218,7 +212,7 @@ fn container(machine: &Machine, rules: Rules<'_>, pod: &RunningPod, name: &str) 
     let found = holders(machine, rules, pod, name, &devices);
     let mut audits: Vec<ContainerAudit> =
         found.holders.iter().map(|holder| one(machine, name, &devices, holder)).collect();
-    audits.dedup_by(|one, other| one.verdict.word() == other.verdict.word());
+    audits.dedup_by(|one, other| one.finding.alignment == other.finding.alignment);
     match (audits.pop(), audits.is_empty(), found.why) {
         (Some(only), true, None) => only,
         (last, _, why) => {
@@ -226,9 +220,9 @@ fn container(machine: &Machine, rules: Rules<'_>, pod: &RunningPod, name: &str) 
                 "which of the pod's containers holds the GPU cannot be told, and they differ".into()
             });
             let gpu_numa = homes_of(&devices).0;
-            let verdict = Verdict::Unknown { why };
+            let finding = Finding::unknown(why);
             match last {
-                Some(last) => ContainerAudit { verdict, cpus: None, exclusive: None, ..last },
+                Some(last) => ContainerAudit { finding, cpus: None, exclusive: None, ..last },
                 None => ContainerAudit {
                     container: name.to_owned(),
                     cpus: None,
@@ -237,7 +231,7 @@ fn container(machine: &Machine, rules: Rules<'_>, pod: &RunningPod, name: &str) 
                     mems: None,
                     memory: Vec::new(),
                     gpu_numa,
-                    verdict,
+                    finding,
                 },
             }
         }
@@ -257,9 +251,9 @@ fn one(machine: &Machine, name: &str, devices: &[&Held], holder: &Holder<'_>) ->
     let running = holder.container;
     let cpus = running.cpus.unwrap_or(CpuSet::EMPTY);
     let cpu_numa = machine.numa_of(&cpus);
-    let verdict = match running.cpus {
-        None => Verdict::Unknown { why: "which CPUs it may use is not known".to_owned() },
-        Some(_) => verdict(machine, devices, holder, &cpu_numa),
+    let finding = match running.cpus {
+        None => Finding::unknown("which CPUs it may use is not known"),
+        Some(_) => finding(machine, devices, holder, &cpu_numa),
     };
     ContainerAudit {
         container: name.to_owned(),
@@ -273,14 +267,14 @@ fn one(machine: &Machine, name: &str, devices: &[&Held], holder: &Holder<'_>) ->
         mems: running.mems.map(|mems| mems.to_string()),
         memory: running.memory.clone(),
         gpu_numa: homes_of(devices).0,
-        verdict,
+        finding,
     }
 }
 
-fn verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: &[u32]) -> Verdict {
+fn finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: &[u32]) -> Finding {
     let populated = machine.numa.iter().filter(|node| !node.cpus.is_empty()).count();
     if populated < 2 {
-        return memory_verdict(machine, devices, holder).unwrap_or(Verdict::Aligned);
+        return memory_finding(machine, devices, holder).unwrap_or(Finding::ALIGNED);
     }
     let mut far = Far::default();
     let mut all_home: Vec<u32> = Vec::new();
@@ -315,27 +309,25 @@ fn verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
         );
         far.add(machine, &gpu_numa, &elsewhere, what);
     }
-    if let Some(verdict) = far.verdict() {
-        return verdict;
+    if let Some(finding) = far.finding() {
+        return finding;
     }
     if !all_known {
         let unknown = devices.iter().find(|held| held.kind.is_gpu() && held.numa.is_empty());
         let name = unknown.map_or_else(String::new, |held| named(held));
-        return Verdict::Unknown { why: format!("the NUMA node of {name} is not known") };
+        return Finding::unknown(format!("the NUMA node of {name} is not known"));
     }
     if !elsewhere.is_empty() {
         return match holder.pinning {
-            Pinning::Unknown => {
-                Verdict::Unknown { why: "whether its CPUs are its own is not known".to_owned() }
-            }
-            _ => Verdict::Floating,
+            Pinning::Unknown => Finding::unknown("whether its CPUs are its own is not known"),
+            _ => Finding::floating(),
         };
     }
-    memory_verdict(machine, devices, holder).unwrap_or(Verdict::Aligned)
+    memory_finding(machine, devices, holder).unwrap_or(Finding::ALIGNED)
 }
 
 /// Memory that certainly lies elsewhere.
-fn memory_verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> Option<Verdict> {
+fn memory_finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> Option<Finding> {
     let has_memory = |node: u32| machine.node(node).is_some_and(|node| node.memory_bytes > 0);
     let (gpu_numa, all_known) = homes_of(devices);
     if !all_known || machine.numa.iter().filter(|node| node.memory_bytes > 0).count() < 2 {
@@ -378,7 +370,7 @@ fn memory_verdict(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> 
         );
         far.add(machine, &gpu_numa, &nodes, what);
     }
-    far.verdict()
+    far.finding()
 }
 
 /// What was found to be far.
@@ -396,9 +388,10 @@ impl Far {
         self.why.push(why);
     }
 
-    fn verdict(self) -> Option<Verdict> {
+    fn finding(self) -> Option<Finding> {
         let Self { distance, why } = self;
-        (!why.is_empty()).then(|| Verdict::Misaligned { distance, why: why.join("; ") })
+        let why = why.join("; ");
+        (!why.is_empty()).then_some(Finding { alignment: Alignment::Misaligned, distance, why })
     }
 }
 

@@ -47,7 +47,7 @@ pub use holdings::{Checkpoints, Holdings, Told};
 pub use http::{Health, router, serve};
 pub use metrics::Metrics;
 pub use podresources::PodResources;
-pub use telling::Alignment;
+pub use telling::AlignmentAnnotation;
 pub use times::Settings;
 
 /// Which node, and how often it is looked at.
@@ -307,7 +307,10 @@ impl Agent {
         let mut shown = BTreeMap::new();
         for audit in &self.audits {
             if let Some(pod) = self.pods.of_kubelet(&audit.uid).filter(|pod| pod.runs) {
-                shown.insert((pod.namespace.clone(), pod.name.clone()), Alignment::of(audit));
+                shown.insert(
+                    (pod.namespace.clone(), pod.name.clone()),
+                    AlignmentAnnotation::of(audit),
+                );
             }
         }
         self.metrics.aligned(shown);

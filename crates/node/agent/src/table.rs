@@ -5,9 +5,10 @@
 use std::fmt::Write as _;
 
 use berth_host::pci::Distance;
+use berth_model::alignment::Alignment;
 use berth_text::columns;
 
-use crate::audit::{ContainerAudit, DeviceKind, Verdict};
+use crate::audit::{ContainerAudit, DeviceKind, Finding};
 use crate::gpus::{Gpu, PlacementSource, Profile};
 use crate::report::{GpuReport, NodeReport, PairReport, PodReport};
 
@@ -266,12 +267,11 @@ fn pods(report: &NodeReport, text: &mut String) {
         let _ = writeln!(text, "\n{others} pods without a GPU.");
     }
     for (pod, audit) in with_gpu() {
-        let why = match &audit.verdict {
-            Verdict::Aligned => continue,
-            Verdict::Misaligned { why, .. } | Verdict::Unknown { why } => why.as_str(),
-            Verdict::Floating => "its CPUs are not its own, and not all of them are near its GPUs",
-        };
-        let _ = writeln!(text, "\n{} is {}: {why}.", pod.uid, audit.verdict.word());
+        let Finding { alignment, why, .. } = &audit.finding;
+        if *alignment == Alignment::Aligned {
+            continue;
+        }
+        let _ = writeln!(text, "\n{} is {}: {why}.", pod.uid, alignment.as_str());
         for advice in &audit.advice {
             let _ = writeln!(text, "  {}: {}: {}", advice.of, advice.set, advice.why);
         }
@@ -293,9 +293,10 @@ fn pod_row(report: &NodeReport, pod: &PodReport, one: &ContainerAudit) -> Vec<St
         }
     });
     let numbers = |all: &[u32]| or_dash(all.iter().map(u32::to_string).collect());
-    let verdict = match &one.verdict {
-        Verdict::Misaligned { distance: Some(distance), .. } => format!("misaligned ({distance})"),
-        other => other.word().to_owned(),
+    let word = one.finding.alignment.as_str();
+    let alignment = match one.finding.distance {
+        Some(distance) => format!("{word} ({distance})"),
+        None => word.to_owned(),
     };
     vec![
         pod.uid.clone(),
@@ -312,7 +313,7 @@ fn pod_row(report: &NodeReport, pod: &PodReport, one: &ContainerAudit) -> Vec<St
         one.mems.clone().unwrap_or_else(unknown),
         or_dash(devices.collect()),
         numbers(&one.gpu_numa),
-        verdict,
+        alignment,
     ]
 }
 

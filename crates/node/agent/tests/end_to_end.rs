@@ -11,13 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_agent::GpuSource;
-use berth_agent::run::{self, Alignment, Checkpoints, Health, Metrics, Options, Settings};
+use berth_agent::run::{
+    self, AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings,
+};
 use berth_api::topology::{self, NodeResourceTopology};
 use berth_control::http::Health as SchedulerHealth;
 use berth_control::metrics::Metrics as SchedulerMetrics;
 use berth_control::serve::{self, Scheduler};
 use berth_control::{core, lease};
-use berth_emulator::kubelet::assignment::{Assignment, VIRTUAL_DEVICES};
+use berth_api::keys::VIRTUAL_DEVICES;
+use berth_topology::assignment::Assignment;
 use berth_emulator::{kubelet, nodes};
 use berth_host::Root;
 use berth_host::made::{self, MadeMachine};
@@ -196,19 +199,19 @@ async fn given(pods: &Api<ApiPod>, count: usize) -> Vec<(String, String, String,
 async fn judged(
     pods: &Api<ApiPod>,
     truths: &BTreeMap<String, &'static str>,
-) -> BTreeMap<String, Alignment> {
+) -> BTreeMap<String, AlignmentAnnotation> {
     until("every pod is judged as it is", async || {
         let all = pods.list(&ListParams::default()).await.unwrap().items;
-        let said: BTreeMap<String, Alignment> = all
+        let said: BTreeMap<String, AlignmentAnnotation> = all
             .into_iter()
             .filter_map(|pod| {
                 let text = pod.metadata.annotations?.remove("berth.dev/alignment")?;
                 Some((pod.metadata.name?, serde_json::from_str(&text).unwrap()))
             })
             .collect();
-        let same = truths
-            .iter()
-            .all(|(pod, truth)| said.get(pod).is_some_and(|said| said.verdict == *truth));
+        let same = truths.iter().all(|(pod, truth)| {
+            said.get(pod).is_some_and(|said| said.alignment.as_str() == *truth)
+        });
         (same && said.len() == truths.len()).then_some(said)
     })
     .await

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_agent::audit::Verdict;
+use berth_agent::audit::Finding;
 use berth_host::made::{self, CgroupVersion, Driver, Layout, MadeMachine, Runtime};
+use berth_model::alignment::Alignment;
 use berth_model::idset::CpuSet;
 
 mod support;
@@ -150,15 +151,15 @@ fn check(
         node.pods.push(pod);
     }
     let report = node.report();
-    let found: Vec<(String, &Verdict)> =
-        report.audits().map(|audit| (audit.uid.clone(), &audit.verdict)).collect();
+    let found: Vec<(String, &Finding)> =
+        report.audits().map(|audit| (audit.uid.clone(), &audit.finding)).collect();
     assert_eq!(found.len(), pods, "every pod with a GPU is judged");
     let mut counts = BTreeMap::new();
-    for ((known, truth), (uid, verdict)) in truths.iter().zip(&found) {
+    for ((known, truth), (uid, finding)) in truths.iter().zip(&found) {
         let audit = report.audits().find(|audit| audit.uid == *uid).unwrap();
-        assert_eq!((known, *truth), (uid, verdict.word()), "{audit:#?}");
-        if let Verdict::Misaligned { distance, .. } = verdict {
-            assert!(distance.is_some_and(|distance| distance > 10), "{verdict:?}");
+        assert_eq!((known, *truth), (uid, finding.alignment.as_str()), "{audit:#?}");
+        if finding.alignment == Alignment::Misaligned {
+            assert!(finding.distance.is_some_and(|distance| distance > 10), "{finding:?}");
             assert!(!audit.advice.is_empty());
         }
         *counts.entry(*truth).or_insert(0) += 1;

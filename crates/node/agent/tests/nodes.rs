@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use berth_agent::audit::{DeviceKind, Verdict};
+use berth_agent::audit::DeviceKind;
 use berth_agent::gpus::{Gpu, GpuProcess, GpuSource, PlacementSource};
 use berth_agent::record::record;
 use berth_agent::{GpuReading, NodeReport, table};
 use berth_host::Root;
 use berth_host::made;
+use berth_model::alignment::Alignment;
 
 mod support;
 use support::{Node, Pod, divide, gpu_uuid, slice_uuid, uid};
@@ -22,7 +23,7 @@ fn pod(number: usize, cpus: &str, gpu: String) -> Pod {
 }
 
 fn word(report: &NodeReport, number: usize) -> &'static str {
-    report.audits().find(|audit| audit.uid == uid(number)).unwrap().verdict.word()
+    report.audits().find(|audit| audit.uid == uid(number)).unwrap().finding.alignment.as_str()
 }
 
 #[test]
@@ -39,10 +40,10 @@ fn a_machine_with_8_gpus_is_told_whole() {
         let pairs = report.distances.iter().filter(|pair| pair.nvlinks == 18).count();
         assert_eq!(pairs, 28, "every GPU reaches every other through the switches");
         assert_eq!(report.gpus[0].pods, [uid(1)]);
-        let Verdict::Misaligned { distance, why } = &report.audits().next().unwrap().verdict else {
-            panic!("the GPU is on the first socket, the CPUs are on the second")
-        };
-        assert_eq!(*distance, Some(32), "{why}");
+        let finding = &report.audits().next().unwrap().finding;
+        assert_eq!(finding.alignment, Alignment::Misaligned, "the CPUs are on the other socket");
+        let why = &finding.why;
+        assert_eq!(finding.distance, Some(32), "{why}");
         let text = table::render(&report);
         for part in
             ["misaligned (32)", "NV18", "GPU7", "mlx5_0", "580.159.04", "topology best-effort"]
@@ -144,7 +145,9 @@ fn cpus_that_no_container_has_are_not_believed() {
     let mut node = Node::new(made::epyc_9654(1));
     node.pods.push(Pod { stale: true, ..pod(1, "8-9", gpu_uuid(0)) });
     let report = node.report();
-    let Verdict::Unknown { why } = &report.audits().next().unwrap().verdict else { panic!() };
+    let finding = &report.audits().next().unwrap().finding;
+    assert_eq!(finding.alignment, Alignment::Unknown);
+    let why = &finding.why;
     assert!(why.contains("none of the pod's containers has just these"), "{why}");
 }
 
@@ -171,7 +174,7 @@ fn advice_says_what_the_kubelet_and_the_pod_lack() {
     node.pods.push(Pod { qos: "burstable", ..pod(1, "", gpu_uuid(0)) });
     let report = node.report();
     let audit = report.audits().next().unwrap();
-    assert_eq!(audit.verdict, Verdict::Floating);
+    assert_eq!(audit.finding.alignment, Alignment::Floating);
     let all: Vec<String> =
         audit.advice.iter().map(|one| format!("{}: {}", one.of, one.set)).collect();
     let all = all.join("\n");
@@ -207,11 +210,9 @@ fn a_recording_reads_as_the_node_did_and_holds_no_uuid() {
     }
     let gpus = GpuReading::read(&GpuSource::Recorded(to.clone()));
     let after = NodeReport::read(&Root::new(&to), gpus);
-    let verdicts = |report: &NodeReport| -> Vec<Verdict> {
-        report.audits().map(|audit| audit.verdict.clone()).collect()
+    let words = |report: &NodeReport| -> Vec<&str> {
+        report.audits().map(|audit| audit.finding.alignment.as_str()).collect()
     };
-    let words =
-        |report: &NodeReport| -> Vec<&str> { verdicts(report).iter().map(Verdict::word).collect() };
     assert_eq!(words(&before), ["misaligned", "aligned", "floating"]);
     assert_eq!(words(&after), words(&before));
     let holders = |report: &NodeReport| -> Vec<usize> {

@@ -104,9 +104,9 @@ fn every_machine_is_read_as_what_it_is() {
             let (exported, offered) = published(&reading, &[]);
             let inside = read(&reading, &exported, &offered);
             let (read_machine, read_kubelet) = inside.machine.clone().unwrap();
-            assert_eq!(*read_machine, reading.machine.to_planned().unwrap(), "{name}");
+            assert_eq!(*read_machine, reading.machine.to_model().unwrap(), "{name}");
             let kubelet = reading.kubelet.configuration.as_ref().unwrap();
-            let kubelet = kubelet.to_planned(KubeletVersion::V1_36).unwrap();
+            let kubelet = kubelet.to_model(KubeletVersion::V1_36).unwrap();
             assert_eq!(read_kubelet, kubelet, "{name}");
             let pins = matches!(kubelet.memory_manager, MemoryManagerPolicy::Static { .. });
             assert_eq!(pins, configuration == STRICT);
@@ -116,7 +116,7 @@ fn every_machine_is_read_as_what_it_is() {
                 .gpus()
                 .filter(|gpu| reading.gpus.at(&gpu.address).is_some())
                 .map(|gpu| match &gpu.numa {
-                    DeviceNuma::Told { node } => {
+                    DeviceNuma::Reported { node } => {
                         NumaMask::single(read_machine.numa_position(*node).unwrap())
                     }
                     _ => NumaMask::EMPTY,
@@ -227,7 +227,7 @@ fn what_somebody_else_exports_is_completed_by_annotations() {
     let inside =
         berth_topology::read(&object, &object.lower().unwrap(), Some(&exported), None).unwrap();
     let kubelet = reading.kubelet.configuration.as_ref().unwrap();
-    let kubelet = kubelet.to_planned(KubeletVersion::V1_36).unwrap();
+    let kubelet = kubelet.to_model(KubeletVersion::V1_36).unwrap();
     assert_eq!(inside.machine.unwrap().1, kubelet);
 }
 

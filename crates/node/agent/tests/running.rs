@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use berth_agent::GpuSource;
-use berth_agent::run::{self, Alignment, Checkpoints, Health, Metrics, Options, Settings};
+use berth_agent::run::{
+    self, AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings,
+};
 use berth_api::topology::{self, NodeResourceTopology};
 use berth_host::Root;
 use berth_host::made;
@@ -139,15 +141,15 @@ impl World {
         .await;
     }
 
-    async fn alignment(&self, pod: &str) -> Option<Alignment> {
+    async fn alignment(&self, pod: &str) -> Option<AlignmentAnnotation> {
         let pod = self.pods().get(pod).await.unwrap();
         let text = pod.metadata.annotations?.remove("berth.dev/alignment")?;
         Some(serde_json::from_str(&text).unwrap())
     }
 
-    async fn becomes(&self, pod: &str, verdict: &str) -> Alignment {
+    async fn becomes(&self, pod: &str, verdict: &str) -> AlignmentAnnotation {
         until(&format!("{pod} is {verdict}"), async || {
-            self.alignment(pod).await.filter(|said| said.verdict == verdict)
+            self.alignment(pod).await.filter(|said| said.alignment.as_str() == verdict)
         })
         .await
     }

@@ -357,7 +357,7 @@ fn what_the_scheduler_decided_is_preferred_and_kept_for_whom_it_was_decided() {
     let first = r#"{"alignment":"aligned","numaNodes":[1],"devices":[{"resource":"nvidia.com/gpu","count":2,"ids":["4","5"]}],"why":"x"}"#;
     let second = r#"{"alignment":"aligned","numaNodes":[0],"devices":[{"resource":"nvidia.com/gpu","count":1,"ids":["GPU-3"]}],"why":"x"}"#;
     let share =
-        r#"{"alignment":"unmanaged","grant":{"resource":"berth.dev/gpu-share","gpu":2},"why":"x"}"#;
+        r#"{"alignment":"floating","grant":{"resource":"berth.dev/gpu-share","gpu":2},"why":"x"}"#;
     ledger.decide(vec![read("b", 2, second), read("a", 1, first), read("c", 3, share)]);
     assert_eq!(prefer(&ledger, GPU, 2), ["GPU-4", "GPU-5"]);
     assert_eq!(prefer(&ledger, GPU, 1), ["GPU-3"]);

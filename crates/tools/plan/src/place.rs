@@ -4,8 +4,9 @@
 //! that is. Must not know how nodes are chosen.
 
 use berth_engine::Engine;
-use berth_engine::decision::{Alignment, Binding};
+use berth_engine::decision::Binding;
 use berth_kubelet::{Admission, Kubelet};
+use berth_model::alignment::Alignment;
 use berth_model::device::DevicePool;
 use berth_model::gpu::part_of;
 use berth_model::idset::{CpuSet, DeviceSet};
@@ -13,19 +14,12 @@ use berth_model::numa::NumaMask;
 use berth_model::spec::GpuGrant;
 use berth_scenario::cluster::ClusterNode;
 
-use crate::report::{DeviceName, Given, GpuShare, Lie, Placed};
+use crate::report::{DeviceName, Given, GpuShare, Placed};
 
 /// Fills in where on its node a pod is that has just been bound.
 pub(crate) fn inside(engine: &Engine, node: &ClusterNode, binding: &Binding, placed: &mut Placed) {
-    placed.alignment = match binding.alignment {
-        Alignment::Aligned(_) => Lie::Aligned,
-        Alignment::Misaligned(_) => Lie::Misaligned,
-        Alignment::Unmanaged => Lie::Unmanaged,
-        Alignment::Unknown => Lie::Unknown,
-    };
-    if let Alignment::Aligned(numa) | Alignment::Misaligned(numa) = binding.alignment {
-        placed.numa = ids(node, numa);
-    }
+    placed.alignment = binding.alignment;
+    placed.numa = binding.numa.map_or_else(Vec::new, |numa| ids(node, numa));
     placed.share = binding.gpu_grant.as_ref().and_then(share_of);
     let claims = binding.devices.iter().flat_map(|placement| &placement.allocations);
     placed.claimed = claims
@@ -46,9 +40,9 @@ pub(crate) fn held(engine: &Engine, node: &ClusterNode, uid: &str, placed: &mut 
     let Some(held) = kubelet.assignment(uid) else { return };
     let cpus = held.containers.iter().filter_map(|one| one.cpus);
     placed.cpus = cpus.fold(CpuSet::EMPTY, |all, one| all | one).len();
-    if placed.alignment == Lie::Unknown {
+    if placed.alignment == Alignment::Unknown {
         // Whoever chose the node did not ask; the kubelet aligns all the same, or does not.
-        (placed.alignment, placed.numa) = lie(&held, node);
+        (placed.alignment, placed.numa) = alignment(&held, node);
     }
     placed.devices = devices(kubelet, &held, node);
 }
@@ -57,12 +51,12 @@ pub(crate) fn ids(node: &ClusterNode, numa: NumaMask) -> Vec<u32> {
     node.inside.machine.as_ref().map_or_else(Vec::new, |(machine, _)| machine.numa_ids(numa))
 }
 
-fn lie(held: &Admission, node: &ClusterNode) -> (Lie, Vec<u32>) {
+fn alignment(held: &Admission, node: &ClusterNode) -> (Alignment, Vec<u32>) {
     let hints: Vec<_> = held.containers.iter().filter_map(|one| one.affinity).collect();
     let numa = hints.iter().filter_map(|hint| hint.numa).reduce(|one, other| one | other);
-    let Some(numa) = numa else { return (Lie::Unmanaged, Vec::new()) };
+    let Some(numa) = numa else { return (Alignment::Floating, Vec::new()) };
     let aligned = hints.iter().all(|hint| hint.preferred);
-    (if aligned { Lie::Aligned } else { Lie::Misaligned }, ids(node, numa))
+    (if aligned { Alignment::Aligned } else { Alignment::Misaligned }, ids(node, numa))
 }
 
 fn devices(kubelet: &Kubelet, held: &Admission, node: &ClusterNode) -> Vec<Given> {

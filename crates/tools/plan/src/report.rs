@@ -3,6 +3,7 @@
 //! Owns the vocabulary that the table, JSON and YAML share. Must not know how any of it is found out,
 //! nor how it is shown. Money is in millionths of a dollar, parts of GPUs are in thousandths.
 
+use berth_model::alignment::Alignment;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -90,7 +91,7 @@ pub struct Placed {
     /// Its pool; empty if the node names none.
     pub pool: String,
     /// How it lies there.
-    pub alignment: Lie,
+    pub alignment: Alignment,
     /// Ids of the NUMA nodes that the kubelet would choose; empty if it does not choose.
     pub numa: Vec<u32>,
     /// CPUs of its own.
@@ -105,21 +106,6 @@ pub struct Placed {
     pub gpu_milli: u64,
     /// What its part of the node costs a month; `None` if that is not known.
     pub microusd_per_month: Option<i64>,
-}
-
-/// How a pod lies on its node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lie {
-    /// All that is pinned is together.
-    Aligned,
-    /// It is on more NUMA nodes than needed.
-    Misaligned,
-    /// Nothing of it is pinned.
-    Unmanaged,
-    /// Nothing is known of the node's inside.
-    #[default]
-    Unknown,
 }
 
 /// Devices of one kind.

@@ -37,7 +37,7 @@ fn places(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
                 placed.node.clone(),
                 numbers(placed.numa.iter().map(|id| *id as usize)),
                 gpus(placed),
-                alignment(placed.alignment).to_owned(),
+                alignment(placed).to_owned(),
             ];
             let cost = placed.microusd_per_month;
             match groups.iter_mut().find(|(known, ..)| *known == cells) {

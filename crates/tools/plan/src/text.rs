@@ -2,11 +2,12 @@
 //!
 //! Owns the forms that all tables of this crate share. Must not find anything out.
 
+use berth_model::alignment::Alignment;
 use std::collections::BTreeMap;
 
 pub use berth_text::Paint;
 
-use crate::report::{DeviceName, Given, Lie, Placed, PodRef};
+use crate::report::{DeviceName, Given, Placed, PodRef};
 
 /// Where lines of prose end.
 const WIDTH: usize = 100;
@@ -37,12 +38,13 @@ pub(crate) fn pod_name(pod: &PodRef) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
 
-pub(crate) const fn alignment(lie: Lie) -> &'static str {
-    match lie {
-        Lie::Aligned => "aligned",
-        Lie::Misaligned => "misaligned",
-        Lie::Unmanaged => "-",
-        Lie::Unknown => "unknown",
+/// Alignment is a property of GPU pods: others have a dash unless something of theirs is pinned.
+pub(crate) fn alignment(placed: &Placed) -> &'static str {
+    let has_devices =
+        !placed.devices.is_empty() || placed.share.is_some() || !placed.claimed.is_empty();
+    match placed.alignment {
+        Alignment::Floating if !has_devices => "-",
+        known => known.as_str(),
     }
 }
 

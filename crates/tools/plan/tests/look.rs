@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 
 use berth_manifest::{Source, Strictness, read_as};
+use berth_model::alignment::Alignment;
 use berth_plan::look::node::{Insight, NodeReport};
 use berth_plan::look::pod::Fate;
 use berth_plan::look::queue::{Queue, QueueFilter, Standing};
 use berth_plan::look::table::{self, Form};
 use berth_plan::look::{Scene, parse_selector};
-use berth_plan::report::Lie;
 use berth_plan::table::Paint;
 use berth_scenario::cluster::{Objects, read_sound};
 
@@ -170,7 +170,7 @@ fn quotas_hold_whom_they_hold() {
     assert_eq!(queue.pods[1].held_by.as_deref(), Some("quota cap"));
     let one = scene.pod_report("team-a", "one").unwrap();
     assert_eq!(one.would_go.as_ref().unwrap().node, "gpu-a");
-    assert_eq!(one.would_go.as_ref().unwrap().alignment, Lie::Aligned);
+    assert_eq!(one.would_go.as_ref().unwrap().alignment, Alignment::Aligned);
     let two = scene.pod_report("team-a", "two").unwrap();
     assert_eq!((two.position, two.would_go), (Some((2, 2)), None));
     assert!(two.why.contains("not for want of nodes"), "{}", two.why);

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use berth_engine::Profile;
 use berth_manifest::{Document, Source, Strictness, read_as};
-use berth_plan::report::{Lie, Placed, Plan, Reason, WorkloadPlan};
+use berth_model::alignment::Alignment;
+use berth_plan::report::{Placed, Plan, Reason, WorkloadPlan};
 use berth_plan::{Edit, Question, plan, table};
 use berth_scenario::cluster::{Objects, Prices, read};
 use berth_scenario::workloads::pods_of;
@@ -78,7 +79,7 @@ fn what_is_said_to_help_helps() {
     let plan = of("train.yaml", &["add=h100:1"]);
     let train = workload(&plan, "train");
     assert_eq!(nodes(&train.placed), ["h100-a-new-1"]);
-    assert_eq!((train.placed[0].alignment, train.placed[0].numa.len()), (Lie::Aligned, 1));
+    assert_eq!((train.placed[0].alignment, train.placed[0].numa.len()), (Alignment::Aligned, 1));
     let difference = plan.difference.unwrap();
     assert_eq!(difference.placed.len(), 1);
     // A node of eight costs eight times as much as a GPU.
@@ -91,7 +92,11 @@ fn pods_are_placed_down_to_gpu_and_slice() {
     let plan = of("serving.yaml", &[]);
     assert_eq!(plan.counts(), (5, 5));
     for chat in &workload(&plan, "chat").placed {
-        assert_eq!((chat.alignment, chat.numa.len(), chat.cpus), (Lie::Aligned, 1, 8), "{chat:?}");
+        assert_eq!(
+            (chat.alignment, chat.numa.len(), chat.cpus),
+            (Alignment::Aligned, 1, 8),
+            "{chat:?}"
+        );
         let given = &chat.devices[0];
         assert_eq!((given.count, given.resource.as_str()), (1, "nvidia.com/gpu"));
         // NVIDIA's plugin picks by links, of which nothing is known, so it is one of those that are left.

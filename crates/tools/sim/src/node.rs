@@ -11,6 +11,7 @@ use berth_kubelet::{
     Admission, CpuManagerPolicy, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand, Rejection,
     TopologyPolicy,
 };
+use berth_model::alignment::Alignment;
 use berth_model::gpu::{self, Gpu, GpuInventory, MigStrategy, WHOLE_GPU};
 use berth_model::mig::Board;
 use berth_model::node::Node;
@@ -20,7 +21,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
 
 use crate::experiment::{Division, KubeletPolicy, NodeSetup, Setup, Sharing};
-use crate::report::{GpuOutline, GpuPart, Lie, NodeOutline, NumaOutline};
+use crate::report::{GpuOutline, GpuPart, NodeOutline, NumaOutline};
 
 /// Why a node cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +56,8 @@ pub(crate) struct Part {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
     pub(crate) parts: Vec<Part>,
-    pub(crate) lie: Lie,
+    /// `None` without a GPU.
+    pub(crate) alignment: Option<Alignment>,
     /// The part of its requests that cross to another NUMA node.
     pub(crate) crossing: f64,
     /// Pinned CPUs by NUMA node; empty if none are pinned.
@@ -87,8 +89,8 @@ pub(crate) struct VirtualNode {
     shares: Vec<u32>,
     /// CPU and memory that is asked for.
     pub(crate) used: (i64, i64),
-    /// How many failures strike it now.
-    pub(crate) struck: u32,
+    /// Faults that keep it down now.
+    pub(crate) active_faults: u32,
     /// How often it was lost.
     pub(crate) losses: u64,
     /// It was given back.
@@ -150,7 +152,7 @@ impl VirtualNode {
             gpus,
             sharing: described.sharing,
             microusd_per_hour: described.microusd_per_hour,
-            struck: 0,
+            active_faults: 0,
             losses: 0,
             gone: false,
             plugin_back_ms: 0,
@@ -275,20 +277,21 @@ impl VirtualNode {
                 .map(|(_, count)| count)
                 .sum()
         };
-        let (lie, crossing) = if placed.parts.is_empty() || near.is_empty() {
-            (Lie::Indifferent, 0.0)
+        let (alignment, crossing) = if placed.parts.is_empty() || near.is_empty() {
+            (None, 0.0)
         } else if machine.numa().len() == 1 {
-            (Lie::Aligned, 0.0)
+            (Some(Alignment::Aligned), 0.0)
         } else if pinned == 0 {
             let counts: Vec<usize> = machine.numa().iter().map(|numa| numa.cpus.len()).collect();
-            (Lie::Floating, 1.0 - on(near, &counts) as f64 / all_cpus.max(1) as f64)
+            (Some(Alignment::Floating), 1.0 - on(near, &counts) as f64 / all_cpus.max(1) as f64)
         } else {
             let off = 1.0 - on(near, &by_numa) as f64 / pinned as f64;
             let off = if memory.is_subset(near) { off } else { off.max(0.5) };
-            (if off > 0.0 { Lie::Misaligned } else { Lie::Aligned }, off)
+            let alignment = if off > 0.0 { Alignment::Misaligned } else { Alignment::Aligned };
+            (Some(alignment), off)
         };
         placed.cpus = if pinned > 0 { by_numa } else { Vec::new() };
-        (placed.lie, placed.crossing) = (lie, crossing);
+        (placed.alignment, placed.crossing) = (alignment, crossing);
     }
 
     /// What the node looks like, for a report.
@@ -352,7 +355,7 @@ impl VirtualNode {
 
     /// Whether it answers.
     pub(crate) fn is_up(&self) -> bool {
-        self.struck == 0 && !self.gone
+        self.active_faults == 0 && !self.gone
     }
 
     /// Thousandths of GPUs nobody has.

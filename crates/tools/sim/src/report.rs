@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+pub use berth_model::alignment::Alignment;
 use serde::Serialize;
 
 /// An experiment: the same cluster and the same arrivals under several setups.
@@ -290,8 +291,8 @@ pub struct Stay {
     pub gpus: Vec<GpuPart>,
     /// CPUs by NUMA node; empty if it is pinned to none.
     pub cpus: Vec<usize>,
-    /// How it lies.
-    pub lie: Lie,
+    /// `None` without a GPU.
+    pub alignment: Option<Alignment>,
 }
 
 /// A part of a GPU.
@@ -305,21 +306,6 @@ pub struct GpuPart {
     pub units: u8,
     /// The part of its compute, in thousandths.
     pub milli: u16,
-}
-
-/// Whether a pod's CPUs are near its GPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Lie {
-    /// It has no GPU, so that it does not matter.
-    #[default]
-    Indifferent,
-    /// All on the same NUMA nodes.
-    Aligned,
-    /// Pinned to CPUs or memory on other NUMA nodes than its GPUs.
-    Misaligned,
-    /// Pinned nowhere: the operating system moves it about.
-    Floating,
 }
 
 /// A GPU is divided anew.

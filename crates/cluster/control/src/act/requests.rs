@@ -4,7 +4,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use berth_api::placement::PLACEMENT;
+use berth_api::keys::{FENCED_CLAIM, FENCED_CONDITION, PLACEMENT};
 use berth_protobuf::Written;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -19,12 +19,6 @@ const MANAGER: &str = "berth";
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
-
-/// The condition of a pod that a leader has fenced.
-pub(crate) const FENCED: &str = "berth.dev/Fenced";
-
-/// The label of a claim that a leader has fenced.
-pub(crate) const FENCED_CLAIM: &str = "berth.dev/fenced";
 
 /// The longest note that an event can have.
 const NOTE_MAX_BYTES: usize = 1_024;
@@ -151,7 +145,7 @@ pub(super) fn standing(standing: &Standing) -> http::Request<Vec<u8>> {
 /// A change of a pod's status that decides nothing: it gives the pod another resource version.
 pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
     let condition = json!({
-        "type": FENCED,
+        "type": FENCED_CONDITION,
         "status": "True",
         "reason": "LeaderChanged",
         "message": format!("Fenced against in-flight bindings of previous leaders ({})", nonce(by)),
@@ -238,7 +232,8 @@ fn now() -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-    use berth_engine::decision::{Alignment, Binding};
+    use berth_engine::decision::Binding;
+    use berth_model::alignment::Alignment;
     use berth_protobuf::{Envelope, MAGIC, from_message};
     use k8s_openapi::api::core::v1 as core;
 
@@ -254,7 +249,8 @@ mod tests {
                 node: "node-1".into(),
                 gpu_grant: None,
                 devices: None,
-                alignment: Alignment::Unmanaged,
+                alignment: Alignment::Floating,
+                numa: None,
             },
             claims: [].into(),
             volumes: Vec::new(),

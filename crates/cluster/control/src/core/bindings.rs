@@ -9,7 +9,8 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use berth_engine::decision::{Alignment, Binding, LateVolume};
+use berth_engine::decision::{Binding, LateVolume};
+use berth_model::alignment::Alignment;
 use berth_model::spec::PodObject;
 
 use super::Settings;

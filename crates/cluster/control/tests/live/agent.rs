@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_agent::GpuSource;
-use berth_agent::run::{Alignment, Checkpoints, Health, Metrics, Options, Settings, run};
+use berth_agent::run::{AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings, run};
 use berth_control::install::{self, AgentOptions, InstallOptions};
 use berth_host::{Root, made};
 use berth_testbed::Which;
@@ -77,10 +77,10 @@ pub(crate) async fn what_the_agent_finds_is_what_the_scheduler_plans_with(world:
     let said = world
         .eventually("the pod is told how it lies", async || {
             let annotations = world.find("wide").await?.metadata.annotations?;
-            serde_json::from_str::<Alignment>(annotations.get("berth.dev/alignment")?).ok()
+            serde_json::from_str::<AlignmentAnnotation>(annotations.get("berth.dev/alignment")?).ok()
         })
         .await;
-    assert_eq!((said.verdict.as_str(), said.distance), ("misaligned", Some(32)));
+    assert_eq!((said.alignment.as_str(), said.distance), ("misaligned", Some(32)));
     world
         .eventually("an event tells of it", async || {
             let events = world.events("wide").await;

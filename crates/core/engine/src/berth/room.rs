@@ -1,11 +1,10 @@
-//! Whether one node has room for a pod, and how good a place it would be.
-//!
-//! Owns the judgement of a node by itself: resources, ports, offers for parts of GPUs, what its
-//! kubelet would do, and what would be left. Less is better. Must not know other nodes.
+//! Whether a node by itself has room for a pod, and how good a place it is: resources, ports, GPU
+//! offers, the kubelet's admission, and what would be left.
 
 use std::cmp::Reverse;
 
 use berth_kubelet::{Certainty, KubeletVersion, PodDemand, Reason, TopologyPolicy, Verdict};
+use berth_model::alignment::Alignment;
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuNeed, PodSpec};
@@ -23,11 +22,11 @@ use crate::shares::{Grant, Share, Shares, WHOLE_MILLI};
 use crate::state::{NodeState, State};
 use crate::table::{PodIx, ResourceIx};
 
-/// What a pod asks of nodes, worked out once per shape.
+/// The request of a shape, derived once.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) requests: Amounts,
-    /// Those of the requests that are devices.
+    /// The subset of `requests` that are devices.
     pub(crate) devices: Amounts,
     pub(crate) demands: Demands,
 }
@@ -42,7 +41,7 @@ impl Ask {
     }
 }
 
-/// A node as it is or would be.
+/// A node, actual or projected.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) node: &'a NodeState,
@@ -50,78 +49,70 @@ pub(crate) struct View<'a> {
     pub(crate) pods: i64,
     pub(crate) shares: Option<&'a Shares>,
     pub(crate) mirror: Option<&'a Mirror>,
-    /// Pods that would be gone.
+    /// Pods that are gone in the projection.
     pub(crate) gone: &'a [PodIx],
 }
 
 impl<'a> View<'a> {
-    /// As it is.
     pub(crate) fn of(node: &'a NodeState) -> Self {
         let (used, pods) = (node.used.as_slice(), node.pods.len() as i64);
         let (shares, mirror) = (node.shares.as_deref(), node.mirror.as_deref());
         Self { node, used, pods, shares, mirror, gone: &[] }
     }
 
-    /// With some pods gone and others come, apart from what the kubelet makes of that.
+    /// Applies an overlay, except to the kubelet model.
     pub(crate) fn with(self, overlay: &'a Overlay) -> Self {
         let (used, pods) = (overlay.used(self.node), overlay.pod_count(self.node));
         Self { used, pods, shares: overlay.shares(self.node), gone: &overlay.gone, ..self }
     }
 }
 
-/// How a pod would lie on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Alignment {
-    /// All that is pinned is on these NUMA nodes, and no fewer would do.
-    Aligned(NumaMask),
-    /// It is spread over more NUMA nodes than needed, or over some that do not match.
-    Misaligned(NumaMask),
-    /// Nothing of the pod is pinned, or the kubelet does not align anything.
-    Unmanaged,
-    /// Nothing is known of the node's inside.
-    Unknown,
+/// A pod's alignment on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NumaFit {
+    pub(crate) alignment: Alignment,
+    /// The NUMA nodes of everything pinned, if aligned or misaligned.
+    pub(crate) numa: Option<NumaMask>,
 }
 
-impl Alignment {
-    /// The NUMA nodes of what is pinned, if that is known.
-    pub(crate) fn numa(self) -> Option<NumaMask> {
-        match self {
-            Self::Aligned(numa) | Self::Misaligned(numa) => Some(numa),
-            Self::Unmanaged | Self::Unknown => None,
-        }
+impl NumaFit {
+    pub(crate) const FLOATING: Self = Self { alignment: Alignment::Floating, numa: None };
+    pub(crate) const UNKNOWN: Self = Self { alignment: Alignment::Unknown, numa: None };
+
+    /// Everything pinned is on these NUMA nodes, and no fewer would do.
+    pub(crate) const fn aligned(numa: NumaMask) -> Self {
+        Self { alignment: Alignment::Aligned, numa: Some(numa) }
+    }
+
+    /// Spread over more NUMA nodes than needed, or over some that do not match.
+    pub(crate) const fn misaligned(numa: NumaMask) -> Self {
+        Self { alignment: Alignment::Misaligned, numa: Some(numa) }
     }
 }
 
-/// Room on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Orders nodes; less is better.
+    /// Position among nodes; less is better.
     pub(crate) key: u64,
-    /// What is given for a part of a GPU.
+    /// The device or share allocated for a part of a GPU.
     pub(crate) grant: Option<Grant>,
-    pub(crate) alignment: Alignment,
-    /// What it costs in GPUs that the work that arrives can no longer use, in millionths.
+    pub(crate) fit: NumaFit,
+    /// Lost value of GPUs to arriving work, in millionths.
     pub(crate) cost_micro: Option<i64>,
 }
 
-/// What keeps a pod off a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// Something is short.
     Short(Shortage),
-    /// A port of the node is taken.
     Ports,
-    /// Nothing there is a large enough part of a GPU.
+    /// No offer is a large enough part of a GPU.
     NoOffer,
-    /// The kubelet would reject it.
+    /// The kubelet would reject the pod.
     Kubelet(Reason),
-    /// The kubelet may reject it: it depends on which devices it has handed out at random.
     Uncertain,
-    /// Nothing is known of the node's inside.
     UnknownTopology,
 }
 
-/// What a pod needs to be judged on a node.
 pub(crate) struct Judge<'a> {
     spec: &'a PodSpec,
     resources: &'a Resources,
@@ -137,8 +128,8 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What a pod asks of the GPUs of a node, as far as they are whole or divided on demand: a share, or
-/// so many; nothing if it asks for something else.
+/// The GPU request on this node: a share, or a number of whole GPUs; `None` if it asks for other
+/// devices.
 pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuAsk {
     let Some(gpus) = &view.node.gpus else { return GpuAsk::None };
     match (&spec.gpu, view.shares) {
@@ -153,7 +144,6 @@ pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuAsk {
 }
 
 impl Judge<'_> {
-    /// Whether the pod can be there, and how well.
     pub(crate) fn judge(&self, ask: &mut Ask, view: View<'_>) -> Result<Room, Obstacle> {
         fit(&ask.requests, view.node, view.used, view.pods, self.served)
             .map_err(Obstacle::Short)?;
@@ -196,22 +186,23 @@ impl Judge<'_> {
         if !wanted.is_empty() && taken(wanted) { Err(Obstacle::Ports) } else { Ok(()) }
     }
 
-    /// With one of a resource for the part of a GPU it needs, if it needs one.
+    /// Room with one `device` for a part of a GPU, if given.
     fn with_device(
         &self,
         ask: &mut Ask,
         view: View<'_>,
         device: Option<ResourceIx>,
     ) -> Result<Room, Obstacle> {
-        let (alignment, pinned) = self.alignment(ask, view, device)?;
-        let key = Key::of(ask, view, device, self.resources, alignment, pinned);
+        let (fit, pinned) = self.numa_fit(ask, view, device)?;
+        let key = Key::of(ask, view, device, self.resources, fit, pinned);
         let cost_micro = self.cost(ask, view, device);
         let key = Key::with_cost(key, cost_micro);
         let grant = device.map(|resource| Grant { resource, gpu: None });
-        Ok(Room { key, grant, alignment, cost_micro })
+        Ok(Room { key, grant, fit, cost_micro })
     }
 
-    /// With a share of one of the node's GPUs: near the pod's CPUs, and where it leaves least.
+    /// Room with a share of one of the node's GPUs: near the pod's CPUs, and on the fullest GPU
+    /// that fits.
     fn with_share(
         &self,
         ask: &mut Ask,
@@ -219,20 +210,19 @@ impl Judge<'_> {
         shares: &Shares,
         need: &GpuNeed,
     ) -> Result<Room, Obstacle> {
-        let (alignment, pinned) = self.alignment(ask, view, None)?;
-        let numa = alignment.numa();
+        let (fit, pinned) = self.numa_fit(ask, view, None)?;
         let gpus = Gpus { view, shares, share: shares.share(need), resources: self.resources };
         let short = Obstacle::Short(Shortage::of(shares.resource));
-        let (mut gpu, far) = gpus.best(numa).ok_or(short)?;
+        let (mut gpu, far) = gpus.best(fit.numa).ok_or(short)?;
         let part = GpuAsk::Share(economy::part(shares, gpus.share));
-        let choice = self.economy.judge(ask, view, part, |gpu| gpus.is_usable(gpu, numa, far));
+        let choice = self.economy.judge(ask, view, part, |gpu| gpus.is_usable(gpu, fit.numa, far));
         gpu = choice.and_then(|choice| choice.gpu).unwrap_or(gpu);
-        // The kubelet aligns what it hands out; shares it does not know.
-        let alignment = match alignment {
-            Alignment::Aligned(numa) if far => Alignment::Misaligned(numa),
-            other => other,
+        // The kubelet aligns devices; it does not know shares.
+        let fit = match fit.alignment {
+            Alignment::Aligned if far => NumaFit { alignment: Alignment::Misaligned, ..fit },
+            _ => fit,
         };
-        let key = Key::of(ask, view, None, self.resources, alignment, pinned);
+        let key = Key::of(ask, view, None, self.resources, fit, pinned);
         let key = match choice {
             Some(choice) => Key::with_cost(key, Some(choice.cost_micro)),
             None => Key::with_share(key, gpus.left_milli(gpu), gpus.opens(gpu)),
@@ -240,11 +230,10 @@ impl Judge<'_> {
         let key = Key::not_in_vain(key);
         let grant = Grant { resource: shares.resource, gpu: Some(gpu) };
         let cost_micro = choice.map(|choice| choice.cost_micro);
-        Ok(Room { key, grant: Some(grant), alignment, cost_micro })
+        Ok(Room { key, grant: Some(grant), fit, cost_micro })
     }
 
-    /// What the place would cost in GPUs that the work that arrives can no longer use; `None` for pods
-    /// that ask for devices of another kind.
+    /// The cost of the place in GPU value; `None` for pods that ask for other devices.
     fn cost(&self, ask: &Ask, view: View<'_>, device: Option<ResourceIx>) -> Option<i64> {
         let gpus = match (device, &view.node.gpus) {
             (Some(device), Some(gpus)) if gpus.resource == device => GpuAsk::Whole(1),
@@ -258,13 +247,13 @@ impl Judge<'_> {
         Some(choice.cost_micro)
     }
 
-    /// How the pod would lie with what the kubelet hands out, and whether anything of it is pinned.
-    fn alignment(
+    /// The alignment that the kubelet would give the pod, and whether anything is pinned.
+    fn numa_fit(
         &self,
         ask: &mut Ask,
         view: View<'_>,
         grant: Option<ResourceIx>,
-    ) -> Result<(Alignment, bool), Obstacle> {
+    ) -> Result<(NumaFit, bool), Obstacle> {
         let Some(mirror) = view.mirror.filter(|mirror| mirror.is_believed()) else {
             return self.without_mirror(ask, grant);
         };
@@ -275,37 +264,36 @@ impl Judge<'_> {
             return Err(Obstacle::Kubelet(Reason::UnexpectedAdmissionError));
         };
         let policy = kubelet.config().topology_policy;
-        let alignment = match mirror.would_admit(demand) {
+        let fit = match mirror.would_admit(demand) {
             Verdict::Reject { reason, .. } => return Err(Obstacle::Kubelet(reason)),
             Verdict::Admit { certain: false, .. } if policy.is_strict() => {
                 return Err(Obstacle::Uncertain);
             }
-            Verdict::Admit { .. } if policy == TopologyPolicy::None => Alignment::Unmanaged,
-            Verdict::Admit { .. } if !is_pinned(demand) => Alignment::Unmanaged,
-            Verdict::Admit { numa: None, .. } => Alignment::Unmanaged,
-            Verdict::Admit { numa: Some(numa), preferred: true, .. } => Alignment::Aligned(numa),
-            Verdict::Admit { numa: Some(numa), .. } => Alignment::Misaligned(numa),
+            Verdict::Admit { .. } if policy == TopologyPolicy::None => NumaFit::FLOATING,
+            Verdict::Admit { .. } if !is_pinned(demand) => NumaFit::FLOATING,
+            Verdict::Admit { numa: None, .. } => NumaFit::FLOATING,
+            Verdict::Admit { numa: Some(numa), preferred: true, .. } => NumaFit::aligned(numa),
+            Verdict::Admit { numa: Some(numa), .. } => NumaFit::misaligned(numa),
         };
-        Ok((alignment, is_pinned(demand)))
+        Ok((fit, is_pinned(demand)))
     }
 
     fn without_mirror(
         &self,
         ask: &mut Ask,
         grant: Option<ResourceIx>,
-    ) -> Result<(Alignment, bool), Obstacle> {
+    ) -> Result<(NumaFit, bool), Obstacle> {
         let named = grant.map(|grant| (grant, self.resources.name(grant)));
         let demand = ask.demands.get(&self.spec.pod, KubeletVersion::default(), named);
         let pinned = demand.is_some_and(|demand| is_pinned(demand));
         if pinned && self.unknown == UnknownTopology::Refuse {
             return Err(Obstacle::UnknownTopology);
         }
-        let alignment = if pinned { Alignment::Unknown } else { Alignment::Unmanaged };
-        Ok((alignment, pinned))
+        Ok((if pinned { NumaFit::UNKNOWN } else { NumaFit::FLOATING }, pinned))
     }
 }
 
-/// The GPUs of a node of which a share could be had.
+/// The GPUs that could provide a share.
 struct Gpus<'a> {
     view: View<'a>,
     shares: &'a Shares,
@@ -314,13 +302,13 @@ struct Gpus<'a> {
 }
 
 impl Gpus<'_> {
-    /// The GPU to take the share from, and whether it is far from the pod's other parts: the one of
-    /// which least is left then, so that whole ones stay whole; among equals the first.
+    /// The GPU to take the share from, and whether it is far from the pod's CPUs: the one with
+    /// least left, so that whole ones stay whole; the lowest number among equals.
     fn best(&self, numa: Option<NumaMask>) -> Option<(u16, bool)> {
         self.candidates(numa).min().map(|(far, _, gpu)| (gpu, far))
     }
 
-    /// GPUs with room for the share: whether each is far, what is given of it, and its number.
+    /// GPUs with room for the share: whether far, how much is allocated, number.
     fn candidates(
         &self,
         numa: Option<NumaMask>,
@@ -330,7 +318,7 @@ impl Gpus<'_> {
         let pool = kubelet.and_then(|kubelet| Some((kubelet, kubelet.pool_of(name.as_str())?)));
         let whole = amounts::at(&self.view.node.capacity, self.shares.resource)
             > amounts::at(self.view.used, self.shares.resource);
-        // Which GPUs are whole is known where the kubelet hands them out by a rule.
+        // Which GPUs are whole is known only if the kubelet allocates deterministically.
         let can_open = move |gpu: u16| {
             whole
                 && pool.is_none_or(|(kubelet, pool)| {
@@ -355,17 +343,16 @@ impl Gpus<'_> {
             .map(move |(gpu, divided)| (is_far(gpu), Reverse(divided.compute_milli), gpu))
     }
 
-    /// Whether the share could be had of the GPU, near the pod's other parts unless that cannot be.
+    /// Whether the GPU can provide the share, with this distance.
     fn is_usable(&self, gpu: u16, numa: Option<NumaMask>, far: bool) -> bool {
         self.candidates(numa).any(|(is_far, _, one)| one == gpu && is_far == far)
     }
 
-    /// Whether the GPU would not be whole any more.
+    /// Whether the GPU is whole and would no longer be.
     fn opens(&self, gpu: u16) -> bool {
         !self.shares.is_divided(gpu)
     }
 
-    /// What would be left of the GPU.
     fn left_milli(&self, gpu: u16) -> i64 {
         let given = self.shares.gpus().find(|(one, _)| *one == gpu);
         let given = given.map_or(0, |(_, divided)| i64::from(divided.compute_milli));
@@ -378,9 +365,9 @@ fn is_pinned(demand: &PodDemand) -> bool {
     total.cpus > 0 || total.asks_devices()
 }
 
-/// The order of nodes, most significant first: how far from aligned, whether a node with devices is
-/// used for a pod without, how much larger than needed a part of a GPU is, how much room for larger
-/// pods is lost, how many devices stay free, how many CPUs stay free.
+/// The sort key of nodes, most significant first: distance from aligned, a GPU node used by a pod
+/// without GPUs, excess size of a part of a GPU, lost room for larger pods, devices left, CPUs
+/// left.
 struct Key;
 
 impl Key {
@@ -389,13 +376,13 @@ impl Key {
     const LOSS_BITS: u32 = 16;
     const EXCESS_BITS: u32 = 11;
     const COST_BITS: u32 = Self::CPU_BITS + Self::FREE_BITS;
-    /// Costs can be below zero.
+    /// Costs can be negative.
     const COST_ZERO: i64 = 1 << (Self::COST_BITS - 1);
     const EXCESS_SHIFT: u32 = Self::CPU_BITS + Self::FREE_BITS + Self::LOSS_BITS;
     const WASTE_SHIFT: u32 = Self::EXCESS_SHIFT + Self::EXCESS_BITS;
     const ALIGN_SHIFT: u32 = Self::WASTE_SHIFT + 1;
 
-    /// The steps in which a part of a GPU that is too large counts.
+    /// Granularity of the excess of a part of a GPU.
     const EXCESS_STEP_BYTES: u64 = 256 << 20;
 
     fn of(
@@ -403,20 +390,20 @@ impl Key {
         view: View<'_>,
         grant: Option<ResourceIx>,
         resources: &Resources,
-        alignment: Alignment,
+        fit: NumaFit,
         pinned: bool,
     ) -> u64 {
         let free = |resource: ResourceIx| {
             amounts::at(&view.node.capacity, resource)
                 .saturating_sub(amounts::at(view.used, resource))
         };
-        let far = match alignment {
-            Alignment::Aligned(_) => 0,
-            Alignment::Unmanaged => u64::from(pinned),
-            Alignment::Misaligned(numa) => 1 + numa.count().min(13) as u64,
+        let far = match fit.alignment {
+            Alignment::Aligned => 0,
+            Alignment::Floating => u64::from(pinned),
+            Alignment::Misaligned => 1 + fit.numa.map_or(0, NumaMask::count).min(13) as u64,
             Alignment::Unknown => 15,
         };
-        // What the kubelet hands out, rather than what is only counted.
+        // Devices allocated by the kubelet, not resources that are only counted.
         let handed_out = |(resource, _): &&(ResourceIx, i64)| {
             view.mirror.is_some_and(|mirror| {
                 mirror.kubelet().pool_of(resources.name(*resource).as_str()).is_some()
@@ -429,7 +416,7 @@ impl Key {
         let (loss, left) = match devices {
             None => (0, 0),
             Some((resource, count)) => {
-                let numa = alignment.numa();
+                let numa = fit.numa;
                 let name = resources.name(resource);
                 let by_numa = view.mirror.and_then(|mirror| lost_room(mirror, name, count, numa));
                 let by_cost = view.node.gpus.as_ref().is_some_and(|gpus| gpus.resource == resource);
@@ -448,20 +435,19 @@ impl Key {
             | far << Self::ALIGN_SHIFT
     }
 
-    /// What the place costs decides instead of how much stays free; but room for larger pods on one
-    /// NUMA node comes before it, where the kubelet insists on that.
+    /// Replaces the amounts left by the cost of the place; lost room on NUMA nodes comes before it.
     fn with_cost(key: u64, cost_micro: Option<i64>) -> u64 {
         let Some(cost_micro) = cost_micro else { return key };
         let kept = u64::MAX << (Self::CPU_BITS + Self::FREE_BITS);
         key & kept | clamp(cost_micro.saturating_add(Self::COST_ZERO), Self::COST_BITS)
     }
 
-    /// For a pod that gets a share, and so does not use a node with devices in vain.
+    /// A pod with a share does use the node's devices.
     fn not_in_vain(key: u64) -> u64 {
         key & !(1 << Self::WASTE_SHIFT)
     }
 
-    /// For a share: whether a whole GPU is taken apart, and how much of the GPU is left.
+    /// For a share: whether a whole GPU is split, and how much of the GPU is left.
     fn with_share(key: u64, left_milli: i64, opens: bool) -> u64 {
         key | u64::from(opens) << (Self::CPU_BITS + Self::FREE_BITS)
             | clamp(left_milli, Self::FREE_BITS) << Self::CPU_BITS
@@ -477,8 +463,8 @@ fn clamp(value: i64, bits: u32) -> u64 {
     value.clamp(0, (1 << bits) - 1) as u64
 }
 
-/// How much room for 1, 2, 4, 8 and 16 devices on one NUMA node is lost, in devices, when `count`
-/// are taken from `numa`; `None` if the kubelet knows no such devices.
+/// Lost room for groups of 1, 2, 4, 8 and 16 devices on one NUMA node, in devices, when `count` are
+/// taken from `numa`; `None` if the kubelet has no such devices.
 fn lost_room(
     mirror: &Mirror,
     resource: &ResourceName,
@@ -491,7 +477,7 @@ fn lost_room(
         kubelet.free_by_numa(pool).map(|(numa, free)| (numa, free as i64)).collect();
     let mut after = before.clone();
     let mut missing = count;
-    // From the NUMA nodes of the hint first; what else is needed comes from anywhere.
+    // From the NUMA nodes of the hint first.
     for near in [true, false] {
         for (place, free) in &mut after {
             let on = numa.is_none_or(|numa| place.intersects(numa));
@@ -505,8 +491,7 @@ fn lost_room(
     Some(lost(&counts(&before), &counts(&after)))
 }
 
-/// Up to 4 devices must be on one NUMA node to be of use; more may have to span where no NUMA node
-/// has as many.
+/// Groups of up to 4 must be on one NUMA node; larger ones may span where no NUMA node has enough.
 fn lost(before: &[i64], after: &[i64]) -> i64 {
     const SPANNING: i64 = 8;
     let room = |of: &[i64], size: i64| {

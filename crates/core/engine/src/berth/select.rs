@@ -1,8 +1,7 @@
 //! The choice of a node: soft preferences first, then the best room.
 //!
-//! Owns the walk over a ranking. Rules about coarse keys are asked once per bucket, everything else
-//! of one node at a time, best first, so that the walk ends at the first that will do. Must not know
-//! how rankings are kept.
+//! Rules about coarse keys are evaluated once per bucket, all others per node, best first, until a
+//! node passes.
 
 use smallvec::SmallVec;
 
@@ -16,13 +15,13 @@ use crate::gang::beside_members;
 use crate::kube::score;
 use crate::table::{Bits, KeyIx, NodeIx};
 
-/// Preferences that tell hosts apart are weighed among so many of the best nodes of each bucket.
+/// Best nodes per bucket that are weighed if preferences differ by host.
 const WEIGHED_MAX: usize = 64;
 
-/// So many more are looked at for one without pods that this one had better be apart from.
+/// Further nodes searched for one without pods to keep apart from.
 const WALKED_MAX: usize = 4096;
 
-/// The best node, or the best of some, if any will do.
+/// The best node, or the best of `within`.
 pub(crate) fn select(
     inquiry: &Inquiry<'_>,
     ranking: &Ranking,
@@ -52,8 +51,7 @@ pub(crate) fn select(
         let mut good = bucket.order.iter().filter(allowed);
         let first = found.len();
         found.extend(good.by_ref().take(per_bucket).copied());
-        // Where all of these hold pods that this one had better be apart from, so may the next
-        // hundreds: the first that holds none must not be missed.
+        // If all of these hold pods to keep apart from, a node without such pods may be far down.
         let lonely = |rank: &Rank| inquiry.crowding(rank.2, coarse) == 0;
         if per_bucket > 1 && !found[first..].iter().any(lonely) {
             found.extend(good.take(WALKED_MAX).find(|rank| lonely(rank)).copied());
@@ -69,7 +67,7 @@ pub(crate) fn select(
     best(inquiry, ranking, &found)
 }
 
-/// Whether a node that has room may be taken.
+/// Whether a pod may use a node that has room.
 pub(crate) fn allows(
     inquiry: &Inquiry<'_>,
     ranking: &Ranking,
@@ -81,24 +79,23 @@ pub(crate) fn allows(
         && (inquiry.state.nodes[at].nominated.is_empty() || beside_nominated(inquiry, ranking, at))
 }
 
-/// Whether the node has devices for the pod: near what its kubelet gives it, if that is wanted.
+/// Whether the node has devices for the pod's claims, near its CPUs if that is wanted.
 fn devices_allow(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
     let numa = || {
         let (state, mut ask) = (inquiry.state, ranking.ask().clone());
         let view = View::of(&state.nodes[at]);
-        ranking.judge_other(state, inquiry.spec(), &mut ask, view).ok()?.alignment.numa()
+        ranking.judge_other(state, inquiry.spec(), &mut ask, view).ok()?.fit.numa
     };
     let numa = inquiry.near_devices.then(numa).flatten();
     inquiry.devices_on(at, numa, Order::Listed).is_ok()
 }
 
-/// Whether there is room beside the pods that wait for the node and come before this one. While one
-/// of them cannot be taken in, because those it replaces have not left yet, the node is closed; if it
-/// is reserved for them, to pods that take what they lack.
+/// Whether there is room beside nominated pods that rank above this one. While one of them does not
+/// fit yet, the node is closed, except to pods that a gang's reservation allows.
 fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
     let state = inquiry.state;
     let mut ahead = state.waiting_for(at, |pod| inquiry.yields_to(pod));
-    // Of those that wait for the same node and matter as much, the first to come is the first to go.
+    // Among equals nominated to the same node, the first to arrive goes first.
     match ahead.iter().position(|pod| state.pods[*pod].uid.as_ref() == inquiry.uid) {
         Some(own) => ahead.truncate(own),
         None if ahead.is_empty() => return true,

@@ -1,13 +1,10 @@
-//! What a reader who may see one namespace is shown of an explanation.
-//!
-//! Owns which names are withheld: those of pods in other namespaces. A tenant learns how many pods are in
-//! the way, and not whose they are.
+//! Withholds names of pods and gangs in other namespaces from explanations. A tenant learns how
+//! many pods block it, not whose they are.
 
 use super::data::{Cause, Explanation, Group, PodName, Remedy};
 use crate::decision::GangName;
 
 impl Explanation {
-    /// The same explanation with the names of pods outside of `namespace` withheld.
     pub fn for_namespace(mut self, namespace: &str) -> Self {
         self.withhold(namespace);
         self
@@ -52,7 +49,7 @@ fn without_names(mut group: Group, namespace: &str) -> Group {
     group
 }
 
-/// Groups that differed by a name alone are one.
+/// Merges groups that differed by a name only.
 fn merge(mut groups: Vec<Group>, group: Group) -> Vec<Group> {
     match groups.iter_mut().find(|known| known.cause == group.cause) {
         Some(known) => known.nodes += group.nodes,
@@ -61,7 +58,7 @@ fn merge(mut groups: Vec<Group>, group: Group) -> Vec<Group> {
     groups
 }
 
-/// Those that are withheld come last, since lists name the first.
+/// Withheld ones go last, because lists name the first ones.
 fn withhold_all(pods: &mut [PodName], namespace: &str) {
     pods.sort_by_key(|pod| *pod.namespace != *namespace);
     for pod in pods.iter_mut().filter(|pod| *pod.namespace != *namespace) {

@@ -1,7 +1,7 @@
-//! From what turns a node down to a reason with figures, and to what is missing.
+//! Detailed causes: the label, domain or amount behind a node's rejection, and what is missing
+//! there.
 //!
-//! Owns the details that verdicts leave out: which label, which domain, how many are free. Must not
-//! know other nodes, nor change a verdict.
+//! Describes verdicts; never changes one.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -29,17 +29,15 @@ use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx, TallyIx};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// The key by which conditions on a node's name are told.
+/// The key used for conditions on a node's name.
 const NAME_FIELD: &str = "metadata.name";
 
-/// A pod as people name it.
 pub(super) fn pod_name(state: &State, pod: PodIx) -> PodName {
     let row = &state.pods[pod];
     let spec = &state.class(row.class).spec;
     PodName { namespace: spec.namespace.clone(), name: row.name.clone(), priority: spec.priority }
 }
 
-/// The reason with figures.
 pub(super) fn of(probe: &mut Probe<'_>, at: NodeIx, bar: &Bar) -> Cause {
     match bar {
         Bar::Filter(rejection) => {
@@ -70,7 +68,7 @@ fn other_classes(state: &State, at: NodeIx, class: WorkloadClass) -> Cause {
     Cause::OtherClasses { pool, classes, class }
 }
 
-/// Devices are what people look at; without any, all that is asked for is told.
+/// Names the devices reserved by headroom; without devices, all requests.
 fn kept_warm(state: &State, at: NodeIx, turn: &Turn) -> Cause {
     let (Reverse(class), headroom) = turn.clone();
     let mirror = state.nodes[at].mirror.as_ref().filter(|mirror| mirror.is_believed());
@@ -96,7 +94,7 @@ fn kept_warm(state: &State, at: NodeIx, turn: &Turn) -> Cause {
     Cause::KeptWarm { headroom, class, room, need, on_one }
 }
 
-/// The first reason as it was given.
+/// The plugin's own message.
 pub(super) fn said(rejection: &Rejection) -> Cause {
     let reason = rejection.reasons.first().cloned().unwrap_or(Reason::Text("no reason given"));
     Cause::Said { plugin: rejection.plugin, reason }
@@ -143,7 +141,7 @@ fn node_affinity(spec: &PodSpec, node: &Node) -> Option<Cause> {
     Some(Cause::NodeAffinity { requirement: label.or_else(name) })
 }
 
-/// Where devices are short, nothing else is told: they decide which nodes come into question.
+/// If devices are short, nothing else is named: they decide which nodes are candidates.
 fn shortages(inquiry: &Inquiry<'_>, node: &NodeState) -> Option<Cause> {
     let short = inquiry.class.requests.iter().filter(|(one, wanted)| *wanted > node.free(*one));
     let mut all: Vec<Shortage> = short
@@ -192,7 +190,7 @@ fn neighbours(inquiry: &Inquiry<'_>, at: NodeIx, code: Code) -> Option<Cause> {
         let domain = census.domain_name(key, census.domain(key, at)).cloned();
         (census.key_name(key).clone(), domain)
     };
-    // Only what a pod needs near it cannot be had by evicting others.
+    // Only a missing required neighbour cannot be resolved by evictions.
     if code == Code::UnschedulableAndUnresolvable {
         let rule = inquiry.rules.affinity.as_ref()?;
         let tally = rule.tallies.iter().find(|tally| !near(**tally)).or(rule.tallies.first())?;
@@ -237,7 +235,7 @@ fn inside(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
             });
             Cause::NoOffer { need, largest }
         }
-        // Everything else that can be short has been asked for before.
+        // Other resources were checked before.
         (Obstacle::Short(_), Some(need)) => Cause::OffersTaken { need },
         (Obstacle::Ports | Obstacle::Short(_) | Obstacle::NoOffer, _) => {
             shortages(&probe.inquiry, node).unwrap_or(Cause::TooManyPods)
@@ -245,8 +243,8 @@ fn inside(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
     }
 }
 
-/// A node's kubelet, and what it would see of the pod: with the smallest part of a GPU that is
-/// free, if it needs one. `None` if kubelets are not asked.
+/// A node's kubelet model, and its view of the pod with the smallest free part of a GPU if it needs
+/// one. `None` if kubelets are not modelled.
 pub(super) fn demand<'s>(
     probe: &mut Probe<'s>,
     at: NodeIx,
@@ -270,15 +268,14 @@ pub(super) fn demand<'s>(
     Some((mirror.kubelet(), demands.get(&spec.pod, version, named)?.clone()))
 }
 
-/// What the kubelet says when it rejects the pod.
 pub(super) fn kubelet_words(probe: &mut Probe<'_>, at: NodeIx) -> Option<String> {
     let uid = probe.inquiry.uid;
     let (kubelet, demand) = demand(probe, at)?;
     kubelet.clone().admit(uid, &demand).err().map(|rejection| rejection.message)
 }
 
-/// What is missing on a node that is turned down for want of resources, and how much that is;
-/// `None` if it would be too small even when empty, or is turned down for something else.
+/// What is missing on a node rejected for amounts, with its distance; `None` if the node is too
+/// small even when empty, or is rejected for something else.
 pub(super) fn lacks(probe: &mut Probe<'_>, at: NodeIx, cause: &Cause) -> Option<(u64, Vec<Lack>)> {
     let by_amount = matches!(
         cause,

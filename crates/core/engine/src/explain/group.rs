@@ -1,7 +1,4 @@
-//! Nodes grouped by why they will not do, so that a thousand nodes give a handful of reasons.
-//!
-//! Owns which figures tell groups apart and how the others are put together. Must not know where
-//! reasons come from.
+//! Groups nodes by cause, so that a thousand nodes give a handful of causes.
 
 use berth_model::quantity::Quantity;
 
@@ -9,20 +6,18 @@ use super::data::{Cause, Group, Offered, PodName};
 use crate::state::State;
 use crate::table::{Lookup, NodeIx};
 
-/// So many groups are told; what is left is put together.
+/// Limit of groups; the rest is merged.
 const GROUPS_MAX: usize = 12;
 
-/// So many nodes of each group are named.
+/// Limit of nodes named per group.
 const EXAMPLES_MAX: usize = 3;
 
-/// Nodes with one reason.
 pub(super) struct Row {
     pub(super) cause: Cause,
-    /// In name order.
+    /// By name.
     pub(super) nodes: Vec<NodeIx>,
 }
 
-/// Rows in the making.
 #[derive(Default)]
 pub(super) struct Grouping {
     rows: Vec<Row>,
@@ -30,7 +25,7 @@ pub(super) struct Grouping {
 }
 
 impl Grouping {
-    /// A node has a reason. To be told in name order.
+    /// Adds a node; nodes must come in name order.
     pub(super) fn add(&mut self, at: NodeIx, cause: Cause) {
         self.join(cause.key(), cause, &[at]);
     }
@@ -47,7 +42,7 @@ impl Grouping {
         }
     }
 
-    /// The rows, most nodes first, then in the order of their first nodes.
+    /// Most nodes first, then by first node.
     pub(super) fn rows(self) -> Vec<Row> {
         let mut rows = self.rows;
         rows.sort_by_key(|row| std::cmp::Reverse(row.nodes.len()));
@@ -55,7 +50,6 @@ impl Grouping {
     }
 }
 
-/// The groups to tell of.
 pub(super) fn groups(state: &State, rows: &[Row]) -> Vec<Group> {
     let group = |row: &Row| {
         let name = |at: &NodeIx| state.nodes[*at].object.name.clone();
@@ -82,7 +76,7 @@ pub(super) fn groups(state: &State, rows: &[Row]) -> Vec<Group> {
 }
 
 impl Cause {
-    /// What tells groups apart: everything but the figures that are put together.
+    /// Identifies a group: everything but the amounts that `absorb` merges.
     fn key(&self) -> Self {
         let mut key = self.clone();
         match &mut key {
@@ -101,7 +95,7 @@ impl Cause {
         key
     }
 
-    /// Without the details that tell most groups apart.
+    /// Without the details that split most groups.
     fn coarse(&self) -> Self {
         let mut coarse = self.clone();
         match &mut coarse {
@@ -116,7 +110,7 @@ impl Cause {
         coarse
     }
 
-    /// Takes in the figures of another node with the same key.
+    /// Merges the amounts of a cause with the same key.
     fn absorb(&mut self, other: &Self) {
         match (self, other) {
             (Self::Short(all), Self::Short(others)) => {

@@ -1,7 +1,6 @@
-//! What is free inside of a node, part by part, where its kubelet insists on alignment.
+//! Free resources by part of a node, where its kubelet requires alignment.
 //!
-//! Owns the figures behind a kubelet's rejection and what is missing on the part that lacks least.
-//! Must not decide whether the kubelet would reject: that is for the kubelet's model.
+//! Gives the figures for a rejection that the kubelet model has decided.
 
 use berth_kubelet::{
     ContainerDemand, Kubelet, MemoryManagerPolicy, PodDemand, TopologyPolicy, TopologyScope,
@@ -14,26 +13,26 @@ use smallvec::SmallVec;
 
 use super::data::{Cause, Lack, Part, PartKind, quantity};
 
-/// So many combinations of NUMA nodes are looked at where one is not enough.
+/// Limit of NUMA node combinations.
 const PARTS_MAX: usize = 128;
 
-/// Amounts by where they are; an empty mask: nowhere in particular.
+/// Amounts by NUMA nodes; an empty mask: not attached to any.
 type Places = SmallVec<[(NumaMask, i64); 4]>;
 
-/// What a kubelet that insists on alignment has for a pod.
+/// The free resources of a strict kubelet, as far as a pod needs them.
 pub(super) struct Inside<'k> {
     machine: &'k Machine,
-    /// The parts within which everything must be.
+    /// Everything must be within one of these.
     parts: Vec<NumaMask>,
     pinned: Vec<Pinned>,
 }
 
-/// A resource that is given out part by part, in the engine's units.
+/// A resource allocated by part of the node, in the engine's units.
 struct Pinned {
     resource: ResourceName,
     wanted: i64,
     free: Places,
-    /// With nobody there.
+    /// On an empty node.
     all: Places,
 }
 
@@ -42,7 +41,7 @@ impl Pinned {
         on(&self.free, part)
     }
 
-    /// Whether a part would have enough if nobody were there.
+    /// Whether the part would have enough if it were empty.
     fn could_be_on(&self, part: NumaMask) -> bool {
         on(&self.all, part) >= self.wanted
     }
@@ -54,7 +53,7 @@ fn on(places: &Places, part: NumaMask) -> i64 {
 }
 
 impl<'k> Inside<'k> {
-    /// `None` unless the kubelet insists on alignment, and on that of all of the pod at once.
+    /// `None` unless the kubelet requires alignment of the whole pod at once.
     pub(super) fn of(kubelet: &'k Kubelet, demand: &PodDemand) -> Option<Self> {
         let config = kubelet.config();
         let asked = aligned_at_once(demand, config.topology_scope)?;
@@ -77,13 +76,13 @@ impl<'k> Inside<'k> {
         Some(Self { machine, parts, pinned })
     }
 
-    /// What the parts are, if everything must be on a single one.
+    /// The kind of the parts, if each is a single one.
     pub(super) fn single(&self) -> Option<PartKind> {
         let single = self.parts.iter().all(|part| part.count() == 1);
         (single && !self.pinned.is_empty()).then(|| part_kind(self.machine))
     }
 
-    /// Why nothing fits on any part, in figures; `None` if they do not tell.
+    /// Why the pod fits on no part; `None` if the figures do not show it.
     pub(super) fn cause(&self) -> Option<Cause> {
         let parts = part_kind(self.machine);
         let short = |one: &&Pinned| self.parts.iter().all(|part| one.free_on(*part) < one.wanted);
@@ -98,7 +97,7 @@ impl<'k> Inside<'k> {
                 one.free.iter().map(|(_, count)| count.unsigned_abs()).collect();
             free.sort_unstable_by(|one, other| other.cmp(one));
             let [wanted, most] = [wanted, most].map(i64::unsigned_abs);
-            // With fewer devices in all it is no question of where they are.
+            // With too few devices in total, their location does not matter.
             let split = free.iter().sum::<u64>() >= wanted;
             return split.then_some(Cause::Split { resource, wanted, free, most, parts });
         }
@@ -112,8 +111,8 @@ impl<'k> Inside<'k> {
         Some(Cause::Apart { wanted, parts })
     }
 
-    /// What is missing on the part that lacks least, and how much that is; `None` if no part would
-    /// be large enough.
+    /// What is missing on the part that lacks least, with its distance; `None` if no part is large
+    /// enough.
     pub(super) fn lacks(&self) -> Option<(u64, Vec<Lack>)> {
         let large = |part: &&NumaMask| self.pinned.iter().all(|one| one.could_be_on(**part));
         let parts = self.parts.iter().filter(large);
@@ -134,15 +133,15 @@ impl<'k> Inside<'k> {
     }
 }
 
-/// How far what is free is from what is wanted, in thousandths of that.
+/// The missing fraction of what is requested, in thousandths.
 pub(super) fn distance(wanted: i64, free: i64) -> u64 {
     let wanted = wanted.max(1).unsigned_abs();
     let missing = wanted.saturating_sub(free.max(0).unsigned_abs());
     missing.saturating_mul(1000).div_ceil(wanted)
 }
 
-/// The part of a demand that has to be together. If each of several containers is aligned by
-/// itself, no single figure tells why one of them is not.
+/// The demand that must be aligned together. If several containers are aligned separately, no
+/// single figure shows why one is not.
 fn aligned_at_once(demand: &PodDemand, scope: TopologyScope) -> Option<&ContainerDemand> {
     if scope == TopologyScope::Pod {
         return Some(demand.total());
@@ -154,7 +153,7 @@ fn aligned_at_once(demand: &PodDemand, scope: TopologyScope) -> Option<&Containe
     pinned.next().filter(|_| pinned.next().is_none())
 }
 
-/// Devices first: they are what people look at.
+/// Devices first.
 fn pinned(kubelet: &Kubelet, asked: &ContainerDemand) -> Vec<Pinned> {
     let machine = kubelet.machine();
     let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
@@ -202,7 +201,7 @@ fn pinned(kubelet: &Kubelet, asked: &ContainerDemand) -> Vec<Pinned> {
     all
 }
 
-/// The devices of a pool by where they are attached: those that are free, and all.
+/// Free and all devices of a pool by NUMA nodes.
 pub(super) fn devices(kubelet: &Kubelet, pool: usize) -> (Places, Places) {
     let count = kubelet.pools().nth(pool).map_or(0, |pool| pool.devices.len());
     let free = kubelet.free_by_numa(pool).map(|(numa, free)| (numa, free as i64)).collect();
@@ -210,7 +209,6 @@ pub(super) fn devices(kubelet: &Kubelet, pool: usize) -> (Places, Places) {
     (free, all.into_iter().map(|(numa, all)| (numa, all as i64)).collect())
 }
 
-/// What the parts of a machine are called.
 fn part_kind(machine: &Machine) -> PartKind {
     let sockets = machine.sockets();
     let alike = sockets.len() == machine.numa().len()
@@ -218,7 +216,7 @@ fn part_kind(machine: &Machine) -> PartKind {
     if alike { PartKind::Socket } else { PartKind::NumaNode }
 }
 
-/// Parts of a machine, by the ids that people know.
+/// By the ids that users know.
 pub(super) fn part_of(machine: &Machine, mask: NumaMask) -> Part {
     let kind = part_kind(machine);
     let ids = match kind {

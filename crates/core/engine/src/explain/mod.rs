@@ -1,9 +1,8 @@
-//! Explanation: why a pod waits and what would help, or where it is and why.
+//! Explanations: why a pod is pending and what would help, or why it is on its node.
 //!
-//! Owns the questions that are asked for an explanation. All answers come from the code that
-//! decides, asked about the state as it is now, and nothing of them stays behind: an engine decides
-//! the same whether it was asked or not. Every node is looked at once; what is tried out beyond
-//! that has stated bounds. Must not decide anything.
+//! All answers come from the code that decides, applied to the current state, and leave it
+//! unchanged: an engine decides the same whether it was asked or not. Every node is evaluated once;
+//! trials beyond that are bounded.
 
 mod audience;
 mod cause;
@@ -36,10 +35,9 @@ use crate::filter::Newcomer;
 use crate::state::{Place, State};
 use crate::table::{NodeIx, PodIx};
 
-/// So many nodes are named where little is missing.
+/// Limit of nodes named in `nearest`.
 const NEAREST_MAX: usize = 3;
 
-/// What there is to say about a pod; `None` if it is not known.
 pub(crate) fn explain(
     state: &mut State,
     config: &Config,
@@ -98,7 +96,7 @@ fn in_name_order(state: &State, pods: impl Iterator<Item = PodIx>) -> Vec<PodNam
     names
 }
 
-/// What all nodes say of a pod.
+/// The verdicts of all nodes.
 struct Survey {
     nodes: usize,
     fitting: usize,
@@ -129,7 +127,7 @@ fn survey(state: &State, config: &Config, at: PodIx) -> Survey {
         };
         let cause = cause::of(&mut probe, node, &bar);
         if let Some((far, lacks)) = cause::lacks(&mut probe, node, &cause) {
-            // Of nodes that lack as much, the first by name stays first.
+            // Among equals, the first by name stays first.
             let place = nearest.partition_point(|(one, _, _)| *one <= far);
             nearest.insert(place, (far, node, lacks));
             nearest.truncate(NEAREST_MAX);

@@ -1,12 +1,11 @@
-//! Why a pod is where it is, as far as that can be seen now.
-//!
-//! Owns the comparison of a pod's node with the others as they are at the moment of asking; what
-//! was so when it was placed is not kept. Must not know pods that wait.
+//! Why a pod is on its node, compared with the other nodes as of now; the state at placement time
+//! is not kept.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_kubelet::{Admission, Certainty, Kubelet, TopologyPolicy};
+use berth_model::alignment::Alignment;
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::numa::NumaMask;
 use berth_model::spec::PodSpec;
@@ -17,14 +16,13 @@ use super::data::{
 };
 use super::inside::{devices, part_of};
 use super::probe::Probe;
-use crate::berth::room::Alignment;
 use crate::config::Config;
 use crate::filter::{Newcomer, untolerated_soft_taints};
 use crate::kube::score::preferred_weight;
 use crate::state::State;
 use crate::table::{NodeIx, PodIx, ResourceIx};
 
-/// Of a pod on the node of this name, which may not be known.
+/// `node` is `None` if no node of this name is known.
 pub(super) fn explain(
     state: &State,
     config: &Config,
@@ -45,7 +43,7 @@ pub(super) fn explain(
                 why.holds = Some(holding(kubelet, held));
                 why.parts = part_uses(kubelet, held);
             }
-            None if device(state, pod).is_none() => alignment = Alignment::Unmanaged,
+            None if device(state, pod).is_none() => alignment = Alignment::Floating,
             None => {}
         }
         compare(state, config, pod, at, &mut why);
@@ -60,21 +58,19 @@ pub(super) fn explain(
     }
 }
 
-/// How a pod lies with what it holds.
 fn alignment_of(kubelet: &Kubelet, held: &Admission) -> Alignment {
     let pinned = held.containers.iter().any(|one| one.cpus.is_some() || !one.devices.is_empty());
     if kubelet.config().topology_policy == TopologyPolicy::None || !pinned {
-        return Alignment::Unmanaged;
+        return Alignment::Floating;
     }
     let hints = || held.containers.iter().filter_map(|one| one.affinity);
     match chosen(held) {
-        None => Alignment::Unmanaged,
-        Some(numa) if hints().all(|hint| hint.preferred) => Alignment::Aligned(numa),
-        Some(numa) => Alignment::Misaligned(numa),
+        None => Alignment::Floating,
+        Some(_) if hints().all(|hint| hint.preferred) => Alignment::Aligned,
+        Some(_) => Alignment::Misaligned,
     }
 }
 
-/// The NUMA nodes that the kubelet chose for the containers.
 fn chosen(held: &Admission) -> Option<NumaMask> {
     let hints = held.containers.iter().filter_map(|one| one.affinity);
     hints.filter_map(|hint| hint.numa).reduce(|one, other| one | other)
@@ -96,8 +92,7 @@ fn holding(kubelet: &Kubelet, held: &Admission) -> Holding {
     Holding { on, cpus, devices: devices.collect() }
 }
 
-/// Devices by pool, and whether their ids are certain. Containers may have had the same one after
-/// the other.
+/// Devices by pool, and whether their ids are certain. Init containers may have held the same ones.
 fn by_pool(held: &Admission) -> BTreeMap<usize, (DeviceSet, bool)> {
     let mut pools: BTreeMap<usize, (DeviceSet, bool)> = BTreeMap::new();
     for given in held.containers.iter().flat_map(|one| &one.devices) {
@@ -123,7 +118,7 @@ fn part_uses(kubelet: &Kubelet, held: &Admission) -> Vec<PartUse> {
     by_pool(held).into_keys().flat_map(of_pool).collect()
 }
 
-/// The devices that a pod asks for or has been given.
+/// The device resource that a pod requests or was granted.
 fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
     let requests = state.class_of(pod).requests.iter().map(|(one, _)| *one);
     let mut extended = requests.filter(|one| state.resources.name(*one).is_extended());
@@ -131,7 +126,7 @@ fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
     granted.or_else(|| extended.next())
 }
 
-/// What the other nodes would say of one more such pod.
+/// Compares with one more such pod on the other nodes.
 fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why) {
     let row = &state.pods[pod];
     let newcomer =
@@ -142,9 +137,9 @@ fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why
         let Ok(alignment) = probe.verdict(other) else { continue };
         open.push(other);
         match alignment {
-            Alignment::Aligned(_) => *aligned.get_or_insert(0) += 1,
-            Alignment::Misaligned(_) => aligned = aligned.or(Some(0)),
-            Alignment::Unmanaged | Alignment::Unknown => {}
+            Alignment::Aligned => *aligned.get_or_insert(0) += 1,
+            Alignment::Misaligned => aligned = aligned.or(Some(0)),
+            Alignment::Floating | Alignment::Unknown => {}
         }
     }
     let free = device(state, pod).and_then(|device| {
@@ -158,7 +153,7 @@ fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why
     why.preferences = preferences(&probe, at, &open);
 }
 
-/// What the pod prefers, where there is a choice.
+/// The preferences where nodes differ.
 fn preferences(probe: &Probe<'_>, at: NodeIx, open: &[NodeIx]) -> Vec<Preference> {
     let state = probe.state;
     let spec: &PodSpec = probe.inquiry.spec();

@@ -1,14 +1,13 @@
-//! One pod asked about on one node after the other, by the code that decides.
-//!
-//! Owns the order in which a node can be turned down, so that there is one reason for each. Must
-//! not know how reasons are told.
+//! Evaluates one pod on one node after the other with the code that decides, giving one reason per
+//! rejected node.
 
+use berth_model::alignment::Alignment;
 use berth_model::workload::WorkloadClass;
 
 use crate::berth::foresee::Foresight;
 use crate::berth::headroom::in_the_way;
 use crate::berth::rank::Ranking;
-use crate::berth::room::{Alignment, Obstacle, View};
+use crate::berth::room::{Obstacle, View};
 use crate::berth::select::allows;
 use crate::config::{Config, Profile};
 use crate::filter::{Inquiry, Newcomer};
@@ -18,32 +17,29 @@ use crate::state::headroom::Turn;
 use crate::table::NodeIx;
 use crate::verdict::Rejection;
 
-/// A pod, ready to be asked about.
 pub(super) struct Probe<'s> {
     pub(super) state: &'s State,
     pub(super) inquiry: Inquiry<'s>,
     pub(super) ranking: Ranking,
-    /// Whether kubelets are asked; kube-scheduler does not.
+    /// Whether kubelets are modelled; kube-scheduler does not.
     pub(super) kubelets: bool,
 }
 
-/// What turns a node down first.
+/// The first reason why a node is rejected.
 pub(super) enum Bar {
-    /// What kube-scheduler looks at too.
+    /// A filter of kube-scheduler.
     Filter(Rejection),
-    /// What is inside of the node.
     Inside(Obstacle),
-    /// Its pool, which is not for this class of work.
+    /// Its pool is not for this class of work.
     Pool(WorkloadClass),
-    /// What is kept warm there, under this turn.
+    /// Headroom reserved there.
     Warm(Turn),
-    /// Pods that wait for the node.
+    /// Pods nominated to the node.
     Reserved,
 }
 
 impl<'s> Probe<'s> {
-    /// `Err` if the pod is turned down for the whole cluster. The rules of the class must have been
-    /// made before.
+    /// `Err` if the pod is rejected for the whole cluster. The rules of the class must exist.
     pub(super) fn new(
         state: &'s State,
         pod: Newcomer<'s>,
@@ -55,14 +51,13 @@ impl<'s> Probe<'s> {
         Ok(Self { state, inquiry, ranking, kubelets: config.profile == Profile::Berth })
     }
 
-    /// Whether the pod fits on a node, and how it would lie there. Who does not ask kubelets does
-    /// not manage that.
+    /// The pod's alignment on a node; floating if kubelets are not modelled.
     pub(super) fn verdict(&mut self, at: NodeIx) -> Result<Alignment, Bar> {
         let plain = Overlay::default();
         self.inquiry.filter(at, &plain).map_err(Bar::Filter)?;
         if !self.kubelets {
             let beside = self.inquiry.filter_nominated(at, &plain);
-            return beside.map(|()| Alignment::Unmanaged).map_err(|_| Bar::Reserved);
+            return beside.map(|()| Alignment::Floating).map_err(|_| Bar::Reserved);
         }
         let node = &self.state.nodes[at];
         let claim = self.ranking.claim();
@@ -75,6 +70,6 @@ impl<'s> Probe<'s> {
         }
         let cares = self.inquiry.has_neighbour_rules();
         let free = allows(&self.inquiry, &self.ranking, at, cares);
-        if free { Ok(room.alignment) } else { Err(Bar::Reserved) }
+        if free { Ok(room.fit.alignment) } else { Err(Bar::Reserved) }
     }
 }

@@ -1,7 +1,5 @@
-//! What a pod could ask for instead, tried out.
-//!
-//! Owns single changes of a pod's spec and which of them could help on which nodes. A change is
-//! claimed only where the changed pod has been found to fit. Must not know how it is worded.
+//! Single changes to a pod's spec that could let it fit. A change becomes a remedy only if the
+//! changed pod was found to fit.
 
 use std::sync::Arc;
 
@@ -17,59 +15,46 @@ use crate::amounts::{CPU, MEMORY};
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, ResourceIx};
 
-/// Of so many resources smaller amounts are tried, and so many of each.
+/// Limits of resources for which smaller amounts are tried, and of amounts each.
 const RESOURCES_MAX: usize = 4;
 const AMOUNTS_MAX: usize = 16;
 
-/// CPUs and memory are taken back by whole ones of these.
+/// Amounts are rounded down to multiples of these.
 const CPU_STEP_MILLI: i64 = 1000;
 const MEMORY_STEP_BYTES: i64 = 1 << 30;
 
-/// One change of what a pod asks for.
+/// A change to a pod's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relaxation {
-    /// No node by name.
+    /// Remove `spec.nodeName`.
     AnyNode,
-    /// Tolerates a taint.
     Tolerate(Taint),
-    /// One label less in the node selector.
+    /// Remove a label from the node selector.
     DropNodeLabel {
-        /// Its key.
         key: Arc<str>,
-        /// Its value.
         value: Arc<str>,
     },
-    /// No required node affinity.
     DropNodeAffinity,
-    /// One host port less.
     DropPort(HostPort),
-    /// Spreads if it can: `whenUnsatisfiable: ScheduleAnyway`.
+    /// Use `whenUnsatisfiable: ScheduleAnyway`.
     SpreadSoftly(SpreadConstraint),
-    /// No required pod affinity.
     DropPodAffinity,
-    /// One term of the required pod anti-affinity less.
+    /// Remove one term of the required pod anti-affinity.
     DropAntiAffinity(PodTerm),
-    /// Less of a resource.
     Less {
-        /// The resource.
         resource: ResourceName,
-        /// How much it asks for.
         from: Quantity,
-        /// How much it could ask for.
         to: Quantity,
     },
-    /// A smaller part of a GPU.
+    /// Request a smaller part of a GPU.
     SmallerNeed {
-        /// What it asks for.
         from: GpuNeed,
-        /// What it could ask for.
         to: GpuNeed,
     },
 }
 
 impl Relaxation {
-    /// The pod with the change; `None` if it does not ask for what is to be changed, or in more
-    /// than one place.
+    /// The changed spec; `None` if the change does not apply or is ambiguous.
     pub fn applied_to(&self, spec: &PodSpec) -> Option<PodSpec> {
         let mut relaxed = spec.clone();
         match self {
@@ -104,7 +89,7 @@ impl Relaxation {
     }
 }
 
-/// Only what a single container asks for can be lessened without guessing whose it is.
+/// Only a request of a single container can be reduced without guessing.
 fn lessen(spec: &mut PodSpec, resource: &ResourceName, to: Quantity) -> Option<()> {
     let of_pod = spec.pod.resources.as_ref();
     if of_pod.is_some_and(|of_pod| of_pod.requests.contains_key(resource)) {
@@ -126,15 +111,13 @@ fn lessen(spec: &mut PodSpec, resource: &ResourceName, to: Quantity) -> Option<(
     Some(())
 }
 
-/// A change that could help, and where.
+/// A change that could help, and the nodes rejected for what it removes.
 pub(super) struct Candidate {
     pub(super) change: Relaxation,
-    /// Nodes that are turned down for just that.
     pub(super) nodes: Vec<NodeIx>,
 }
 
-/// The changes that could help, those that concern most nodes first. A change helps only on nodes
-/// that are turned down for what it takes back.
+/// Changes that could help. A change helps only on nodes rejected for what it removes.
 pub(super) fn candidates(spec: &PodSpec, rows: &[Row]) -> Vec<Candidate> {
     let mut all: Vec<Candidate> = Vec::new();
     for row in rows {
@@ -209,7 +192,7 @@ pub(super) fn smaller(
     all
 }
 
-/// An amount as the API server would store it.
+/// As the API server would store it.
 fn amount(resource: ResourceIx, amount: i64) -> Quantity {
     match resource {
         CPU => Quantity::from_milli(amount),
@@ -229,8 +212,8 @@ fn is_short_of(cause: &Cause, resource: &ResourceName) -> bool {
     }
 }
 
-/// The largest part of a GPU that is free anywhere, if that is less than what is needed, with the
-/// nodes that have too little.
+/// The largest part of a GPU that is free anywhere, if smaller than needed, with the nodes that
+/// have too little.
 pub(super) fn smaller_need(
     state: &State,
     need: GpuNeed,

@@ -1,12 +1,11 @@
-//! What would make a pod fit, tried out by the code that decides.
+//! Remedies for a pending pod, each tried with the code that decides.
 //!
-//! Owns the search for remedies and its bounds. Everything is tried on the state as it is, or on a
-//! node that is added and taken away again; nothing is left behind. Must not know how remedies are
-//! worded.
+//! Trials run on the current state, or with a node that is added and rolled back.
 
 use std::sync::Arc;
 
 use berth_kubelet::{Kubelet, KubeletConfig, TopologyPolicy};
+use berth_model::alignment::Alignment;
 use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::policy::Pool;
@@ -23,7 +22,6 @@ use super::probe::Probe;
 use super::relax::{self, Relaxation};
 use crate::berth::plan::Evictor;
 use crate::berth::preempt::Preemption;
-use crate::berth::room::Alignment;
 use crate::class::HOSTNAME;
 use crate::config::{Config, Profile};
 use crate::event::{Event, NodeTopology};
@@ -33,25 +31,24 @@ use crate::slices::{self, Redivision};
 use crate::state::{Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
-/// So many nodes are tried for each change, those with most free first.
+/// Limit of nodes per change, those with most free first.
 const NODES_MAX: usize = 256;
 
-/// So many changes are tried.
+/// Limit of changes tried.
 const CHANGES_MAX: usize = 24;
 
-/// So many pools are tried.
+/// Limit of pools tried.
 const POOLS_MAX: usize = 32;
 
-/// So many kubelets are set up anew to see what they would do if they did not insist.
+/// Limit of kubelet models rebuilt with a lenient policy.
 const LOOSENED_MAX: usize = 8;
 
-/// On so many nodes it is tried to divide GPUs anew.
+/// Limit of nodes for which other MIG layouts are tried.
 const REPARTITIONED_MAX: usize = 32;
 
-/// Labels that say where a node is start like this.
+/// Prefix of labels that give a node's location.
 const WHERE: &str = "topology.kubernetes.io/";
 
-/// Looks for remedies for one pod.
 pub(super) struct Search<'a> {
     pub(super) state: &'a mut State,
     pub(super) config: &'a Config,
@@ -61,7 +58,7 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// All that were found, the most useful first.
+    /// All remedies found, the most useful first.
     pub(super) fn run(mut self) -> Vec<Remedy> {
         let spec = self.state.class_of(self.pod).spec.clone();
         let mut remedies = Vec::new();
@@ -75,7 +72,7 @@ impl Search<'_> {
         remedies
     }
 
-    /// Whether a pod of another class in the place of this one fits on one of the nodes; on which.
+    /// The first of the nodes where the pod fits as another class.
     fn fits(&mut self, class: ClassIx, nodes: &[NodeIx]) -> Option<(NodeIx, Alignment)> {
         self.state.rules(class);
         let mut probe = Probe::new(self.state, newcomer(self.state, self.pod, class), self.config);
@@ -83,7 +80,7 @@ impl Search<'_> {
         nodes.iter().find_map(|at| probe.verdict(*at).ok().map(|alignment| (*at, alignment)))
     }
 
-    /// Whether the pod would fit with another spec; on which of the nodes.
+    /// The first of the nodes where the pod fits with another spec.
     fn fits_as(&mut self, spec: PodSpec, nodes: &[NodeIx]) -> Option<Arc<str>> {
         let class = self.state.acquire_class(&Arc::new(spec));
         let found = self.fits(class, nodes);
@@ -91,7 +88,6 @@ impl Search<'_> {
         found.map(|(at, _)| self.state.nodes[at].object.name.clone())
     }
 
-    /// The nodes to try first: those with most of what the pod asks for. Devices matter most.
     fn most_free(&self, mut nodes: Vec<NodeIx>) -> Vec<NodeIx> {
         let requests = &self.state.class_of(self.pod).requests;
         let device = requests.iter().find(|(one, _)| self.state.resources.name(*one).is_extended());
@@ -106,7 +102,7 @@ impl Search<'_> {
         nodes
     }
 
-    /// Changes of what the pod asks for, one at a time.
+    /// Single changes of the spec.
     fn relax(&mut self, spec: &PodSpec) -> Vec<Remedy> {
         let candidates = relax::candidates(spec, self.rows);
         let mut remedies = Vec::new();
@@ -120,7 +116,7 @@ impl Search<'_> {
         remedies
     }
 
-    /// Less of what is short: of each resource the most that fits.
+    /// Smaller requests: for each resource, the most that fits.
     fn lessen(&mut self, spec: &PodSpec) -> Vec<Remedy> {
         let requests = self.state.class_of(self.pod).requests.clone();
         let mut smaller = relax::smaller(self.state, &requests, self.rows);
@@ -137,7 +133,7 @@ impl Search<'_> {
         remedies
     }
 
-    /// A node that would do if it were not cordoned: as if that were tolerated.
+    /// A cordoned node where the pod would fit.
     fn uncordon(&mut self, spec: &PodSpec) -> Option<Remedy> {
         let row = self.rows.iter().find(|row| row.cause == Cause::Cordoned)?;
         let taint = Taint { key: CORDON.into(), value: "".into(), effect: Effect::NoSchedule };
@@ -146,7 +142,7 @@ impl Search<'_> {
         self.fits_as(spec, &nodes).map(|node| Remedy::Uncordon { node })
     }
 
-    /// Others leave: those whom preemption would evict, or else those of no higher priority.
+    /// Evictions by preemption, else of pods up to the pod's own priority.
     fn evict(&mut self, spec: &PodSpec) -> Option<Remedy> {
         let rest_ms = self.config.eviction_rest_ms;
         let evictor = Evictor::new(self.state, self.pod, self.now_ms, rest_ms);
@@ -181,12 +177,12 @@ impl Search<'_> {
         let pod = newcomer(self.state, self.pod, class);
         let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
         ranking.look_at_all(self.state);
-        // An order of its own: the engine's is corrected as it is used.
+        // A fresh one, because searches correct the engine's.
         let plan = Preemption::default().find(&inquiry, &mut ranking, evictor, None)?;
         Some((plan.node, plan.victims, plan.cost.budget_violations as usize))
     }
 
-    /// kube-scheduler takes whom it may evict from the pod itself.
+    /// kube-scheduler derives whom it may evict from the pod.
     fn victims_scored(
         &mut self,
         spec: &PodSpec,
@@ -210,7 +206,6 @@ impl Search<'_> {
         found
     }
 
-    /// One more node of a pool.
     fn grow(&mut self) -> Vec<Remedy> {
         let grows = |pool: &&Pool| pool.growth != Some(0);
         let pools: Vec<Pool> =
@@ -230,8 +225,8 @@ impl Search<'_> {
         remedies
     }
 
-    /// New nodes of a pool are taken to be inside like one that it has: one with all labels of the
-    /// template but those that say where it is, and with the same devices.
+    /// A new node of a pool is assumed to have the topology of an existing one: with all labels of
+    /// the template except its location, and the same devices.
     fn topology_of_pool(&self, template: &Node) -> Option<Arc<NodeTopology>> {
         let wanted: Labels = template
             .labels
@@ -251,14 +246,14 @@ impl Search<'_> {
         known.next().cloned()
     }
 
-    /// Asks something while there is one more node.
+    /// Calls `ask` with one more node in the state.
     fn with_node<T>(
         &mut self,
         template: Node,
         topology: Option<Arc<NodeTopology>>,
         ask: impl FnOnce(&mut Self, NodeIx) -> Option<T>,
     ) -> Option<T> {
-        // No node has such a name, so nobody can be waiting for it.
+        // An impossible node name, so no pod can refer to it.
         let name: Arc<str> = format!("{}/new", template.name).into();
         let mut node = Node { name: name.clone(), ..template };
         node.labels.insert(HOSTNAME, name.clone());
@@ -269,13 +264,13 @@ impl Search<'_> {
         })
     }
 
-    /// Asks something as if this had happened.
+    /// Calls `ask` with events applied, then rolls them back.
     fn after<T>(
         &mut self,
         events: impl IntoIterator<Item = Event>,
         ask: impl FnOnce(&mut Self) -> Option<T>,
     ) -> Option<T> {
-        // Whoever follows changes is not to see these: in the end nothing will have changed.
+        // Readers of the log must not see these changes.
         let changes = std::mem::take(&mut self.state.changes);
         let resources = self.state.resources.clone();
         let checkpoint = self.state.checkpoint();
@@ -287,8 +282,7 @@ impl Search<'_> {
         answer
     }
 
-    /// Idle GPUs of a node that are divided into other slices; or, if none will do, the idle slices
-    /// of GPUs with work.
+    /// Another MIG layout for idle GPUs of a node, else for idle slices of GPUs in use.
     fn repartition(&mut self) -> Option<Remedy> {
         if self.config.profile != Profile::Berth {
             return None;
@@ -305,7 +299,7 @@ impl Search<'_> {
         })
     }
 
-    /// How the GPUs of a node would have to be divided for the pod to fit there.
+    /// The repartitioning of a node's GPUs after which the pod fits.
     fn repartitioned(
         &mut self,
         class: ClassIx,
@@ -322,7 +316,7 @@ impl Search<'_> {
         Some(steps)
     }
 
-    /// A kubelet that would take the pod if it did not insist on alignment.
+    /// A node whose kubelet would admit the pod if it did not require alignment.
     fn loosen(&mut self) -> Option<Remedy> {
         let strict = |row: &&Row| {
             matches!(
@@ -345,8 +339,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether the kubelet would take the pod under the policy best-effort, its pods keeping what they
-/// have.
+/// Whether the kubelet would admit the pod under `best-effort`, with the same pods.
 fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
     let (kubelet, demand) = cause::demand(probe, at)?;
     let topology_policy = TopologyPolicy::BestEffort;
@@ -356,21 +349,18 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
     for pod in kubelet.pods() {
         loose.adopt(pod, &kubelet.assignment(pod)?).ok()?;
     }
-    // Nobody may be waiting for the node, and nothing be kept there: what they will take is not in
-    // its books yet.
+    // The rebuilt kubelet lacks nominated pods and headroom, so there must be none.
     let headrooms = &probe.state.headrooms;
     let nobody = probe.inquiry.ahead(at).is_empty()
         && headrooms.kept_from(probe.ranking.claim(), at).next().is_none();
     Some(nobody && loose.would_admit(&demand).admits())
 }
 
-/// The pod, as one of another class.
 fn newcomer(state: &State, pod: PodIx, class: ClassIx) -> Newcomer<'_> {
     let row = &state.pods[pod];
     Newcomer { class, uid: &row.uid, name: &row.name, claims: &row.claims }
 }
 
-/// What nodes have of devices.
 fn devices(list: &ResourceList) -> impl Iterator<Item = (&str, i64)> {
     let extended = list.iter().filter(|(name, _)| name.is_extended());
     extended.map(|(name, amount)| (name.as_str(), amount.value()))

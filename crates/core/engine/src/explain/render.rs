@@ -1,8 +1,8 @@
 //! Explanations in plain English, short enough for the message of a condition.
 //!
-//! Owns the sentences and what is left out when there is too much to say: the least useful, whole
-//! clauses at a time. Must not find anything out.
+//! If there is too much to say, whole clauses are dropped, the least useful first.
 
+use berth_model::alignment::Alignment;
 use berth_model::quantity::{Format, Quantity};
 use berth_model::workload::WorkloadClass;
 use berth_tenancy::quota::Refusal;
@@ -17,23 +17,23 @@ use super::words::{
     amount, bytes, count, devices, label, list, name, need, part, part_kind, pod, pods, port,
     quote, requirement, selector, share, span, sum, taint,
 };
-use crate::decision::{Alignment, HeldBy};
+use crate::decision::HeldBy;
 use crate::slices::Redivision;
 
-/// Every text is shorter than this.
+/// Limit of every text.
 const LENGTH_MAX_BYTES: usize = 1000;
 
-/// What the nearest nodes may take of it, and what the remedies may; the reasons have the rest.
+/// Limits of the nearest nodes and of the remedies; reasons get the rest.
 const NEAREST_MAX_BYTES: usize = 220;
 const REMEDIES_MAX_BYTES: usize = 400;
 
-/// What a quota's own words may take.
+/// Limit of a quota's message.
 const QUOTA_MAX_BYTES: usize = 700;
 
-/// What is said of a gang may take so much of it; one of its members has the rest.
+/// Limit for the gang; its member's explanation gets the rest.
 const GANG_MAX_BYTES: usize = 500;
 
-/// An explanation in plain English, under 1,000 characters.
+/// In plain English, under 1,000 bytes.
 pub fn render(explanation: &Explanation) -> String {
     match explanation {
         Explanation::Gated { gates, .. } => {
@@ -75,7 +75,6 @@ pub fn render(explanation: &Explanation) -> String {
     }
 }
 
-/// That preempted pods take too long to terminate, if any do.
 fn still_terminating(overdue: &[PodName]) -> String {
     if overdue.is_empty() {
         return String::new();
@@ -83,7 +82,6 @@ fn still_terminating(overdue: &[PodName]) -> String {
     format!(" No longer waits for {}, preempted but still terminating.", pods(overdue))
 }
 
-/// What holds a pod, and what would help.
 fn held(team: &str, by: &HeldBy) -> String {
     match by {
         HeldBy::Quota(refusal) => {
@@ -135,7 +133,6 @@ fn held(team: &str, by: &HeldBy) -> String {
     }
 }
 
-/// A text of at most so many bytes.
 fn shortened(text: &str, max_bytes: usize) -> String {
     if text.len() <= max_bytes {
         return text.to_owned();
@@ -216,12 +213,12 @@ fn unreserved(why: &Unreserved) -> String {
     format!("No nodes are reserved for it: {why}.")
 }
 
-/// What is said of a member, cut where there is too much.
+/// The explanation of a member, cut to the limit.
 fn next_member(next: &Explanation, room_bytes: usize) -> String {
     shortened(&format!("Beside those, a member: {}", render(next)), room_bytes)
 }
 
-/// As many of the clauses as there is room for, and how many more there are.
+/// As many clauses as fit, and the number of others.
 fn fill(
     start: &str,
     clauses: &[String],
@@ -240,7 +237,7 @@ fn fill(
         all.extend((left > 0).then_some(rest.as_str()));
         format!("{start}{}{end}", all.join(between))
     };
-    // No more of them than fit without anything else.
+    // Upper limit of clauses that could fit.
     let lengths = clauses.iter().scan(0, |sum, clause| {
         *sum += clause.len();
         Some(*sum)
@@ -276,7 +273,6 @@ fn waiting(
     format!("{head}{overdue}{reasons}{nearest}{remedies}")
 }
 
-/// Nodes that will not do, and why.
 pub fn group(group: &Group) -> String {
     let who = match (group.nodes, group.examples.first()) {
         (1, Some(node)) => format!("Node {}", name(node)),
@@ -345,7 +341,6 @@ fn cause(cause: &Cause) -> String {
     }
 }
 
-/// What is for other classes of work.
 fn by_class(cause: &Cause) -> String {
     match cause {
         Cause::OtherClasses { pool, classes, .. } => {
@@ -400,7 +395,6 @@ fn neighbour(cause: &Cause) -> String {
     }
 }
 
-/// What is inside of a node.
 fn kubelet(cause: &Cause) -> String {
     match cause {
         Cause::Split { resource, wanted, free, parts, most } => {
@@ -437,7 +431,6 @@ fn kubelet(cause: &Cause) -> String {
     }
 }
 
-/// A number of devices.
 fn units(count: u64) -> Quantity {
     Quantity::from_units(i64::try_from(count).unwrap_or(i64::MAX), Format::DecimalSi)
 }
@@ -450,7 +443,7 @@ fn miss(miss: &Miss) -> String {
     format!("{} lacks {}", name(&miss.node), list(&miss.lacks, lack))
 }
 
-/// A remedy as it reads after "would fit".
+/// A remedy, worded to follow "would fit".
 pub fn remedy(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Evict { node, victims, leaving, .. } if victims.is_empty() => {
@@ -516,13 +509,13 @@ fn relaxation(change: &Relaxation) -> String {
     }
 }
 
-/// Why a pod is where it is, most useful first.
+/// Why a pod is on its node, most useful first.
 fn placed(alignment: Alignment, why: &Why) -> Vec<String> {
     let mut sentences: Vec<String> = why.holds.iter().filter_map(holding).collect();
     sentences.extend(match alignment {
-        Alignment::Aligned(_) => Some("All of it is aligned.".to_owned()),
-        Alignment::Misaligned(_) => Some("It is not aligned.".to_owned()),
-        Alignment::Unmanaged => None,
+        Alignment::Aligned => Some("All of it is aligned.".to_owned()),
+        Alignment::Misaligned => Some("It is not aligned.".to_owned()),
+        Alignment::Floating => None,
         Alignment::Unknown => Some("How it lies there is not known.".to_owned()),
     });
     sentences.extend(parts(&why.parts));
@@ -546,7 +539,6 @@ fn holding(holding: &Holding) -> Option<String> {
     Some(format!("It holds {}{on}.", list(&all, String::clone)))
 }
 
-/// What is free where, and which parts nobody uses.
 fn parts(parts: &[PartUse]) -> Option<String> {
     let first = parts.first()?;
     let word = |one: &&PartUse| {

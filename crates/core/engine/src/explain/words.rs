@@ -1,7 +1,4 @@
-//! Words for the things that explanations speak of: names, amounts, conditions, lists.
-//!
-//! Owns how one thing is put, never at more length than is stated here, whatever its name. Must not
-//! know sentences.
+//! Words for names, amounts, conditions and lists, each of bounded length.
 
 use std::sync::Arc;
 
@@ -14,19 +11,19 @@ use berth_model::taint::Taint;
 
 use super::data::{Part, PartKind, PodName};
 
-/// Names longer than this are cut in the middle: both ends tell things apart.
+/// Longer names are cut in the middle, because both ends distinguish them.
 const NAME_MAX: usize = 48;
 
-/// What others say is cut after so many characters.
+/// Quoted messages are cut after this many characters.
 const QUOTE_MAX: usize = 160;
 
-/// So many things of a list are named.
+/// Limit of list items named.
 const LISTED_MAX: usize = 3;
 
-/// So many parts of a node are told apart.
+/// Limit of parts in a sum.
 const PARTS_MAX: usize = 8;
 
-/// A name, shortened if it has to be.
+/// A name, shortened if necessary.
 pub(super) fn name(text: &str) -> String {
     let count = text.chars().count();
     if count <= NAME_MAX {
@@ -37,7 +34,7 @@ pub(super) fn name(text: &str) -> String {
     head.chain(std::iter::once('…')).chain(text.chars().skip(count - end)).collect()
 }
 
-/// What somebody else says, shortened if it has to be.
+/// A quoted message, shortened if necessary.
 pub(super) fn quote(text: &str) -> String {
     let text = text.trim_end_matches('.');
     if text.chars().count() <= QUOTE_MAX {
@@ -171,7 +168,7 @@ pub(super) fn requirement(one: &Requirement) -> String {
     }
 }
 
-/// Which pods are meant.
+/// Names the pods that a selector selects.
 pub(super) fn selector(selector: Option<&Selector>) -> String {
     match selector {
         None => "that nothing describes".to_owned(),
@@ -201,7 +198,7 @@ pub(super) fn need(need: &GpuNeed) -> String {
     }
 }
 
-/// Whole MiB, so that figures stay short.
+/// In whole MiB from 1 MiB on.
 pub(super) fn bytes(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     let rounded = if bytes < MIB { bytes } else { bytes / MIB * MIB };

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use berth_engine::Config;
 use berth_engine::config::Profile;
-use berth_engine::decision::{Alignment, Binding, Decision, Preempting};
+use berth_engine::decision::{Binding, Decision, Preempting};
 use berth_engine::event::Event;
 use berth_engine::headroom::WarmRoom;
 use berth_kubelet::Verdict;
+use berth_model::alignment::Alignment;
 use berth_model::spec::{Phase, PreemptionPolicy};
 
 use super::books::{Books, Entry, FullName, Spot, device};
@@ -437,14 +438,14 @@ impl Checker {
             return self.broken(Law::KubeletAdmits, text);
         }
         let verdict = twin.kubelet().would_admit(&demand);
-        let true_claim = match (binding.alignment, verdict) {
-            (Alignment::Aligned(claimed), Verdict::Admit { numa, preferred, .. }) => {
-                preferred && numa == Some(claimed)
+        let true_claim = match (binding.alignment, binding.numa, verdict) {
+            (Alignment::Aligned, claimed, Verdict::Admit { numa, preferred, .. }) => {
+                preferred && numa == claimed && numa.is_some()
             }
-            (Alignment::Misaligned(claimed), Verdict::Admit { numa, preferred, .. }) => {
-                !preferred && numa == Some(claimed)
+            (Alignment::Misaligned, claimed, Verdict::Admit { numa, preferred, .. }) => {
+                !preferred && numa == claimed && numa.is_some()
             }
-            (Alignment::Unknown, _) => false,
+            (Alignment::Unknown, ..) => false,
             _ => true,
         };
         if !true_claim {

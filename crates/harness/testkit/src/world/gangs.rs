@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::Config;
-use berth_engine::decision::{Alignment, Binding, Disbanding, GangBinding, GangName, Reserving};
+use berth_engine::decision::{Binding, Disbanding, GangBinding, GangName, Reserving};
+use berth_model::alignment::Alignment;
 use berth_model::gang::{Disruption, GangTerms};
 use berth_model::spec::Phase;
 
@@ -180,7 +181,7 @@ impl Books {
     fn suppose(&mut self, pod: &Arc<str>, node: &Arc<str>) {
         let (pod, node) = (pod.clone(), node.clone());
         let (gpu_grant, devices, alignment) = (None, None, Alignment::Unknown);
-        self.bind(&Binding { pod, node, gpu_grant, devices, alignment });
+        self.bind(&Binding { pod, node, gpu_grant, devices, alignment, numa: None });
     }
 }
 

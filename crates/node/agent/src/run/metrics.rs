@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::telling::Alignment;
+use super::telling::AlignmentAnnotation;
 
 /// The content type of [`Metrics::encode`].
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,7 +30,7 @@ pub struct Metrics {
     alignment: Family<OfPod<3>, Gauge>,
     distance: Family<OfPod<2>, Gauge>,
     /// Pods that have series, and what these say.
-    shown: Arc<Mutex<BTreeMap<(String, String), Alignment>>>,
+    shown: Arc<Mutex<BTreeMap<(String, String), AlignmentAnnotation>>>,
     writes: Family<Labels<1>, Counter>,
     failures: Family<Labels<1>, Counter>,
     watch_failures: Family<Labels<1>, Counter>,
@@ -134,11 +134,11 @@ impl Metrics {
     }
 
     /// Pods by namespace and name, and how they lie; others are not shown any more.
-    pub(super) fn aligned(&self, now: BTreeMap<(String, String), Alignment>) {
+    pub(super) fn aligned(&self, now: BTreeMap<(String, String), AlignmentAnnotation>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (pod, before) in shown.iter() {
             let after = now.get(pod);
-            if after.map(|after| &after.verdict) != Some(&before.verdict) {
+            if after.map(|after| after.alignment) != Some(before.alignment) {
                 self.alignment.remove(&verdict_of(pod, before));
             }
             if before.distance.is_some() && after.is_none_or(|after| after.distance.is_none()) {
@@ -159,24 +159,26 @@ fn labels_of((namespace, pod): &(String, String)) -> OfPod<2> {
     [("namespace", namespace.clone()), ("pod", pod.clone())]
 }
 
-fn verdict_of((namespace, pod): &(String, String), alignment: &Alignment) -> OfPod<3> {
-    let verdict = alignment.verdict.clone();
+fn verdict_of((namespace, pod): &(String, String), annotation: &AlignmentAnnotation) -> OfPod<3> {
+    let verdict = annotation.alignment.as_str().to_owned();
     [("namespace", namespace.clone()), ("pod", pod.clone()), ("verdict", verdict)]
 }
 
 #[cfg(test)]
 mod tests {
+    use berth_model::alignment::Alignment;
+
     use super::*;
 
     #[test]
     fn a_pod_has_one_verdict_and_none_when_it_is_gone() {
         let metrics = Metrics::new();
-        let of = |verdict: &str, distance: Option<u32>| {
-            let alignment =
-                Alignment { verdict: verdict.to_owned(), distance, ..Alignment::default() };
-            BTreeMap::from([(("team".to_owned(), "a".to_owned()), alignment)])
+        let of = |alignment: Alignment, distance: Option<u32>| {
+            let annotation =
+                AlignmentAnnotation { alignment, distance, ..AlignmentAnnotation::default() };
+            BTreeMap::from([(("team".to_owned(), "a".to_owned()), annotation)])
         };
-        metrics.aligned(of("misaligned", Some(32)));
+        metrics.aligned(of(Alignment::Misaligned, Some(32)));
         let text = metrics.encode();
         let series = r#"berth_alignment{namespace="team",pod="a",verdict="misaligned"} 1"#;
         assert!(text.contains(series), "{text}");
@@ -184,7 +186,7 @@ mod tests {
             text.contains(r#"berth_alignment_distance{namespace="team",pod="a"} 32"#),
             "{text}"
         );
-        metrics.aligned(of("aligned", None));
+        metrics.aligned(of(Alignment::Aligned, None));
         let text = metrics.encode();
         assert!(
             text.contains(r#"verdict="aligned"} 1"#) && !text.contains("misaligned\""),

@@ -7,20 +7,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use berth_model::alignment::Alignment;
 use serde::{Deserialize, Serialize};
 
 use super::pods::KnownPod;
-use crate::audit::{ContainerAudit, PodAudit, Verdict};
-
-/// The annotation.
-pub(super) const ALIGNMENT: &str = "berth.dev/alignment";
+use crate::audit::{ContainerAudit, Finding, PodAudit};
 
 /// How a pod lies, as its annotation says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Alignment {
-    /// `aligned`, `misaligned`, `floating` or `unknown`.
-    pub verdict: String,
+pub struct AlignmentAnnotation {
+    #[serde(rename = "verdict")]
+    pub alignment: Alignment,
     /// NUMA nodes of the CPUs of its containers with GPUs.
     pub cpu_numa_nodes: Vec<u32>,
     /// NUMA nodes of their GPUs.
@@ -33,7 +31,7 @@ pub struct Alignment {
     pub remedy: Vec<String>,
 }
 
-impl Alignment {
+impl AlignmentAnnotation {
     /// What is said of a verdict.
     pub fn of(audit: &PodAudit) -> Self {
         let union = |nodes: fn(&ContainerAudit) -> &Vec<u32>| {
@@ -42,15 +40,11 @@ impl Alignment {
             all.dedup();
             all
         };
-        let distance = match &audit.verdict {
-            Verdict::Misaligned { distance, .. } => *distance,
-            _ => None,
-        };
         Self {
-            verdict: audit.verdict.word().to_owned(),
+            alignment: audit.finding.alignment,
             cpu_numa_nodes: union(|one| &one.cpu_numa),
             gpu_numa_nodes: union(|one| &one.gpu_numa),
-            distance,
+            distance: audit.finding.distance,
             remedy: audit.advice.iter().map(|one| format!("{}: {}", one.of, one.set)).collect(),
         }
     }
@@ -69,19 +63,17 @@ fn note(audit: &PodAudit) -> Note {
         Some(first) => format!("; {}: {}", first.of, first.set),
         None => String::new(),
     };
-    let (reason, text) = match &audit.verdict {
-        Verdict::Aligned => ("GpuAligned", "its CPUs, memory and GPUs lie together".to_owned()),
-        Verdict::Misaligned { distance, why } => {
+    let Finding { alignment, distance, why } = &audit.finding;
+    let (reason, text) = match alignment {
+        Alignment::Aligned => ("GpuAligned", "its CPUs, memory and GPUs lie together".to_owned()),
+        Alignment::Misaligned => {
             let far = distance.map_or_else(String::new, |far| format!(" (distance {far})"));
             ("GpuMisaligned", format!("{why}{far}{remedy}"))
         }
-        Verdict::Floating => {
-            let why = "its CPUs are not its own, and not all of them are near its GPUs";
-            ("GpuFloating", format!("{why}{remedy}"))
-        }
-        Verdict::Unknown { why } => ("GpuAlignmentUnknown", why.clone()),
+        Alignment::Floating => ("GpuFloating", format!("{why}{remedy}")),
+        Alignment::Unknown => ("GpuAlignmentUnknown", why.clone()),
     };
-    Note { warning: matches!(audit.verdict, Verdict::Misaligned { .. }), reason, text }
+    Note { warning: *alignment == Alignment::Misaligned, reason, text }
 }
 
 /// What is to be written on a pod.
@@ -107,7 +99,7 @@ impl Patience {
         wait: Duration,
         now: Instant,
     ) -> Option<Word> {
-        if matches!(audit.verdict, Verdict::Unknown { .. }) {
+        if audit.finding.alignment == Alignment::Unknown {
             let since = *self.unknown_since.entry(audit.uid.clone()).or_insert(now);
             if now.duration_since(since) < wait {
                 return None;
@@ -115,15 +107,15 @@ impl Patience {
         } else {
             self.unknown_since.remove(&audit.uid);
         }
-        let alignment = Alignment::of(audit);
+        let alignment = AlignmentAnnotation::of(audit);
         let annotation = serde_json::to_string(&alignment).ok()?;
         if pod.alignment.as_ref() == Some(&annotation) {
             return None;
         }
-        let before: Option<Alignment> =
+        let before: Option<AlignmentAnnotation> =
             pod.alignment.as_ref().and_then(|text| serde_json::from_str(text).ok());
         let same = before.is_some_and(|before| {
-            (before.verdict, before.distance) == (alignment.verdict, alignment.distance)
+            (before.alignment, before.distance) == (alignment.alignment, alignment.distance)
         });
         Some(Word { annotation, note: (!same).then(|| note(audit)) })
     }
@@ -144,7 +136,7 @@ mod tests {
     use super::*;
     use berth_host::cgroup::Qos;
 
-    fn audit(verdict: Verdict) -> PodAudit {
+    fn audit(finding: Finding) -> PodAudit {
         let container = ContainerAudit {
             container: "server".to_owned(),
             cpus: Some("4-7".to_owned()),
@@ -153,20 +145,24 @@ mod tests {
             mems: None,
             memory: Vec::new(),
             gpu_numa: vec![0],
-            verdict: verdict.clone(),
+            finding: finding.clone(),
         };
         PodAudit {
             uid: "u".to_owned(),
             qos: Qos::Guaranteed,
-            verdict,
+            finding,
             containers: vec![container],
             advice: Vec::new(),
         }
     }
 
+    fn aligned() -> Finding {
+        Finding { alignment: Alignment::Aligned, distance: None, why: String::new() }
+    }
+
     fn misaligned(percent: u32) -> PodAudit {
         let why = format!("{percent} % of its memory is on NUMA node 1");
-        audit(Verdict::Misaligned { distance: Some(32), why })
+        audit(Finding { alignment: Alignment::Misaligned, distance: Some(32), why })
     }
 
     #[test]
@@ -188,7 +184,7 @@ mod tests {
             r#"{"verdict":"misaligned","cpuNumaNodes":[1],"gpuNumaNodes":[0],"distance":32}"#;
         assert_eq!(pod.alignment.as_deref(), Some(text));
         assert_eq!(say(&pod, &misaligned(61)), None);
-        assert_eq!(reason(&say(&pod, &audit(Verdict::Aligned))), Some((false, "GpuAligned")));
+        assert_eq!(reason(&say(&pod, &audit(aligned()))), Some((false, "GpuAligned")));
         // Other NUMA nodes at the same distance are written, and no event is worth it.
         pod.alignment = Some(text.replace("[1]", "[2]"));
         assert_eq!(say(&pod, &misaligned(60)).map(|word| word.note), Some(None));
@@ -200,13 +196,13 @@ mod tests {
     fn that_nothing_is_known_is_told_when_it_stays_so() {
         let mut patience = Patience::default();
         let (pod, wait, start) = (KnownPod::default(), Duration::from_secs(10), Instant::now());
-        let unknown = audit(Verdict::Unknown { why: "nothing is to be seen".to_owned() });
+        let unknown = audit(Finding::unknown("nothing is to be seen"));
         assert_eq!(patience.word(&pod, &unknown, wait, start), None);
         assert!(patience.waits(wait, start));
         assert!(patience.word(&pod, &unknown, wait, start + wait).is_some());
         assert!(!patience.waits(wait, start + wait), "it is told");
         // What is known in between begins the wait anew.
-        assert!(patience.word(&pod, &audit(Verdict::Aligned), wait, start).is_some());
+        assert!(patience.word(&pod, &audit(aligned()), wait, start).is_some());
         assert_eq!(patience.word(&pod, &unknown, wait, start + wait), None);
         patience.keep(&[]);
         assert!(!patience.waits(wait, start));

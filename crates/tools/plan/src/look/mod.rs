@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::Lower as _;
-use berth_api::placement::PLACEMENT;
+use berth_api::keys::PLACEMENT;
 use berth_engine::event::Event;
 use berth_engine::{Engine, Profile, TEAM_LABEL};
 use berth_manifest::Object;

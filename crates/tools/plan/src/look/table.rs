@@ -3,6 +3,7 @@
 //! Owns columns, words and lines, by kubectl's habits: names first, ages last or before prose, `<none>`
 //! for nothing. Must not find anything out.
 
+use berth_model::alignment::Alignment;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use super::node::{GpuReport, Insight, NodeReport, Nodes, NumaReport, PartReport}
 use super::pod::{Fate, PodReport};
 use super::queue::{Queue, QueuedPod, Standing};
 use super::{SCHEDULER, moment};
-use crate::report::{Lie, Placed, PodRef};
+use crate::report::{Placed, PodRef};
 use crate::text::{
     NAMED_MAX, Paint, alignment, columns, gap, gpus, milli, numbers, pod_name, prose,
 };
@@ -248,13 +249,7 @@ fn placed(place: &Placed, text: &mut String) {
     if held != "-" {
         fact("GPUs:", held);
     }
-    fact(
-        "alignment:",
-        match place.alignment {
-            Lie::Unmanaged => "nothing of it is pinned".to_owned(),
-            other => alignment(other).to_owned(),
-        },
-    );
+    fact("alignment:", alignment(place).to_owned());
 }
 
 /// What was written at binding, on one line.
@@ -280,8 +275,8 @@ fn would_go(report: &PodReport, place: &Placed) -> String {
     if held != "-" {
         let _ = write!(words, ", GPU {held}");
     }
-    if matches!(place.alignment, Lie::Aligned | Lie::Misaligned) {
-        let _ = write!(words, " ({})", alignment(place.alignment));
+    if matches!(place.alignment, Alignment::Aligned | Alignment::Misaligned) {
+        let _ = write!(words, " ({})", place.alignment.as_str());
     }
     match report.position {
         Some((1, _)) | None => words + " now.",
@@ -547,7 +542,7 @@ fn residents(node: &NodeReport, paint: Paint, text: &mut String) {
                 numbers(one.place.numa.iter().map(|id| *id as usize)),
                 if one.place.cpus > 0 { one.place.cpus.to_string() } else { "-".to_owned() },
                 held,
-                alignment(one.place.alignment).to_owned(),
+                alignment(&one.place).to_owned(),
             ]
         });
         *text += &table(&head, rows.collect(), Form::default(), paint);

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use berth_engine::decision::Binding;
 use berth_engine::event::Event;
 use berth_kubelet::{PodDemand, Reason};
+use berth_model::alignment::Alignment;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
 
 use super::{Coming, World};
 use crate::experiment::{Job, Workload, WorkloadKind};
 use crate::node::Placed;
-use crate::report::{Lie, Stay};
+use crate::report::Stay;
 
 /// No more stays than this are kept; the shortest are left out.
 const STAYS_MAX: usize = 60_000;
@@ -255,9 +256,9 @@ impl World<'_> {
         self.engine.apply(Event::Pod(object.clone()));
         let levels = &mut self.meter.levels;
         levels.allocated_milli += pod.placed.milli();
-        if pod.placed.lie != Lie::Indifferent {
+        if pod.placed.alignment.is_some() {
             levels.lying.0 += 1;
-            levels.lying.1 += i64::from(pod.placed.lie == Lie::Aligned);
+            levels.lying.1 += i64::from(pod.placed.alignment == Some(Alignment::Aligned));
         }
         let (workload, wait_ms) = (pod.workload, now_ms - pod.past.since_ms);
         let least_bytes = pod.placed.parts.iter().map(|part| part.memory_bytes).min();
@@ -561,9 +562,9 @@ impl World<'_> {
         }
         let levels = &mut self.meter.levels;
         levels.allocated_milli -= pod.placed.milli();
-        if pod.placed.lie != Lie::Indifferent {
+        if pod.placed.alignment.is_some() {
             levels.lying.0 -= 1;
-            levels.lying.1 -= i64::from(pod.placed.lie == Lie::Aligned);
+            levels.lying.1 -= i64::from(pod.placed.alignment == Some(Alignment::Aligned));
         }
         self.engine.apply(Event::PodGone(pod.object.uid.clone()));
         self.leave_books(&pod, id);
@@ -602,7 +603,7 @@ impl World<'_> {
             to_ms: self.now_ms,
             gpus: pod.placed.parts.iter().map(|part| part.gpu).collect(),
             cpus: pod.placed.cpus.clone(),
-            lie: pod.placed.lie,
+            alignment: pod.placed.alignment,
         });
         if self.stays.len() > 2 * STAYS_MAX {
             self.thin_stays();

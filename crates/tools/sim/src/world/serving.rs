@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::Profile;
+use berth_model::alignment::Alignment;
 
 use super::pods::{Fate, Past};
 use super::{Coming, World};
@@ -197,7 +198,7 @@ impl World<'_> {
     fn count_replicas(&mut self, workload: usize, window_ms: i64) {
         let Some(state) = self.services.get_mut(&workload) else { return };
         let near = |id: &&u64| {
-            self.pods.get(id).is_some_and(|pod| pod.placed.lie == crate::report::Lie::Aligned)
+            self.pods.get(id).is_some_and(|pod| pod.placed.alignment == Some(Alignment::Aligned))
         };
         state.ready_ms += state.ready.len() as f64 * window_ms as f64;
         state.aligned_ms += state.ready.keys().filter(near).count() as f64 * window_ms as f64;

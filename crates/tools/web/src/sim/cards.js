@@ -13,17 +13,17 @@ const PAINTS = {
     of: (model, w) => model.teams.get(w.team) ?? "--other",
     label: (model, w) => (model.teams.has(w.team) ? w.team : "other teams"),
   },
-  lie: {
+  alignment: {
     name: "Alignment",
-    of: (model, w, stay) => lieOf(stay).colour,
-    label: (model, w, stay) => lieOf(stay).name,
+    of: (model, w, stay) => alignmentOf(stay).colour,
+    label: (model, w, stay) => alignmentOf(stay).name,
   },
 };
 
 /** The part of a GPU from which on there is room for a name. */
 const NAMED_FROM = 0.24;
 
-const lieOf = (stay) => LIES[stay.lie] ?? LIES.indifferent;
+const alignmentOf = (stay) => ALIGNMENTS[stay.alignment] ?? ALIGNMENTS.none;
 const podName = (workload, stay) => `${workload.name}-${stay.pod}`;
 
 /** What a node's GPUs and NUMA nodes hold at the moment, from the stays on it. */
@@ -56,7 +56,7 @@ function heldGpus(node, gpus) {
 /** Pods in words, for the tooltip. */
 function podInWords(model, stay) {
   const workload = workloadOf(model.report, stay.workload);
-  const lie = lieOf(stay);
+  const alignment = alignmentOf(stay);
   const node = model.report.nodes[stay.node];
   const parts = list(stay.gpus).map((part) => {
     const gpu = node.gpus[part.gpu];
@@ -96,14 +96,14 @@ function podInWords(model, stay) {
     ["Here", `${moment(stay.from_ms)} to ${moment(stay.to_ms)}`],
     ["", `for ${span(stay.to_ms - stay.from_ms)}`],
   ];
-  if (lie !== LIES.indifferent)
+  if (alignment !== ALIGNMENTS.none)
     rows.push([
       "Alignment",
       h(
         "span",
-        { class: lie === LIES.aligned ? "" : "bad" },
-        lie.mark ? `${lie.mark} ` : "",
-        `${lie.name}: ${lie.text}`,
+        { class: alignment === ALIGNMENTS.aligned ? "" : "bad" },
+        alignment.mark ? `${alignment.mark} ` : "",
+        `${alignment.name}: ${alignment.text}`,
       ),
     ]);
   return [h("p", { class: "tip-head" }, podName(workload, stay)), pairs(rows)];
@@ -243,15 +243,15 @@ class NodeCard {
     const { model } = this;
     const workload = workloadOf(model.report, stay.workload);
     const colour = PAINTS[model.paint].of(model, workload, stay);
-    const lie = lieOf(stay);
+    const alignment = alignmentOf(stay);
     const button = h(
       "button",
       {
         type: "button",
         tabindex: "-1",
-        class: `part ${lie.name}${to - from < NAMED_FROM ? " slim" : ""}${model.dims(stay) ? " dim" : ""}`,
+        class: `part ${alignment.name}${to - from < NAMED_FROM ? " slim" : ""}${model.dims(stay) ? " dim" : ""}`,
         "data-stay": `${stay.workload}.${stay.pod}`,
-        "aria-label": `${podName(workload, stay)}, ${workload.class}, ${lie.name}`,
+        "aria-label": `${podName(workload, stay)}, ${workload.class}, ${alignment.name}`,
         style: {
           left: `${from * 100}%`,
           width: `${(to - from) * 100}%`,
@@ -259,7 +259,7 @@ class NodeCard {
           "--on": `var(${colour}-on)`,
         },
       },
-      lie.mark ? h("b", {}, lie.mark) : null,
+      alignment.mark ? h("b", {}, alignment.mark) : null,
       h("span", {}, podName(workload, stay)),
     );
     button.stay = stay;

@@ -73,26 +73,26 @@ const SERIES = [
 const CLASSES = ["interactive", "embedding", "batch", "experimentation"];
 
 /** Whether a pod's CPUs are near its GPUs, in the order in which it matters. */
-const LIES = {
+const ALIGNMENTS = {
   aligned: {
     name: "aligned",
     mark: "",
-    colour: "--lie-aligned",
+    colour: "--alignment-aligned",
     text: "CPUs and GPU on the same NUMA nodes",
   },
   misaligned: {
     name: "misaligned",
     mark: "✕",
-    colour: "--lie-misaligned",
+    colour: "--alignment-misaligned",
     text: "CPUs and GPU on different NUMA nodes",
   },
   floating: {
     name: "floating",
     mark: "~",
-    colour: "--lie-floating",
+    colour: "--alignment-floating",
     text: "pinned to no CPUs: the system moves it about",
   },
-  indifferent: { name: "no GPU", mark: "", colour: "--other", text: "has no GPU" },
+  none: { name: "no GPU", mark: "", colour: "--other", text: "has no GPU" },
 };
 
 /** What can happen, the most serious first. */

@@ -178,21 +178,21 @@ class NodeGrid {
       const colour = PAINTS[model.paint].of(model, workload, stay);
       g.fillStyle = palette.get(colour);
       g.fillRect(left, y, wide, size);
-      if (stay.lie === "misaligned" || stay.lie === "floating")
-        this.mark(g, stay.lie, palette.get(`${colour}-on`), left, y, wide);
+      if (stay.alignment === "misaligned" || stay.alignment === "floating")
+        this.mark(g, stay.alignment, palette.get(`${colour}-on`), left, y, wide);
       g.globalAlpha = 1;
     }
   }
 
   /** Not by colour alone: a cross for what is misaligned, a dot for what floats. */
-  mark(g, lie, colour, x, y, wide) {
+  mark(g, alignment, colour, x, y, wide) {
     const { size } = this;
     const r = Math.max(1.5, Math.min(wide, size) / 2 - 1.5);
     const [cx, cy] = [x + wide / 2, y + size / 2];
     g.strokeStyle = colour;
     g.lineWidth = Math.max(1, size / 9);
     g.beginPath();
-    if (lie === "misaligned") {
+    if (alignment === "misaligned") {
       g.moveTo(cx - r, cy - r);
       g.lineTo(cx + r, cy + r);
       g.moveTo(cx + r, cy - r);

@@ -270,12 +270,12 @@ function renderMapControls(model, arrange, refresh, runSelects) {
   );
 }
 
-const lieMark = (mark) => h("b", { class: "lie-mark" }, mark);
+const alignmentMark = (mark) => h("b", { class: "alignment-mark" }, mark);
 
 /** What colours and marks mean, and how many pods they stand for now. */
 function renderLegend(model, panes, box) {
   const counts = new Map();
-  const lies = new Map();
+  const alignments = new Map();
   for (const pane of panes) {
     pane.occupancy.byNode.forEach((stays) => {
       for (const i of stays) {
@@ -288,13 +288,13 @@ function renderLegend(model, panes, box) {
         };
         entry.n += 1;
         counts.set(label, entry);
-        lies.set(lieOf(stay), (lies.get(lieOf(stay)) ?? 0) + 1);
+        alignments.set(alignmentOf(stay), (alignments.get(alignmentOf(stay)) ?? 0) + 1);
       }
     });
   }
-  const byLie = model.paint === "lie";
-  const marks = byLie ? [] : [LIES.misaligned, LIES.floating];
-  const markOf = (label) => byLie && Object.values(LIES).find((lie) => lie.name === label)?.mark;
+  const byAlignment = model.paint === "alignment";
+  const marks = byAlignment ? [] : [ALIGNMENTS.misaligned, ALIGNMENTS.floating];
+  const markOf = (label) => byAlignment && Object.values(ALIGNMENTS).find((alignment) => alignment.name === label)?.mark;
   const order = (label) => (CLASSES.includes(label) ? CLASSES.indexOf(label) : 9);
   const entries = [...counts].sort((a, b) => order(a[0]) - order(b[0]) || (a[0] < b[0] ? -1 : 1));
   box.replaceChildren(
@@ -303,19 +303,19 @@ function renderLegend(model, panes, box) {
         "span",
         {},
         swatch(colour),
-        markOf(label) ? lieMark(markOf(label)) : null,
+        markOf(label) ? alignmentMark(markOf(label)) : null,
         label,
         h("small", {}, count(n)),
       ),
     ),
     h("span", {}, swatch("--free"), "free"),
-    ...marks.map((lie) =>
+    ...marks.map((alignment) =>
       h(
         "span",
-        { title: lie.text },
-        lieMark(lie.mark),
-        lie.name,
-        h("small", {}, count(lies.get(lie) ?? 0)),
+        { title: alignment.text },
+        alignmentMark(alignment.mark),
+        alignment.name,
+        h("small", {}, count(alignments.get(alignment) ?? 0)),
       ),
     ),
   );

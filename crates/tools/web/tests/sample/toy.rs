@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use berth_sim::report::{
-    ClassReport, GpuPart, Happening, LayoutChange, Lie, Report, Run, Series, ServiceReport, Stay,
+    Alignment, ClassReport, GpuPart, Happening, LayoutChange, Report, Run, Series, ServiceReport, Stay,
     Summary, TeamReport, Waiting,
 };
 
@@ -157,10 +157,10 @@ fn place(
         for part in &parts {
             book.taken[part.gpu] |= (((1_u16 << part.units) - 1) as u8) << part.first;
         }
-        let lie = match (aligned, floating) {
-            (true, _) => Lie::Aligned,
-            (false, true) => Lie::Floating,
-            (false, false) => Lie::Misaligned,
+        let alignment = match (aligned, floating) {
+            (true, _) => Alignment::Aligned,
+            (false, true) => Alignment::Floating,
+            (false, false) => Alignment::Misaligned,
         };
         let cpus = if floating { Vec::new() } else { cpus };
         return Some(Stay {
@@ -168,7 +168,7 @@ fn place(
             node: n,
             gpus: parts,
             cpus,
-            lie,
+            alignment: Some(alignment),
             ..Stay::default()
         });
     }
@@ -226,7 +226,7 @@ fn figures(report: &Report, run: &mut Run, setup: &Setup, turned_away: u64) {
         let size: f64 = stay.gpus.iter().map(|part| f64::from(part.milli) / 1_000.0).sum();
         for step in stay.from_ms / HOUR_MS..(stay.to_ms / HOUR_MS).min(steps as i64) {
             allocated[step as usize] += size;
-            misaligned[step as usize] += u32::from(stay.lie == Lie::Misaligned);
+            misaligned[step as usize] += u32::from(stay.alignment == Some(Alignment::Misaligned));
         }
     }
     let mut dice = Dice::new(5);
@@ -275,7 +275,7 @@ fn mean(values: &[f32]) -> f64 {
 
 fn summary(run: &Run, series: &Series, gpus: usize, turned_away: u64) -> Summary {
     let all = gpus.max(1) as f64;
-    let aligned = run.stays.iter().filter(|stay| stay.lie == Lie::Aligned).count();
+    let aligned = run.stays.iter().filter(|stay| stay.alignment == Some(Alignment::Aligned)).count();
     let mut p99 = series.p99_us.clone();
     p99.sort_unstable();
     Summary {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use berth_api::Lower as _;
 use berth_dra::{ClaimRef, ExtendedClaim, Placement, RequestMapping};
-use berth_engine::decision::{Alignment, Binding};
+use berth_engine::decision::Binding;
+use berth_model::alignment::Alignment;
 use berth_model::dra::DeviceId;
 use berth_model::dra::claim::{
     AllocatedDevice, Allocation, ClaimSpec, DeviceAsk, Request as Ask, Share, Wanted,
@@ -270,6 +271,7 @@ fn order(pod: &Value, claims: &[&str], placed: Option<Placement>) -> BindOrder {
             gpu_grant: None,
             devices: placed.map(Box::new),
             alignment: Alignment::Unknown,
+            numa: None,
         },
         claims: claims.collect(),
         volumes: Vec::new(),
