@@ -1,26 +1,23 @@
-//! Resources as numbers: what pods ask for and nodes have, by resource.
-//!
-//! Owns the numbering of resources and kube-scheduler's units: CPU in thousandths, everything else
-//! in whole units, rounded up. Must not know who has what.
+//! Resources as numbers, in kube-scheduler's units: CPU in thousandths, everything else in whole
+//! units, rounded up.
 
 use berth_model::resource::{ResourceList, ResourceName};
 use smallvec::SmallVec;
 
 use crate::table::{Index, Lookup, ResourceIx};
 
-/// Amounts by resource, each once, in the order of the numbers.
+/// Amounts by resource, sorted by resource number, each resource once.
 pub(crate) type Amounts = SmallVec<[(ResourceIx, i64); 4]>;
 
 pub(crate) const CPU: ResourceIx = ResourceIx(0);
 pub(crate) const MEMORY: ResourceIx = ResourceIx(1);
 
-/// No amount counts for more: so many of them can be added up that no node holds as many pods.
+/// Upper limit of one amount, so that adding up any number of pods cannot overflow.
 const AMOUNT_MAX: i64 = 1 << 52;
 
-/// The resource that counts pods; it is a limit of its own, not an amount.
+/// The number of pods is a limit of its own, not an amount.
 const PODS: &str = "pods";
 
-/// Names of resources by number.
 #[derive(Clone, Debug)]
 pub(crate) struct Resources {
     names: Vec<ResourceName>,
@@ -51,7 +48,7 @@ impl Resources {
         &self.names[number.at()]
     }
 
-    /// What `list` asks for; nothing for amounts of 0.
+    /// The amounts requested in `list`, without zeros.
     pub(crate) fn amounts(&mut self, list: &ResourceList) -> Amounts {
         let mut amounts: Amounts = list
             .iter()
@@ -67,7 +64,6 @@ impl Resources {
         amounts
     }
 
-    /// What a node has: amounts by number, and how many pods it may hold.
     pub(crate) fn capacity(&mut self, list: &ResourceList) -> (Vec<i64>, i64) {
         let mut by_number = Vec::new();
         for (resource, amount) in self.amounts(list) {
@@ -77,12 +73,11 @@ impl Resources {
     }
 }
 
-/// The amount of one resource, 0 where none is listed.
+/// The amount of one resource, 0 if it is not listed.
 pub(crate) fn at(by_number: &[i64], resource: ResourceIx) -> i64 {
     by_number.get(resource.at()).copied().unwrap_or(0)
 }
 
-/// The place of one resource, made if it is not listed yet.
 pub(crate) fn at_mut(by_number: &mut Vec<i64>, resource: ResourceIx) -> &mut i64 {
     if resource.at() >= by_number.len() {
         by_number.resize(resource.at() + 1, 0);
@@ -90,7 +85,7 @@ pub(crate) fn at_mut(by_number: &mut Vec<i64>, resource: ResourceIx) -> &mut i64
     &mut by_number[resource.at()]
 }
 
-/// Adds `amounts`, or takes them away with a `sign` of -1.
+/// Adds `amounts`, or subtracts them with a `sign` of -1.
 pub(crate) fn add(by_number: &mut Vec<i64>, amounts: &Amounts, sign: i64) {
     for (resource, amount) in amounts {
         let place = at_mut(by_number, *resource);

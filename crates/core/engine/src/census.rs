@@ -1,8 +1,6 @@
-//! How many pods of which kind are where: counts by domain, kept as pods come and go.
+//! Counts of pods by topology domain, updated as pods come and go.
 //!
-//! Owns topology keys and their domains, the questions that pods ask about each other, and the
-//! counts that answer them. Filters and scores read counts here instead of looking at pods. Must not
-//! know what a count is good for.
+//! Filters and scores read these counts instead of iterating over pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,29 +19,26 @@ use crate::table::{
     TallyIx,
 };
 
-/// Why pods that have their place ask about newcomers.
+/// What a term of an existing pod says about incoming pods it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Claim {
-    /// They refuse them near.
+    /// Anti-affinity, required.
     Refuse,
-    /// They needed such a pod near.
+    /// Affinity, required.
     Need,
-    /// They welcome them by this weight, or avoid them if it is negative.
+    /// Preferred, or avoided if the weight is negative.
     Prefer(i32),
 }
 
-/// Which pods are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Counted {
-    /// Those that the question means.
+    /// Pods that the query matches.
     Meant,
-    /// Those that it means and that are not being deleted, on the nodes of a scope.
     Spread(ScopeIx),
-    /// Those that ask the question.
+    /// Existing pods with this term.
     Asking(Claim),
 }
 
-/// What is counted, and by which domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Count {
     pub(crate) query: QueryIx,
@@ -51,22 +46,22 @@ pub(crate) struct Count {
     pub(crate) counted: Counted,
 }
 
-/// Which nodes count for spreading.
+/// Which nodes count for a spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ScopeRule {
     /// Node selector and required terms that must match.
     pub(crate) affinity: Option<(Labels, Option<Vec<NodeTerm>>)>,
-    /// Tolerations that must answer the node's hard taints.
+    /// Tolerations that must cover the node's hard taints.
     pub(crate) tolerations: Option<Vec<Toleration>>,
     /// Keys that the node must have.
     pub(crate) keys: Vec<KeyIx>,
 }
 
-/// Counts by domain. Domains that are not listed count 0.
+/// Counts by domain. Unlisted domains count 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     by_domain: Lookup<DomainIx, i32>,
-    /// How many domains have each count other than 0.
+    /// Number of domains per nonzero count.
     levels: BTreeMap<i32, u32>,
     total: i64,
 }
@@ -79,34 +74,32 @@ struct Key {
     members: Slab<DomainIx, Domain>,
 }
 
-/// Nodes with one value of a key.
 #[derive(Clone, Debug)]
 struct Domain {
     value: Arc<str>,
     nodes: u32,
-    /// One of them: the only one, if there is only one.
+    /// Any of its nodes: the only one if `nodes` is 1.
     some: NodeIx,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Scope {
     nodes: Bits,
-    /// For each key, how many nodes of each domain are in the scope.
+    /// For each key, the number of scope nodes per domain.
     spans: SmallVec<[(KeyIx, Lookup<DomainIx, u32>); 2]>,
 }
 
-/// What there is to know about one kind of pod: whom it is meant by, and what it asks itself.
+/// What the census knows of a class of pods.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kin {
-    /// Questions that mean it, in order.
+    /// Queries that match it, sorted.
     meant_by: Vec<QueryIx>,
-    /// Counts of those who ask as it does.
+    /// Counts of existing pods with the same terms.
     asking: Vec<TallyIx>,
-    /// How many such pods are on nodes.
+    /// Number of such pods on nodes.
     residents: u32,
 }
 
-/// A pod that is counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
     pub(crate) class: ClassIx,
@@ -119,7 +112,7 @@ pub(crate) struct Census {
     keys: Interner<KeyIx, Arc<str>>,
     key_rows: Vec<Key>,
     queries: Interner<QueryIx, Query>,
-    /// By question: the counts made for it.
+    /// By query.
     counts_of: Vec<SmallVec<[TallyIx; 2]>>,
     tallies: Interner<TallyIx, Count>,
     tally_rows: Vec<Tally>,
@@ -127,7 +120,7 @@ pub(crate) struct Census {
     scope_rows: Vec<Scope>,
     kin: Vec<Kin>,
     labelled: Labelled,
-    /// Counts of pods that are meant which were 0 and are no longer, since they were asked for.
+    /// Counts of matching pods that rose from 0 since `take_appeared`.
     appeared: BTreeSet<TallyIx>,
 }
 
@@ -141,7 +134,6 @@ impl Tally {
         self.total
     }
 
-    /// Domains that have a count, in no order.
     pub(crate) fn domains(&self) -> impl Iterator<Item = (DomainIx, i32)> {
         self.by_domain.iter().map(|(domain, count)| (*domain, *count))
     }
@@ -164,8 +156,8 @@ impl Tally {
         }
     }
 
-    /// The least count among `domains` domains of which all with a count are some, leaving out one
-    /// with the count `without` if given; `None` if none is left.
+    /// The least count over `domains` domains, leaving out one with the count `without`; `None` if
+    /// none is left.
     pub(crate) fn least(&self, domains: usize, without: Option<i32>) -> Option<i32> {
         let left = domains - usize::from(without.is_some());
         let of = |level: i32| {
@@ -183,7 +175,7 @@ impl Tally {
 }
 
 impl Census {
-    /// The count `count` is about, made if nobody had it; `residents` are all pods on nodes.
+    /// The tally for `count`, computed from `residents` (all pods on nodes) if it is new.
     pub(crate) fn acquire_tally(
         &mut self,
         count: Count,
@@ -231,7 +223,7 @@ impl Census {
         }
     }
 
-    /// Kinds of pods that a query may mean.
+    /// Classes that a query may match.
     fn classes_for(&self, query: QueryIx) -> Box<dyn Iterator<Item = ClassIx> + '_> {
         match self.labelled.classes_for(query) {
             Some(classes) => Box::new(classes),
@@ -239,7 +231,6 @@ impl Census {
         }
     }
 
-    /// The number of `query`; `classes` are all kinds of pods.
     pub(crate) fn acquire_query(
         &mut self,
         query: Query,
@@ -267,17 +258,15 @@ impl Census {
         at
     }
 
-    /// One more reference to a question.
     pub(crate) fn retain_query(&mut self, at: QueryIx) {
         self.queries.retain(at);
     }
 
-    /// Whether any question depends on the labels of namespaces.
     pub(crate) fn looks_at_namespaces(&self) -> bool {
         self.queries.iter().any(|(_, query)| query.looks_at_namespaces())
     }
 
-    /// Asks every question about every kind of pod anew; no pod may be counted meanwhile.
+    /// Matches every query with every class again; no pod may be counted meanwhile.
     pub(crate) fn match_anew<'a>(
         &mut self,
         namespaces: &Namespaces,
@@ -301,7 +290,6 @@ impl Census {
         }
     }
 
-    /// The number of a topology key; `nodes` are all nodes.
     pub(crate) fn acquire_key<'a>(
         &mut self,
         name: &Arc<str>,
@@ -317,7 +305,6 @@ impl Census {
         at
     }
 
-    /// One more reference to a key.
     pub(crate) fn retain_key(&mut self, at: KeyIx) {
         self.keys.retain(at);
     }
@@ -328,7 +315,6 @@ impl Census {
         }
     }
 
-    /// The number of a scope; `nodes` are all nodes.
     pub(crate) fn acquire_scope<'a>(
         &mut self,
         rule: ScopeRule,
@@ -373,7 +359,7 @@ impl Census {
             })
     }
 
-    /// Counts the scope's nodes by the domains of `key` from now on.
+    /// Starts counting the scope's nodes by the domains of `key`.
     fn span(&mut self, scope: ScopeIx, key: KeyIx) {
         let row = &self.scope_rows[scope.at()];
         if row.spans.iter().any(|(one, _)| *one == key) {
@@ -388,7 +374,7 @@ impl Census {
         self.scope_rows[scope.at()].spans.push((key, span));
     }
 
-    /// How many domains of the tally's key have a node in its scope.
+    /// Number of domains with a node in the tally's scope.
     pub(crate) fn spread_domains(&self, tally: TallyIx) -> usize {
         let count = self.tallies[tally];
         let Counted::Spread(scope) = count.counted else { return 0 };
@@ -396,7 +382,6 @@ impl Census {
         spans.iter().find(|(key, _)| *key == count.key).map_or(0, |(_, span)| span.len())
     }
 
-    /// Whether the node counts for this tally.
     pub(crate) fn counts_node(&self, tally: TallyIx, node: NodeIx) -> bool {
         match self.tallies[tally].counted {
             Counted::Spread(scope) => self.scope_rows[scope.at()].nodes.contains(node),
@@ -421,17 +406,14 @@ impl Census {
         self.key_rows[key.at()].domains.get(node.at()).copied().unwrap_or(DomainIx::NONE)
     }
 
-    /// How many values the key has.
     pub(crate) fn domain_count(&self, key: KeyIx) -> usize {
         self.key_rows[key.at()].members.len()
     }
 
-    /// All keys that somebody asks about.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (KeyIx, &Arc<str>)> {
         self.keys.iter()
     }
 
-    /// How often a key is referred to.
     pub(crate) fn key_references(&self, key: KeyIx) -> u32 {
         self.keys.references(key)
     }
@@ -440,7 +422,6 @@ impl Census {
         &self.keys[key]
     }
 
-    /// The value that the nodes of a domain have.
     pub(crate) fn domain_name(&self, key: KeyIx, domain: DomainIx) -> Option<&Arc<str>> {
         self.key_rows[key.at()].members.get(domain).map(|domain| &domain.value)
     }
@@ -451,12 +432,12 @@ impl Census {
         (domain.nodes == 1).then_some(domain.some)
     }
 
-    /// Whether the question means pods of this kind.
+    /// Whether the query matches pods of this class.
     pub(crate) fn means(&self, query: QueryIx, class: ClassIx) -> bool {
         self.kin.get(class.at()).is_some_and(|kin| kin.meant_by.binary_search(&query).is_ok())
     }
 
-    /// Counts of residents that ask about pods of this kind.
+    /// Tallies of existing pods with terms that match this class.
     pub(crate) fn asked_about(&self, class: ClassIx) -> impl Iterator<Item = (TallyIx, Claim)> {
         let meant_by = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.meant_by);
         let resident = meant_by.iter().filter(|at| self.queries[**at].asker == Asker::Resident);
@@ -468,13 +449,13 @@ impl Census {
         })
     }
 
-    /// How often a pod of this kind asks what the tally counts.
+    /// Number of terms of this class that the tally counts.
     pub(crate) fn asks(&self, class: ClassIx, tally: TallyIx) -> i32 {
         let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
         asking.iter().filter(|one| **one == tally).count() as i32
     }
 
-    /// Counts of those who refuse newcomers as pods of this kind do.
+    /// Tallies of existing pods with the same anti-affinity terms as this class.
     pub(crate) fn refusals(&self, class: ClassIx) -> impl Iterator<Item = TallyIx> {
         let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
         let refuses =
@@ -482,7 +463,6 @@ impl Census {
         asking.iter().filter(refuses).copied()
     }
 
-    /// A kind of pod appears.
     pub(crate) fn add_class(
         &mut self,
         class: ClassIx,
@@ -495,25 +475,24 @@ impl Census {
         self.labelled.add_class(class, labels);
     }
 
-    /// The queries that mean such pods, in order.
+    /// The queries that match such pods, sorted.
     fn meaning(&self, namespace: &str, labels: &Labels, namespaces: &Namespaces) -> Vec<QueryIx> {
         let mut queries = self.labelled.queries_for(labels);
         queries.retain(|at| self.queries[*at].matches(namespace, labels, namespaces));
         queries
     }
 
-    /// What pods of this kind ask about newcomers from now on.
+    /// Sets the terms that pods of this class have about incoming pods.
     pub(crate) fn set_asking(&mut self, class: ClassIx, asking: Vec<TallyIx>) {
         self.kin[class.at()].asking = asking;
     }
 
-    /// No pods of this kind are left.
     pub(crate) fn remove_class(&mut self, class: ClassIx, labels: &Labels) -> Vec<TallyIx> {
         self.labelled.remove_class(class, labels);
         std::mem::take(&mut self.kin[class.at()]).asking
     }
 
-    /// A pod comes to a node (`change` 1) or leaves it (-1).
+    /// Counts a pod as added to a node (`change` 1) or removed (-1).
     pub(crate) fn move_pod(&mut self, node: NodeIx, resident: Resident, change: i32) {
         let Some(kin) = self.kin.get_mut(resident.class.at()) else { return };
         let mut kin = std::mem::take(kin);
@@ -553,12 +532,11 @@ impl Census {
         }
     }
 
-    /// Counts of pods that are meant which were 0 and are no longer, since this was asked last.
+    /// Counts of matching pods that rose from 0 since the last call.
     pub(crate) fn take_appeared(&mut self) -> BTreeSet<TallyIx> {
         std::mem::take(&mut self.appeared)
     }
 
-    /// A node appears, with no pods on it.
     pub(crate) fn add_node(&mut self, node: NodeIx, object: &Node) {
         for (key, name) in self.keys.iter() {
             self.key_rows[key.at()].set(node, object.labels.get(name));
@@ -574,7 +552,7 @@ impl Census {
         }
     }
 
-    /// A node without pods goes.
+    /// The node must have no pods.
     pub(crate) fn remove_node(&mut self, node: NodeIx) {
         let scopes: Vec<ScopeIx> = self.scopes.iter().map(|(scope, _)| scope).collect();
         for scope in scopes {
@@ -633,7 +611,7 @@ impl Key {
     }
 }
 
-/// Puts a row where its number says; rows before it that nobody has yet are empty.
+/// Sets a row, filling up with empty ones before it.
 fn set_row<T: Default>(rows: &mut Vec<T>, at: impl Index, row: T) {
     if at.at() >= rows.len() {
         rows.resize_with(at.at() + 1, T::default);

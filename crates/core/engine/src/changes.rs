@@ -1,37 +1,35 @@
-//! What changed, so that only that is looked at again.
+//! The log of changed nodes.
 //!
-//! Owns the log of changed nodes. Readers keep their own place in it and catch up when they are
-//! asked; what was dropped from the log makes a reader start anew. Must not know what readers do.
+//! Readers keep a cursor and catch up when they are used; a reader whose cursor has been dropped
+//! starts over.
 
 use std::ops::Range;
 
 use crate::table::NodeIx;
 
-/// The log keeps at least so many entries.
+/// Minimum number of entries kept.
 const KEPT_MIN: usize = 1 << 16;
 
-/// How a node changed, what matters most first.
+/// How a node changed, most significant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Change {
-    /// The node itself, or what is known of its inside.
+    /// The node object or its topology.
     Node,
-    /// Something on it was given back.
+    /// Resources were released.
     Freed,
-    /// Something on it was taken.
+    /// Resources were taken.
     Taken,
 }
 
-/// A place in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cursor(u64);
 
-/// Changed nodes in the order of the changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     entries: Vec<(NodeIx, Change)>,
-    /// How many entries were dropped before the first.
+    /// Entries dropped before the first one kept.
     dropped: u64,
-    /// Something changed that can concern every pod and node (volumes, namespaces).
+    /// Counts changes that can affect every pod and node (volumes, namespaces).
     epoch: u64,
 }
 
@@ -53,18 +51,17 @@ impl Changes {
         self.epoch
     }
 
-    /// The end of the log.
     pub(crate) fn now(&self) -> Cursor {
         Cursor(self.dropped + self.entries.len() as u64)
     }
 
-    /// What changed since; `None` if that is not known any more.
+    /// Changes since the cursor; `None` if some were dropped.
     pub(crate) fn since(&self, cursor: Cursor) -> Option<&[(NodeIx, Change)]> {
         let skip = usize::try_from(cursor.0.checked_sub(self.dropped)?).ok()?;
         self.entries.get(skip..)
     }
 
-    /// What changed since, leaving out some parts of the log.
+    /// The same, leaving out some ranges of the log.
     pub(crate) fn since_but(
         &self,
         cursor: Cursor,

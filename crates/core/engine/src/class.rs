@@ -1,6 +1,4 @@
-//! Kinds of pods: what is computed once for all replicas of a template.
-//!
-//! Owns the lowering of a pod's spec to numbers and to counts in the census. Must not know any node.
+//! Classes of pods: what is derived once for all replicas of a template.
 
 use std::sync::Arc;
 
@@ -17,54 +15,52 @@ use crate::shape::ShapeRef;
 use crate::table::{KeyIx, QueryIx, TallyIx};
 use crate::tenancy::Tenant;
 
-/// Label that tells nodes apart.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// What kube-scheduler takes containers for that ask for no CPU or memory, when it scores.
+/// kube-scheduler's assumption when scoring containers without CPU or memory requests.
 const UNSAID_MILLICPU: i64 = 100;
 const UNSAID_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
-/// CPU and memory as the scores see them.
+/// CPU and memory as scores count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scored {
     pub(crate) millicpu: i64,
     pub(crate) memory_bytes: i64,
 }
 
-/// A kind of pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
     pub(crate) spec: Arc<PodSpec>,
-    /// What is set aside for it, without zeros.
+    /// Without zeros.
     pub(crate) requests: Amounts,
-    /// What a newcomer counts in scores.
+    /// What an incoming pod counts in scores.
     pub(crate) scored: Scored,
-    /// What a resident counts in scores; differs where there are pod-level resources.
+    /// What an existing pod counts in scores; differs for pod-level resources.
     pub(crate) scored_held: Scored,
-    /// What the newcomer asks of the census; made when the first such pod looks for its place.
+    /// Created when the first such pod is scheduled.
     pub(crate) rules: Option<Arc<Rules>>,
-    /// What kubelets see of it.
+    /// As kubelets see it.
     pub(crate) demands: Demands,
-    /// What teams know of it.
+    /// As teams see it.
     pub(crate) tenant: Tenant,
-    /// Its ranking of nodes, if that is still kept.
+    /// Its ranking, if still kept.
     pub(crate) shape: Option<ShapeRef>,
 }
 
-/// What a newcomer asks of the census.
+/// The tallies that decide where an incoming pod may go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) hard_spread: Vec<SpreadRule>,
     pub(crate) soft_spread: Vec<SpreadRule>,
     pub(crate) affinity: Option<AffinityRule>,
-    /// Counts of pods that must not be near.
+    /// Pods that must not be near.
     pub(crate) anti: Vec<TallyIx>,
-    /// Counts of pods that are welcome or, with a negative weight, unwelcome.
+    /// Pods to prefer or, with a negative weight, avoid.
     pub(crate) preferred: Vec<(i32, TallyIx)>,
 }
 
 impl Rules {
-    /// Whether nothing of the newcomer's own depends on where others are.
+    /// Whether the pod has no rules about other pods.
     pub(crate) fn is_empty(&self) -> bool {
         self.hard_spread.is_empty()
             && self.soft_spread.is_empty()
@@ -73,7 +69,7 @@ impl Rules {
             && self.preferred.is_empty()
     }
 
-    /// All counts that it holds on to.
+    /// All tallies it references.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = TallyIx> {
         let spread = self.hard_spread.iter().chain(&self.soft_spread).map(|rule| rule.tally);
         let affinity = self.affinity.iter().flat_map(|rule| rule.tallies.iter().copied());
@@ -82,27 +78,25 @@ impl Rules {
     }
 }
 
-/// One spread constraint.
 #[derive(Clone, Debug)]
 pub(crate) struct SpreadRule {
     pub(crate) tally: TallyIx,
     pub(crate) query: QueryIx,
     pub(crate) key: KeyIx,
-    /// Whether the key tells nodes apart.
+    /// Whether the key identifies nodes.
     pub(crate) by_host: bool,
     pub(crate) max_skew: i32,
     pub(crate) min_domains: i32,
-    /// Whether the pod itself is one of those counted.
+    /// Whether the pod itself is counted.
     pub(crate) counts_self: bool,
 }
 
-/// Pods that must be near.
 #[derive(Clone, Debug)]
 pub(crate) struct AffinityRule {
     pub(crate) query: QueryIx,
-    /// Counts of the pods that all terms mean, one for each term's key, each key once.
+    /// One tally per distinct key, of the pods that all terms match.
     pub(crate) tallies: Vec<TallyIx>,
-    /// Whether the pod itself is one of those meant, so that the first of its kind may go anywhere.
+    /// Whether the pod matches itself, so that the first of a group may go anywhere.
     pub(crate) means_self: bool,
 }
 
@@ -130,7 +124,7 @@ impl Class {
             let of = |name: &str| total.get(name).copied().unwrap_or(Quantity::ZERO);
             Scored { millicpu: of("cpu").milli_value(), memory_bytes: of("memory").value() }
         };
-        // kube-scheduler forgets a newcomer's pod-level resources when it scores how full nodes are.
+        // kube-scheduler ignores an incoming pod's pod-level resources when it scores utilisation.
         let scored_held = scored(&resident, LEVEL);
         let scored = scored(&newcomer, PodLevelResources::Ignored);
         let requests = resources.amounts(&requests);
@@ -146,7 +140,7 @@ impl Class {
         }
     }
 
-    /// What pods of this kind ask about newcomers once they have their place.
+    /// Terms about incoming pods that apply once such a pod is on a node.
     pub(crate) fn resident_terms(&self) -> impl Iterator<Item = (Claim, &PodTerm)> {
         let affinity = &self.spec.pod_affinity;
         let refuse = affinity.anti_required.iter().map(|term| (Claim::Refuse, term));
@@ -158,7 +152,7 @@ impl Class {
         refuse.chain(need).chain(welcome).chain(avoid)
     }
 
-    /// The constraints that are hard, or those that are not.
+    /// Hard constraints, or soft ones.
     pub(crate) fn spread(&self, hard: bool) -> impl Iterator<Item = &SpreadConstraint> {
         let wanted =
             if hard { Unsatisfiable::DoNotSchedule } else { Unsatisfiable::ScheduleAnyway };

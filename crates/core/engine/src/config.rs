@@ -1,60 +1,53 @@
-//! How the engine decides: the settings an operator has.
-//!
-//! Owns every number and rule that is a matter of choice. Must not know what they are used for.
+//! The engine's settings.
 
-/// Whose rules are followed.
+/// Scheduling rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// Those of kube-scheduler 1.36 with its defaults.
+    /// kube-scheduler 1.36 with defaults.
     KubeScheduler,
-    /// Those of kube-scheduler, but nodes are packed by GPUs (`MostAllocated` on the devices a pod
-    /// asks for) rather than spread. What careful operators of kube-scheduler set up.
+    /// kube-scheduler with `MostAllocated` packing on the devices a pod asks for, as careful
+    /// operators configure it.
     KubeSchedulerPacking,
-    /// Berth's own.
     #[default]
     Berth,
 }
 
-/// What to do with nodes of whose inside nothing is known, for pods that would be pinned to CPUs,
-/// memory or devices there. They are never taken for aligned.
+/// How to treat nodes of unknown topology for pods that would be pinned there. Such nodes never
+/// count as aligned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UnknownTopology {
-    /// They come after every node that is known to take the pod, aligned or not.
+    /// Use them after all nodes known to admit the pod.
     #[default]
     Last,
-    /// They are not used.
+    /// Do not use them.
     Refuse,
 }
 
-/// The engine's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whose rules are followed.
     pub profile: Profile,
-    /// What to do with nodes of whose inside nothing is known.
     pub unknown_topology: UnknownTopology,
-    /// For so long after a pod of a workload was evicted for another, pods that replace it are not.
+    /// After a pod was preempted, pods that replace it are not preempted for this long.
     pub eviction_rest_ms: i64,
-    /// How long a preemptor waits for its victims to terminate, at most. It waits for the victims' own
-    /// grace period and a minute more, up to this limit; then it looks for room elsewhere.
+    /// How long a preemptor waits for its victims at most. It waits for their grace period plus a
+    /// minute, up to this limit; then it looks for room elsewhere.
     pub eviction_max_wait_ms: i64,
-    /// A gang that has waited this long may have nodes reserved, one gang at a time.
+    /// A gang pending this long may get a reservation, one gang at a time.
     pub gang_patience_ms: i64,
-    /// What reservations for gangs may keep from other pods.
+    /// Limits of reservations for gangs.
     pub reservations: ReservationBudget,
 }
 
-/// What reservations for gangs may keep from other pods. Every value out of range counts as the
-/// nearest that is in range.
+/// Limits of reservations for gangs. Values out of range are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationBudget {
-    /// The longest that one reservation lasts. A gang's own timeout can only shorten it.
+    /// Maximum duration of a reservation. A gang's own timeout can only shorten it.
     pub max_ms: i64,
-    /// The share of the GPUs of each model that a reservation may keep, in percent; on nodes without
-    /// GPUs, the share of these nodes. With 0 nothing is ever reserved.
+    /// Percentage of the GPUs of each model that a reservation may hold; on nodes without GPUs,
+    /// percentage of these nodes. 0 disables reservations.
     pub share_percent: u8,
-    /// The share of all time in which nodes are reserved for gangs of one team, or of one namespace
-    /// without a team, in percent: after a reservation it waits until that is true again.
+    /// Percentage of time in which a team, or a namespace without a team, may have nodes reserved:
+    /// after a reservation it waits accordingly.
     pub time_percent: u8,
 }
 
@@ -65,10 +58,10 @@ impl Default for ReservationBudget {
 }
 
 impl ReservationBudget {
-    /// No limit but the gangs' own timeouts.
+    /// Limited by the gangs' own timeouts only.
     pub const UNLIMITED: Self = Self { max_ms: i64::MAX, share_percent: 100, time_percent: 100 };
 
-    /// How long a team rests after nodes were reserved for one of its gangs.
+    /// How long a team waits after one of its gangs had a reservation.
     pub(crate) fn rest_ms(&self, kept_ms: i64) -> i64 {
         let percent = i64::from(self.time_percent.clamp(1, 100));
         kept_ms.saturating_mul(100 - percent) / percent

@@ -14,7 +14,6 @@ use berth_tenancy::share::Hold;
 
 use crate::state::FullName;
 
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Bind(Binding),

@@ -1,6 +1,4 @@
-//! Pods as kubelets see them, lowered once per kind of pod.
-//!
-//! Owns the cache only; the lowering is the kubelet model's. Must not know any node.
+//! Cache of pods lowered to the kubelet model, per class.
 
 use std::sync::Arc;
 
@@ -11,18 +9,16 @@ use smallvec::SmallVec;
 
 use crate::table::ResourceIx;
 
-/// A kubelet's version and the resource given for a part of a GPU.
+/// A kubelet's version and the device for a part of a GPU.
 type Variant = (KubeletVersion, Option<ResourceIx>);
 
-/// One pod as different kubelets see it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Demands {
-    /// `None` where the pod cannot be counted; the API server would not have let it in.
+    /// `None` if the requests cannot be summed; the API server would have rejected the pod.
     known: SmallVec<[(Variant, Option<Arc<PodDemand>>); 1]>,
 }
 
 impl Demands {
-    /// What a kubelet of this version sees of the pod.
     pub(crate) fn get(
         &mut self,
         pod: &Pod,

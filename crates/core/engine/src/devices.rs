@@ -1,11 +1,8 @@
-//! Devices that pods claim (Dynamic Resource Allocation), as the engine keeps them.
+//! Devices of Dynamic Resource Allocation: the inventory, allocations by decisions that no claim
+//! shows yet, and the last filter, as in kube-scheduler. The rules are in the dra crate.
 //!
-//! Owns the inventory, which pods took what by decisions that no claim tells of yet, and where the
-//! search for devices enters: as one more filter, the last one, as in kube-scheduler. The rules are
-//! those of the dra crate. Must not know how nodes are ranked.
-//!
-//! Kubernetes places devices without regard to NUMA nodes. Here the devices are looked for near the
-//! pod's CPUs first, wherever its kubelet would put them, and elsewhere only if that cannot be.
+//! Kubernetes allocates devices without regard to NUMA nodes. Here devices near the pod's CPUs are
+//! tried first, others only if that fails.
 
 use std::sync::Arc;
 
@@ -23,27 +20,26 @@ use crate::state::State;
 use crate::table::{NodeIx, PodIx};
 use crate::verdict::{Plugin, Reason, Rejection};
 
-/// In which order devices are tried. What can be given does not depend on it, but what is given does.
+/// The order in which devices are tried. It decides what is allocated, not whether anything can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As they are listed, which is kube-scheduler's order.
+    /// As listed, which is kube-scheduler's order.
     Listed,
-    /// Parts of GPUs so that most is left to those that come later.
+    /// Slices in the order that leaves most for later pods.
     LeavingMost,
 }
 
-/// What there is of devices. Cheap to clone, so that it can be restored.
+/// The device inventory. Cheap to clone for checkpoints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices {
     inventory: Arc<Inventory>,
-    /// Those that are parts of GPUs.
+    /// Devices that are parts of GPUs.
     partitions: Partitions,
-    /// Whether anything was ever told: without it nothing of this costs anything.
+    /// Whether there ever was a DRA object; without any, pods are not prepared.
     in_use: bool,
 }
 
 impl Devices {
-    /// An event about devices.
     pub(crate) fn apply(&mut self, event: Event) {
         self.in_use = true;
         let inventory = Arc::make_mut(&mut self.inventory);
@@ -61,7 +57,7 @@ impl Devices {
         }
     }
 
-    /// Looks at a pod before any node: what it needs, if it needs any devices.
+    /// The device demand of a pod; `None` if it needs no devices.
     pub(crate) fn prepare(
         &self,
         spec: &PodSpec,
@@ -86,14 +82,13 @@ impl Devices {
 }
 
 fn rejected(rejection: &berth_dra::Rejection) -> Rejection {
-    // Where kube-scheduler gives up with an error, the pod waits here as well: for a claim, a class or
-    // a slice that is another one.
+    // Where kube-scheduler fails with an error, the pod waits for another claim, class or slice.
     let reason = Reason::Owned(rejection.to_string().into());
     Rejection::unresolvable(Plugin::DynamicResources, reason)
 }
 
 impl State {
-    /// What a pod's claims would be given on a node, of devices on some NUMA nodes if they are said.
+    /// The allocation for a pod's claims on a node, from devices on some NUMA nodes if given.
     pub(crate) fn devices_on(
         &self,
         demand: &Demand,
@@ -112,7 +107,7 @@ impl State {
         placed.map_err(|rejection| rejected(&rejection))
     }
 
-    /// The NUMA nodes of the devices of a placement, by position on a node, as far as they say.
+    /// The NUMA nodes of allocated devices, by position on the node, as far as published.
     pub(crate) fn numa_of_devices(&self, placement: &Placement, at: NodeIx) -> Option<NumaMask> {
         let kubelet = self.nodes[at].mirror.as_ref()?.kubelet();
         let devices = placement.allocations.iter().flat_map(|(_, one)| &one.devices);
@@ -123,7 +118,7 @@ impl State {
         (!mask.is_empty()).then_some(mask)
     }
 
-    /// A pod is bound: what its claims are given is taken until they say so themselves.
+    /// Takes a bound pod's devices until its claims show the allocation.
     pub(crate) fn take_devices(&mut self, at: PodIx, placement: &Placement) {
         if placement.allocations.is_empty() {
             return;
@@ -137,7 +132,6 @@ impl State {
         self.pods[at].devices = claims.collect();
     }
 
-    /// A pod has gone, or was not bound after all.
     pub(crate) fn release_devices(&mut self, at: PodIx) {
         let claims = std::mem::take(&mut self.pods[at].devices);
         if !claims.is_empty() {
@@ -147,13 +141,12 @@ impl State {
         }
     }
 
-    /// Devices are as they were at some other time.
+    /// Restores the inventory of a checkpoint.
     pub(crate) fn restore_devices(&mut self, devices: Devices) {
         self.devices = devices;
         self.list_served();
     }
 
-    /// An event about devices.
     pub(crate) fn apply_devices(&mut self, event: Event) {
         self.devices.apply(event);
         self.list_served();
@@ -165,7 +158,7 @@ impl State {
         self.served = names.iter().map(|name| self.resources.number(name)).collect();
     }
 
-    /// A pod refers to other claims now: those that were made for it since it was told of last.
+    /// Sets the claims that a pod refers to, including those generated for it.
     pub(crate) fn set_claims(&mut self, at: PodIx, claims: &Arc<[PodClaim]>) {
         if self.pods[at].claims != *claims {
             self.pods[at].claims = claims.clone();
@@ -174,7 +167,6 @@ impl State {
     }
 }
 
-/// The ids of NUMA nodes, from their positions.
 fn numa_ids(kubelet: &Kubelet, numa: NumaMask) -> NumaNodes {
     let nodes = kubelet.machine().numa();
     numa.iter().filter_map(|at| nodes.get(at)).map(|node| node.id).collect()

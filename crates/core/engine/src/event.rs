@@ -1,7 +1,7 @@
-//! What happens to a cluster, as the engine is told.
+//! Events: the vocabulary in which the engine learns about a cluster.
 //!
-//! Owns the vocabulary only. Every event names one object and says how it is now, or that it is
-//! gone; saying the same thing twice changes nothing.
+//! Every event names one object and gives its current state, or that it was deleted. Applying the
+//! same event twice changes nothing.
 
 use std::sync::Arc;
 
@@ -25,17 +25,16 @@ use berth_model::storage::{
 use berth_model::workload::{ClassRules, Headroom};
 use berth_tenancy::share::Team;
 
-/// What a node looks like inside, and how its kubelet is set up. Checked when it is made; nodes that
-/// are alike had better share one.
+/// A node's topology and its kubelet's configuration, validated on construction. Equal nodes should
+/// share one.
 #[derive(Clone, Debug)]
 pub struct NodeTopology {
     kubelet: Kubelet,
-    /// The GPUs that some of the devices are, or are parts of, as far as that is known.
+    /// The GPUs behind the devices, if known.
     gpus: Option<GpuInventory>,
 }
 
 impl NodeTopology {
-    /// Sockets, NUMA nodes, CPUs and memory; policies and options; devices by resource.
     pub fn new(
         machine: impl Into<Arc<Machine>>,
         config: KubeletConfig,
@@ -44,8 +43,8 @@ impl NodeTopology {
         Ok(Self { kubelet: Kubelet::new(machine, config, devices)?, gpus: None })
     }
 
-    /// The same, with GPUs from which the devices of their plugin follow. A plugin that refuses GPUs,
-    /// such as one with MIG on and no slices yet, lists none of them: they are known all the same.
+    /// With GPUs, from which the devices of their plugin follow. A plugin that fails for its GPUs
+    /// (MIG enabled, but no slices) lists none; the GPUs are known all the same.
     pub fn with_gpus(
         machine: impl Into<Arc<Machine>>,
         config: KubeletConfig,
@@ -56,13 +55,11 @@ impl NodeTopology {
         Ok(Self { kubelet: Kubelet::new(machine, config, devices)?, gpus: Some(gpus) })
     }
 
-    /// The GPUs, if they are known.
     pub fn gpus(&self) -> Option<&GpuInventory> {
         self.gpus.as_ref()
     }
 
-    /// The same node with some of its GPUs, by place in their list, divided into other slices;
-    /// `None` if its GPUs are not known.
+    /// The same node with other MIG layouts on some GPUs, by index; `None` if its GPUs are unknown.
     pub fn redivided(&self, slices: &[(usize, Layout)]) -> Option<Self> {
         let mut gpus = self.gpus.clone()?;
         let own = gpus.pools().unwrap_or_default();
@@ -75,8 +72,8 @@ impl NodeTopology {
         Self::with_gpus(machine, config, gpus, others.cloned().collect()).ok()
     }
 
-    /// Whether both are the same but for how GPUs are divided: whoever holds a device keeps it when
-    /// the one becomes the other.
+    /// Whether the topologies differ in MIG layouts only: pods keep the devices they hold across
+    /// the change.
     pub(crate) fn is_redivision_of(&self, other: &Self) -> bool {
         let (one, two) = (&self.kubelet, &other.kubelet);
         self.gpus.is_some()
@@ -85,14 +82,13 @@ impl NodeTopology {
             && one.config() == two.config()
     }
 
-    /// The same with what a pod of this UID is known to hold there, so that it need not be worked out.
-    /// It counts for pods that are on the node when the topology is told, while they are.
+    /// Adds the devices that a pod is known to hold. Counts for pods that are on the node when the
+    /// topology is applied.
     pub fn with_held(mut self, uid: &str, held: &Admission) -> Result<Self, AdoptError> {
         self.kubelet.adopt(uid, held)?;
         Ok(self)
     }
 
-    /// Whether both say the same.
     pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         let (one, two) = (&self.kubelet, &other.kubelet);
         let held = |kubelet: &Kubelet| -> Vec<Option<Admission>> {
@@ -107,110 +103,74 @@ impl NodeTopology {
                 && held(one) == held(two)
     }
 
-    /// The kubelet of such a node, with no pods but those of which is known what they hold.
+    /// The kubelet model without pods, except those of known assignments.
     pub fn empty_kubelet(&self) -> &Kubelet {
         &self.kubelet
     }
 }
 
-/// An object is as given, or is gone.
+/// The new state of an object, or its deletion.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A node.
     Node(Node),
-    /// No node of this name.
     NodeGone(Arc<str>),
-    /// What a node looks like inside; `None`: that is not known (any more).
+    /// A node's topology; `None` if unknown. The node itself may follow later.
     Topology {
-        /// The node's name. The node itself may appear later.
         node: Arc<str>,
-        /// What is known.
         topology: Option<Arc<NodeTopology>>,
     },
-    /// A pod.
     Pod(PodObject),
-    /// No pod of this UID.
     PodGone(Arc<str>),
-    /// A namespace.
     Namespace(Namespace),
-    /// No namespace of this name.
     NamespaceGone(Arc<str>),
-    /// A disruption budget.
     Budget(DisruptionBudget),
-    /// No disruption budget of this namespace and name.
     BudgetGone(Arc<str>, Arc<str>),
-    /// A priority class.
     PriorityClass(PriorityClass),
-    /// No priority class of this name.
     PriorityClassGone(Arc<str>),
-    /// A resource quota.
     Quota(Quota),
-    /// No resource quota of this namespace and name.
     QuotaGone(Arc<str>, Arc<str>),
-    /// A team, or a group of teams. Heeded by the profile `berth` only.
+    /// A team or group of teams. Used by the profile `berth` only.
     Team(Team),
-    /// No team of this name.
     TeamGone(Arc<str>),
-    /// A pool that can grow.
     Pool(Pool),
-    /// No pool of this name.
     PoolGone(Arc<str>),
-    /// Which class pods are of that do not say so.
+    /// How to classify pods without a class label.
     Classes(ClassRules),
-    /// Room that is to be kept warm for a class.
+    /// Room to keep free for a class of work.
     Headroom(Headroom),
-    /// No room is to be kept under this name.
+    /// By name.
     HeadroomGone(Arc<str>),
-    /// What one of a device resource is.
     Accelerator(Accelerator),
-    /// Nothing is said about this device resource (any more).
+    /// By resource.
     AcceleratorGone(ResourceName),
-    /// Devices that a driver publishes.
     DeviceSlice(ResourceSlice),
-    /// No slice of devices of this name.
     DeviceSliceGone(Arc<str>),
-    /// A class of devices.
     DeviceClass(DeviceClass),
-    /// No class of devices of this name.
     DeviceClassGone(Arc<str>),
-    /// A claim of devices.
     DeviceClaim(dra::claim::Claim),
-    /// No claim of devices of this namespace and name.
     DeviceClaimGone(Arc<str>, Arc<str>),
-    /// A service or controller that says which pods belong together.
+    /// A Service or controller that groups pods.
     Grouping(Grouping),
-    /// No such service or controller: its kind, namespace and name.
+    /// By kind, namespace and name.
     GroupingGone(Arc<str>, Arc<str>, Arc<str>),
-    /// A gang that is an object of its own.
     Gang(Gang),
-    /// No such gang of this namespace and name.
     GangGone(Arc<str>, Arc<str>),
-    /// A claim.
     Claim(Claim),
-    /// No claim of this namespace and name.
     ClaimGone(Arc<str>, Arc<str>),
-    /// A persistent volume.
     Volume(PersistentVolume),
-    /// No persistent volume of this name.
     VolumeGone(Arc<str>),
-    /// A storage class.
     StorageClass(StorageClass),
-    /// No storage class of this name.
     StorageClassGone(Arc<str>),
-    /// What CSI drivers can attach on a node.
+    /// How many volumes CSI drivers can attach on a node.
     CsiNode(CsiNode),
-    /// Nothing is known of CSI drivers on the node of this name.
+    /// By node name.
     CsiNodeGone(Arc<str>),
-    /// A CSI driver.
     CsiDriver(CsiDriver),
-    /// No CSI driver of this name.
     CsiDriverGone(Arc<str>),
-    /// How much a driver can still provision somewhere.
+    /// Capacity that a driver can still provision.
     StorageCapacity(StorageCapacity),
-    /// No such statement of this namespace and name.
+    /// By namespace and name.
     StorageCapacityGone(Arc<str>, Arc<str>),
-    /// A volume that is, or is to be, attached to a node.
     Attachment(VolumeAttachment),
-    /// No attachment of this name.
     AttachmentGone(Arc<str>),
 }

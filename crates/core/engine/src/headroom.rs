@@ -1,20 +1,15 @@
-//! What is said of room that is kept warm.
-//!
-//! Owns the vocabulary only.
+//! The status of headroom.
 
 use std::sync::Arc;
 
 use berth_model::workload::WorkloadClass;
 
-/// A headroom as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WarmRoom {
-    /// Its name.
     pub name: Arc<str>,
-    /// For which class it is kept.
     pub class: WorkloadClass,
-    /// The nodes on which it is kept, by name; a node is named as often as it has room for one.
+    /// The nodes where it is reserved, sorted; repeated for each piece on a node.
     pub nodes: Vec<Arc<str>>,
-    /// How many more there should be, for which there is no room.
+    /// Missing pieces for which there is no room.
     pub lacking: usize,
 }

@@ -1,8 +1,7 @@
-//! Queries and kinds of pods by label, so that a new one is matched with few of the others.
+//! Index of queries and classes by label, so that a new one is matched with few of the others.
 //!
-//! A query that requires one of some values of a label means no pod without that label. Both are filed under
-//! hashes of labels, so what is found has still to be matched. A query that requires no value is matched
-//! with every kind of pod.
+//! A query that requires one of some values of a label is filed under hashes of these labels, so
+//! candidates must still be matched. A query that requires no value is matched with every class.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,17 +12,15 @@ use smallvec::SmallVec;
 use crate::query::Query;
 use crate::table::{ClassIx, Index, Lookup, QueryIx, fingerprint};
 
-/// Hashes of the labels that a query is filed under.
+/// Hashes of the labels under which a query is filed.
 type Filed = SmallVec<[u64; 1]>;
 
-/// Queries and kinds of pods by label.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Labelled {
     classes: Lookup<u64, BTreeSet<ClassIx>>,
     queries: Lookup<u64, BTreeSet<QueryIx>>,
     /// Queries that require no value.
     loose: BTreeSet<QueryIx>,
-    /// By query.
     filed: Vec<Filed>,
 }
 
@@ -71,7 +68,7 @@ impl Labelled {
         }
     }
 
-    /// The queries that may mean pods with these labels, in order.
+    /// Candidate queries for pods with these labels, sorted.
     pub(crate) fn queries_for(&self, labels: &Labels) -> Vec<QueryIx> {
         let labelled = hashes(labels).filter_map(|label| self.queries.get(&label)).flatten();
         let mut queries: Vec<QueryIx> = labelled.chain(&self.loose).copied().collect();
@@ -80,7 +77,7 @@ impl Labelled {
         queries
     }
 
-    /// The kinds of pods that a query may mean; `None`: any.
+    /// Candidate classes for a query; `None`: all.
     pub(crate) fn classes_for(&self, at: QueryIx) -> Option<impl Iterator<Item = ClassIx>> {
         let filed = self.filed.get(at.at()).filter(|filed| !filed.is_empty())?;
         let classes = filed.iter().filter_map(|label| self.classes.get(label));

@@ -1,14 +1,13 @@
-//! Where pods go, and why not.
+//! The scheduling engine: where pods go, and why not.
 //!
-//! The scheduler's decision core, a pure state machine: events in, decisions out. No I/O, no clock,
-//! no randomness.
+//! A pure state machine: events in, decisions out. No I/O, no clock, no randomness.
 //!
 //! - A decision counts from the moment it is made: the pod's resources are taken and the node's
 //!   kubelet model has admitted it. The caller carries it out and reports the result; `undo` takes
 //!   it back. An event from before the decision (a pod without a node) does not undo it.
-//! - Nothing that is decided depends on row numbers, hash map order or the order of events, with
-//!   one exception: kubelets remember who came first, so bindings to and departures from one node,
-//!   and changes of its slices, must keep their order. Ties go to a stable hash of the node's name.
+//! - No decision depends on row numbers, hash map order or the order of events, with one exception:
+//!   kubelets allocate in order, so bindings to and departures from one node, and changes of its
+//!   slices, must keep their order. Ties go to a stable hash of the node's name.
 //! - Work follows what changed. A *class* is all that matters of a pod's spec, a *shape* the part
 //!   that a node can judge alone; nodes are ranked once per shape and again only when they change.
 //!   There is no polling and no backoff.
@@ -52,7 +51,7 @@ pub mod verdict;
 mod volume;
 mod wake;
 
+pub use berth_tenancy::share::TEAM_LABEL;
 pub use config::{Config, Profile};
 pub use engine::Engine;
 pub use state::Checkpoint;
-pub use tenancy::TEAM_LABEL;

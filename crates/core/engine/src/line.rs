@@ -1,7 +1,4 @@
-//! The line of those who wait, for whoever asks.
-//!
-//! Owns the order of turns as things stand, members of a gang together where the first of them stands.
-//! Must not decide anything.
+//! Pending pods in scheduling order, members of a gang together.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,21 +12,19 @@ use crate::queue::Turn;
 use crate::state::FullName;
 use crate::table::PodIx;
 
-/// A pod that looks for its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Its UID.
     pub pod: Arc<str>,
-    /// What holds it that is no node's fault.
+    /// What holds it apart from nodes.
     pub held_by: Option<HeldBy>,
 }
 
-/// Between teams as their books say, then by priority and age.
+/// Between teams by their ledger, then by priority and age.
 type Rank = (Option<share::Turn>, Turn);
 
 impl Engine {
-    /// All pods that look for their place, whose turn it is first, as things stand: who is served
-    /// changes what teams have, and with that the turns of those after.
+    /// All pending pods in their current order. Each placement changes what teams have, and with it
+    /// the order of the rest.
     pub fn line(&self) -> Vec<Waiting> {
         let state = &self.state;
         let waiting = || state.pods.indexes().filter(|pod| state.waits(*pod));

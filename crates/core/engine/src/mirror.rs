@@ -1,11 +1,9 @@
-//! What a node's kubelet has handed out, as far as we know.
+//! A mirror of a node's kubelet: its model, fed with the pods bound there.
 //!
-//! Owns one kubelet model per node with known topology, fed with the pods bound there. Decisions that
-//! no event has confirmed can be taken back as if they had never been made: what happened since is
-//! then done again without them. The mirror is not believed while something shows that it is wrong: a
-//! pod is bound although the model would have rejected it, or a decision was taken back too late to
-//! know what would have come of the others. When those pods have left it is believed again. Must not
-//! know why pods are bound.
+//! A decision that no event has confirmed can be taken back as if it had never been made: later
+//! steps are replayed without it. The mirror is not trusted while it is contradicted: a bound pod
+//! that the model would have rejected, or a decision taken back too late to replay. It is trusted
+//! again when those pods have left.
 
 use std::sync::Arc;
 
@@ -15,25 +13,24 @@ use berth_model::idset::DeviceSet;
 use crate::event::NodeTopology;
 use crate::table::PodIx;
 
-/// So much may happen on a node before a decision there is too old to be taken back exactly.
+/// Steps kept for replay; older decisions cannot be taken back exactly.
 const UNCONFIRMED_STEPS_MAX: usize = 64;
 
-/// A node's kubelet as we see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Mirror {
     kubelet: Kubelet,
-    /// Pods in the order in which they were taken in.
+    /// Admitted pods in order.
     admitted: Vec<PodIx>,
-    /// Bound pods that it would have rejected.
+    /// Bound pods that the model would have rejected.
     refused: Vec<PodIx>,
-    /// Pods that may hold something else than we think.
+    /// Pods that may hold other devices than the model says.
     doubtful: Vec<PodIx>,
-    /// Only pods that events told of have come, and none has left: the order in which they are taken
-    /// in can still be mended.
+    /// Only pods from events were admitted, and none has left: the admission order can still be
+    /// corrected.
     untouched: bool,
-    /// Devices of which shares are given away.
+    /// Devices with shares in use.
     divided: Vec<u16>,
-    /// What happened since the oldest decision that is not confirmed.
+    /// Steps since the oldest unconfirmed decision.
     unconfirmed: Option<Box<Unconfirmed>>,
 }
 
@@ -48,7 +45,7 @@ struct Unconfirmed {
 enum Step {
     Came(PodIx, Arc<str>, Option<Arc<PodDemand>>),
     Left(PodIx, Arc<str>),
-    /// A device is divided, so that it is not handed out whole, or is not any more.
+    /// A device is split into shares, so that it is not allocated whole, or no longer.
     Divided {
         pool: usize,
         device: u16,
@@ -57,7 +54,6 @@ enum Step {
 }
 
 impl Step {
-    /// The pod that came or left.
     fn pod(&self) -> Option<(PodIx, &Arc<str>)> {
         match self {
             Self::Came(pod, uid, _) | Self::Left(pod, uid) => Some((*pod, uid)),
@@ -67,7 +63,7 @@ impl Step {
 }
 
 impl Mirror {
-    /// Of a node with no pods yet. Of those that come, what they hold may be known.
+    /// A mirror without pods, keeping the known assignments of those that `comes` accepts.
     pub(crate) fn new(topology: &NodeTopology, comes: impl Fn(&str) -> bool) -> Self {
         let mut kubelet = topology.empty_kubelet().clone();
         let gone: Vec<String> =
@@ -86,8 +82,8 @@ impl Mirror {
         }
     }
 
-    /// Of the same node with its GPUs divided into other slices. Pods keep the devices they hold, as
-    /// the kubelet's checkpoint has it. `None` if one of them has lost some, or holds who knows what.
+    /// The mirror after a change of MIG layouts. Pods keep their devices, as in the kubelet's
+    /// checkpoint. `None` if a pod's devices are gone or uncertain.
     pub(crate) fn redivided(&self, topology: &NodeTopology) -> Option<Self> {
         let mut mirror = Self { untouched: false, ..Self::new(topology, |_| false) };
         if !self.is_believed() {
@@ -109,12 +105,12 @@ impl Mirror {
         &self.kubelet
     }
 
-    /// Whether nothing shows that it is wrong.
+    /// Whether nothing contradicts the model.
     pub(crate) fn is_believed(&self) -> bool {
         self.refused.is_empty() && self.doubtful.is_empty()
     }
 
-    /// Whether it would be the same if it were made anew from the pods on the node.
+    /// Whether rebuilding it from the node's pods would give the same.
     pub(crate) fn is_untouched(&self) -> bool {
         self.untouched
     }
@@ -123,7 +119,7 @@ impl Mirror {
         self.kubelet.would_admit(demand)
     }
 
-    /// An event tells of a pod on the node. `None`: it cannot be counted at all.
+    /// A pod on the node according to an event. `None`: its requests cannot be summed.
     pub(crate) fn admit_told(
         &mut self,
         pod: PodIx,
@@ -133,7 +129,7 @@ impl Mirror {
         self.step(Step::Came(pod, uid.clone(), demand));
     }
 
-    /// We decided that a pod is on the node.
+    /// A pod placed by a decision.
     pub(crate) fn admit(&mut self, pod: PodIx, uid: &Arc<str>, demand: Option<Arc<PodDemand>>) {
         self.untouched = false;
         let unconfirmed = self.unconfirmed.get_or_insert_with(|| {
@@ -144,15 +140,14 @@ impl Mirror {
         self.step(Step::Came(pod, uid.clone(), demand));
     }
 
-    /// A pod has left.
     pub(crate) fn remove(&mut self, pod: PodIx, uid: &Arc<str>) {
         self.untouched = false;
         self.step(Step::Left(pod, uid.clone()));
         self.confirm(pod);
     }
 
-    /// Which devices of a resource are divided: whoever hands them out does not give them away whole
-    /// then, and tells the kubelet that they are not to be had.
+    /// Sets which devices of a resource are split into shares: the device plugin reports them as
+    /// unhealthy to the kubelet.
     pub(crate) fn divide(&mut self, resource: &str, is_divided: impl Fn(u16) -> bool) {
         let Some(pool) = self.kubelet.pool_of(resource) else { return };
         let devices = self.kubelet.pools().nth(pool).map_or(0, |pool| pool.devices.len());
@@ -166,7 +161,7 @@ impl Mirror {
         }
     }
 
-    /// A decision has been seen carried out.
+    /// A decision was confirmed by an event.
     pub(crate) fn confirm(&mut self, pod: PodIx) {
         if let Some(unconfirmed) = &mut self.unconfirmed {
             unconfirmed.pods.retain(|one| *one != pod);
@@ -176,7 +171,7 @@ impl Mirror {
         }
     }
 
-    /// A decision was not carried out: its pod has never come.
+    /// A decision was not carried out.
     pub(crate) fn undo(&mut self, pod: PodIx, uid: &Arc<str>) {
         let known = self.unconfirmed.as_ref().is_some_and(|known| known.pods.contains(&pod));
         let Some(unconfirmed) = self.unconfirmed.take().filter(|_| known) else {
@@ -201,7 +196,7 @@ impl Mirror {
         again.into_iter().for_each(|step| self.step(step));
     }
 
-    /// Who came after it may have been given something else.
+    /// Later pods may have got other devices.
     fn undo_late(&mut self, pod: PodIx, uid: &Arc<str>) {
         if let Some(at) = self.admitted.iter().position(|one| *one == pod) {
             let after = self.admitted.iter().skip(at + 1);
@@ -248,7 +243,7 @@ impl Mirror {
     }
 }
 
-/// The same devices by id, where they are listed now.
+/// The same devices by id in another kubelet model.
 fn moved(given: &DeviceAssignment, from: &Kubelet, to: &Kubelet) -> Option<DeviceAssignment> {
     let pool = to.pool_of(given.resource.as_str())?;
     let (old, new) = (from.pools().nth(given.pool)?, to.pools().nth(pool)?);

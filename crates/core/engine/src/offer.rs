@@ -1,8 +1,8 @@
-//! Parts of GPUs that a node offers, for pods that say how much they need rather than what of.
+//! Parts of GPUs that a node offers, for pods that request GPU memory or compute instead of a
+//! resource.
 //!
-//! Owns the reading of a node's labels and resources as offers: whole GPUs, MIG slices, shares whose
-//! memory and compute are capped (MPS), and whatever is said about other vendors' devices. Time-sliced replicas cap nothing, so they satisfy no
-//! need. Must not know who holds what.
+//! Offers are whole GPUs, MIG slices, MPS shares and other vendors' devices, from a node's labels
+//! and resources. Time-sliced replicas have no limits, so they satisfy no need.
 
 use std::collections::BTreeMap;
 
@@ -20,36 +20,33 @@ use crate::berth::economy::NodeGpus;
 use crate::shares::WHOLE_MILLI;
 use crate::table::ResourceIx;
 
-/// Something that can be given for a part of a GPU.
+/// A resource of which one unit can satisfy a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// One of this resource.
     pub(crate) resource: ResourceIx,
-    /// The memory it certainly comes with.
+    /// Guaranteed memory.
     pub(crate) memory_bytes: u64,
-    /// Its part of the GPU's compute, in thousandths.
+    /// Share of the GPU's compute, in thousandths.
     pub(crate) compute_milli: u16,
-    /// Whether shares of it can be had as well, of any size.
+    /// Whether it can also be split into shares of any size.
     pub(crate) divisible: bool,
 }
 
-/// What is said about device resources, by name.
+/// By resource.
 pub(crate) type Accelerators = BTreeMap<ResourceName, Accelerator>;
 
-/// A node's offers, smallest first.
+/// Smallest first.
 pub(crate) type Offers = SmallVec<[Offer; 2]>;
 
 impl Offer {
-    /// Whether it is enough.
     pub(crate) fn satisfies(&self, need: &GpuNeed) -> bool {
         self.memory_bytes >= need.memory_bytes && self.compute_milli >= need.compute_milli
     }
 }
 
-/// The label by which whoever hands out a node's GPUs says that it divides them on demand, and how.
+/// The label with which the node agent announces how it splits GPUs on demand.
 const DIVISION: &str = "berth.dev/gpu-division";
 
-/// In shares with capped memory and compute.
 const BY_SHARES: &str = "shares";
 
 const DOMAIN: &str = "nvidia.com/";
@@ -57,8 +54,7 @@ const SHARED_RESOURCE: &str = ".shared";
 const SHARED_PRODUCT: &str = "-SHARED";
 const MIB: u64 = 1 << 20;
 
-/// What the node offers: its resources, by what is said about them, or else by the labels that
-/// NVIDIA's GPU feature discovery writes for them.
+/// A node's offers, from Accelerator objects or the labels of NVIDIA's GPU feature discovery.
 pub(crate) fn of_node(
     node: &Node,
     accelerators: &Accelerators,
@@ -86,8 +82,8 @@ pub(crate) fn of_node(
     offers
 }
 
-/// The GPUs of a node that are handed out whole or divided on demand: the resource that most memory
-/// comes with, or NVIDIA's if nothing is known of any.
+/// The GPUs of a node that are allocated whole or split on demand: the resource with most memory,
+/// or NVIDIA's if no size is known.
 pub(crate) fn gpus_of(node: &Node, offers: &Offers, resources: &mut Resources) -> Option<NodeGpus> {
     let whole = offers.iter().rev().find(|offer| offer.compute_milli == WHOLE_MILLI);
     let resource = match whole {
@@ -103,7 +99,7 @@ pub(crate) fn gpus_of(node: &Node, offers: &Offers, resources: &mut Resources) -
     Some(NodeGpus { resource, count: u16::try_from(count).ok().filter(|count| *count > 0)?, model })
 }
 
-/// The memory of one of a resource, as said; `None` if the node lacks the label or it is no number.
+/// Memory according to an Accelerator; `None` if the node's label is missing or not a number.
 fn said_bytes(node: &Node, memory: &AcceleratorMemory) -> Option<u64> {
     match memory {
         AcceleratorMemory::Bytes(bytes) => Some(*bytes),
@@ -114,15 +110,15 @@ fn said_bytes(node: &Node, memory: &AcceleratorMemory) -> Option<u64> {
     }
 }
 
-/// Memory and compute of one of a resource, named without its domain. `None` if it is no part of a
-/// GPU, or one that nothing caps.
+/// Memory and compute of one unit of a resource, named without its domain. `None` if it is not a
+/// part of a GPU or has no limits.
 fn unit(node: &Node, resource: &str) -> Option<(u64, u16)> {
     let plain = resource.strip_suffix(SHARED_RESOURCE).unwrap_or(resource);
     let label =
         |of: &str, what: &str| node.labels.get(&format!("{DOMAIN}{of}.{what}")).map(AsRef::as_ref);
     let number = |what: &str| label(plain, what).and_then(|text: &str| text.parse::<u64>().ok());
     let product = label(plain, "product").or_else(|| label("gpu", "product"))?;
-    // A shared GPU is told by its product, or by its resource if that is renamed.
+    // A shared GPU is marked in its product, or by a renamed resource.
     let shared = resource != plain || product.ends_with(SHARED_PRODUCT);
     let capped = label(plain, "sharing-strategy") == Some("mps");
     let parts = match number("replicas").filter(|_| shared) {
@@ -147,13 +143,12 @@ fn unit(node: &Node, resource: &str) -> Option<(u64, u16)> {
     Some((memory_bytes / parts, (compute / parts) as u16))
 }
 
-/// A slice's part of a GPU's compute, in thousandths.
+/// A slice's share of a GPU's compute, in thousandths.
 fn compute_milli(board: &Board, slice: &Profile) -> u64 {
     u64::from(slice.compute_slices()) * 1000 / u64::from(board.compute_slices().max(1))
 }
 
-/// The smallest slice of a board that would be an offer for a need, where no label says how much
-/// memory slices have.
+/// The smallest slice of a board that satisfies a need, assuming guaranteed memory.
 pub(crate) fn smallest_slice(board: &'static Board, need: &GpuNeed) -> Option<&'static Profile> {
     let enough = |slice: &&'static Profile| {
         slice.certain_memory_bytes() >= need.memory_bytes
@@ -165,8 +160,7 @@ pub(crate) fn smallest_slice(board: &'static Board, need: &GpuNeed) -> Option<&'
     board.profiles().iter().filter(enough).min_by_key(size)
 }
 
-/// What a whole GPU of a board has at least, where no label says it: its nominal size less what the
-/// driver and error correction take.
+/// Memory of a whole GPU without labels: its nominal size less driver and error correction.
 fn whole_bytes(board: &Board) -> u64 {
     u64::from(board.gb()) * 1_000_000_000 / 10 * 9
 }
@@ -256,7 +250,7 @@ mod tests {
         let expected = [("gpu.intel.com/xe", 48), ("habana.ai/gaudi", 96), ("amd.com/gpu", 192)];
         let expected = expected.map(|(name, gib)| (name.to_owned(), gib, 1000));
         assert_eq!(offers_of(labels, &resources, &accelerators), expected);
-        // Without the label nothing is known of it, so it satisfies nothing.
+        // Without the label its memory is unknown, so it satisfies nothing.
         let unlabelled = offers_of(Labels::default(), &["amd.com/gpu"], &accelerators);
         assert_eq!(unlabelled, []);
     }

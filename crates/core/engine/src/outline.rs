@@ -1,7 +1,4 @@
-//! What can be asked about a pod and a node without an engine: the rules of the engine's own filters
-//! and offers, for those who foresee rather than decide.
-//!
-//! Owns nothing but the way to them. Reads only.
+//! The engine's rules about one pod and one node, for callers without an engine.
 
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
@@ -11,25 +8,23 @@ use crate::amounts::Resources;
 use crate::filter;
 use crate::offer::{self, Accelerators};
 
-/// Whether a node would do for a pod by its name, labels and taints, whatever runs there.
+/// Whether a node's name, labels and taints allow a pod, whatever runs there.
 pub fn accepts(spec: &PodSpec, node: &Node) -> bool {
     filter::object(spec, node).is_ok()
 }
 
-/// Something that a node gives for a part of a GPU.
+/// A part of a GPU that a node offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuPart {
-    /// One of this resource.
     pub resource: ResourceName,
-    /// The memory it comes with.
     pub memory_bytes: u64,
-    /// Its part of the GPU's compute, in thousandths.
+    /// Share of the GPU's compute, in thousandths.
     pub compute_milli: u16,
-    /// Whether shares of it can be had, of any size.
+    /// Whether it can be split into shares of any size.
     pub divisible: bool,
 }
 
-/// The parts of GPUs that a node gives, smallest first, by its own labels.
+/// By the node's labels, smallest first.
 pub fn gpu_parts(node: &Node) -> Vec<GpuPart> {
     let mut resources = Resources::default();
     let offers = offer::of_node(node, &Accelerators::default(), &mut resources);

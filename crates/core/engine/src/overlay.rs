@@ -1,7 +1,5 @@
-//! A node as it would be without some of its pods, or with others.
-//!
-//! Owns the difference to the node as it is, so that preemption and nominations can be tried without
-//! changing anything. Must not know what is tried.
+//! A node with some pods removed or added, as a difference to its state, so that preemption and
+//! nominations can be tried without changing anything.
 
 use berth_model::spec::{GpuNeed, HostPort};
 use smallvec::SmallVec;
@@ -11,35 +9,31 @@ use crate::shares::{self, Grant, Shares};
 use crate::state::{NodeState, State};
 use crate::table::PodIx;
 
-/// A node with some pods taken away and others added.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
-    /// What would be used, once that differs from what is.
+    /// Set once it differs.
     used: Option<Vec<i64>>,
-    /// How GPUs would be divided, once that may differ from how they are.
+    /// Set once it may differ.
     shares: Option<Box<Shares>>,
     pod_change: i64,
-    /// Host ports that would be taken, once they differ: each once, so that a port that two pods
-    /// have is free when one of them goes. That is how kube-scheduler counts them.
+    /// Set once they differ. Each port is listed once, so a port that two pods have is free when
+    /// one of them goes, as in kube-scheduler.
     ports: Option<Vec<HostPort>>,
     pub(crate) gone: SmallVec<[PodIx; 8]>,
     pub(crate) come: SmallVec<[PodIx; 2]>,
-    /// Those of the gone that spreading did not count while they were there: they are being deleted.
+    /// Removed pods that spreading did not count because they are terminating.
     uncounted: SmallVec<[PodIx; 2]>,
 }
 
 impl Overlay {
-    /// What would be used of the node, by resource.
     pub(crate) fn used<'a>(&'a self, node: &'a NodeState) -> &'a [i64] {
         self.used.as_deref().unwrap_or(&node.used)
     }
 
-    /// How the node's GPUs would be divided.
     pub(crate) fn shares<'a>(&'a self, node: &'a NodeState) -> Option<&'a Shares> {
         self.shares.as_deref().or(node.shares.as_deref())
     }
 
-    /// Whether none of these host ports would be taken.
     pub(crate) fn ports_free(&self, node: &NodeState, wanted: &[HostPort]) -> bool {
         let free = |port: &HostPort| !wanted.iter().any(|one| one.conflicts(port));
         match &self.ports {
@@ -48,19 +42,17 @@ impl Overlay {
         }
     }
 
-    /// How many pods there would be.
     pub(crate) fn pod_count(&self, node: &NodeState) -> i64 {
         node.pods.len() as i64 + self.pod_change
     }
 
-    /// Without a pod that is there.
     pub(crate) fn remove(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         self.gone.push(pod);
         self.count(state, node, pod, -1);
     }
 
-    /// Without a pod that may be being deleted, so that it is taken away from no count it is not in.
-    /// kube-scheduler makes no such difference.
+    /// Removes a pod without changing spread counts if it is terminating. kube-scheduler makes no
+    /// such difference.
     pub(crate) fn remove_exactly(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         self.remove(state, node, pod);
         if state.pods[pod].is_terminating() {
@@ -68,7 +60,7 @@ impl Overlay {
         }
     }
 
-    /// With a pod that was taken away.
+    /// Adds back a removed pod.
     pub(crate) fn restore(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         if let Some(at) = self.gone.iter().rposition(|one| *one == pod) {
             self.gone.remove(at);
@@ -76,20 +68,19 @@ impl Overlay {
         }
     }
 
-    /// With a pod that is not there.
     pub(crate) fn add(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         self.come.push(pod);
         self.count(state, node, pod, 1);
     }
 
-    /// With a pod that has no number, for no more than what it requests.
+    /// Adds the requests of a placeholder.
     pub(crate) fn add_requests(&mut self, node: &NodeState, requests: &Amounts) {
         let used = self.used.get_or_insert_with(|| node.used.clone());
         amounts::add(used, requests, 1);
         self.pod_change += 1;
     }
 
-    /// With what a pod would be given for the part of a GPU it needs.
+    /// Takes the device or share for a part of a GPU.
     pub(crate) fn give(&mut self, node: &NodeState, grant: Grant, need: Option<&GpuNeed>) {
         let used = self.used.get_or_insert_with(|| node.used.clone());
         let shares = shares_of(&mut self.shares, node);
@@ -113,18 +104,17 @@ impl Overlay {
         }
     }
 
-    /// The pods of the node, as it would be.
     pub(crate) fn pods<'a>(&'a self, node: &'a NodeState) -> impl Iterator<Item = PodIx> + 'a {
         let stay = node.pods.iter().filter(|pod| !self.gone.contains(pod));
         stay.chain(&self.come).copied()
     }
 
-    /// As `differences`, of those whom spreading counts.
+    /// Differences that spreading counts.
     pub(crate) fn spread_differences(&self) -> impl Iterator<Item = (PodIx, i32)> {
         self.differences().filter(|(pod, _)| !self.uncounted.contains(pod))
     }
 
-    /// Pods that differ, each with 1 if it is added and -1 if it is taken away.
+    /// Pods that differ: 1 if added, -1 if removed.
     pub(crate) fn differences(&self) -> impl Iterator<Item = (PodIx, i32)> {
         let gone = self.gone.iter().map(|pod| (*pod, -1));
         gone.chain(self.come.iter().map(|pod| (*pod, 1)))

@@ -1,9 +1,8 @@
-//! Devices that are parts of GPUs and made when they are given: in which order they are tried.
+//! The order in which DRA devices that are MIG slices are tried.
 //!
-//! Owns the reading of a device as a MIG slice at a place, from what NVIDIA's driver publishes of it:
-//! its `profile`, the `productName` of its GPU, and the counters `memory-slice-0`, `memory-slice-1` …
-//! that it uses up of its GPU's set. Devices that say something else are none of its business. Which
-//! slices leave most to those that come later is the packing crate's rule. Must not know who asks.
+//! A device is read as a slice from the attributes of NVIDIA's driver: its `profile`, its GPU's
+//! `productName`, and the counters `memory-slice-0`, `memory-slice-1` … that it consumes. Other
+//! devices are ignored. Which slices leave most for later pods is the packing crate's rule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +12,10 @@ use berth_model::dra::slice::{Attribute, Device, ResourceSlice};
 use berth_model::mig::{self, Board, Instance, Layout};
 use berth_packing::slice::{Fleet, Mix, Placement, Want};
 
-/// The counters that slices use up are called this, with the number of a memory unit.
+/// Prefix of the counters that slices consume, followed by the number of a memory unit.
 const MEMORY_UNIT: &str = "memory-slice-";
 
-/// What is known of boards, and which slices were given. Cheap to clone, so that it can be restored.
+/// Known boards and allocated slices. Cheap to clone for checkpoints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Partitions {
     known: Arc<Known>,
@@ -25,13 +24,13 @@ pub(crate) struct Partitions {
 #[derive(Clone, Debug, Default)]
 struct Known {
     boards: Vec<&'static Board>,
-    /// Without GPUs; with the tables of all boards.
+    /// Without GPUs, but with the tables of all boards.
     fleet: Fleet,
-    /// One of each profile to begin with, and whatever was given since.
+    /// One of each profile initially, and everything allocated since.
     mix: Mix,
 }
 
-/// A device as a slice: the counters it takes from, the board and the place.
+/// A device as a slice: its counter set, board and placement.
 struct Part<'a> {
     counters: &'a str,
     board: &'static Board,
@@ -39,7 +38,6 @@ struct Part<'a> {
 }
 
 impl Partitions {
-    /// Devices are published.
     pub(crate) fn learn(&mut self, slice: &ResourceSlice) {
         for part in slice.devices.iter().filter_map(read) {
             if self.known.boards.contains(&part.board) {
@@ -57,12 +55,11 @@ impl Partitions {
         }
     }
 
-    /// Whether no device could be read so far.
+    /// Whether no device could be read as a slice.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.boards.is_empty()
     }
 
-    /// A device is given.
     pub(crate) fn gave(&mut self, device: &Device) {
         if let Some(part) = read(device)
             && let Ok(want) = Want::profile(part.board, part.instance.profile)
@@ -73,7 +70,7 @@ impl Partitions {
 }
 
 impl Preference for Partitions {
-    /// Slices by what they leave possible on the GPUs of the node, then everything else.
+    /// Slices first, by what they leave possible on the node's GPUs.
     fn ranks(&self, devices: &[Offered<'_>]) -> Vec<u64> {
         let mut ranks = vec![u64::MAX; devices.len()];
         let parts: Vec<Option<Part<'_>>> = devices.iter().map(|one| read(one.device)).collect();
@@ -84,7 +81,7 @@ impl Preference for Partitions {
             let key = (offered.driver, offered.pool, part.counters);
             let layout = layouts.entry(key).or_insert(empty);
             if offered.held {
-                // What does not fit together does not matter: it is not given a second time.
+                // Overlapping slices do not matter: they are not allocated twice.
                 let _ = layout.add(part.instance.profile, part.instance.start);
             }
         }
@@ -112,7 +109,7 @@ impl Preference for Partitions {
     }
 }
 
-/// A device as a slice. One that is a whole GPU is as a slice of all its memory.
+/// Reads a device as a slice. A whole GPU is a slice of all its memory.
 fn read(device: &Device) -> Option<Part<'_>> {
     let text = |name: &str| match device.attributes.get(name)? {
         Attribute::Text(text) => Some(text.as_ref()),

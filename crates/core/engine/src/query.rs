@@ -1,7 +1,5 @@
-//! Which pods are meant: the questions that affinity terms and spread constraints ask about others.
-//!
-//! Owns the matching of a term against a kind of pod, with kube-scheduler's rules for namespaces.
-//! Must not know how many pods there are or where.
+//! Queries for pods: affinity terms and spread constraints, matched against classes with
+//! kube-scheduler's rules for namespaces.
 
 use std::sync::Arc;
 
@@ -10,19 +8,19 @@ use berth_model::label::{Labels, Operator, Selector};
 
 use crate::table::Lookup;
 
-/// Labels of the namespaces that exist.
+/// Labels of existing namespaces.
 pub(crate) type Namespaces = Lookup<Arc<str>, Labels>;
 
-/// Who asks. The rules for namespaces by label differ.
+/// The side of a query. The rules for namespace selectors differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Asker {
-    /// A pod that looks for its place asks about those that have one.
+    /// A term of an incoming pod about existing ones.
     Newcomer,
-    /// A pod that has its place asks about newcomers.
+    /// A term of an existing pod about incoming ones.
     Resident,
 }
 
-/// A question which pods are meant; all of its terms must match.
+/// A query for pods; all terms must match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Query {
     pub(crate) asker: Asker,
@@ -37,14 +35,13 @@ struct Term {
 }
 
 impl Query {
-    /// Pods of one namespace.
     pub(crate) fn in_namespace(namespace: &Arc<str>, selector: Option<Selector>) -> Self {
         let namespaces = vec![namespace.clone()];
         let term = Term { selector, namespaces, namespace_selector: None };
         Self { asker: Asker::Newcomer, terms: vec![term] }
     }
 
-    /// Pods that all `terms` of a pod in `namespace` match.
+    /// Pods that match all `terms` of a pod in `namespace`.
     pub(crate) fn of_terms<'a>(
         asker: Asker,
         namespace: &Arc<str>,
@@ -65,7 +62,6 @@ impl Query {
         Self { asker, terms: terms.into_iter().map(lower).collect() }
     }
 
-    /// Whether a pod with these labels in this namespace is meant.
     pub(crate) fn matches(&self, namespace: &str, labels: &Labels, all: &Namespaces) -> bool {
         let matches = |term: &Term| {
             term.selector.as_ref().is_some_and(|selector| selector.matches(labels))
@@ -74,9 +70,9 @@ impl Query {
         !self.terms.is_empty() && self.terms.iter().all(matches)
     }
 
-    /// A newcomer's namespace selector is resolved to the names of namespaces that exist, but
-    /// kube-scheduler goes on comparing the selector with no labels at all; so one that asks only
-    /// for absence matches every namespace.
+    /// An incoming pod's namespace selector is resolved to existing namespaces, but kube-scheduler
+    /// also compares it with an empty label set; a selector that only requires absence matches
+    /// every namespace.
     fn includes(&self, term: &Term, namespace: &str, all: &Namespaces) -> bool {
         if term.namespaces.iter().any(|one| one.as_ref() == namespace) {
             return true;
@@ -92,7 +88,7 @@ impl Query {
         }
     }
 
-    /// Labels that every pod that is meant has, each with the values of which it has one.
+    /// Labels that every matching pod has, each with the possible values.
     pub(crate) fn required_values(&self) -> impl Iterator<Item = (&Arc<str>, &[Arc<str>])> {
         let selectors = self.terms.iter().filter_map(|term| term.selector.as_ref());
         let requirements = selectors.flat_map(|selector| &selector.0);
@@ -102,12 +98,12 @@ impl Query {
         })
     }
 
-    /// Whether the pods' labels are not asked about at all. Spreading counts nothing then.
+    /// Whether labels are not restricted at all. Spreading counts nothing then.
     pub(crate) fn selects_all(&self) -> bool {
         self.terms.iter().all(|term| term.selector.as_ref().is_some_and(Selector::is_empty))
     }
 
-    /// Whether the answer depends on the labels of namespaces.
+    /// Whether the answer depends on labels of namespaces.
     pub(crate) fn looks_at_namespaces(&self) -> bool {
         self.terms.iter().any(|term| term.namespace_selector.is_some())
     }

@@ -1,12 +1,9 @@
-//! The queue: who is next, and who waits for what.
+//! The queue of pending pods: by priority and age, and between teams by their ledger; parked and
+//! held pods by class.
 //!
-//! Owns the order: priority first and then age, and between teams as their books say. Owns also the
-//! pods that nothing can be done for at the moment, and those that are held, by class. Whether
-//! something changed for a class is for the engine to find out. Must not know nodes.
-//!
-//! Namespaces take turns where one of them sends more kinds of pods than can be looked at quickly: at
-//! most [`CLASSES_MAX`] classes of a namespace and priority stand in line at a time. Pods of further
-//! classes follow, in their order, when the line has no more pods of their priority.
+//! Namespaces take turns: at most [`CLASSES_MAX`] classes of a namespace and priority are in line
+//! at a time, so that one namespace with many classes cannot block others. Pods of further classes
+//! follow, in order, when the line has no more pods of their priority.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,36 +17,34 @@ use crate::table::{ClassIx, Lookup, PodIx};
 /// Highest priority first, then oldest, then by UID.
 pub(crate) type Turn = (Reverse<i32>, i64, Arc<str>);
 
-/// How many classes of one namespace and priority stand in line at a time.
+/// Limit of classes in line per namespace and priority.
 pub(crate) const CLASSES_MAX: u32 = 64;
 
-/// Pods of some classes, each class in the order of turns.
 type ByClass = BTreeMap<ClassIx, BTreeMap<Turn, PodIx>>;
 
 /// Pods that are not in line yet, by namespace.
 type Followers = BTreeMap<Arc<str>, BTreeMap<Turn, PodIx>>;
 
-/// Whose classes share the places in line.
+/// Namespace and priority that share a limit.
 type Crowd = (Arc<str>, i32);
 
-/// Pods that look for their place.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     /// Whether namespaces take turns.
     takes_turns: bool,
     active: Line<ClassIx, Turn, PodIx>,
-    /// How many pods of each class are in line, and how many classes of each crowd.
+    /// Number of pods in line per class, and of classes in line per crowd.
     in_line: Lookup<ClassIx, u32>,
     crowds: Lookup<Crowd, u32>,
-    /// Pods that follow when the line has no more pods of their priority.
+    /// Pods that follow when the line has no more of their priority.
     following: BTreeMap<Reverse<i32>, Followers>,
     followers: usize,
     parked: ByClass,
-    /// Classes whose parked pods are held: nodes are not asked about them.
+    /// Classes with held pods, which are not evaluated.
     held: BTreeSet<ClassIx>,
-    /// How many pods these classes have.
+    /// Number of held pods.
     held_pods: usize,
-    /// When to look again at parked classes that are not held.
+    /// When to evaluate parked classes that are not held.
     pub(crate) rechecks: Rechecks,
     entries: Lookup<PodIx, Entry>,
 }
@@ -63,14 +58,13 @@ struct Entry {
     stand: Stand,
 }
 
-/// Where a pod of the queue stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
-    /// It is decided about when its turn comes.
+    /// Decided about at its turn.
     InLine,
-    /// It gets into the line after other namespaces.
+    /// Enters the line after other namespaces.
     Following,
-    /// Nothing can be done for it until something changes.
+    /// Waits for a change.
     Parked,
 }
 
@@ -87,7 +81,6 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// An empty queue, in which namespaces take turns or not.
     pub(crate) fn new(takes_turns: bool) -> Self {
         Self {
             takes_turns,
@@ -104,8 +97,7 @@ impl Queue {
         }
     }
 
-    /// A pod looks for its place. One that is known already keeps it in the queue, unless it has
-    /// become a pod of another kind.
+    /// Adds a pod. A known pod keeps its position unless its class, team or turn changed.
     pub(crate) fn add(
         &mut self,
         pod: PodIx,
@@ -122,7 +114,7 @@ impl Queue {
         self.line_up(pod, Entry { turn, class, team, namespace, stand: Stand::InLine });
     }
 
-    /// Lets a pod into the line, or has it follow.
+    /// Puts a pod into the line, or among the followers.
     fn line_up(&mut self, pod: PodIx, mut entry: Entry) {
         if self.has_place(&entry) {
             entry.stand = Stand::InLine;
@@ -134,7 +126,7 @@ impl Queue {
         self.entries.insert(pod, entry);
     }
 
-    /// Whether the line has a place for a class.
+    /// Whether the line has room for a class.
     fn has_place(&self, entry: &Entry) -> bool {
         !self.takes_turns
             || self.in_line.contains_key(&entry.class)
@@ -187,8 +179,8 @@ impl Queue {
         }
     }
 
-    /// Lets pods of the highest priority that follow into the line: of each namespace as many classes
-    /// as have a place.
+    /// Moves followers of the highest priority into the line, as many classes of each namespace as
+    /// have room.
     fn admit(&mut self) {
         let Some((_, of_priority)) = self.following.first_key_value() else { return };
         let namespaces: Vec<Arc<str>> = of_priority.keys().cloned().collect();
@@ -208,8 +200,7 @@ impl Queue {
         }
     }
 
-    /// A pod does not look for its place any more. If it was its turn for its class, it is the next
-    /// one's.
+    /// Removes a pod. If it represented its class in the line, the next one takes over.
     pub(crate) fn remove(&mut self, pod: PodIx) {
         let Some(entry) = self.entries.remove(&pod) else { return };
         match entry.stand {
@@ -241,7 +232,7 @@ impl Queue {
         }
     }
 
-    /// Pods may be of classes of other numbers now, or of other teams.
+    /// Applies changed classes and teams of pods.
     pub(crate) fn refile(
         &mut self,
         has_teams: bool,
@@ -276,17 +267,15 @@ impl Queue {
         self.entries = entries;
     }
 
-    /// Whether a pod is in the queue, parked or not.
     pub(crate) fn contains(&self, pod: PodIx) -> bool {
         self.entries.contains_key(&pod)
     }
 
-    /// Whether a pod is in the queue as one of this class.
     pub(crate) fn contains_as(&self, pod: PodIx, class: ClassIx) -> bool {
         self.entries.get(&pod).is_some_and(|entry| entry.class == class)
     }
 
-    /// Whose turn it is; between teams, as they stand.
+    /// The next pod, between teams by `turn_of`.
     pub(crate) fn next(&mut self, turn_of: impl Fn(PodIx) -> share::Turn) -> Option<PodIx> {
         let mut first = self.active.first(&turn_of);
         if let Some((Reverse(following), _)) = self.following.first_key_value() {
@@ -299,12 +288,12 @@ impl Queue {
         first
     }
 
-    /// Something changed for a team.
+    /// Recomputes the turn of a team.
     pub(crate) fn distrust(&mut self, team: TeamIx) {
         self.active.distrust(team);
     }
 
-    /// Nothing can be done for a pod until something changes. Unless more is known, anything counts.
+    /// Parks a pod until something changes; by default any change counts.
     pub(crate) fn park(&mut self, pod: PodIx) {
         let Some(entry) = self.entries.get_mut(&pod) else { return };
         let stand = std::mem::replace(&mut entry.stand, Stand::Parked);
@@ -326,7 +315,7 @@ impl Queue {
         }
     }
 
-    /// Pods of a class are not to start until what holds them changes.
+    /// Holds the pods of a class.
     pub(crate) fn hold(&mut self, class: ClassIx) {
         if self.held.insert(class) {
             self.held_pods += self.parked.get(&class).map_or(0, BTreeMap::len);
@@ -334,7 +323,7 @@ impl Queue {
         self.rechecks.forget(class);
     }
 
-    /// Nothing holds the pods of a class any more: the first is looked at again.
+    /// Releases a held class; its first pod is evaluated again.
     pub(crate) fn release(&mut self, class: ClassIx) {
         if self.held.remove(&class) {
             self.held_pods -= self.parked.get(&class).map_or(0, BTreeMap::len);
@@ -345,7 +334,7 @@ impl Queue {
         }
     }
 
-    /// Says when to look again at a class with parked pods.
+    /// Sets what has to change before a parked class is evaluated again.
     pub(crate) fn set_trigger(&mut self, class: ClassIx, trigger: Trigger) {
         let Some((turn, first)) = self.first_parked(class) else { return };
         let Some(entry) = self.entries.get(&first) else { return };
@@ -353,7 +342,7 @@ impl Queue {
         self.rechecks.set(class, priority, (entry.namespace.clone(), turn), trigger);
     }
 
-    /// A class is looked at again because something changed since.
+    /// Marks a class as due because something changed since `since`.
     pub(crate) fn recheck(&mut self, class: ClassIx, since: Since) {
         let Some((turn, first)) = self.first_parked(class) else { return };
         let Some(entry) = self.entries.get(&first) else { return };
@@ -365,7 +354,7 @@ impl Queue {
         Some((turn.clone(), *pod))
     }
 
-    /// Something changed for a parked pod: it is to be looked at again.
+    /// Puts a parked pod back into the line.
     pub(crate) fn wake(&mut self, pod: PodIx) {
         let parked = |entry: &&Entry| entry.stand == Stand::Parked;
         let Some(entry) = self.entries.get(&pod).filter(parked).cloned() else { return };
@@ -373,32 +362,28 @@ impl Queue {
         self.line_up(pod, entry);
     }
 
-    /// Classes with parked pods.
     pub(crate) fn parked_classes(&self) -> impl Iterator<Item = ClassIx> {
         self.parked.keys().copied()
     }
 
-    /// The parked pods of a class, whose turn it is first.
+    /// In queue order.
     pub(crate) fn parked_of(&self, class: ClassIx) -> impl Iterator<Item = PodIx> {
         self.parked.get(&class).into_iter().flat_map(|pods| pods.values().copied())
     }
 
-    /// Whether the parked pods of a class are held.
     pub(crate) fn is_held(&self, class: ClassIx) -> bool {
         self.held.contains(&class)
     }
 
-    /// Classes whose pods are held.
     pub(crate) fn held_classes(&self) -> impl Iterator<Item = ClassIx> {
         self.held.iter().copied()
     }
 
-    /// How many pods look for their place, and how many of them nothing can be done for.
+    /// Number of pods, and of those parked.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.entries.len(), self.entries.len() - self.active.len() - self.followers)
     }
 
-    /// How many pods are held.
     pub(crate) fn held(&self) -> usize {
         self.held_pods
     }

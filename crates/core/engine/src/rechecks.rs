@@ -1,9 +1,8 @@
-//! Rechecks: which parked classes a change can help, and which of them are due for another look.
+//! Which parked classes a change may help, and which are due for evaluation.
 //!
-//! Owns, for every parked class that is not held, its trigger: what has to change before looking again
-//! can be of use. A class that is not due could have no place if it were looked at: its trigger has not
-//! fired since it was looked at last. Namespaces take turns, so that the classes of one do not hold up
-//! those of others. Must not know nodes.
+//! Every parked class that is not held has a trigger: a necessary condition for a place. A class
+//! that is not due has no place, because its trigger has not fired since it was evaluated.
+//! Namespaces take turns, so that classes of one do not delay those of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,69 +15,66 @@ use crate::table::{ClassIx, Lookup, ResourceIx, TallyIx};
 /// What has to change before a class can have a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trigger {
-    /// Anything anywhere: other pods, claims or volumes decide where it can go.
+    /// Anything: other pods, claims or volumes decide.
     Anything,
-    /// One node has so much of a resource, free or by evictions.
+    /// One node has this much of a resource, free or by evictions.
     Room(ResourceIx, i64),
-    /// The object of a node, because none allows such pods.
+    /// A node object changes, because none allows such pods.
     NodeObject,
-    /// A pod that is counted here has a place: they need one near, and there is none.
+    /// A pod counted by this tally is placed: required affinity, and there is none.
     Neighbour(TallyIx),
 }
 
-/// Since when a class has not been looked at; `None`: every node is to be looked at.
+/// Changes not evaluated yet; `None`: evaluate every node.
 pub(crate) type Since = Option<Cursor>;
 
-/// Where a class has its turn: its namespace, and the turn of its first parked pod.
+/// Position of a class: its namespace, and the turn of its first parked pod.
 pub(crate) type Spot = (Arc<str>, Turn);
 
-/// A class to be looked at.
 #[derive(Clone, Debug)]
 struct Due {
     since: Since,
     spot: Spot,
 }
 
-/// A parked class.
 #[derive(Clone, Debug)]
 struct Row {
     priority: i32,
     trigger: Trigger,
     spot: Spot,
-    /// The sweep that looked at it last, or after which it was parked.
+    /// The last sweep that covered it.
     swept: u64,
 }
 
-/// Classes in the order of their turns, by namespace.
+/// By namespace, in queue order.
 type ByTurn = BTreeMap<Arc<str>, BTreeSet<(Turn, ClassIx)>>;
 
-/// Since when classes that any change can help are due: those that an earlier sweep looked at last.
+/// A pass over all classes triggered by anything, for changes since a cursor.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
     number: u64,
     since: Cursor,
 }
 
-/// How many sweeps are told apart; what is due since several of the earliest counts as due since the first.
+/// Limit of sweeps; the earliest are merged.
 const SWEEPS_MAX: usize = 32;
 
-/// Triggers of parked classes, and those that fired.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rechecks {
     triggers: Lookup<ClassIx, Row>,
-    /// Classes by trigger; those that wait for room by priority.
+    /// Classes by trigger; those waiting for room by priority.
     anything: ByTurn,
     node_object: BTreeSet<ClassIx>,
     neighbour: BTreeMap<TallyIx, BTreeSet<ClassIx>>,
     room: BTreeMap<i32, BTreeSet<(ResourceIx, i64, ClassIx)>>,
     due: Lookup<ClassIx, Due>,
-    /// What is due by itself.
+    /// Due on their own.
     order: ByTurn,
-    /// Sweeps over the classes that any change can help, which have not come to their end; the earliest first.
+    /// Unfinished sweeps, earliest first.
     sweeps: Vec<Sweep>,
-    /// The number of the latest.
+    /// Number of the latest sweep.
     sweep: u64,
-    /// How far it has come in each namespace.
+    /// Position of the sweeps by namespace.
     swept: Lookup<Arc<str>, (Turn, ClassIx)>,
     /// The namespace that had its turn last.
     served: Option<Arc<str>>,
@@ -89,7 +85,7 @@ impl Rechecks {
         self.triggers.get(&class).map(|row| row.trigger)
     }
 
-    /// A class was looked at in vain.
+    /// Records that a class was evaluated in vain.
     pub(crate) fn set(&mut self, class: ClassIx, priority: i32, spot: Spot, trigger: Trigger) {
         self.forget(class);
         let row = Row { priority, trigger, spot: spot.clone(), swept: self.sweep };
@@ -104,7 +100,7 @@ impl Rechecks {
         };
     }
 
-    /// A class is not parked any more, or held.
+    /// Removes a class that is no longer parked, or is held.
     pub(crate) fn forget(&mut self, class: ClassIx) {
         self.settle(class);
         let Some(Row { priority, trigger, spot, .. }) = self.triggers.remove(&class) else {
@@ -134,7 +130,7 @@ impl Rechecks {
         }
     }
 
-    /// The first parked pod of a class is another one now.
+    /// Changes the position of a class.
     pub(crate) fn respot(&mut self, class: ClassIx, turn: Turn) {
         let Some(row) = self.triggers.get_mut(&class) else { return };
         let after = (row.spot.0.clone(), turn);
@@ -142,17 +138,17 @@ impl Rechecks {
         if row.trigger == Trigger::Anything {
             unfile(&mut self.anything, before, class);
             file(&mut self.anything, after.clone(), class);
-            // The sweeps may have passed by its turn.
+            // The sweeps may be past its new turn.
             if let Some(since) = self.sweep(class) {
                 self.owe(class, after, Some(since));
             }
         }
     }
 
-    /// A class is to be looked at, whatever else is known of what changed for it.
+    /// Marks a class as due.
     pub(crate) fn owe(&mut self, class: ClassIx, spot: Spot, since: Since) {
         let before = self.due.get(&class).map(|due| due.since);
-        // Cursors only grow: what is due is due since an earlier one.
+        // Cursors only grow, so the earlier entry covers this one.
         if before.is_some_and(|before| before.is_none() || since.is_some()) {
             return;
         }
@@ -161,8 +157,8 @@ impl Rechecks {
         self.due.insert(class, Due { since, spot });
     }
 
-    /// Every class that any change can help is to be looked at. What that costs does not follow from how many
-    /// they are: they become due as their turn comes.
+    /// Makes every class triggered by anything due. The cost does not depend on their number: they
+    /// become due at their turn.
     pub(crate) fn owe_anything(&mut self, since: Cursor) {
         if self.anything.is_empty() {
             return;
@@ -176,14 +172,13 @@ impl Rechecks {
         self.swept.clear();
     }
 
-    /// A class has been looked at, or need not be.
     fn settle(&mut self, class: ClassIx) -> Option<Due> {
         let due = self.due.remove(&class)?;
         unfile(&mut self.order, due.spot.clone(), class);
         Some(due)
     }
 
-    /// The first class of a namespace that the sweeps have not come to.
+    /// The first class of a namespace not covered by the sweeps.
     fn first_unswept(&self, namespace: &Arc<str>) -> Option<(&Turn, ClassIx)> {
         if self.sweeps.is_empty() {
             return None;
@@ -196,7 +191,7 @@ impl Rechecks {
         left.find(|(_, class)| is_due(class)).map(|(turn, class)| (turn, *class))
     }
 
-    /// The first class of a namespace that is due, by itself or by a sweep.
+    /// The first due class of a namespace.
     fn first_due(&self, namespace: &Arc<str>) -> Option<ClassIx> {
         let by_itself = self.order.get(namespace).and_then(BTreeSet::first);
         let swept = self.first_unswept(namespace);
@@ -204,14 +199,14 @@ impl Rechecks {
         both.min().map(|(_, class)| class)
     }
 
-    /// The first class that is due of the next namespace.
+    /// The first due class of the next namespace.
     fn peek(&self) -> Option<(Arc<str>, ClassIx)> {
         let served = self.served.as_ref();
         let after = served.and_then(|served| self.first_due_of(Bound::Excluded(served)));
         after.or_else(|| self.first_due_of(Bound::Unbounded))
     }
 
-    /// The same among namespaces from this one on.
+    /// The same, from a namespace on.
     fn first_due_of<'a>(&'a self, mut from: Bound<&'a Arc<str>>) -> Option<(Arc<str>, ClassIx)> {
         loop {
             let by_itself = self.order.range::<Arc<str>, _>((from, Bound::Unbounded)).next();
@@ -225,7 +220,7 @@ impl Rechecks {
         }
     }
 
-    /// The first class that is due of the next namespace, which is due no more.
+    /// Removes and returns the first due class of the next namespace.
     pub(crate) fn next(&mut self) -> Option<(ClassIx, Since)> {
         let Some((namespace, class)) = self.peek() else {
             self.sweeps.clear();
@@ -237,11 +232,10 @@ impl Rechecks {
             self.swept.insert(namespace.clone(), (row.spot.1.clone(), class));
         }
         self.served = Some(namespace);
-        // `None`, every node, comes before any cursor.
         Some((class, by_itself.into_iter().chain(by_sweep).min()?))
     }
 
-    /// The sweeps have come to a class: since when it was due for them.
+    /// Covers a class by the sweeps; returns since when it was due for them.
     fn sweep(&mut self, class: ClassIx) -> Option<Cursor> {
         let row = self.triggers.get_mut(&class)?;
         if row.trigger != Trigger::Anything {
@@ -251,7 +245,7 @@ impl Rechecks {
         self.sweeps.iter().find(|sweep| sweep.number > swept).map(|sweep| sweep.since)
     }
 
-    /// Notices when sweeps have come to their end.
+    /// Ends sweeps that have covered everything.
     pub(crate) fn end_sweeps(&mut self) {
         if !self.sweeps.is_empty() && self.peek().is_none() {
             self.sweeps.clear();
@@ -263,22 +257,21 @@ impl Rechecks {
         self.due.is_empty() && self.sweeps.is_empty()
     }
 
-    /// Whether no parked class has a trigger.
     pub(crate) fn is_empty(&self) -> bool {
         self.triggers.is_empty()
     }
 
-    /// Classes that the object of a node can help.
+    /// Classes that a changed node object may help.
     pub(crate) fn of_node_object(&self) -> impl Iterator<Item = ClassIx> {
         self.node_object.iter().copied()
     }
 
-    /// Classes that a pod which is counted here can help.
+    /// Classes that a placed pod of this tally may help.
     pub(crate) fn of_neighbour(&self, tally: TallyIx) -> impl Iterator<Item = ClassIx> {
         self.neighbour.get(&tally).into_iter().flatten().copied()
     }
 
-    /// Counts may have other numbers now: any change can help those who wait for one.
+    /// Tallies may be renumbered: any change may help classes that wait for one.
     pub(crate) fn distrust_counts(&mut self) {
         for class in std::mem::take(&mut self.neighbour).into_values().flatten() {
             if let Some(row) = self.triggers.get_mut(&class) {
@@ -288,12 +281,11 @@ impl Rechecks {
         }
     }
 
-    /// Priorities of classes that wait for room.
     pub(crate) fn priorities(&self) -> impl Iterator<Item = i32> {
         self.room.keys().copied()
     }
 
-    /// Classes of a priority that so much room of a resource can help.
+    /// Classes of a priority that this much of a resource may help.
     pub(crate) fn of_room(
         &self,
         priority: i32,
@@ -306,12 +298,11 @@ impl Rechecks {
         enough.map(|(_, _, class)| *class)
     }
 
-    /// Classes that wait for room.
     pub(crate) fn of_any_room(&self) -> impl Iterator<Item = ClassIx> {
         self.room.values().flatten().map(|(_, _, class)| *class)
     }
 
-    /// Classes may have other numbers now.
+    /// Applies new numbers of classes.
     pub(crate) fn renumber(&mut self, now: impl Fn(ClassIx) -> Option<ClassIx>) {
         let before = std::mem::take(self);
         self.served = before.served;
@@ -345,7 +336,7 @@ fn unfile(all: &mut ByTurn, (namespace, turn): Spot, class: ClassIx) {
     }
 }
 
-/// No class has a larger number.
+/// The largest number.
 const LAST: ClassIx = ClassIx(u32::MAX);
 
 #[cfg(test)]
@@ -360,7 +351,7 @@ mod tests {
         (namespace.into(), (Reverse(0), age, "uid".into()))
     }
 
-    /// Four classes that any change can help: 0 to 2 of one namespace, 3 of another.
+    /// Four classes that any change may help: 0 to 2 of one namespace, 3 of another.
     fn parked() -> Rechecks {
         let mut rechecks = Rechecks::default();
         for (class, namespace) in [(0, "a"), (1, "a"), (2, "a"), (3, "b")] {
@@ -386,12 +377,12 @@ mod tests {
         assert!(rechecks.due.is_empty() && !rechecks.is_settled());
         assert_eq!(rechecks.next(), Some((ClassIx(0), Some(first))));
         assert_eq!(rechecks.next(), Some((ClassIx(3), Some(first))));
-        // Another change: those that have been looked at are due for that only.
+        // After another change, evaluated classes are due for that change only.
         rechecks.owe_anything(second);
         assert!(rechecks.due.is_empty());
         assert_eq!(rechecks.next(), Some((ClassIx(0), Some(second))));
         assert_eq!(rechecks.next(), Some((ClassIx(3), Some(second))));
-        // The turn of a class comes earlier than where the sweeps are, and a new class is parked.
+        // A class moves ahead of the sweeps, and a new class is parked.
         rechecks.respot(ClassIx(2), (Reverse(0), -1, "uid".into()));
         rechecks.set(ClassIx(4), 0, spot("a", 9), Trigger::Anything);
         assert_eq!(rechecks.next(), Some((ClassIx(2), Some(first))));

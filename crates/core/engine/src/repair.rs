@@ -1,10 +1,8 @@
-//! Repair: which few pods to move so that one that waits fits, or so that more of what is left can be
-//! used.
+//! Repair: which few pods to move so that a pending pod fits, or so that more of what is free can
+//! be used.
 //!
-//! Owns the search and its bounds. Everything is tried on the state itself under a checkpoint, by the
-//! code that decides, and rolled back: a proposal is never carried out here. Pods without a
-//! controller would be lost by moving them, and those that say that they are not to be disturbed are
-//! left alone; so is whatever a disruption budget protects. Must not know when moving is worth it.
+//! Everything is tried under a checkpoint by the code that decides, and rolled back. Pods without a
+//! controller, pods that opt out and pods protected by disruption budgets are not moved.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -21,47 +19,40 @@ use crate::kube::preempt::split_by_budgets;
 use crate::state::{Place, State};
 use crate::table::{NodeIx, PodIx};
 
-/// So many nodes are tried for a pod that waits, those first where fewest pods have to go.
+/// Limit of nodes tried for a pending pod, those with the fewest pods to move first.
 const NODES_MAX: usize = 32;
 
-/// A pod that goes elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Its UID.
     pub pod: Arc<str>,
-    /// The node it is on.
     pub from: Arc<str>,
-    /// The node it goes to.
     pub to: Arc<str>,
-    /// How long it has been running, which is lost unless it saves its work.
+    /// Run time so far, lost unless the pod saves its work.
     pub lost_run_ms: i64,
 }
 
-/// Moves after which a pod that waits has its place.
+/// Moves after which a pending pod fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
-    /// The UID of the pod that waits.
     pub pod: Arc<str>,
-    /// Where it would go.
+    /// Where it would run.
     pub node: Arc<str>,
-    /// In the order in which they are made.
+    /// In order.
     pub moves: Vec<Move>,
 }
 
-/// A move after which more of the GPUs can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consolidation {
-    /// The move.
     pub step: Move,
-    /// How much more the work that arrives can use, in millionths of a GPU.
+    /// Additional usable GPU value, in millionths of a GPU.
     pub gain_micro: i64,
 }
 
 impl Engine {
-    /// The fewest moves, `moves_max` at most, after which a pod that waits would have its place.
+    /// The fewest moves, at most `moves_max`, after which a pending pod fits.
     pub fn repair(&mut self, uid: &str, moves_max: usize, now_ms: i64) -> Option<Repair> {
         let at = self.state.pod_by_uid(uid)?;
-        // One member of a gang does not start by itself.
+        // A gang does not start one member at a time.
         let with_its_gang = self.head_for(at).is_some();
         if matches!(self.state.pods[at].place, Place::Bound(..)) || with_its_gang || moves_max == 0
         {
@@ -76,8 +67,8 @@ impl Engine {
         plans.iter().find_map(|plan| self.try_moves(uid, plan, now_ms))
     }
 
-    /// Moves, `moves_max` at most, each of which lets the work that arrives use at least so much more
-    /// of the GPUs than it can now. Each counts on those before it.
+    /// At most `moves_max` moves, each of which gains at least `gain_min_micro` of usable GPU
+    /// value. Each builds on those before it.
     pub fn consolidate(
         &mut self,
         moves_max: usize,
@@ -117,8 +108,7 @@ impl Engine {
         .unwrap_or_default()
     }
 
-    /// Where everybody goes if the victims of a plan make room for the pod that waits; `None` if one
-    /// of them has no place.
+    /// The places of all pods if the plan's victims are moved; `None` if one of them fits nowhere.
     fn try_moves(&mut self, uid: &str, plan: &Plan, now_ms: i64) -> Option<Repair> {
         let checkpoint = self.checkpoint();
         let repair = self.moves(uid, plan, now_ms);
@@ -143,7 +133,7 @@ impl Engine {
         Some(Repair { pod: uid.into(), node: name, moves: moves? })
     }
 
-    /// Takes a pod off its node and puts it elsewhere, under whatever checkpoint there is.
+    /// Moves a pod under the current checkpoint.
     fn try_move(&mut self, pod: PodIx, to: Option<NodeIx>, now_ms: i64) -> Option<Move> {
         let object = self.state.object(pod);
         self.apply(Event::PodGone(object.uid.clone()));
@@ -168,7 +158,7 @@ impl Engine {
             ..pod
         }));
         let at = self.state.pod_by_uid(&uid)?;
-        // Others may have taken what its team could have.
+        // Others may have used up what its team could have.
         if self.held_by(at).is_some() {
             return None;
         }
@@ -181,7 +171,7 @@ impl Engine {
         Some(Move { pod: uid, from, to, lost_run_ms })
     }
 
-    /// What a node gives a pod, if it has room and may be taken.
+    /// A pod's place on a node, if the node has room and is open to it.
     fn room_on(&mut self, at: PodIx, node: NodeIx) -> Option<Found> {
         self.with_inquiry(at, |inquiry, ranking| {
             let state = inquiry.state;
@@ -191,7 +181,7 @@ impl Engine {
         })?
     }
 
-    /// How much more can be used if a pod goes to its best other node.
+    /// The gain of moving a pod to its best other node.
     fn gain(&mut self, pod: PodIx) -> Option<(i64, PodIx, NodeIx)> {
         let here = self.state.pods[pod].place.node()?;
         let now = self.with_inquiry(pod, |inquiry, ranking| {
@@ -207,14 +197,13 @@ impl Engine {
         Some((now.saturating_sub(cost), pod, there.node))
     }
 
-    /// Pods that could be moved.
     fn movable(&self) -> Vec<PodIx> {
         let rows = self.state.pods.iter();
         let on_nodes = rows.filter(|(_, row)| row.place.node().is_some()).map(|(at, _)| at);
         on_nodes.filter(|at| may_move(&self.state, *at)).collect()
     }
 
-    /// How much of what is hard to find a pod asks for: devices, then everything else.
+    /// Its devices, then all other requests.
     fn size(&self, pod: PodIx) -> (i64, i64) {
         let requests = &self.state.class_of(pod).requests;
         let sum = |devices: bool| {
@@ -226,22 +215,21 @@ impl Engine {
     }
 }
 
-/// What a place costs in GPUs that the work that arrives can no longer use. A slice takes nothing from
-/// the whole ones.
+/// The GPU value lost by a place. A slice costs no whole GPUs.
 fn cost_micro(room: &Room) -> Option<i64> {
     room.cost_micro.or_else(|| room.grant.is_some().then_some(0))
 }
 
-/// Whether a pod could be moved by itself.
+/// Whether a pod can be moved on its own.
 pub(crate) fn may_move(state: &State, pod: PodIx) -> bool {
     is_movable(state, pod)
-        // Nor does a gang go on with fewer than it needs.
+        // A gang would not run on with too few members.
         && state.evicted_too(&[pod]).is_empty()
-        // One at a time: a budget that allows none is used up.
+        // Budgets that allow no disruption protect it.
         && split_by_budgets(state, &[pod]).0.is_empty()
 }
 
-/// Whether moving a pod loses nothing that cannot be made again, and it does not object.
+/// Whether a pod is recreated elsewhere when it is deleted, and does not opt out.
 pub(crate) fn is_movable(state: &State, pod: PodIx) -> bool {
     let row = &state.pods[pod];
     let spec = &state.class(row.class).spec;

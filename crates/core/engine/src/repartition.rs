@@ -1,9 +1,7 @@
-//! Repartition: which GPUs to divide into other MIG slices so that pods that wait fit.
+//! Repartition: which GPUs should get another MIG layout so that pending pods fit.
 //!
-//! Owns the proposal and its bounds. The layouts are the packing crate's; what they are worth is tried
-//! on the state itself, under a checkpoint, by the code that decides: a proposal names those pods only
-//! that were bound then, and nothing of it stays behind. GPUs with work, and pods, are touched only if
-//! [`Terms`] say so. Must not know who carries a proposal out.
+//! Layouts come from the packing crate; what they gain is tried under a checkpoint by the code that
+//! decides, and rolled back. GPUs in use and running pods are touched only if [`Terms`] allow it.
 
 use std::sync::Arc;
 
@@ -19,22 +17,21 @@ pub use crate::slices::Redivision;
 use crate::slices::{self, Planned, SlicedGpu};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
-/// So many pods are looked at, those first whose turn comes first.
+/// Limit of pods considered, in queue order.
 const PODS_MAX: usize = 64;
 
-/// So many nodes are tried for a pod that got nothing of what was planned for all.
+/// Limit of nodes tried for a pod that the joint plan left out.
 const NODES_MAX: usize = 16;
 
-/// What a proposal may do, and how long that is taken to last.
+/// Limits of a proposal, and assumed durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What may be touched.
     pub touch: Touch,
-    /// So many pods may be moved.
+    /// Limit of pods moved.
     pub moves_max: usize,
-    /// How long it takes to create or destroy a slice. An estimate, for want of a better one.
+    /// Estimated time to create or destroy a slice.
     pub slice_ms: i64,
-    /// How long it takes a node's plugin to list other slices. An estimate as well.
+    /// Estimated time until a node's device plugin lists the new slices.
     pub listing_ms: i64,
 }
 
@@ -44,42 +41,37 @@ impl Default for Terms {
     }
 }
 
-/// A pod that would have its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// Its UID.
     pub pod: Arc<str>,
-    /// The node it would be on.
     pub node: Arc<str>,
 }
 
-/// What a proposal disturbs.
+/// The disruption that a proposal causes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
-    /// GPUs that get other slices.
+    /// GPUs with another layout.
     pub gpus: usize,
-    /// Of those, GPUs on which pods go on running.
+    /// Of those, GPUs with running pods.
     pub gpus_with_work: usize,
-    /// Slices that are destroyed, none of them in use by then.
+    /// Destroyed slices, none of them in use by then.
     pub slices_destroyed: usize,
-    /// Slices that are created.
+    /// Created slices.
     pub slices_created: usize,
-    /// Nodes whose plugin lists other devices afterwards.
+    /// Nodes whose device plugin lists other devices afterwards.
     pub nodes: usize,
-    /// How long it takes, moves aside; nodes are divided side by side.
+    /// Duration without moves; nodes are repartitioned in parallel.
     pub duration_ms: i64,
 }
 
-/// GPUs to be divided into other slices, after the moves.
+/// GPUs to repartition, after the moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepartitionProposal {
-    /// The GPUs, by node and place.
     pub steps: Vec<Redivision>,
-    /// Pods that have to go elsewhere first.
+    /// Pods to move first.
     pub moves: Vec<Move>,
-    /// Pods that would then be bound, in the order of their turns.
+    /// Pods bound then, in queue order.
     pub admits: Vec<Admitted>,
-    /// What that disturbs.
     pub disturbance: Disturbance,
 }
 
@@ -89,7 +81,7 @@ struct Party {
     pods: Vec<PodIx>,
 }
 
-/// What was found so far, all of it done to the state.
+/// Results so far, applied to the state.
 #[derive(Default)]
 struct Found {
     steps: Vec<Redivision>,
@@ -99,9 +91,8 @@ struct Found {
 }
 
 impl Engine {
-    /// The GPUs to be divided into other slices so that pods fit that wait for MIG slices, or for
-    /// parts of GPUs, and for which nothing could be done when they were last decided about. `None`
-    /// if no pod would gain by it, or what is kept warm would be lost.
+    /// The GPUs to repartition so that parked pods fit that need MIG slices or parts of GPUs.
+    /// `None` if no pod gains by it, or headroom would be lost.
     pub fn repartition(&mut self, terms: &Terms, now_ms: i64) -> Option<RepartitionProposal> {
         let lacking = |engine: &Self| engine.headroom().iter().map(|room| room.lacking).sum();
         let checkpoint = self.checkpoint();
@@ -111,7 +102,7 @@ impl Engine {
         for party in self.parties() {
             let Party { nodes, pods } = party;
             let mut left = self.serve(&nodes, pods, terms, now_ms, &mut found);
-            // What suits all best may not suit each: NUMA nodes and other pods have a say, too.
+            // The best plan for all may not suit each: NUMA nodes and other pods matter, too.
             left.truncate(NODES_MAX);
             for pod in left {
                 let mut nodes = nodes.iter().take(NODES_MAX);
@@ -126,8 +117,8 @@ impl Engine {
         (!found.admits.is_empty() && !lost).then(|| found.proposal(terms))
     }
 
-    /// The first slices for GPUs on which MIG is on and that have none yet: for the pods that wait, and
-    /// then for the kinds of pods that there are.
+    /// The first layouts for GPUs with MIG enabled but without slices: for pending pods, then for
+    /// the classes that exist.
     pub fn first_slices(&self) -> Vec<Redivision> {
         let empty = slices::undivided(&self.state);
         let others = self.state.nodes_by_name().into_iter();
@@ -155,18 +146,18 @@ impl Engine {
             .collect()
     }
 
-    /// Pods for which nothing can be done, whose turn it is first, and that start by themselves.
+    /// Parked pods in queue order, without members of pending gangs.
     fn waiting(&self) -> Vec<PodIx> {
         let classes = self.queue.parked_classes().filter(|class| !self.queue.is_held(*class));
         let pods = classes.flat_map(|class| self.queue.parked_of(class));
         let alone = pods.filter(|pod| self.head_for(*pod).is_none());
-        // Some wait for pods to leave that were evicted for them.
+        // Pods that wait for their victims to leave are not parked for good.
         let mut pods: Vec<PodIx> = alone.filter(|pod| !self.awaits_room(*pod)).collect();
         pods.sort_by_cached_key(|pod| self.state.queue_turn(*pod));
         pods
     }
 
-    /// The pods that wait for slices, together with those that could use the same nodes.
+    /// The pods that wait for slices, grouped by the nodes they could use.
     fn parties(&mut self) -> Vec<Party> {
         let mut parties: Vec<Party> = Vec::new();
         let mut known: Vec<(ClassIx, Option<usize>)> = Vec::new();
@@ -185,7 +176,7 @@ impl Engine {
         parties
     }
 
-    /// The party of a pod, by its nodes; none if no slices would help it.
+    /// The party of a pod by its nodes; `None` if no slices would help it.
     fn party_of(&mut self, pod: PodIx, parties: &mut Vec<Party>) -> Option<usize> {
         let nodes = self.with_inquiry(pod, |inquiry, _| {
             let some = inquiry.class.spec.gpu.is_some()
@@ -202,7 +193,8 @@ impl Engine {
         })
     }
 
-    /// Divides GPUs of some nodes for pods and binds them, as far as that goes; those that are left.
+    /// Repartitions GPUs of some nodes for pods and binds them, as far as possible; returns the
+    /// rest.
     fn serve(
         &mut self,
         nodes: &[NodeIx],
@@ -211,7 +203,7 @@ impl Engine {
         now_ms: i64,
         found: &mut Found,
     ) -> Vec<PodIx> {
-        // Some may have their place since others were planned for.
+        // Some may fit since others were planned for.
         pods.retain(|pod| self.place_near(*pod).is_none());
         let all = pods.clone();
         while !pods.is_empty() {
@@ -222,7 +214,7 @@ impl Engine {
                     found.extend(bound);
                     return all.into_iter().filter(|pod| !served.contains(pod)).collect();
                 }
-                // What was done for those that did not get in is not to be proposed.
+                // Changes for pods that did not fit must not be proposed.
                 Some((_, served)) => {
                     self.rollback(checkpoint);
                     pods.retain(|pod| served.contains(pod));
@@ -236,7 +228,7 @@ impl Engine {
         all
     }
 
-    /// Divides GPUs for pods and binds them; which of them were bound.
+    /// Repartitions GPUs for pods and binds them; returns which were bound.
     fn try_dividing(
         &mut self,
         nodes: &[NodeIx],
@@ -260,11 +252,11 @@ impl Engine {
         for event in slices::told(&self.state, &found.steps) {
             self.apply(event);
         }
-        // What is lacking of room that is to be kept warm comes first.
+        // Missing headroom comes first.
         self.keep_warm();
         let mut bound = Vec::new();
         for pod in pods {
-            // Those before it may have taken what its team could have.
+            // Earlier ones may have used up what its team could have.
             let may_start = self.held_by(*pod).is_none();
             let place = Some(()).filter(|()| may_start).and_then(|()| self.place_near(*pod));
             let Some(place) = place else { continue };
@@ -307,7 +299,7 @@ fn movers(planned: &Planned) -> Vec<PodIx> {
     pods
 }
 
-/// The GPUs of a plan on which pods go on running, by node and place.
+/// The GPUs of a plan with running pods, by node and index.
 fn works<'a>(
     planned: &'a Planned,
     movers: &'a [PodIx],
@@ -321,9 +313,9 @@ fn works<'a>(
 }
 
 impl Found {
-    /// What was done after it. A GPU that was divided twice was divided once, into the last.
+    /// Merges later changes. A GPU that was repartitioned twice goes to the last layout directly.
     fn extend(&mut self, later: Self) {
-        // Work that is there only since the GPU was divided is none that is disturbed.
+        // Pods placed since the GPU was repartitioned are not disturbed.
         let known = |(node, place): &(Arc<str>, usize)| {
             self.steps.iter().any(|step| (&step.node, step.gpu) == (node, *place))
         };

@@ -1,7 +1,6 @@
-//! Shapes: what a kind of pod asks of a node by itself, whoever its neighbours are.
+//! Shapes: the part of a pod's spec that nodes are ranked by, ignoring other pods.
 //!
-//! Owns the part of a spec that nodes are ranked by. Many classes share one shape: workloads differ
-//! in labels and names more than in what they need. Must not know any node.
+//! Many classes share a shape: workloads differ in labels and names more than in what they need.
 
 use std::sync::Arc;
 
@@ -14,7 +13,6 @@ use berth_model::workload::WorkloadClass;
 
 use crate::table::ShapeIx;
 
-/// What a pod asks of a node by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub(crate) pod: Pod,
@@ -26,11 +24,11 @@ pub(crate) struct Shape {
     images: Vec<Arc<str>>,
     gpu: Option<GpuNeed>,
     model: Option<Arc<str>>,
-    /// Its class of work, where that matters.
+    /// Class of work, if headroom or pools depend on it.
     claim: Option<WorkloadClass>,
 }
 
-/// A shape by number, and by serial number: numbers are given again, serial numbers are not.
+/// A shape with its serial number: row numbers are reused, serial numbers are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShapeRef {
     pub(crate) at: ShapeIx,

@@ -1,8 +1,7 @@
-//! GPUs that are divided on demand: how much of each is given away in shares.
+//! GPUs of a node that are split into shares on demand.
 //!
-//! Owns the books of the divided GPUs of one node. A GPU of which a share is given counts as taken
-//! for those who want whole ones; it is whole again when its last share is given back. Must not know
-//! who should get what.
+//! A GPU with a share in use counts as taken for pods that need a whole one; it is whole again when
+//! its last share is returned.
 
 use std::cmp::Reverse;
 
@@ -16,32 +15,32 @@ use crate::table::ResourceIx;
 /// All of a GPU's compute, in thousandths.
 pub(crate) const WHOLE_MILLI: u16 = 1000;
 
-/// No node has more GPUs; numbers beyond are not believed.
+/// Larger GPU numbers are ignored.
 const GPUS_MAX: usize = 1024;
 
-/// What a pod has been given for the part of a GPU it needs.
+/// What a pod was granted for its GPU need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) resource: ResourceIx,
-    /// Of which GPU it is a share; `None`: it is one whole unit of the resource.
+    /// The GPU of a share; `None`: one unit of the resource.
     pub(crate) gpu: Option<u16>,
 }
 
 impl Grant {
-    /// The device that the kubelet hands out for it. Shares are handed out beside it.
+    /// The device that the kubelet allocates for it. Shares are not allocated by the kubelet.
     pub(crate) fn device(self) -> Option<ResourceIx> {
         self.gpu.is_none().then_some(self.resource)
     }
 }
 
-/// A share: no need for memory or compute is no wish for none, so the one follows from the other.
+/// If only memory or only compute is requested, the other is in proportion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) compute_milli: u16,
     pub(crate) memory_bytes: u64,
 }
 
-/// What is given away of one GPU.
+/// The shares in use of one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Divided {
     pub(crate) shares: u16,
@@ -49,27 +48,25 @@ pub(crate) struct Divided {
     pub(crate) memory_bytes: u64,
 }
 
-/// The GPUs of a node that are divided on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// What they are as whole ones.
+    /// The resource of whole GPUs.
     pub(crate) resource: ResourceIx,
-    /// The memory of each.
+    /// Per GPU.
     memory_bytes: u64,
-    /// By number. With a known topology that is the device's place in the plugin's list; otherwise it
-    /// only says which shares go together.
+    /// By number. With a known topology that is the index in the plugin's list; otherwise it only
+    /// identifies shares of the same GPU.
     gpus: SmallVec<[Divided; 8]>,
 }
 
 impl Shares {
-    /// Of a node on which nothing is given away.
     pub(crate) fn new(offer: &Offer, count: i64) -> Self {
         let count = usize::try_from(count).unwrap_or(0).min(GPUS_MAX);
         let gpus = std::iter::repeat_n(Divided::default(), count).collect();
         Self { resource: offer.resource, memory_bytes: offer.memory_bytes, gpus }
     }
 
-    /// The share that meets a need.
+    /// The share that satisfies a need.
     pub(crate) fn share(&self, need: &GpuNeed) -> Share {
         let memory = u128::from(self.memory_bytes.max(1));
         let by_memory = (u128::from(need.memory_bytes) * u128::from(WHOLE_MILLI)).div_ceil(memory);
@@ -86,14 +83,13 @@ impl Shares {
         }
     }
 
-    /// Whether a share can be had of what is left of a GPU.
+    /// Whether a GPU has room for a share.
     pub(crate) fn has_room(&self, gpu: &Divided, share: Share) -> bool {
         gpu.compute_milli + u32::from(share.compute_milli) <= u32::from(WHOLE_MILLI)
             && gpu.memory_bytes.saturating_add(share.memory_bytes) <= self.memory_bytes
     }
 
-    /// The GPU that somebody else is likely to have taken a share of: the fullest that has room, or
-    /// the first that is whole.
+    /// A guess for a share taken elsewhere: the fullest GPU with room, or the first whole one.
     pub(crate) fn likely_gpu(&self, need: &GpuNeed) -> Option<u16> {
         let share = self.share(need);
         let roomy = self.gpus().filter(|(_, gpu)| self.has_room(gpu, share));
@@ -101,7 +97,7 @@ impl Shares {
         roomy.min_by_key(fullest).map(|(number, _)| number)
     }
 
-    /// What is left of a divided GPU, in thousandths of compute and memory; `None` if it is whole.
+    /// What is left of a split GPU, in thousandths of compute and memory; `None` if it is whole.
     pub(crate) fn left(&self, gpu: u16) -> Option<(u16, u16)> {
         let gpu = self.gpus.get(usize::from(gpu)).filter(|gpu| gpu.shares > 0)?;
         let compute = u32::from(WHOLE_MILLI).saturating_sub(gpu.compute_milli);
@@ -118,18 +114,18 @@ impl Shares {
         u16::try_from(milli).unwrap_or(WHOLE_MILLI).min(WHOLE_MILLI)
     }
 
-    /// All GPUs by number, divided or not.
+    /// All GPUs by number, split or not.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = (u16, &Divided)> {
         (0..).zip(&self.gpus)
     }
 
-    /// Whether a share of the GPU is given away.
+    /// Whether the GPU has shares in use.
     pub(crate) fn is_divided(&self, gpu: u16) -> bool {
         self.gpus.get(usize::from(gpu)).is_some_and(|gpu| gpu.shares > 0)
     }
 
-    /// Counts a share of a GPU as given (`sign` 1) or given back (-1), and the GPU as taken from the
-    /// whole ones when its first share is given.
+    /// Takes a share (`sign` 1) or returns it (-1). The GPU counts as used as a whole while it has
+    /// shares.
     pub(crate) fn count(&mut self, used: &mut Vec<i64>, gpu: u16, need: &GpuNeed, sign: i64) {
         let (number, share) = (usize::from(gpu), self.share(need));
         if number >= self.gpus.len() {
@@ -154,7 +150,7 @@ impl Shares {
     }
 }
 
-/// Counts what a pod has been given: one of a resource, or a share of a GPU.
+/// Counts a grant: one unit of a resource, or a share of a GPU.
 pub(crate) fn count(
     grant: Grant,
     need: Option<&GpuNeed>,
@@ -165,7 +161,7 @@ pub(crate) fn count(
     match (grant.gpu, need, shares) {
         (None, ..) => *amounts::at_mut(used, grant.resource) += sign,
         (Some(gpu), Some(need), Some(shares)) => shares.count(used, gpu, need, sign),
-        // The node does not divide GPUs any more: there is nothing to count it in.
+        // The node no longer splits GPUs.
         (Some(_), ..) => {}
     }
 }

@@ -1,13 +1,12 @@
-//! MIG slices of nodes: which exist, who may hold them, and nodes as if they were repartitioned.
+//! MIG slices of nodes: which exist, which pods may hold them, and nodes after a repartition.
 //!
-//! Translates between nodes and the packing crate's view of MIG: GPUs with what is held of them,
-//! requests as wants, pods as a mix. The mix for new layouts is the pods there are: their number is
-//! arrivals times lifetime, which is the load that Erlang's formula needs.
+//! Translates between nodes and the packing crate: GPUs with held slices, requests as wants, pods
+//! as a mix. The mix for new layouts is the number of existing pods: arrival rate times lifetime,
+//! the load in Erlang's formula.
 //!
-//! A slice that a pod may hold counts as held: where the kubelet picks at random, every slice it may
-//! have picked. When a node is repartitioned its pods keep what they hold. Only GPUs that a plugin
-//! offers slice by slice take part (strategy `mixed`, not shared), and only while the node's mirror
-//! is trusted. Must not know which pods matter more, nor when to repartition.
+//! A slice that a pod may hold counts as held, including all candidates if the kubelet picks at
+//! random. Pods keep their slices when a node is repartitioned. Only GPUs that a plugin lists slice
+//! by slice take part (strategy `mixed`, not shared), and only while the node's mirror is trusted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use berth_model::node::Node;
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
 use berth_packing::layout::complete;
-use berth_packing::repartition::{Gpu, Held, Plan, Touch, propose};
+use berth_packing::repartition::{GpuState, Held, RepartitionPlan, Touch, propose};
 use berth_packing::slice::{Mix, Want};
 
 use crate::class::Class;
@@ -31,39 +30,35 @@ use crate::state::State;
 use crate::table::{NodeIx, PodIx};
 use crate::verdict::Plugin;
 
-/// No pod is planned for that asks for more slices.
+/// Pods that request more slices are not planned for.
 const SLICES_MAX: i64 = 64;
 
-/// A GPU with slices, or for slices.
+/// A GPU with MIG enabled.
 #[derive(Clone, Debug)]
 pub(crate) struct SlicedGpu {
     pub(crate) node: NodeIx,
-    /// Its place in the node's list.
+    /// Index in the node's list.
     pub(crate) place: usize,
-    pub(crate) gpu: Gpu,
-    /// By instance held, who may hold it.
+    pub(crate) gpu: GpuState,
+    /// Pods that may hold each instance.
     pub(crate) holders: Vec<(Instance, Vec<PodIx>)>,
 }
 
-/// A GPU that is to be divided into other slices.
+/// A change of a GPU's MIG layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redivision {
-    /// The node.
     pub node: Arc<str>,
-    /// The GPU's place in the node's list.
+    /// Index in the node's list.
     pub gpu: usize,
-    /// The GPU's id.
     pub id: Arc<str>,
-    /// Its slices now.
     pub from: Layout,
-    /// Its slices then.
     pub to: Layout,
 }
 
-/// How pods may be moved.
+/// Whether a pod can be moved.
 pub(crate) type MayMove<'a> = &'a dyn Fn(&State, PodIx) -> bool;
 
-/// The GPUs of a node whose slices can be changed; `may_move` says which pods could go elsewhere.
+/// The GPUs of a node whose layout can be changed.
 pub(crate) fn on_node(state: &State, node: NodeIx, may_move: MayMove<'_>) -> Vec<SlicedGpu> {
     let row = &state.nodes[node];
     let topology = state.topology(&row.object.name);
@@ -73,7 +68,7 @@ pub(crate) fn on_node(state: &State, node: NodeIx, may_move: MayMove<'_>) -> Vec
     };
     let mut gpus: Vec<SlicedGpu> = changeable(inventory)
         .map(|(place, layout)| {
-            let gpu = Gpu { layout, held: Vec::new() };
+            let gpu = GpuState { layout, held: Vec::new() };
             SlicedGpu { node, place, gpu, holders: Vec::new() }
         })
         .collect();
@@ -101,7 +96,7 @@ pub(crate) fn on_node(state: &State, node: NodeIx, may_move: MayMove<'_>) -> Vec
     gpus
 }
 
-/// The GPUs whose slices can be changed, by place, with their slices.
+/// The GPUs whose layout can be changed, by index, with their layout.
 fn changeable(inventory: &GpuInventory) -> impl Iterator<Item = (usize, Layout)> {
     let mixed = inventory.naming.mig == MigStrategy::Mixed;
     let gpus = inventory.gpus.iter().enumerate().filter(move |_| mixed);
@@ -109,7 +104,7 @@ fn changeable(inventory: &GpuInventory) -> impl Iterator<Item = (usize, Layout)>
         .filter_map(|(place, gpu)| Some((place, gpu.mig?)))
 }
 
-/// GPUs on which MIG is on and that have no slices yet.
+/// GPUs with MIG enabled and no slices.
 pub(crate) fn undivided(state: &State) -> Vec<(NodeIx, usize, &'static Board)> {
     let mut found = Vec::new();
     for node in state.nodes_by_name() {
@@ -141,20 +136,19 @@ impl SlicedGpu {
         }
     }
 
-    /// The slices that certainly nobody holds.
+    /// The slices that no pod can hold.
     pub(crate) fn idle(&self) -> Layout {
         let held = |i: &Instance| self.holders.iter().any(|(one, _)| one == i);
         let mut layout = self.gpu.layout;
         for instance in self.gpu.layout.instances().filter(held) {
-            // It is there, so it can be taken away.
+            // It exists, so it can be removed.
             let _ = layout.remove(instance.profile, instance.start);
         }
         layout
     }
 }
 
-/// What pods of a class want of MIG, on these boards; none if it is nothing, or nothing that could
-/// be had.
+/// The wants of a class on these boards; empty if it wants no slices, or impossible ones.
 pub(crate) fn wants(state: &State, class: &Class, boards: &[&'static Board]) -> Vec<Want> {
     let mut wants = Vec::new();
     for (resource, amount) in class.requests.iter().filter(|(_, amount)| *amount > 0) {
@@ -182,7 +176,7 @@ pub(crate) fn wants(state: &State, class: &Class, boards: &[&'static Board]) -> 
     wants
 }
 
-/// The boards of GPUs, each once.
+/// Sorted, without duplicates.
 pub(crate) fn boards<'a>(gpus: impl IntoIterator<Item = &'a Layout>) -> Vec<&'static Board> {
     let mut boards: Vec<&'static Board> = gpus.into_iter().map(Layout::board).collect();
     boards.sort_by_key(|board| board.id());
@@ -190,8 +184,8 @@ pub(crate) fn boards<'a>(gpus: impl IntoIterator<Item = &'a Layout>) -> Vec<&'st
     boards
 }
 
-/// What pods want that run or wait. How many of a kind there are at a time is how often they come
-/// times how long they stay, and that is what a number of slices has to suffice for.
+/// The wants of all pods. Their number at a time is arrival rate times lifetime, which is what the
+/// number of slices has to suffice for.
 pub(crate) fn mix(state: &State, boards: &[&'static Board]) -> Mix {
     let mut classes: BTreeMap<_, u32> = BTreeMap::new();
     for (_, pod) in state.pods.iter() {
@@ -209,8 +203,7 @@ pub(crate) fn mix(state: &State, boards: &[&'static Board]) -> Mix {
     Mix::from_weights(kinds.into_values())
 }
 
-/// The nodes that a pod could use if they had the slices it wants: nothing else is against them, as
-/// far as that shows before it is tried.
+/// The nodes a pod could use if they had the slices it wants, as far as filters show.
 pub(crate) fn nodes_for(inquiry: &Inquiry<'_>) -> Vec<NodeIx> {
     let state = inquiry.state;
     let sliced = |node: &NodeIx| {
@@ -230,20 +223,20 @@ pub(crate) fn nodes_for(inquiry: &Inquiry<'_>) -> Vec<NodeIx> {
         Ok(()) => true,
         Err(rejection) => rejection.plugin == Plugin::NodeResourcesFit,
     };
-    // What is there when pods have left for whom a node was promised to others is theirs.
+    // Leaving pods on nominated nodes make room for the nominated pods.
     let unclaimed = |node: &NodeIx| state.nodes[*node].nominated.is_empty();
     let nodes = state.nodes_by_name().into_iter();
     nodes.filter(sliced).filter(unclaimed).filter(has_rest).filter(only_short).collect()
 }
 
-/// What to divide anew on some nodes so that requests are met, and the GPUs that the plan speaks of.
+/// A plan for repartitioning `gpus` so that `requests` are met.
 pub(crate) fn plan(
     gpus: Vec<SlicedGpu>,
     requests: &[Want],
     mix: &Mix,
     touch: Touch,
 ) -> Option<Planned> {
-    let bare: Vec<Gpu> = gpus.iter().map(|sliced| sliced.gpu.clone()).collect();
+    let bare: Vec<GpuState> = gpus.iter().map(|sliced| sliced.gpu.clone()).collect();
     let mix = mix.with_pending(requests.iter().map(|want| (want, 1)));
     let plan = propose(&bare, requests, &mix, touch).ok()?;
     if plan.steps.is_empty() || plan.serves.is_empty() {
@@ -251,7 +244,8 @@ pub(crate) fn plan(
     }
     let mut changes: Vec<(usize, Layout)> =
         plan.steps.iter().map(|step| (step.gpu, step.to)).collect();
-    // A plugin that meets a GPU without slices offers none of the node's: it must get some as well.
+    // A plugin that finds a GPU without slices lists none of the node's, so that GPU gets some,
+    // too.
     let idle: Vec<Layout> = gpus.iter().map(SlicedGpu::idle).collect();
     for (at, sliced) in gpus.iter().enumerate() {
         let beside = changes.iter().any(|(other, _)| gpus[*other].node == sliced.node);
@@ -263,16 +257,15 @@ pub(crate) fn plan(
     Some(Planned { gpus, plan, changes })
 }
 
-/// A plan and the GPUs that it speaks of by number.
 pub(crate) struct Planned {
     pub(crate) gpus: Vec<SlicedGpu>,
-    pub(crate) plan: Plan,
-    /// By number of the GPU, its slices afterwards.
+    pub(crate) plan: RepartitionPlan,
+    /// New layouts, by index in `gpus`.
     pub(crate) changes: Vec<(usize, Layout)>,
 }
 
 impl Planned {
-    /// The GPUs to be divided anew, in order of nodes and places.
+    /// By node and index.
     pub(crate) fn redivisions(&self, state: &State) -> Vec<Redivision> {
         let mut found: Vec<Redivision> = self
             .changes
@@ -287,7 +280,6 @@ impl Planned {
     }
 }
 
-/// A GPU of a node that is to have other slices.
 pub(crate) fn redivision(
     state: &State,
     node: NodeIx,
@@ -299,8 +291,7 @@ pub(crate) fn redivision(
     Some(Redivision { node, gpu: place, id: gpu.id.as_str().into(), from: gpu.mig?, to })
 }
 
-/// The events that tell of GPUs that have been divided anew: what nodes look like inside, and what
-/// they offer.
+/// The events that follow a repartition: topologies and allocatable devices.
 pub(crate) fn told(state: &State, redivisions: &[Redivision]) -> Vec<Event> {
     let mut by_node: BTreeMap<&Arc<str>, Vec<(usize, Layout)>> = BTreeMap::new();
     for one in redivisions {
@@ -318,7 +309,7 @@ pub(crate) fn told(state: &State, redivisions: &[Redivision]) -> Vec<Event> {
     events
 }
 
-/// A node that offers as many devices more or fewer as its plugins list more or fewer.
+/// A node with its allocatable devices changed as its plugins' lists change.
 fn offering(node: &Node, before: &NodeTopology, after: &NodeTopology) -> Node {
     let mut more: BTreeMap<&ResourceName, i64> = BTreeMap::new();
     for (kubelet, sign) in [(before.empty_kubelet(), -1), (after.empty_kubelet(), 1)] {

@@ -1,18 +1,17 @@
-//! Tables: rows by number, and numbers by name.
+//! Tables: rows by number, and numbers by value.
 //!
-//! Owns how rows are numbered, freed and found. Numbers depend on the order of events, so nothing
-//! that is decided may depend on them; ties are broken by name. Must not know what rows mean.
+//! Row numbers depend on the order of events, so no decision may depend on them; ties are broken by
+//! name.
 
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 
 use hashbrown::{HashMap, HashTable};
 
-/// A map to look things up in, with a fixed seed but no order: whoever walks through it sorts what
-/// comes of it, or only counts.
+/// A map with a fixed seed but without order: iterate only to count, or sort the result.
 pub(crate) type Lookup<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
 
-/// A stable hash, the same on every machine and in every run.
+/// A hash that is the same on every machine and in every run.
 pub(crate) fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
     foldhash::quality::FixedState::default().hash_one(value)
 }
@@ -42,30 +41,27 @@ macro_rules! index {
 }
 
 index! {
-    /// A node.
     NodeIx;
-    /// A pod.
     PodIx;
-    /// A kind of pod.
+    /// A class of pods.
     ClassIx;
-    /// What a kind of pod asks of a node by itself, whoever its neighbours are.
+    /// The part of a spec that nodes are ranked by.
     ShapeIx;
-    /// A resource.
     ResourceIx;
-    /// A label key that makes nodes near each other.
+    /// A topology key.
     KeyIx;
-    /// Nodes with the same value of such a key.
+    /// Nodes with the same value of a topology key.
     DomainIx;
-    /// A question which pods are meant.
+    /// A query for pods.
     QueryIx;
     /// Counts of pods by domain.
     TallyIx;
-    /// Which nodes count for spreading.
+    /// The nodes that count for a spread constraint.
     ScopeIx;
 }
 
 impl DomainIx {
-    /// Of a node that does not have the key.
+    /// The domain of nodes without the key.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
     pub(crate) fn exists(self) -> bool {
@@ -73,7 +69,7 @@ impl DomainIx {
     }
 }
 
-/// Rows that come and go; numbers of rows that went are given again.
+/// Rows with reused numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<I, T> {
     rows: Vec<Option<T>>,
@@ -117,7 +113,7 @@ impl<I: Index, T> Slab<I, T> {
         self.rows.get_mut(at.at())?.as_mut()
     }
 
-    /// Rows with their numbers, in the order of the numbers.
+    /// Ordered by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(at, row)| row.as_ref().map(|row| (I::new(at), row)))
@@ -131,7 +127,7 @@ impl<I: Index, T> Slab<I, T> {
         self.rows.len() - self.free.len()
     }
 
-    /// One more than the highest number in use.
+    /// One more than the highest number ever used.
     pub(crate) fn bound(&self) -> usize {
         self.rows.len()
     }
@@ -140,8 +136,7 @@ impl<I: Index, T> Slab<I, T> {
 impl<I: Index, T> std::ops::Index<I> for Slab<I, T> {
     type Output = T;
 
-    /// Numbers are only ever taken from the table itself, and rows only go when nobody refers to
-    /// them any more.
+    /// Numbers come from the table itself, and rows are removed only when nothing refers to them.
     fn index(&self, at: I) -> &T {
         match &self.rows[at.at()] {
             Some(row) => row,
@@ -159,7 +154,7 @@ impl<I: Index, T> std::ops::IndexMut<I> for Slab<I, T> {
     }
 }
 
-/// Equal things counted once: each has a number and is kept while somebody refers to it.
+/// Equal values share a row, which is kept while it is referenced.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner<I, T> {
     rows: Slab<I, (T, u32)>,
@@ -173,7 +168,7 @@ impl<I, T> Default for Interner<I, T> {
 }
 
 impl<I: Index, T: Hash + Eq> Interner<I, T> {
-    /// The number of `thing`, with one more reference to it, and whether it is new.
+    /// The number of `thing`, with one more reference, and whether it is new.
     pub(crate) fn acquire(&mut self, thing: T) -> (I, bool) {
         let hash = fingerprint(&thing);
         let rows = &self.rows;
@@ -191,17 +186,15 @@ impl<I: Index, T: Hash + Eq> Interner<I, T> {
         (at, true)
     }
 
-    /// One more reference to the row at `at`.
     pub(crate) fn retain(&mut self, at: I) {
         self.rows[at].1 += 1;
     }
 
-    /// How many references there are to the row at `at`.
     pub(crate) fn references(&self, at: I) -> u32 {
         self.rows.get(at).map_or(0, |(_, references)| *references)
     }
 
-    /// One reference less; whether it was the last, and the row is gone.
+    /// Drops a reference; true if it was the last and the row is gone.
     pub(crate) fn release(&mut self, at: I) -> bool {
         let Some((thing, refs)) = self.rows.get_mut(at) else { return false };
         *refs -= 1;
@@ -229,7 +222,7 @@ impl<I: Index, T> std::ops::Index<I> for Interner<I, T> {
     }
 }
 
-/// A set of row numbers as bits.
+/// A set of row numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bits(Vec<u64>);
 

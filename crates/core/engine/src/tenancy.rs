@@ -1,10 +1,7 @@
-//! Quotas and teams: what pods count for there, and what follows for them.
+//! Quotas and teams: what pods are charged for, and what holds them.
 //!
-//! Owns the charge of a pod in the dimensions that teams share, by what it asks for and by the node it
-//! is on, and keeps the books of quotas and the ledger of teams as pods come and go. The rules are
-//! those of the tenancy crate. Must not know the queue, nor choose nodes.
-//!
-//! Without quotas and teams nothing of this costs anything.
+//! Charges follow from a pod's requests and its node; the rules are in the tenancy crate. Without
+//! quotas and teams this costs nothing.
 
 mod charge;
 
@@ -15,28 +12,25 @@ use std::sync::Arc;
 use berth_model::spec::Deletion;
 use berth_tenancy::quota::{Arrival, Books, Standing};
 use berth_tenancy::share::{
-    Account, Charge, Claim, Held, Ledger, Team, TeamError, TeamIx, Turn, problems,
+    Account, Charge, Claim, Held, Ledger, TEAM_LABEL, Team, TeamError, TeamIx, Turn, problems,
 };
 
 use crate::decision::HeldBy;
 use crate::state::{Place, State};
 use crate::table::{ClassIx, Lookup, NodeIx, PodIx};
 
-/// The label by which a pod says which of its namespace's teams it belongs to.
-pub const TEAM_LABEL: &str = "berth.dev/team";
-
-/// Pods of this priority or a higher one keep clusters alive: they are nobody's, and never held.
+/// Pods of at least this priority keep clusters running: they belong to no team and are never held.
 const SYSTEM_PRIORITY: i32 = 2_000_000_000;
 
-/// What a kind of pod is to teams.
+/// A class of pods as teams see it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tenant {
     pub(crate) team: TeamIx,
-    /// What it takes, as far as its spec tells.
+    /// Its charge as far as the spec shows.
     ask: Charge,
 }
 
-/// What a pod has in the ledger.
+/// A pod's entry in the ledger.
 #[derive(Clone, Debug)]
 struct Stake {
     team: TeamIx,
@@ -45,19 +39,17 @@ struct Stake {
     leaving: bool,
 }
 
-/// Quotas and teams.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tenancy {
     teams: BTreeMap<Arc<str>, Team>,
     pub(crate) ledger: Ledger,
     pub(crate) books: Books,
     stakes: Lookup<PodIx, Stake>,
-    /// What nodes have been counted with.
+    /// The capacity counted for each node.
     nodes: Lookup<NodeIx, Charge>,
 }
 
 impl Tenancy {
-    /// Whether there are teams.
     pub(crate) fn has_teams(&self) -> bool {
         self.ledger.is_active()
     }
@@ -90,14 +82,14 @@ impl Tenancy {
         }
     }
 
-    /// What room is being made for, if it is for this pod.
+    /// The charge for which room is being made for this pod.
     fn coming(&self, at: PodIx) -> Option<&Charge> {
         let stake = self.stakes.get(&at).filter(|stake| stake.held == Held::Coming);
         stake.map(|stake| &stake.charge)
     }
 }
 
-/// What teams say of a pod that looks for its place, or for whom others may be evicted.
+/// A pod's team and charge when it competes for room.
 #[derive(Clone, Debug)]
 pub(crate) struct Standpoint {
     pub(crate) team: TeamIx,
@@ -112,7 +104,7 @@ impl Standpoint {
         Claim { team: *team, priority: *priority, ask, own: own.as_ref() }
     }
 
-    /// The same, if its priority were another.
+    /// With another priority.
     pub(crate) fn with_priority(self, priority: i32) -> Self {
         Self { priority, ..self }
     }
@@ -124,7 +116,7 @@ impl Standpoint {
 }
 
 impl State {
-    /// A team is as given, or is gone. The team as it was.
+    /// Sets or removes a team; returns the previous one.
     pub(crate) fn set_team(&mut self, name: &Arc<str>, team: Option<Team>) -> Option<Team> {
         let before = match team {
             Some(team) => self.tenancy.teams.insert(name.clone(), team),
@@ -144,28 +136,25 @@ impl State {
         before
     }
 
-    /// All teams.
     pub(crate) fn teams(&self) -> &BTreeMap<Arc<str>, Team> {
         &self.tenancy.teams
     }
 
-    /// The team that a pod like this counts for; none without teams.
+    /// The team of a pod with this spec; `NONE` without teams.
     pub(crate) fn team_of(&self, spec: &berth_model::spec::PodSpec) -> TeamIx {
         let label = spec.labels.get(TEAM_LABEL).map(AsRef::as_ref);
         self.tenancy.ledger.team_of(&spec.namespace, label)
     }
 
-    /// What is wrong with teams.
     pub(crate) fn team_problems(&self) -> Vec<TeamError> {
         problems(&self.tenancy.teams, |dimension| self.tenancy.ledger.capacity(dimension))
     }
 
-    /// What every team has, and has borrowed from whom.
     pub(crate) fn accounts(&self) -> Vec<Account> {
         if self.tenancy.has_teams() { self.tenancy.ledger.accounts() } else { Vec::new() }
     }
 
-    /// A node is new, has changed or is gone: counts what there is to share.
+    /// Counts the capacity of a node, or removes it if the node is gone.
     pub(crate) fn count_capacity(&mut self, at: NodeIx) {
         if !self.tenancy.has_teams() && self.tenancy.nodes.is_empty() {
             return;
@@ -175,7 +164,7 @@ impl State {
         self.tenancy.count_node(at, charge);
     }
 
-    /// What teams know of a kind of pod.
+    /// A spec as teams see it.
     pub(crate) fn tenant(&mut self, spec: &berth_model::spec::PodSpec) -> Tenant {
         if !self.tenancy.has_teams() {
             return Tenant::default();
@@ -184,7 +173,7 @@ impl State {
         Tenant { team, ask: charge::of_spec(&mut self.tenancy.ledger, spec) }
     }
 
-    /// Counts a pod for its team as it is now.
+    /// Updates a pod's entry in the ledger.
     pub(crate) fn restake(&mut self, at: PodIx) {
         if !self.tenancy.has_teams() {
             return;
@@ -209,7 +198,7 @@ impl State {
         self.tenancy.stake(at, Stake { team, charge, held, leaving });
     }
 
-    /// A pod is off its node.
+    /// Removes a pod's entry in the ledger.
     pub(crate) fn unstake(&mut self, at: PodIx) {
         if self.tenancy.has_teams() {
             self.tenancy.unstake(at);
@@ -221,7 +210,7 @@ impl State {
         Arrival { created_at_ms: pod.created_at_ms, uid: pod.uid.clone() }
     }
 
-    /// Enters a pod into the books of its namespace's quotas as it is now.
+    /// Updates a pod's entry in its namespace's quotas.
     pub(crate) fn book(&mut self, at: PodIx) {
         if self.tenancy.books.is_empty() {
             return;
@@ -240,7 +229,7 @@ impl State {
         self.tenancy.books.set_pod(arrival, &spec, standing, uncounted_at_ms);
     }
 
-    /// Strikes a pod out of the books of a namespace.
+    /// Removes a pod's entry in its namespace's quotas.
     pub(crate) fn unbook(&mut self, at: PodIx) {
         if !self.tenancy.books.is_empty() {
             let arrival = self.arrival(at);
@@ -249,7 +238,7 @@ impl State {
         }
     }
 
-    /// A quota is as given: its namespace's pods are counted.
+    /// Sets a quota and counts its namespace's pods.
     pub(crate) fn book_quota(&mut self, quota: berth_model::policy::Quota) {
         let namespace = quota.namespace.clone();
         let covered = self.tenancy.books.covers(&namespace);
@@ -263,19 +252,18 @@ impl State {
         }
     }
 
-    /// What keeps a pod waiting that is no node's fault.
+    /// What holds a pod, apart from nodes.
     pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
         self.held_together(&[at], 1)
     }
 
-    /// What keeps so many of some pods from starting together that is no node's fault; `None` if
-    /// enough of them may, those first who come first.
+    /// What holds a gang: why fewer than `need` of `pods` may start together, in order.
     pub(crate) fn held_together(&self, pods: &[PodIx], need: usize) -> Option<HeldBy> {
         if self.tenancy.books.is_empty() && !self.tenancy.has_teams() {
             return None;
         }
-        // Those who start count for those after them, in all groups that they share; and what is
-        // expected of them already does not count twice.
+        // Pods that start count for those after them in all shared groups; their existing charges
+        // must not count twice.
         let mut ledger = Cow::Borrowed(&self.tenancy.ledger);
         if pods.len() > 1 && self.tenancy.has_teams() {
             for (pod, own) in pods.iter().filter_map(|pod| Some((pod, self.tenancy.coming(*pod)?)))
@@ -302,7 +290,7 @@ impl State {
         first.filter(|_| free < need)
     }
 
-    /// What keeps a pod waiting where teams have so much, and so much of that is expected of it.
+    /// What holds a pod under a ledger in which `own` is already charged for it.
     fn held_beside(&self, at: PodIx, ledger: &Ledger, own: Option<&Charge>) -> Option<HeldBy> {
         let pod = &self.pods[at];
         let class = self.class(pod.class);
@@ -319,7 +307,7 @@ impl State {
         ledger.may_start(*team, ask, own).err().map(HeldBy::Share)
     }
 
-    /// Where a pod stands in the order of teams; the same for all of its kind.
+    /// A pod's turn among teams; the same for its whole class.
     pub(crate) fn turn(&self, at: PodIx) -> Turn {
         let class = self.class_of(at);
         let Tenant { team, ask } = &class.tenant;
@@ -331,8 +319,7 @@ impl State {
         turn
     }
 
-    /// What teams say of a pod for whom others may be evicted; `None` if that is a matter of
-    /// priorities alone.
+    /// The pod as a competitor for room; `None` if priorities alone decide.
     pub(crate) fn standpoint(&self, class: ClassIx, pod: Option<PodIx>) -> Option<Standpoint> {
         let class = self.class(class);
         if !self.tenancy.has_teams() || class.spec.priority >= SYSTEM_PRIORITY {
@@ -343,13 +330,12 @@ impl State {
         Some(Standpoint { team, priority: class.spec.priority, ask, own })
     }
 
-    /// What a pod on a node has, and whose it is.
+    /// The team and charge of a pod on a node.
     pub(crate) fn holding(&self, at: PodIx) -> Option<(TeamIx, &Charge)> {
         self.tenancy.stakes.get(&at).map(|stake| (stake.team, &stake.charge))
     }
 
-    /// Whether a pod that waits for a node goes before another that wants it: both by their team's
-    /// guarantee and then by priority.
+    /// Whether a nominated pod comes before another: first by guarantee, then by priority.
     pub(crate) fn goes_before(&self, waiting: PodIx, class: ClassIx, pod: Option<PodIx>) -> bool {
         let priority = self.class(class).spec.priority;
         let of_waiting = self.class_of(waiting).spec.priority;
@@ -361,7 +347,7 @@ impl State {
             >= rank(self.borrows(class, pod), priority)
     }
 
-    /// Whether a pod would have what its team is not guaranteed.
+    /// Whether a pod would use more than its team is guaranteed.
     pub(crate) fn borrows(&self, class: ClassIx, pod: Option<PodIx>) -> bool {
         let Tenant { team, ask } = &self.class(class).tenant;
         let own = pod.and_then(|pod| self.tenancy.coming(pod));

@@ -1,7 +1,5 @@
-//! What the engine says about a pod and a node: the vocabulary of verdicts.
-//!
-//! Owns the names, codes and reasons, in kube-scheduler's own words where it has them. Must not know
-//! how any verdict is arrived at.
+//! Verdicts about a pod and a node: names, codes and reasons, in kube-scheduler's words where it
+//! has them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,45 +7,31 @@ use std::sync::Arc;
 use berth_model::resource::ResourceName;
 use smallvec::SmallVec;
 
-/// Who judges a node. In the order in which kube-scheduler asks; Berth's own come last.
+/// The plugin that judges a node, in kube-scheduler's order; Berth's own come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Plugin {
-    /// `spec.nodeName` of the pod.
     NodeName,
-    /// Cordoned nodes.
     NodeUnschedulable,
-    /// Taints and tolerations.
     TaintToleration,
-    /// Node selector and node affinity.
     NodeAffinity,
-    /// Host ports.
     NodePorts,
-    /// Resource requests.
     NodeResourcesFit,
-    /// Volumes that cannot be shared.
     VolumeRestrictions,
-    /// How many volumes can be attached.
     NodeVolumeLimits,
-    /// Claims and what can be bound to them.
     VolumeBinding,
-    /// Zones of bound volumes.
     VolumeZone,
-    /// Topology spread constraints.
     PodTopologySpread,
-    /// Affinity and anti-affinity between pods.
     InterPodAffinity,
-    /// Balance between resources; scores only.
+    /// Scores only.
     NodeResourcesBalancedAllocation,
-    /// Images on nodes; scores only.
+    /// Scores only.
     ImageLocality,
-    /// Devices that pods claim.
     DynamicResources,
-    /// What the kubelet would do. Not in kube-scheduler.
+    /// Not in kube-scheduler.
     KubeletAdmission,
 }
 
 impl Plugin {
-    /// The name kube-scheduler gives it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NodeName => "NodeName",
@@ -70,17 +54,16 @@ impl Plugin {
     }
 }
 
-/// Whether evicting pods could change the verdict.
+/// Whether evictions could change the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
-    /// It could.
+    /// They could.
     Unschedulable,
-    /// It could not; preemption leaves the node alone.
+    /// They could not; preemption skips the node.
     UnschedulableAndUnresolvable,
 }
 
 impl Code {
-    /// The name kube-scheduler gives it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unschedulable => "Unschedulable",
@@ -89,22 +72,17 @@ impl Code {
     }
 }
 
-/// Why a node is turned down. `Display` gives kube-scheduler's own words where it has them.
+/// Why a node is rejected. `Display` uses kube-scheduler's words where it has them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// In words that need no figures.
+    /// A fixed text.
     Text(&'static str),
-    /// In words with something of this case in them.
+    /// A text with details of this case.
     Owned(Arc<str>),
-    /// A resource is short.
     Insufficient(ResourceName),
-    /// The node holds as many pods as it may.
     TooManyPods,
-    /// A taint is not tolerated.
     UntoleratedTaint {
-        /// Its key.
         key: Arc<str>,
-        /// Its value.
         value: Arc<str>,
     },
 }
@@ -121,84 +99,78 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A node is turned down.
+/// The rejection of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// By whom first.
+    /// The first plugin that rejects the node.
     pub plugin: Plugin,
-    /// Whether eviction could help.
+    /// Whether evictions could help.
     pub code: Code,
-    /// Why.
     pub reasons: SmallVec<[Reason; 1]>,
 }
 
 impl Rejection {
-    /// One that evictions could change.
+    /// A rejection that evictions could change.
     pub fn resolvable(plugin: Plugin, reason: Reason) -> Self {
         let reasons = std::iter::once(reason).collect();
         Self { plugin, code: Code::Unschedulable, reasons }
     }
 
-    /// One that evictions cannot change.
+    /// A rejection that evictions cannot change.
     pub fn unresolvable(plugin: Plugin, reason: Reason) -> Self {
         Self { code: Code::UnschedulableAndUnresolvable, ..Self::resolvable(plugin, reason) }
     }
 }
 
-/// What comes of asking about one node.
+/// The verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeVerdict {
-    /// The pod can go there.
     Feasible,
-    /// A filter turns it down.
     Rejected(Rejection),
-    /// It was turned down before any node was looked at: for the whole cluster, or because the
-    /// search was narrowed to other nodes.
+    /// Rejected before any node was evaluated: for the whole cluster, or because the search was
+    /// narrowed to other nodes.
     Excluded {
-        /// By whom and why.
         rejection: Rejection,
-        /// What the filters alone say about the node, if the search was narrowed.
+        /// The filters' verdict, if the search was narrowed.
         filter: Option<Result<(), Rejection>>,
     },
 }
 
-/// Scores by node name.
 pub type NodeScores = Vec<(Arc<str>, i64)>;
 
-/// Everything the engine can say about one pod against all nodes.
+/// Verdicts, scores and preemption for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// The verdict on each node, in name order.
+    /// By node name.
     pub nodes: Vec<(Arc<str>, NodeVerdict)>,
-    /// Normalised scores of each plugin that took part, for the feasible nodes in name order. Empty
-    /// unless at least two nodes are feasible and none is chosen for being nominated.
+    /// Normalised scores per plugin, for feasible nodes by name. Empty unless at least two nodes
+    /// are feasible and the nominated node is not among them.
     pub scores: Vec<(Plugin, NodeScores)>,
-    /// Weighted sums of the scores.
+    /// Weighted sums.
     pub totals: NodeScores,
-    /// The nodes that are equally good, in name order.
+    /// The best nodes, by name.
     pub best: Vec<Arc<str>>,
-    /// What preemption would do; only if no node is feasible.
+    /// Only if no node is feasible.
     pub preemption: Option<Preemption>,
 }
 
-/// What preemption would do for one pod.
+/// The outcome of preemption for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preemption {
-    /// Why the pod may not preempt; `None` if it may.
+    /// Why the pod must not preempt.
     pub barred: Option<Arc<str>>,
-    /// Nodes where evictions make room, in name order.
+    /// Nodes where evictions make room, by name.
     pub candidates: Vec<Candidate>,
-    /// The candidates, by node name, that no rule tells apart.
+    /// The candidates that no rule distinguishes, by name.
     pub chosen: Vec<Arc<str>>,
 }
 
 /// A node where evictions make room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The node.
     pub node: Arc<str>,
-    /// UIDs of the pods to evict, in the order in which kube-scheduler would name them.
+    /// UIDs in kube-scheduler's order.
     pub victims: Vec<Arc<str>>,
-    /// How many of these evictions violate a disruption budget.
+    /// Evictions that violate a disruption budget.
     pub budget_violations: usize,
 }

@@ -1,7 +1,6 @@
-//! Waking: which parked pods are looked at again when something changed.
+//! Which parked pods are evaluated again after a change.
 //!
-//! Owns the way from changed nodes to the classes they can help. What a change costs follows from what
-//! changed: a class is rechecked when its trigger fires, on the nodes that changed, and one step does a
+//! A class is rechecked when its trigger fires, on the nodes that changed, and one step does a
 //! bounded number of rechecks. The rest stays due, and namespaces take turns.
 
 use std::cmp::Reverse;
@@ -22,20 +21,20 @@ use crate::rechecks::{Since, Trigger};
 use crate::state::State;
 use crate::table::{ClassIx, Index, NodeIx, PodIx, ResourceIx, TallyIx};
 
-/// What the rechecks of one step may cost at most, in nodes looked at.
+/// Limit of one step's rechecks, in nodes evaluated.
 const LOOKS_MAX: u64 = 16_384;
 
-/// What a recheck costs beside the nodes it looks at.
+/// Cost of a recheck besides the nodes evaluated.
 const RECHECK_LOOKS: u64 = 8;
 
-/// What trying out evictions on a node costs beside.
+/// Additional cost of trying evictions on a node.
 const TRIAL_LOOKS: u64 = 64;
 
 /// Changed nodes, each once, and whether each may have more room than before.
 type Changed = Vec<(NodeIx, bool)>;
 
 impl Engine {
-    /// Looks at what changed: pods that wait for a changed node, and classes whose trigger fires.
+    /// Processes changes: pods nominated to changed nodes, and classes whose trigger fires.
     pub(crate) fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
         let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
@@ -47,7 +46,7 @@ impl Engine {
         let freed = changes
             .as_ref()
             .is_none_or(|changes| changes.iter().any(|(_, change)| *change != Change::Taken));
-        // For whom a node is kept depends on what teams have anywhere.
+        // Which pods a nominated node is open to depends on what teams have anywhere.
         let has_teams = self.state.tenancy.has_teams();
         let since = std::mem::replace(&mut self.woken, self.state.changes.now());
         self.woken_epoch = epoch;
@@ -76,7 +75,7 @@ impl Engine {
             self.queue.rechecks.owe_anything(since);
             let mut classes = self.triggered(&distinct(changes), &appeared);
             if has_teams {
-                // Who may take room back from whom depends on what teams have anywhere.
+                // What can be reclaimed depends on what teams have anywhere.
                 classes.extend(self.queue.rechecks.of_any_room());
             }
             for class in classes {
@@ -85,13 +84,13 @@ impl Engine {
         }
     }
 
-    /// Every parked class is due for a look at every node.
+    /// Makes every parked class due for evaluation on every node.
     fn recheck_all(&mut self) {
         let classes: Vec<ClassIx> = self.queue.parked_classes().collect();
         classes.into_iter().for_each(|class| self.queue.recheck(class, None));
     }
 
-    /// The classes that these changes of nodes and pods that appeared can help, beside those that anything can.
+    /// The classes whose trigger fires, beside those triggered by anything.
     fn triggered(
         &self,
         changed: &[(NodeIx, Change)],
@@ -125,7 +124,7 @@ impl Engine {
         classes
     }
 
-    /// Rechecks classes that are due, as many as one step may.
+    /// Rechecks due classes, as many as one step may.
     pub(crate) fn recheck_some(&mut self, now_ms: i64) {
         let mut looks = 0;
         while looks < LOOKS_MAX
@@ -142,8 +141,7 @@ impl Engine {
         }
     }
 
-    /// Wakes the first of a class if something can be done for it now: it has a place, or others could
-    /// be evicted for it.
+    /// Wakes the first pod of a class if it fits now, or if preemption could help it.
     fn recheck(&mut self, class: ClassIx, since: Since, now_ms: i64) {
         let Some(first) = self.queue.parked_of(class).next() else { return };
         if self.held_by(first).is_some() {
@@ -157,11 +155,11 @@ impl Engine {
         let rules = self.state.rules(class);
         let trigger = self.trigger_of(first);
         if matches!(trigger, Trigger::Neighbour(_)) {
-            // Evicting others does not help either.
+            // Evictions do not help either.
             return self.set_trigger(first, trigger);
         }
         if let Some(Trigger::Neighbour(_)) = self.queue.rechecks.trigger(class) {
-            // What it needed has come: from now on more than that matters.
+            // The pod it required exists: more than that matters from now on.
             self.set_trigger(first, Trigger::Anything);
         }
         let is_local =
@@ -184,10 +182,10 @@ impl Engine {
             Some(changes) => changes.iter().map(|(at, _)| *at).collect(),
             None => self.state.nodes.indexes().collect(),
         };
-        // What others take can only help pods that want others near, or evenly spread.
+        // Taken resources can help only pods with affinity or spread constraints.
         let may_fit = freed || rules.affinity.is_some() || !rules.hard_spread.is_empty();
         if !self.state.pods[first].claims.is_empty() {
-            // Pods of one kind have claims of their own, which need not fare alike.
+            // Pods of one class have different claims.
             let pods: Vec<PodIx> = self.queue.parked_of(class).collect();
             for pod in pods {
                 if self.fits_now(pod, &changed) {
@@ -197,7 +195,7 @@ impl Engine {
             return;
         }
         if self.led_by(first).is_some() {
-            // Time matters to them as well: who was evicted last may be evicted again.
+            // Time matters, too: rests may have ended.
             if may_fit || since.is_none() {
                 self.queue.wake(first);
             }
@@ -215,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// The same for the first pod of a class that can have a place only on a node that changed.
+    /// Rechecks the first pod of a class that can fit only on a changed node.
     fn recheck_on(&mut self, first: PodIx, trigger: Trigger, changed: &Changed, now_ms: i64) {
         let class = self.state.pods[first].class;
         let requests = self.state.class(class).requests.clone();
@@ -257,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Whether a pod that fitted nowhere fits now that some nodes have changed.
+    /// Whether a parked pod fits after some nodes changed.
     fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
@@ -272,7 +270,7 @@ impl Engine {
                 return false;
             }
             let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
-            // Volumes are asked about node by node, which is dear where they rule most out.
+            // Volumes are evaluated node by node, which is expensive if they rule out most.
             if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
                 let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
                 let mut changed = changed.iter().filter(|node| near(**node));
@@ -284,8 +282,8 @@ impl Engine {
         fits
     }
 
-    /// Looks again at who is held, where quotas or what teams have changed: of every class the first,
-    /// since the next follows when that one has its place.
+    /// Evaluates held pods again where quotas or teams changed: the first of every class, since the
+    /// next follows when it is placed.
     pub(crate) fn reconsider(&mut self, now_ms: i64) {
         let tenancy = &mut self.state.tenancy;
         if !tenancy.books.is_empty() {
@@ -311,20 +309,18 @@ impl Engine {
         held.into_iter().for_each(|class| self.queue.recheck(class, None));
     }
 
-    /// Whether others could be evicted for a pod.
+    /// Whether preemption could help a pod.
     fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
         let near = self.near_mates(at).filter(|(_, required)| *required);
         self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
     }
 
-    /// The first parked pod of a class that does not wait for a node of its own. The others follow
-    /// when it has found its place.
+    /// The first parked pod of a class without a nomination that may succeed.
     fn first_not_nominated(&self, class: ClassIx) -> Option<PodIx> {
         self.queue.parked_of(class).find(|pod| !self.awaits_room(*pod))
     }
 
-    /// Pods that wait for nodes that changed, and have their place there now, or have nothing to
-    /// wait for any more.
+    /// Wakes nominated pods that fit now, or that have nothing to wait for any more.
     fn wake_nominated(&mut self, changed: &[NodeIx]) {
         let waiting: Vec<PodIx> = changed
             .iter()
@@ -342,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// Whether a pod that fitted nowhere fits on one of some nodes, where nothing elsewhere matters.
+    /// Whether a parked pod without rules about other pods fits on one of some nodes.
     fn fits_on(&mut self, at: PodIx, nodes: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
@@ -355,7 +351,7 @@ impl Engine {
         fits
     }
 
-    /// Whether others could be evicted for a pod on one of some nodes.
+    /// Whether preemption on one of some nodes could help a pod.
     fn could_preempt_on(&mut self, at: PodIx, nodes: &[NodeIx], now_ms: i64) -> bool {
         let class = self.state.pods[at].class;
         let never = self.state.class(class).spec.preemption != PreemptionPolicy::LowerPriority;
@@ -373,8 +369,7 @@ impl Engine {
         plan.is_some()
     }
 
-    /// Whether some node may have room for a pod: its ranking knows, or is worth making. The rules of
-    /// its class must have been made before.
+    /// Whether a ranking should be consulted for a pod. The rules of its class must exist.
     pub(crate) fn may_have_room(&mut self, at: PodIx) -> bool {
         if self.rankings.keeps(&self.state, self.state.pods[at].class) {
             return true;
@@ -388,7 +383,7 @@ impl Engine {
         prospect::some_node_has_room(&inquiry)
     }
 
-    /// Whether some node may have room for a class once others are evicted.
+    /// Whether some node may have room for a class after evictions.
     pub(crate) fn may_make_room(&mut self, class: ClassIx, evictor: &Evictor) -> bool {
         if self.rankings.keeps(&self.state, class) {
             return true;
@@ -397,8 +392,8 @@ impl Engine {
         prospect::some_node_could_be_cleared(&self.state, class, evictor)
     }
 
-    /// Nodes for whom pods wait count as changed where there are teams: for whom a node is kept depends on
-    /// what teams have anywhere.
+    /// With teams, nodes with nominations count as changed: whom they are open to depends on what
+    /// teams have anywhere.
     fn with_awaited(&self, changes: &[(NodeIx, Change)]) -> Changed {
         let has_teams = self.state.tenancy.has_teams();
         let freed = |change: Change| change != Change::Taken || has_teams;
@@ -412,8 +407,7 @@ impl Engine {
         changed
     }
 
-    /// What has to change before a pod for which nothing could be done can have a place. The rules of its
-    /// class must have been made before.
+    /// The trigger for a parked pod. The rules of its class must exist.
     pub(crate) fn trigger_of(&self, at: PodIx) -> Trigger {
         let state = &self.state;
         let pod = &state.pods[at];
@@ -437,7 +431,7 @@ impl Engine {
         }
     }
 
-    /// The trigger of a class that has had none: rather a device than CPU or memory.
+    /// The trigger of a class without one yet: preferably a device.
     fn first_trigger(&self, class: ClassIx) -> Trigger {
         if !prospect::some_object_allows(&self.state, class) {
             return Trigger::NodeObject;
@@ -453,7 +447,7 @@ impl Engine {
         Trigger::Room(resource, amount)
     }
 
-    /// Says when to look again at the class of a pod for which nothing can be done.
+    /// Sets the trigger of a parked pod's class.
     pub(crate) fn set_trigger(&mut self, at: PodIx, trigger: Trigger) {
         let class = self.state.pods[at].class;
         let is_known = self.queue.rechecks.trigger(class) == Some(trigger);
@@ -463,7 +457,7 @@ impl Engine {
     }
 }
 
-/// Changed nodes, each once, with the change that matters most.
+/// Changed nodes, each once, with the most significant change.
 fn distinct(mut changes: Vec<(NodeIx, Change)>) -> Vec<(NodeIx, Change)> {
     changes.sort_unstable();
     changes.dedup_by_key(|(at, _)| *at);

@@ -459,7 +459,8 @@ fn violations(kept: usize, class: WorkloadClass) -> Vec<Law> {
     let nodes = vec![node.clone(); kept];
     checker.kept(vec![WarmRoom { name: "warm".into(), class: Interactive, nodes, lacking: 0 }]);
     let (gpu_grant, alignment) = (None, Alignment::Floating);
-    let binding = Binding { pod: newcomer.uid, node, gpu_grant, devices: None, alignment, numa: None };
+    let binding =
+        Binding { pod: newcomer.uid, node, gpu_grant, devices: None, alignment, numa: None };
     checker.decided(Some(&Decision::Bind(binding)), 0);
     checker.violations().iter().map(|violation| violation.law).collect()
 }

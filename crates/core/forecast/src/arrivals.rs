@@ -1,31 +1,29 @@
-//! Who comes, and how close together: learned from those who came lately.
+//! Arrivals of pods, learned from the recent past.
 //!
-//! Owns the last arrivals. A future in which nobody else comes is too rosy, so futures replay a stretch
-//! of the recent past from a moment just after some arrival: bursts, quiet hours and the mix of kinds
-//! come along without being modelled. Must not know what arrivals do.
+//! Futures replay a stretch of past arrivals that begins just after one of them, so bursts, quiet
+//! hours and the mix of kinds need no model.
 
 use std::collections::VecDeque;
 
 use crate::scene::KindIx;
 use berth_model::dice::Dice;
 
-/// So many arrivals are remembered.
+/// Limit of arrivals remembered.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// With fewer there is nothing to learn from.
+/// With fewer arrivals nothing is replayed.
 const REMEMBERED_MIN: usize = 8;
 
-/// The last arrivals.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrivals {
-    /// When, and which kind.
+    /// Time and kind.
     recent: VecDeque<(i64, KindIx)>,
 }
 
 impl Arrivals {
-    /// A pod of a kind has come. Gives the kind that is forgotten for it.
+    /// Records an arrival; returns the kind of the arrival that is forgotten.
     pub(crate) fn record(&mut self, at_ms: i64, kind: KindIx) -> Option<KindIx> {
-        // Told late is as good as now: gaps are what counts.
+        // Only gaps matter, so late events count as of now.
         let at_ms = self.recent.back().map_or(at_ms, |(last_ms, _)| at_ms.max(*last_ms));
         self.recent.push_back((at_ms, kind));
         (self.recent.len() > REMEMBERED_MAX)
@@ -34,17 +32,16 @@ impl Arrivals {
             .map(|(_, kind)| kind)
     }
 
-    /// A stretch of the past to be replayed.
     pub(crate) fn replay(&self, dice: Dice) -> Replay<'_> {
         let known = self.recent.len();
-        // If all came at once, nothing says how close together the next will come.
+        // If all arrived at once, the gaps are unknown.
         let spread = self.recent.front().map(|one| one.0) != self.recent.back().map(|one| one.0);
         let last = (known >= REMEMBERED_MIN && spread).then(|| dice.below(0, known - 1));
         Replay { arrivals: self, last }
     }
 }
 
-/// A stretch of the past, arrival by arrival; after the last comes the first.
+/// A replay of past arrivals, starting over after the last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay<'a> {
     arrivals: &'a Arrivals,
@@ -52,7 +49,7 @@ pub(crate) struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// How long after the one before the next comes, and which kind.
+    /// The time since the previous arrival, and the kind.
     pub(crate) fn next(&mut self) -> Option<(u64, KindIx)> {
         let recent = &self.arrivals.recent;
         let last = self.last?;
@@ -60,7 +57,7 @@ impl Replay<'_> {
         self.last = Some(next);
         let (at_ms, kind) = *recent.get(next)?;
         let since_ms = recent.get(last).map_or(at_ms, |(last_ms, _)| *last_ms);
-        // From the end back to the beginning there is no gap of its own: take the mean.
+        // From the end back to the beginning there is no gap, so the mean is used.
         let gap_ms = if next > last {
             at_ms.saturating_sub(since_ms)
         } else {

@@ -1,14 +1,12 @@
-//! Durations in bins that grow with them: four to every doubling, from a second to decades.
-//!
-//! Owns where bins begin. Whole numbers only, so that every machine puts a duration into the same one.
+//! Bins of durations: four per doubling, from a second to decades. Integers only, so that every
+//! machine puts a duration into the same bin.
 
-/// So many bins; the last has no end.
+/// Number of bins; the last has no end.
 pub(crate) const BINS: usize = 120;
 
-/// A quarter of the shortest duration that is told from none.
+/// A quarter of the shortest duration distinguished from 0.
 const UNIT_MS: u64 = 250;
 
-/// The bin of a duration.
 pub(crate) fn bin_of(duration_ms: u64) -> usize {
     let units = duration_ms / UNIT_MS;
     if units < 4 {
@@ -19,7 +17,7 @@ pub(crate) fn bin_of(duration_ms: u64) -> usize {
     (1 + doublings as usize * 4 + quarter as usize).min(BINS - 1)
 }
 
-/// Where a bin begins. One past the last gives where that would end.
+/// The start of a bin, or the end of the last.
 pub(crate) fn start_ms(bin: usize) -> u64 {
     if bin == 0 {
         return 0;

@@ -1,77 +1,72 @@
-//! What was told and what came true, and what follows for the next forecast.
+//! Corrects forecasts by how past ones turned out.
 //!
-//! Owns the record. Simulated futures are never quite right: lifetimes are learned, and some rules are
-//! left out. So every bound is corrected by conformal prediction: of the past forecasts whose simulated
-//! bound was most like this one, the waits that came, as multiples of what was simulated, say by how
-//! much to stretch it so that the wanted share comes true. Those who still wait count too, as waiting
-//! for longer than until now (Kaplan and Meier again), or else only short waits would be learned from.
-//! Nothing here knows more than had happened by the time it is asked. Must not know how bounds were
-//! simulated.
+//! Simulated futures are biased: lifetimes are learned, and some rules are left out. So every bound
+//! is corrected by conformal prediction: among past forecasts with the most similar simulated
+//! bound, the ratios of actual to simulated waits give the factor by which the wanted share comes
+//! true. Pending pods count as censored waits (Kaplan and Meier), because otherwise only short
+//! waits would be learned from. Only events up to the time of the forecast are used.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::forecast::{HORIZON_MS, LEVELS, LEVELS_MILLI};
 
-/// So many forecasts that have been settled are remembered.
+/// Limit of settled forecasts remembered.
 const SETTLED_MAX: usize = 1_536;
 
-/// So many that have not been settled are followed.
+/// Limit of open forecasts tracked.
 const OPEN_MAX: usize = 4_096;
 
-/// So many of the most similar ones are looked at.
+/// Limit of similar forecasts used.
 const SIMILAR_MAX: usize = 160;
 
-/// With so many similar ones the simulated bound itself counts for nothing any more.
+/// From this number of similar forecasts on, the correction has full weight.
 const SIMILAR_ENOUGH: f64 = 40.0;
 
-/// By how much the share that is aimed at moves when a bound is kept or not, and how far at most. Past
-/// forecasts come in bursts that are alike, which the correction above takes for more evidence than
-/// they are; this keeps the share right in the long run whatever comes (adaptive conformal inference,
-/// Gibbs and Candès 2021).
+/// Step and limit by which the aimed share moves when a bound is kept or missed. Similar past
+/// forecasts come in bursts, which conformal prediction takes for more evidence than they are; this
+/// keeps the share right in the long run (adaptive conformal inference, Gibbs and Candès 2021).
 const AIM_STEP: f64 = 0.02;
 const AIM_OFF_MAX: f64 = 0.16;
 
-/// Bounds that differ by less than a doubling are aimed alike, from half a minute up.
+/// Bounds share an aim per doubling, from half a minute up.
 const AIMS: usize = 12;
 const AIM_FIRST_MS: u64 = 30_000;
 
-/// Where too many still wait, a bound is stretched by so much beyond the longest wait at most.
+/// Limit of the extrapolation beyond the longest wait, if too many pods are pending.
 const TAIL_MAX: f64 = 8.0;
 
-/// Shorter waits are not told apart.
+/// Shorter waits are not distinguished.
 const SHORTEST_MS: f64 = 1_000.0;
 
-/// One forecast.
+/// A forecast that is not settled.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at_ms: i64,
     simulated_ms: [f64; LEVELS],
     within_ms: [Option<u64>; LEVELS],
-    /// Which bounds have been judged, as bits.
+    /// Bounds already judged, as bits.
     judged: u8,
 }
 
-/// One that has been settled.
 #[derive(Clone, Copy, Debug)]
 struct Settled {
     simulated_ms: [f64; LEVELS],
     wait_ms: f64,
-    /// It started; otherwise it went away after so long.
+    /// The pod started; otherwise it was deleted while pending.
     started: bool,
 }
 
 /// How often forecasts came true.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reliability {
-    /// For each level: how many bounds were told and are settled, and how many of them were kept.
+    /// For each level: number of settled bounds, and of those kept.
     pub told: [(u64, u64); LEVELS],
-    /// The mean Brier score of these statements: the squared difference between the probability told
-    /// and what came (1 or 0).
+    /// Mean Brier score: the squared difference between the forecast probability and the outcome (1
+    /// or 0).
     pub brier: f64,
 }
 
-/// The record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calibration {
     open: BTreeMap<Arc<str>, Vec<Told>>,
@@ -79,12 +74,12 @@ pub(crate) struct Calibration {
     settled: VecDeque<Settled>,
     told: [(u64, u64); LEVELS],
     squares: f64,
-    /// By level and length of the bound: how far the share that is aimed at is off the wanted one.
+    /// By level and length of the bound: correction of the aimed share.
     aims: [[f64; AIMS]; LEVELS],
 }
 
-/// A past forecast as evidence: how like it is, what came as a multiple of what was simulated, and
-/// whether that came or only has not come yet.
+/// A past forecast as evidence: its dissimilarity, the ratio of actual to simulated wait, and
+/// whether the wait is complete.
 #[derive(Clone, Copy, Debug)]
 struct Evidence {
     unlike: f64,
@@ -93,7 +88,7 @@ struct Evidence {
 }
 
 impl Calibration {
-    /// The bounds to tell for simulated ones, and how many similar forecasts they rest on.
+    /// The corrected bounds, and the number of similar forecasts used.
     pub(crate) fn correct(
         &self,
         simulated_ms: &[Option<u64>; LEVELS],
@@ -118,7 +113,6 @@ impl Calibration {
         (within_ms, similar)
     }
 
-    /// The past forecasts that are most like one with this bound.
     fn similar(&self, level: usize, bound_ms: f64, now_ms: i64) -> Vec<Evidence> {
         let evidence = |simulated_ms: f64, wait_ms: f64, certain: bool| Evidence {
             unlike: if simulated_ms > bound_ms {
@@ -145,7 +139,6 @@ impl Calibration {
         all
     }
 
-    /// Something has been told.
     pub(crate) fn record(
         &mut self,
         uid: &Arc<str>,
@@ -162,7 +155,7 @@ impl Calibration {
         }
     }
 
-    /// A bound was kept, or was not.
+    /// Counts a bound as kept or missed.
     fn judge(&mut self, level: usize, bound_ms: u64, kept: bool) {
         let told = &mut self.told[level];
         (told.0, told.1) = (told.0 + 1, told.1 + u64::from(kept));
@@ -172,7 +165,7 @@ impl Calibration {
         *aim = (*aim + AIM_STEP * off).clamp(-AIM_OFF_MAX, AIM_OFF_MAX);
     }
 
-    /// Bounds that have passed while pods still wait were not kept; that is known before they start.
+    /// Counts bounds as missed that pending pods have exceeded.
     fn judge_overdue(&mut self, now_ms: i64) {
         let mut overdue = Vec::new();
         for told in self.open.values_mut().flatten() {
@@ -188,14 +181,14 @@ impl Calibration {
         overdue.into_iter().for_each(|(level, bound_ms)| self.judge(level, bound_ms, false));
     }
 
-    /// A pod has started, or has gone away without.
+    /// Settles the forecasts for a pod that started or was deleted.
     pub(crate) fn settle(&mut self, uid: &str, now_ms: i64, started: bool) {
         for told in self.open.remove(uid).unwrap_or_default() {
             self.open_count -= 1;
             let wait_ms = now_ms.saturating_sub(told.at_ms).max(0) as u64;
             for (level, bound_ms) in told.within_ms.into_iter().enumerate() {
                 let bound_ms = bound_ms.filter(|_| told.judged & 1 << level == 0);
-                // Who went away in time has shown nothing.
+                // A pod deleted within the bound shows nothing.
                 if let Some(bound_ms) = bound_ms.filter(|bound_ms| started || wait_ms > *bound_ms) {
                     self.judge(level, bound_ms, started && wait_ms <= bound_ms);
                 }
@@ -218,7 +211,7 @@ fn in_numbers(bounds_ms: &[Option<u64>; LEVELS]) -> [f64; LEVELS] {
     bounds_ms.map(|bound_ms| (bound_ms.unwrap_or(HORIZON_MS) as f64).max(SHORTEST_MS))
 }
 
-/// Which bounds are aimed like one of this length.
+/// The aim for a bound of this length.
 fn aim_of(bound_ms: u64) -> usize {
     let doublings = (bound_ms / AIM_FIRST_MS).checked_ilog2();
     doublings.map_or(0, |doublings| 1 + doublings as usize).min(AIMS - 1)
@@ -231,8 +224,8 @@ fn sorted(mut evidence: Vec<Evidence>) -> Vec<Evidence> {
     evidence
 }
 
-/// The multiple below which the wanted share came true; with a little more than that share, because a
-/// forecast that is not among the evidence is as likely to be the next largest. The evidence is sorted.
+/// The factor below which the wanted share came true, and slightly more, because the new wait is as
+/// likely to be the next largest. The evidence is sorted.
 fn stretch(evidence: &[Evidence], wanted: f64) -> f64 {
     let count = evidence.len() as f64;
     let wanted_left = 1.0 - (wanted * (count + 1.0) / count.max(1.0)).min(1.0);
@@ -246,7 +239,7 @@ fn stretch(evidence: &[Evidence], wanted: f64) -> f64 {
             }
         }
     }
-    // Too many still wait to tell. Longer waits are taken to be as rare as they are long.
+    // Too many are pending. Longer waits are assumed to be as rare as they are long.
     largest * (left / wanted_left.max(left / TAIL_MAX)).max(1.0)
 }
 
@@ -282,7 +275,7 @@ mod tests {
             let dice = berth_model::dice::Dice::new(factor);
             let waits = (0..1_000).map(|at| 1 + dice.below(at, 100) as u64 * factor / 10);
             let (calibration, share) = run(Calibration::default(), waits);
-            // So many similar ones leave a standard error of three points.
+            // This number of similar forecasts leaves a standard error of three points.
             assert!((0.72..0.88).contains(&share), "{factor}: {share}");
             let reliability = calibration.reliability();
             assert_eq!(reliability.told[4].0, 1_000);
@@ -297,7 +290,7 @@ mod tests {
         for at in 0..100 {
             let uid: Arc<str> = format!("pod-{at}").into();
             calibration.record(&uid, 0, &simulated_ms, simulated_ms);
-            // Half start soon, half have not after an hour.
+            // Half start soon, half are pending after an hour.
             if at % 2 == 0 {
                 calibration.settle(&uid, 10_000, true);
             }

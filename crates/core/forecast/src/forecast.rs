@@ -1,6 +1,4 @@
-//! What is told about a waiting pod, and what is told to those who foresee.
-//!
-//! Owns the vocabulary only. English is in [`words`](crate::words).
+//! Inputs and results of forecasts.
 
 use std::sync::Arc;
 
@@ -9,138 +7,126 @@ use berth_model::node::Node;
 /// The probabilities for which a bound is given, in thousandths.
 pub const LEVELS_MILLI: [u16; LEVELS] = [100, 250, 500, 650, 800, 900, 950];
 
-/// How many there are.
 pub const LEVELS: usize = 7;
 
-/// Nothing later is foretold: a fortnight.
+/// The end of every forecast: a fortnight.
 pub const HORIZON_MS: u64 = 14 * 86_400_000;
 
-/// When a running pod ends.
+/// A known end of a running pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// At this time at the latest: a deadline (`activeDeadlineSeconds`), or the end of its grace.
+    /// At the latest: a deadline (`activeDeadlineSeconds`), or the end of its grace period.
     By(i64),
-    /// At this time, as whoever runs it has declared.
+    /// Declared by its owner.
     At(i64),
 }
 
-/// What keeps a pod from looking for a place at all.
+/// What keeps a pod from being scheduled at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// A quota of this name is used up.
+    /// The name of an exhausted quota.
     Quota(Arc<str>),
-    /// Its team has as much as it may have.
+    /// Its team's share.
     Share,
-    /// It is not to be scheduled yet (`schedulingGates`).
+    /// `spec.schedulingGates`.
     Gates(Vec<Arc<str>>),
 }
 
-/// A node that is to come.
+/// A node that is expected.
 #[derive(Clone, Debug)]
 pub struct PlannedNode {
-    /// The node as it will be.
     pub node: Node,
     /// Not before this time.
     pub earliest_ms: i64,
-    /// By this time, if it comes at all; any time between is as likely.
+    /// At the latest, if it comes at all; uniformly distributed.
     pub latest_ms: i64,
-    /// How likely it is to come, in thousandths.
+    /// Probability that it comes, in thousandths.
     pub chance_milli: u16,
 }
 
-/// What is to be expected for a pod.
+/// The forecast for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// The pod's UID.
     pub pod: Arc<str>,
-    /// When this was said.
+    /// When it was made.
     pub at_ms: i64,
-    /// What was said.
     pub outlook: Outlook,
 }
 
-/// When a pod starts, or why that cannot be said.
+/// When a pod starts, or why that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// As room comes free.
+    /// When room becomes free.
     Starts(Box<Eta>),
-    /// Not before whatever holds it lets go.
+    /// Not before it is released.
     Held(Hold),
-    /// Not before capacity is added: no node, present or planned, would do even if it were empty.
+    /// Not before capacity is added: no existing or planned node would do even if it were empty.
     NeedsCapacity(Lack),
-    /// Never: it insists on one node by name, and that is too small even when it is empty.
-    Never {
-        /// The node.
-        node: Arc<str>,
-    },
+    /// Never: it requests one node by name, which is too small even when empty.
+    Never { node: Arc<str> },
 }
 
-/// What no node has.
+/// Why no node would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// The labels it selects, or no taint that it does not tolerate.
+    /// No node has the labels it selects and only taints it tolerates.
     Match,
     /// Nodes match, but none is large enough.
     Size,
 }
 
-/// The time until a pod starts, as a distribution.
+/// The distribution of the time until a pod starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eta {
-    /// For each of [`LEVELS_MILLI`]: it starts within so long, with that probability. `None`: not
+    /// For each of [`LEVELS_MILLI`]: it starts within this time, with that probability. `None`: not
     /// within [`HORIZON_MS`].
     pub within_ms: [Option<u64>; LEVELS],
-    /// The same as the futures gave it, before past forecasts corrected it.
+    /// The same before correction by past forecasts.
     pub simulated_ms: [Option<u64>; LEVELS],
-    /// In how many futures that was tried.
     pub futures: usize,
-    /// How far it can be relied on.
+    /// How reliable it is.
     pub confidence: Confidence,
-    /// Whose ends made room most often, most often first.
+    /// Running pods whose ends made room most often.
     pub waits_for: Vec<Blocker>,
 }
 
-/// A running pod that is in the way.
+/// A running pod that blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Its UID.
     pub pod: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
     /// In how many of a thousand futures its end made room.
     pub share_milli: u16,
 }
 
-/// How far a forecast can be relied on.
+/// How reliable a forecast is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confidence {
-    /// In one word.
     pub grade: Grade,
-    /// What keeps it from being higher, worst first.
+    /// Reasons for a lower grade, worst first.
     pub doubts: Vec<Doubt>,
 }
 
-/// How far a forecast can be relied on, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// It is a guess.
+    /// A guess.
     Low,
     /// The order of magnitude is right.
     Medium,
-    /// Forecasts like it have come true as often as they said.
+    /// Similar forecasts came true as often as they said.
     High,
 }
 
-/// A reason to rely on a forecast less.
+/// A reason for a lower grade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// Few pods like those that run have been seen to end.
+    /// Number of similar pods that have ended.
     FewLifetimes(usize),
-    /// Few forecasts like this one have been checked.
+    /// Number of similar forecasts that were settled.
     FewForecasts(usize),
-    /// In so many of a thousand futures it did not start at all.
+    /// In how many of a thousand futures it did not start.
     OftenNotAtAll(u16),
-    /// The pod has wishes about neighbours or volumes that futures leave out.
+    /// The pod has affinity, spread constraints or volumes, which futures leave out.
     WishesLeftOut,
 }
 
@@ -162,8 +148,7 @@ impl Eta {
         Some(from_ms + (to_ms.saturating_sub(from_ms) as f64 * share) as u64)
     }
 
-    /// The probability that it starts within this time, in thousandths. Never more than the highest
-    /// level: beyond that, nothing is known.
+    /// The probability that it starts within this time, in thousandths, at most the highest level.
     pub fn probability_milli(&self, span_ms: u64) -> u16 {
         let (mut from, mut from_ms) = (0, 0);
         for (level, within_ms) in LEVELS_MILLI.into_iter().zip(self.within_ms) {

@@ -1,6 +1,4 @@
-//! The forecaster: it is told what the engine is told and what it decides, and says when pods start.
-//!
-//! Owns the scene, what is learned, and the record of what was told. Must not know time but as told.
+//! The forecaster: learns from the engine's events and decisions, and forecasts when pods start.
 
 use std::sync::Arc;
 
@@ -22,12 +20,11 @@ use berth_model::dice::Dice;
 /// How much work a forecast may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// So many futures are tried.
+    /// Number of futures.
     pub futures: usize,
-    /// So many comparisons are made in all futures together; when they are used up, the rest of the
-    /// futures is left out or cut short.
+    /// Limit of comparisons in all futures together; beyond it futures are skipped or cut short.
     pub steps_max: u64,
-    /// What chance is made from: the same seed and the same past give the same forecast.
+    /// The same seed and history give the same forecast.
     pub seed: u64,
 }
 
@@ -37,34 +34,34 @@ impl Default for Effort {
     }
 }
 
-/// At least so many futures are tried, each with its part of the work.
+/// Minimum number of futures, each with its part of the work.
 const FUTURES_MIN: usize = 20;
 
-/// With fewer lifetimes, or fewer forecasts that have been checked, there is doubt.
+/// Fewer lifetimes or settled forecasts lower the grade.
 const LIFETIMES_FEW: f64 = 100.0;
 const FORECASTS_FEW: usize = 100;
 
-/// So many of those in the way are named.
+/// Limit of blockers named.
 const BLOCKERS_MAX: usize = 3;
 
-/// Says when pods start.
+/// Forecasts when pods start.
 #[derive(Default)]
 pub struct Forecaster {
     effort: Effort,
     scene: Scene,
     lifetimes: Lifetimes,
     calibration: Calibration,
-    /// Used again for every future.
+    /// Reused for every future.
     future: Future,
 }
 
 impl Forecaster {
-    /// One that knows of nothing yet.
+    /// A forecaster without any objects.
     pub fn new(effort: Effort) -> Self {
         Self { effort, ..Self::default() }
     }
 
-    /// Something is as the event says. Events are those of the engine, and come in its order.
+    /// Applies an event. Events are those of the engine, in its order.
     pub fn observe(&mut self, event: &Event, now_ms: i64) {
         let outcome = match event {
             Event::Node(node) => {
@@ -82,7 +79,7 @@ impl Forecaster {
         self.learn(outcome, now_ms);
     }
 
-    /// The engine has decided something.
+    /// Applies a decision of the engine.
     pub fn decided(&mut self, decision: &Decision, now_ms: i64) {
         match decision {
             Decision::Bind(binding) => self.bound(binding, now_ms),
@@ -113,32 +110,31 @@ impl Forecaster {
         self.learn(outcome, now_ms);
     }
 
-    /// A decision to bind a pod could not be carried out.
+    /// Takes back a decision to bind a pod.
     pub fn undone(&mut self, uid: &str) {
         self.scene.unbind(uid);
     }
 
-    /// A node is to come. It is expected until it has come or is [called off](Self::call_off).
+    /// Expects a node until it joins or is [called off](Self::call_off).
     pub fn plan(&mut self, planned: PlannedNode) {
         self.scene.plan(planned);
     }
 
-    /// A node is not to come any more.
     pub fn call_off(&mut self, node: &str) {
         self.scene.planned.remove(node);
     }
 
-    /// Something keeps a pod from looking for its place; `None`: nothing does any more.
+    /// Sets what keeps a pod from being scheduled; `None` if nothing does.
     pub fn hold(&mut self, uid: &str, hold: Option<Hold>) {
         self.scene.hold(uid, hold);
     }
 
-    /// When a pod ends at the latest, or for certain.
+    /// Sets the known end of a pod.
     pub fn expect_end(&mut self, uid: &str, end: Option<End>) {
         self.scene.expect_end(uid, end);
     }
 
-    /// How often what was told has come true so far.
+    /// How often forecasts have come true so far.
     pub fn reliability(&self) -> Reliability {
         self.calibration.reliability()
     }
@@ -154,8 +150,8 @@ impl Forecaster {
         }
     }
 
-    /// Says when a pod starts and remembers having said so. To be asked once the engine has decided
-    /// that the pod has to wait; `None` if it does not wait.
+    /// Forecasts when a pod starts, and records the forecast for calibration. Call it after the
+    /// engine decided that the pod waits; `None` if it does not.
     pub fn tell(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
         let forecast = self.forecast(uid, now_ms)?;
         if let Outlook::Starts(eta) = &forecast.outlook {
@@ -165,7 +161,7 @@ impl Forecaster {
         Some(forecast)
     }
 
-    /// Says when a pod starts, and forgets having said so.
+    /// Forecasts when a pod starts, without recording it.
     pub fn forecast(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
         let (_, pod) = self.scene.pod(uid)?;
         let said = |outlook| Forecast { pod: pod.uid.clone(), at_ms: now_ms, outlook };
@@ -197,9 +193,9 @@ impl Forecaster {
     }
 }
 
-/// How all futures ended.
+/// The results of all futures.
 struct Waits {
-    /// `None` last: not at all.
+    /// `None` last: it does not start.
     sorted_ms: Vec<Option<u64>>,
     /// By resident: in how many futures its end made room.
     made_room: Vec<u32>,
@@ -249,7 +245,7 @@ fn quantile(sorted_ms: &[Option<u64>], level_milli: u16) -> Option<u64> {
     Some(low_ms + (high_ms.saturating_sub(low_ms) as f64 * share) as u64)
 }
 
-/// Why a pod starts on no node whoever leaves, if so.
+/// Why a pod starts on no node, whichever pods leave.
 fn impossible(stage: &mut Stage<'_>, pod: &PodRow) -> Option<Outlook> {
     let kind = stage.scene.kinds.get(pod.kind)?;
     let mut matches = false;
@@ -311,7 +307,7 @@ fn confidence(
     Confidence { grade, doubts: doubts.into_iter().map(|(_, doubt)| doubt).collect() }
 }
 
-/// Those whose ends made room most often.
+/// The pods whose ends made room most often.
 fn blockers(stage: &Stage<'_>, waits: &Waits) -> Vec<Blocker> {
     let mut counts: Vec<(u32, &Arc<str>, &Arc<str>)> = stage
         .residents

@@ -1,9 +1,8 @@
-//! One future: pods leave, others come, those who wait take their turns, until a pod has started.
+//! One future: pods end, others arrive, pending pods take their turns, until the target starts.
 //!
-//! Owns what happens in a future. The queue is the engine's: whoever comes first in its order and fits
-//! takes the room; those who do not fit are passed over. Where a newcomer goes is the fullest node that
-//! will do, which is what packing comes to on average. Evictions are left out: who matters more finds
-//! its place later here than it will, and who matters less earlier.
+//! The queue is the engine's: the first pod that fits takes the room. Arriving pods go to the
+//! fullest node that fits, which is what packing does on average. Evictions are left out, so
+//! important pods start later here than in reality, and unimportant ones earlier.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,70 +14,68 @@ use crate::stage::{Crowd, Stage};
 use crate::table::Index as _;
 use berth_model::dice::Dice;
 
-/// So many of the changed nodes are looked at for a newcomer.
+/// Limit of changed nodes tried for an arriving pod.
 const PROBES_MAX: usize = 48;
 
-/// No more come in one future: whatever floods the queue must not hold up the answer.
+/// Limit of arrivals per future.
 const ARRIVALS_MAX: u64 = 20_000;
 
-/// Pods that come later stand behind all who wait now.
+/// Pods that arrive later stand behind all pods pending now.
 const LATER: u64 = 1 << 32;
 
-/// What happens next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    /// A node that was planned is there.
+    /// A planned node joins.
     NodeComes(u32),
-    /// One who runs now leaves.
+    /// A running pod ends.
     Leaves(u32),
-    /// One who started in this future leaves.
+    /// A pod that started in this future ends.
     LeavesAgain(u32),
-    /// One of a kind comes.
+    /// A pod of a kind arrives.
     Comes(KindIx),
 }
 
-/// The first of a crowd: whose turn it is before, and where it stands in the queue.
+/// The first pod of a crowd.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     priority: Reverse<i32>,
     place: u64,
 }
 
-/// Nobody of a crowd waits.
+/// Position of a crowd without pending pods.
 const NOBODY: u64 = u64::MAX;
 
-/// How a future ended for the pod in question.
+/// How a future ended for the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It starts after so long, on this node.
+    /// It starts after this time, on this node.
     Starts(u64, NodeIx),
-    /// It has not started by the time after which nothing is looked at.
+    /// It does not start within the horizon.
     NotAtAll,
-    /// It has not started after so long, when looking further became too dear.
+    /// It has not started after this time, and the limit of work is reached.
     NotYet(u64),
 }
 
-/// What a future changes, used again for the next.
+/// The state of a future, reused for the next.
 #[derive(Default)]
 pub(crate) struct Future {
     now_ms: u64,
     happenings: BinaryHeap<Reverse<(u64, u32, Happening)>>,
     counted: u32,
-    /// Nodes that have changed, and where each is among them.
+    /// Changed nodes, and the position of each node among them.
     changed: Vec<(NodeIx, Room)>,
     slots: Vec<u32>,
-    /// By crowd: how many of those who waited have started, and who came later.
+    /// By crowd: how many of its pods have started, and later arrivals.
     started: Vec<usize>,
     heads: Vec<Head>,
     later: Vec<VecDeque<u64>>,
     newcomers: Vec<(NodeIx, KindIx, Got)>,
     pub(crate) gone: Vec<u32>,
-    /// How often something was compared.
+    /// Number of comparisons.
     pub(crate) steps: u64,
     arrived: u64,
 }
 
-/// Whose future it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) crowd: usize,
@@ -101,7 +98,7 @@ impl Future {
         (self.now_ms, self.counted, self.steps, self.arrived) = (0, 0, 0, 0);
     }
 
-    /// Crowds may have been added to the stage.
+    /// Adds crowds that are new on the stage.
     fn add_crowds(&mut self, stage: &Stage<'_>) {
         for crowd in &stage.crowds[self.heads.len()..] {
             let place = crowd.places.first().copied().unwrap_or(NOBODY);
@@ -162,7 +159,7 @@ impl Future {
         }
     }
 
-    /// Gives the node on which the target starts, if it does.
+    /// The node on which the target starts, if it does.
     fn happen(
         &mut self,
         stage: &mut Stage<'_>,
@@ -195,7 +192,7 @@ impl Future {
         self.settle(stage, target, node, dice)
     }
 
-    /// The room of a node as it is in this future, to be changed.
+    /// The room of a node in this future, to be changed.
     fn room(&mut self, stage: &Stage<'_>, node: NodeIx) -> Option<&mut Room> {
         let slot = self.slots.get_mut(node.at())?;
         if *slot == 0 {
@@ -211,14 +208,14 @@ impl Future {
         Some(())
     }
 
-    /// Somebody of a crowd has come or started: who is its first now?
+    /// Updates the first pod of a crowd.
     fn update_head(&mut self, stage: &Stage<'_>, crowd: usize) {
         let waited = stage.crowds[crowd].places.get(self.started[crowd]).copied();
         let first = waited.or_else(|| self.later[crowd].front().copied());
         self.heads[crowd].place = first.unwrap_or(NOBODY);
     }
 
-    /// Those who wait take what a changed node has, in the order of their turns.
+    /// Pending pods take the room of a changed node in order.
     fn settle(
         &mut self,
         stage: &mut Stage<'_>,
@@ -270,12 +267,12 @@ impl Future {
         }
     }
 
-    /// One of a kind comes: it goes where it fits, or waits.
+    /// A pod of a kind arrives: it is placed, or waits.
     fn come(&mut self, stage: &mut Stage<'_>, kind: KindIx, dice: Dice) {
         let Some(crowd) = stage.crowd(kind) else { return };
         self.add_crowds(stage);
         self.arrived += 1;
-        // Who finds its like waiting will not fit either.
+        // If one of its kind is pending, it does not fit either.
         if self.heads[crowd].place == NOBODY
             && let Some((node, got)) = self.place(stage, crowd, dice)
         {
@@ -285,7 +282,7 @@ impl Future {
         self.update_head(stage, crowd);
     }
 
-    /// The fullest node that will do: of some that have changed, and of those that have not.
+    /// The fullest node that fits: among some changed ones, and the others.
     fn place(&mut self, stage: &mut Stage<'_>, crowd: usize, dice: Dice) -> Option<(NodeIx, Got)> {
         let Crowd { kind, ask, .. } = stage.crowds[crowd];
         let count = self.changed.len();

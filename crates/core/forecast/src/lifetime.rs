@@ -1,41 +1,39 @@
-//! How long pods live: learned from those that ended, and from those that have not ended yet.
+//! How long pods live, learned from pods that ended and pods still running.
 //!
-//! Owns the counts of ends by age, for each workload, for each class of similar pods and for all, and
-//! the curves that follow from them. A curve is Kaplan and Meier's: in each bin of ages, the share of
-//! those who reached it and ended there. Who still runs, or was made to leave, counts among those who
-//! reached the ages it has reached and says nothing about later ones. A workload that has been seen
-//! seldom leans on its class, and a class on all. Must not know nodes or queues.
+//! Ends are counted by age for each workload, each class of similar pods, and all. A curve is
+//! Kaplan and Meier's: per bin of ages, the share of pods reaching it that ended there. Pods that
+//! still run, or were evicted, count as censored. A workload seen rarely leans on its class, and a
+//! class on all.
 
 use std::collections::BTreeMap;
 
 use crate::bins::{BINS, bin_of, start_ms};
 
-/// How many pods' worth of evidence the level above counts for.
+/// Weight of the level above, in pods.
 const LEAN: f64 = 6.0;
 
-/// Where nothing at all is known: the share that ends in each bin, which is about a quarter with every
-/// doubling of age, and for how many pods that counts.
+/// Prior without any data: the hazard per bin, about a quarter per doubling of age, and its weight
+/// in pods.
 const UNKNOWN_HAZARD: f64 = 0.07;
 const UNKNOWN_WEIGHT: f64 = 1.0;
 
-/// When so much has been counted, all counts are halved, so that what is recent matters more.
+/// Beyond this total all counts are halved, so that recent ends weigh more.
 const WORKLOAD_COUNT_MAX: f64 = 128.0;
 const CLASS_COUNT_MAX: f64 = 512.0;
 const ALL_COUNT_MAX: f64 = 8_192.0;
 
-/// So many workloads, and so many classes, are remembered; those not seen for longest are forgotten.
+/// Limit of workloads and of classes; those not seen for longest are forgotten.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Which pods are like a pod.
+/// Identifies similar pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LifeKey {
-    /// Those of its controller; `None`: nobody controls it.
+    /// Pods of the same controller; `None` without one.
     pub workload: Option<u64>,
-    /// Those of its namespace that ask for the same.
+    /// Pods of the same namespace with the same requests.
     pub class: u64,
 }
 
-/// Counts by age.
 #[derive(Clone, Debug)]
 struct Tally {
     ended: Vec<f32>,
@@ -65,7 +63,6 @@ impl Tally {
     }
 }
 
-/// What is known about lifetimes.
 #[derive(Clone, Debug, Default)]
 pub struct Lifetimes {
     all: Tally,
@@ -75,7 +72,7 @@ pub struct Lifetimes {
 }
 
 impl Lifetimes {
-    /// A pod has lived for so long. `natural`: it ended by itself; otherwise it was made to leave.
+    /// Records a lifetime. `natural`: the pod ended by itself; otherwise it was evicted.
     pub fn record(&mut self, key: LifeKey, life_ms: u64, natural: bool) {
         self.counted += 1;
         let (bin, seen) = (bin_of(life_ms), self.counted);
@@ -90,14 +87,14 @@ impl Lifetimes {
         }
     }
 
-    /// How many lifetimes stand behind a curve: of the workload, of the class, of all.
+    /// Number of lifetimes behind a curve: of the workload, of the class, of all.
     pub fn evidence(&self, key: LifeKey) -> [f64; 3] {
         let of = |tally: Option<&Tally>| tally.map_or(0.0, |tally| tally.total);
         let workload = key.workload.and_then(|workload| self.workloads.get(&workload));
         [of(workload), of(self.classes.get(&key.class)), self.all.total]
     }
 
-    /// Curves as of now, given who runs and for how long already.
+    /// Curves as of now, given the running pods and their ages.
     pub(crate) fn curves(&self, running: impl Iterator<Item = (LifeKey, u64)>) -> Curves<'_> {
         let mut curves = Curves {
             lifetimes: self,
@@ -122,7 +119,7 @@ impl Lifetimes {
     }
 }
 
-/// Forgets the half that has not been seen for longest, when there are too many.
+/// Forgets the half not seen for longest if there are too many.
 fn forget(tallies: &mut BTreeMap<u64, Tally>) {
     if tallies.len() > REMEMBERED_MAX {
         let mut seen: Vec<u64> = tallies.values().map(|tally| tally.seen).collect();
@@ -133,11 +130,10 @@ fn forget(tallies: &mut BTreeMap<u64, Tally>) {
     }
 }
 
-/// The number of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CurveIx(pub(crate) u32);
 
-/// Curves of those who run or wait, made when asked for.
+/// Curves, computed on demand.
 pub(crate) struct Curves<'a> {
     lifetimes: &'a Lifetimes,
     all: Vec<f32>,
@@ -150,10 +146,9 @@ pub(crate) struct Curves<'a> {
 }
 
 impl Curves<'_> {
-    /// The number of the curve of such pods.
     pub(crate) fn number(&mut self, key: LifeKey) -> CurveIx {
         let tally = key.workload.and_then(|workload| self.lifetimes.workloads.get(&workload));
-        // A workload of which nothing has ended is as its class is.
+        // A workload without ended pods uses its class.
         let workload = key.workload.filter(|_| tally.is_some());
         if let Some(made) = self.made.get(&(workload, key.class)) {
             return *made;
@@ -186,7 +181,7 @@ impl Curves<'_> {
     }
 }
 
-/// The share that ends in each bin of those who reach it, leaning on what is known of more pods.
+/// The hazard per bin, leaning on the level above.
 fn hazards(
     tally: Option<&Tally>,
     running: Option<&Vec<f32>>,
@@ -200,7 +195,7 @@ fn hazards(
         let ended = tally.map_or(0.0, |tally| at(&tally.ended));
         let cut =
             tally.map_or(0.0, |tally| at(&tally.cut)) + running.map_or(0.0, |counts| at(counts));
-        // Those who are cut short within the bin have, on average, been through half of it.
+        // Censored pods have, on average, been through half of the bin.
         let reached = beyond + ended + cut * 0.5;
         beyond += ended + cut;
         hazards[bin] = (ended + lean * above[bin]) / (reached + lean);
@@ -208,14 +203,14 @@ fn hazards(
     hazards
 }
 
-/// How many are left at each age.
+/// The share alive at each age.
 #[derive(Clone, Debug)]
 pub(crate) struct Survival {
     /// At the start of each bin, and at the end of the last.
     left: Vec<f64>,
 }
 
-/// No smaller share is told from none.
+/// Smaller shares count as 0.
 const LEFT_MIN: f64 = 1e-9;
 
 impl Survival {
@@ -246,8 +241,8 @@ impl Survival {
         1.0 - self.left_at(age_ms.saturating_add(span_ms)) / now
     }
 
-    /// How long a pod of this age still lives, if it outlives the share `luck` of its like; `None`: for
-    /// longer than anything that is looked at.
+    /// The remaining lifetime of a pod of this age that outlives the share `luck` of similar pods;
+    /// `None` if beyond all bins.
     pub(crate) fn remaining_ms(&self, age_ms: u64, luck: f64) -> Option<u64> {
         let now = self.left_at(age_ms);
         if now < LEFT_MIN {
@@ -255,7 +250,7 @@ impl Survival {
         }
         let wanted = now * (1.0 - luck);
         let first = bin_of(age_ms);
-        // The first bin at whose end no more than that are left.
+        // The first bin at whose end no more than that are alive.
         let later = self.left[first + 1..].partition_point(|left| *left > wanted);
         let bin = first + later;
         if bin >= BINS {
@@ -279,7 +274,7 @@ mod tests {
         LifeKey { workload: Some(workload), class }
     }
 
-    /// The median of what remains.
+    /// Median of the remaining lifetime.
     fn median(lifetimes: &Lifetimes, key: LifeKey, age_ms: u64) -> u64 {
         let mut curves = lifetimes.curves(std::iter::empty());
         let number = curves.number(key);
@@ -303,7 +298,7 @@ mod tests {
             median(&lifetimes, key(9, 1), 0),
             median(&lifetimes, LifeKey { workload: None, class: 1 }, 0)
         );
-        // Who has lived longer than the short ones is one of the long ones.
+        // A pod that outlived the short ones is one of the long ones.
         assert!(near(median(&lifetimes, key(9, 1), 20 * MINUTE_MS), 40));
     }
 

@@ -1,8 +1,7 @@
-//! What a node has left, as numbers: enough to say whether one more pod fits by its requests.
+//! What a node has left, by requests and parts of GPUs.
 //!
-//! Owns the arithmetic of room. NUMA nodes, affinity between pods, spreading and volumes are left out
-//! on purpose: where they keep a pod off a node, forecasts made with this are too early, and only what
-//! is learned from past forecasts corrects them.
+//! NUMA nodes, affinity between pods, spreading and volumes are left out: forecasts are too early
+//! where these exclude nodes, and only calibration corrects that.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +12,14 @@ use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
 use smallvec::SmallVec;
 
-/// All of a GPU's compute.
+/// All of a GPU's compute, in thousandths.
 const WHOLE_MILLI: u32 = 1000;
 
-/// No node has more GPUs.
+/// Larger counts are ignored.
 const GPUS_MAX: i64 = 1024;
 
-/// The resource that counts pods.
 const PODS: &str = "pods";
 
-/// Resources by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resources {
     numbers: BTreeMap<ResourceName, usize>,
@@ -43,7 +40,6 @@ impl Resources {
         list.iter().map(amount).collect()
     }
 
-    /// What a pod asks for.
     pub(crate) fn ask(&mut self, spec: &PodSpec) -> Ask {
         let requests = spec.pod.total_requests(PodLevelResources::HonouredIfEmptyToo);
         let mut amounts = self.amounts(&requests);
@@ -52,7 +48,6 @@ impl Resources {
         Ask { amounts, gpu: spec.gpu }
     }
 
-    /// An empty node.
     pub(crate) fn room(&mut self, node: &Node) -> Room {
         let mut free = SmallVec::new();
         for (number, amount) in self.amounts(&node.allocatable) {
@@ -65,7 +60,10 @@ impl Resources {
             let resource = self.number(&part.resource);
             if divisible && gpus.is_empty() {
                 let count = at(&free, resource).clamp(0, GPUS_MAX) as usize;
-                gpus.resize(count, Gpu { compute_milli: WHOLE_MILLI, memory_bytes, shares: 0 });
+                gpus.resize(
+                    count,
+                    SharedGpuRoom { compute_milli: WHOLE_MILLI, memory_bytes, shares: 0 },
+                );
             }
             parts.push(Part { resource, memory_bytes, compute_milli, divisible });
         }
@@ -73,14 +71,12 @@ impl Resources {
     }
 }
 
-/// What a pod asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ask {
     amounts: SmallVec<[(usize, i64); 4]>,
     gpu: Option<GpuNeed>,
 }
 
-/// Something that is given for a part of a GPU.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     resource: usize,
@@ -91,9 +87,9 @@ struct Part {
 
 type Parts = SmallVec<[Part; 1]>;
 
-/// What is left of a GPU that is divided on demand.
+/// The remainder of a GPU that is split on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Gpu {
+struct SharedGpuRoom {
     compute_milli: u32,
     memory_bytes: u64,
     shares: u16,
@@ -103,18 +99,17 @@ struct Gpu {
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     free: SmallVec<[i64; 6]>,
-    gpus: SmallVec<[Gpu; 8]>,
+    gpus: SmallVec<[SharedGpuRoom; 8]>,
     parts: Parts,
 }
 
-/// What a pod got for the part of a GPU it needs.
+/// What a pod got for its GPU need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// It needs none.
     Nothing,
-    /// One of a resource.
+    /// One unit of a resource.
     Unit(usize),
-    /// A share of the GPU of this number.
+    /// GPU number, compute in thousandths and memory.
     Share(usize, u32, u64),
 }
 
@@ -130,14 +125,14 @@ fn at_mut(free: &mut SmallVec<[i64; 6]>, number: usize) -> &mut i64 {
 }
 
 impl Room {
-    /// A node that is not there: it has room for nobody.
+    /// The room of a node that does not exist.
     pub(crate) fn none() -> Self {
         Self { free: SmallVec::new(), gpus: SmallVec::new(), parts: Parts::new() }
     }
 
-    /// What a pod would get here, if there is room.
+    /// What a pod would get here, if it fits.
     pub(crate) fn fits(&self, ask: &Ask) -> Option<Got> {
-        // Last first: devices are scarcer than CPUs, and come after them by name.
+        // Last first: devices are scarcer than CPUs, and follow them by name.
         if ask.amounts.iter().rev().any(|(number, amount)| *amount > at(&self.free, *number)) {
             return None;
         }
@@ -148,7 +143,7 @@ impl Room {
                 let roomy = (0..).zip(&self.gpus).filter(|(_, gpu)| {
                     gpu.compute_milli >= compute_milli && gpu.memory_bytes >= memory_bytes
                 });
-                // Of the fullest. Those that are whole must not all be given away as whole ones.
+                // The fullest GPU. Whole ones may all be taken as whole ones.
                 let whole = at(&self.free, part.resource) > 0;
                 let fullest = roomy
                     .filter(|(_, gpu)| gpu.shares > 0 || whole)
@@ -162,7 +157,7 @@ impl Room {
         })
     }
 
-    /// What was granted, as this node counts it.
+    /// A recorded grant, in terms of this node.
     pub(crate) fn granted(
         &self,
         ask: &Ask,
@@ -183,7 +178,7 @@ impl Room {
         }
     }
 
-    /// A pod takes its room (`sign` 1) or gives it back (-1).
+    /// Takes a pod's room (`sign` 1) or returns it (-1).
     pub(crate) fn take(&mut self, ask: &Ask, got: Got, sign: i64) {
         for (number, amount) in &ask.amounts {
             *at_mut(&mut self.free, *number) -= sign * amount;
@@ -212,7 +207,7 @@ impl Room {
         }
     }
 
-    /// How full it would be left, to compare places by: packing takes the fullest.
+    /// The amount left, by which packing chooses the fullest node.
     pub(crate) fn spare(&self) -> i64 {
         let divided = self.gpus.iter().filter(|gpu| gpu.shares > 0);
         let shares: u32 = divided.map(|gpu| gpu.compute_milli).sum();
@@ -222,7 +217,7 @@ impl Room {
 }
 
 impl Part {
-    /// The share that meets a need: no wish for memory or compute is no wish for none.
+    /// If only memory or only compute is requested, the other is in proportion.
     fn share(&self, need: &GpuNeed) -> (u32, u64) {
         let memory = u128::from(self.memory_bytes.max(1));
         let milli = u128::from(WHOLE_MILLI);

@@ -1,7 +1,7 @@
-//! The cluster as forecasts see it: what nodes have left, who runs where and since when, who waits.
+//! The cluster as forecasts see it: what nodes have left, which pods run since when, which are
+//! pending.
 //!
-//! Owns the books, kept from the same events and decisions that the engine sees, in any order. Must
-//! not know chance or curves.
+//! Updated from the same events and decisions as the engine.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::lifetime::LifeKey;
 use crate::room::{Ask, Got, Resources, Room};
 use crate::table::{Index, Table};
 
-/// How long a pod that is told to leave may take, where nobody says.
+/// Assumed grace period.
 const GRACE_MS: i64 = 30_000;
 
 macro_rules! index {
@@ -41,9 +41,7 @@ macro_rules! index {
 }
 
 index! {
-    /// A node.
     NodeIx;
-    /// A pod.
     PodIx;
     /// Pods of one spec.
     KindIx;
@@ -58,13 +56,13 @@ pub(crate) struct Kind {
     pub(crate) spec: Arc<PodSpec>,
     pub(crate) ask: Ask,
     pub(crate) life: LifeKey,
-    /// Pods and remembered arrivals of the kind.
+    /// Number of pods and remembered arrivals.
     holders: usize,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRow {
-    /// `None`: only told of by pods that are bound to it.
+    /// `None` if known only from pods bound to it.
     pub(crate) object: Option<Node>,
     pub(crate) empty: Room,
     pub(crate) left: Room,
@@ -79,10 +77,10 @@ pub(crate) struct PodRow {
     pub(crate) turn: Turn,
     pub(crate) stay: Stay,
     pub(crate) end: Option<End>,
-    /// When it has to be gone, for it has been told to leave.
+    /// When it must be gone, if it is terminating.
     pub(crate) leaves_by_ms: Option<i64>,
     pub(crate) hold: Option<Hold>,
-    /// It does not leave by itself: its age when it goes is no lifetime.
+    /// Its age at the end is not a lifetime.
     made_to_leave: bool,
 }
 
@@ -92,18 +90,17 @@ pub(crate) enum Stay {
     Runs { node: NodeIx, got: Got, since_ms: i64 },
 }
 
-/// What came of an event, for those who learn.
+/// An outcome to learn from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// A pod has been bound.
+    /// A pod was bound.
     Started { uid: Arc<str> },
-    /// A pod is gone, or does not look for a place any more, without having been bound.
+    /// A pod was deleted while pending.
     Abandoned { uid: Arc<str> },
-    /// A pod that ran is gone.
+    /// A running pod is gone.
     Ended { life: LifeKey, age_ms: u64, natural: bool },
 }
 
-/// The cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scene {
     resources: Resources,
@@ -113,7 +110,7 @@ pub(crate) struct Scene {
     by_name: BTreeMap<Arc<str>, NodeIx>,
     pub(crate) pods: Table<PodIx, PodRow>,
     by_uid: BTreeMap<Arc<str>, PodIx>,
-    /// In the order of their turns. Held and gated pods are not among them.
+    /// In queue order, without held and gated pods.
     pub(crate) waiting: BTreeMap<Turn, PodIx>,
     pub(crate) arrivals: Arrivals,
     pub(crate) planned: BTreeMap<Arc<str>, (PlannedNode, Room)>,
@@ -155,7 +152,6 @@ impl Scene {
         }
     }
 
-    /// A node is as told.
     pub(crate) fn set_node(&mut self, node: Node) {
         self.planned.remove(&node.name);
         let at = self.node(&node.name);
@@ -193,7 +189,7 @@ impl Scene {
         }
     }
 
-    /// Counts anew what a node has left.
+    /// Recomputes what a node has left.
     fn recount(&mut self, at: NodeIx) {
         let Some(row) = self.nodes.get_mut(at) else { return };
         row.left = row.empty.clone();
@@ -207,7 +203,7 @@ impl Scene {
         }
     }
 
-    /// A node that is to come.
+    /// Adds a planned node.
     pub(crate) fn plan(&mut self, planned: PlannedNode) {
         if !self.by_name.contains_key(&planned.node.name) {
             let room = self.resources.room(&planned.node);
@@ -215,7 +211,6 @@ impl Scene {
         }
     }
 
-    /// A pod is as told.
     pub(crate) fn set_pod(&mut self, pod: &PodObject, now_ms: i64) -> Option<Outcome> {
         if pod.phase == Phase::Finished {
             return self.remove_pod(&pod.uid, now_ms);
@@ -245,7 +240,6 @@ impl Scene {
         }
     }
 
-    /// A pod that nobody has told of yet.
     fn admit(&mut self, pod: &PodObject, now_ms: i64) -> PodIx {
         let kind = self.kind(&pod.spec);
         let turn = (Reverse(pod.spec.priority), pod.created_at_ms, pod.uid.clone());
@@ -263,7 +257,7 @@ impl Scene {
         };
         let at = self.pods.add(row);
         self.by_uid.insert(pod.uid.clone(), at);
-        // Those who run already when the books are opened are no arrivals.
+        // Pods already running at the start are not arrivals.
         if pod.node.is_none() {
             let kind = self.kind(&pod.spec);
             let forgotten = self.arrivals.record(now_ms, kind);
@@ -272,7 +266,7 @@ impl Scene {
         at
     }
 
-    /// A pod may have been resized, relabelled or let through its gates.
+    /// Applies a changed spec: resized, relabelled or without gates.
     fn respec(&mut self, at: PodIx, spec: &Arc<PodSpec>) {
         let Some(row) = self.pods.get(at) else { return };
         let before = row.kind;
@@ -295,7 +289,7 @@ impl Scene {
         }
     }
 
-    /// Puts a pod among those who wait, or takes it out, as it is now.
+    /// Adds a pod to the pending ones or removes it, according to its state.
     fn enqueue(&mut self, at: PodIx) {
         let Some(row) = self.pods.get(at) else { return };
         let waits = matches!(row.stay, Stay::Waits) && row.hold.is_none();
@@ -330,7 +324,7 @@ impl Scene {
         Some(Outcome::Started { uid: row.uid.clone() })
     }
 
-    /// A binding has not come about.
+    /// Takes back a binding.
     pub(crate) fn unbind(&mut self, uid: &str) {
         let Some(at) = self.by_uid.get(uid).copied() else { return };
         self.vacate(at);
@@ -382,7 +376,7 @@ impl Scene {
         })
     }
 
-    /// Something keeps a pod from looking for its place, or does not any more.
+    /// Sets what keeps a pod from being scheduled.
     pub(crate) fn hold(&mut self, uid: &str, hold: Option<Hold>) {
         let Some(at) = self.by_uid.get(uid).copied() else { return };
         if let Some(row) = self.pods.get_mut(at) {
@@ -391,7 +385,7 @@ impl Scene {
         self.enqueue(at);
     }
 
-    /// When a pod ends at the latest, or for certain.
+    /// Sets the known end of a pod.
     pub(crate) fn expect_end(&mut self, uid: &str, end: Option<End>) {
         let at = self.by_uid.get(uid).copied();
         if let Some(row) = at.and_then(|at| self.pods.get_mut(at)) {

@@ -1,6 +1,4 @@
-//! The present as all futures begin: who runs and how long they may still, who waits, who may come.
-//!
-//! Owns what is worked out once for all futures of one question. Must not know what happens in them.
+//! The state in which all futures of one forecast begin, and what is derived once for all of them.
 
 use std::cmp::Reverse;
 
@@ -13,17 +11,17 @@ use crate::scene::{KindIx, NodeIx, PodIx, Scene, Stay};
 use crate::table::Index as _;
 use berth_model::dice::Dice;
 
-/// The first stretch of time that is looked at; each next one is as long as all before, times this.
+/// Length of the first window; each next one multiplies the time covered by the growth.
 const WINDOW_MS: u64 = 60_000;
 const WINDOW_GROWTH: u64 = 4;
 
-/// The first stretch is lengthened until so many are expected to leave in it.
+/// The first window is extended until this many pods are expected to end in it.
 const LEAVING_MIN: f64 = 8.0;
 
-/// All of a draw.
+/// The range of a draw.
 const CERTAIN: u64 = 1 << 32;
 
-/// Who runs.
+/// A running pod.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
     pub(crate) pod: PodIx,
@@ -35,46 +33,45 @@ pub(crate) struct Resident {
     limit: Limit,
 }
 
-/// What is known of an end besides the curve; times from now.
+/// A known end besides the curve; times from now.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     None,
     By(u64),
     At(u64),
-    /// It has been told to leave: any time up to this one.
+    /// It is terminating: uniformly distributed up to this time.
     Leaving(u64),
 }
 
-/// Pods of one kind that wait; they take their turns in order.
+/// Pending pods of one kind, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Crowd<'a> {
     pub(crate) kind: KindIx,
     pub(crate) ask: &'a Ask,
     pub(crate) priority: Reverse<i32>,
     pub(crate) curve: CurveIx,
-    /// Their places in the whole queue.
+    /// Positions in the whole queue.
     pub(crate) places: Vec<u64>,
-    /// Nodes that had room when the future began, fullest first; found when first asked for.
+    /// Nodes with room at the start, fullest first; computed on demand.
     open: Option<Vec<NodeIx>>,
 }
 
-/// A stretch of time, and for each resident up to which draw it has left by its end.
+/// A window of time, and for each resident the draw up to which it has ended by its end.
 struct Window {
     end_ms: u64,
     left_up_to: Vec<u64>,
 }
 
-/// The present.
 pub(crate) struct Stage<'a> {
     pub(crate) scene: &'a Scene,
     curves: Curves<'a>,
     pub(crate) residents: Vec<Resident>,
     pub(crate) crowds: Vec<Crowd<'a>>,
-    /// By kind: its crowd.
+    /// By kind.
     crowd_of: Vec<Option<usize>>,
     pub(crate) planned: Vec<&'a (PlannedNode, Room)>,
     windows: Vec<Window>,
-    /// By kind and node: whether that was asked, and the answer.
+    /// By kind and node, computed on demand.
     accepted: Vec<Vec<Option<bool>>>,
     now_ms: i64,
 }
@@ -120,7 +117,7 @@ impl<'a> Stage<'a> {
         stage
     }
 
-    /// The crowd of a kind; it may be empty.
+    /// The crowd of a kind; may be empty.
     pub(crate) fn crowd(&mut self, kind: KindIx) -> Option<usize> {
         if let Some(crowd) = self.crowd_of.get(kind.at()).copied().flatten() {
             return Some(crowd);
@@ -138,13 +135,13 @@ impl<'a> Stage<'a> {
         self.scene.kinds.get(kind).map(|kind| &kind.ask)
     }
 
-    /// A node that is planned counts from where the numbers of real ones end.
+    /// Planned nodes are numbered after existing ones.
     pub(crate) fn planned_at(&self, node: NodeIx) -> Option<&'a (PlannedNode, Room)> {
         let number = node.at().checked_sub(self.scene.nodes.end())?;
         self.planned.get(number).copied()
     }
 
-    /// All nodes, planned ones last.
+    /// Number of all nodes, planned ones last.
     pub(crate) fn nodes_end(&self) -> usize {
         self.scene.nodes.end() + self.planned.len()
     }
@@ -157,7 +154,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Whether a node would do for a kind of pod, whatever runs there.
+    /// Whether a node accepts a kind of pod, whatever runs there.
     pub(crate) fn accepts(&mut self, kind: KindIx, node: NodeIx) -> bool {
         let end = self.nodes_end();
         let Some(answers) = self.accepted.get_mut(kind.at()) else { return false };
@@ -180,8 +177,8 @@ impl<'a> Stage<'a> {
         answer
     }
 
-    /// Nodes that have room for a crowd's pods now, fullest first. None if some of them wait: then the
-    /// engine knows a reason why these nodes will not do.
+    /// Nodes with room for a crowd's pods now, fullest first. Empty if some of them are pending:
+    /// then the engine rejects these nodes for other reasons.
     pub(crate) fn open(&mut self, crowd: usize) -> &[NodeIx] {
         if self.crowds[crowd].open.is_none() {
             let Crowd { kind, ask, .. } = self.crowds[crowd];
@@ -199,7 +196,7 @@ impl<'a> Stage<'a> {
         self.crowds[crowd].open.as_deref().unwrap_or_default()
     }
 
-    /// When a stretch of time ends; `None`: nothing later is looked at.
+    /// The end of a window; `None` beyond the horizon.
     pub(crate) fn window_end_ms(&mut self, window: usize) -> Option<u64> {
         while self.windows.len() <= window {
             let last_ms = self.windows.last().map_or(0, |window| window.end_ms);
@@ -223,7 +220,7 @@ impl<'a> Stage<'a> {
         self.windows.get(window).map(|window| window.end_ms)
     }
 
-    /// Below which draw a resident has left by then.
+    /// The draw below which a resident has ended by a time.
     fn left_up_to(&self, resident: &Resident, by_ms: u64) -> u64 {
         let share = match resident.limit {
             Limit::At(at_ms) | Limit::By(at_ms) if at_ms <= by_ms => 1.0,
@@ -235,7 +232,7 @@ impl<'a> Stage<'a> {
         (share * CERTAIN as f64) as u64
     }
 
-    /// Those who leave within a stretch of time, with the time.
+    /// Calls `each` with the end of every resident that ends within a window.
     pub(crate) fn leaving(&self, window: usize, dice: Dice, mut each: impl FnMut(u64, usize)) {
         let Some(now) = self.windows.get(window) else { return };
         let before = window.checked_sub(1).and_then(|before| self.windows.get(before));
@@ -257,12 +254,12 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// How long a pod of a crowd runs once it has started; `None`: beyond anything that is looked at.
+    /// Run time of a pod of a crowd; `None` if beyond all bins.
     pub(crate) fn life_ms(&self, crowd: usize, luck: f64) -> Option<u64> {
         self.curves.get(self.crowds[crowd].curve).remaining_ms(0, luck)
     }
 
-    /// When a planned node comes, from now; `None`: it does not.
+    /// When a planned node joins, from now; `None` if it does not.
     pub(crate) fn comes_ms(&self, planned: usize, dice: Dice) -> Option<u64> {
         let (plan, _) = self.planned.get(planned)?;
         let comes = dice.roll(planned as u64) % 1000 < u32::from(plan.chance_milli);

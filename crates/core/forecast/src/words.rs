@@ -1,12 +1,10 @@
 //! Forecasts in plain English.
-//!
-//! Owns the sentences. Must not know how a forecast came about.
 
 use std::fmt::Write as _;
 
 use crate::forecast::{Confidence, Doubt, Eta, Forecast, Grade, Hold, Lack, Outlook};
 
-/// What is to be said in one line.
+/// The question answered in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// By when, with this probability in thousandths?
@@ -15,7 +13,7 @@ pub enum Question {
     HowLikely(u64),
 }
 
-/// A forecast as a person reads it: the answer first, then what it rests on.
+/// A forecast in plain English: the answer first, then its basis.
 pub fn render(forecast: &Forecast, question: Question) -> String {
     match &forecast.outlook {
         Outlook::Starts(eta) => {
@@ -80,7 +78,7 @@ fn percent(milli: u16) -> String {
     format!("{} %", (milli + 5) / 10)
 }
 
-/// A time span as people say it, rounded up to two digits at most.
+/// A time span, rounded up to two digits at most.
 fn span(span_ms: u64) -> String {
     const UNITS: [(u64, u64, &str); 3] = [
         (90_000, 1_000, "second"),
@@ -178,7 +176,7 @@ mod tests {
         assert_eq!(statement(&eta(), Question::HowLikely(600_000)), "within 10 minutes, 80 %");
         assert_eq!(statement(&eta(), Question::HowLikely(480_000)), "within 8 minutes, 73 %");
         assert_eq!(eta().within_ms(725), Some(480_000));
-        // Beyond the last bound nothing more is promised.
+        // Nothing is known beyond the last bound.
         assert_eq!(eta().probability_milli(u64::MAX), 900);
         assert_eq!(eta().probability_milli(0), 0);
     }

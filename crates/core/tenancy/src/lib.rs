@@ -1,10 +1,10 @@
-//! Who may have how much, and who is next in the queue.
+//! Quotas and team shares: who may have how much, and who is next in the queue.
 //!
-//! ResourceQuotas as Kubernetes counts them, and teams: what they are guaranteed, what they borrow
-//! and from whom. Whole GPUs, slices and shares are one dimension, in exact parts of a GPU. A pod
-//! beyond either is held.
+//! ResourceQuotas are counted as in Kubernetes. Teams have guarantees and borrow from each other;
+//! whole GPUs, slices and shares are one dimension, in exact parts of a GPU. A pod beyond a quota
+//! or share is held.
 //!
-//! Pure: no I/O, no clock, no randomness. Knows pods by what they request, and no node.
+//! Pure: no I/O, no clock, no randomness. Knows pods by their requests, and no nodes.
 
 pub mod quota;
 pub mod share;

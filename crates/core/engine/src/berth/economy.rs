@@ -1,8 +1,7 @@
-//! What GPUs are worth to the work that arrives.
+//! The value of GPUs to the work that arrives, from the mix of arrivals and the fleet of machines.
 //!
-//! Owns the mix of arrivals, the kinds of machines, and the rule made from both; and how nodes and pods
-//! look to that rule. The rule is made anew only when the mix or the fleet has changed by a good deal,
-//! because then every node is judged anew. Must not know which nodes a pod may use.
+//! The rule is rebuilt only when the mix or the fleet has changed considerably, because every node
+//! is judged again then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,30 +17,29 @@ use crate::amounts::{self, CPU, MEMORY};
 use crate::shares::{Share, Shares};
 use crate::table::ResourceIx;
 
-/// Nodes with more GPUs than this, which are replicas of fewer, are not judged by what is left of
-/// each.
+/// Nodes with more GPUs than this (replicas of fewer) are not judged GPU by GPU.
 const GPUS_MAX: i64 = 64;
 
-/// The fleet has changed when one in so many machines has.
+/// The fleet counts as changed when one in this many machines has changed.
 const FLEET_CHANGE: u32 = 50;
 
-/// Amounts of machines are told apart to so many leading bits: allocatable memory differs by a few
-/// bytes between machines that are alike.
+/// Leading bits by which machines are compared: allocatable memory differs by a few bytes between
+/// equal machines.
 const KIND_BITS: u32 = 7;
 
-/// The GPUs of a node that are handed out whole, or divided on demand.
+/// The GPUs of a node that are allocated whole, or shared on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeGpus {
     pub(crate) resource: ResourceIx,
     pub(crate) count: u16,
-    /// What they are, as the node says.
+    /// From the node's labels.
     pub(crate) model: Arc<str>,
 }
 
-/// A node as a machine of some kind.
+/// The capacity of a node, rounded, so that equal machines compare equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Machine {
-    /// Of its GPUs; empty without any.
+    /// GPU model; empty without GPUs.
     model: Arc<str>,
     gpus: u16,
     cpu_milli: u64,
@@ -49,7 +47,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// What a node is when it is empty.
     pub(crate) fn of(gpus: Option<&NodeGpus>, capacity: &[i64]) -> Self {
         let amount =
             |resource| rounded(u64::try_from(amounts::at(capacity, resource)).unwrap_or(0));
@@ -62,29 +59,28 @@ impl Machine {
     }
 }
 
-/// Where a kind of machine stands in the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     model: u8,
     kind: KindIx,
 }
 
-/// A kind that came after the rule was made.
+/// A kind that is not in the rule yet.
 impl Default for Kind {
     fn default() -> Self {
         Self { model: u8::MAX, kind: KindIx(u32::MAX) }
     }
 }
 
-/// The mix, the fleet, and the rule. Cheap to clone, so that it can be restored.
+/// The mix, the fleet, and the rule derived from both. Cheap to clone for checkpoints.
 #[derive(Clone, Debug)]
 pub(crate) struct Economy {
     mix: Arc<Mix>,
     machines: Arc<BTreeMap<Machine, u32>>,
     rule: Arc<Rule>,
-    /// The fleet of the rule, and where its machines stand there.
+    /// The fleet of the current rule.
     known: Arc<BTreeMap<Machine, (u32, Kind)>>,
-    /// Models of GPUs in the order of their numbers, which is that of their names.
+    /// Sorted by name; the index is the model's number.
     models: Arc<Vec<Arc<str>>>,
     fleet_changed: bool,
     pub(crate) generation: u64,
@@ -107,7 +103,7 @@ impl Default for Economy {
 }
 
 impl Economy {
-    /// A machine joins, or leaves with a `change` of -1.
+    /// Adds a machine, or removes one with a `change` of -1.
     pub(crate) fn count(&mut self, machine: &Machine, change: i32) {
         let machines = Arc::make_mut(&mut self.machines);
         let count = machines.entry(machine.clone()).or_insert(0);
@@ -118,17 +114,17 @@ impl Economy {
         self.fleet_changed = true;
     }
 
-    /// Where a machine stands in the rule.
+    /// The machine's kind in the current rule.
     pub(crate) fn kind(&self, machine: &Machine) -> Kind {
         self.known.get(machine).map(|(_, kind)| *kind).unwrap_or_default()
     }
 
-    /// A pod arrived. Whether that changes what things are worth.
+    /// Records an arriving pod. True if the mix has changed enough to rebuild the rule.
     pub(crate) fn observe(&mut self, request: &Request) -> bool {
         Arc::make_mut(&mut self.mix).observe(request)
     }
 
-    /// Whether machines have come or gone so that the rule is worth making anew.
+    /// Whether the fleet has changed enough to rebuild the rule.
     pub(crate) fn has_other_fleet(&mut self) -> bool {
         if !std::mem::take(&mut self.fleet_changed) {
             return false;
@@ -141,7 +137,7 @@ impl Economy {
         changed > total / FLEET_CHANGE
     }
 
-    /// Makes the rule anew. Whoever keeps where machines stand must ask again.
+    /// Rebuilds the rule. Kinds kept elsewhere are invalid afterwards.
     pub(crate) fn remake(&mut self, generation: u64) {
         let mut names: Vec<Arc<str>> =
             self.machines.keys().map(|machine| machine.model.clone()).collect();
@@ -172,7 +168,6 @@ impl Economy {
         self.generation = generation;
     }
 
-    /// The models that are among `allowed`, for whoever may use all nodes: any.
     pub(crate) fn models<'a>(
         &self,
         allowed: impl Iterator<Item = &'a NodeGpus>,
@@ -185,8 +180,7 @@ impl Economy {
         Models(allowed.filter_map(bit).fold(0, |all, bit| all | bit))
     }
 
-    /// What placing a pod on a node costs, and from which GPU a share is best taken: one for which
-    /// `usable` says yes.
+    /// The cost of placing a pod on a node, and the best `usable` GPU for a share.
     pub(crate) fn judge(
         &self,
         ask: &Ask,
@@ -200,7 +194,6 @@ impl Economy {
     }
 }
 
-/// The CPU and memory that a pod asks for.
 pub(crate) fn host(ask: &Ask) -> Request {
     let amount = |resource: ResourceIx| {
         let found = ask.requests.iter().find(|(one, _)| *one == resource);
@@ -209,7 +202,6 @@ pub(crate) fn host(ask: &Ask) -> Request {
     Request { cpu_milli: amount(CPU), memory_bytes: amount(MEMORY), ..Request::default() }
 }
 
-/// A share as the rule sees it.
 pub(crate) fn part(shares: &Shares, share: Share) -> Part {
     Part {
         compute_milli: share.compute_milli,
@@ -217,7 +209,7 @@ pub(crate) fn part(shares: &Shares, share: Share) -> Part {
     }
 }
 
-/// What is free on a node; `None` if it has too many GPUs to look at each.
+/// The free resources of a node; `None` if it has too many GPUs.
 fn free_node(view: View<'_>, usable: &impl Fn(u16) -> bool) -> Option<FreeNode> {
     let node = view.node;
     let free = |resource| {
@@ -259,10 +251,9 @@ fn number(models: &[Arc<str>], name: &Arc<str>) -> u8 {
     at.ok().and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
 }
 
-/// To the leading bits.
+/// Rounds up to the leading bits, so that an empty machine is never smaller than it is.
 fn rounded(amount: u64) -> u64 {
     let bits = u64::BITS - amount.leading_zeros();
     let dropped = bits.saturating_sub(KIND_BITS);
-    // Up, so that what an empty machine can take is not taken for too large.
     (amount >> dropped).saturating_add(u64::from(amount.trailing_zeros() < dropped)) << dropped
 }

@@ -1,7 +1,7 @@
-//! A node as it is going to be: without those who leave, with those who wait for it.
+//! A projected node: its state after some pods have left and others have arrived, including its
+//! kubelet model.
 //!
-//! Owns the trial of pods coming and going on one node, kubelet included, so that room is never
-//! promised twice. Must not know who should come or go, nor carry anything out.
+//! Used to try preemptions, nominations and headroom without promising the same room twice.
 
 use std::sync::Arc;
 
@@ -18,27 +18,24 @@ use crate::shares::Grant;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx};
 
-/// A node with some pods gone and others come.
 #[derive(Clone)]
 pub(crate) struct Foresight<'s> {
     state: &'s State,
     pub(crate) at: NodeIx,
     overlay: Overlay,
-    /// The kubelet, once it differs.
+    /// A copy of the kubelet model, made at the first change.
     mirror: Option<Box<Mirror>>,
-    /// How many have come that are no pods.
+    /// Placeholders added so far; they are not pods.
     likenesses: u32,
 }
 
 impl<'s> Foresight<'s> {
-    /// The node as it is.
     pub(crate) fn now(state: &'s State, at: NodeIx) -> Self {
         Self { state, at, overlay: Overlay::default(), mirror: None, likenesses: 0 }
     }
 
-    /// The node when those have left who make room for a pod, and those have come who wait for it and
-    /// matter as much or more. `None` if one of them has no room even then:
-    /// whoever is told of the node next cannot count on anything.
+    /// The node after the pods leaving for this preemptor are gone and the nominated pods that rank
+    /// above it have arrived. `None` if one of those does not fit even then.
     pub(crate) fn for_evictor(
         state: &'s State,
         ranking: &Ranking,
@@ -65,17 +62,15 @@ impl<'s> Foresight<'s> {
         self.mirror.as_deref().or(self.node().mirror.as_deref())
     }
 
-    /// Whether pods leave, so that there is something to wait for.
+    /// Whether pods leave, so that waiting makes sense.
     pub(crate) fn somebody_leaves(&self) -> bool {
         !self.overlay.gone.is_empty()
     }
 
-    /// The node as it would be.
     pub(crate) fn view(&self) -> View<'_> {
         View { mirror: self.mirror(), ..View::of(self.node()).with(&self.overlay) }
     }
 
-    /// Without a pod.
     pub(crate) fn remove(&mut self, pod: PodIx) {
         self.overlay.remove_exactly(self.state, self.node(), pod);
         let uid = &self.state.pods[pod].uid;
@@ -85,7 +80,7 @@ impl<'s> Foresight<'s> {
         self.divide();
     }
 
-    /// With a pod that waits; `None` if there is no room for it.
+    /// Adds a pending pod; `None` if it does not fit.
     pub(crate) fn add(&mut self, ranking: &Ranking, pod: PodIx) -> Option<()> {
         let state = self.state;
         let class = state.class_of(pod);
@@ -101,8 +96,8 @@ impl<'s> Foresight<'s> {
         Some(())
     }
 
-    /// With something like a pod that is none: what a pod of this kind would find is taken, and no
-    /// neighbour sees it. `None` if there is no room for it.
+    /// Adds a placeholder that takes what a pod of this spec would get, invisible to rules about
+    /// other pods. `None` if it does not fit.
     pub(crate) fn add_like(
         &mut self,
         unknown: UnknownTopology,
@@ -112,7 +107,7 @@ impl<'s> Foresight<'s> {
         let state = self.state;
         let judge = Judge::of(spec, unknown, state);
         let room = judge.judge(ask, self.view()).ok()?;
-        // Pods that exist are numbered from below and have UIDs without spaces.
+        // Pod numbers count up from 0, and UIDs of pods contain no spaces.
         let number = PodIx(u32::MAX - self.likenesses);
         let uid = format!("like {}", self.likenesses).into();
         self.likenesses += 1;
@@ -126,7 +121,7 @@ impl<'s> Foresight<'s> {
         Some(())
     }
 
-    /// The same without those who were to come; `None` if nobody is.
+    /// The same node without the arriving pods; `None` if there are none.
     pub(crate) fn without_comers(&self) -> Option<Self> {
         if self.overlay.come.is_empty() {
             return None;
@@ -147,9 +142,9 @@ impl<'s> Foresight<'s> {
         }
     }
 
-    /// Whether neighbours allow a pod: with those who are to come and, like kube-scheduler, also if
-    /// they do not. kube-scheduler does not ask those who wait if nobody else refuses anything; we
-    /// do.
+    /// Whether rules about other pods allow the pod, with the arriving pods and, like
+    /// kube-scheduler, also without them. kube-scheduler does not evaluate them if nothing else
+    /// rejects the pod; this does.
     pub(crate) fn neighbours_allow(&self, inquiry: &Inquiry<'_>) -> bool {
         let without = || {
             let mut overlay = Overlay::default();
@@ -162,7 +157,6 @@ impl<'s> Foresight<'s> {
                 || !inquiry.is_refused(self.at, &self.overlay) && without())
     }
 
-    /// GPUs may be divided now, or whole again.
     fn divide(&mut self) {
         let state = self.state;
         if self.node().shares.is_none() {

@@ -1,13 +1,12 @@
-//! Headroom: usable room that is kept free for a class, and which pods may use it.
+//! Headroom: room that is kept free for a class of work, and which pods may use it.
 //!
-//! Headroom is a claim on what is left of a node, not a placeholder pod: a kubelet would give a
-//! placeholder devices and CPUs. A pod with a weaker claim may use a node if everything kept there
-//! would still be admitted after the kubelet has placed the pod. The answer is part of a ranking, so
-//! it is computed once per shape and node state.
+//! Headroom is not a placeholder pod, because a kubelet would allocate devices and CPUs to one. A
+//! pod with a weaker claim may use a node if everything reserved there would still be admitted
+//! afterwards. The answer is part of a ranking, so it is computed once per shape and node state.
 //!
-//! Before each decision the changed nodes are checked: headroom that no longer fits moves to another
-//! node, the strongest claim first, at the expense of weaker claims if necessary. Affinity between
-//! pods, host ports and volumes of the template are not considered. Must not know the queue.
+//! Before each decision the changed nodes are checked: headroom that no longer fits moves to
+//! another node, the strongest claim first, displacing weaker claims if necessary. Affinity between
+//! pods, host ports and volumes of the template are ignored.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +21,22 @@ use crate::state::State;
 use crate::state::headroom::{Kept, Turn};
 use crate::table::NodeIx;
 
-/// So many reservations are kept on one node at most: each is tried out whenever somebody comes.
+/// Limit of reservations per node, because each is evaluated for every pod.
 const ON_NODE_MAX: usize = 64;
 
-/// Whether a node that has room for such a pod would still have it for all that is kept there.
+/// Whether all headroom reserved on a node would still fit after a pod of this ranking.
 pub(super) fn leaves_room(state: &State, ranking: &Ranking, at: NodeIx) -> bool {
     state.headrooms.is_empty() || in_the_way(ranking, &Foresight::now(state, at)).is_none()
 }
 
-/// The same for a node as it is going to be, with those who are to come and without them.
+/// The same for a projected node, with the arriving pods and without them.
 pub(super) fn spares(ranking: &Ranking, foreseen: &Foresight<'_>) -> bool {
     let nothing = |foreseen: &Foresight<'_>| in_the_way(ranking, foreseen).is_none();
     foreseen.state().headrooms.is_empty()
         || nothing(foreseen) && foreseen.without_comers().is_none_or(|plain| nothing(&plain))
 }
 
-/// The first reservation that could be used on a node but not if such a pod came there.
+/// The first reservation that fits on a node now, but not after a pod of this ranking.
 pub(crate) fn in_the_way<'s>(ranking: &Ranking, foreseen: &Foresight<'s>) -> Option<&'s Kept> {
     let headrooms = &foreseen.state().headrooms;
     let kept = headrooms.kept_from(ranking.claim(), foreseen.at);
@@ -52,20 +51,20 @@ pub(crate) fn in_the_way<'s>(ranking: &Ranking, foreseen: &Foresight<'s>) -> Opt
     if kept.iter().all(|kept| add(&mut beside, unknown, kept)) {
         return None;
     }
-    // What could not be used anyway is nobody's fault.
+    // A reservation that does not fit anyway does not block the pod.
     let mut without = foreseen.clone();
     let usable = kept.into_iter().filter(|kept| add(&mut without, unknown, kept));
     let usable: SmallVec<[&Kept; 4]> = usable.collect();
     usable.into_iter().find(|kept| !add(&mut with, unknown, kept))
 }
 
-/// Puts what is kept onto a node as it would be; whether there is room.
+/// Adds a reservation to a projected node; false if it does not fit.
 fn add(foreseen: &mut Foresight<'_>, unknown: UnknownTopology, kept: &Kept) -> bool {
     foreseen.add_like(unknown, &kept.spec, &mut kept.ask.clone()).is_some()
 }
 
-/// Gives up what cannot be kept any more, and finds other places for it. Looks at changed nodes only,
-/// unless there is something new to keep.
+/// Releases reservations that no longer fit and places missing ones. Evaluates changed nodes only,
+/// unless the log of changes was truncated.
 pub(crate) fn keep(state: &mut State, rankings: &mut Rankings) {
     let turns = state.headrooms.turns();
     turns.iter().for_each(|turn| state.release_surplus(turn));
@@ -93,32 +92,30 @@ pub(crate) fn keep(state: &mut State, rankings: &mut Rankings) {
     state.headrooms.cursor = state.changes.now();
 }
 
-/// Keeps one more on a node, at the expense of weaker claims if it must.
+/// Reserves room for one more on a node, displacing weaker claims if necessary.
 fn place(state: &mut State, unknown: UnknownTopology, turn: &Turn, at: NodeIx) {
     let before = count_on(state, turn, at);
     state.reserve(turn, at);
     give_up(state, unknown, at);
     state.headrooms.rows_mut().for_each(|kept| kept.blocked.set(at, false));
-    // Where it would not last it is not tried again until the node changes.
+    // If it does not stay, the node is not tried again before it changes.
     let lasts = count_on(state, turn, at) > before;
     if let Some(kept) = state.headrooms.get_mut(turn).filter(|_| !lasts) {
         kept.blocked.set(at, true);
     }
 }
 
-/// How many of a headroom are kept on a node.
 fn count_on(state: &State, turn: &Turn, at: NodeIx) -> usize {
     state.headrooms.turns_on(at).iter().filter(|one| *one == turn).count()
 }
 
-/// Releases what cannot be used on a node any more.
 fn give_up(state: &mut State, unknown: UnknownTopology, at: NodeIx) {
     let lost = useless(state, unknown, at);
     lost.iter().for_each(|turn| state.release(turn, at));
 }
 
-/// What cannot be used on a node, the weakest claim first to go. What stays would be admitted beside
-/// all with a stronger claim, and does not spoil that if it comes first.
+/// Reservations that no longer fit, the weakest claim first. What stays is admitted beside all
+/// stronger claims, also if it arrives before them.
 fn useless(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Turn; 2]> {
     let plain = Foresight::now(state, at);
     let mut foreseen = plain.clone();
@@ -140,25 +137,22 @@ fn useless(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Tur
     lost
 }
 
-/// Whether a node's object and its pool allow what is to be kept.
 fn is_allowed(state: &State, kept: &Kept, at: NodeIx) -> bool {
     let node = &state.nodes[at].object;
     let class = Some(kept.headroom.class);
     object(&kept.spec, node).is_ok() && state.pool_fit(class, node).is_some()
 }
 
-/// What keeping one more on a node would do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It does not fit there.
     None,
-    /// Something with a weaker claim would have to be given up.
+    /// A weaker claim would be displaced.
     Displaces,
-    /// It fits beside all else that is kept there.
+    /// It fits beside everything reserved there.
     Fits,
 }
 
-/// The node for the next of a headroom that is lacking.
+/// The node for the next missing reservation of a headroom.
 fn find(
     state: &mut State,
     rankings: &mut Rankings,
@@ -212,7 +206,6 @@ fn find(
     found
 }
 
-/// Nodes that could take one more.
 #[derive(Default)]
 struct Candidates {
     fit: Vec<Rank>,
@@ -229,7 +222,7 @@ impl Candidates {
     }
 }
 
-/// Tries one more out on a node, beside the pods that wait for it and what is kept there already.
+/// Evaluates one more reservation on a node beside nominated pods and existing reservations.
 fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome {
     if state.headrooms.turns_on(at).len() >= ON_NODE_MAX {
         return Outcome::None;
@@ -237,7 +230,7 @@ fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome
     let unknown = ranking.unknown();
     let mut foreseen = Foresight::now(state, at);
     for pod in state.waiting_for(at, |_| true) {
-        // While one of them cannot come, because others have not left yet, the node is closed.
+        // While a nominated pod does not fit yet, the node takes no reservations.
         if foreseen.add(ranking, pod).is_none() {
             return Outcome::None;
         }
@@ -246,7 +239,7 @@ fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome
     let mut without = foreseen.clone();
     let usable: SmallVec<[&Kept; 4]> =
         others.into_iter().filter(|other| add(&mut without, unknown, other)).collect();
-    // In the order in which they are looked at when the node changes.
+    // In the order in which `useless` evaluates them.
     let own = kept.turn();
     let place = usable.partition_point(|other| other.turn() <= own);
     let (before, after) = usable.split_at(place);

@@ -1,8 +1,8 @@
-//! Localities: nodes that are alike in every coarse topology key that pods care about.
+//! Localities: nodes with the same values of all coarse topology keys (zones and racks, not host
+//! names).
 //!
-//! Owns which keys are coarse (zones, racks; not host names) and which nodes share a locality. Rules
-//! about coarse keys hold for a whole locality or not at all, so they are asked once for it. Must
-//! not know the rules.
+//! A rule about a coarse key gives the same answer for a whole locality, so it is evaluated once
+//! for it.
 
 use std::sync::Arc;
 
@@ -11,29 +11,27 @@ use smallvec::SmallVec;
 use crate::state::State;
 use crate::table::{DomainIx, KeyIx, Lookup, NodeIx};
 
-/// A key with more values than this is asked about node by node.
+/// Keys with more values are evaluated node by node.
 const COARSE_DOMAINS_MAX: usize = 512;
 
-/// With more coarse keys than this, further ones are asked about node by node.
+/// Further coarse keys are evaluated node by node.
 const COARSE_KEYS_MAX: usize = 8;
 
-/// Nodes that share all coarse domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LocalityIx(u32);
 
-/// Which node is in which locality.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Localities {
-    /// The coarse keys. One that nobody asks about any more stays while there is room, so that
-    /// rankings do.
+    /// A coarse key stays while there is room even if no pod refers to it, so that rankings stay
+    /// valid.
     keys: SmallVec<[KeyIx; 8]>,
     numbers: Lookup<SmallVec<[DomainIx; 4]>, LocalityIx>,
     generation: u64,
 }
 
 impl Localities {
-    /// Takes in keys that have come into use and drops those that turned out to be fine. Everything
-    /// that was sorted by locality is void if the generation changes.
+    /// Adds keys that have come into use and drops keys that are no longer coarse. A new generation
+    /// invalidates everything sorted by locality.
     pub(crate) fn refresh(&mut self, state: &mut State) {
         let census = &state.census;
         let nodes = state.nodes.len();
@@ -46,7 +44,7 @@ impl Localities {
         }
         new.sort_unstable();
         let lacking = (self.keys.len() - dropped.len() + new.len()).saturating_sub(COARSE_KEYS_MAX);
-        // Keys that nobody else asks about make room for those that somebody does.
+        // Keys without other references make room for those with some.
         let idle = |key: &KeyIx| census.key_references(*key) <= 1 && !dropped.contains(key);
         let idle: SmallVec<[KeyIx; 8]> =
             self.keys.iter().copied().filter(idle).take(lacking).collect();
@@ -69,12 +67,10 @@ impl Localities {
         self.generation
     }
 
-    /// The coarse keys.
     pub(crate) fn keys(&self) -> SmallVec<[KeyIx; 8]> {
         self.keys.clone()
     }
 
-    /// The locality of a node, given the coarse keys.
     pub(crate) fn of(&mut self, state: &State, keys: &[KeyIx], node: NodeIx) -> LocalityIx {
         let domains = keys.iter().map(|key| state.census.domain(*key, node)).collect();
         let next = LocalityIx(self.numbers.len() as u32);
@@ -82,7 +78,6 @@ impl Localities {
     }
 }
 
-/// Whether a key has few values, each of several nodes.
 fn is_coarse(domains: usize, nodes: usize) -> bool {
     const NODES_PER_DOMAIN_MIN: usize = 2;
     (1..=COARSE_DOMAINS_MAX).contains(&domains) && domains * NODES_PER_DOMAIN_MIN <= nodes

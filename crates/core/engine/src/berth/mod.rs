@@ -1,7 +1,6 @@
-//! The profile `berth`: aligned first, packed so that what is left stays usable, and fast.
+//! Placement of the profile `berth`: aligned first, packed so that what is left stays usable.
 //!
-//! Owns rankings of nodes by shape of pod, kept up to date by what changed; the choice among them;
-//! and preemption that frees the right thing. Must not know the queue.
+//! Nodes are ranked per pod shape, and rankings are updated from the log of changes.
 
 pub(crate) mod economy;
 pub(crate) mod foresee;

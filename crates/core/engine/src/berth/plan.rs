@@ -1,8 +1,7 @@
-//! Whom to evict on one node so that a pod fits there, aligned.
+//! The cheapest victims on one node for a pending pod.
 //!
-//! Owns the search for the cheapest victims on a node: by counting, for every part of the node that
-//! would do (one NUMA node, or all of it), and exactly, by trying. Must not know other nodes, nor
-//! carry anything out.
+//! `estimate` counts, for each set of NUMA nodes that could hold the pod; `Trial::exact` evaluates
+//! the node with its kubelet model.
 
 use std::cmp::Reverse;
 
@@ -25,15 +24,15 @@ use crate::state::{NodeState, State};
 use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
 use crate::tenancy::Standpoint;
 
-/// So many sets of NUMA nodes are looked at, smallest first.
+/// Limit of NUMA node sets evaluated, smallest first.
 const PARTS_MAX: usize = 32;
 
-/// What a restart costs whoever is evicted, beside the work it loses, as time of one GPU.
+/// Cost of a restart besides the lost work, in time of one GPU.
 const RESTART_MS: i64 = 10 * 60 * 1000;
 
-/// What evictions cost; less is better. As kube-scheduler ranks them, and then by how much more is
-/// freed than needed; but where there are teams, who borrowed most gives first, and of those whoever
-/// loses least, be it several instead of one.
+/// Cost of evictions; less is better. The order is kube-scheduler's, then the excess that is freed.
+/// With teams, the team that borrowed most gives first, and among those the least work is lost,
+/// even if that takes several victims instead of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cost {
     pub(crate) budget_violations: u32,
@@ -42,19 +41,20 @@ pub(crate) struct Cost {
     priority_sum: i64,
     victims: u32,
     excess_devices: i64,
-    /// The earliest start among the most important: who ran longest is spared.
+    /// Among the most important victims: pods that ran longest are spared.
     earliest_start: Reverse<i64>,
 }
 
-/// What evictions cost teams; nothing if there are none.
+/// Cost to teams; default without teams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Reclaimed {
-    /// The least that one of the victims' teams has beyond its guarantee: who has most gives first.
+    /// The least share beyond its guarantee among the victims' teams: the team with most gives
+    /// first.
     borrowed_share: Reverse<u64>,
-    /// Parts of GPUs that are taken back. What is free already is used first.
+    /// Parts of GPUs that are reclaimed. Free ones are used first.
     freed: i64,
-    /// The work that is lost, in parts of a GPU times milliseconds. As of time 0, so that it need not
-    /// be looked at again as time goes by; what as much is taken back for compares the same.
+    /// Lost work in parts of a GPU times milliseconds, relative to time 0: for equal `freed` the
+    /// order does not change as time passes.
     lost: i128,
 }
 
@@ -67,7 +67,7 @@ impl Reclaimed {
         let mut sum = Self::default();
         let mut least: Option<u64> = None;
         for pod in victims {
-            // Of pods without GPUs the fewest should go.
+            // A pod without GPUs counts as one part, so that few are evicted.
             let mut parts = 1;
             if let Some((team, charge)) = state.holding(*pod) {
                 let share = ledger.dominant_share(team);
@@ -84,7 +84,6 @@ impl Reclaimed {
     }
 }
 
-/// Pods to evict on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) node: NodeIx,
@@ -92,25 +91,25 @@ pub(crate) struct Plan {
     pub(crate) cost: Cost,
 }
 
-/// Who may be evicted, and by whom.
+/// The pod that others are evicted for, and which pods it may evict.
 #[derive(Clone, Debug)]
 pub(crate) struct Evictor {
     pub(crate) priority: i32,
     pub(crate) now_ms: i64,
     pub(crate) rest_ms: i64,
-    /// Only those that can be moved elsewhere.
+    /// Evict only pods that can move to another node.
     pub(crate) movable_only: bool,
     class: ClassIx,
     pod: PodIx,
-    /// What its team may take back; `None` if priorities alone decide.
+    /// What its team may reclaim; `None` if priority alone decides.
     standpoint: Option<Standpoint>,
 }
 
-/// Whose pod it is for whom others are evicted, and whether room is being made for it already.
+/// The preemptor's team, and whether room is being made for the pod already.
 pub(crate) type Party = Option<(TeamIx, bool)>;
 
 impl Evictor {
-    /// A pod that looks for its place, as the settings have it.
+    /// A pending pod under the engine's settings.
     pub(crate) fn new(state: &State, pod: PodIx, now_ms: i64, rest_ms: i64) -> Self {
         let class = state.pods[pod].class;
         let standpoint = state.standpoint(class, Some(pod));
@@ -118,18 +117,18 @@ impl Evictor {
         Self { priority, now_ms, rest_ms, movable_only: false, class, pod, standpoint }
     }
 
-    /// The same pod if its priority were another and nobody had to be left alone.
+    /// The same pod with another priority, ignoring the rest of replaced pods.
     pub(crate) fn with_priority(&self, priority: i32) -> Self {
         let standpoint = self.standpoint.clone().map(|one| one.with_priority(priority));
         Self { priority, rest_ms: 0, standpoint, ..self.clone() }
     }
 
-    /// The same pod, for whom everybody moves who can be moved, whatever their priority.
+    /// The same pod, evicting any movable pod of any priority.
     pub(crate) fn moving(self) -> Self {
         Self { priority: i32::MAX, rest_ms: 0, movable_only: true, standpoint: None, ..self }
     }
 
-    /// Whether there can be anybody to evict.
+    /// Whether any pod could be evicted at all.
     pub(crate) fn has_victims(&self, state: &State) -> bool {
         let equals = i32::from(self.standpoint.is_some());
         state.has_pods_below(self.priority.saturating_add(equals))
@@ -139,7 +138,7 @@ impl Evictor {
         self.standpoint.as_ref().map(|one| (one.team, one.is_expected()))
     }
 
-    /// Whether it matters more than a pod that waits for a node.
+    /// Whether it ranks above a pod nominated to a node.
     pub(crate) fn outranks(&self, state: &State, waiting: PodIx) -> bool {
         match &self.standpoint {
             None => priority(state, waiting) < self.priority,
@@ -150,16 +149,14 @@ impl Evictor {
         }
     }
 
-    /// Pods of lower priority, or of teams that have to give something back, that are not leaving
-    /// anyway and need not be left alone for a while; the least important first, but those that
-    /// budgets protect last.
+    /// Pods it may evict on a node, least important first, those protected by budgets last.
     pub(crate) fn evictable(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
         let pods = node.pods.iter().copied().filter(|pod| self.may_evict(state, *pod)).collect();
         protected_last(state, self.by_shares(state, pods))
     }
 
-    /// As `evictable`, but members of gangs that would have to go as a whole only if all of them may,
-    /// wherever they are.
+    /// As `evictable`, but members of gangs that must go as a whole only if all of them may be
+    /// evicted, wherever they are.
     pub(crate) fn evictable_now(&self, state: &State, node: &NodeState) -> SmallVec<[PodIx; 16]> {
         if !has_members(state, node) {
             return self.evictable(state, node);
@@ -173,7 +170,7 @@ impl Evictor {
             let left: SmallVec<[PodIx; 16]> =
                 may_go.iter().copied().filter(|pod| here.contains(pod)).collect();
             let stays = |mate: &PodIx| self.movable_only || !may_go.contains(mate);
-            // Of a gang that cannot go as a whole nobody goes.
+            // If one member must stay, the whole gang stays.
             let whole = state.evicted_too(&left).into_iter().filter(stays);
             let whole: SmallVec<[_; 2]> = whole.filter_map(|mate| state.gang_of(mate)).collect();
             if whole.is_empty() {
@@ -183,13 +180,13 @@ impl Evictor {
         }
     }
 
-    /// Whether a pod is of lower priority, or of the same where teams decide.
+    /// Whether a pod has lower priority, or the same where teams decide.
     pub(crate) fn may_outrank(&self, state: &State, pod: PodIx) -> bool {
         let priority = priority(state, pod);
         priority < self.priority || self.standpoint.is_some() && priority == self.priority
     }
 
-    /// Whether a pod may be evicted, as far as that depends on nobody else.
+    /// Whether a pod may be evicted by itself, ignoring gangs and shares.
     fn may_evict(&self, state: &State, pod: PodIx) -> bool {
         let row = &state.pods[pod];
         self.may_outrank(state, pod)
@@ -199,8 +196,7 @@ impl Evictor {
             && (!self.movable_only || is_movable(state, pod))
     }
 
-    /// Of these pods those that teams have to give up, the most important first, but by what their
-    /// teams have as well.
+    /// The pods that teams must give back, the most important first.
     fn by_shares(&self, state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[PodIx; 16]> {
         pods.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
         match &self.standpoint {
@@ -209,20 +205,18 @@ impl Evictor {
         }
     }
 
-    /// Until when a pod is left alone because it replaces one that was evicted; `None` if it is not.
+    /// End of the rest of a pod that replaces an evicted one; `None` if it does not rest.
     pub(crate) fn rests_until(&self, state: &State, pod: PodIx) -> Option<i64> {
         let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.rest_ms);
         (until > self.now_ms).then_some(until)
     }
 }
 
-/// Whether members of gangs are on a node.
 pub(super) fn has_members(state: &State, node: &NodeState) -> bool {
     !state.gangs.is_empty() && node.pods.iter().any(|pod| state.class_of(*pod).spec.gang.is_some())
 }
 
-/// Pods given with the most important first: the least important first, but those that budgets
-/// protect last.
+/// Reverses pods sorted by importance, with those protected by budgets last.
 fn protected_last(state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[PodIx; 16]> {
     if !state.budgets.is_empty() {
         let (protected, others) = split_by_budgets(state, &pods);
@@ -232,8 +226,7 @@ fn protected_last(state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[P
     pods
 }
 
-/// Of these pods, the most important first, those that teams have to give up, in the same order but
-/// by what their teams have as well.
+/// Those of `pods` (most important first) that teams must give back, in the ledger's order.
 fn by_shares(state: &State, standpoint: &Standpoint, pods: &[PodIx]) -> SmallVec<[PodIx; 16]> {
     let nothing = Charge::new();
     let candidates = pods.iter().rev().map(|pod| {
@@ -263,19 +256,19 @@ fn budget_violations(state: &State, victims: &[PodIx]) -> u32 {
     split_by_budgets(state, &by_importance).0.len() as u32
 }
 
-/// What is missing for a pod on a part of a node.
+/// What a pod lacks on a part of a node.
 struct Missing {
-    /// Of each requested resource, on the whole node.
+    /// On the whole node.
     amounts: SmallVec<[(ResourceIx, i64); 4]>,
     pods: i64,
-    /// Devices and CPUs on the part.
+    /// CPUs and devices on the part.
     part: Option<PartMissing>,
 }
 
 struct PartMissing {
     numa: NumaMask,
     cpus: i64,
-    /// By pool of the kubelet.
+    /// By device pool of the kubelet.
     devices: SmallVec<[(usize, i64); 2]>,
 }
 
@@ -288,8 +281,8 @@ impl Missing {
             })
     }
 
-    /// Counts a pod as gone (`sign` 1), or as staying after all (-1). Whether that helps, or would
-    /// be missed.
+    /// Counts a pod as evicted (`sign` 1) or as staying (-1). Whether that changes anything that is
+    /// missing.
     fn evict(&mut self, state: &State, view: View<'_>, pod: PodIx, sign: i64) -> bool {
         let mut helps = self.pods > 0;
         self.pods -= sign;
@@ -321,7 +314,7 @@ impl Missing {
     }
 }
 
-/// The cheapest victims by counting. They may turn out not to be enough; that is for `exact`.
+/// The cheapest victims by counting. They may turn out insufficient; `Trial::exact` decides.
 pub(crate) fn estimate(
     state: &State,
     ask: &mut Ask,
@@ -333,7 +326,7 @@ pub(crate) fn estimate(
     let grants: SmallVec<[Option<ResourceIx>; 2]> = match &spec.gpu {
         None => std::iter::once(None).collect(),
         Some(need) => {
-            // Whom shares have to be taken from is found out by trying.
+            // Victims for shares are found by trial only.
             let satisfies = |offer: &&Offer| offer.satisfies(need) && !offer.divisible;
             let offers = node.offers.iter().filter(satisfies);
             offers.map(|offer| Some(offer.resource)).collect()
@@ -349,7 +342,7 @@ pub(crate) fn estimate(
             let Some(victims) = cover(state, view, missing, &in_the_way, evictable) else {
                 continue;
             };
-            // Nobody has to go who is not going already; but that is all there is to wait for.
+            // Leaving pods are enough; without any, waiting would not help.
             if victims.is_empty() && !foreseen.somebody_leaves() {
                 continue;
             }
@@ -362,7 +355,7 @@ pub(crate) fn estimate(
     best
 }
 
-/// The pods that hold ports which are wanted; `None` if one of them cannot be evicted.
+/// The pods that hold wanted host ports; `None` if one of them cannot be evicted.
 fn port_holders(view: View<'_>, spec: &PodSpec, evictable: &[PodIx]) -> Option<Vec<PodIx>> {
     let mut holders = Vec::new();
     for (port, pod) in view.node.ports.iter().filter(|(_, pod)| !view.gone.contains(pod)) {
@@ -370,7 +363,7 @@ fn port_holders(view: View<'_>, spec: &PodSpec, evictable: &[PodIx]) -> Option<V
             evictable.contains(pod).then(|| holders.push(*pod))?;
         }
     }
-    // By importance; ports are listed as their pods came.
+    // By importance; ports are listed in arrival order.
     Some(evictable.iter().filter(|pod| holders.contains(pod)).copied().collect())
 }
 
@@ -386,8 +379,8 @@ fn missing(requests: &Amounts, view: View<'_>, part: Option<PartMissing>) -> Opt
     (!too_large).then(|| Missing { amounts: amounts.collect(), pods, part })
 }
 
-/// The parts of a node that would do: sets of NUMA nodes, where the kubelet insists on alignment;
-/// otherwise the node as a whole.
+/// The parts of a node that could hold the pod: sets of NUMA nodes if the kubelet is strict about
+/// alignment, else the whole node.
 fn parts(
     state: &State,
     ask: &mut Ask,
@@ -439,8 +432,8 @@ fn parts(
     fewer.chain(std::iter::once(all)).map(|numa| Some(on(numa))).collect()
 }
 
-/// Those in the way, and the least important pods that together make up for what is still missing,
-/// none of them in vain.
+/// The blocking pods and the least important others that together free what is missing, none of
+/// them superfluous.
 fn cover(
     state: &State,
     view: View<'_>,
@@ -465,7 +458,7 @@ fn cover(
     if !missing.is_none() {
         return None;
     }
-    // What came later may have made what came before superfluous; the most important first.
+    // Later victims may have made earlier ones superfluous; spare the most important first.
     let mut at = victims.len();
     while at > in_the_way.len() {
         at -= 1;
@@ -509,19 +502,18 @@ fn cost(state: &State, victims: &[PodIx], requests: &Amounts, ask: &Ask) -> Cost
     }
 }
 
-/// Tries plans out.
 pub(crate) struct Trial<'a, 's> {
     pub(crate) inquiry: &'a Inquiry<'s>,
     pub(crate) ranking: &'a mut Ranking,
 }
 
 impl<'s> Trial<'_, 's> {
-    /// The node as it is going to be when the pod's turn there comes, if anybody can tell.
+    /// The node when the pod's turn comes, if known.
     pub(crate) fn foresee(&self, at: NodeIx, evictor: &Evictor) -> Option<Foresight<'s>> {
         Foresight::for_evictor(self.inquiry.state, self.ranking, at, evictor)
     }
 
-    /// Whether the pod fits once the victims are gone, aligned if the kubelet insists on it.
+    /// Whether the pod fits once the victims are gone.
     pub(crate) fn fits_without(&mut self, foreseen: &Foresight<'s>, victims: &[PodIx]) -> bool {
         let mut foreseen = foreseen.clone();
         victims.iter().for_each(|pod| foreseen.remove(*pod));
@@ -530,8 +522,7 @@ impl<'s> Trial<'_, 's> {
             && headroom::spares(self.ranking, &foreseen)
     }
 
-    /// The plan with the members of gangs that have to go as a whole, wherever they are; whether there
-    /// are any.
+    /// The plan with all members of gangs that must go as a whole, and whether there are any.
     pub(crate) fn with_gangs(&mut self, mut plan: Plan, evictor: &Evictor) -> (Plan, bool) {
         let state = self.inquiry.state;
         let too = state.evicted_too(&plan.victims);
@@ -554,7 +545,7 @@ impl<'s> Trial<'_, 's> {
         (plan, true)
     }
 
-    /// Those who go with their gang may make others superfluous; the most important first.
+    /// Victims added with their gangs may make others superfluous; spare the most important first.
     fn spare_singles(&mut self, plan: &mut Plan, evictor: &Evictor) {
         let state = self.inquiry.state;
         let Some(foreseen) = self.foresee(plan.node, evictor) else { return };
@@ -570,8 +561,8 @@ impl<'s> Trial<'_, 's> {
         }
     }
 
-    /// The victims found by sparing one after the other, the most important first, as long as the
-    /// pod still fits: no part of them is superfluous.
+    /// Victims found by sparing one pod after the other, the most important first, while the pod
+    /// still fits.
     pub(crate) fn exact(&mut self, at: NodeIx, evictor: &Evictor) -> Option<Plan> {
         let state = self.inquiry.state;
         let foreseen = self.foresee(at, evictor)?;

@@ -1,8 +1,7 @@
-//! Preemption: where the fewest and least important pods have to go for one that matters more.
+//! Preemption: the node where the fewest and least important pods must be evicted.
 //!
-//! Owns, for each shape and priority, the nodes in the order of what evictions would cost there, and
-//! keeps it true by looking again only at nodes that changed. The cheapest is tried out before it is
-//! taken. Must not carry anything out.
+//! For each shape and priority, nodes are kept in order of estimated cost, updated from the log of
+//! changes. The cheapest estimate is tried before it is used.
 
 use std::collections::BTreeSet;
 
@@ -15,59 +14,55 @@ use crate::shape::ShapeRef;
 use crate::state::{NodeState, State};
 use crate::table::{Bits, Index, Lookup, NodeIx, ShapeIx};
 
-/// So many orders are kept; the one that was not asked for longest goes first.
+/// Least recently used orders are dropped beyond this number.
 const ORDERS_MAX: usize = 128;
 
-/// So many nodes are tried out before giving up.
+/// Limit of nodes tried per search.
 const TRIALS_MAX: usize = 100;
 
-/// Nodes by what evictions would cost.
 #[derive(Clone, Debug)]
 struct Order {
     shape: ShapeRef,
-    /// By node: where it is in the sets below, and the tie by which it was put there.
+    /// By node index.
     places: Vec<Place>,
     by_cost: BTreeSet<(Cost, u64, NodeIx)>,
-    /// Nodes with pods that could be evicted, though counting does not say that it would help.
+    /// Nodes with evictable pods where the estimate finds no victims.
     others: BTreeSet<(u64, NodeIx)>,
-    /// How far a search that was cut short had come.
+    /// How far the last search by trial got.
     tried: usize,
-    /// Nodes to look at again because pods there need not be left alone any longer, by when.
+    /// Nodes to evaluate again when the rest of a replaced pod ends.
     rested: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
-    /// Of what teams have, when all nodes were looked at; `None` before that.
+    /// Version of the ledger when all nodes were evaluated.
     epoch: Option<u64>,
     used_at: u64,
 }
 
-/// What evictions would do on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// There is nobody to evict, or that would not help.
+    /// No evictable pods, or evictions would not help.
     #[default]
     Nobody,
-    /// They would make room at this cost, by counting.
+    /// The estimated cost of making room.
     Cost(Cost, u64),
-    /// Counting does not say that they would help.
+    /// The estimate finds no victims.
     Other(u64),
 }
 
-/// All such orders.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preemption {
     orders: Lookup<(ShapeIx, i32, Party), Box<Order>>,
     serial: u64,
-    /// Whether the last search ended before it had tried every node.
     cut_short: bool,
 }
 
 impl Preemption {
-    /// Whether the last search ended before it had tried every node: the next goes on.
+    /// Whether the last search ended before it had tried every node: the next continues.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.cut_short
     }
 
-    /// Nothing has been searched yet for a pod.
+    /// Starts the search for another pod.
     pub(crate) fn begin(&mut self) {
         self.cut_short = false;
     }
@@ -107,8 +102,8 @@ impl Preemption {
             let ask = trial.ranking.ask_mut();
             let plan = estimate(state, ask, inquiry.spec(), &foreseen, &evictable);
             if let Some(plan) = plan.filter(|plan| trial.fits_without(&foreseen, &plan.victims)) {
-                // Budgets may have been used up elsewhere since it was put into the order, and what
-                // whole gangs cost is not in it: somebody else may be cheaper.
+                // Budgets may have been used since the node was ordered, and the order ignores
+                // whole gangs: another node may be cheaper.
                 let dearer = (plan.cost > *cost).then_some(plan.cost);
                 let (plan, takes_gangs) = trial.with_gangs(plan, evictor);
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
@@ -122,7 +117,7 @@ impl Preemption {
                 }
                 continue;
             }
-            // Counting was wrong, or could not tell: this node has been tried out before.
+            // The estimate was wrong.
             let exact = trial.exact(*at, evictor);
             if !is_entangled(state, *at) {
                 wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
@@ -141,8 +136,7 @@ impl Preemption {
         best
     }
 
-    /// Evictions after which the pod fits, of so many nodes at most, those first where they cost least
-    /// by counting.
+    /// Evictions after which the pod fits, on at most `nodes_max` nodes, cheapest estimate first.
     pub(crate) fn plans(
         &mut self,
         inquiry: &Inquiry<'_>,
@@ -162,7 +156,6 @@ impl Preemption {
         plans.collect()
     }
 
-    /// The order for pods like this one, up to date.
     fn order(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) -> &mut Order {
         self.serial += 1;
         let key = (ranking.shape().at, evictor.priority, evictor.party());
@@ -183,8 +176,8 @@ impl Preemption {
     }
 }
 
-/// Where other pods or volumes matter, counting does not tell: nodes with pods to evict are tried, the
-/// cheapest to clear first, up to a limit; the next search goes on where this one ended.
+/// Where other pods or volumes matter, estimates are useless: nodes are tried, the cheapest to
+/// clear first, up to a limit; the next search continues after the last one tried.
 fn by_trial(
     trial: &mut Trial<'_, '_>,
     order: &mut Order,
@@ -205,7 +198,7 @@ fn by_trial(
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
 }
 
-/// What counting does not tell is tried once for each state of a node.
+/// Nodes without an estimate are tried once per node state.
 fn uncounted(
     trial: &mut Trial<'_, '_>,
     order: &mut Order,
@@ -230,7 +223,7 @@ fn uncounted(
     best
 }
 
-/// Whether what evictions do on a node depends on pods elsewhere: on mates of members of gangs.
+/// Whether the victims on a node depend on pods elsewhere, because members of gangs run there.
 fn is_entangled(state: &State, at: NodeIx) -> bool {
     has_members(state, &state.nodes[at])
 }
@@ -274,7 +267,7 @@ impl Order {
         }
     }
 
-    /// A node has been tried out: this is what evictions really cost there, or they do not help.
+    /// Records the exact cost of a node, or that evictions do not help there.
     fn settle(&mut self, node: &NodeState, at: NodeIx, cost: Option<Cost>) {
         self.set(at, cost.map_or(Place::Nobody, |cost| Place::Cost(cost, node.tie)));
     }
@@ -319,7 +312,7 @@ impl Order {
                 let spec = ranking.spec();
                 match estimate(state, ranking.ask_mut(), &spec, &foreseen, &evictable) {
                     Some(plan) => Place::Cost(plan.cost, node.tie),
-                    // Who may go with gangs is another question each time.
+                    // Whether whole gangs may go changes without this node changing.
                     None if evictable.is_empty() && !is_entangled(state, at) => Place::Nobody,
                     None => Place::Other(node.tie),
                 }

@@ -1,7 +1,6 @@
-//! Prospects: whether nodes could take a pod at all, from amounts, node objects and neighbours alone.
+//! Cheap necessary conditions for a place, from amounts, node objects and rules about other pods.
 //!
-//! Owns conditions that are necessary and cheap. A pod without any prospect needs no ranking of nodes,
-//! which costs far more and would displace a ranking that is of use. Must not say yes for certain.
+//! A pod that fails them needs no ranking, which costs more and would evict a useful one.
 
 use super::plan::Evictor;
 use crate::amounts::{self, Amounts};
@@ -10,7 +9,7 @@ use crate::kube::preempt::priority;
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, ResourceIx};
 
-/// Whether some node has room for a pod, by amounts, and its object and neighbours allow it.
+/// Whether some node has room by amounts, and its object and rules about other pods allow the pod.
 pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
     let (state, class) = (inquiry.state, inquiry.class);
     let cares = inquiry.has_neighbour_rules();
@@ -23,7 +22,7 @@ pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
         })
 }
 
-/// Whether some node could have room for a class if others were evicted.
+/// Whether some node could have room for a class after evictions.
 pub(crate) fn some_node_could_be_cleared(state: &State, class: ClassIx, evictor: &Evictor) -> bool {
     let class = state.class(class);
     state.nodes.iter().any(|(_, node)| {
@@ -33,13 +32,12 @@ pub(crate) fn some_node_could_be_cleared(state: &State, class: ClassIx, evictor:
     })
 }
 
-/// Whether the object of some node allows pods of a class.
 pub(crate) fn some_object_allows(state: &State, class: ClassIx) -> bool {
     let spec = &state.class(class).spec;
     state.nodes.iter().any(|(_, node)| object(spec, &node.object).is_ok())
 }
 
-/// What would be used on a node without its pods of lower priority; `None` if it has none.
+/// What would be used without pods of lower priority; `None` if there are none.
 pub(crate) fn used_without_lower(state: &State, node: &NodeState, than: i32) -> Option<Vec<i64>> {
     let mut lower = node.pods.iter().filter(|pod| priority(state, **pod) < than).peekable();
     lower.peek()?;
@@ -49,7 +47,7 @@ pub(crate) fn used_without_lower(state: &State, node: &NodeState, than: i32) -> 
     Some(used)
 }
 
-/// The request that exceeds most what a node has beside what is used.
+/// The request that exceeds a node's free amount most, relative to capacity.
 pub(crate) fn scarcest(
     requests: &Amounts,
     node: &NodeState,

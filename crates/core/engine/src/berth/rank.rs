@@ -1,7 +1,7 @@
-//! Rankings: for each shape of pod, the nodes that have room, best first.
+//! Rankings: for each pod shape, the nodes with room, best first.
 //!
-//! Owns the orders and keeps them true by looking again only at nodes that changed. Nodes that soft
-//! preferences cannot tell apart share a bucket. Must not know what depends on other pods.
+//! Updated from the log of changes. Nodes that soft preferences cannot distinguish share a bucket.
+//! Everything that depends on other pods is evaluated elsewhere.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::shape::{Shape, ShapeRef};
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, Index, Interner, KeyIx, Lookup, NodeIx, ResourceIx, ShapeIx};
 
-/// So many rankings are kept; the one that was not asked for longest goes first.
+/// Least recently used rankings are dropped beyond this number.
 const RANKINGS_MAX: usize = 512;
 
-/// Pods that name so many nodes at most are asked about those only.
+/// Pods that name at most this many nodes get a ranking of those only.
 const NAMED_MAX: usize = 8;
 
-/// No room, or no bucket.
+/// Not allowed, or no bucket.
 const NONE: u32 = u32::MAX;
 
-/// A node's place in an order: less is better.
+/// Position of a node; less is better.
 pub(crate) type Rank = (u64, u64, NodeIx);
 
-/// What soft preferences look at in a node by itself.
+/// Soft preferences about the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Soft {
     taints: i64,
@@ -47,39 +47,35 @@ pub(crate) struct Soft {
     holds_model: bool,
 }
 
-/// Nodes with room that soft preferences cannot tell apart.
+/// Nodes with room and equal soft preferences.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     pub(crate) soft: Soft,
     pub(crate) order: BTreeSet<Rank>,
 }
 
-/// The nodes for one shape.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranking {
     shape: ShapeRef,
-    /// A pod of this shape, whatever its labels.
+    /// A pod of this shape; labels and priority are arbitrary.
     spec: Arc<PodSpec>,
     ask: Ask,
     unknown: UnknownTopology,
-    /// The class of work of such pods, where that matters.
+    /// Class of work, if headroom or pools depend on it.
     claim: Option<WorkloadClass>,
-    /// By node: its bucket, or `NONE` if its object rules it out; and its key, or the largest
-    /// number if it has no room.
+    /// By node: its bucket, or `NONE` if its object rules it out; and its key, or `FULL`.
     places: Vec<(u32, u64)>,
     buckets: Vec<Bucket>,
     bucket_numbers: Lookup<(LocalityIx, Soft), u32>,
     feasible: usize,
     cursor: Cursor,
     generation: u64,
-    /// By which appraisal of GPUs nodes were judged.
+    /// Generation of the GPU values used.
     appraisal: u64,
-    /// What such a pod asks for as the mix of arrivals sees it, until a node's object changes.
     typical: Option<Request>,
     used_at: u64,
 }
 
-/// All rankings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rankings {
     shapes: Interner<ShapeIx, Shape>,
@@ -87,14 +83,13 @@ pub(crate) struct Rankings {
     localities: Localities,
     serial: u64,
     unknown: UnknownTopology,
-    /// How often a node was looked at.
     looks: u64,
 }
 
 const FULL: u64 = u64::MAX;
 
 impl Ranking {
-    /// One that nobody keeps up to date. It has not looked at any node yet.
+    /// A ranking that is not kept up to date and has not evaluated any node.
     pub(crate) fn detached(state: &State, class: ClassIx, unknown: UnknownTopology) -> Self {
         let Class { spec, requests, .. } = state.class(class);
         Self {
@@ -115,9 +110,8 @@ impl Ranking {
         }
     }
 
-    /// What such a pod asks for as the mix of arrivals sees it: of the models of GPUs that it may
-    /// use, and of a share as much as it is of the GPUs of one such node, the same whatever the order
-    /// of events.
+    /// The request as the mix of arrivals records it. A share is taken relative to one fixed
+    /// allowed node, so that the order of events does not matter.
     pub(crate) fn typical_request(&mut self, state: &State) -> Request {
         if let Some(request) = self.typical {
             return request;
@@ -134,17 +128,16 @@ impl Ranking {
         request
     }
 
-    /// What such a pod asks of the GPUs of a node.
+    /// The GPU part of the request on a node.
     fn gpu_ask(&self, node: &NodeState) -> GpuAsk {
         gpu_ask(&self.spec, &self.ask, View::of(node))
     }
 
-    /// Looks at every node, wherever that is.
     pub(crate) fn look_at_all(&mut self, state: &State) {
         Refresh { state, localities: &mut Localities::default(), looks: 0 }.all(self);
     }
 
-    /// Looks only at which nodes with GPUs allow such pods, not at their room.
+    /// Evaluates only which GPU nodes allow the pods, not their room.
     fn allow(&mut self, state: &State) {
         self.forget(state.nodes.bound());
         for (at, node) in state.nodes.iter().filter(|(_, node)| node.gpus.is_some()) {
@@ -154,7 +147,6 @@ impl Ranking {
         }
     }
 
-    /// How many nodes have room.
     pub(crate) fn feasible(&self) -> usize {
         self.feasible
     }
@@ -163,13 +155,12 @@ impl Ranking {
         self.buckets.iter().filter(|bucket| !bucket.order.is_empty())
     }
 
-    /// The node's place, if it has room.
     pub(crate) fn rank(&self, state: &State, node: NodeIx) -> Option<Rank> {
         let (bucket, key) = *self.places.get(node.at())?;
         (bucket != NONE && key != FULL).then(|| (key, state.nodes[node].tie, node))
     }
 
-    /// How many such pods a node with room could take at most, by counting what they request.
+    /// Upper limit of such pods on a node with room, by requests.
     pub(crate) fn copies(&self, state: &State, node: NodeIx) -> u32 {
         let row = &state.nodes[node];
         let fit = |(resource, amount): &(ResourceIx, i64)| match *amount {
@@ -182,12 +173,12 @@ impl Ranking {
         u32::try_from(copies.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Whether nobody keeps it: it is for this pod only.
+    /// Whether it belongs to one query and is not kept.
     pub(crate) fn is_detached(&self) -> bool {
         self.shape.at == ShapeIx(u32::MAX)
     }
 
-    /// The nodes that were looked at and whose object allows such pods.
+    /// The evaluated nodes whose object allows such pods.
     pub(crate) fn allowed_nodes(&self) -> impl Iterator<Item = NodeIx> {
         let places = self.places.iter().enumerate();
         places.filter(|(_, (bucket, _))| *bucket != NONE).map(|(at, _)| NodeIx::new(at))
@@ -197,17 +188,14 @@ impl Ranking {
         self.shape
     }
 
-    /// A pod of this shape, whatever its labels and priority.
     pub(crate) fn spec(&self) -> Arc<PodSpec> {
         self.spec.clone()
     }
 
-    /// What to do with nodes of whose inside nothing is known.
     pub(crate) fn unknown(&self) -> UnknownTopology {
         self.unknown
     }
 
-    /// The class of work of such pods, where that matters.
     pub(crate) fn claim(&self) -> Option<WorkloadClass> {
         self.claim
     }
@@ -220,17 +208,15 @@ impl Ranking {
         &mut self.ask
     }
 
-    /// Whether the node's object, whatever runs there, allows such pods.
+    /// Whether the node's object allows such pods, whatever runs there.
     pub(crate) fn object_allows(&self, node: NodeIx) -> bool {
         self.places.get(node.at()).is_some_and(|(bucket, _)| *bucket != NONE)
     }
 
-    /// The judgement of a node as it is or would be.
     pub(crate) fn judge(&mut self, state: &State, view: View<'_>) -> Result<Room, Obstacle> {
         Judge::of(&self.spec, self.unknown, state).judge(&mut self.ask, view)
     }
 
-    /// The same for another pod.
     pub(crate) fn judge_other(
         &self,
         state: &State,
@@ -281,12 +267,11 @@ impl Rankings {
         Self { unknown, ..Self::default() }
     }
 
-    /// What to do with nodes of whose inside nothing is known.
     pub(crate) fn unknown(&self) -> UnknownTopology {
         self.unknown
     }
 
-    /// Asks something of the ranking for pods of a class, brought up to date, with the coarse keys.
+    /// Calls `ask` with the up-to-date ranking of a class and the coarse keys.
     pub(crate) fn with<T>(
         &mut self,
         state: &mut State,
@@ -294,7 +279,7 @@ impl Rankings {
         ask: impl FnOnce(&State, &mut Ranking, &[KeyIx]) -> T,
     ) -> T {
         if let Some(nodes) = named_nodes(state, class) {
-            // Pods of daemon sets: each has a shape of its own, and one node that will do.
+            // DaemonSet pods: each has its own shape and one possible node.
             return self.with_nodes(state, class, &nodes, ask);
         }
         self.localities.refresh(state);
@@ -303,7 +288,7 @@ impl Rankings {
         ask(state, ranking, &coarse)
     }
 
-    /// Asks something of a ranking of some nodes only, which is not kept.
+    /// Calls `ask` with a temporary ranking of some nodes.
     pub(crate) fn with_nodes<T>(
         &mut self,
         state: &mut State,
@@ -322,7 +307,7 @@ impl Rankings {
         ask(state, &mut ranking, &coarse)
     }
 
-    /// Whether the ranking for pods of a class is kept, or is not worth keeping.
+    /// Whether the ranking of a class is kept, or is not worth keeping.
     pub(crate) fn keeps(&self, state: &State, class: ClassIx) -> bool {
         let kept = |shape: ShapeRef| self.rows.get(&shape.at).map(|ranking| ranking.shape);
         let row = state.class(class);
@@ -330,7 +315,7 @@ impl Rankings {
             || named_nodes(state, class).is_some()
     }
 
-    /// What pods of a class ask for as the mix of arrivals sees it.
+    /// The request of a class as the mix of arrivals records it.
     pub(crate) fn typical_request(&mut self, state: &mut State, class: ClassIx) -> Request {
         if self.keeps(state, class) {
             return self.with(state, class, |state, ranking, _| ranking.typical_request(state));
@@ -341,12 +326,10 @@ impl Rankings {
         ranking.typical_request(state)
     }
 
-    /// How often a ranking has looked at a node.
     pub(crate) fn looks(&self) -> u64 {
         self.looks
     }
 
-    /// The ranking for pods of a class, up to date.
     fn of(&mut self, state: &mut State, class: ClassIx) -> &mut Ranking {
         let shape = self.shape_of(state, class);
         self.serial += 1;
@@ -390,7 +373,7 @@ impl Rankings {
             }
         };
         if !new {
-            // The ranking holds the one reference that keeps the shape.
+            // The ranking holds the only reference to the shape.
             self.shapes.release(at);
         }
         state.set_shape(class, shape);
@@ -398,7 +381,6 @@ impl Rankings {
         shape
     }
 
-    /// Drops the ranking that was not asked for longest, if there are too many.
     fn make_room(&mut self, except: ShapeIx) {
         if self.rows.len() < RANKINGS_MAX {
             return;
@@ -412,14 +394,13 @@ impl Rankings {
     }
 }
 
-/// The nodes that pods of a class name, if they name a few and will have no other.
+/// The nodes that a class names, if they are few and it accepts no others.
 fn named_nodes(state: &State, class: ClassIx) -> Option<SmallVec<[NodeIx; 8]>> {
     let names = filter::named_nodes(&state.class(class).spec.node_affinity).ok()??;
     (names.len() <= NAMED_MAX)
         .then(|| names.iter().filter_map(|name| state.node_by_name(name)).collect())
 }
 
-/// Looks at nodes again.
 struct Refresh<'a> {
     state: &'a State,
     localities: &'a mut Localities,
@@ -446,7 +427,7 @@ impl Refresh<'_> {
                 let keys = self.localities.keys();
                 let mut nodes: SmallVec<[(NodeIx, bool); 64]> =
                     many.iter().map(|(node, change)| (*node, *change != Change::Node)).collect();
-                // Changes of the object itself come first, and stand for the others.
+                // Object changes sort first and stand for all others.
                 nodes.sort_unstable();
                 nodes.dedup_by_key(|(node, _)| *node);
                 for (node, use_only) in nodes {
@@ -457,7 +438,7 @@ impl Refresh<'_> {
         }
     }
 
-    /// Nodes are worth something else now.
+    /// After a change of GPU values.
     fn rejudge(&mut self, ranking: &mut Ranking) {
         let keys = self.localities.keys();
         for node in self.state.nodes.indexes() {
@@ -468,7 +449,7 @@ impl Refresh<'_> {
     fn look_at(&mut self, ranking: &mut Ranking, keys: &[KeyIx], at: NodeIx, change: Change) {
         self.looks += 1;
         let Some(node) = self.state.nodes.get(at) else {
-            // Its tie is not known any more, but it is still in the order by its number.
+            // Its tie is unknown now, so it is found by its number.
             return ranking.drop_node(at);
         };
         if change == Change::Node {
@@ -507,7 +488,7 @@ impl Refresh<'_> {
 }
 
 impl Ranking {
-    /// A node is gone or may have another tie now: finds it by its number.
+    /// Removes a node by number, because its tie may have changed.
     fn drop_node(&mut self, at: NodeIx) {
         let Some(place) = self.places.get_mut(at.at()) else { return };
         let (bucket, key) = std::mem::replace(place, (NONE, FULL));

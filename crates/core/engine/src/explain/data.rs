@@ -32,14 +32,9 @@ impl PodName {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Explanation {
     /// It has scheduling gates.
-    Gated {
-        pod: PodName,
-        gates: Vec<Arc<str>>,
-    },
+    Gated { pod: PodName, gates: Vec<Arc<str>> },
     /// Deleted without ever being bound.
-    Leaving {
-        pod: PodName,
-    },
+    Leaving { pod: PodName },
     /// Held by a quota or its team's share; more nodes would not help.
     Held {
         pod: PodName,
@@ -454,15 +449,9 @@ pub struct FreeDevices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preference {
     /// Sum of matching weights; `elsewhere` is the maximum.
-    NodeAffinity {
-        here: i64,
-        elsewhere: i64,
-    },
+    NodeAffinity { here: i64, elsewhere: i64 },
     /// Number of untolerated PreferNoSchedule taints; `elsewhere` is the minimum.
-    Taints {
-        here: i64,
-        elsewhere: i64,
-    },
+    Taints { here: i64, elsewhere: i64 },
     /// Number of pods in the domain that a spread constraint counts, itself included.
     Spread {
         /// Topology key.

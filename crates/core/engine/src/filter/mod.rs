@@ -1,7 +1,4 @@
-//! Filters: whether a node can take a pod, plugin by plugin, in kube-scheduler's order.
-//!
-//! Owns the order and what is worked out once per pod. Each plugin says yes or why not; none knows
-//! the others. Must not know profiles, scores or the queue.
+//! Filters: kube-scheduler's plugins in its order, with what is derived once per pod.
 
 mod neighbours;
 mod own;
@@ -24,7 +21,7 @@ use crate::volume::{Owner, PodVolumes};
 
 pub(crate) use own::{CORDON, Shortage, fit, named_nodes, object, untolerated_soft_taints};
 
-/// A pod that looks for its place.
+/// The pod to place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer<'a> {
     pub(crate) class: ClassIx,
@@ -33,7 +30,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) claims: &'a [PodClaim],
 }
 
-/// A pod, ready to be asked about on many nodes.
+/// A pod prepared for evaluation on many nodes.
 pub(crate) struct Inquiry<'s> {
     pub(crate) state: &'s State,
     pub(crate) class_at: ClassIx,
@@ -41,20 +38,17 @@ pub(crate) struct Inquiry<'s> {
     pub(crate) rules: Arc<Rules>,
     pub(crate) uid: &'s str,
     volumes: Option<PodVolumes<'s>>,
-    /// Devices it claims.
     pub(crate) devices: Option<Demand>,
-    /// Whether the devices must be near what the kubelet gives it.
+    /// Whether claimed devices must be near what the kubelet allocates.
     pub(crate) near_devices: bool,
-    /// Counts of residents that refuse this pod near them.
     refused_by: SmallVec<[TallyIx; 2]>,
 }
 
-/// What PreFilter says: the nodes by name to which the search is narrowed, if it is.
+/// Node names to which PreFilter narrows the search.
 pub(crate) type Narrowed = Option<Vec<Arc<str>>>;
 
 impl<'s> Inquiry<'s> {
-    /// `Err` if the pod is turned down for the whole cluster. The rules of the class must have been
-    /// made before.
+    /// `Err` if the pod is rejected for the whole cluster. The rules of the class must exist.
     pub(crate) fn new(state: &'s State, pod: Newcomer<'s>) -> Result<(Self, Narrowed), Rejection> {
         let class = state.class(pod.class);
         let narrowed = own::named_nodes(&class.spec.node_affinity)?;
@@ -84,12 +78,11 @@ impl<'s> Inquiry<'s> {
         Ok((inquiry, narrowed))
     }
 
-    /// Whether anything but the node and its room decides: other pods, or volumes.
+    /// Whether the answer depends on more than the node: other pods, volumes or claims.
     pub(crate) fn looks_elsewhere(&self) -> bool {
         self.has_neighbour_rules() || self.has_volumes() || self.devices.is_some()
     }
 
-    /// Whether it has volumes that can tie it to nodes.
     pub(crate) fn has_volumes(&self) -> bool {
         self.volumes.is_some()
     }
@@ -98,7 +91,7 @@ impl<'s> Inquiry<'s> {
         &self.class.spec
     }
 
-    /// Whether the node, as the overlay has it, can take the pod; the first plugin that objects.
+    /// The first plugin that rejects the pod on the node, under an overlay.
     pub(crate) fn filter(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
         let node = &self.state.nodes[at];
         own::object(&self.class.spec, &node.object)?;
@@ -110,7 +103,7 @@ impl<'s> Inquiry<'s> {
         self.devices_on(at, None, Order::Listed).map(|_| ())
     }
 
-    /// What its claims would be given on a node, of devices on some NUMA nodes if they are said.
+    /// The allocation for its claims on a node, from devices on some NUMA nodes if given.
     pub(crate) fn devices_on(
         &self,
         at: NodeIx,
@@ -121,7 +114,7 @@ impl<'s> Inquiry<'s> {
         self.state.devices_on(demand, at, numa, order).map(Some)
     }
 
-    /// As `filter`, both with the nominated pods of at least this pod's priority and without them.
+    /// As `filter`, both with nominated pods of at least this pod's priority and without them.
     pub(crate) fn filter_nominated(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
         let nominated = self.ahead(at);
         if !nominated.is_empty() {
@@ -133,7 +126,7 @@ impl<'s> Inquiry<'s> {
         self.filter(at, overlay)
     }
 
-    /// How many pods on the node itself a spread constraint counts.
+    /// How many pods on the node a spread constraint counts.
     pub(crate) fn meant_on_node(&self, rule: &SpreadRule, at: NodeIx) -> i32 {
         if self.state.census.query(rule.query).selects_all() {
             return 0;
@@ -145,21 +138,20 @@ impl<'s> Inquiry<'s> {
         self.state.nodes[at].pods.iter().filter(counts).count() as i32
     }
 
-    /// Whether a node that has room may be taken, apart from what was asked for its whole locality.
+    /// Evaluates rules about other pods and volumes on a node that has room.
     pub(crate) fn walk_allows(&self, at: NodeIx, neighbours: bool) -> bool {
         let plain = Overlay::default();
         (!neighbours || self.spread(at, &plain).is_ok() && self.pod_affinity(at, &plain).is_ok())
             && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())
     }
 
-    /// Pods that wait for a node and matter at least as much as this one, the most important first.
+    /// Pods nominated to a node that rank at least as high as this one, the most important first.
     pub(crate) fn ahead(&self, at: NodeIx) -> SmallVec<[PodIx; 2]> {
         let is_other = |pod: PodIx| self.state.pods[pod].uid.as_ref() != self.uid;
         self.state.waiting_for(at, |pod| is_other(pod) && self.yields_to(pod))
     }
 
-    /// Whether a pod that waits for a node matters at least as much as this one, and is to have what
-    /// this one would take there.
+    /// Whether a nominated pod ranks at least as high and keeps its room from this one.
     pub(crate) fn yields_to(&self, waiting: PodIx) -> bool {
         let (state, own) = (self.state, self.state.pod_by_uid(self.uid));
         state.goes_before(waiting, self.class_at, own)

@@ -1,8 +1,7 @@
-//! What depends on pods elsewhere: spreading, affinity and anti-affinity.
+//! Filters that depend on other pods: spreading, affinity and anti-affinity.
 //!
-//! Owns the filters that read the census. A dry run changes counts in the domains of one node only,
-//! so the difference is worked out from the overlay instead of being counted in. Must not know how
-//! counts are kept.
+//! A dry run changes counts in the domains of one node only, so the difference is derived from the
+//! overlay instead of updating the census.
 
 use super::Inquiry;
 use crate::census::{Claim, Counted};
@@ -12,7 +11,7 @@ use crate::table::{KeyIx, NodeIx, PodIx, QueryIx, TallyIx};
 use crate::verdict::{Plugin, Reason, Rejection};
 
 impl Inquiry<'_> {
-    /// Whether other pods can rule nodes out.
+    /// Whether other pods can rule out nodes.
     pub(crate) fn has_neighbour_rules(&self) -> bool {
         let rules = &self.rules;
         !rules.hard_spread.is_empty()
@@ -21,20 +20,20 @@ impl Inquiry<'_> {
             || !self.refused_by.is_empty()
     }
 
-    /// Whether other pods can make nodes more or less welcome.
+    /// Whether other pods influence preferences.
     pub(crate) fn has_soft_rules(&self) -> bool {
         !self.rules.soft_spread.is_empty()
             || !self.rules.preferred.is_empty()
             || self.welcomed_by().next().is_some()
     }
 
-    /// Counts of residents that welcome or avoid this pod.
+    /// Tallies of existing pods that prefer or avoid this one.
     fn welcomed_by(&self) -> impl Iterator<Item = TallyIx> {
         let asked = self.state.census.asked_about(self.class_at);
         asked.filter(|(_, claim)| *claim != Claim::Refuse).map(|(tally, _)| tally)
     }
 
-    /// Whether preferences tell nodes of one locality apart.
+    /// Whether preferences differ within a locality.
     pub(crate) fn weighs_hosts(&self, coarse: &[KeyIx]) -> bool {
         let census = &self.state.census;
         let fine = |tally: TallyIx| !coarse.contains(&census.count(tally).key);
@@ -43,8 +42,7 @@ impl Inquiry<'_> {
             || self.welcomed_by().any(fine)
     }
 
-    /// How many pods that this one had better be apart from are on the node's own domains: those of
-    /// keys that tell nodes of one locality apart.
+    /// Number of pods to keep apart from in the node's own domains, of keys that are not coarse.
     pub(crate) fn crowding(&self, at: NodeIx, coarse: &[KeyIx]) -> i64 {
         let census = &self.state.census;
         let spread = self.rules.soft_spread.iter().map(|rule| (rule.key, rule.tally));
@@ -63,7 +61,7 @@ impl Inquiry<'_> {
             .sum()
     }
 
-    /// Nodes, at most `most`, where pods are that welcome this one or that it likes.
+    /// At most `most` nodes with pods that prefer this one or that it prefers.
     pub(crate) fn welcoming_nodes(&self, most: usize) -> Vec<NodeIx> {
         let census = &self.state.census;
         let liked = self.rules.preferred.iter().filter(|(weight, _)| *weight > 0);
@@ -83,8 +81,8 @@ impl Inquiry<'_> {
         nodes.into_iter().take(most).map(|(_, node)| node).collect()
     }
 
-    /// The nodes of the pods that must be near, if near means on the same host: no other node will
-    /// do, so none has to be looked for.
+    /// The nodes of the pods required nearby, if nearby means on the same host: no other node is
+    /// possible.
     pub(crate) fn nodes_of_needed_pods(&self, coarse: &[KeyIx]) -> Option<Vec<NodeIx>> {
         let census = &self.state.census;
         let tallies = &self.rules.affinity.as_ref()?.tallies;
@@ -96,7 +94,7 @@ impl Inquiry<'_> {
         nodes.filter(|nodes| !nodes.is_empty())
     }
 
-    /// Whether the rules about coarse keys allow the locality of a node.
+    /// Whether the rules about coarse keys allow the node's locality.
     pub(crate) fn coarse_neighbours_allow(&self, at: NodeIx, coarse: &[KeyIx]) -> bool {
         let census = &self.state.census;
         let plain = Overlay::default();
@@ -133,15 +131,15 @@ impl Inquiry<'_> {
         Ok(())
     }
 
-    /// By how much the node's domain would exceed the least of all.
+    /// By how much the node's domain would exceed the minimum.
     pub(crate) fn skew(&self, rule: &SpreadRule, at: NodeIx, overlay: &Overlay) -> i64 {
         let census = &self.state.census;
         let tally = census.tally(rule.tally);
         let domain = census.domain(rule.key, at);
         let domains = census.spread_domains(rule.tally);
         let before = tally.at(domain);
-        // kube-scheduler takes pods away and adds them without asking whether they are being
-        // deleted, so a dry run can count below zero. So do we.
+        // kube-scheduler also counts terminating pods in dry runs, so counts can go below zero.
+        // This does the same.
         let change = if census.counts_node(rule.tally, at) {
             self.changed(rule.query, overlay.spread_differences())
         } else {
@@ -158,7 +156,7 @@ impl Inquiry<'_> {
         i64::from(here) + i64::from(rule.counts_self) - i64::from(least)
     }
 
-    /// How the number of pods on the node that a question means changes.
+    /// Change in the number of matching pods on the node.
     fn difference(&self, query: QueryIx, overlay: &Overlay) -> i32 {
         self.changed(query, overlay.differences())
     }
@@ -188,7 +186,7 @@ impl Inquiry<'_> {
         Ok(())
     }
 
-    /// How many of those counted are in the node's domain; 0 if it has none.
+    /// The count in the node's domain; 0 if it has none.
     fn near(&self, tally: TallyIx, at: NodeIx, overlay: &Overlay) -> i32 {
         let census = &self.state.census;
         let count = census.count(tally);
@@ -203,12 +201,12 @@ impl Inquiry<'_> {
         census.tally(tally).at(domain) + change
     }
 
-    /// Whether no node can be near the pods that this one needs, because there are none.
+    /// Whether a required pod exists nowhere.
     pub(crate) fn lacks_needed_pods(&self) -> bool {
         self.needed_pods_lacking().is_some()
     }
 
-    /// The count of pods that this one needs near it and of which there are none.
+    /// The tally of required pods that exist nowhere.
     pub(crate) fn needed_pods_lacking(&self) -> Option<TallyIx> {
         let total = |tally: &TallyIx| self.state.census.tally(*tally).total();
         let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.means_self)?;
@@ -225,19 +223,19 @@ impl Inquiry<'_> {
         if rule.tallies.iter().all(|tally| self.near(*tally, at, overlay) > 0) {
             return true;
         }
-        // The first of pods that need each other may go anywhere.
+        // The first of pods that require each other may go anywhere.
         let change = i64::from(self.difference(rule.query, overlay));
         let none = |tally: &TallyIx| census.tally(*tally).total() + change == 0;
         rule.means_self && rule.tallies.iter().all(none)
     }
 
-    /// Whether a pod near the node, as the overlay has it, refuses this one.
+    /// Whether a pod near the node, under the overlay, excludes this one by anti-affinity.
     pub(crate) fn is_refused(&self, at: NodeIx, overlay: &Overlay) -> bool {
         let refuses = |tally: TallyIx| self.near(tally, at, overlay) > 0;
         if self.refused_by.iter().any(|tally| refuses(*tally)) {
             return true;
         }
-        // Pods that would come may refuse this one though no resident does yet.
+        // Pods added by the overlay may exclude this one though no existing pod does.
         let census = &self.state.census;
         overlay.come.iter().any(|pod| {
             let asks = census.refusals(self.state.pods[*pod].class);
@@ -248,7 +246,7 @@ impl Inquiry<'_> {
         })
     }
 
-    /// How the number of pods on the node that ask what the tally counts changes.
+    /// Change in the number of pods on the node with the terms that the tally counts.
     fn askers(&self, tally: TallyIx, overlay: &Overlay) -> i32 {
         let asks = |pod| self.state.census.asks(self.state.pods[pod].class, tally);
         overlay.differences().map(|(pod, change)| change * asks(pod)).sum()

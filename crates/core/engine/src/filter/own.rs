@@ -1,7 +1,4 @@
-//! What a node can be asked by itself: its object, and whether there is room.
-//!
-//! Owns the filters that depend on one node only: name, cordon, taints, node affinity, resources.
-//! Must not know other nodes.
+//! Filters about one node: name, cordon, taints, node affinity, resources.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +16,10 @@ use crate::state::NodeState;
 use crate::table::ResourceIx;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// The taint that a cordoned node is taken to have.
+/// The taint that stands for a cordoned node.
 pub(crate) const CORDON: &str = "node.kubernetes.io/unschedulable";
 
-/// What the node's object says, whatever runs there.
+/// Filters that depend on the node object only.
 pub(crate) fn object(spec: &PodSpec, node: &Node) -> Result<(), Rejection> {
     let reject = |plugin, reason| Err(Rejection::unresolvable(plugin, reason));
     if spec.node_name.as_ref().is_some_and(|name| *name != node.name) {
@@ -49,24 +46,22 @@ pub(crate) fn object(spec: &PodSpec, node: &Node) -> Result<(), Rejection> {
 }
 
 fn tolerates_cordon(tolerations: &[Toleration]) -> bool {
-    // Made only for cordoned nodes.
+    // Built only for cordoned nodes.
     let taint = Taint { key: CORDON.into(), value: "".into(), effect: Effect::NoSchedule };
     tolerated(&taint, tolerations)
 }
 
-/// Whether one of the tolerations answers the taint.
 fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     tolerations.iter().any(|toleration| toleration.tolerates(taint))
 }
 
-/// How many taints of the node make it less welcome.
 pub(crate) fn untolerated_soft_taints(spec: &PodSpec, node: &Node) -> i64 {
     let soft = node.taints.iter().filter(|taint| taint.effect == Effect::PreferNoSchedule);
     soft.filter(|taint| !tolerated(taint, &spec.tolerations)).count() as i64
 }
 
-/// The nodes that required terms name, if every one of them does: kube-scheduler looks at no other
-/// then. `Err` if they contradict themselves.
+/// The node names that required terms list, if every term does: kube-scheduler evaluates no others
+/// then. `Err` if the terms conflict.
 pub(crate) fn named_nodes(affinity: &NodeAffinity) -> Result<Narrowed, Rejection> {
     let Some(terms) = affinity.required.as_ref().filter(|terms| !terms.is_empty()) else {
         return Ok(None);
@@ -98,8 +93,8 @@ pub(crate) struct Shortage {
     never: bool,
 }
 
-/// Whether there is room on a node of which `used` is taken by `pods` pods. Resources that are
-/// `served` by devices which pods claim are not counted on nodes that do not offer them.
+/// Whether a node with `used` taken by `pods` pods has room. Resources that are `served` by claims
+/// are not counted on nodes that do not offer them.
 pub(crate) fn fit(
     requests: &Amounts,
     node: &NodeState,
@@ -126,7 +121,6 @@ pub(crate) fn fit(
 }
 
 impl Shortage {
-    /// One resource is used up.
     pub(crate) fn of(resource: ResourceIx) -> Self {
         let resources = std::iter::once(resource).collect();
         Self { too_many_pods: false, resources, never: false }

@@ -1,8 +1,8 @@
-//! What a reservation costs others, and whether the operator's budget allows it.
+//! What a gang reservation costs others, and whether the operator's budget allows it.
 //!
-//! Owns the count of what members keep: the largest share that they request of any one resource of a
-//! node, in GPUs of that node's model, or in nodes where there are none. Who takes all CPUs of a node
-//! keeps its GPUs as well. Must not know whose turn it is.
+//! A member counts with the largest share that it requests of any resource of a node, in GPUs of
+//! that node's model, or in nodes if there are none: whoever takes all CPUs of a node blocks its
+//! GPUs as well.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::explain::{Tenant, Unreserved};
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx};
 
-/// A GPU, or a node without any, in thousandths.
+/// One GPU, or one node without GPUs, in thousandths.
 const WHOLE_MILLI: i64 = 1_000;
 
 impl Engine {
-    /// Whose time it costs to reserve nodes for a gang.
+    /// The team or namespace charged for a gang's reservation.
     pub(super) fn tenant(&self, roll: &Roll) -> Option<Tenant> {
         let class = self.state.class_of(*roll.waiting.first()?);
         let team = class.tenant.team;
@@ -31,7 +31,7 @@ impl Engine {
         })
     }
 
-    /// Why the places of a gang would keep more than reservations may; `None` if they would not.
+    /// Why the places of a gang exceed the share that may be reserved; `None` if they do not.
     pub(super) fn beyond_share(&self, places: &[(PodIx, NodeIx)]) -> Option<Unreserved> {
         let percent = self.config.reservations.share_percent.min(100);
         let mut kept_milli: BTreeMap<Option<&Arc<str>>, i64> = BTreeMap::new();
@@ -56,7 +56,6 @@ impl Engine {
     }
 }
 
-/// The model of a node's GPUs; `None` without any.
 fn model(node: &NodeState) -> Option<&Arc<str>> {
     node.gpus.as_ref().map(|gpus| &gpus.model)
 }
@@ -65,13 +64,13 @@ fn weight_milli(node: &NodeState) -> i64 {
     WHOLE_MILLI * node.gpus.as_ref().map_or(1, |gpus| i64::from(gpus.count))
 }
 
-/// What members keep of a node.
+/// What members take of a node, in thousandths of its GPUs.
 fn kept(state: &State, node: &NodeState, members: &[PodIx]) -> i64 {
     let mut wanted = Vec::new();
     for pod in members {
         let class = state.class_of(*pod);
         amounts::add(&mut wanted, &class.requests, 1);
-        // Which part of a GPU it gets is not known yet.
+        // Which part of a GPU it gets is unknown, so a whole one counts.
         if let (Some(gpus), Some(_)) = (&node.gpus, &class.spec.gpu) {
             *amounts::at_mut(&mut wanted, gpus.resource) += 1;
         }

@@ -1,10 +1,9 @@
-//! What happens when it is a gang's turn.
+//! Decisions about gangs, in this order: hold it, place it, keep waiting for a reservation that may
+//! succeed, evict for it, or wait.
 //!
-//! Owns the order of things: hold it, if it is not to start; place it; or go on waiting for what is
-//! kept for it, as long as that may come true; or evict others; or wait. When everybody has been
-//! asked, nodes are reserved for one of the gangs that have waited long enough: so whatever is free
-//! then is of no use to any other pod, and each gets its chance between two reservations. Must not
-//! know how any of these is found.
+//! Nodes are reserved once all pending pods have been tried, for one gang that has waited long
+//! enough: what is free then is of no use to any other pod, and every pod gets its chance between
+//! two reservations.
 
 use std::sync::Arc;
 
@@ -16,12 +15,11 @@ use crate::explain::Unreserved;
 use crate::state::{FullName, Place};
 use crate::table::PodIx;
 
-/// So many gangs are tried for one reservation; others have their turn with the next decision.
+/// Limit of gangs tried for one reservation; others follow with the next decision.
 const TURNS_MAX: usize = 8;
 
 impl Engine {
-    /// Decides about a gang; `None` if there is nothing new to say. Its head is not in the way of
-    /// others any more then.
+    /// Decides about a gang; `None` if there is nothing new to report. Its head is parked then.
     pub(crate) fn decide_gang(
         &mut self,
         gang: &FullName,
@@ -61,8 +59,8 @@ impl Engine {
         self.say_once(gang, head, released)
     }
 
-    /// Reserves nodes for the first gang in line for which the budget allows it, or says of one that it
-    /// does not.
+    /// Reserves nodes for the first gang in line that the budget allows, or reports that it does
+    /// not.
     pub(crate) fn reserve_nodes(&mut self, now_ms: i64) -> Option<Decision> {
         for _ in 0..TURNS_MAX {
             let gang = self.gangs.first_in_line(now_ms, self.config.gang_patience_ms)?;
@@ -80,7 +78,7 @@ impl Engine {
         None
     }
 
-    /// Reserves nodes for a gang, or says why not and when to try again.
+    /// Reserves nodes for a gang, or returns why not and when to try again.
     fn reserve_for(&mut self, gang: &FullName, now_ms: i64) -> Result<Decision, (Unreserved, i64)> {
         let retry_ms = now_ms.saturating_add(self.config.gang_patience_ms.max(1));
         let none = (Unreserved::NothingEnds, retry_ms);
@@ -100,7 +98,7 @@ impl Engine {
         Ok(self.carry_out(&roll, plan, Some(until_ms), now_ms))
     }
 
-    /// That a gang waits, if that is news.
+    /// Reports once that a gang waits.
     fn say_once(&mut self, gang: &FullName, head: PodIx, is_news: bool) -> Option<Decision> {
         let row = self.gangs.row(gang);
         let is_news = is_news || !row.told;
@@ -108,8 +106,8 @@ impl Engine {
         is_news.then(|| Decision::Wait { pod: self.state.pods[head].uid.clone() })
     }
 
-    /// A gang is not to start whatever room there is: nothing is kept for it, and others in line have
-    /// their turn. It is said if that is news.
+    /// Holds a gang: its reservation is released for the next gang in line. Reported only if the
+    /// cause is new.
     fn hold_gang(
         &mut self,
         gang: &FullName,
@@ -142,8 +140,8 @@ impl Engine {
         Decision::BindAll(GangBinding { gang: GangName::of(&roll.gang), bindings })
     }
 
-    /// What was kept for a gang, if anything was, did not help: it goes to the end of the line.
-    /// Whether members waited for nodes.
+    /// Releases a reservation that did not help and moves the gang to the end of the line. Whether
+    /// members were nominated.
     fn release_gang(&mut self, roll: &Roll, now_ms: i64) -> bool {
         let waited = |pod: &PodIx| matches!(self.state.pods[*pod].place, Place::Nominated(..));
         let waited = roll.waiting.iter().any(waited);
@@ -157,8 +155,8 @@ impl Engine {
         waited
     }
 
-    /// Members that have a place give it back if the others do not get one in time, so that nobody
-    /// waits for what a gang holds that cannot start.
+    /// Members that are placed give their places back if the others are not placed in time, so that
+    /// an incomplete gang does not block others forever.
     fn disband(&mut self, roll: &Roll, now_ms: i64) -> Option<Decision> {
         let state = &self.state;
         let members = state.gangs.members(&roll.gang).filter(|pod| state.stays(*pod));

@@ -1,7 +1,7 @@
-//! Where a gang may be: anywhere, or on nodes that share the value of a label.
+//! Where a gang may run: anywhere, or on nodes with the same value of a label.
 //!
-//! Owns the order in which domains are tried, and how many members fit there by counting. Counting
-//! never says too few, so a domain that is ruled out by it is ruled out. Must not try anything.
+//! Orders the domains and counts how many members fit. Counts are upper limits, so a domain they
+//! rule out is impossible.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,33 +11,31 @@ use crate::engine::Engine;
 use crate::state::Place;
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
-/// So many domains are tried out for one decision.
+/// Limit of domains tried per decision.
 const DOMAINS_MAX: usize = 16;
 
-/// Nodes on which a gang could be.
+/// A set of nodes on which a gang could run.
 pub(super) struct Spot {
-    /// The value that they share.
+    /// The value of the topology label.
     pub(super) value: Option<Arc<str>>,
-    /// `None`: any node.
     pub(super) nodes: Option<Bits>,
-    /// So many of those waiting fit, at most.
+    /// Upper limit of pending members that fit.
     pub(super) room: usize,
-    /// So many of all kinds of members together, at most: what would be left over.
+    /// Upper limit of members of all classes together; a measure of what would be left.
     copies: u64,
 }
 
-/// Which nodes are asked about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Among {
-    /// Those that have room for a member.
+    /// Those with room for a member.
     WithRoom,
-    /// All of them.
+    /// All nodes.
     All,
 }
 
 impl Engine {
-    /// Where a gang could be placed at once, the best first: where nodes are kept for it, where all of
-    /// it fits, and where least would be left over.
+    /// Domains where a gang could be placed now, best first: reserved nodes, then where all of it
+    /// fits, then where least is left.
     pub(super) fn spots_to_place(&mut self, roll: &Roll) -> Vec<Spot> {
         let kept = self.kept_value(roll);
         let mut spots = self.spots(roll, Among::WithRoom);
@@ -52,7 +50,7 @@ impl Engine {
         spots
     }
 
-    /// Where room could be made for a gang, the emptiest first.
+    /// Domains where room could be made for a gang, the emptiest first.
     pub(super) fn spots_to_clear(&mut self, roll: &Roll) -> Vec<Spot> {
         let mut spots = self.spots(roll, Among::All);
         spots.sort_by_key(|spot| {
@@ -63,7 +61,6 @@ impl Engine {
         spots
     }
 
-    /// All domains in which a gang may be, and anywhere if that will do.
     pub(super) fn spots(&mut self, roll: &Roll, among: Among) -> Vec<Spot> {
         let by_class = self.copies(roll);
         let mut spots = Vec::new();
@@ -97,7 +94,7 @@ impl Engine {
         spots
     }
 
-    /// For each kind of member, the nodes that have room and for how many, by counting.
+    /// For each class of members, nodes with room and for how many, as upper limits.
     fn copies(&mut self, roll: &Roll) -> Vec<(ClassIx, Vec<(NodeIx, u32)>)> {
         let mut classes: Vec<ClassIx> =
             roll.waiting.iter().map(|pod| self.state.pods[*pod].class).collect();
@@ -117,7 +114,7 @@ impl Engine {
         all
     }
 
-    /// The domain in which nodes are kept for a gang.
+    /// The domain of a gang's nominated nodes.
     fn kept_value(&self, roll: &Roll) -> Option<Arc<str>> {
         let key = &roll.terms.topology.as_ref()?.key;
         roll.waiting.iter().find_map(|pod| {
@@ -126,8 +123,7 @@ impl Engine {
         })
     }
 
-    /// The nodes near the members of its gang that have a place, for a pod that has to be there, or
-    /// would rather be; whether it has to.
+    /// The nodes in the domain of a gang's placed members, and whether its pods must be there.
     pub(crate) fn near_mates(&self, at: PodIx) -> Option<(Bits, bool)> {
         let gang = self.gang_minded(at)?;
         let topology = self.state.gang_terms(&gang)?.topology?;
@@ -135,7 +131,7 @@ impl Engine {
         let mut nodes = Bits::default();
         for (node, row) in self.state.nodes.iter() {
             let own = row.object.labels.get(&topology.key);
-            // Without mates any domain will do, but it must be one.
+            // Without placed members any domain will do, but a node needs the label.
             let near = own.is_some() && value.as_ref().is_none_or(|value| own == Some(value));
             nodes.set(node, near);
         }
@@ -150,7 +146,6 @@ pub(super) fn nominated(place: &Place) -> Option<NodeIx> {
     }
 }
 
-/// How many of those waiting fit on some nodes at most, and how many copies of all kinds of members.
 fn count(
     roll: &Roll,
     state: &crate::state::State,

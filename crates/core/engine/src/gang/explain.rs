@@ -1,7 +1,5 @@
-//! Why a gang waits: who is missing, where how many of its members fit, and what is kept for it.
-//!
-//! Owns the questions. How many fit is found out by trying, under a checkpoint, so that nothing of it
-//! stays behind. Must not decide anything.
+//! Why a gang is pending: missing members, how many fit in each domain by trial, and its
+//! reservation.
 
 use super::domain::{Among, Spot};
 use super::muster::Roll;
@@ -12,14 +10,14 @@ use crate::explain::{self, DomainRoom, Explanation, GangReport, PodName};
 use crate::state::FullName;
 use crate::table::{Bits, Lookup, PodIx};
 
-/// So many domains are named, those with most room first.
+/// Limit of domains named, those with most room first.
 const DOMAINS_NAMED_MAX: usize = 3;
 
-/// So many domains are tried out, those with most room by counting first.
+/// Limit of domains tried, those with the highest upper limit first.
 const DOMAINS_TRIED_MAX: usize = 16;
 
 impl Engine {
-    /// What there is to say about a pod that waits with its gang; `None` if it does not.
+    /// Explains a pending member of a gang; `None` for other pods.
     pub(crate) fn explain_gang(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
         let at = self.state.pod_by_uid(uid).filter(|at| self.state.waits(*at))?;
         let gang = self.gang_minded(at)?;
@@ -95,7 +93,7 @@ impl Engine {
         report.rooms = rooms;
     }
 
-    /// What there is to say about the first member for which there is no room beside the others.
+    /// Explains the first member that does not fit beside the others.
     fn explain_next(&mut self, roll: &Roll, now_ms: i64) -> Option<Explanation> {
         let order = self.large_first(roll);
         let mut told = None;

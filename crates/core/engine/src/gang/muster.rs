@@ -1,8 +1,8 @@
-//! Who of a gang stands in the queue: nobody while members are missing, one for all while the gang
-//! waits, and each for himself once it has started.
+//! Which members of a gang are in the queue: none while members are missing, the head while the
+//! gang is pending, and all once it has started.
 //!
-//! Owns the way from members to the queue. It is taken once for all news since the last decision, so
-//! that the order of the news does not matter. Must not decide anything.
+//! Updated once before each decision for all events since the last one, so that the order of events
+//! does not matter.
 
 use std::sync::Arc;
 
@@ -17,31 +17,30 @@ use crate::queue::Turn;
 use crate::state::{FullName, Place};
 use crate::table::PodIx;
 
-/// A gang as it is now.
+/// The current state of a gang.
 #[derive(Clone)]
 pub(super) struct Roll {
     pub(super) gang: FullName,
     pub(super) terms: GangTerms,
-    /// Members that look for their place, whose turn it is first.
+    /// Pending members in queue order.
     pub(super) waiting: Vec<PodIx>,
-    /// Members that have a place, or have finished.
+    /// Number of members that are placed or finished.
     pub(super) served: usize,
-    /// So many of those waiting have to get a place together.
+    /// Number of pending members that must be placed together.
     pub(super) need: usize,
 }
 
 impl Engine {
-    /// Whether gangs are looked at; other profiles see single pods.
+    /// Whether gangs are scheduled together; other profiles see single pods.
     pub(crate) fn minds_gangs(&self) -> bool {
         self.config.profile == Profile::Berth
     }
 
-    /// Whether nobody is or was in a gang.
     fn has_no_gangs(&self) -> bool {
         self.state.gangs.is_empty() && !self.gangs.has_finished()
     }
 
-    /// News of a pod, before it is applied: what it means for the gang it is in, and was in.
+    /// Marks the gangs that a pod was in and is in as changed, before its event is applied.
     pub(crate) fn note_news(&mut self, pod: &PodObject) {
         let nobody = pod.spec.gang.is_none() && self.has_no_gangs();
         if nobody || !self.minds_gangs() {
@@ -56,14 +55,14 @@ impl Engine {
         [before, finished, now].into_iter().flatten().for_each(|gang| self.gangs.note(gang));
     }
 
-    /// What a gang asks for is another thing now.
+    /// Marks a gang as changed when its PodGroup changes.
     pub(crate) fn note_gang(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         if self.minds_gangs() {
             self.gangs.note((namespace.clone(), name.clone()));
         }
     }
 
-    /// A pod is about to be gone.
+    /// Marks a pod's gang as changed before the pod is deleted.
     pub(crate) fn note_gone(&mut self, uid: &Arc<str>) {
         if self.minds_gangs() && !self.has_no_gangs() {
             let before = self.state.pod_by_uid(uid).and_then(|at| self.state.gang_of(at));
@@ -72,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// A pod is to be evicted.
+    /// Evicts a pod and marks its gang as changed.
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.state.evict(at, now_ms);
         if let Some(gang) = self.gang_minded(at) {
@@ -80,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// The gang a pod is in, if gangs are looked at.
+    /// The gang of a pod, if gangs are scheduled together.
     #[inline]
     pub(crate) fn gang_minded(&self, at: PodIx) -> Option<FullName> {
         if self.state.gangs.is_empty() || !self.minds_gangs() {
@@ -89,20 +88,20 @@ impl Engine {
         self.state.gang_of(at)
     }
 
-    /// The gang for which a pod stands in the queue.
+    /// The gang whose head a pod is.
     pub(crate) fn led_by(&self, at: PodIx) -> Option<FullName> {
         let gang = self.gang_minded(at)?;
         let leads = self.gangs.get(&gang).is_some_and(|row| row.head == Some(at));
         leads.then_some(gang)
     }
 
-    /// The member that stands in the queue for a pod and its mates.
+    /// The head of a pod's gang.
     pub(crate) fn head_for(&self, at: PodIx) -> Option<PodIx> {
         self.gangs.get(&self.gang_minded(at)?)?.head
     }
 
-    /// A decision about a pod could not be carried out. If nodes were kept for its gang, none is any
-    /// more, and who was to be evicted stays; if it was bound, the others keep their place.
+    /// Undoes a decision for a gang member. If its gang had a reservation, no member keeps its
+    /// nomination and victims stay; if it was bound, the others keep their place.
     pub(crate) fn undo_gang(&mut self, at: PodIx) {
         let Some(gang) = self.gang_minded(at) else { return };
         self.gangs.note(gang.clone());
@@ -117,13 +116,13 @@ impl Engine {
         }
     }
 
-    /// How many members wait without standing in the queue themselves.
+    /// Number of pending members that are not in the queue.
     pub(crate) fn held_back(&self) -> usize {
         let members = self.state.gangs.names().flat_map(|gang| self.state.gangs.members(gang));
         members.filter(|pod| self.state.waits(*pod) && !self.queue.contains(*pod)).count()
     }
 
-    /// How many members wait because the one that stands in the queue for them is held.
+    /// Number of pending members behind a held head.
     pub(crate) fn held_mates(&self) -> usize {
         let state = &self.state;
         let held = self.gangs.held().flat_map(|(gang, head)| {
@@ -132,7 +131,7 @@ impl Engine {
         held.count()
     }
 
-    /// The gang as it is now; `None` if nobody says what it asks for.
+    /// `None` if no terms are known.
     pub(super) fn roll(&self, gang: &FullName) -> Option<Roll> {
         let state = &self.state;
         let terms = state.gang_terms(gang)?;
@@ -153,13 +152,13 @@ impl Engine {
         })
     }
 
-    /// What keeps a gang waiting that is no node's fault: too few of its members may start together.
+    /// What holds a gang: too few members may start together.
     pub(crate) fn gang_held_by(&self, gang: &FullName) -> Option<HeldBy> {
         let roll = self.roll(gang)?;
         self.state.held_together(&roll.waiting, roll.need)
     }
 
-    /// Lets members into the queue, or one for all of them, for gangs of which there is news.
+    /// Updates the queue for changed gangs.
     pub(crate) fn muster(&mut self, now_ms: i64) {
         if self.gangs.has_changed() {
             for gang in self.gangs.take_changed() {
@@ -184,12 +183,12 @@ impl Engine {
             && row.reserved.is_some()
             && !self.awaits_nodes(gang)
         {
-            // What was kept for it was taken back.
+            // Its reservation was taken back.
             self.release(gang, now_ms);
         }
         let row = self.gangs.row(gang);
         if let Some(roll) = &roll {
-            // When the last has gone, those who replace them start together again.
+            // Once all members are gone, their replacements start together again.
             row.started &= roll.served > 0;
             row.started |= confirmed >= roll.terms.min as usize;
         }
@@ -201,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// The gang has started: whoever is left looks for its place by itself.
+    /// The gang has started: every other member is scheduled on its own.
     fn let_in_all(&mut self, roll: &Roll, now_ms: i64) {
         self.release(&roll.gang, now_ms);
         let row = self.gangs.row(&roll.gang);
@@ -221,7 +220,6 @@ impl Engine {
         }
     }
 
-    /// One stands for all.
     fn let_in_one(&mut self, roll: &Roll, now_ms: i64) {
         let Some(head) = roll.waiting.first().copied() else { return };
         let priority = self.state.class_of(head).spec.priority;
@@ -238,7 +236,7 @@ impl Engine {
         self.queue.wake(head);
     }
 
-    /// Members are missing, or nobody says what the gang asks for: it waits outside.
+    /// Members or the gang's terms are missing.
     fn hold_back(&mut self, gang: &FullName, now_ms: i64) {
         self.give_up_reserved(gang);
         self.release(gang, now_ms);
@@ -249,20 +247,20 @@ impl Engine {
         members.into_iter().for_each(|pod| self.queue.remove(pod));
     }
 
-    /// Whether a member waits for a node.
+    /// Whether a member is nominated to a node.
     fn awaits_nodes(&self, gang: &FullName) -> bool {
         let mut members = self.state.gangs.members(gang);
         members.any(|pod| matches!(self.state.pods[pod].place, Place::Nominated(..)))
     }
 
-    /// Nothing is kept for a gang any more.
+    /// Releases a gang's reservation.
     pub(super) fn release(&mut self, gang: &FullName, now_ms: i64) {
         if self.gangs.release(gang, now_ms, &self.config) {
             self.state.reservation = None;
         }
     }
 
-    /// Members do not wait for nodes any more.
+    /// Ends the nominations of a gang's members.
     pub(super) fn give_up_reserved(&mut self, gang: &FullName) {
         let members: Vec<PodIx> = self.state.gangs.members(gang).collect();
         for pod in members {

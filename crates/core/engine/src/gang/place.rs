@@ -1,7 +1,4 @@
-//! Members tried out together: all that are needed have their place, or nobody has.
-//!
-//! Owns the trial: under a checkpoint of the state, so that what did not work out leaves no trace.
-//! Must not know why a gang is tried.
+//! Places the members of a gang under a checkpoint: all that are needed get a place, or none.
 
 use super::domain::nominated;
 use super::muster::Roll;
@@ -9,11 +6,11 @@ use crate::decision::Binding;
 use crate::engine::{Engine, Found};
 use crate::table::{Bits, ClassIx, Lookup, NodeIx, PodIx};
 
-/// Kinds of pods that are kept while something is tried, so that they keep their numbers.
+/// Classes retained during a trial, so that they keep their numbers.
 pub(super) type Kept = Vec<ClassIx>;
 
 impl Engine {
-    /// Places a gang at once, if it has room somewhere.
+    /// Places a gang now, if it fits somewhere.
     pub(super) fn place_gang(&mut self, roll: &Roll) -> Option<Vec<Binding>> {
         let wanted: Lookup<PodIx, NodeIx> = roll
             .waiting
@@ -41,7 +38,7 @@ impl Engine {
         None
     }
 
-    /// How many members fit on some nodes now, found out by trying.
+    /// How many members fit on some nodes now, by trial.
     pub(super) fn room_for(&mut self, roll: &Roll, within: Option<&Bits>) -> usize {
         let order = self.large_first(roll);
         let mut room = 0;
@@ -53,7 +50,7 @@ impl Engine {
         room
     }
 
-    /// Tries something out with a gang's members. It stays if something comes of it.
+    /// Runs a trial with a gang's members and rolls it back unless it returns something.
     pub(super) fn attempt<T>(
         &mut self,
         roll: &Roll,
@@ -69,7 +66,7 @@ impl Engine {
         let devices = self.state.devices.clone();
         let checkpoint = self.state.checkpoint();
         for pod in &roll.waiting {
-            // Mates that are kept nodes for would be in each other's way elsewhere.
+            // Nominations of mates would block other places.
             if nominated(&self.state.pods[*pod].place).is_some() {
                 self.state.nominate(*pod, None);
             }
@@ -93,7 +90,7 @@ impl Engine {
         kept.push(self.state.acquire_class(&spec));
     }
 
-    /// Places members one after the other, as long as enough of them may still find a place.
+    /// Places members one after the other while enough can still be placed.
     pub(super) fn try_members(
         &mut self,
         roll: &Roll,
@@ -108,8 +105,8 @@ impl Engine {
                 break;
             }
             let class = self.state.pods[*pod].class;
-            // Where one did not fit the next of its kind does not, unless it wants others near or has
-            // claims of its own.
+            // If one member did not fit, others of its class do not, unless they need others nearby
+            // or have claims.
             if failed.contains(&class) || self.state.held_by(*pod).is_some() {
                 continue;
             }
@@ -133,7 +130,7 @@ impl Engine {
         placed
     }
 
-    /// The members by what they ask for, largest first, then by turn: what is large finds less room.
+    /// Members by size, largest first, because large ones find less room.
     pub(super) fn large_first(&self, roll: &Roll) -> Vec<PodIx> {
         let state = &self.state;
         let size = |pod: &PodIx| {

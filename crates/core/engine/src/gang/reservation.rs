@@ -1,10 +1,7 @@
-//! The reservation that is in force: which gang nodes are reserved for, and who may use them all the
-//! same.
+//! The reservation in force: for which gang, and which other pods may use the nodes.
 //!
-//! Owns the exceptions, because a reservation keeps what its gang lacks and nothing else. It never
-//! keeps out a pod that matters more, a pod that is within the guarantee of another team, a pod that
-//! has ended before the gang can start, or a pod that takes nothing that the gang's members lack.
-//! Must not know why nodes were reserved.
+//! A reservation never keeps out a pod of higher priority, a pod within the guarantee of another
+//! team, a pod that ends before the gang can start, or a pod that takes nothing its members lack.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,27 +15,26 @@ use crate::filter::Inquiry;
 use crate::state::{FullName, PodState, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
-/// A pod with a deadline is bound, pulled and ended within this time beyond it.
+/// Time beyond its deadline within which a pod is pulled, bound and ended.
 const DEADLINE_SLACK_MS: i64 = 60_000;
 
-/// Controllers whose pods run until somebody stops them.
+/// Controllers whose pods run until they are stopped.
 const ENDLESS: [&str; 5] =
     ["ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Node"];
 
-/// Nodes are reserved for a gang.
 #[derive(Clone, Debug)]
 pub(crate) struct Reservation {
     pub(crate) gang: FullName,
-    /// The longest that it lasts.
+    /// Maximum duration.
     pub(crate) max_ms: i64,
-    /// When the pods in the way have ended at the latest, if all of them have a deadline.
+    /// Latest end of the blocking pods, if all of them have a deadline.
     pub(super) clear_at_ms: Option<i64>,
-    /// UIDs of the pods in the way.
+    /// UIDs of the blocking pods.
     pub(super) blockers: BTreeSet<Arc<str>>,
 }
 
 impl Reservation {
-    /// Whether a pod on a node has ended when the gang starts.
+    /// Whether a pod on a node ends before the gang starts.
     fn ends_before_gang(&self, state: &State, pod: PodIx) -> bool {
         let ends_at_ms = || state.ends_by_ms(pod).zip(self.clear_at_ms);
         self.blockers.contains(&state.pods[pod].uid)
@@ -47,7 +43,7 @@ impl Reservation {
 }
 
 impl State {
-    /// The reservation that a pod waits under, if it is a member of its gang.
+    /// The reservation of a nominated pod's gang.
     pub(crate) fn reservation_of(&self, waiting: PodIx) -> Option<&Reservation> {
         let reservation = self.reservation.as_deref()?;
         let gang = self.class_of(waiting).spec.gang.as_ref()?;
@@ -56,8 +52,8 @@ impl State {
         is_for.then_some(reservation)
     }
 
-    /// Whether a pod need not respect what is reserved for another, because its own team is entitled
-    /// to it.
+    /// Whether a pod may use nodes reserved for another team's gang, because it is within its own
+    /// team's guarantee.
     pub(crate) fn is_entitled_beside(
         &self,
         waiting: PodIx,
@@ -70,7 +66,7 @@ impl State {
             && !self.borrows(class, pod)
     }
 
-    /// Whether a pod that is bound now has ended before the gang can start for which another waits.
+    /// Whether a pod bound now would end before the gang of `waiting` can start.
     pub(crate) fn ends_before_start(&self, waiting: PodIx, spec: &PodSpec) -> bool {
         let clear_at_ms = self.reservation_of(waiting).and_then(|one| one.clear_at_ms);
         let ends_at_ms =
@@ -82,7 +78,7 @@ impl State {
         started_at_ms.saturating_add(deadline_ms).saturating_add(DEADLINE_SLACK_MS)
     }
 
-    /// When a pod on a node has ended at the latest, if that is known.
+    /// The latest end of a pod on a node, if known.
     pub(super) fn ends_by_ms(&self, pod: PodIx) -> Option<i64> {
         let row = &self.pods[pod];
         if row.is_terminating() {
@@ -92,20 +88,20 @@ impl State {
         Some(self.ends_after(row.started_at_ms.unwrap_or(self.now_ms), deadline_ms))
     }
 
-    /// Whether a pod on a node ends without anybody stopping it, as far as its spec tells.
+    /// Whether a pod on a node ends by itself, according to its spec.
     pub(super) fn is_finite(&self, pod: PodIx) -> bool {
         let (row, spec) = (&self.pods[pod], &self.class_of(pod).spec);
         let kind = spec.controller.as_ref().map(|controller| &*controller.kind);
         let is_leaving = |row: &PodState| row.evicted_at_ms.is_some() || row.is_terminating();
         let serves = spec.class.is_some_and(|class| class.is_serving());
         let endless = serves || kind.is_some_and(|kind| ENDLESS.contains(&kind));
-        // Another pod takes the place of a DaemonSet's on the same node.
+        // A DaemonSet's pod is replaced on the same node.
         (is_leaving(row) && kind != Some("DaemonSet")) || spec.deadline_ms.is_some() || !endless
     }
 }
 
-/// A node once the pods in the way of a reservation have ended and the gang's members have come, for a
-/// pod that takes nothing there that the members lack now; `None` if it does.
+/// The node after blocking pods have ended and the gang's members have started, for a pod that
+/// takes nothing there that the members lack now; `None` if it does.
 pub(crate) fn beside_members<'s>(
     inquiry: &Inquiry<'s>,
     ranking: &Ranking,
@@ -132,7 +128,7 @@ pub(crate) fn beside_members<'s>(
     let gone = node.pods.iter().filter(|pod| reservation.ends_before_gang(state, **pod));
     gone.for_each(|pod| foreseen.remove(*pod));
     for pod in ahead {
-        // If a more important pod took its place in the meantime, there is nothing to spare for it.
+        // If a more important pod took a member's place, that member needs no room.
         let _fits = foreseen.add(ranking, *pod);
     }
     Some(foreseen)

@@ -1,8 +1,8 @@
-//! Making room for a gang: whom to evict for all of its members together, or which nodes to keep for
-//! it until what runs there has ended.
+//! Makes room for a gang: victims for all its members together, or nodes to reserve until pods
+//! there have ended.
 //!
-//! Owns these plans. All of them are tried out under a checkpoint, for the whole gang: nobody is
-//! evicted, and no node is kept, unless enough members then fit. Must not know when a plan is wanted.
+//! Everything is tried under a checkpoint for the whole gang: nothing is evicted or reserved unless
+//! enough members fit then.
 
 use std::sync::Arc;
 
@@ -18,23 +18,23 @@ use crate::kube::preempt::{importance, priority, split_by_budgets};
 use crate::state::{FullName, Place};
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
-/// So many nodes are cleared in thought for one plan.
+/// Limit of nodes cleared in one trial.
 const CLEARED_MAX: usize = 512;
 
-/// Where members are to go, and who has to go before.
+/// Places for members, and the pods that must leave before.
 pub(super) struct Plan {
     pub(super) places: Vec<(PodIx, NodeIx)>,
     victims: Vec<PodIx>,
-    /// Pods that have to end by themselves.
+    /// Pods that must end by themselves.
     pub(super) blockers: Vec<PodIx>,
-    /// Whether some of the room is that of pods that leave already.
+    /// Whether part of the room is that of pods already leaving.
     awaits_leavers: bool,
     budget_violations: usize,
 }
 
 impl Engine {
-    /// The evictions after which a gang fits that violate the fewest budgets and concern the fewest
-    /// pods.
+    /// The evictions after which a gang fits, with the fewest budget violations and then the fewest
+    /// victims.
     pub(super) fn gang_evictions(&mut self, roll: &Roll, now_ms: i64) -> Option<Plan> {
         let rest_ms = self.config.eviction_rest_ms;
         let may = |pod: &PodIx| {
@@ -73,8 +73,8 @@ impl Engine {
         split_by_budgets(state, &victims).0.len()
     }
 
-    /// Places members, with others evicted where they do not fit, until there are enough. What budgets
-    /// are violated can only be said once all is as it was.
+    /// Places members, evicting others where they do not fit, until there are enough. Budget
+    /// violations can be counted only after the rollback.
     fn try_evictions(
         &mut self,
         roll: &Roll,
@@ -97,12 +97,12 @@ impl Engine {
                 && let Some(Evictions { node, victims: more, .. }) =
                     self.evictions(pod, now_ms, within)
             {
-                // Members of one gang may differ in priority, but do not make room for each other.
+                // Members of one gang may differ in priority, but do not evict each other.
                 let is_mate = |pod: &PodIx| self.state.gang_of(*pod).as_ref() == Some(&roll.gang);
                 if more.iter().any(is_mate) {
                     return None;
                 }
-                // What others have been evicted for counts as free there.
+                // Victims of earlier evictions count as gone.
                 let leaving: Vec<PodIx> =
                     self.state.leaving_for(node, priority(&self.state, pod)).collect();
                 awaits_leavers |= !leaving.is_empty();
@@ -122,15 +122,15 @@ impl Engine {
         enough.then_some(Plan { places, victims, blockers, awaits_leavers, budget_violations: 0 })
     }
 
-    /// In thought, a pod is gone.
+    /// Removes a pod during a trial.
     fn take_away(&mut self, pod: PodIx, kept: &mut Kept) {
         self.keep_class(pod, kept);
         let uid = self.state.pods[pod].uid.clone();
         self.state.remove_pod(&uid);
     }
 
-    /// Nodes on which a gang fits once what runs there has ended, of those that end by themselves:
-    /// where the fewest pods are.
+    /// Nodes on which a gang fits after pods there have ended by themselves, those with the fewest
+    /// pods first.
     pub(super) fn nodes_to_keep(&mut self, roll: &Roll) -> Option<Plan> {
         for spot in self.spots_to_clear(roll) {
             let mut found = None;
@@ -167,13 +167,13 @@ impl Engine {
                 blockers.extend(finite);
             }
         }
-        // Who fits without anybody ending is placed, not waited for.
+        // A gang that fits without waiting is placed, not reserved for.
         let enough = places.len() >= roll.need && !blockers.is_empty();
         let (victims, awaits_leavers) = (Vec::new(), false);
         enough.then_some(Plan { places, victims, blockers, awaits_leavers, budget_violations: 0 })
     }
 
-    /// What is reserved for a gang once the pods in its way have ended.
+    /// The reservation for a gang with these blocking pods.
     pub(super) fn reservation(
         &self,
         gang: &FullName,
@@ -187,7 +187,7 @@ impl Engine {
         Reservation { gang: gang.clone(), max_ms, clear_at_ms, blockers }
     }
 
-    /// Places those left where they fit, up to the number needed.
+    /// Places pods of `left` where they fit, up to the number needed.
     fn try_each(
         &mut self,
         left: &mut Vec<PodIx>,
@@ -218,8 +218,8 @@ impl Engine {
         }
     }
 
-    /// Nodes on which pods run that end by themselves, and for which no other pod waits, those with the
-    /// fewest pods first; and these pods, in name order.
+    /// Nodes with pods that end by themselves and without nominations of other pods, the fewest
+    /// pods first; and those pods.
     fn clearable(&self, roll: &Roll, within: Option<&Bits>) -> Vec<(NodeIx, Vec<PodIx>)> {
         let state = &self.state;
         let open = |node: &NodeIx| {
@@ -244,8 +244,8 @@ impl Engine {
         nodes
     }
 
-    /// Pods that waited for nodes have to look elsewhere, and with them all members of a gang for which
-    /// nodes were reserved: it cannot start on what is left. The UIDs of all of them.
+    /// Ends nominations, and with them those of a gang with reserved nodes, which cannot start on
+    /// what is left. Returns all UIDs.
     pub(crate) fn displace(&mut self, mut pods: Vec<PodIx>, now_ms: i64) -> Vec<Arc<str>> {
         let mut pods_of = pods.iter().filter_map(|pod| self.state.reservation_of(*pod));
         if let Some(gang) = pods_of.next().map(|reservation| reservation.gang.clone()) {
@@ -260,7 +260,7 @@ impl Engine {
         pods.into_iter().map(|pod| self.state.pods[pod].uid.clone()).collect()
     }
 
-    /// Members wait for the nodes of a plan, and victims are to be evicted.
+    /// Nominates members to the nodes of a plan and evicts its victims.
     pub(super) fn carry_out(
         &mut self,
         roll: &Roll,
@@ -272,7 +272,7 @@ impl Engine {
         for victim in &plan.victims {
             self.evict(*victim, now_ms);
         }
-        // Whoever waits for the nodes and matters less than every member has to look elsewhere.
+        // Pods nominated to the nodes that rank below every member must look elsewhere.
         let state = &self.state;
         let matters_less = |pod: &PodIx| {
             let members = || plan.places.iter().map(|(member, _)| *member);

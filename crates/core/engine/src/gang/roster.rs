@@ -1,7 +1,4 @@
-//! Who belongs to which gang, and what gangs ask for.
-//!
-//! Owns the members by gang and the gangs that are objects of their own. Must not know how any of
-//! them is decided about.
+//! The members of each gang, and the terms of PodGroups.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +11,6 @@ use crate::queue::Turn;
 use crate::state::{FullName, Place, State};
 use crate::table::PodIx;
 
-/// All gangs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roster {
     members: BTreeMap<FullName, BTreeSet<PodIx>>,
@@ -22,22 +18,20 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    /// Whether nobody is in a gang.
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// All gangs with members, by name.
     pub(crate) fn names(&self) -> impl Iterator<Item = &FullName> {
         self.members.keys()
     }
 
-    /// The members of a gang, in no order that means anything.
+    /// In no meaningful order.
     pub(crate) fn members(&self, gang: &FullName) -> impl Iterator<Item = PodIx> {
         self.members.get(gang).into_iter().flatten().copied()
     }
 
-    /// What a gang that is an object of its own asks for; what it was before.
+    /// Sets or removes the terms of a PodGroup; returns the previous ones.
     pub(crate) fn set_object(
         &mut self,
         gang: FullName,
@@ -71,26 +65,24 @@ impl Roster {
     }
 }
 
-/// The gang that pods of this spec are in.
 pub(crate) fn gang_name(spec: &PodSpec) -> Option<FullName> {
     let gang = spec.gang.as_ref()?;
     Some((spec.namespace.clone(), gang.name.clone()))
 }
 
 impl State {
-    /// The gang a pod is in.
     pub(crate) fn gang_of(&self, pod: PodIx) -> Option<FullName> {
         gang_name(&self.class_of(pod).spec)
     }
 
-    /// A pod's turn among those of its team: the most important first, then the oldest, then by UID.
+    /// A pod's position within its team: highest priority, then oldest, then by UID.
     pub(crate) fn queue_turn(&self, pod: PodIx) -> Turn {
         let row = &self.pods[pod];
         (Reverse(self.class(row.class).spec.priority), row.created_at_ms, row.uid.clone())
     }
 
-    /// What a gang asks for. An object speaks for all; otherwise the oldest member does, so that it
-    /// does not matter who was heard of first. `None` if nobody says.
+    /// A gang's terms: from its PodGroup, else from its oldest member, whatever the order of
+    /// events. `None` if there are none.
     pub(crate) fn gang_terms(&self, gang: &FullName) -> Option<GangTerms> {
         if let Some(terms) = self.gangs.object(gang) {
             return Some(terms.clone());
@@ -104,7 +96,7 @@ impl State {
         oldest.map(|(_, terms)| terms.clone())
     }
 
-    /// Whether members say different things of a gang that is no object.
+    /// Whether members of a gang without a PodGroup have different terms.
     pub(crate) fn gang_disagrees(&self, gang: &FullName) -> bool {
         let says = |pod: PodIx| self.class_of(pod).spec.gang.as_ref()?.terms.as_ref();
         let mut all = self.gangs.members(gang).filter_map(says);
@@ -112,7 +104,7 @@ impl State {
         self.gangs.object(gang).is_none() && all.any(|terms| Some(terms) != first)
     }
 
-    /// Whether a pod has a place and is to keep it.
+    /// Whether a pod is placed and not to be evicted.
     pub(crate) fn stays(&self, pod: PodIx) -> bool {
         let row = &self.pods[pod];
         matches!(row.place, Place::Bound(..))
@@ -120,7 +112,7 @@ impl State {
             && row.evicted_at_ms.is_none()
     }
 
-    /// Whether a pod looks for its place.
+    /// Whether a pod is pending.
     pub(crate) fn waits(&self, pod: PodIx) -> bool {
         let row = &self.pods[pod];
         !matches!(row.place, Place::Bound(..))
@@ -128,8 +120,7 @@ impl State {
             && self.class(row.class).spec.gates.is_empty()
     }
 
-    /// The members of a gang that has to be evicted as a whole if any of `victims` is, and are not
-    /// among them, in name order.
+    /// Further members of gangs that must be evicted as a whole with `victims`.
     pub(crate) fn evicted_too(&self, victims: &[PodIx]) -> Vec<PodIx> {
         if self.gangs.is_empty() {
             return Vec::new();
@@ -151,7 +142,7 @@ impl State {
         too
     }
 
-    /// The node label value of most members that have a place, the first by name among equals.
+    /// The label value of most placed members; the first by name among equals.
     pub(crate) fn gang_domain(&self, gang: &FullName, key: &str) -> Option<Arc<str>> {
         let mut counts: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
         for pod in self.gangs.members(gang).filter(|pod| self.stays(*pod)) {

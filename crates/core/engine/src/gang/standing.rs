@@ -1,7 +1,7 @@
-//! What is remembered of gangs: since when they wait, and what is set aside for them.
+//! Scheduling state of gangs: pending times, the line for reservations, and how long each team
+//! pauses after one.
 //!
-//! Owns times, the line of gangs that wait for a reservation, and how long each team has to rest after
-//! one. It is saved and restored with the queue. Must not know nodes.
+//! Saved and restored with the queue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,45 +15,44 @@ use crate::explain::{Tenant, Unreserved};
 use crate::state::FullName;
 use crate::table::PodIx;
 
-/// How a gang stands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
     /// Since when enough members exist.
     pub(crate) complete_since_ms: Option<i64>,
-    /// Since when it is in line for something to be set aside: since it is complete, or since it was
-    /// its turn in vain.
+    /// Since when it is in line for a reservation: since it is complete, or since its last
+    /// reservation failed.
     pub(crate) in_line_since_ms: i64,
-    /// The member that stands in the queue for all.
+    /// The member in the queue.
     pub(crate) head: Option<PodIx>,
     pub(crate) priority: i32,
-    /// Nodes are kept for it.
+    /// Set while it has a reservation.
     pub(crate) reserved: Option<Reserved>,
-    /// Since when some members have a place, but too few.
+    /// Since when some members are placed, but too few.
     pub(crate) short_since_ms: Option<i64>,
-    /// It was whole once: whoever comes now is a pod like any other.
+    /// It was complete once: later members are scheduled on their own.
     pub(crate) started: bool,
-    /// Where those who come now are to be, as it was last: the label, and the value of the others.
+    /// The topology and domain used for later members.
     pub(crate) near: Option<(Option<GangTopology>, Option<Arc<str>>)>,
-    /// What keeps it from starting that is no node's fault, as it was said last.
+    /// What held it when last reported.
     pub(crate) held: Option<HeldBy>,
-    /// It has been said that it waits.
+    /// Whether it was reported as waiting.
     pub(crate) told: bool,
-    /// Why nothing was reserved for it when it was its turn, and until when it is not tried again.
+    /// Why it got no reservation at its turn, and when to try again.
     pub(crate) refused: Option<(Unreserved, i64)>,
-    /// How often something was set aside in vain.
+    /// Number of expired reservations.
     pub(crate) timeouts: u32,
 }
 
-/// Why nodes are kept for a gang.
+/// What a gang's nominations wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
-    /// Others are evicted for it.
+    /// Evictions for it.
     Evicting,
-    /// Until then, for what is there to end by itself.
+    /// Pods on reserved nodes to end, until this time.
     Until(i64),
 }
 
-/// The gang for which nodes are reserved.
+/// The gang with reserved nodes.
 #[derive(Clone, Debug)]
 struct Holder {
     gang: FullName,
@@ -61,23 +60,21 @@ struct Holder {
     since_ms: i64,
 }
 
-/// All gangs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gangs {
     rows: BTreeMap<FullName, Standing>,
-    /// Gangs of whose members something is new.
+    /// Gangs with changed members.
     changed: BTreeSet<FullName>,
-    /// When to look at gangs again.
+    /// When to evaluate gangs again.
     due: BTreeSet<(i64, FullName)>,
-    /// Members that have finished, by UID.
+    /// Finished members by UID.
     finished: BTreeMap<Arc<str>, FullName>,
     finished_of: BTreeMap<FullName, u32>,
-    /// The gang for which nodes are set aside until others have ended. There is one at most, so that
-    /// no two wait for what is kept for the other.
+    /// At most one gang has reserved nodes, so that no two wait for each other.
     holder: Option<Holder>,
-    /// Until when nothing is reserved for the gangs of a team or namespace.
+    /// End of the pause in reservations, by team or namespace.
     rests: BTreeMap<Tenant, i64>,
-    /// When it can be some gang's turn; nothing has to be looked at before.
+    /// Earliest time at which a gang can be first in line.
     turn_at_ms: i64,
 }
 
@@ -90,7 +87,7 @@ impl Gangs {
         self.rows.entry(gang.clone()).or_default()
     }
 
-    /// Something is new about the members of a gang.
+    /// Marks a gang as changed.
     pub(crate) fn note(&mut self, gang: FullName) {
         self.changed.insert(gang);
     }
@@ -103,7 +100,7 @@ impl Gangs {
         !self.changed.is_empty()
     }
 
-    /// Nobody is in the gang any more.
+    /// Drops a gang without members.
     pub(crate) fn forget(&mut self, gang: &FullName) {
         self.rows.remove(gang);
     }
@@ -114,7 +111,7 @@ impl Gangs {
         self.finished.insert(uid.clone(), gang);
     }
 
-    /// A pod of this UID is gone for good, or is not what it was; the gang it had finished for.
+    /// Forgets that a pod has finished; returns its gang.
     pub(crate) fn unfinish(&mut self, uid: &str) -> Option<FullName> {
         let gang = self.finished.remove(uid)?;
         if let Some(count) = self.finished_of.get_mut(&gang) {
@@ -126,28 +123,27 @@ impl Gangs {
         Some(gang)
     }
 
-    /// Whether any member of a gang has finished.
     pub(crate) fn has_finished(&self) -> bool {
         !self.finished.is_empty()
     }
 
-    /// How many members of a gang have finished.
+    /// Number of finished members.
     pub(crate) fn finished(&self, gang: &FullName) -> u32 {
         self.finished_of.get(gang).copied().unwrap_or(0)
     }
 
-    /// Gangs that quotas or shares keep from starting, and who stands in the queue for them.
+    /// Gangs held by quotas or shares, with their heads.
     pub(crate) fn held(&self) -> impl Iterator<Item = (&FullName, PodIx)> {
         let held = self.rows.iter().filter(|(_, row)| row.held.is_some());
         held.filter_map(|(gang, row)| Some((gang, row.head?)))
     }
 
-    /// A gang is to be looked at again at a time.
+    /// Evaluates a gang again at a time.
     pub(crate) fn remind(&mut self, due_ms: i64, gang: &FullName) {
         self.due.insert((due_ms, gang.clone()));
     }
 
-    /// The heads of the gangs that are to be looked at again by now.
+    /// The heads of the gangs due by now.
     pub(crate) fn take_due(&mut self, now_ms: i64) -> Vec<PodIx> {
         let mut heads = Vec::new();
         while self.due.first().is_some_and(|(due, _)| *due <= now_ms) {
@@ -157,12 +153,12 @@ impl Gangs {
         heads
     }
 
-    /// Something changed for a gang in line.
+    /// Evaluates the line again.
     pub(crate) fn look_at_line(&mut self) {
         self.turn_at_ms = i64::MIN;
     }
 
-    /// The most important and then longest in line for which nodes could be reserved now.
+    /// The most important and then longest waiting gang for which nodes could be reserved now.
     pub(crate) fn first_in_line(&mut self, now_ms: i64, patience_ms: i64) -> Option<FullName> {
         if self.holder.is_some() || now_ms < self.turn_at_ms {
             return None;
@@ -183,24 +179,22 @@ impl Gangs {
         first.map(|(_, (_, _, gang))| gang.clone())
     }
 
-    /// Nothing is reserved for a gang whose turn it is, and it is not tried again for a while; whether
-    /// the reason is news.
+    /// Records why a gang gets no reservation, and when to try again. Whether the reason is new.
     pub(crate) fn refuse(&mut self, gang: &FullName, why: Unreserved, retry_ms: i64) -> bool {
         let before = self.row(gang).refused.replace((why.clone(), retry_ms));
         before.is_none_or(|(before, _)| before != why)
     }
 
-    /// Until when a team or namespace rests, if it does.
+    /// End of a tenant's pause, if it is not over.
     pub(crate) fn rests_until(&self, tenant: &Tenant, now_ms: i64) -> Option<i64> {
         self.rests.get(tenant).copied().filter(|until_ms| now_ms < *until_ms)
     }
 
-    /// Others are evicted for a gang.
+    /// Waits for evictions for a gang.
     pub(crate) fn await_evictions(&mut self, gang: &FullName) {
         self.row(gang).reserved = Some(Reserved::Evicting);
     }
 
-    /// Nodes are reserved for a gang.
     pub(crate) fn reserve(&mut self, gang: &FullName, tenant: Tenant, now_ms: i64, until_ms: i64) {
         self.holder = Some(Holder { gang: gang.clone(), tenant, since_ms: now_ms });
         self.remind(until_ms, gang);
@@ -208,8 +202,7 @@ impl Gangs {
         (row.reserved, row.refused) = (Some(Reserved::Until(until_ms)), None);
     }
 
-    /// Nothing is kept for a gang any more; whether nodes were reserved for it until others had ended.
-    /// Its team rests for as long as the budget says.
+    /// Releases a gang's reservation and starts its team's pause. Whether nodes were reserved.
     pub(crate) fn release(&mut self, gang: &FullName, now_ms: i64, config: &Config) -> bool {
         if let Some(row) = self.rows.get_mut(gang) {
             row.reserved = None;

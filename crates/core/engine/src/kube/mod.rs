@@ -1,8 +1,5 @@
-//! The profile `kube-scheduler`: what kube-scheduler 1.36 with its defaults would decide.
-//!
-//! Owns its scores, weights and preemption, exactly, and the diagnosis of a pod against all nodes.
-//! It looks at every node, as kube-scheduler would if it were never cut short. Must not know the
-//! profile `berth`.
+//! The profile `kube-scheduler`: the decisions of kube-scheduler 1.36 with defaults, if it always
+//! evaluated every node.
 
 pub(crate) mod preempt;
 pub(crate) mod score;
@@ -17,26 +14,24 @@ use crate::state::State;
 use crate::table::NodeIx;
 use crate::verdict::{Diagnosis, NodeVerdict, Plugin, Preemption, Reason, Rejection};
 
-/// What the profile says of each node, in name order.
+/// By node name.
 pub(crate) struct Verdicts {
     pub(crate) nodes: Vec<(NodeIx, NodeVerdict)>,
 }
 
 impl Verdicts {
-    /// Nodes that can take the pod, in name order.
     pub(crate) fn feasible(&self) -> Vec<NodeIx> {
         let feasible = |(_, verdict): &&(NodeIx, NodeVerdict)| *verdict == NodeVerdict::Feasible;
         self.nodes.iter().filter(feasible).map(|(at, _)| *at).collect()
     }
 
-    /// The pod is turned down for the whole cluster.
+    /// All nodes excluded, because the pod is rejected for the whole cluster.
     pub(crate) fn excluded(state: &State, rejection: &Rejection) -> Self {
         let excluded = || NodeVerdict::Excluded { rejection: rejection.clone(), filter: None };
         let nodes = state.nodes_by_name().into_iter().map(|at| (at, excluded())).collect();
         Self { nodes }
     }
 
-    /// Asks every node.
     pub(crate) fn of(inquiry: &Inquiry<'_>, narrowed: &Narrowed) -> Self {
         let state = inquiry.state;
         let verdict = |at: NodeIx| {
@@ -60,7 +55,7 @@ impl Verdicts {
     }
 }
 
-/// Everything kube-scheduler says about a pod.
+/// kube-scheduler's verdicts, scores and preemption for a pod.
 pub(crate) fn diagnose(
     inquiry: &Inquiry<'_>,
     narrowed: &Narrowed,
@@ -97,14 +92,13 @@ pub(crate) fn diagnose(
     diagnosis
 }
 
-/// What there is to say of a pod that is turned down for the whole cluster.
 pub(crate) fn hopeless(state: &State, verdicts: Verdicts) -> Diagnosis {
     let nodes = verdicts.nodes.into_iter();
     let nodes = nodes.map(|(at, verdict)| (state.nodes[at].object.name.clone(), verdict)).collect();
     Diagnosis { nodes, preemption: Some(Preemption::default()), ..Diagnosis::default() }
 }
 
-/// The node that the profile picks, ties broken by a stable hash of the name.
+/// The chosen node; ties go to a stable hash of the name.
 pub(crate) fn pick(
     inquiry: &Inquiry<'_>,
     feasible: &[NodeIx],

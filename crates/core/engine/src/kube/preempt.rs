@@ -1,6 +1,4 @@
-//! kube-scheduler's DefaultPreemption: whom it would evict where, and which node it takes.
-//!
-//! Owns its rules, exactly. Must not know scores.
+//! kube-scheduler's DefaultPreemption: victims per node, and the choice of a node.
 
 use std::sync::Arc;
 
@@ -17,14 +15,12 @@ use crate::verdict::{Candidate, Code, NodeVerdict, Preemption};
 /// Added to priorities before they are summed up, so that fewer victims weigh less.
 pub(crate) const PRIORITY_SHIFT: i64 = 1 << 31;
 
-/// A node and whom to evict there.
 struct Outcome {
     node: NodeIx,
     victims: Vec<PodIx>,
     budget_violations: usize,
 }
 
-/// What preemption would do.
 pub(super) fn run(
     inquiry: &Inquiry<'_>,
     verdicts: &Verdicts,
@@ -48,7 +44,7 @@ pub(super) fn run(
     }
 }
 
-/// The node and victims that the profile takes; ties broken by a stable hash of the name.
+/// The chosen node, victims and budget violations; ties go to a stable hash of the name.
 pub(crate) fn select(
     inquiry: &Inquiry<'_>,
     verdicts: &Verdicts,
@@ -101,7 +97,6 @@ fn options(inquiry: &Inquiry<'_>, verdicts: &Verdicts) -> Vec<Outcome> {
     hopeful.filter_map(|(at, _)| victims(inquiry, *at)).collect()
 }
 
-/// The pods to evict on a node, if that makes room.
 fn victims(inquiry: &Inquiry<'_>, at: NodeIx) -> Option<Outcome> {
     let state = inquiry.state;
     let node = &state.nodes[at];
@@ -138,8 +133,7 @@ pub(crate) fn priority(state: &State, pod: PodIx) -> i32 {
     state.class_of(pod).spec.priority
 }
 
-/// Most important first: by priority, then by who started first. Pods that have not started are
-/// the youngest.
+/// Most important first: by priority, then by start. Pods that have not started are the youngest.
 pub(crate) fn importance(state: &State, pod: PodIx) -> (std::cmp::Reverse<i32>, i64, &Arc<str>) {
     let row = &state.pods[pod];
     (std::cmp::Reverse(priority(state, pod)), started(row), &row.uid)
@@ -149,7 +143,6 @@ fn started(pod: &PodState) -> i64 {
     pod.started_at_ms.unwrap_or(i64::MAX)
 }
 
-/// Whether a budget counts pods like this.
 pub(crate) fn protects(budget: &DisruptionBudget, spec: &PodSpec) -> bool {
     let selector = budget.selector.as_ref().filter(|selector| !selector.is_empty());
     budget.namespace == spec.namespace
@@ -157,8 +150,8 @@ pub(crate) fn protects(budget: &DisruptionBudget, spec: &PodSpec) -> bool {
         && selector.is_some_and(|selector| selector.matches(&spec.labels))
 }
 
-/// Pods whose eviction, most important first, would violate a budget, and the others. Evictions that
-/// are under way count against budgets before these do.
+/// Splits pods, most important first, into those whose eviction would violate a budget and others.
+/// Evictions in progress count first.
 pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Vec<PodIx>) {
     let mut left: Vec<(&DisruptionBudget, i32)> =
         state.budgets.values().map(|budget| (budget, budget.disruptions_allowed)).collect();
@@ -180,7 +173,7 @@ pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Ve
     pods.iter().copied().partition(violates)
 }
 
-/// The options that no rule tells apart.
+/// The candidates that no rule distinguishes.
 fn best<'o>(state: &State, options: &'o [Outcome]) -> Vec<&'o Outcome> {
     let rank = |option: &Outcome| {
         let priorities = || option.victims.iter().map(|pod| priority(state, *pod));

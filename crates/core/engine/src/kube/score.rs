@@ -1,6 +1,4 @@
-//! kube-scheduler's scores: each plugin's, normalised to 0 to 100, and their weighted sum.
-//!
-//! Owns the arithmetic, rounding included. Must not know filters.
+//! kube-scheduler's scores, normalised to 0 to 100, and their weighted sum, including its rounding.
 
 use berth_model::node::Node;
 use berth_model::spec::PodSpec;
@@ -15,23 +13,23 @@ use crate::verdict::Plugin;
 
 const MAX: i64 = 100;
 
-/// What the weight of a resident's required affinity is for a newcomer that it means.
+/// Weight of an existing pod's required affinity for an incoming pod.
 const NEEDED_WEIGHT: i64 = 1;
 
 const MIB: i64 = 1 << 20;
 const IMAGE_MIN_BYTES: i64 = 23 * MIB;
 const IMAGE_MAX_BYTES: i64 = 1000 * MIB;
 
-/// Steps in which Berth tells nodes apart by images.
+/// Granularity of image scores in Berth.
 const IMAGE_STEP: i64 = 10;
 
-/// How much it counts that a pool is for the class of a pod: more than any one wish of the pod.
+/// Weight of a pool for the pod's class: more than any single preference of the pod.
 const POOL_WEIGHT: i64 = 4;
 
-/// How much it counts that a node holds the model: loading one takes longer than any image.
+/// Weight of a node that holds the model: loading a model takes longer than pulling an image.
 const MODEL_WEIGHT: i64 = 2;
 
-/// Scores of the plugins that take part, for each of `nodes`.
+/// Scores of the active plugins for each of `nodes`.
 pub(super) fn all(
     inquiry: &Inquiry<'_>,
     nodes: &[NodeIx],
@@ -64,10 +62,10 @@ pub(super) fn all(
     scores
 }
 
-/// How much packing counts beside everything else.
+/// Weight of packing.
 const PACKING_WEIGHT: i64 = 10;
 
-/// Puts `MostAllocated` over the devices a pod asks for in the place of how full nodes are.
+/// Replaces the score for utilisation by `MostAllocated` over the devices a pod asks for.
 pub(super) fn pack(inquiry: &Inquiry<'_>, nodes: &[NodeIx], scores: &mut Vec<(Plugin, Vec<i64>)>) {
     let state = inquiry.state;
     let is_device =
@@ -90,7 +88,7 @@ pub(super) fn pack(inquiry: &Inquiry<'_>, nodes: &[NodeIx], scores: &mut Vec<(Pl
     scores.push((Plugin::NodeResourcesFit, nodes.iter().map(most_allocated).collect()));
 }
 
-/// Weighted sums of what pods prefer, leaving out how full nodes are.
+/// Weighted sums of soft preferences, without utilisation.
 pub(crate) fn soft_totals(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Vec<i64> {
     let spec = &inquiry.class.spec;
     let object = |at: &NodeIx| &*inquiry.state.nodes[*at].object;
@@ -116,12 +114,11 @@ pub(crate) fn soft_totals(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Vec<i64> {
     totals
 }
 
-/// Whether the node holds the model that the pod loads.
 pub(crate) fn holds_model(spec: &PodSpec, node: &Node) -> bool {
     spec.model.as_ref().is_some_and(|model| node.models.contains(model))
 }
 
-/// How much of the pod's images the node has, whoever else has them, in steps of 10.
+/// The share of the pod's images that the node has, in steps of 10.
 pub(crate) fn image_bytes_score(spec: &PodSpec, node: &Node) -> i64 {
     if node.images.is_empty() {
         return 0;
@@ -142,7 +139,6 @@ fn threshold_score(bytes: i64, containers: usize) -> i64 {
     MAX * (bytes.clamp(IMAGE_MIN_BYTES, most) - IMAGE_MIN_BYTES) / (most - IMAGE_MIN_BYTES)
 }
 
-/// How much a plugin's score counts.
 pub(crate) const fn weight(plugin: Plugin) -> i64 {
     match plugin {
         Plugin::TaintToleration => 3,
@@ -162,7 +158,7 @@ pub(super) fn totals(scores: &[(Plugin, Vec<i64>)], count: usize) -> Vec<i64> {
     totals
 }
 
-/// To 0 to 100 by the largest; reversed where more is worse.
+/// Scales to 0 to 100 by the maximum; reversed if less is better.
 pub(crate) fn normalise(mut scores: Vec<i64>, reverse: bool) -> Vec<i64> {
     let most = scores.iter().copied().max().unwrap_or(0).max(0);
     for score in &mut scores {
@@ -176,7 +172,6 @@ pub(crate) fn normalise(mut scores: Vec<i64>, reverse: bool) -> Vec<i64> {
     scores
 }
 
-/// The weights of the preferred terms that the node matches.
 pub(crate) fn preferred_weight(spec: &PodSpec, node: &Node) -> i64 {
     let terms = &spec.node_affinity.preferred;
     let matching = terms.iter().filter(|(_, term)| term.matches(node));
@@ -231,7 +226,7 @@ fn balanced(inquiry: &Inquiry<'_>, node: &NodeState) -> i64 {
     MAX / 2 + (MAX / 2 + with - without) / 2
 }
 
-/// How much of the pod's images the node has, weighed by how common each is.
+/// kube-scheduler's ImageLocality, weighted by how many nodes have each image.
 fn images(state: &State, spec: &PodSpec, nodes: &[NodeIx]) -> Vec<i64> {
     let wanted: Vec<(String, i64)> = spec
         .images
@@ -269,7 +264,7 @@ fn spread(
         return None;
     }
     let domain = |rule: &SpreadRule, at: NodeIx| census.domain(rule.key, at);
-    // Nodes without all keys score nothing, but not for kube-scheduler's own default constraints.
+    // Nodes without all keys score 0, except for kube-scheduler's default constraints.
     let ignored = |at: NodeIx| own && rules.iter().any(|rule| !domain(rule, at).exists());
     let counted: Vec<NodeIx> = nodes.iter().copied().filter(|at| !ignored(*at)).collect();
     let weights: Vec<f64> = rules
@@ -315,7 +310,7 @@ fn spread(
     Some(raws.iter().map(normal).collect())
 }
 
-/// What the pods near a node add up to for the newcomer; `None` if nobody cares.
+/// Sums of affinity weights of nearby pods; `None` if there are none.
 fn pod_affinity(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Option<Vec<i64>> {
     let census = &inquiry.state.census;
     let own = inquiry.rules.preferred.iter().map(|(weight, tally)| (i64::from(*weight), *tally));

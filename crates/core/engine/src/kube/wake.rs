@@ -1,18 +1,16 @@
-//! Who is looked at again when something changed, where kube-scheduler's rules are followed.
-//!
-//! Owns that choice only. Must not know what is decided then.
+//! Which parked pods are evaluated again after a change, under kube-scheduler's rules.
 
 use crate::engine::Engine;
 use crate::state::Place;
 use crate::table::{ClassIx, PodIx};
 
 impl Engine {
-    /// Pods that are alike fare alike: the first of every class is looked at again, and the others
-    /// follow when it has found its place. Not so those with claims or with a node they wait for.
+    /// Wakes the first pod of every class; the others follow when it is placed. Pods with claims or
+    /// nominations are woken one by one.
     pub(crate) fn wake_as_kube_scheduler(&mut self, freed: bool) {
         let parked: Vec<ClassIx> = self.queue.parked_classes().collect();
         for class in parked {
-            // What others take can only help pods that want others near, or evenly spread.
+            // Taken resources can help only pods with affinity or spread constraints.
             let rules = self.state.rules(class);
             if !freed && rules.affinity.is_none() && rules.hard_spread.is_empty() {
                 continue;

@@ -1,6 +1,4 @@
-//! Events applied: each makes one object as it says, and everything that follows from it.
-//!
-//! Owns the translation from events to changes. Must not decide anything.
+//! Applies events: the object itself, and everything derived from it.
 
 use std::sync::Arc;
 
@@ -22,7 +20,6 @@ use crate::shares::{self, Grant, Shares};
 use crate::table::{NodeIx, PodIx, fingerprint};
 
 impl State {
-    /// Makes the state as the event says.
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
             Event::Pod(pod) => self.set_pod(&pod),
@@ -31,7 +28,6 @@ impl State {
         }
     }
 
-    /// Everything but pods.
     pub(super) fn apply_object(&mut self, event: Event) {
         match event {
             Event::Pod(_) | Event::PodGone(_) => {}
@@ -85,7 +81,6 @@ impl State {
         }
     }
 
-    /// What a gang asks for, as an object of its own says.
     fn apply_gang(&mut self, name: FullName, terms: Option<GangTerms>) {
         let is_gone = terms.is_none();
         let before = self.gangs.set_object(name.clone(), terms);
@@ -94,7 +89,6 @@ impl State {
         }
     }
 
-    /// What is said about device resources.
     fn apply_accelerator(&mut self, name: ResourceName, said: Option<Accelerator>) {
         let before = match said {
             Some(accelerator) => self.accelerators.insert(name.clone(), accelerator),
@@ -104,7 +98,7 @@ impl State {
         self.journal_object(before.map_or(Event::AcceleratorGone(name), Event::Accelerator));
     }
 
-    /// Objects of which nothing else is kept.
+    /// Objects from which nothing is derived here.
     fn apply_settings(&mut self, event: Event) {
         let undo = match event {
             Event::PriorityClass(class) => {
@@ -256,14 +250,13 @@ impl State {
         self.assess_anew(at);
         self.count_capacity(at);
         if self.tenancy.has_teams() {
-            // Its labels say what its GPUs are.
+            // Its labels give the model of its GPUs.
             self.nodes[at].pods.clone().into_iter().for_each(|pod| self.restake(pod));
         }
         self.touch(at, Change::Node);
     }
 
-    /// What a node has or offers has changed, or has been forgotten: which GPUs it has, what kind of
-    /// machine it is, and how its GPUs are divided.
+    /// Updates the GPUs, kind of machine and shares of a node after its offers changed.
     fn assess_anew(&mut self, at: NodeIx) {
         let node = &mut self.nodes[at];
         node.gpus = offer::gpus_of(&node.object, &node.offers, &mut self.resources);
@@ -273,7 +266,7 @@ impl State {
         self.divide_anew(at);
     }
 
-    /// What a node offers has changed: its GPUs are divided on demand, or are not, or others are.
+    /// Recounts the shares of a node after its offers changed.
     fn divide_anew(&mut self, at: NodeIx) {
         let node = &mut self.nodes[at];
         let offer = node.offers.iter().find(|offer| offer.divisible);
@@ -295,7 +288,7 @@ impl State {
         self.mirror_shares(at);
     }
 
-    /// What device resources are has changed: nodes may offer something else.
+    /// Updates the offers of all nodes after an Accelerator changed.
     fn offer_anew(&mut self) {
         for at in self.nodes.indexes().collect::<Vec<NodeIx>>() {
             let node = self.nodes[at].object.clone();
@@ -322,7 +315,7 @@ impl State {
         for pod in std::mem::take(&mut self.nodes[at].nominated) {
             self.unstake(pod);
             if self.pods[pod].decided {
-                // Nobody makes room for it there any more.
+                // Nothing makes room for it there any more.
                 self.journal_pod(pod);
                 (self.pods[pod].place, self.pods[pod].decided) = (Place::Pending, false);
             } else {
@@ -357,7 +350,7 @@ impl State {
             (Some(one), Some(other)) => one.is_same(other),
             _ => false,
         };
-        // A mirror that is not believed is made anew when its topology is told again.
+        // A mirror that is not trusted is rebuilt when its topology arrives again.
         let believed = self.node_by_name(&node).is_none_or(|at| {
             self.nodes[at].mirror.as_ref().is_none_or(|mirror| mirror.is_believed())
         });
@@ -380,7 +373,7 @@ impl State {
         }
     }
 
-    /// A pod is as told. What we decided ourselves is not undone by news from before it.
+    /// Applies a pod. An event from before our decision does not undo it.
     pub(super) fn set_pod(&mut self, object: &PodObject) {
         if object.phase == Phase::Finished {
             return self.remove_pod(&object.uid);
@@ -410,7 +403,7 @@ impl State {
         self.book(at);
     }
 
-    /// A pod is somewhere else, or asks for something else.
+    /// Moves a pod, or changes its requests.
     fn replace_pod(
         &mut self,
         at: PodIx,
@@ -422,7 +415,7 @@ impl State {
         object.node.iter().for_each(|name| self.journal_mirror(name));
         self.journal_pod(at);
         if moved {
-            // Somebody else decided: the kubelet we had in mind never sees the pod.
+            // Another component decided: the kubelet of our decision never sees the pod.
             self.unmirror(at);
         }
         self.detach(at);
@@ -469,7 +462,7 @@ impl State {
             self.census.move_pod(node, after, 1);
         }
         self.restake(at);
-        // A decision that is confirmed frees nothing; a pod that leaves may not count any more.
+        // A confirmed decision frees nothing; a pod that terminates may stop counting.
         let is_phase = before.terminating != after.terminating;
         self.touch(node, if is_phase { Change::Freed } else { Change::Taken });
     }
@@ -523,7 +516,7 @@ impl State {
     }
 }
 
-/// What says that a gang is as given, or is gone.
+/// The event that sets or removes a gang's terms.
 fn gang_event((namespace, name): FullName, terms: Option<GangTerms>) -> Event {
     match terms {
         Some(terms) => Event::Gang(Gang { namespace, name, terms }),

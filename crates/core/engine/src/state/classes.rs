@@ -1,7 +1,4 @@
-//! Kinds of pods as they come and go with their pods.
-//!
-//! Owns the references from pods to classes and from classes to counts. Must not know where pods
-//! are.
+//! Classes of pods: references from pods to classes, and from classes to tallies.
 
 use std::sync::Arc;
 
@@ -20,7 +17,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const SERVICE: &str = "Service";
 
 impl State {
-    /// The class of pods with this spec, with one more reference to it.
+    /// The class of a spec, with one more reference.
     pub(crate) fn acquire_class(&mut self, spec: &Arc<PodSpec>) -> ClassIx {
         let pointer = Arc::as_ptr(spec) as usize;
         if let Some(at) = self.class_pointers.get(&pointer) {
@@ -44,7 +41,7 @@ impl State {
         at
     }
 
-    /// Teams are others now: asks anew whose the pods of all classes are.
+    /// Updates the teams of all classes.
     pub(crate) fn reclass_tenants(&mut self) {
         let classes: Vec<ClassIx> = self.class_rows.indexes().collect();
         for at in classes {
@@ -67,7 +64,7 @@ impl State {
         }
     }
 
-    /// Forgets what newcomers of this class ask of the census.
+    /// Drops the tallies for incoming pods of this class.
     pub(crate) fn drop_rules(&mut self, at: ClassIx) {
         let rules = self.class_rows[at].rules.take();
         for tally in rules.iter().flat_map(|rules| rules.tallies()) {
@@ -79,14 +76,14 @@ impl State {
         self.class_rows[at].shape = Some(shape);
     }
 
-    /// What nodes are ranked by may be something else for every class.
+    /// Ranking criteria may have changed for every class.
     pub(super) fn forget_shapes(&mut self) {
         for at in self.class_rows.indexes().collect::<Vec<ClassIx>>() {
             self.class_rows[at].shape = None;
         }
     }
 
-    /// What a newcomer of this class asks of the census.
+    /// The tallies for incoming pods of this class, created if necessary.
     pub(crate) fn rules(&mut self, at: ClassIx) -> Arc<Rules> {
         if let Some(rules) = &self.class_rows[at].rules {
             return rules.clone();
@@ -108,8 +105,8 @@ impl State {
         rules
     }
 
-    /// The soft constraints that kube-scheduler applies to pods without any, made for pods that
-    /// services or controllers group. To be given back with `release_spread`.
+    /// kube-scheduler's default soft constraints for pods without any that a Service or controller
+    /// selects. Return them with `release_spread`.
     pub(crate) fn default_spread(&mut self, at: ClassIx) -> Vec<SpreadRule> {
         let spec = self.class_rows[at].spec.clone();
         if !spec.spread.is_empty() {
@@ -138,7 +135,7 @@ impl State {
         rules.into_iter().for_each(|rule| self.census.release_tally(rule.tally));
     }
 
-    /// What the services that select a pod and its controller say together.
+    /// The selectors of a pod's Services and controller, merged.
     fn grouping_selector(&self, spec: &PodSpec) -> Selector {
         let mut all = Selector::default();
         let services = self.groupings.values().filter(|one| {
@@ -163,7 +160,7 @@ impl State {
         self.make_spread_rules(at, &constraints, true)
     }
 
-    /// With `all_keys`, only nodes that have the keys of all constraints count.
+    /// With `all_keys`, only nodes with the keys of all constraints count.
     fn make_spread_rules(
         &mut self,
         at: ClassIx,
@@ -271,7 +268,7 @@ impl State {
         self.census.acquire_query(query, &self.namespaces, &self.class_rows)
     }
 
-    /// The tally takes over the caller's reference to the query.
+    /// Takes over the caller's reference to the query.
     fn tally(&mut self, query: QueryIx, key: KeyIx, counted: Counted) -> TallyIx {
         let count = Count { query, key, counted };
         let mut census = std::mem::take(&mut self.census);
@@ -281,7 +278,7 @@ impl State {
         tally
     }
 
-    /// Namespaces have other labels now: asks everything anew that looks at them.
+    /// Matches everything again that depends on labels of namespaces.
     pub(crate) fn namespaces_changed(&mut self) {
         if !self.census.looks_at_namespaces() {
             return;

@@ -1,7 +1,6 @@
-//! Room that is kept warm: what is wanted, and on which nodes it is kept.
+//! Headroom objects and the nodes where room is reserved for them.
 //!
-//! Owns the books of reservations. A reservation is a claim on what is left of a node, not a pod: no
-//! kubelet knows of it. Must not know where one should be, nor whom it keeps away.
+//! A reservation is a claim on what is left of a node, not a pod: no kubelet knows of it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,23 +17,23 @@ use crate::event::Event;
 use crate::headroom::WarmRoom;
 use crate::table::{Bits, ClassIx, Lookup, NodeIx};
 
-/// In which order headroom is kept: the strongest claim first, then by name.
+/// Order of headroom: the strongest claim first, then by name.
 pub(crate) type Turn = (Reverse<WorkloadClass>, Arc<str>);
 
-/// One headroom and where it is kept.
+/// A Headroom object and its reservations.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) headroom: Headroom,
-    /// Pods like its template, of its class.
+    /// The class of its template.
     pub(crate) class: ClassIx,
     pub(crate) spec: Arc<PodSpec>,
     pub(crate) ask: Ask,
-    /// Its nodes, each as often as it is kept there.
+    /// Repeated for each piece on a node.
     pub(crate) places: Vec<NodeIx>,
-    /// Some are lacking, and no node could take one when all were last looked at: only nodes that
-    /// have changed since can.
+    /// Some pieces are missing, and no node could take one when all were evaluated: only nodes
+    /// changed since can.
     pub(crate) searched: bool,
-    /// Nodes that cannot take one more, as they are.
+    /// Nodes that cannot take another piece as they are.
     pub(crate) blocked: Bits,
 }
 
@@ -48,17 +47,16 @@ impl Kept {
     }
 }
 
-/// All headroom.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headrooms {
     rows: BTreeMap<Turn, Kept>,
-    /// What is kept on each node, in order.
+    /// By node, in order.
     on: Lookup<NodeIx, SmallVec<[Turn; 2]>>,
-    /// Up to where changes have been looked through.
+    /// Position in the log of changes.
     pub(crate) cursor: Cursor,
 }
 
-/// Where headroom was kept, to come back to.
+/// Reservations saved for a rollback.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     of: Vec<(Turn, Vec<NodeIx>, bool)>,
@@ -70,7 +68,6 @@ impl Headrooms {
         self.rows.is_empty()
     }
 
-    /// All of them, in order.
     pub(crate) fn turns(&self) -> Vec<Turn> {
         self.rows.keys().cloned().collect()
     }
@@ -87,17 +84,15 @@ impl Headrooms {
         self.rows.values_mut()
     }
 
-    /// The turns of what is kept on a node, in order.
     pub(crate) fn turns_on(&self, node: NodeIx) -> &[Turn] {
         self.on.get(&node).map_or(&[], |turns| turns)
     }
 
-    /// What is kept on a node, in order.
     pub(crate) fn on(&self, node: NodeIx) -> impl Iterator<Item = &Kept> {
         self.turns_on(node).iter().filter_map(|turn| self.rows.get(turn))
     }
 
-    /// What is kept on a node from pods of a class, in order.
+    /// Reservations on a node with a stronger claim than a class, in order.
     pub(crate) fn kept_from(
         &self,
         class: Option<WorkloadClass>,
@@ -106,7 +101,7 @@ impl Headrooms {
         self.on(node).filter(move |kept| class.is_some_and(|class| kept.headroom.class > class))
     }
 
-    /// The nodes on which something is kept, in no order.
+    /// In no order.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeIx> {
         self.on.keys().copied()
     }
@@ -135,7 +130,7 @@ impl Headrooms {
         }
     }
 
-    /// A node is gone, and its number may be another's soon.
+    /// The node is gone and its number may be reused.
     pub(super) fn forget_node(&mut self, node: NodeIx) {
         if let Some(turns) = self.on.remove(&node) {
             for turn in turns {
@@ -146,7 +141,6 @@ impl Headrooms {
         }
     }
 
-    /// Where everything is kept.
     pub(crate) fn places(&self) -> Places {
         let of = self.rows.iter();
         let of = of.map(|(turn, kept)| (turn.clone(), kept.places.clone(), kept.searched));
@@ -155,25 +149,23 @@ impl Headrooms {
 }
 
 impl State {
-    /// One more is kept on a node.
     pub(crate) fn reserve(&mut self, turn: &Turn, node: NodeIx) {
         self.headrooms.put(turn, node);
         let mirror = self.nodes[node].mirror.as_ref();
         if let (Some(kept), Some(mirror)) = (self.headrooms.rows.get_mut(turn), mirror) {
-            // It will be asked about again and again.
+            // Cached, because it is evaluated again and again.
             let version = mirror.kubelet().config().version;
             kept.ask.demands.get(&kept.spec.pod, version, None);
         }
         self.touch(node, Change::Taken);
     }
 
-    /// One less is kept on a node.
     pub(crate) fn release(&mut self, turn: &Turn, node: NodeIx) {
         self.headrooms.take(turn, node);
         self.touch(node, Change::Freed);
     }
 
-    /// Everything is kept again where it was. Nodes have the numbers they had.
+    /// Restores reservations. Nodes have the numbers they had.
     pub(crate) fn restore_places(&mut self, places: &Places) {
         for (turn, nodes, searched) in &places.of {
             let Some(kept) = self.headrooms.get_mut(turn) else { continue };
@@ -202,7 +194,7 @@ impl State {
         self.headrooms.rows.keys().find(|(_, one)| one.as_ref() == name).cloned()
     }
 
-    /// What is to be kept; the event that would say what was before, if that is something else.
+    /// Sets a Headroom; returns the event that undoes a change.
     pub(super) fn set_headroom(&mut self, headroom: Headroom) -> Option<Event> {
         let name = headroom.name.clone();
         let turn = (Reverse(headroom.class), name.clone());
@@ -217,7 +209,7 @@ impl State {
         }
         let before = self.remove_headroom(&name);
         let template = &*headroom.template;
-        // What depends on other pods, ports and volumes is not kept.
+        // Rules about other pods, ports and volumes are ignored.
         let spec = Arc::new(PodSpec {
             pod: template.pod.clone(),
             node_name: template.node_name.clone(),
@@ -240,7 +232,7 @@ impl State {
         Some(before.unwrap_or(Event::HeadroomGone(name)))
     }
 
-    /// Nothing is to be kept under this name.
+    /// Removes a Headroom; returns the event that undoes it.
     pub(super) fn remove_headroom(&mut self, name: &str) -> Option<Event> {
         let turn = self.turn_of(name)?;
         self.release_all(&turn);
@@ -250,7 +242,7 @@ impl State {
         Some(Event::Headroom(kept.headroom))
     }
 
-    /// Fewer may be to be kept than are: the last by the nodes' ties are given up.
+    /// Releases pieces beyond the count, the last ones by the nodes' ties.
     pub(crate) fn release_surplus(&mut self, turn: &Turn) {
         let Some(kept) = self.headrooms.get(turn) else { return };
         let count = kept.headroom.count as usize;
@@ -261,7 +253,6 @@ impl State {
         }
     }
 
-    /// What is kept where, and what is lacking.
     pub(crate) fn warm_rooms(&self) -> Vec<WarmRoom> {
         let name = |at: &NodeIx| self.nodes[*at].object.name.clone();
         let room = |kept: &Kept| {

@@ -1,8 +1,7 @@
-//! Undoing: what was before, kept while somebody may want it back.
+//! Checkpoints and rollback.
 //!
-//! Owns checkpoints. What-if, gangs and dry runs change the live state under a checkpoint and roll
-//! back; nothing is cloned but the mirrors of the nodes that were touched. Must not know what is
-//! tried.
+//! Trials change the live state under a checkpoint and roll back; only the mirrors of touched nodes
+//! are cloned.
 
 use std::sync::Arc;
 
@@ -14,35 +13,34 @@ use crate::event::Event;
 use crate::mirror::Mirror;
 use crate::table::PodIx;
 
-/// A mark to come back to.
+/// A point to roll back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint(usize);
 
-/// What to do to have it as before, in the order of the changes.
+/// What to restore, in the order of the changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
     entries: Vec<Undo>,
-    /// How many checkpoints are open.
+    /// Open checkpoints.
     open: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Undo {
-    /// The pod of this UID was like this, or was not there.
+    /// The pod with this UID, or its absence.
     Pod(Arc<str>, Option<Box<Before>>),
-    /// The mirror of the node of this name was like this.
+    /// The mirror of a node.
     Mirror(Arc<str>, Option<Box<Mirror>>),
-    /// Some other object was as this event says.
+    /// The event that restores another object.
     Object(Box<Event>),
-    /// Pods of this workload were last evicted then, or never.
+    /// When pods of a workload were last evicted.
     Eviction(FullName, Option<i64>),
-    /// Whether it was remembered that pods of this workload were evicted then.
+    /// Whether an entry of `eviction_times` existed.
     EvictionTime(i64, FullName, bool),
-    /// The pod of this UID had not been counted as an arrival.
+    /// The pod had not been counted as an arrival.
     Arrival(Arc<str>),
 }
 
-/// A pod as it was.
 #[derive(Clone, Debug)]
 struct Before {
     object: PodObject,
@@ -55,13 +53,12 @@ struct Before {
 }
 
 impl State {
-    /// From here on changes can be undone.
     pub(crate) fn checkpoint(&mut self) -> Checkpoint {
         self.journal.open += 1;
         Checkpoint(self.journal.entries.len())
     }
 
-    /// Keeps what was done since; checkpoints before this one can still go further back.
+    /// Keeps what was done since; earlier checkpoints can still roll it back.
     pub(crate) fn commit(&mut self, _: Checkpoint) {
         self.journal.open = self.journal.open.saturating_sub(1);
         if self.journal.open == 0 {
@@ -69,8 +66,8 @@ impl State {
         }
     }
 
-    /// Everything is as it was at the checkpoint. Pods have the numbers they had, because they are
-    /// given back in reverse; classes may have others.
+    /// Rolls back to a checkpoint. Pods get their old numbers, because they are restored in
+    /// reverse; classes may get others.
     pub(crate) fn rollback(&mut self, checkpoint: Checkpoint) {
         self.journal.open = self.journal.open.saturating_sub(1);
         let open = std::mem::take(&mut self.journal.open);
@@ -129,7 +126,6 @@ impl State {
         self.journal.open > 0
     }
 
-    /// Remembers a pod as it is, and the mirror of the node it is on.
     pub(super) fn journal_pod(&mut self, at: PodIx) {
         if self.is_journalling() {
             let object = self.object(at);
@@ -159,14 +155,12 @@ impl State {
         }
     }
 
-    /// Remembers that there is no pod of this UID yet.
     pub(super) fn journal_no_pod(&mut self, uid: &Arc<str>) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::Pod(uid.clone(), None));
         }
     }
 
-    /// Remembers the mirror of a node as it is.
     pub(super) fn journal_mirror(&mut self, name: &Arc<str>) {
         if self.is_journalling()
             && let Some(node) = self.node_by_name(name)
@@ -176,28 +170,24 @@ impl State {
         }
     }
 
-    /// Remembers the event that would make an object as it is.
     pub(super) fn journal_object(&mut self, before: Event) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::Object(Box::new(before)));
         }
     }
 
-    /// Remembers that a pod has not been counted as an arrival.
     pub(super) fn journal_arrival(&mut self, at: PodIx) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::Arrival(self.pods[at].uid.clone()));
         }
     }
 
-    /// Remembers whether there was this time at which pods of a workload were evicted.
     pub(super) fn journal_eviction_time(&mut self, at_ms: i64, workload: &FullName, there: bool) {
         if self.is_journalling() {
             self.journal.entries.push(Undo::EvictionTime(at_ms, workload.clone(), there));
         }
     }
 
-    /// Remembers when pods of a workload were last evicted.
     pub(super) fn journal_eviction(&mut self, workload: &FullName) {
         if self.is_journalling() {
             let before = self.evictions.get(workload).copied();

@@ -1,8 +1,5 @@
-//! The cluster as the engine knows it.
-//!
-//! Owns nodes, pods and everything else that events tell of, and keeps what follows from them (use
-//! of nodes, counts by domain, mirrors of kubelets) up to date event by event. Must not decide
-//! anything.
+//! The cluster as the engine knows it: objects from events, and everything derived from them
+//! (usage, counts by domain, kubelet mirrors), updated event by event.
 
 mod apply;
 mod classes;
@@ -42,13 +39,11 @@ pub use journal::Checkpoint;
 pub(crate) use journal::Journal;
 pub(crate) use node::NodeState;
 
-/// Namespace and name.
 pub(crate) type FullName = (Arc<str>, Arc<str>);
 
 /// Kind, namespace and name.
 type GroupingName = (Arc<str>, Arc<str>, Arc<str>);
 
-/// The cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     pub(crate) resources: Resources,
@@ -56,7 +51,7 @@ pub(crate) struct State {
     node_names: Lookup<Arc<str>, NodeIx>,
     pub(crate) pods: Slab<PodIx, PodState>,
     pod_uids: Lookup<Arc<str>, PodIx>,
-    /// Pods that are bound or nominated to nodes that are not there, by node name.
+    /// Pods bound or nominated to unknown nodes, by node name.
     strays: BTreeMap<Arc<str>, Vec<PodIx>>,
     class_specs: Interner<ClassIx, Arc<PodSpec>>,
     class_rows: Slab<ClassIx, Class>,
@@ -67,53 +62,48 @@ pub(crate) struct State {
     pub(crate) priority_classes: BTreeMap<Arc<str>, PriorityClass>,
     pub(crate) quotas: BTreeMap<FullName, Quota>,
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
-    /// Whether a pool says for which classes it is, or on which terms its nodes are had.
+    /// Whether a pool restricts classes or gives its capacity type.
     pools_say: bool,
-    /// Nodes whose labels say that they are spot instances.
+    /// Number of nodes with labels of spot instances.
     spot_nodes: u32,
     class_rules: ClassRules,
-    /// Whether anybody cares which class of work a pod is of.
+    /// Whether any decision depends on the class of work.
     classes_matter: bool,
     pub(crate) headrooms: Headrooms,
     pub(crate) groupings: BTreeMap<GroupingName, Grouping>,
-    /// What is said about device resources.
     accelerators: Accelerators,
     pub(crate) tenancy: Tenancy,
     pub(crate) storage: Storage,
-    /// Devices that pods claim.
     pub(crate) devices: Devices,
-    /// Resources that such devices serve.
+    /// Resources that claims can satisfy.
     pub(crate) served: Vec<ResourceIx>,
-    /// Who belongs to which gang.
     pub(crate) gangs: Roster,
-    /// The nodes that are reserved for a gang.
     pub(crate) reservation: Option<Arc<Reservation>>,
-    /// The time of the last decision.
+    /// Time of the last decision.
     pub(crate) now_ms: i64,
-    /// How many pods on nodes use each claim.
+    /// Number of pods on nodes that use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
-    /// How many nodes hold each image.
+    /// Number of nodes that hold each image.
     images: Lookup<Arc<str>, u32>,
     bindings: u64,
-    /// Pods that are to be evicted and have not left yet.
+    /// Pods to be evicted that have not left yet.
     leaving: BTreeSet<PodIx>,
-    /// How long the room of an evicted pod is counted on at most; `None`: as long as it takes.
+    /// How long the room of an evicted pod is counted on; `None`: without limit.
     pub(crate) eviction_max_wait_ms: Option<i64>,
-    /// Pods evicted for others, by the time after which their room is not counted on.
+    /// Preempted pods by the time until which their room is counted on.
     awaited: BTreeSet<(i64, PodIx)>,
-    /// How many pods on nodes have each priority.
+    /// Number of pods on nodes per priority.
     priorities: BTreeMap<i32, u32>,
-    /// When a pod of each workload was last evicted for another.
+    /// The last preemption of each workload's pods.
     evictions: BTreeMap<FullName, i64>,
     eviction_times: BTreeSet<(i64, FullName)>,
-    /// What GPUs are worth to the work that arrives.
+    /// The value of GPUs to arriving work.
     pub(crate) economy: Economy,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
 }
 
-/// A pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodState {
     pub(crate) uid: Arc<str>,
@@ -124,34 +114,32 @@ pub(crate) struct PodState {
     pub(crate) phase: Phase,
     pub(crate) deletion: Option<Deletion>,
     pub(crate) place: Place,
-    /// Whether the place is a decision of ours that no event has confirmed yet.
+    /// Whether the place is an unconfirmed decision of this engine.
     pub(crate) decided: bool,
-    /// Which of our bindings it was.
+    /// Serial number of this engine's binding.
     bound_serial: Option<u64>,
-    /// When a decision was made to evict it.
+    /// When its eviction was decided.
     pub(crate) evicted_at_ms: Option<i64>,
-    /// Until when its room on the node is counted on for others, if it is evicted for them.
+    /// Until when its room is counted on, if it is preempted.
     awaited_until_ms: Option<i64>,
-    /// When the pod was evicted that this one replaces; it is left alone for a while.
+    /// When the pod it replaces was preempted; it is not preempted itself for a while.
     pub(crate) replaces_evicted_at_ms: Option<i64>,
-    /// Whether it has been counted as an arrival.
+    /// Whether it was counted as an arrival.
     pub(crate) counted: bool,
-    /// What it has been given for a part of a GPU it needs.
+    /// The grant for its GPU need.
     pub(crate) grant: Option<Grant>,
-    /// The claims of devices it refers to.
     pub(crate) claims: Arc<[PodClaim]>,
-    /// UIDs of the claims that were given devices by a decision about this pod.
+    /// UIDs of claims allocated by a decision about this pod.
     pub(crate) devices: Vec<Arc<str>>,
 }
 
-/// Where a pod is or wants to be.
+/// Nodes have a number while they exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere yet.
     Pending,
-    /// Waiting for this node.
+    /// Waits for this node.
     Nominated(Arc<str>, Option<NodeIx>),
-    /// On this node. Known by number while the node exists.
+    /// On this node.
     Bound(Arc<str>, Option<NodeIx>),
 }
 
@@ -164,7 +152,7 @@ impl Place {
         }
     }
 
-    /// Whether it is the same place, known by number or not.
+    /// Ignores node numbers.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Pending, Self::Pending) => true,
@@ -188,7 +176,7 @@ impl PodState {
         matches!(self.phase, Phase::Terminating { .. })
     }
 
-    /// Whether it is evicted for others.
+    /// Whether it is being preempted.
     fn is_victim(&self) -> bool {
         self.evicted_at_ms.is_some() || self.phase == (Phase::Terminating { by_preemption: true })
     }
@@ -197,7 +185,7 @@ impl PodState {
         Resident { class: self.class, terminating: self.is_terminating() }
     }
 
-    /// When its kubelet took it: by start, and then in the order in which we bound.
+    /// Order of admission by its kubelet: by start, then by this engine's bindings.
     fn arrival(&self) -> (i64, u64, i64, &Arc<str>) {
         let bound = self.bound_serial.unwrap_or(u64::MAX);
         (self.started_at_ms.unwrap_or(i64::MAX), bound, self.created_at_ms, &self.uid)
@@ -213,7 +201,6 @@ impl State {
         self.pod_uids.get(uid).copied()
     }
 
-    /// What is known of a node's inside.
     pub(crate) fn topology(&self, node: &str) -> Option<&Arc<NodeTopology>> {
         self.topologies.get(node)
     }
@@ -226,7 +213,7 @@ impl State {
         self.class(self.pods[pod].class)
     }
 
-    /// Nodes in name order.
+    /// Sorted by name.
     pub(crate) fn nodes_by_name(&self) -> Vec<NodeIx> {
         let mut nodes: Vec<NodeIx> = self.nodes.indexes().collect();
         nodes.sort_unstable_by(|one, other| {
@@ -235,7 +222,7 @@ impl State {
         nodes
     }
 
-    /// Everything about a pod as an event would tell it.
+    /// A pod as an event would describe it.
     pub(crate) fn object(&self, at: PodIx) -> PodObject {
         let pod = &self.pods[at];
         let (node, nominated) = match &pod.place {
@@ -258,13 +245,12 @@ impl State {
         }
     }
 
-    /// Has what GPUs are worth worked out anew.
     pub(crate) fn remake_economy(&mut self, generation: u64) {
         self.economy.remake(generation);
         self.place_machines();
     }
 
-    /// What GPUs are worth is as it was at some other time.
+    /// Restores the value of GPUs of a checkpoint.
     pub(crate) fn restore_economy(&mut self, economy: Economy) {
         let is_other = economy.generation != self.economy.generation;
         self.economy = economy;
@@ -280,13 +266,12 @@ impl State {
         }
     }
 
-    /// A grant as it is told.
     pub(crate) fn named_grant(&self, grant: Grant) -> GpuGrant {
         GpuGrant { resource: self.resources.name(grant.resource).clone(), gpu: grant.gpu }
     }
 
-    /// How many nodes hold an image of this name, and its size on the first of them by name:
-    /// kube-scheduler takes one node's size for all, that of the node it saw first.
+    /// How many nodes hold an image, and its size. kube-scheduler uses the size on the node it saw
+    /// first; here it is the first by name.
     pub(crate) fn image(&self, name: &str) -> Option<(u32, i64)> {
         let nodes = *self.images.get(name)?;
         let held = self.nodes.iter().filter_map(|(_, node)| {
@@ -297,23 +282,21 @@ impl State {
         held.min().map(|(_, size_bytes)| (nodes, size_bytes))
     }
 
-    /// How many pods on nodes use a claim.
     pub(crate) fn claim_users(&self, namespace: &str, name: &str) -> u32 {
         self.claim_users.get(&(namespace.into(), name.into())).copied().unwrap_or(0)
     }
 
-    /// Pods that are to be evicted and have not left yet.
+    /// Pods to be evicted that have not left yet.
     pub(crate) fn leaving(&self) -> impl Iterator<Item = PodIx> {
         self.leaving.iter().copied()
     }
 
-    /// Whether a pod on a node has a lower priority.
     pub(crate) fn has_pods_below(&self, priority: i32) -> bool {
         self.priorities.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
     }
 
-    /// When the pod was evicted that a new one replaces: the last of the same workload, if the new
-    /// one was created since. Kubernetes writes down creation in whole seconds.
+    /// When the pod that a new one replaces was preempted: the last of the same workload, if the
+    /// new one was created since. Creation times are whole seconds.
     fn replaces_evicted_at_ms(&self, pod: &PodObject) -> Option<i64> {
         if self.evictions.is_empty() {
             return None;
@@ -323,7 +306,7 @@ impl State {
         (pod.created_at_ms >= second).then_some(evicted_at_ms)
     }
 
-    /// Adds what a pod requests and has been given, or takes it away with a `sign` of -1.
+    /// Adds a pod's requests and grant, or subtracts them with a `sign` of -1.
     pub(crate) fn count_requests(
         &self,
         pod: PodIx,
@@ -338,7 +321,7 @@ impl State {
         }
     }
 
-    /// All pods on nodes that exist.
+    /// All pods on existing nodes.
     fn residents(&self) -> impl Iterator<Item = (NodeIx, Resident)> {
         let on = |(at, node): (NodeIx, &NodeState)| {
             node.pods.iter().map(move |pod| (at, *pod)).collect::<SmallVec<[_; 8]>>()
@@ -346,14 +329,13 @@ impl State {
         self.nodes.iter().flat_map(on).map(|(at, pod)| (at, self.pods[pod].resident()))
     }
 
-    /// A grant as told, numbered.
     fn grant(&mut self, grant: Option<&GpuGrant>) -> Option<Grant> {
         let grant = grant?;
         Some(Grant { resource: self.resources.number(&grant.resource), gpu: grant.gpu })
     }
 }
 
-/// The name by which the pods of a workload are known: its controller's, or the pod's own.
+/// Namespace and name of the controller, or of a pod without one.
 fn workload(spec: &PodSpec, name: &Arc<str>) -> FullName {
     let name = spec.controller.as_ref().map_or(name, |controller| &controller.name);
     (spec.namespace.clone(), name.clone())

@@ -1,6 +1,4 @@
-//! One node: what it has, what is used, who is there.
-//!
-//! Owns the sums. Must not know any other node.
+//! The state of one node: capacity, usage, pods.
 
 use std::sync::Arc;
 
@@ -16,44 +14,39 @@ use crate::offer::Offers;
 use crate::shares::{self, Grant, Shares};
 use crate::table::{PodIx, ResourceIx};
 
-/// A node and what is on it.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {
     pub(crate) object: Arc<Node>,
-    /// Breaks ties between nodes: the same whatever the order of events.
+    /// Breaks ties, independent of the order of events.
     pub(crate) tie: u64,
-    /// What pods may request in all, by resource.
+    /// By resource.
     pub(crate) capacity: Vec<i64>,
     pub(crate) pods_max: i64,
-    /// What pods on it request, by resource.
+    /// Requests of its pods, by resource.
     pub(crate) used: Vec<i64>,
-    /// What they request as the scores see it.
+    /// Requests as scores count them.
     pub(crate) scored: Scored,
     pub(crate) pods: Vec<PodIx>,
     pub(crate) ports: SmallVec<[(HostPort, PodIx); 0]>,
-    /// Pods that wait for this node.
+    /// Pods nominated to this node.
     pub(crate) nominated: SmallVec<[PodIx; 1]>,
-    /// Whether it has devices of any kind.
     pub(crate) has_devices: bool,
-    /// What it has for pods that need a part of a GPU, smallest first.
     pub(crate) offers: Offers,
-    /// Its GPUs, whole or divided on demand.
     pub(crate) gpus: Option<NodeGpus>,
-    /// What kind of machine it is.
+    /// Its kind in the GPU value rule.
     pub(crate) kind: Kind,
-    /// How its GPUs are divided, if they are on demand.
+    /// Shares of its GPUs, if it splits them on demand.
     pub(crate) shares: Option<Box<Shares>>,
-    /// What its kubelet has handed out; `None` if its topology is not known.
+    /// `None` if its topology is unknown.
     pub(crate) mirror: Option<Box<Mirror>>,
 }
 
 impl NodeState {
-    /// What it is when it is empty.
     pub(crate) fn machine(&self) -> Machine {
         Machine::of(self.gpus.as_ref(), &self.capacity)
     }
 
-    /// How much of a resource nobody has requested; negative if the node shrank below what runs.
+    /// Capacity not requested; negative if the node shrank below its usage.
     pub(crate) fn free(&self, resource: ResourceIx) -> i64 {
         amounts::at(&self.capacity, resource).saturating_sub(amounts::at(&self.used, resource))
     }

@@ -1,6 +1,4 @@
-//! Pods on nodes: what changes when one comes, goes, or is nominated.
-//!
-//! Owns the one way onto a node and off it, so that all sums stay true. Must not decide anything.
+//! Moves pods onto nodes and off them, keeping all sums and mirrors consistent.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,12 +15,12 @@ use crate::mirror::Mirror;
 use crate::shares::Grant;
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
-/// How long after its grace period a victim may take to be stopped and deleted by its kubelet.
+/// Time beyond its grace period for the kubelet to stop and delete a victim.
 const STOPPING_MS: i64 = 60_000;
 
 impl State {
-    /// Puts a pod where its `place` says, if that node exists: as an event tells, whose order need
-    /// not be that in which kubelets took pods in, or by a decision, which makes the pod the next.
+    /// Applies a pod's `place`. With `told` it comes from an event, whose order may differ from the
+    /// kubelet's; otherwise from a decision, which makes the pod the next.
     pub(super) fn attach(&mut self, at: PodIx, told: bool) {
         match self.pods[at].place.clone() {
             Place::Pending => {}
@@ -48,7 +46,7 @@ impl State {
         }
     }
 
-    /// Takes a pod off whatever node it is on or waits for.
+    /// Removes a pod from the node it is on or nominated to.
     pub(super) fn detach(&mut self, at: PodIx) {
         match self.pods[at].place.clone() {
             Place::Pending => {}
@@ -76,8 +74,7 @@ impl State {
         }
     }
 
-    /// A pod that was bound without saying what it got for its part of a GPU is taken to have the
-    /// least that will do.
+    /// Assumes the smallest sufficient offer for a pod bound without a recorded grant.
     fn grant_if_needed(&mut self, at: PodIx, node: NodeIx) {
         let pod = &self.pods[at];
         if let (None, Some(need)) = (pod.grant, &self.class_rows[pod.class].spec.gpu) {
@@ -96,7 +93,7 @@ impl State {
         self.changes.push(node, change, self.nodes.len());
     }
 
-    /// Evictions may cost more or less now where there are pods that a budget protects.
+    /// Evictions of protected pods may cost more or less now.
     pub(super) fn touch_protected(&mut self, budget: &DisruptionBudget) {
         let protected = |at: ClassIx| protects(budget, &self.class_rows[at].spec);
         let mut classes = Bits::default();
@@ -136,7 +133,6 @@ impl State {
         self.unstake(at);
     }
 
-    /// Tells the kubelet's mirror which GPUs are divided.
     pub(super) fn mirror_shares(&mut self, node: NodeIx) {
         let NodeState { shares, mirror, .. } = &mut self.nodes[node];
         if let (Some(shares), Some(mirror)) = (shares, mirror) {
@@ -184,8 +180,7 @@ impl State {
         }
     }
 
-    /// Makes the mirror of a node from what is known of its inside and the pods on it, in the order
-    /// in which they came. Without a topology there is none.
+    /// Rebuilds the mirror of a node from its topology and pods in admission order.
     pub(super) fn mirror_anew(&mut self, node: NodeIx) {
         let name = self.nodes[node].object.name.clone();
         let mut pods = self.nodes[node].pods.clone();
@@ -200,7 +195,7 @@ impl State {
         }
     }
 
-    /// Has the mirror of a node go on with its GPUs divided into other slices; whether it can.
+    /// Carries the mirror over a change of MIG layouts; false if it must be rebuilt.
     pub(super) fn mirror_redivided(&mut self, node: NodeIx, topology: &NodeTopology) -> bool {
         let before = self.nodes[node].mirror.as_ref();
         let Some(mirror) = before.and_then(|mirror| mirror.redivided(topology)) else {
@@ -211,7 +206,7 @@ impl State {
         true
     }
 
-    /// Binds a waiting pod to a node, as a decision rather than an event.
+    /// Binds a pending pod by a decision.
     pub(crate) fn bind(&mut self, at: PodIx, node: NodeIx, grant: Option<Grant>) {
         let name = self.nodes[node].object.name.clone();
         self.journal_mirror(&name);
@@ -225,8 +220,7 @@ impl State {
         self.book(at);
     }
 
-    /// A decision about a pod could not be carried out: its kubelet never sees it, or whom it was to
-    /// replace stays.
+    /// Undoes a decision: a bound pod never reaches its kubelet, and victims stay.
     pub(crate) fn undo(&mut self, at: PodIx) {
         match self.pods[at].place {
             Place::Bound(_, Some(_)) => {
@@ -246,7 +240,7 @@ impl State {
         self.book(at);
     }
 
-    /// If a pod was bound by a decision that nobody has confirmed, its kubelet never sees it.
+    /// Removes an unconfirmed binding from the mirror.
     pub(super) fn unmirror(&mut self, at: PodIx) {
         let pod = &self.pods[at];
         if let Some(node) = pod.place.node().filter(|_| pod.decided)
@@ -256,7 +250,7 @@ impl State {
         }
     }
 
-    /// A pod that was to be evicted stays.
+    /// Cancels the eviction of a pod.
     pub(crate) fn spare(&mut self, at: PodIx) {
         if self.pods[at].evicted_at_ms.is_some() {
             self.journal_pod(at);
@@ -274,7 +268,7 @@ impl State {
         }
     }
 
-    /// A pod that was to be evicted stays, and with it the gang that was to be evicted as a whole.
+    /// Cancels the eviction of a pod, and of its gang if that was to go as a whole.
     pub(crate) fn spare_with_mates(&mut self, at: PodIx) {
         if let Some(gang) = self.gang_of(at).filter(|_| self.pods[at].evicted_at_ms.is_some()) {
             let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
@@ -283,7 +277,6 @@ impl State {
         self.spare(at);
     }
 
-    /// An event has confirmed a decision about a pod.
     pub(super) fn confirm(&mut self, at: PodIx) {
         self.pods[at].decided = false;
         if let Some(node) = self.pods[at].place.node()
@@ -293,7 +286,7 @@ impl State {
         }
     }
 
-    /// A pod's spec is another, but what it asks of its kubelet is not.
+    /// Changes a pod's class without changing its requests.
     pub(super) fn reclass(&mut self, at: PodIx, class: ClassIx) {
         let node = self.pods[at].place.node();
         if let Some(node) = node {
@@ -311,7 +304,7 @@ impl State {
         self.release_class(before);
     }
 
-    /// Lets a waiting pod wait for a node, or for none in particular.
+    /// Nominates a pending pod to a node, or ends its nomination.
     pub(crate) fn nominate(&mut self, at: PodIx, node: Option<Arc<str>>) {
         self.journal_pod(at);
         self.detach(at);
@@ -321,7 +314,7 @@ impl State {
         self.attach(at, false);
     }
 
-    /// Pods that are leaving the node for which a pod of higher priority waits.
+    /// Pods leaving the node to which a pod is nominated.
     pub(crate) fn making_room(&self, at: PodIx) -> impl Iterator<Item = PodIx> {
         let node = match self.pods[at].place {
             Place::Nominated(_, node) => node,
@@ -331,8 +324,7 @@ impl State {
         node.into_iter().flat_map(move |node| self.leaving_for(node, priority))
     }
 
-    /// Pods that are leaving a node, evicted for others, and matter less than this. Those that take too
-    /// long are not among them.
+    /// Preempted pods leaving a node that rank below `priority`, without overdue ones.
     pub(crate) fn leaving_for(&self, node: NodeIx, priority: i32) -> impl Iterator<Item = PodIx> {
         self.nodes[node]
             .pods
@@ -341,7 +333,7 @@ impl State {
             .filter(move |pod| self.leaves_for(*pod, priority) && !self.is_overdue(*pod))
     }
 
-    /// Pods evicted for others that matter less than this and still hold their room after the limit.
+    /// Preempted pods below a priority that hold their room beyond the limit.
     pub(crate) fn overdue_for(&self, priority: i32) -> impl Iterator<Item = PodIx> {
         let overdue = self.awaited.range(..(self.now_ms.saturating_add(1), PodIx(0)));
         overdue.map(|(_, pod)| *pod).filter(move |pod| self.leaves_for(*pod, priority))
@@ -349,7 +341,7 @@ impl State {
 
     fn leaves_for(&self, pod: PodIx, priority: i32) -> bool {
         let row = &self.pods[pod];
-        // What is taken back for a team need not be of lower priority.
+        // Pods reclaimed for a team need not have lower priority.
         let reclaimed = self.tenancy.has_teams();
         row.is_victim() && (reclaimed || self.class(row.class).spec.priority < priority)
     }
@@ -358,13 +350,13 @@ impl State {
         self.pods[pod].awaited_until_ms.is_some_and(|until_ms| until_ms <= self.now_ms)
     }
 
-    /// Works out until when the room of a pod is counted on for others: for its own grace period and a
-    /// little longer, up to the limit.
+    /// Sets until when a victim's room is counted on: its grace period and a little longer, up to
+    /// the limit.
     pub(super) fn set_awaited(&mut self, at: PodIx) {
         let row = &self.pods[at];
         let deletion = row.deletion.filter(|_| row.is_victim());
-        // The API server's clock counts only for evictions of an earlier leader: with a clock that is wrong,
-        // every victim would be overdue at once, and then the next ones.
+        // The API server's clock counts only for evictions by an earlier leader: with a wrong clock
+        // every victim would be overdue at once, and the next ones, too.
         let since_ms = row.evicted_at_ms.or(deletion.map(|deletion| deletion.requested_at_ms));
         let needed_ms =
             deletion.map_or(i64::MAX, |deletion| deletion.grace_ms.saturating_add(STOPPING_MS));
@@ -380,8 +372,7 @@ impl State {
         }
     }
 
-    /// The room of some pods is no longer counted on, or is again if time went back: who waits for it
-    /// looks again.
+    /// Marks nodes whose overdue state changed between two times.
     pub(crate) fn touch_overdue(&mut self, one_ms: i64, other_ms: i64) {
         let (from_ms, to_ms) = (one_ms.min(other_ms), one_ms.max(other_ms));
         let after = |at_ms: i64| (at_ms.saturating_add(1), PodIx(0));
@@ -391,7 +382,7 @@ impl State {
         nodes.into_iter().for_each(|node| self.touch(node, Change::Taken));
     }
 
-    /// Those who wait for a node and come first, in the order in which they do.
+    /// Pods nominated to a node that come first, in order.
     pub(crate) fn waiting_for(
         &self,
         node: NodeIx,
@@ -411,13 +402,12 @@ impl State {
         waiting
     }
 
-    /// A pod has been counted as an arrival.
     pub(crate) fn count_arrival(&mut self, at: PodIx) {
         self.journal_arrival(at);
         self.pods[at].counted = true;
     }
 
-    /// A pod is to be evicted; it stays until an event says that it is gone.
+    /// Marks a pod as evicted; it stays until an event says that it is gone.
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.journal_pod(at);
         let pod = &self.pods[at];
@@ -436,7 +426,7 @@ impl State {
     pub(super) fn set_eviction(&mut self, workload: FullName, evicted_at_ms: Option<i64>) {
         match evicted_at_ms {
             Some(now_ms) => {
-                // Times before stay: somebody may rest because of them.
+                // Earlier times stay: rests may depend on them.
                 if self.eviction_times.insert((now_ms, workload.clone())) {
                     self.journal_eviction_time(now_ms, &workload, false);
                 }
@@ -448,8 +438,7 @@ impl State {
         }
     }
 
-    /// Forgets evictions that are so long ago that nobody is left alone for them any more; whether
-    /// there were any.
+    /// Forgets evictions whose rest has ended; whether there were any.
     pub(crate) fn end_rests(&mut self, now_ms: i64, rest_ms: i64) -> bool {
         let mut ended = false;
         while let Some((evicted_at, workload)) = self.eviction_times.first().cloned()

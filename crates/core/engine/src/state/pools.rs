@@ -16,20 +16,20 @@ use crate::changes::Change;
 use crate::event::Event;
 use crate::table::NodeIx;
 
-/// How well a node suits a class, in all: what its pool says of the class, and on which terms it is
-/// had. What is not said lies between good and bad.
+/// Parts of a node's fit for a class: the pool's classes, and spot or on-demand. Unknown counts as
+/// medium.
 const WANTED: i64 = 60;
 const WANTED_UNSAID: i64 = 30;
 const TERMS: i64 = 40;
 const TERMS_UNSAID: i64 = 20;
 
 impl State {
-    /// The class by which a pod is told apart; `None` where classes do not matter.
+    /// The class of work of a pod; `None` if nothing depends on it.
     pub(crate) fn claim_of(&self, spec: &PodSpec) -> Option<WorkloadClass> {
         self.classes_matter.then(|| self.class_rules.class_of(spec))
     }
 
-    /// How well a node suits pods of a class, 0 to 100; `None` if its pool is not for them.
+    /// How well a node suits pods of a class, 0 to 100; `None` if its pool excludes them.
     pub(crate) fn pool_fit(&self, claim: Option<WorkloadClass>, node: &Node) -> Option<i64> {
         let Some(class) = claim.filter(|_| self.pools_say || self.spot_nodes > 0) else {
             return Some(0);
@@ -51,13 +51,11 @@ impl State {
         Some(wanted + terms)
     }
 
-    /// The pool a node belongs to, if it is known.
     pub(crate) fn pool_of(&self, node: &Node) -> Option<&Pool> {
         self.pools.get(pool_of(&node.labels)?)
     }
 
-    /// What operators say about classes of work; the event that would say what was said before, if
-    /// that was something else.
+    /// Applies pools, class rules and headroom; returns the event that undoes a change.
     pub(super) fn apply_class_policy(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Pool(pool) => Some(self.set_pool(pool)),
@@ -99,7 +97,7 @@ impl State {
         self.changes.everything();
     }
 
-    /// A node with these labels is new (`change` 1) or gone (-1).
+    /// Counts a node with these labels as added (`change` 1) or removed (-1).
     pub(super) fn count_spot(&mut self, labels: &Labels, change: i32) {
         if capacity_of(labels) == Some(CapacityType::Spot) {
             self.spot_nodes = self.spot_nodes.saturating_add_signed(change);
@@ -107,7 +105,6 @@ impl State {
         }
     }
 
-    /// How pods without a class label come by a class.
     fn set_class_rules(&mut self, rules: ClassRules) -> Option<Event> {
         if rules == self.class_rules {
             return None;
@@ -120,7 +117,7 @@ impl State {
         Some(Event::Classes(before))
     }
 
-    /// Pods are told apart by class from now on, or not any more.
+    /// Starts or stops distinguishing pods by class.
     pub(super) fn classes_may_matter(&mut self) {
         let matter = self.pools_say || self.spot_nodes > 0 || !self.headrooms.is_empty();
         if matter != self.classes_matter {

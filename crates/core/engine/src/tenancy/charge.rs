@@ -1,10 +1,9 @@
-//! What pods and nodes count for in the dimensions that teams share.
+//! Charges of pods and capacity of nodes in the dimensions that teams share.
 //!
-//! Owns the reading of requests and labels as parts of GPUs. On a node the labels that GPU feature
-//! discovery writes say what one of a resource is: a whole GPU, a slice of one, or one of several
-//! shares. Before that only the spec can tell: a slice by its name, a model by the node selector; a
-//! GPU is taken to be a whole one, and a part of one to be a part of [`REFERENCE_BYTES`] unless a
-//! model is named. Must not know teams.
+//! On a node, labels of GPU feature discovery say whether a resource is a whole GPU, a slice or a
+//! share. Before placement only the spec can tell: a slice by its name, a model by the node
+//! selector; otherwise a GPU counts as a whole one, and a part as a part of [`REFERENCE_BYTES`]
+//! unless a model is named.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
 use berth_tenancy::share::{AMOUNT_MAX, Charge, Dimension, GPU_PARTS, Ledger};
 
-/// What a GPU's memory is taken to be where nothing says it.
+/// Assumed memory of a GPU of unknown model.
 const REFERENCE_BYTES: i64 = 80_000_000_000;
 
 const PRODUCT: &str = "nvidia.com/gpu.product";
@@ -27,14 +26,14 @@ const SHARED_PRODUCT: &str = "-SHARED";
 const MIG_PRODUCT: &str = "-MIG-";
 const MIB: i64 = 1 << 20;
 
-/// One of a resource, as a part of a GPU.
+/// One unit of a resource, as a part of a GPU.
 struct Unit {
     parts: i64,
     memory_bytes: i64,
     model: Option<Arc<str>>,
 }
 
-/// What a spec asks for.
+/// The charge of a pending pod.
 pub(super) fn of_spec(ledger: &mut Ledger, spec: &PodSpec) -> Charge {
     let mut sums = requested(spec, &spec.node_selector);
     if let Some(need) = &spec.gpu {
@@ -47,7 +46,7 @@ pub(super) fn of_spec(ledger: &mut Ledger, spec: &PodSpec) -> Charge {
     sums.charge(ledger)
 }
 
-/// What a pod has on a node, with what it was given for a part of a GPU.
+/// The charge of a pod on a node, with its grant.
 pub(super) fn of_pod(
     ledger: &mut Ledger,
     spec: &PodSpec,
@@ -68,7 +67,7 @@ pub(super) fn of_pod(
     sums.charge(ledger)
 }
 
-/// What a node has.
+/// The capacity of a node.
 pub(super) fn of_node(ledger: &mut Ledger, node: &Node) -> Charge {
     let mut sums = Sums::default();
     sums.add_list(&node.allocatable, &node.labels);
@@ -134,13 +133,13 @@ impl Sums {
     }
 }
 
-/// A model without what is said about how its GPUs are divided.
+/// The model without suffixes for sharing and MIG.
 fn model(product: &str) -> Arc<str> {
     let product = product.strip_suffix(SHARED_PRODUCT).unwrap_or(product);
     product.split_once(MIG_PRODUCT).map_or(product, |(model, _)| model).into()
 }
 
-/// What one of a resource is where these labels are; `None` if it is no GPU.
+/// One unit of a resource, given labels; `None` if it is not a GPU.
 fn unit(labels: &Labels, resource: &ResourceName) -> Option<Unit> {
     let name = resource.as_str();
     let plain = name.strip_suffix(SHARED_RESOURCE).unwrap_or(name);
@@ -176,8 +175,8 @@ fn unit(labels: &Labels, resource: &ResourceName) -> Option<Unit> {
     })
 }
 
-/// The slice that a resource names, of the board. Where that is not known, boards differ in how much
-/// of them slices of one name are; the least is meant then.
+/// The slice that a resource names. Without a board, the one that is the smallest part of its
+/// board.
 fn slice(
     board: Option<&'static Board>,
     resource: &str,
@@ -192,7 +191,7 @@ fn slice(
     }
 }
 
-/// The exact share of a slice; by compute alone where a board's placements are not known.
+/// The exact share of a slice; by compute alone if the board's placements are unknown.
 fn parts_of(board: &Board, profile: &Profile) -> i64 {
     match board.share(profile) {
         Some(share) => GPU_PARTS / i64::from(share.of.max(1)) * i64::from(share.parts),
@@ -203,8 +202,8 @@ fn parts_of(board: &Board, profile: &Profile) -> i64 {
     }
 }
 
-/// A part of a GPU as its spec asks for it: the mean of its memory and compute, as of slices; what is
-/// not asked for follows what is.
+/// A GPU need as a part: the mean of memory and compute, as for slices; only one of them if the
+/// other is not requested.
 fn of_need(need: &GpuNeed, whole_bytes: i64, model: Option<Arc<str>>) -> Unit {
     let bytes = i64::try_from(need.memory_bytes).unwrap_or(i64::MAX).min(whole_bytes);
     let by_memory = i128::from(GPU_PARTS) * i128::from(bytes) / i128::from(whole_bytes.max(1));

@@ -1,8 +1,7 @@
-//! VolumeBinding: whether a pod's claims can be had on a node.
+//! VolumeBinding: whether a pod's claims can be bound or provisioned on a node.
 //!
-//! Owns which claims are usable, and where their volumes can be reached, found or provisioned. Must
-//! not know what else ties a pod to nodes. The plugin's score is left out: it needs the gate
-//! `StorageCapacityScoring`, which is off by default.
+//! Without the plugin's score, which needs the feature gate `StorageCapacityScoring`, off by
+//! default.
 
 use berth_model::affinity::NodeTerm;
 use berth_model::node::Node;
@@ -27,15 +26,15 @@ const NOT_BOUND: &str = "pod has unbound immediate PersistentVolumeClaims";
 /// A pod's claims by what has to be done for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding<'a> {
-    /// Bound already, in the order of the pod's volumes.
+    /// In the order of the pod's volumes.
     bound: SmallVec<[Bound<'a>; 2]>,
-    /// Being provisioned for the node of this name.
+    /// Being provisioned for a node.
     promised: SmallVec<[Promised<'a>; 1]>,
-    /// To be bound or provisioned where the pod goes, those that ask for least first.
+    /// To be bound or provisioned on the pod's node, the smallest request first.
     waiting: SmallVec<[Wanted<'a>; 1]>,
 }
 
-/// A claim that is being provisioned for a node.
+/// A claim being provisioned for a node.
 #[derive(Clone, Debug)]
 struct Promised<'a> {
     claim: &'a Claim,
@@ -43,20 +42,20 @@ struct Promised<'a> {
     provision: Provision<'a>,
 }
 
-/// From where the volume of a bound claim can be reached.
+/// Where the volume of a bound claim can be reached.
 #[derive(Clone, Debug)]
 enum Bound<'a> {
-    /// It does not exist.
+    /// The volume does not exist.
     Gone,
-    /// From nodes that one of these matches; `None`: from all.
+    /// On nodes that match one of the terms; `None`: everywhere.
     Within(Option<&'a [NodeTerm]>),
-    /// From nodes that one of these matches, on which the in-tree plugin is said to have moved to
-    /// CSI; on others that one of the first matches.
+    /// The same, but nodes whose in-tree plugin has migrated to CSI must match one of the last
+    /// terms.
     Moved(Option<&'a [NodeTerm]>, InTreePlugin, Vec<NodeTerm>),
 }
 
 impl<'a> Binding<'a> {
-    /// Fails for the whole cluster if a claim cannot be used as it is.
+    /// `Err` for the whole cluster if a claim is unusable.
     pub(super) fn new(
         storage: &'a Storage,
         pod: &'a PodSpec,
@@ -78,8 +77,8 @@ impl<'a> Binding<'a> {
         if !all_bound {
             return Err(Rejection::unresolvable(Plugin::VolumeBinding, Reason::Text(NOT_BOUND)));
         }
-        // Equal ones stay in the order of the pod's volumes. kube-scheduler's sort keeps it too, up
-        // to twelve claims.
+        // Equal ones stay in the order of the pod's volumes, as in kube-scheduler's sort up to
+        // twelve claims.
         binding.waiting.sort_by_key(Wanted::request_bytes);
         Ok(binding)
     }
@@ -92,7 +91,7 @@ impl<'a> Binding<'a> {
         }
         let Some(class) = storage.class_of(claim) else { return Ok(false) };
         let Some(waits) = class.waits_for_consumer else {
-            // The API server always writes it. Without it kube-scheduler fails with this message.
+            // The API server always sets it. Without it kube-scheduler fails with this message.
             return Err(format!("VolumeBindingMode not set for StorageClass \"{}\"", class.name));
         };
         if !waits || claim.volume.is_some() {
@@ -160,7 +159,7 @@ impl<'a> Binding<'a> {
 }
 
 impl<'a> Binding<'a> {
-    /// What each claim that waits gets on a node of the volumes that exist, none twice.
+    /// The existing volume for each waiting claim on a node, each volume once.
     fn found(&self, node: &Node) -> SmallVec<[(&Wanted<'a>, Option<&'a PersistentVolume>); 2]> {
         let mut taken: SmallVec<[&str; 4]> = SmallVec::new();
         let mut found = SmallVec::new();
@@ -172,7 +171,7 @@ impl<'a> Binding<'a> {
         found
     }
 
-    /// What is to be bound or provisioned if the pod goes to this node.
+    /// What has to be bound or provisioned if the pod goes to this node.
     pub(super) fn late(&self, node: &Node) -> Vec<LateVolume> {
         let late = |claim: &Claim, volume: Option<&PersistentVolume>| LateVolume {
             claim: claim.name.clone(),
@@ -196,7 +195,8 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// The claim, if it can be used, or why not. `owner` is the pod for which it must have been made.
+/// Checks that a claim is usable. `owner` is the pod for which an ephemeral claim must have been
+/// created.
 fn usable<'a>(
     claim: Option<&'a Claim>,
     name: &str,

@@ -1,13 +1,10 @@
-//! Events about storage, applied to the tables.
-//!
-//! Owns the translation, and which event would undo each. Must not know any other objects.
+//! Applies events about storage and returns the events that undo them.
 
 use super::Storage;
 use crate::event::Event;
 
 impl Storage {
-    /// Makes the tables as the event says; gives the event that would undo it, if it changed
-    /// anything.
+    /// Applies an event; returns the event that undoes it if anything changed.
     pub(crate) fn apply(&mut self, event: Event) -> Option<Event> {
         if self.says_nothing_new(&event) {
             return None;
@@ -50,7 +47,6 @@ impl Storage {
         }
     }
 
-    /// What CSI drivers say of themselves and of nodes.
     fn apply_csi(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::CsiNode(node) => {

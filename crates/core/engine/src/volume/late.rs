@@ -1,13 +1,11 @@
-//! Volumes that are bound or made where a pod goes, before it is bound.
-//!
-//! Owns the question of whoever carries decisions out. Must not know how that is done.
+//! Volumes that are bound or provisioned on a pod's node before the pod is bound.
 
 use super::{Owner, PodVolumes};
 use crate::Engine;
 use crate::decision::LateVolume;
 
 impl Engine {
-    /// What is to be bound or provisioned for a pod, by its UID, before it can be bound to a node.
+    /// What has to be bound or provisioned for a pod before it can be bound to a node.
     pub fn late_volumes(&self, uid: &str, node: &str) -> Vec<LateVolume> {
         let (Some(at), Some(node)) = (self.state.pod_by_uid(uid), self.state.node_by_name(node))
         else {

@@ -1,7 +1,4 @@
 //! NodeVolumeLimits: how many volumes a CSI driver can attach to a node.
-//!
-//! Owns which volumes count, whether two are the same one, and the count. Must not know why a volume
-//! could be bound or shared.
 
 use std::borrow::Cow;
 
@@ -15,11 +12,10 @@ use crate::verdict::{Plugin, Reason, Rejection};
 
 const EXCEEDED: &str = "node(s) exceed max volume count";
 
-/// The volumes that a driver would have to attach for a pod, each once.
+/// The volumes that drivers have to attach for a pod, each once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limits<'a>(SmallVec<[Attachable<'a>; 2]>);
 
-/// A volume that a driver attaches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Attachable<'a> {
     driver: &'a str,
@@ -28,7 +24,7 @@ struct Attachable<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Handle<'a> {
-    /// As the driver knows it.
+    /// The driver's handle.
     Known(Cow<'a, str>),
     /// Yet to be provisioned for the claim of this namespace and name.
     Promised(&'a str, &'a str),
@@ -106,7 +102,7 @@ impl<'a> Limits<'a> {
         let there: SmallVec<[(&str, &Volume); 32]> = pods
             .flat_map(|pod| pod.volumes.iter().map(|volume| (pod.namespace.as_ref(), volume)))
             .collect();
-        // Finding out who attaches which volume is dear, and needless where they are few.
+        // Resolving volumes is expensive, and unnecessary if there are few.
         let most = there.len() + storage.attachments_to(node).count();
         let suffices =
             |(driver, limit): &(&str, i64)| self.count(driver, &[]) + most as i64 <= *limit;
@@ -126,7 +122,7 @@ impl<'a> Limits<'a> {
         Err(Rejection::resolvable(Plugin::NodeVolumeLimits, Reason::Text(EXCEEDED)))
     }
 
-    /// The limits that concern this pod, by driver.
+    /// The limits for this pod's drivers.
     fn limits_on<'n>(&self, csi_node: &'n CsiNode) -> SmallVec<[(&'n str, i64); 2]> {
         let drivers = csi_node.drivers.iter();
         let limited = drivers.filter_map(|(driver, limit)| Some((driver.as_ref(), (*limit)?)));
@@ -135,14 +131,14 @@ impl<'a> Limits<'a> {
         limits.map(|(driver, limit)| (driver, i64::from(limit))).collect()
     }
 
-    /// How many volumes of this driver the pod would add to those `attached`, which are sorted.
+    /// Number of the pod's volumes of a driver that are not in `attached`, which is sorted.
     fn count(&self, driver: &str, attached: &[Attachable<'_>]) -> i64 {
         let own = self.0.iter().filter(|own| own.driver == driver);
         own.filter(|own| attached.binary_search(own).is_err()).count() as i64
     }
 }
 
-/// The volumes that pods on the node use, sorted; and those that are attached to it besides.
+/// The volumes used by pods on the node, sorted; and other volumes attached to it.
 fn attached<'p>(
     storage: &'p Storage,
     node: &str,
@@ -161,8 +157,7 @@ fn attached<'p>(
         let driver = Some(attachment.driver.as_ref()).filter(|driver| !driver.is_empty())?;
         Some(Attachable { driver, handle })
     });
-    // A volume that is attached for the new pod's own sake already stays among the new ones too, as
-    // in kube-scheduler: it is counted twice.
+    // A volume already attached for the new pod counts twice, as in kube-scheduler.
     let mut lingering: Vec<Attachable<'p>> =
         volumes.filter(|volume| used.binary_search(volume).is_err()).collect();
     lingering.sort_unstable();
@@ -170,7 +165,7 @@ fn attached<'p>(
     (used, lingering)
 }
 
-/// The driver that attaches what a provisioner makes. What is not a driver has no limits anywhere.
+/// The driver behind a provisioner. Names that are not drivers have no limits anywhere.
 fn driver_of_provisioner(provisioner: &str) -> &str {
     InTreePlugin::by_name(provisioner).map_or(provisioner, |plugin| plugin.driver())
 }

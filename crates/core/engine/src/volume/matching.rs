@@ -1,6 +1,5 @@
-//! Where a claim that waits for its pod can have a volume: one that exists, or a new one.
-//!
-//! Owns the choice among volumes and the conditions of provisioning. Must not know the pod.
+//! Matches claims that wait for their pod with existing volumes, or checks that one can be
+//! provisioned.
 
 use berth_model::affinity::NodeTerm;
 use berth_model::label::Operator;
@@ -10,16 +9,16 @@ use smallvec::SmallVec;
 
 use super::storage::Storage;
 
-/// A class that provisions nothing says so by this provisioner.
+/// Provisioner of classes that provision nothing.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// A claim with the volumes that suit it, wherever they can be reached.
+/// A claim with matching volumes, wherever they can be reached.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'a> {
     claim: &'a Claim,
-    /// Kept for this claim, in name order.
+    /// Pre-bound to this claim, by name.
     reserved: SmallVec<[&'a PersistentVolume; 1]>,
-    /// Free, the smallest first, then in name order.
+    /// Available, the smallest first, then by name.
     free: Vec<&'a PersistentVolume>,
     provision: Provision<'a>,
 }
@@ -36,7 +35,7 @@ impl<'a> Wanted<'a> {
                 None => {}
             }
         }
-        // Where several are equally small, kube-scheduler takes any.
+        // Among equal sizes kube-scheduler takes any.
         wanted.free.sort_by_key(|volume| volume.capacity_bytes);
         wanted
     }
@@ -53,8 +52,8 @@ impl<'a> Wanted<'a> {
         &self.provision
     }
 
-    /// The volume that the claim gets on a node, without those that are `taken` by name. One kept
-    /// for the claim comes first, even if it cannot be reached: then there is none.
+    /// The volume for the claim on a node, except `taken` ones. A pre-bound one comes first; if it
+    /// cannot be reached there is none.
     pub(super) fn find(&self, node: &Node, taken: &[&str]) -> Option<&'a PersistentVolume> {
         let left = |volume: &&&PersistentVolume| !taken.contains(&volume.name.as_ref());
         let within_reach =
@@ -66,7 +65,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Whether a volume is of the right kind and size.
+/// Whether mode, size and attributes class match.
 fn holds(volume: &PersistentVolume, claim: &Claim) -> bool {
     volume.capacity_bytes >= claim.request_bytes
         && volume.mode == claim.mode
@@ -74,7 +73,7 @@ fn holds(volume: &PersistentVolume, claim: &Claim) -> bool {
         && !volume.deleting
 }
 
-/// Whether a volume that is not kept for anybody may be bound to the claim.
+/// Whether an available volume may be bound to the claim.
 fn suits(volume: &PersistentVolume, claim: &Claim) -> bool {
     volume.available
         && claim.selector.as_ref().is_none_or(|selector| selector.matches(&volume.labels))
@@ -90,7 +89,7 @@ fn is_kept_for(volume: &PersistentVolume, claim: &Claim) -> bool {
 }
 
 /// Whether a volume with this node affinity can be reached from a node. Conditions on the node's
-/// name are passed over, unless they are written wrongly: Kubernetes shows volumes the labels alone.
+/// name are ignored unless invalid: Kubernetes evaluates labels only.
 pub(super) fn reaches(terms: Option<&[NodeTerm]>, node: &Node) -> bool {
     let matches = |term: &NodeTerm| {
         let asks = !term.labels.is_empty() || !term.name.is_empty();
@@ -100,11 +99,11 @@ pub(super) fn reaches(terms: Option<&[NodeTerm]>, node: &Node) -> bool {
     terms.is_none_or(|terms| terms.iter().any(matches))
 }
 
-/// On which conditions a volume can be made for a claim.
+/// The conditions for provisioning a volume for a claim.
 #[derive(Clone, Debug)]
 pub(super) struct Provision<'a> {
     class: &'a StorageClass,
-    /// Where the driver has space enough; `None`: it does not say.
+    /// Where the driver has enough space; `None` if it does not publish capacity.
     space: Option<SmallVec<[&'a StorageCapacity; 1]>>,
 }
 
@@ -119,7 +118,7 @@ impl<'a> Provision<'a> {
         Self { class, space }
     }
 
-    /// Whether the class provisions at all, and for this node.
+    /// Whether the class provisions, and for this node.
     pub(super) fn is_possible(&self, node: &Node) -> bool {
         let provisioner = self.class.provisioner.as_ref();
         let topologies = &self.class.allowed_topologies;
@@ -128,7 +127,7 @@ impl<'a> Provision<'a> {
             && (topologies.is_empty() || topologies.iter().any(|term| term.matches(node)))
     }
 
-    /// Whether there is space enough for this node, as far as the driver says.
+    /// Whether there is enough space for this node, as far as published.
     pub(super) fn has_space(&self, node: &Node) -> bool {
         self.space.as_ref().is_none_or(|space| {
             let nodes = space.iter().filter_map(|capacity| capacity.nodes.as_ref());

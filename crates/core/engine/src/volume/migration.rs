@@ -1,6 +1,4 @@
-//! Disks of former in-tree plugins as the CSI drivers that attach them today see them.
-//!
-//! Owns the translation of a disk's id and of a volume's zones. Must not know when it applies.
+//! Translates disks of in-tree plugins to the CSI drivers that attach them today.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,8 +10,8 @@ use berth_model::storage::{InTreeDisk, InTreePlugin, PersistentVolume};
 
 use super::zone::{REGION, REGION_BETA, ZONE, ZONE_BETA, ZONE_DELIMITER};
 
-/// The driver's handle on a disk; `None` if it cannot be told. `labels` are those of the persistent
-/// volume, none for a disk in a pod's own spec.
+/// The driver's handle for a disk; `None` if it cannot be translated. `labels` are those of the
+/// PersistentVolume, `None` for a disk in a pod's spec.
 pub(super) fn handle<'a>(disk: &'a InTreeDisk, labels: Option<&Labels>) -> Option<Cow<'a, str>> {
     match disk.plugin {
         InTreePlugin::AwsEbs => ebs_handle(&disk.id).map(Cow::Borrowed),
@@ -24,7 +22,7 @@ pub(super) fn handle<'a>(disk: &'a InTreeDisk, labels: Option<&Labels>) -> Optio
     }
 }
 
-/// An id is written bare or as `aws://ZONE/ID`.
+/// An id is `ID` or `aws://ZONE/ID`.
 pub(super) fn ebs_handle(id: &str) -> Option<&str> {
     let Some(url) = id.strip_prefix("aws://") else { return Some(id) };
     let (_, path) = url.split_once('/')?;
@@ -52,8 +50,7 @@ fn gce_region(zone: &str) -> Option<&str> {
     (region.split('-').count() == 2).then_some(region)
 }
 
-/// From which nodes a volume can be reached, in terms of the driver's own zone label; `None` if
-/// translation changes nothing.
+/// A volume's node affinity in the driver's own zone label; `None` if translation changes nothing.
 pub(super) fn affinity(volume: &PersistentVolume, plugin: InTreePlugin) -> Option<Vec<NodeTerm>> {
     let csi_key: Arc<str> = plugin.zone_key()?.into();
     let mut terms = volume.node_affinity.clone().unwrap_or_default();
@@ -69,7 +66,7 @@ pub(super) fn affinity(volume: &PersistentVolume, plugin: InTreePlugin) -> Optio
     (Some(&terms) != volume.node_affinity.as_ref() && !terms.is_empty()).then_some(terms)
 }
 
-/// The label that tells the volume's zone, and whether it is the old one.
+/// The volume's zone label, and whether it is the beta one.
 fn zone_label(terms: &[NodeTerm], labels: &Labels) -> (&'static str, bool) {
     let in_terms = |key: &str| requirements(terms).any(|one| one.key.as_ref() == key);
     let current = if in_terms(ZONE) {

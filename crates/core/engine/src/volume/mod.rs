@@ -1,11 +1,8 @@
-//! Volumes: what ties a pod to nodes because of what it stores and where.
+//! The four volume plugins of kube-scheduler 1.36, as functions of storage objects, a pod and a
+//! node.
 //!
-//! Owns the four volume plugins of kube-scheduler 1.36 with their verdicts, codes and words, as
-//! functions of storage objects, a pod and a node. Must not know how pods are found on nodes, which
-//! of them are evicted or nominated, nor the other plugins.
-//!
-//! What depends on the pod alone is worked out once, in [`PodVolumes::new`]. What is asked per node
-//! is asked plugin by plugin, because other plugins come between.
+//! What depends on the pod alone is derived once, in [`PodVolumes::new`]; plugins are evaluated per
+//! node one by one, because other plugins come between.
 
 mod binding;
 mod events;
@@ -30,16 +27,14 @@ use self::zone::Zones;
 use crate::decision::LateVolume;
 use crate::verdict::Rejection;
 
-/// Who a pod is: claims of generic ephemeral volumes must have been made for it.
+/// The identity of a pod: claims of generic ephemeral volumes must have been created for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner<'a> {
-    /// Its name.
     pub(crate) name: &'a str,
-    /// Its UID.
     pub(crate) uid: &'a str,
 }
 
-/// A pod's volumes, ready to be asked about on many nodes.
+/// A pod's volumes, prepared for evaluation on many nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct PodVolumes<'a> {
     storage: &'a Storage,
@@ -50,10 +45,10 @@ pub(crate) struct PodVolumes<'a> {
 }
 
 impl<'a> PodVolumes<'a> {
-    /// What the plugins' PreFilter does, in their order. `None` if the pod has no volumes that
-    /// matter; an error if it is turned down for the whole cluster.
+    /// The plugins' PreFilter, in order. `None` if the pod has no volumes; `Err` if it is rejected
+    /// for the whole cluster.
     ///
-    /// `in_use` says of a claim, by namespace and name, whether any pod on a node names it in a
+    /// `in_use` says whether a pod on any node uses the claim of this namespace and name in a
     /// volume that is not ephemeral.
     pub(crate) fn new(
         storage: &'a Storage,
@@ -73,14 +68,14 @@ impl<'a> PodVolumes<'a> {
         }))
     }
 
-    /// How many references to this pod's ReadWriteOncePod claims come with another pod, or go with
-    /// it: what [`Self::restrictions`] has to be told of pods that are taken away or added.
+    /// References of another pod to this pod's ReadWriteOncePod claims; needed by
+    /// [`Self::restrictions`] for pods added or removed.
     pub(crate) fn exclusive_references(&self, other: &PodSpec) -> i64 {
         self.restrictions.references(other)
     }
 
-    /// VolumeRestrictions on a node where `pods` run, after pods have been taken away and added that
-    /// change [`Self::exclusive_references`] by `references_delta` in all.
+    /// VolumeRestrictions on a node with `pods`, after changes of [`Self::exclusive_references`] by
+    /// `references_delta` in total.
     pub(crate) fn restrictions<'p>(
         &self,
         pods: impl Iterator<Item = &'p PodSpec>,
@@ -89,7 +84,7 @@ impl<'a> PodVolumes<'a> {
         self.restrictions.check(pods, references_delta)
     }
 
-    /// NodeVolumeLimits on the node of this name, where `pods` run.
+    /// NodeVolumeLimits on a node with `pods`.
     pub(crate) fn limits<'p>(
         &self,
         node: &str,
@@ -101,12 +96,11 @@ impl<'a> PodVolumes<'a> {
         self.limits.check(self.storage, node, pods)
     }
 
-    /// VolumeBinding.
     pub(crate) fn binding(&self, node: &Node) -> Result<(), Rejection> {
         self.binding.check(self.storage, node)
     }
 
-    /// What is to be bound or provisioned if a pod goes to a node. Nothing if it cannot go there.
+    /// What has to be bound or provisioned if a pod goes to a node; empty if it cannot.
     pub(crate) fn late(
         storage: &Storage,
         pod: &PodSpec,
@@ -117,7 +111,6 @@ impl<'a> PodVolumes<'a> {
         binding.map(|binding| binding.late(node)).unwrap_or_default()
     }
 
-    /// VolumeZone.
     pub(crate) fn zone(&self, node: &Node) -> Result<(), Rejection> {
         self.zones.check(&node.labels)
     }

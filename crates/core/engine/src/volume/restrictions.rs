@@ -1,7 +1,4 @@
-//! VolumeRestrictions: disks and claims that not everybody can have at once.
-//!
-//! Owns the in-tree rules on sharing a disk on one node, and ReadWriteOncePod. Must not know what a
-//! claim is bound to.
+//! VolumeRestrictions: sharing of in-tree disks, and ReadWriteOncePod claims.
 
 use berth_model::spec::{Disk, PodSpec, Volume};
 use berth_model::storage::{AccessMode, Claim};
@@ -14,19 +11,19 @@ const DISK_CONFLICT: &str = "node(s) had no available disk";
 const IN_USE: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod \
                       access mode already in-use by another pod";
 
-/// What of a pod's volumes cannot be shared.
+/// A pod's volumes that cannot be shared.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Restrictions<'a> {
-    /// Disks to which rules on sharing apply.
+    /// Disks with sharing rules.
     disks: SmallVec<[&'a Disk; 1]>,
-    /// Names of the claims that one pod alone may use.
+    /// Names of ReadWriteOncePod claims.
     exclusive: SmallVec<[&'a str; 1]>,
-    /// How many of these are in use somewhere.
+    /// Number of these in use.
     in_use: i64,
 }
 
 impl<'a> Restrictions<'a> {
-    /// Fails for the whole cluster if a claim does not exist.
+    /// `Err` for the whole cluster if a claim does not exist.
     pub(super) fn new(
         storage: &Storage,
         pod: &'a PodSpec,
@@ -56,8 +53,8 @@ impl<'a> Restrictions<'a> {
         self.in_use += i64::from(in_use(&claim.namespace, name));
     }
 
-    /// How often `pod` refers to one of the exclusive claims. Names alone are compared, in whatever
-    /// namespace: kube-scheduler does not look at it here.
+    /// How often `pod` refers to one of the exclusive claims. Like kube-scheduler, ignores the
+    /// namespace here.
     pub(super) fn references(&self, pod: &PodSpec) -> i64 {
         if self.exclusive.is_empty() {
             return 0;
@@ -84,8 +81,8 @@ impl<'a> Restrictions<'a> {
         Err(Rejection::resolvable(Plugin::VolumeRestrictions, Reason::Text(reason)))
     }
 
-    /// Whether kube-scheduler skips the plugin for this pod. Then it does not learn either of pods
-    /// that come to use a claim, such as nominated ones.
+    /// Whether kube-scheduler skips the plugin for this pod, including for nominated pods that
+    /// would use a claim.
     fn is_idle(&self) -> bool {
         self.disks.is_empty() && self.in_use == 0
     }
@@ -98,7 +95,7 @@ impl<'a> Restrictions<'a> {
     }
 }
 
-/// Whether two pods on one node cannot have these disks.
+/// Whether two pods on one node conflict over these disks.
 fn conflict(one: &Disk, other: &Disk) -> bool {
     match (one, other) {
         (Disk::Ebs { id }, Disk::Ebs { id: other }) => id == other,

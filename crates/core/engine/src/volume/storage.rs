@@ -1,6 +1,4 @@
-//! The tables of storage objects.
-//!
-//! Owns who is known by which name. Must not know pods, nor what follows from any of this.
+//! Tables of storage objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +9,8 @@ use berth_model::storage::{
 
 type ByName<T> = BTreeMap<Arc<str>, T>;
 
-/// Which names belong to a key.
 type Index = ByName<BTreeSet<Arc<str>>>;
 
-/// Claims, volumes and classes, and what CSI drivers can do, as the cluster describes them now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Storage {
     /// By namespace, then by name.
@@ -109,7 +105,7 @@ impl Storage {
         self.volumes.get(name)
     }
 
-    /// In name order.
+    /// By name.
     pub(super) fn volumes_of_class(&self, class: &str) -> impl Iterator<Item = &PersistentVolume> {
         let names = self.volumes_by_class.get(class).into_iter().flatten();
         names.filter_map(|name| self.volumes.get(name))
@@ -119,7 +115,7 @@ impl Storage {
         self.classes.get(name)
     }
 
-    /// The class of a claim; `None` if it has none, or one that does not exist.
+    /// `None` if the claim has no class, or one that does not exist.
     pub(super) fn class_of(&self, claim: &Claim) -> Option<&StorageClass> {
         self.class(claim.class.as_deref().filter(|name| !name.is_empty())?)
     }

@@ -1,7 +1,5 @@
-//! The behaviours of the four volume plugins, one by one.
-//!
-//! The whole was compared with kube-scheduler's own plugins on random clusters; these say what was
-//! found to matter.
+//! The four volume plugins, rule by rule. Recorded vectors compare them as a whole with
+//! kube-scheduler's.
 
 use std::sync::Arc;
 
@@ -128,7 +126,7 @@ const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bin
 const OUT_OF_REACH: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NO_SPACE: &str = "node(s) did not have enough free storage";
 
-/// Whether the claims of a pod can be had on a node with these labels.
+/// Reasons why a pod's claims cannot be bound on a node with these labels.
 fn binds(storage: &Storage, names: &[&str], on: &[(&str, &str)]) -> Vec<String> {
     let pod = pod(names.iter().map(|name| uses(name)));
     words(prepare(storage, &pod).binding(&node(on)))
@@ -261,7 +259,7 @@ fn later_users_count_only_for_a_pod_that_is_checked_anyway() {
 }
 
 /// A node that attaches up to `limit` volumes of driver `d`, two claims bound to such volumes, and
-/// one that is to be provisioned by it.
+/// one to be provisioned.
 fn attaching(limit: i32) -> Storage {
     let unbound = claim("late");
     let mut storage = with_volumes(
@@ -293,7 +291,7 @@ fn each_volume_is_counted_once_per_node() {
     assert!(attaches(&attaching(1), &["a"], &["a", "a"]));
     assert!(attaches(&attaching(2), &["a", "b"], &["a"]));
     assert!(!attaches(&attaching(1), &["a", "b"], &["a"]));
-    // A pod that adds nothing may go where the limit is exceeded already.
+    // A pod that adds nothing may run where the limit is exceeded.
     assert!(attaches(&attaching(0), &["a"], &["a", "b"]));
     assert!(!attaches(&attaching(0), &["a"], &[]));
 }
@@ -378,7 +376,7 @@ fn gce_disks_are_told_apart_by_their_place() {
     assert!(fits_beside("us-central1-c__us-central1-f"));
     assert!(!fits_beside("us-central1-a"));
     assert!(!fits_beside(""));
-    // Two regions have no name together: the disk cannot be translated, and is not counted.
+    // Disks in two regions cannot be translated, and are not counted.
     assert!(fits_beside("us-central1-a__us-east1-b"));
 }
 
@@ -470,7 +468,7 @@ fn a_waiting_claim_needs_a_volume_that_suits_it() {
         (Claim { attributes_class: "gold".into(), ..claim("c") }, gold(fine()), true),
         (picky.clone(), fine(), false),
         (picky.clone(), PersistentVolume { labels: labels(&[("tier", "x")]), ..fine() }, true),
-        // What is kept for the claim need not be free, nor have the labels it asks for.
+        // A pre-bound volume need not be available or have the labels the claim selects.
         (picky, kept("", "c"), true),
         (claim("c"), kept("uid-c", "c"), true),
         (claim("c"), kept("uid-before", "c"), false),
@@ -489,7 +487,7 @@ fn the_smallest_claim_takes_the_smallest_volume() {
         [volume("a", 3), volume("b", 1), volume("c", 2)],
     );
     assert!(binds(&storage, &["large", "small"], &[]).is_empty());
-    // Each volume is given once, also if two volumes of the pod name the same claim.
+    // Each volume is used once, also if two volumes of the pod name the same claim.
     assert!(binds(&storage, &["large", "large"], &[]).is_empty());
     assert_eq!(binds(&storage, &["large", "large", "large"], &[]), [NO_VOLUME]);
 }
@@ -539,7 +537,7 @@ fn provisioning_stays_on_the_node_it_was_begun_for() {
     let chosen = |node: &str| Claim { selected_node: Some(node.into()), ..claim("c") };
     for (name, fits) in [("n", true), ("m", false)] {
         let mut storage = with_volumes(storage([chosen(name)]), [volume("v", 1)]);
-        // A volume that would do is not looked at any more.
+        // A matching volume is ignored.
         assert_eq!(binds(&storage, &["c"], &[]), [NO_VOLUME]);
         storage.set_class(class("d"));
         assert_eq!(binds(&storage, &["c"], &[]).is_empty(), fits);
@@ -600,14 +598,14 @@ fn bound_volumes_stay_in_their_zones() {
     assert!(judge((ZONE, "a"), &[(ZONE, "a")]));
     assert!(!judge((ZONE, "a"), &[(ZONE, "b")]));
     assert!(judge((ZONE, "a__b"), &[(ZONE, "b")]));
-    // A node that says nothing of zones is in all of them; one that names its region is not.
+    // A node without zone labels is in all zones; one with a region label is not.
     assert!(judge((ZONE, "a"), &[("x", "y")]));
     assert!(!judge((ZONE, "a"), &[("topology.kubernetes.io/region", "r")]));
-    // The old label is looked for under its new name, but not the other way round.
+    // The beta label is also looked up under its new name, but not vice versa.
     assert!(judge((beta, "a"), &[(ZONE, "a")]));
     assert!(!judge((beta, "a"), &[(ZONE, "a"), (beta, "b")]));
     assert!(!judge((ZONE, "a"), &[(beta, "a")]));
-    // A label that cannot be read counts for nothing.
+    // An invalid label is ignored.
     assert!(judge((ZONE, "a__"), &[(ZONE, "b")]));
 }
 

@@ -1,6 +1,4 @@
-//! VolumeZone: bound volumes that say by label in which zones and regions they are.
-//!
-//! Owns how these labels are read and compared with a node's. Must not know node affinity of volumes.
+//! VolumeZone: zones and regions in the labels of bound volumes.
 
 use berth_model::label::Labels;
 use berth_model::spec::{PodSpec, Volume};
@@ -17,14 +15,14 @@ pub(super) const ZONE_BETA: &str = "failure-domain.beta.kubernetes.io/zone";
 pub(super) const REGION: &str = "topology.kubernetes.io/region";
 pub(super) const REGION_BETA: &str = "failure-domain.beta.kubernetes.io/region";
 
-/// The labels that count, each with the one that stands for it on nodes that do not have it.
+/// Labels that count, each with its substitute on nodes without it.
 const KEYS: [(&str, &str); 4] =
     [(ZONE_BETA, ZONE), (REGION_BETA, REGION), (ZONE, ZONE), (REGION, REGION)];
 
-/// Between the zones of a volume that is in several.
+/// Separates the zones of a volume that is in several.
 pub(super) const ZONE_DELIMITER: &str = "__";
 
-/// Where a pod's bound volumes say they are.
+/// The zones of a pod's bound volumes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Zones<'a>(SmallVec<[Place<'a>; 1]>);
 
@@ -32,17 +30,18 @@ pub(super) struct Zones<'a>(SmallVec<[Place<'a>; 1]>);
 struct Place<'a> {
     key: &'static str,
     substitute: &'static str,
-    /// The node must be in one of these.
+    /// The node must have one of these.
     values: SmallVec<[&'a str; 2]>,
 }
 
 impl<'a> Zones<'a> {
-    /// Fails for the whole cluster if a claim is bound to a volume that does not exist. That claims
-    /// exist, and wait for a consumer if they are not bound, has been checked before.
+    /// `Err` for the whole cluster if a claim is bound to a volume that does not exist. Claims
+    /// exist, and unbound ones wait for a consumer: other plugins have checked that.
     pub(super) fn new(storage: &'a Storage, pod: &PodSpec) -> Result<Self, Rejection> {
         let mut zones = Self::default();
         for volume in &pod.volumes {
-            // Claims of ephemeral volumes are not looked at, which is likely an oversight.
+            // kube-scheduler ignores claims of ephemeral volumes here, which is likely an
+            // oversight.
             let Volume::Claim { name, ephemeral: false } = volume else { continue };
             let claim = storage.claim(&pod.namespace, name);
             let Some(name) = claim.and_then(|claim| claim.volume.as_deref()) else { continue };
@@ -60,7 +59,7 @@ impl<'a> Zones<'a> {
         for (key, substitute) in KEYS {
             let Some(value) = volume.labels.get(key) else { continue };
             let values: SmallVec<[&str; 2]> = value.split(ZONE_DELIMITER).map(str::trim).collect();
-            // A label with an empty part is not understood, and ignored.
+            // A label with an empty part is ignored.
             if !values.contains(&"") {
                 self.0.push(Place { key, substitute, values });
             }
@@ -69,7 +68,7 @@ impl<'a> Zones<'a> {
 
     pub(super) fn check(&self, labels: &Labels) -> Result<(), Rejection> {
         if self.0.is_empty() || !KEYS.iter().any(|(key, _)| labels.get(key).is_some()) {
-            // A node without any such label is taken to be in a cluster of one zone.
+            // A node without such labels is assumed to be in a cluster with a single zone.
             return Ok(());
         }
         let fits = |place: &Place<'_>| {

@@ -1,10 +1,9 @@
-//! The books of namespaces with quotas: who counts, and who is beyond the cap.
+//! Which pods count against the quotas of a namespace, and which are refused.
 //!
-//! Owns the rule that makes the answer the same whatever the order of events: pods that have their
-//! place count always, as they do in a cluster whose quota was lowered; of those that wait, each
-//! counts in the order of creation if all quotas that count it have room for it, as if they had been
-//! created one after the other. Who has no room is refused until something changes. Must not know
-//! nodes.
+//! The answer does not depend on the order of events: placed pods always count, as in a cluster
+//! whose quota was lowered; pending pods count in the order of creation if every quota that applies
+//! has room, as if they had been created one after the other. Others are refused until something
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,21 +15,17 @@ use berth_model::spec::PodSpec;
 
 use super::rules::{Life, Refusal, add, check, counts, limited, usage};
 
-/// A pod's place in the order of creation.
+/// A pod's position in the order of creation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival {
-    /// When it was created.
     pub created_at_ms: i64,
-    /// Its UID.
     pub uid: Arc<str>,
 }
 
-/// Whether a pod has its place.
+/// Whether a pod is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// On a node, whoever put it there.
     Placed,
-    /// Waiting for one.
     Waiting,
 }
 
@@ -46,11 +41,10 @@ struct Entry {
 #[derive(Clone, Debug)]
 struct Account {
     quota: Quota,
-    /// What those use who are not refused.
+    /// By pods that are not refused.
     used: ResourceList,
 }
 
-/// One namespace.
 #[derive(Clone, Debug, Default)]
 struct Book {
     accounts: BTreeMap<Arc<str>, Account>,
@@ -58,31 +52,29 @@ struct Book {
     refused: usize,
 }
 
-/// When a pod stops to count, its namespace, and which it is.
+/// When a pod stops counting, its namespace, and the pod.
 pub type Expiry = (i64, Arc<str>, Arrival);
 
-/// All namespaces that have quotas.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
     books: BTreeMap<Arc<str>, Book>,
-    /// Pods that have yet to stop to count, those first that do first.
+    /// Pods that have yet to stop counting, in order of time.
     expiring: BTreeSet<Expiry>,
-    /// UIDs of pods for which it changed whether they are refused, and not back again.
+    /// UIDs of pods whose refusal began or ended.
     changed: BTreeSet<Arc<str>>,
 }
 
 impl Books {
-    /// Whether a namespace has quotas, so that its pods are to be told.
+    /// Whether a namespace has quotas, so that its pods must be set.
     pub fn covers(&self, namespace: &str) -> bool {
         self.books.contains_key(namespace)
     }
 
-    /// Whether no namespace has any.
     pub fn is_empty(&self) -> bool {
         self.books.is_empty()
     }
 
-    /// A quota is as given. If it is the first of its namespace, the pods there are to be told next.
+    /// Sets a quota. After the first one of a namespace, its pods must be set.
     pub fn set_quota(&mut self, quota: Quota) {
         let book = self.books.entry(quota.namespace.clone()).or_default();
         let account = Account { used: ResourceList::new(), quota };
@@ -90,7 +82,6 @@ impl Books {
         book.count_anew(&mut self.changed);
     }
 
-    /// There is no such quota.
     pub fn remove_quota(&mut self, namespace: &Arc<str>, name: &str) {
         let Some(book) = self.books.get_mut(namespace) else { return };
         book.accounts.remove(name);
@@ -101,7 +92,7 @@ impl Books {
         }
     }
 
-    /// A pod is as given. It stops to count after `uncounted_at_ms`, if that is known.
+    /// Sets a pod. It stops counting after `uncounted_at_ms`, if given.
     pub fn set_pod(
         &mut self,
         arrival: Arrival,
@@ -119,7 +110,6 @@ impl Books {
         book.set(arrival, entry, &mut self.changed);
     }
 
-    /// There is no such pod any more.
     pub fn remove_pod(&mut self, namespace: &str, arrival: &Arrival) {
         let Some(book) = self.books.get_mut(namespace) else { return };
         let Some(entry) = book.pods.remove(arrival) else { return };
@@ -133,7 +123,7 @@ impl Books {
         }
     }
 
-    /// Pods that should have gone by now stop to count.
+    /// Stops counting pods that should be gone by now.
     pub fn tell_time(&mut self, now_ms: i64) {
         while let Some((at, namespace, arrival)) = self.expiring.first().cloned()
             && at < now_ms
@@ -149,12 +139,12 @@ impl Books {
         }
     }
 
-    /// Pods that have yet to stop to count; whoever else was to has done so.
+    /// Pods that have yet to stop counting; all others have stopped.
     pub fn expiring(&self) -> &BTreeSet<Expiry> {
         &self.expiring
     }
 
-    /// Lets these be the pods that have yet to stop to count: time is told as far as it was then.
+    /// Restores `expiring` of a checkpoint, and with it the usage of pods.
     pub fn set_expiring(&mut self, expiring: BTreeSet<Expiry>) {
         if self.expiring == expiring {
             return;
@@ -171,34 +161,33 @@ impl Books {
         }
     }
 
-    /// Why a pod may not be had; `None` if it may, or is not known.
+    /// Why a pod is refused; `None` if it is not, or is unknown.
     pub fn refusal(&self, namespace: &str, arrival: &Arrival) -> Option<&Refusal> {
         self.books.get(namespace)?.pods.get(arrival)?.refusal.as_ref()
     }
 
-    /// What is used of a quota, by those who are not refused.
+    /// Usage of a quota by pods that are not refused.
     pub fn used(&self, namespace: &str, name: &str) -> Option<&ResourceList> {
         Some(&self.books.get(namespace)?.accounts.get(name)?.used)
     }
 
-    /// UIDs of pods that are refused now and were not, or the other way round, since this was asked
-    /// last.
+    /// UIDs of pods whose refusal began or ended since `take_changed`.
     pub fn changed(&self) -> &BTreeSet<Arc<str>> {
         &self.changed
     }
 
-    /// Lets these be the pods for which something changed: whatever else did was undone.
+    /// Restores `changed` of a checkpoint.
     pub fn set_changed(&mut self, changed: BTreeSet<Arc<str>>) {
         self.changed = changed;
     }
 
-    /// The same, which are then not told again.
+    /// Takes `changed`, leaving it empty.
     pub fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.changed)
     }
 }
 
-/// It changed whether a pod is refused; if for the second time, it is as it was.
+/// A second change restores the original state.
 fn flip(changed: &mut BTreeSet<Arc<str>>, uid: &Arc<str>) {
     if !changed.remove(uid) {
         changed.insert(uid.clone());
@@ -206,7 +195,7 @@ fn flip(changed: &mut BTreeSet<Arc<str>>, uid: &Arc<str>) {
 }
 
 impl Book {
-    /// Whether a pod may be had beside those who count.
+    /// Whether all quotas have room for a pod.
     fn check(&self, entry: &Entry) -> Result<(), Refusal> {
         let quotas = self.accounts.values().map(|account| (&account.quota, &account.used));
         check(quotas, &entry.spec, &entry.usage)
@@ -238,8 +227,8 @@ impl Book {
             let same = before.spec == entry.spec && before.uncounted_at_ms == entry.uncounted_at_ms;
             let kept = before.refusal.is_none() && same;
             if kept && before.standing != entry.standing {
-                // Who waited and counted goes on counting. Who had a place may have been beyond the
-                // cap, and others before who are not any more.
+                // A pending pod that counted goes on counting. A placed one may have been beyond
+                // the cap.
                 let settled = entry.standing == Standing::Placed;
                 self.pods.insert(arrival, entry);
                 if !settled {
@@ -278,7 +267,7 @@ impl Book {
         }
     }
 
-    /// Counts everybody again: who has a place, and then in the order of creation.
+    /// Counts all pods again: placed ones, then in the order of creation.
     fn count_anew(&mut self, changed: &mut BTreeSet<Arc<str>>) {
         for account in self.accounts.values_mut() {
             let names = account.quota.hard.keys();

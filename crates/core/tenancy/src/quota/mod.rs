@@ -1,6 +1,4 @@
-//! ResourceQuota: a hard cap on what a namespace may have.
-//!
-//! Owns Kubernetes' rules and the books by which pods are held to them. Must not know nodes.
+//! ResourceQuota: a hard cap on the usage of a namespace.
 
 mod book;
 mod rules;

@@ -1,7 +1,5 @@
-//! What a pod counts for under a ResourceQuota, and what is said when that is too much.
-//!
-//! Owns Kubernetes 1.36's rules on pods: which quotas mean a pod, how much it uses of each, what it
-//! must specify, and the words of a refusal. Must not know which pods there are.
+//! Kubernetes 1.36's quota rules for pods: which quotas apply, usage, what must be specified, and
+//! the API server's messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +12,7 @@ use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::{Phase, PodObject, PodSpec};
 
-/// How the API server of Kubernetes 1.36 takes pod-level resources.
+/// How the API server of Kubernetes 1.36 treats pod-level resources.
 const LEVEL: PodLevelResources = PodLevelResources::HonouredIfEmptyToo;
 
 const ALL_PODS: &str = "count/pods";
@@ -28,57 +26,51 @@ const KUBERNETES: &str = "kubernetes.io/";
 /// Resources that a quota counts as `cpu` and `requests.cpu`, and their limits as `limits.cpu`.
 const PLAIN: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// A quota on one of these wants every container to say how much it needs.
+/// A quota on one of these requires every container to specify it.
 const MUST_SPECIFY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Whether a pod uses anything, or is only still listed.
+/// Whether a pod uses resources, or is only still listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It counts in full.
     Live,
-    /// It has finished, or should have gone long ago: it is counted by `count/pods` alone.
+    /// Finished or overdue to be deleted: counts for `count/pods` only.
     Ended,
 }
 
 impl Life {
-    /// What a pod counts for at a time.
     pub fn of(pod: &PodObject, now_ms: i64) -> Self {
         let overdue = pod.deletion.is_some_and(|deletion| now_ms > deletion.uncounted_at_ms());
         if pod.phase == Phase::Finished || overdue { Self::Ended } else { Self::Live }
     }
 }
 
-/// Why a pod may not be had.
+/// Why a quota refuses a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A quota wants containers to say how much they need of something.
+    /// Containers must specify a request or limit.
     Unspecified {
-        /// The quota.
         quota: Arc<str>,
-        /// By quota resource, the containers that do not.
+        /// By quota resource, the containers that do not specify it.
         missing: BTreeMap<ResourceName, BTreeSet<String>>,
     },
-    /// There would be more than a quota allows.
+    /// The quota would be exceeded.
     Exceeded {
-        /// The quota.
         quota: Arc<str>,
-        /// What the pod needs of what would be too much.
+        /// The pod's usage of the exceeded resources.
         requested: ResourceList,
-        /// What is used of it already.
+        /// Their usage so far.
         used: ResourceList,
-        /// What may be used.
+        /// Their hard limits.
         hard: ResourceList,
     },
-    /// A pod that would give rather than take.
-    Negative {
-        /// Of what.
-        resources: Vec<ResourceName>,
-    },
+    /// The pod's usage is negative.
+    Negative { resources: Vec<ResourceName> },
 }
 
 impl Refusal {
-    /// The quota that refuses; `None` if none of them would take the pod.
+    /// The refusing quota; `None` if no quota would accept the pod.
     pub fn quota(&self) -> Option<&Arc<str>> {
         match self {
             Self::Unspecified { quota, .. } | Self::Exceeded { quota, .. } => Some(quota),
@@ -88,7 +80,7 @@ impl Refusal {
 }
 
 impl fmt::Display for Refusal {
-    /// As the API server says it.
+    /// In the API server's words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unspecified { quota, missing } => {
@@ -119,7 +111,7 @@ fn listed(list: &ResourceList) -> String {
     pairs.join(",")
 }
 
-/// How much a pod uses, by quota resource.
+/// A pod's usage by quota resource.
 pub fn usage(pod: &Pod, life: Life) -> ResourceList {
     let mut usage = ResourceList::new();
     if life == Life::Live {
@@ -134,7 +126,7 @@ fn one() -> Quantity {
     Quantity::from_units(1, Format::DecimalSi)
 }
 
-/// What these requests and limits are as quota resources.
+/// Requests and limits as quota resources.
 fn compute(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
     let mut usage = ResourceList::from([(LIVE_PODS.into(), one())]);
     let requested = |name: &ResourceName| ResourceName::new(format!("{REQUESTS}{name}"));
@@ -153,13 +145,13 @@ fn compute(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
     usage
 }
 
-/// Whether pods' requests of this resource are counted as those of devices.
+/// Whether requests of this resource are counted like devices.
 fn is_extended(name: &str) -> bool {
     let native = !name.contains('/') || name.contains(KUBERNETES);
     !native && !name.starts_with(REQUESTS) || name.starts_with(DEVICE_CLASS)
 }
 
-/// Whether a quota resource is about pods.
+/// Whether a quota resource concerns pods.
 fn is_about_pods(name: &ResourceName) -> bool {
     let name = name.as_str();
     let plain = |name: &str| PLAIN.contains(&name);
@@ -176,7 +168,7 @@ fn is_about_pods(name: &ResourceName) -> bool {
         || of_devices
 }
 
-/// Whether a quota counts a pod.
+/// Whether a quota applies to a pod.
 pub fn counts(quota: &Quota, spec: &PodSpec) -> bool {
     quota.hard.keys().any(is_about_pods) && quota.scopes.iter().all(|scope| means(scope, spec))
 }
@@ -201,7 +193,7 @@ fn looks_at_other_namespaces(spec: &PodSpec) -> bool {
     hard.chain(soft).any(other)
 }
 
-/// What containers leave unsaid that a quota wants to be said, by quota resource.
+/// What containers must specify and do not, by quota resource.
 fn unspecified(quota: &Quota, pod: &Pod) -> BTreeMap<ResourceName, BTreeSet<String>> {
     let mut missing: BTreeMap<ResourceName, BTreeSet<String>> = BTreeMap::new();
     if pod.has_pod_level_resources() {
@@ -227,9 +219,8 @@ pub fn limited(quota: &Quota, usage: &ResourceList) -> ResourceList {
     of_interest.map(|(name, amount)| (name.clone(), *amount)).collect()
 }
 
-/// Whether a pod of this usage may be had beside what is used of each quota of its namespace.
-/// Quotas that do not count the pod say nothing. The first to refuse is the one that is told, and
-/// what must be specified is asked of all quotas first.
+/// Checks a pod's usage against the quotas of its namespace. Quotas that do not apply are ignored.
+/// What must be specified is checked for all quotas first; the first refusal is returned.
 pub fn check<'a>(
     quotas: impl Iterator<Item = (&'a Quota, &'a ResourceList)> + Clone,
     spec: &PodSpec,
@@ -272,7 +263,6 @@ fn fits(quota: &Quota, used: &ResourceList, usage: &ResourceList) -> Result<(), 
     Err(Refusal::Exceeded { quota: quota.name.clone(), requested, used, hard })
 }
 
-/// Adds a usage to what is used of a quota.
 pub fn add(quota: &Quota, used: &mut ResourceList, usage: &ResourceList) {
     for (name, amount) in limited(quota, usage) {
         let before = used.get(&name).copied().unwrap_or(Quantity::ZERO);

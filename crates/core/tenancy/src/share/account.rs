@@ -1,13 +1,10 @@
-//! What each team has borrowed, and from whom, for people to see.
+//! Attribution: what each team has borrowed, and from whom, for display.
 //!
-//! Owns the attribution. Must not decide anything.
-//!
-//! The rule: teams of one group settle among themselves first. Who has more than its guarantee
-//! borrows the difference. It comes first from what nobody was guaranteed, then from teams that have
-//! less than theirs and lend it, the one with most idle first and then by name, and, inside of a
-//! group, from what the group itself has borrowed. Borrowers are served in name order. What is left
-//! is more than there is to lend: it is owed to whoever asks for its guarantee next. For every
-//! borrower the parts add up to exactly what it borrowed.
+//! Teams of one group settle among themselves first. A team with more than its guarantee borrows
+//! the difference: first from what is guaranteed to no team, then from teams that lend idle
+//! guarantees, the most idle first and then by name, and within a group from what the group has
+//! borrowed. Borrowers are served by name. The rest is owed to the next team that asks for its
+//! guarantee. For every borrower the parts add up to what it borrowed.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -15,37 +12,34 @@ use std::sync::Arc;
 use super::ledger::{Cell, DimensionIx, Ledger, TeamIx};
 use super::team::Dimension;
 
-/// Where something borrowed comes from.
+/// Where borrowed resources come from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lender {
-    /// What nobody of the same group, or of the cluster, was guaranteed.
+    /// Guaranteed to no team of the group, or of the cluster.
     Common,
     /// The idle part of a team's guarantee.
     Team(Arc<str>),
     /// What the group has borrowed itself.
     Group(Arc<str>),
-    /// Nobody can lend it any more: it is to be given back.
+    /// No longer lent: to be given back.
     Owed,
 }
 
-/// What a team has of one thing.
+/// A team's account in one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The team; empty for pods of no team.
+    /// Empty for pods without a team.
     pub team: Arc<str>,
-    /// Of what.
     pub dimension: Dimension,
-    /// What it has.
     pub has: i64,
-    /// How much of that it is about to lose.
+    /// The part of `has` that is about to be lost.
     pub leaving: i64,
-    /// For how much room is being made.
+    /// What room is being made for.
     pub coming: i64,
-    /// What it is guaranteed.
     pub guaranteed: i64,
-    /// What it has beyond that, and from whom.
+    /// What it has beyond its guarantee, by lender.
     pub borrowed: Vec<(Lender, i64)>,
-    /// How much of its guarantee others have.
+    /// The part of its guarantee that others have.
     pub lent: i64,
 }
 
@@ -57,7 +51,6 @@ impl Account {
 }
 
 impl Ledger {
-    /// The accounts of all teams, by team and by what there is to share.
     pub fn accounts(&self) -> Vec<Account> {
         let mut accounts = Vec::new();
         for (at, supply) in self.supplies.iter().enumerate().filter(|(_, one)| one.is_shared) {
@@ -85,7 +78,6 @@ impl Ledger {
         self.nodes[team.at()].parent.is_none()
     }
 
-    /// Attributes what the teams of one group have borrowed.
     fn settle(
         &self,
         group: Option<TeamIx>,
@@ -139,14 +131,14 @@ impl Ledger {
     }
 }
 
-/// How much of its guarantee others can have.
+/// The part of its guarantee that others may have.
 fn lendable(cell: &Cell) -> i64 {
     let idle = cell.guaranteed().saturating_sub(cell.has);
     let limit = cell.entitled.and_then(|one| one.lend_max).unwrap_or(i64::MAX);
     idle.min(limit).max(0)
 }
 
-/// Takes an amount from sources in their order.
+/// Draws an amount from sources in order.
 fn draw(sources: &mut [(Lender, i64)], amount: i64) -> Vec<(Lender, i64)> {
     let mut missing = amount;
     let mut parts = Vec::new();

@@ -1,10 +1,8 @@
-//! The ledger of teams: what each has, is owed and may still have.
+//! The ledger of teams: usage, guarantees and limits.
 //!
-//! Owns the tree of teams and its sums, kept as pods come and go at a cost of the depth of the tree
-//! times the resources of the pod. Must not know pods but as charges, nor nodes.
-//!
-//! Amounts of a group are those of its teams together. A team is *within its guarantee* if what it
-//! has and expects, without what it is about to lose, is no more than it was guaranteed.
+//! Sums are kept up to date in the tree of teams, at a cost of its depth times the resources of a
+//! pod. A group's amounts are those of its teams together. A team is *within its guarantee* if what
+//! it has and expects, without what it is about to lose, is at most its guarantee.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +11,12 @@ use smallvec::SmallVec;
 
 use super::team::{AMOUNT_MAX, Dimension, Entitlement, Team, is_below_itself};
 
-/// A team by number; numbers follow the names.
+/// A team by number, in name order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TeamIx(u32);
 
 impl TeamIx {
-    /// Pods of no team: nothing is guaranteed to them, and nothing forbidden.
+    /// Pods without a team: no guarantee and no limit.
     pub const NONE: Self = Self(0);
 
     pub(super) fn new(at: usize) -> Self {
@@ -30,7 +28,7 @@ impl TeamIx {
     }
 }
 
-/// Something there is to share, by number.
+/// A dimension by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DimensionIx(u32);
 
@@ -44,32 +42,32 @@ impl DimensionIx {
     }
 }
 
-/// What a pod takes, each once and above 0.
+/// What a pod takes, each dimension once and above 0.
 pub type Charge = SmallVec<[(DimensionIx, i64); 4]>;
 
-/// How a charge stands.
+/// The state of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Somebody has it.
+    /// In use.
     Has,
-    /// Somebody has it and is about to lose it.
+    /// In use, and about to be lost.
     Leaving,
     /// Room is being made for it.
     Coming,
 }
 
-/// What a team has of one thing.
+/// A team's amounts in one dimension.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cell {
     pub(super) entitled: Option<Entitlement>,
     pub(super) has: i64,
     pub(super) leaving: i64,
     pub(super) coming: i64,
-    /// What it keeps others from: what it has and expects, or as much as it does not lend.
+    /// What it keeps from others: what it has and expects, or at least what it does not lend.
     pub(super) kept: i64,
-    /// The same, of the teams of a group together.
+    /// The same for the teams of a group together.
     pub(super) kept_below: i64,
-    /// What pods have that belong to the group itself.
+    /// Usage of pods that belong to the group itself.
     pub(super) own: i64,
 }
 
@@ -78,22 +76,20 @@ impl Cell {
         self.entitled.map_or(0, |one| one.guaranteed)
     }
 
-    /// What it will have if nothing else happens.
+    /// Usage if nothing else happens.
     pub(super) fn expected(&self) -> i64 {
         self.staying().saturating_add(self.coming)
     }
 
-    /// Whether there is anything to tell.
     pub(super) fn is_used(&self) -> bool {
         self.entitled.is_some() || self.has != 0 || self.coming != 0
     }
 
-    /// What it has and is not about to lose.
     pub(super) fn staying(&self) -> i64 {
         self.has.saturating_sub(self.leaving)
     }
 
-    /// What it keeps others from, from what it and those below it have.
+    /// `kept`, computed from its pods and the teams below it.
     pub(super) fn keeps_now(&self) -> i64 {
         let unlent = self.entitled.map_or(0, |one| match one.lend_max {
             Some(lent) => (one.guaranteed - lent).max(0),
@@ -112,33 +108,31 @@ pub(super) struct Node {
     pub(super) cells: Vec<Cell>,
 }
 
-/// What there is of one thing.
 #[derive(Clone, Debug)]
 pub(super) struct Supply {
     pub(super) dimension: Dimension,
     /// In the whole cluster.
     pub(super) capacity: i64,
-    /// Whether some team says something about it.
+    /// Whether some team has an entitlement to it.
     pub(super) is_shared: bool,
     /// Whether some team does not lend all of it.
     pub(super) is_withheld: bool,
-    /// What all teams without a group keep others from.
+    /// What all teams without a group keep from others.
     pub(super) kept: i64,
 }
 
-/// What all teams have.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub(super) nodes: Vec<Node>,
     pub(super) supplies: Vec<Supply>,
     by_namespace: BTreeMap<Arc<str>, Vec<TeamIx>>,
-    /// Teams without namespaces, which pods join by a label.
+    /// Teams without namespaces, joined by label.
     by_label: BTreeMap<Arc<str>, TeamIx>,
     version: u64,
     news: News,
 }
 
-/// What changed since [`Ledger::take_changed`] was last asked.
+/// Changes since [`Ledger::take_changed`].
 #[derive(Clone, Debug, Default)]
 pub struct News {
     teams: Vec<TeamIx>,
@@ -159,12 +153,12 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Whether there are teams at all.
+    /// Whether there are teams.
     pub fn is_active(&self) -> bool {
         self.nodes.len() > 1
     }
 
-    /// These are the teams. What anybody has is forgotten and to be told again; capacities stay.
+    /// Sets the teams. Usage is dropped and must be added again; capacities stay.
     pub fn configure(&mut self, teams: &BTreeMap<Arc<str>, Team>) {
         let number: BTreeMap<&Arc<str>, TeamIx> =
             teams.keys().zip(1..).map(|(name, at)| (name, TeamIx(at))).collect();
@@ -212,7 +206,8 @@ impl Ledger {
                 cell_mut(&mut self.nodes[at.at()], dimension).entitled = Some(one);
             }
         }
-        // What nobody has yet can be kept already; from the leaves up, whatever the order of names.
+        // Unlent guarantees are kept without any usage; from the leaves up, whatever the order of
+        // names.
         for at in (1..self.nodes.len()).map(|at| TeamIx(at as u32)) {
             for dimension in (0..self.supplies.len() as u32).map(DimensionIx) {
                 self.keep(at, dimension, 0);
@@ -222,7 +217,7 @@ impl Ledger {
         self.version += 1;
     }
 
-    /// The number of something there is to share.
+    /// The number of a dimension.
     pub fn dimension(&mut self, dimension: &Dimension) -> DimensionIx {
         let found = self.supplies.iter().position(|one| one.dimension == *dimension);
         let at = found.unwrap_or_else(|| {
@@ -238,12 +233,11 @@ impl Ledger {
         DimensionIx(at as u32)
     }
 
-    /// The name of something there is to share.
     pub fn dimension_name(&self, dimension: DimensionIx) -> &Dimension {
         &self.supplies[dimension.at()].dimension
     }
 
-    /// How many GPUs of any model a charge is, in parts.
+    /// The GPUs of any model in a charge, in parts.
     pub fn gpus(&self, charge: &Charge) -> i64 {
         let of = |(dimension, _): &&(DimensionIx, i64)| {
             *self.dimension_name(*dimension) == Dimension::Gpus
@@ -251,18 +245,18 @@ impl Ledger {
         charge.iter().find(of).map_or(0, |(_, amount)| *amount)
     }
 
-    /// Whether some team says something about it.
+    /// Whether some team has an entitlement to it.
     pub fn is_shared(&self, dimension: DimensionIx) -> bool {
         self.supplies[dimension.at()].is_shared
     }
 
-    /// How much of it the cluster has.
+    /// The cluster's capacity.
     pub fn capacity(&self, dimension: &Dimension) -> i64 {
         let supply = self.supplies.iter().find(|one| one.dimension == *dimension);
         supply.map_or(0, |supply| supply.capacity)
     }
 
-    /// There is so much more in the cluster, or so much less.
+    /// Adds to the cluster's capacity, or subtracts.
     pub fn add_capacity(&mut self, dimension: DimensionIx, more: i64) {
         let supply = &mut self.supplies[dimension.at()];
         supply.capacity = supply.capacity.saturating_add(more);
@@ -270,8 +264,8 @@ impl Ledger {
         self.version += 1;
     }
 
-    /// Whose pod it is: of the teams of its namespace the one that its label names, else the first.
-    /// In a namespace without teams the label may name a team without namespaces, never one of other
+    /// The team of a pod: the one of its namespace's teams that its label names, else the first. In
+    /// a namespace without teams the label may name a team without namespaces, never one of other
     /// namespaces.
     pub fn team_of(&self, namespace: &str, label: Option<&str>) -> TeamIx {
         let Some(teams) = self.by_namespace.get(namespace) else {
@@ -283,12 +277,12 @@ impl Ledger {
         named.or(teams.first()).copied().unwrap_or(TeamIx::NONE)
     }
 
-    /// A team's name; empty for pods of no team.
+    /// Empty for pods without a team.
     pub fn name(&self, team: TeamIx) -> &Arc<str> {
         &self.nodes[team.at()].name
     }
 
-    /// Counts a charge for a team, or takes it away with a `sign` of -1.
+    /// Adds a charge to a team, or subtracts it with a `sign` of -1.
     pub fn add(&mut self, team: TeamIx, charge: &Charge, held: Held, sign: i64) {
         for (dimension, amount) in charge {
             let amount = amount.saturating_mul(sign);
@@ -311,7 +305,7 @@ impl Ledger {
         self.touch(team);
     }
 
-    /// A team itself keeps so much more; what its groups keep follows.
+    /// Adds to what a team keeps itself, and updates its groups.
     fn keep(&mut self, team: TeamIx, dimension: DimensionIx, more: i64) {
         let cell = cell_mut(&mut self.nodes[team.at()], dimension);
         cell.own = cell.own.saturating_add(more);
@@ -345,13 +339,13 @@ impl Ledger {
         }
     }
 
-    /// Changes whenever anything does.
+    /// Changes with every update.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Teams whose standing may have changed since this was asked last: those that had something
-    /// happen, and all who share a group with them.
+    /// Teams whose turns may have changed since the last call: those with updates, and all that
+    /// share a group with them.
     pub fn take_changed(&mut self) -> Vec<TeamIx> {
         let News { teams: changed, everything } = std::mem::take(&mut self.news);
         if everything {
@@ -374,12 +368,12 @@ impl Ledger {
         self.news.everything || !self.news.teams.is_empty()
     }
 
-    /// What nobody has taken notice of yet.
+    /// Changes not processed yet.
     pub fn news(&self) -> &News {
         &self.news
     }
 
-    /// Lets this be the news: the teams are the same as then, and whatever else happened was undone.
+    /// Restores the changes of a checkpoint; the teams must be the same.
     pub fn set_news(&mut self, news: News) {
         self.news = news;
     }

@@ -1,9 +1,7 @@
-//! The line: pods that wait for their turn, team by team.
+//! A queue of pods by team.
 //!
-//! Owns which pod is first, without looking at every pod: pods of one team that ask for the same have
-//! a lane of their own, in which the order never changes, and only the standing of the first of each
-//! lane is kept in order. The lanes of a team whose books changed are looked at again when the line
-//! is asked next. Must not know what decides a turn.
+//! Pods of one team with equal requests share a lane with a fixed order, and only the first of each
+//! lane is compared. Lanes of a team with changes are compared again when the line is read next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,24 +11,23 @@ use super::rules::Turn;
 /// The pods of a team by lane.
 type Lanes<L, K, P> = BTreeMap<L, BTreeMap<K, P>>;
 
-/// Pods `P` in an order; inside of each lane `L` that of their keys `K`.
+/// Pods `P` in order; within each lane `L` by key `K`.
 #[derive(Clone, Debug)]
 pub struct Line<L, K, P> {
-    /// Whether there are teams to compare.
+    /// Whether teams are compared.
     is_ranked: bool,
-    /// All pods, where there are no teams.
+    /// All pods, without teams.
     unranked: BTreeMap<K, P>,
     teams: BTreeMap<TeamIx, Lanes<L, K, P>>,
     len: usize,
-    /// The first of every lane in the order of their turns.
+    /// The first of every lane, by turn.
     heads: BTreeMap<(Turn, K), P>,
     head_of: BTreeMap<(TeamIx, L), (Turn, K)>,
-    /// Lanes to be looked at again.
+    /// Lanes to compare again.
     stale: BTreeSet<(TeamIx, L)>,
 }
 
 impl<L: Ord + Copy, K: Ord + Clone, P: Copy> Line<L, K, P> {
-    /// Nobody waits; and whether there are teams to compare.
     pub fn new(is_ranked: bool) -> Self {
         Self {
             is_ranked,
@@ -43,7 +40,6 @@ impl<L: Ord + Copy, K: Ord + Clone, P: Copy> Line<L, K, P> {
         }
     }
 
-    /// A pod waits.
     pub fn insert(&mut self, team: TeamIx, lane: L, key: K, pod: P) {
         let before = if self.is_ranked {
             self.stale.insert((team, lane));
@@ -55,7 +51,6 @@ impl<L: Ord + Copy, K: Ord + Clone, P: Copy> Line<L, K, P> {
         self.len += usize::from(before.is_none());
     }
 
-    /// A pod does not wait any more.
     pub fn remove(&mut self, team: TeamIx, lane: L, key: &K) {
         let before = if self.is_ranked {
             self.stale.insert((team, lane));
@@ -67,23 +62,21 @@ impl<L: Ord + Copy, K: Ord + Clone, P: Copy> Line<L, K, P> {
         self.len -= usize::from(before.is_some());
     }
 
-    /// Something changed for a team.
+    /// Compares a team's lanes again.
     pub fn distrust(&mut self, team: TeamIx) {
         let lanes = self.teams.get(&team).into_iter().flat_map(BTreeMap::keys);
         self.stale.extend(lanes.map(|lane| (team, *lane)));
     }
 
-    /// How many wait.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Who is first. A turn must be the same for all pods of a lane.
+    /// The first pod. Turns must be equal within a lane.
     pub fn first(&mut self, turn_of: impl Fn(P) -> Turn) -> Option<P> {
         if !self.is_ranked {
             return self.unranked.first_key_value().map(|(_, pod)| *pod);

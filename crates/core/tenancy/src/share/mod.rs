@@ -1,7 +1,4 @@
-//! Shares of teams: what they are guaranteed, borrow and lend, and whose turn it is.
-//!
-//! Owns the ledger of teams and the rules that read it. Must not know nodes, nor pods but by what
-//! they take.
+//! Team shares: guarantees, borrowing and lending, and the order of the queue.
 
 mod account;
 mod ledger;
@@ -13,4 +10,6 @@ pub use account::{Account, Lender};
 pub use ledger::{Charge, DimensionIx, Held, Ledger, News, TeamIx};
 pub use line::Line;
 pub use rules::{Candidate, Claim, Hold, Turn, WHOLE};
-pub use team::{AMOUNT_MAX, Dimension, Entitlement, GPU_PARTS, Team, TeamError, problems};
+pub use team::{
+    AMOUNT_MAX, Dimension, Entitlement, GPU_PARTS, TEAM_LABEL, Team, TeamError, problems,
+};

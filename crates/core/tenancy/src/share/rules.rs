@@ -1,34 +1,29 @@
-//! Whose turn it is, who has to wait, and from whom something may be taken back.
+//! Rules of team shares, computed from the ledger.
 //!
-//! Owns the rules; all of them read the ledger and nothing else. Must not know pods but by what they
-//! take, nor nodes.
+//! # Order of the queue
 //!
-//! # Whose turn it is
-//!
-//! 1. Work within its team's guarantee goes before work that borrows: a guarantee is a promise, and
-//!    what is borrowed is what nobody else wants. Work that takes nothing that teams have shares of
-//!    borrows nothing.
-//! 2. Of both kinds, the higher priority first.
-//! 3. Then the team that is worse off. Of teams within their guarantee, that is the one with the
-//!    smaller part of it. Of those that borrow, it is the one with the smaller weighted dominant
-//!    share: of everything it has beyond its guarantee, the largest part of what the cluster has,
-//!    divided by its weight. Groups are compared before the teams in them.
+//! 1. Work within its team's guarantee comes before work that borrows. Work that takes nothing that
+//!    teams have shares of borrows nothing.
+//! 2. Then the higher priority.
+//! 3. Then the worse-off team. Among teams within their guarantee, that is the one with the smaller
+//!    part of it. Among borrowers, it is the one with the smaller weighted dominant share: of
+//!    everything it has beyond its guarantee, the largest part of what the cluster has, divided by
+//!    its weight. Groups are compared before the teams in them.
 //! 4. Then age.
 //!
-//! # Who may be evicted for a higher priority
+//! # Eviction for a higher priority
 //!
-//! Pods of the same team, and pods of others that are not within their team's guarantee, nor within
-//! that of a group which the evicting team is not in.
+//! Pods of the same team, and pods of others that are neither within their team's guarantee nor
+//! within that of a group without the evicting team.
 //!
-//! # From whom something may be taken back
+//! # Reclaiming
 //!
-//! A pod within its team's guarantee may have a borrower's pod evicted that holds something of which
-//! its team was guaranteed a part, if the priority is not higher. Two teams meet at the group that
-//! both are below (or at the cluster): everybody on the one way up to there must be within its
-//! guarantee with the pod, and everybody on the other must be beyond it with the victim, so
-//! that nothing is taken from a team within its guarantee, or from one whose group is. The victim's
-//! replacement would borrow, and so cannot take back what it lost: nothing is taken to and fro.
-//! Between borrowers nothing is taken back; what they get is a matter of turns.
+//! A pod within its team's guarantee may have a borrower's pod of no higher priority evicted if
+//! that pod uses something of which the team has a guarantee. Two teams meet at the group above
+//! both (or at the cluster): everything on the one path up to there must be within its guarantee
+//! with the pod, and everything on the other beyond it with the victim, so that no team or group
+//! within its guarantee loses anything. The victim's replacement would borrow, so it cannot
+//! reclaim: nothing is reclaimed back and forth. Borrowers reclaim nothing from each other.
 
 use std::sync::Arc;
 
@@ -37,50 +32,45 @@ use smallvec::SmallVec;
 use super::ledger::{Cell, Charge, DimensionIx, Ledger, Supply, TeamIx};
 use super::team::Dimension;
 
-/// Shares are told in so many parts of all there is.
+/// Shares are expressed in parts of this whole.
 pub const WHOLE: u64 = 1_000_000_000;
 
-/// Where a pod stands in the order, before its age.
+/// A pod's position in the order, before its age.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
-    /// Whether it would borrow.
     pub borrows: bool,
-    /// Its priority, highest first.
     pub priority: std::cmp::Reverse<i32>,
-    /// How well off its group, its group's group and so on are, the outermost first, and then its
-    /// team.
+    /// How well off its groups are, the outermost first, and then its team.
     pub shares: SmallVec<[u64; 2]>,
 }
 
-/// Why a pod has to wait, however much room there is.
+/// Why a pod must not start, however much room there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Its team, or a group of it, would have more than it may borrow.
+    /// Its team, or a group above it, would exceed what it may borrow.
     BorrowingLimit {
         /// The team or the group.
         team: Arc<str>,
-        /// Of what.
         dimension: Dimension,
         /// What the pod takes.
         asked: i64,
         /// What the team has, expects, and keeps for others of the group.
         has: i64,
-        /// What it is guaranteed.
+        /// Its guarantee.
         guaranteed: i64,
         /// What it may have beyond that.
         borrow_max: i64,
     },
-    /// What is idle is kept by teams that do not lend it.
+    /// What is idle is guaranteed to teams that do not lend it.
     Withheld {
-        /// Of what.
         dimension: Dimension,
         /// What the pod takes.
         asked: i64,
-        /// What there is in the cluster.
+        /// The cluster's capacity.
         capacity: i64,
-        /// What everybody has, expects, or does not lend.
+        /// What all teams have, expect, or do not lend.
         kept: i64,
-        /// The teams that keep what they do not use, and how much.
+        /// Teams that keep idle amounts.
         by: Vec<(Arc<str>, i64)>,
     },
 }
@@ -88,32 +78,26 @@ pub enum Hold {
 /// A pod for which others may be evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// Its team.
     pub team: TeamIx,
-    /// Its priority.
     pub priority: i32,
     /// What it takes.
     pub ask: &'a Charge,
-    /// What is expected of it already, because room is being made for it.
+    /// Already counted for it, because room is being made.
     pub own: Option<&'a Charge>,
 }
 
 /// A pod that may be evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a, P> {
-    /// The pod.
     pub pod: P,
-    /// Its team.
     pub team: TeamIx,
-    /// Its priority.
     pub priority: i32,
-    /// What it has.
+    /// What it uses.
     pub charge: &'a Charge,
-    /// When it started.
     pub started_at_ms: i64,
 }
 
-/// What has been taken from teams while victims are being chosen.
+/// What was taken from teams while choosing victims.
 #[derive(Clone, Debug, Default)]
 struct Taken(SmallVec<[(TeamIx, DimensionIx, i64); 8]>);
 
@@ -125,7 +109,7 @@ impl Taken {
 }
 
 impl Ledger {
-    /// Where a pod stands in the order.
+    /// A pod's position in the order.
     pub fn turn(&self, team: TeamIx, priority: i32, ask: &Charge) -> Turn {
         let borrows = self.borrows(team, ask, None);
         let mut shares: SmallVec<[u64; 2]> = self
@@ -136,8 +120,8 @@ impl Ledger {
         Turn { borrows, priority: std::cmp::Reverse(priority), shares }
     }
 
-    /// Whether a pod would have its team, or a group of it, beyond its guarantee in anything it
-    /// takes; also if nothing of it was guaranteed to anybody on the way up.
+    /// Whether a pod would take its team, or a group above it, beyond its guarantee in anything it
+    /// takes; also if none of it is guaranteed to any of them.
     pub fn borrows(&self, team: TeamIx, ask: &Charge, own: Option<&Charge>) -> bool {
         let shared = ask.iter().filter(|(dimension, _)| self.is_shared(*dimension));
         let (mut asks_for_shares, mut entitled) = (false, false);
@@ -156,7 +140,7 @@ impl Ledger {
         asks_for_shares && !entitled
     }
 
-    /// The largest part of the cluster that a team has beyond its guarantee, by its weight.
+    /// The largest part of the cluster that a team has beyond its guarantee, by weight.
     pub fn dominant_share(&self, team: TeamIx) -> u64 {
         let shares = self.cells(team).map(|(supply, cell)| {
             let beyond = cell.expected().saturating_sub(cell.guaranteed());
@@ -178,8 +162,7 @@ impl Ledger {
         all.filter(|(supply, _)| supply.is_shared)
     }
 
-    /// Whether a pod may start at all, if there is room for it. `own` is what is expected of the pod
-    /// itself already.
+    /// Whether a pod may start at all, if there is room. `own` is already counted for it.
     pub fn may_start(&self, team: TeamIx, ask: &Charge, own: Option<&Charge>) -> Result<(), Hold> {
         let borrows = self.borrows(team, ask, own);
         let mut ask: SmallVec<[&(DimensionIx, i64); 4]> =
@@ -203,7 +186,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks the limits on the way up; by how much more all teams would keep.
+    /// Checks the limits on the path up; returns by how much more all teams would keep.
     fn check_limits(
         &self,
         team: TeamIx,
@@ -250,10 +233,9 @@ impl Ledger {
         idle.collect()
     }
 
-    /// Those who may be evicted for a pod, the right ones first: of the lowest priority, because that
-    /// is what may be interrupted; of these, pods of the team that has the most beyond its guarantee;
-    /// of these, the youngest. All of them, or any part of them, leave every team its guarantee.
-    /// Those alike stay in the order in which they were given.
+    /// Pods that may be evicted, best first: lowest priority, then most beyond their team's
+    /// guarantee, then youngest; ties keep their order. Evicting any of them leaves every team its
+    /// guarantee.
     pub fn evictable<'a, P: Copy>(
         &self,
         claim: &Claim<'_>,
@@ -285,7 +267,7 @@ impl Ledger {
             || self.reclaims(claim, one.team, one.charge, taken)
     }
 
-    /// Whether something may be taken back from a team's pod.
+    /// Whether anything may be reclaimed from a team's pod.
     fn reclaims(&self, claim: &Claim<'_>, from: TeamIx, charge: &Charge, taken: &Taken) -> bool {
         charge.iter().any(|(dimension, _)| {
             self.is_shared(*dimension) && self.may_reclaim(claim, from, *dimension, taken)
@@ -314,8 +296,7 @@ impl Ledger {
         let ours: SmallVec<[TeamIx; 4]> = self.path(team).take_while(|at| !both(at)).collect();
         let shared = |at: &TeamIx| self.path(team).any(|other| other == *at);
         let mut theirs = self.path(from).take_while(|at| !shared(at));
-        // A group that reclaims for itself from a team in it, or the other way round, has no way of
-        // its own up to where both meet.
+        // If one team is above the other, one of the paths is empty.
         let guaranteed = ours.iter().any(|at| self.cell(*at, dimension).guaranteed() > 0);
         let within = ask.iter().filter(|(one, _)| self.is_shared(*one)).all(|(one, amount)| {
             let expected = own_part(own, *one);
@@ -334,8 +315,8 @@ impl Ledger {
             })
     }
 
-    /// Whether a pod is within its team's guarantee, or that of a group, after what has been taken
-    /// already, so that one of `by` must not have it evicted, whatever its priority.
+    /// Whether a pod is within its team's guarantee, or that of a group, after what was taken
+    /// already, so that team `by` must not have it evicted, whatever its priority.
     fn protects(&self, by: TeamIx, (team, charge): (TeamIx, &Charge), taken: &Taken) -> bool {
         let shared = |at: &TeamIx| self.path(by).any(|other| other == *at);
         self.path(team).take_while(|at| !shared(at)).any(|at| {
@@ -352,7 +333,7 @@ impl Ledger {
     }
 }
 
-/// What a team will have with a pod of which this much is expected already.
+/// Usage with a pod for which `expected` is already counted.
 fn with(cell: &Cell, expected: i64, amount: i64) -> i64 {
     cell.expected().saturating_sub(expected).saturating_add(amount)
 }
@@ -362,7 +343,6 @@ fn own_part(own: Option<&Charge>, dimension: DimensionIx) -> i64 {
     found.map_or(0, |(_, amount)| *amount)
 }
 
-/// What part `amount` is of `all`; more than everything if there is nothing.
 fn part(amount: i64, all: i64) -> u64 {
     let Ok(amount) = u128::try_from(amount) else { return 0 };
     match u128::try_from(all) {

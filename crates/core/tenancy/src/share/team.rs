@@ -1,6 +1,4 @@
-//! Teams: what they are entitled to, and who belongs to them.
-//!
-//! Owns the vocabulary and its check. Must not know what teams have.
+//! Teams and their entitlements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,30 +7,33 @@ use std::sync::Arc;
 use berth_model::quantity::Quantity;
 use thiserror::Error;
 
-/// So many parts make a GPU: every MIG slice of the boards we know (parts of 112 and of 32), every
-/// thousandth and every share of up to 16 is a whole number of them. Finer shares are rounded down.
+/// The label of pods that names their team. What it means depends on [`Team::namespaces`].
+pub const TEAM_LABEL: &str = "berth.dev/team";
+
+/// Parts of a GPU: every MIG slice of known boards (parts of 112 and of 32), every thousandth and
+/// every share of up to 16 is a whole number of them. Finer shares are rounded down.
 pub const GPU_PARTS: i64 = 36_036_000;
 
-/// No amount counts for more, so that sums over all pods of a cluster stay exact.
+/// Upper limit of one amount, so that sums over all pods of a cluster stay exact.
 pub const AMOUNT_MAX: i64 = 1 << 52;
 
-/// Something that teams have shares of.
+/// A resource that teams share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dimension {
-    /// GPUs of any model, in parts ([`GPU_PARTS`]): whole ones, slices and capped shares alike.
+    /// GPUs of any model, in parts ([`GPU_PARTS`]): whole GPUs, slices and shares.
     Gpus,
-    /// GPUs of one model, named as nodes name it (`nvidia.com/gpu.product`), in parts.
+    /// GPUs of one model (`nvidia.com/gpu.product`), in parts.
     GpusOf(Arc<str>),
-    /// Memory of GPUs, in bytes.
+    /// In bytes.
     GpuMemory,
-    /// CPU, in thousandths.
+    /// In thousandths.
     Cpu,
-    /// Memory, in bytes.
+    /// In bytes.
     Memory,
 }
 
 impl Dimension {
-    /// An amount as people write it: `4.125 GPUs`, `96Gi of memory`.
+    /// An amount for display: `4.125 GPUs`, `96Gi of memory`.
     pub fn show(&self, amount: i64) -> String {
         match self {
             Self::Gpus | Self::GpusOf(_) => {
@@ -64,10 +65,10 @@ impl fmt::Display for Dimension {
     }
 }
 
-/// What a team may have of something.
+/// A team's entitlement in one dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entitlement {
-    /// What it gets whenever it has work for it, if need be back from those who borrow it.
+    /// What it gets whenever it has work for it, reclaimed from borrowers if necessary.
     pub guaranteed: i64,
     /// How much more it may have while others leave it idle; `None`: no limit.
     pub borrow_max: Option<i64>,
@@ -78,17 +79,16 @@ pub struct Entitlement {
 /// A team, or a group of teams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Team {
-    /// Its name.
     pub name: Arc<str>,
-    /// The group it belongs to; what the group has is what its teams have.
+    /// The group it belongs to. A group has what its teams have.
     pub parent: Option<Arc<str>>,
-    /// Namespaces whose pods are its own. If several teams name one, the pod's label says whose it
-    /// is, else the first by name. A team without namespaces and without teams below it has the pods
-    /// of all other namespaces that carry its name as a label.
+    /// Namespaces whose pods are its own. If several teams list one, the pod's label chooses, else
+    /// the first by name. A team without namespaces and without teams below it has the pods of all
+    /// unlisted namespaces that carry its name as a label.
     pub namespaces: BTreeSet<Arc<str>>,
-    /// How much of what is idle it may have, compared with others, in thousandths.
+    /// Its part of idle resources relative to others, in thousandths.
     pub weight_milli: u32,
-    /// By what there is to share. What is not listed is neither guaranteed nor limited.
+    /// Unlisted dimensions are neither guaranteed nor limited.
     pub entitlements: BTreeMap<Dimension, Entitlement>,
 }
 
@@ -104,19 +104,17 @@ impl Default for Team {
     }
 }
 
-/// What is wrong with a team. Such teams are used as far as they make sense.
+/// A problem with a team. Such teams are used as far as possible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("team {team}: {field}: {problem}")]
 pub struct TeamError {
-    /// The team.
     pub team: Arc<str>,
-    /// The field that is wrong.
     pub field: String,
-    /// What is wrong with it, and what to do.
+    /// The problem and its remedy.
     pub problem: String,
 }
 
-/// What is wrong with teams, in their order. `capacity` is what the cluster has.
+/// Problems with teams, in order. `capacity` is the cluster's.
 pub fn problems(
     teams: &BTreeMap<Arc<str>, Team>,
     capacity: impl Fn(&Dimension) -> i64,
@@ -173,7 +171,7 @@ pub fn problems(
     found
 }
 
-/// What is guaranteed in all beyond the capacity of the cluster: guaranteed and capacity.
+/// Guarantees beyond the cluster's capacity: dimension, guaranteed and capacity.
 fn beyond_capacity(
     teams: &BTreeMap<Arc<str>, Team>,
     capacity: impl Fn(&Dimension) -> i64,
@@ -203,7 +201,7 @@ fn needed(teams: &BTreeMap<Arc<str>, Team>, team: &Team, dimension: &Dimension) 
     own.max(below)
 }
 
-/// Whether the way up from a team comes back to it.
+/// Whether the path up from a team comes back to it.
 pub(super) fn is_below_itself(teams: &BTreeMap<Arc<str>, Team>, team: &Team) -> bool {
     let mut seen = BTreeSet::new();
     let mut at = team;
