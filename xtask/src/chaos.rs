@@ -22,7 +22,7 @@ use berth_testbed::{AS_JSON, Testbed, Which};
 use berth_testkit::cluster::Dice;
 use clap::Args;
 
-use self::checker::{Checker, Verdict};
+use self::checker::{ChaosReport, Checker};
 use self::faults::{Counts, Fault};
 use self::load::Load;
 use self::replicas::Replicas;
@@ -131,7 +131,7 @@ async fn settle(checker: &Checker, pods: usize, say: impl Fn(&str)) -> bool {
     false
 }
 
-fn tell(verdict: &Verdict, settled: bool, figures: &str, replicas: &Replicas) {
+fn tell(verdict: &ChaosReport, settled: bool, figures: &str, replicas: &Replicas) {
     println!("\nwhat the replicas that are left say:\n{figures}");
     println!("{verdict}");
     if !settled {

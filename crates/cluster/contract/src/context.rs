@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::Lower;
-use berth_api::gang::{GANG, GANG_SIZE};
+use berth_api::keys::{GANG, GANG_SIZE};
 use berth_api::workload::Workload;
 use berth_model::label::{Labels, Selector};
 use k8s_openapi::api::core::v1 as core;
@@ -16,8 +16,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use crate::object::{Object, What};
-use crate::pool::{Pool, merge_alike};
-use crate::sharing::{self, Sharing};
+use crate::pool::{NodeGroup, merge_alike};
+use crate::sharing::{self, SharedResource};
 use crate::topology;
 
 /// Reads a document that stands inside of a text, such as a dashboard in a ConfigMap.
@@ -27,7 +27,7 @@ pub type ReadText = fn(&str) -> Option<Value>;
 pub struct Context {
     /// Reads what stands inside of texts.
     pub(crate) read: ReadText,
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) pools: Vec<NodeGroup>,
     pub(crate) namespaces: BTreeMap<String, Arc<core::Namespace>>,
     pub(crate) priority_classes: BTreeMap<String, Arc<PriorityClass>>,
     pub(crate) limit_ranges: ByNamespace<Arc<core::LimitRange>>,
@@ -38,7 +38,7 @@ pub struct Context {
     pub(crate) workloads: ByNamespace<Arc<Workload>>,
     gangs: BTreeMap<String, BTreeMap<String, Gang>>,
     /// How GPUs are shared, by the ConfigMaps of NVIDIA's device plugin.
-    pub(crate) sharing: Vec<Sharing>,
+    pub(crate) sharing: Vec<SharedResource>,
     /// Kinds of Karpenter's node classes, by name.
     pub(crate) node_classes: BTreeMap<String, String>,
     /// Workloads whose replicas an autoscaler sets: namespace, kind, name.
@@ -89,7 +89,7 @@ impl Context {
     fn add(&mut self, object: &Object) {
         let namespace = || object.namespace().to_owned();
         let name = || object.reference.name.clone();
-        self.pools.extend(Pool::of(object));
+        self.pools.extend(NodeGroup::of(object));
         match &object.what {
             What::Workload(workload) => self.add_workload(namespace(), workload),
             What::PriorityClass(class) => {

@@ -34,7 +34,7 @@ const WELL_KNOWN: [&str; 9] = [
 ];
 
 /// Nodes that are alike as far as pods can tell.
-pub(crate) struct Pool {
+pub(crate) struct NodeGroup {
     /// `node NAME`, of the first of several, or `node pool NAME`.
     pub(crate) name: String,
     /// The nodes there are; none of a pool that grows.
@@ -61,7 +61,7 @@ enum Varied {
     Any,
 }
 
-impl Pool {
+impl NodeGroup {
     /// The node that an object is, or the pool that it describes.
     pub(crate) fn of(object: &Object) -> Option<Self> {
         match &object.what {
@@ -166,8 +166,8 @@ const FUZZ_BYTES: i64 = 1 << 30;
 
 /// Nodes that pods cannot tell apart but by name, as one. Where they differ a little the largest counts:
 /// in the pod's favour.
-pub(crate) fn merge_alike(pools: Vec<Pool>) -> Vec<Pool> {
-    let mut merged: Vec<Pool> = Vec::new();
+pub(crate) fn merge_alike(pools: Vec<NodeGroup>) -> Vec<NodeGroup> {
+    let mut merged: Vec<NodeGroup> = Vec::new();
     let mut by_look: BTreeMap<String, usize> = BTreeMap::new();
     for pool in pools {
         let at = (!pool.grows).then(|| *by_look.entry(look(&pool)).or_insert(merged.len()));
@@ -179,7 +179,7 @@ pub(crate) fn merge_alike(pools: Vec<Pool>) -> Vec<Pool> {
     merged
 }
 
-fn look(pool: &Pool) -> String {
+fn look(pool: &NodeGroup) -> String {
     let Node { labels, taints, unschedulable, allocatable, .. } = &pool.node;
     let amounts: Vec<(&str, i64)> = allocatable
         .iter()
@@ -195,7 +195,7 @@ fn look(pool: &Pool) -> String {
     format!("{labels:?} {taints:?} {unschedulable} {amounts:?} {kubelet:?}")
 }
 
-impl Pool {
+impl NodeGroup {
     fn absorb(&mut self, other: Self) {
         self.names.extend(other.names);
         for (name, amount) in other.node.allocatable {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pool(version: &str) -> Pool {
+    fn pool(version: &str) -> NodeGroup {
         let object = Object::new(json!({
             "apiVersion": version, "kind": "NodePool", "metadata": { "name": "gpu" },
             "spec": { "template": {
@@ -254,7 +254,7 @@ mod tests {
                 },
             } },
         }));
-        Pool::of(&object.unwrap()).unwrap()
+        NodeGroup::of(&object.unwrap()).unwrap()
     }
 
     #[test]
@@ -279,13 +279,13 @@ mod tests {
         assert_eq!(pool.node.taints.len(), 1);
     }
 
-    fn node(name: &str, memory: &str, gpus: u32) -> Pool {
+    fn node(name: &str, memory: &str, gpus: u32) -> NodeGroup {
         let object = Object::new(json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name, "pool": "a" } },
             "status": { "allocatable": { "cpu": "64", "memory": memory, "nvidia.com/gpu": gpus } },
         }));
-        Pool::of(&object.unwrap()).unwrap()
+        NodeGroup::of(&object.unwrap()).unwrap()
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
             node("n2", "263000044Ki", 8),
             node("n3", "263000000Ki", 4),
         ]);
-        assert_eq!(pools.iter().map(Pool::count).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(pools.iter().map(NodeGroup::count).collect::<Vec<_>>(), [2, 1]);
         let memory = pools[0].node.allocatable["memory"];
         assert_eq!(memory.value(), 263_000_044 * 1024);
         let is = |value: &str| Operator::In(vec![value.into()]);

@@ -19,7 +19,7 @@ pub(crate) enum Method {
 
 /// A resource that is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct SharedResource {
     /// The text that says so.
     pub(crate) field: FieldPath,
     pub(crate) method: Method,
@@ -35,7 +35,7 @@ pub(crate) struct Sharing {
 }
 
 /// What the texts of a ConfigMap say.
-pub(crate) fn of_config_map(object: &Object, read: ReadText) -> Vec<Sharing> {
+pub(crate) fn of_config_map(object: &Object, read: ReadText) -> Vec<SharedResource> {
     let data = object.json.get("data").and_then(Value::as_object).into_iter().flatten();
     let texts = data.filter_map(|(key, value)| Some((key, value.as_str()?)));
     let configs = texts.filter(|(_, text)| text.contains("version"));
@@ -45,10 +45,10 @@ pub(crate) fn of_config_map(object: &Object, read: ReadText) -> Vec<Sharing> {
     let each = configs.iter().flat_map(|(key, config)| {
         of_config(config, &FieldPath::root().key("data").key(key.as_str()))
     });
-    each.map(|sharing| Sharing { everywhere, ..sharing }).collect()
+    each.map(|sharing| SharedResource { everywhere, ..sharing }).collect()
 }
 
-fn of_config(config: &Value, field: &FieldPath) -> Vec<Sharing> {
+fn of_config(config: &Value, field: &FieldPath) -> Vec<SharedResource> {
     let Some(sharing) = config.get("sharing") else { return Vec::new() };
     let methods = [("timeSlicing", Method::TimeSlicing), ("mps", Method::Mps)];
     let mut found = Vec::new();
@@ -64,7 +64,7 @@ fn of_config(config: &Value, field: &FieldPath) -> Vec<Sharing> {
                 None if says("renameByDefault") => format!("{name}.shared"),
                 None => name.to_owned(),
             };
-            found.push(Sharing {
+            found.push(SharedResource {
                 field: field.clone(),
                 method,
                 renamed: offered_as != name,

@@ -34,7 +34,7 @@ impl PoolKey {
 
 /// What there is in a pool for one node.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct PoolView {
     pub(crate) key: PoolKey,
     pub(crate) state: PoolState,
     /// Slices with devices for the node, by name.
@@ -54,7 +54,7 @@ pub(crate) enum PoolState {
     Invalid,
 }
 
-impl Pool {
+impl PoolView {
     fn without_devices(key: &PoolKey, state: PoolState) -> Self {
         let (here, elsewhere) = (Vec::new(), Vec::new());
         Self { key: key.clone(), state, here, elsewhere, counters: CounterTable::default() }
@@ -112,9 +112,9 @@ impl CounterTable {
 struct Slices {
     by_name: BTreeMap<Arc<str>, Arc<Published>>,
     /// The pool for a node that all its current slices are for.
-    whole: OnceLock<Option<Arc<Pool>>>,
+    whole: OnceLock<Option<Arc<PoolView>>>,
     /// The pool for a node that only its counters are for, if it has any.
-    counters_alone: OnceLock<Option<Arc<Pool>>>,
+    counters_alone: OnceLock<Option<Arc<PoolView>>>,
 }
 
 /// All pools.
@@ -210,7 +210,7 @@ impl Pools {
     /// # Errors
     ///
     /// When a node selector cannot be understood.
-    pub(crate) fn gather(&self, node: &Node) -> Result<Vec<Arc<Pool>>, String> {
+    pub(crate) fn gather(&self, node: &Node) -> Result<Vec<Arc<PoolView>>, String> {
         let local = self.local.get(&node.name).into_iter().flat_map(BTreeMap::keys);
         let mut keys: Vec<&PoolKey> = local.chain(self.wide.keys()).chain(&self.troubled).collect();
         keys.sort_unstable();
@@ -228,7 +228,7 @@ impl Pools {
 }
 
 impl Slices {
-    fn counters_alone(&self, key: &PoolKey) -> Option<&Arc<Pool>> {
+    fn counters_alone(&self, key: &PoolKey) -> Option<&Arc<PoolView>> {
         let alone = self.counters_alone.get_or_init(|| {
             let counters = self.by_name.values().filter(|published| published.has_counters());
             self.view(key, counters.collect()).map(Arc::new)
@@ -237,7 +237,7 @@ impl Slices {
     }
 
     /// The pool as `node` sees it; `None` if it does not.
-    fn for_node(&self, key: &PoolKey, node: &Node) -> Result<Option<Arc<Pool>>, String> {
+    fn for_node(&self, key: &PoolKey, node: &Node) -> Result<Option<Arc<PoolView>>, String> {
         let mut concerned = Vec::with_capacity(self.by_name.len());
         for published in self.by_name.values() {
             if published.concerns(node)? {
@@ -252,7 +252,7 @@ impl Slices {
     }
 
     /// The pool as a node sees it that these of its slices are for.
-    fn view(&self, key: &PoolKey, mut concerned: Vec<&Arc<Published>>) -> Option<Pool> {
+    fn view(&self, key: &PoolKey, mut concerned: Vec<&Arc<Published>>) -> Option<PoolView> {
         let generation = concerned.iter().map(|published| published.slice.pool.generation).max()?;
         concerned.retain(|published| published.slice.pool.generation == generation);
         // Those for one node are looked at before others.
@@ -272,7 +272,7 @@ impl Slices {
             let current =
                 |published: &&Arc<Published>| published.slice.pool.generation == generation;
             if !is_all(all().filter(current).count()) {
-                return Some(Pool::without_devices(key, PoolState::Incomplete));
+                return Some(PoolView::without_devices(key, PoolState::Incomplete));
             }
             let here = |published: &&Arc<Published>| {
                 concerned.iter().any(|one| one.slice.name == published.slice.name)
@@ -284,8 +284,12 @@ impl Slices {
 }
 
 /// A complete pool, unless it contradicts itself.
-fn checked(key: &PoolKey, concerned: &[&Arc<Published>], elsewhere: Vec<Arc<Published>>) -> Pool {
-    let invalid = || Pool::without_devices(key, PoolState::Invalid);
+fn checked(
+    key: &PoolKey,
+    concerned: &[&Arc<Published>],
+    elsewhere: Vec<Arc<Published>>,
+) -> PoolView {
+    let invalid = || PoolView::without_devices(key, PoolState::Invalid);
     let (counting, here): (Vec<&Arc<Published>>, Vec<&Arc<Published>>) =
         concerned.iter().partition(|published| published.has_counters());
     let devices = || here.iter().flat_map(|published| &published.slice.devices);
@@ -299,5 +303,5 @@ fn checked(key: &PoolKey, concerned: &[&Arc<Published>], elsewhere: Vec<Arc<Publ
         return invalid();
     }
     let here = here.into_iter().cloned().collect();
-    Pool { key: key.clone(), state: PoolState::Usable, here, elsewhere, counters }
+    PoolView { key: key.clone(), state: PoolState::Usable, here, elsewhere, counters }
 }

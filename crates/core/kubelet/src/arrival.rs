@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::config::{TopologyPolicy, TopologyScope};
 use crate::cpu::{CpuPool, StaticCpus};
 use crate::demand::{ContainerDemand, PodDemand};
-use crate::device::{AnyDevice, Pool};
+use crate::device::{AnyDevice, NumaPool};
 use crate::hint::{Hint, Voice};
 use crate::memory::ReusableMemory;
 use crate::merge::Merge;
@@ -101,7 +101,7 @@ impl<'k> Arrival<'k> {
     fn requested_pools<'d>(
         &self,
         demand: &'d ContainerDemand,
-    ) -> impl Iterator<Item = (usize, &'k Pool, u64)> + use<'k, 'd> {
+    ) -> impl Iterator<Item = (usize, &'k NumaPool, u64)> + use<'k, 'd> {
         let pools = &self.setup.pools;
         demand.devices.iter().filter_map(move |(resource, count)| {
             let at = pools.iter().position(|pool| pool.inventory.resource == *resource)?;

@@ -17,7 +17,7 @@ use crate::outcome::{Certainty, ShortageKind};
 
 /// One resource's devices on a node.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool {
+pub(crate) struct NumaPool {
     /// As described, with the devices in order of id.
     pub(crate) inventory: DevicePool,
     classes: SmallVec<[Class; 8]>,
@@ -84,7 +84,7 @@ pub(crate) struct Pick {
     pub(crate) certainty: Certainty,
 }
 
-impl Pool {
+impl NumaPool {
     pub(crate) fn new(
         mut inventory: DevicePool,
         machine: &Machine,
@@ -324,7 +324,7 @@ impl Pool {
 
 /// Devices being picked.
 struct Picking<'a> {
-    pool: &'a Pool,
+    pool: &'a NumaPool,
     ledger: &'a PoolLedger,
     any: AnyDevice,
     missing: usize,
@@ -332,7 +332,7 @@ struct Picking<'a> {
 }
 
 impl<'a> Picking<'a> {
-    fn new(pool: &'a Pool, ledger: &'a PoolLedger, need: usize, any: AnyDevice) -> Self {
+    fn new(pool: &'a NumaPool, ledger: &'a PoolLedger, need: usize, any: AnyDevice) -> Self {
         let pick = Pick {
             devices: DeviceSet::EMPTY,
             certain: DeviceSet::EMPTY,
@@ -405,7 +405,7 @@ impl<'a> Picking<'a> {
 
 /// What a request for devices says about NUMA nodes.
 pub(crate) struct DeviceVoice<'a> {
-    pool: &'a Pool,
+    pool: &'a NumaPool,
     /// By class.
     free: &'a [u16],
     /// By class; empty if there is nothing to reuse.

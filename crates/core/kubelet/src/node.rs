@@ -22,7 +22,7 @@ use crate::config::{
 };
 use crate::cpu::{CpuLedger, StaticCpus};
 use crate::demand::PodDemand;
-use crate::device::{AnyDevice, Pool, PoolLedger};
+use crate::device::{AnyDevice, NumaPool, PoolLedger};
 use crate::hint::Hint;
 use crate::memory::{MemoryLedger, StaticMemory};
 use crate::outcome::{
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
     pub(crate) config: KubeletConfig,
     pub(crate) cpus: Option<StaticCpus>,
     pub(crate) memory: Option<StaticMemory>,
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) pools: Vec<NumaPool>,
 }
 
 /// Who has what. Small enough to try things on a copy.
@@ -140,7 +140,7 @@ impl Kubelet {
         let hints_needed = config.topology_policy != TopologyPolicy::None;
         let mut pools = devices
             .into_iter()
-            .map(|pool| Pool::new(pool, &machine, config.version, hints_needed))
+            .map(|pool| NumaPool::new(pool, &machine, config.version, hints_needed))
             .collect::<Result<Vec<_>, _>>()?;
         pools.sort_by(|one, other| one.inventory.resource.cmp(&other.inventory.resource));
         for pair in pools.windows(2) {
@@ -152,7 +152,7 @@ impl Kubelet {
         let ledger = Ledger {
             cpus: cpus.as_ref().map(|policy| policy.initial_pool(&machine)),
             memory: memory.as_ref().map(StaticMemory::empty_ledger),
-            pools: pools.iter().map(Pool::empty_ledger).collect(),
+            pools: pools.iter().map(NumaPool::empty_ledger).collect(),
             hints_certain: true,
         };
         let setup = Arc::new(Setup { machine, config, cpus, memory, pools });

@@ -38,7 +38,7 @@ pub struct Held {
 
 /// A GPU as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpu {
+pub struct GpuState {
     /// All instances there are.
     pub layout: Layout,
     /// Those that are in use; the others are idle.
@@ -113,7 +113,7 @@ pub struct Disruption {
 
 /// A proposal.
 #[derive(Debug, Clone, Default)]
-pub struct Plan {
+pub struct RepartitionPlan {
     /// The GPUs to divide anew, ascending.
     pub steps: Vec<Step>,
     /// The requests that are met, ascending.
@@ -155,9 +155,14 @@ pub enum GpuError {
 ///
 /// # Errors
 /// When work is said to hold an instance that is not there, or one is said to be held twice.
-pub fn propose(gpus: &[Gpu], requests: &[Want], mix: &Mix, touch: Touch) -> Result<Plan, GpuError> {
+pub fn propose(
+    gpus: &[GpuState],
+    requests: &[Want],
+    mix: &Mix,
+    touch: Touch,
+) -> Result<RepartitionPlan, GpuError> {
     check(gpus)?;
-    let allowed = |gpu: &Gpu| touch > Touch::IdleGpus || gpu.held.is_empty();
+    let allowed = |gpu: &GpuState| touch > Touch::IdleGpus || gpu.held.is_empty();
     let allowed: Vec<bool> = gpus.iter().map(allowed).collect();
     let largest_first = {
         let mut order: Vec<usize> = (0..requests.len()).collect();
@@ -185,7 +190,7 @@ pub fn propose(gpus: &[Gpu], requests: &[Want], mix: &Mix, touch: Touch) -> Resu
     Ok(plan(gpus, requests.len(), &books, mix))
 }
 
-fn check(gpus: &[Gpu]) -> Result<(), GpuError> {
+fn check(gpus: &[GpuState]) -> Result<(), GpuError> {
     for (at, gpu) in gpus.iter().enumerate() {
         for (position, held) in gpu.held.iter().enumerate() {
             let Held { profile, start, .. } = *held;
@@ -203,8 +208,8 @@ fn check(gpus: &[Gpu]) -> Result<(), GpuError> {
 
 /// Turns the books into a plan: what was promised gets its final place, and what is free is divided
 /// for the mix.
-fn plan(gpus: &[Gpu], requests: usize, books: &Books, mix: &Mix) -> Plan {
-    let mut plan = Plan::default();
+fn plan(gpus: &[GpuState], requests: usize, books: &Books, mix: &Mix) -> RepartitionPlan {
+    let mut plan = RepartitionPlan::default();
     let mut place: Vec<Option<(usize, Instance)>> = vec![None; requests + books.moved.len()];
     for (at, gpu) in gpus.iter().enumerate() {
         let arranged = books.arranged(at);

@@ -24,4 +24,4 @@ mod workloads;
 mod world;
 
 pub use verdict::{Finding, Tally};
-pub use world::{Outcome, Plan, run};
+pub use world::{FaultPlan, Outcome, run};

@@ -41,7 +41,7 @@ const MODEST_MAX_MS: u64 = 30_000;
 
 /// How a world goes.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FaultPlan {
     /// How many replicas there are.
     pub replicas: usize,
     /// When faults end.
@@ -60,7 +60,7 @@ pub struct Plan {
     pub hostile: bool,
 }
 
-impl Plan {
+impl FaultPlan {
     /// What the seed says.
     fn of(dice: &mut Dice) -> Self {
         Self {
@@ -118,7 +118,7 @@ enum Happening {
 
 pub(crate) struct World {
     dice: Dice,
-    plan: Plan,
+    plan: FaultPlan,
     pub(crate) now_ms: u64,
     order: u64,
     calendar: BTreeMap<(u64, u64), Happening>,
@@ -144,7 +144,7 @@ pub(crate) struct World {
 ///
 /// # Errors
 /// When a builder was asked for something impossible, which is a defect of the world.
-pub fn run(seed: u64, change: impl FnOnce(&mut Plan)) -> Result<Outcome, BuildError> {
+pub fn run(seed: u64, change: impl FnOnce(&mut FaultPlan)) -> Result<Outcome, BuildError> {
     let mut world = World::new(seed, change)?;
     world.play();
     let digest = world.digest();
@@ -154,9 +154,9 @@ pub fn run(seed: u64, change: impl FnOnce(&mut Plan)) -> Result<Outcome, BuildEr
 }
 
 impl World {
-    fn new(seed: u64, change: impl FnOnce(&mut Plan)) -> Result<Self, BuildError> {
+    fn new(seed: u64, change: impl FnOnce(&mut FaultPlan)) -> Result<Self, BuildError> {
         let mut dice = Dice::new(seed ^ 0xFA17);
-        let mut plan = Plan::of(&mut dice);
+        let mut plan = FaultPlan::of(&mut dice);
         change(&mut plan);
         let clock = |dice: &mut Dice| {
             let base_ms = dice.below(1_000_000) as u64;

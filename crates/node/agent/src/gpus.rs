@@ -42,7 +42,7 @@ pub struct GpuReading {
     /// The newest CUDA that it can run.
     pub cuda: Option<String>,
     /// The GPUs, by PCI address.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<DriverGpu>,
     /// How far pairs of GPUs are from each other, as the driver sees it.
     pub levels: Vec<Level>,
     /// What it refused, and what follows.
@@ -52,7 +52,7 @@ pub struct GpuReading {
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Gpu {
+pub struct DriverGpu {
     /// Its number, in the driver's order.
     pub index: u32,
     /// Its UUID.
@@ -208,12 +208,12 @@ impl GpuReading {
     }
 
     /// The GPU at an address, as the kernel writes it.
-    pub fn at(&self, address: &str) -> Option<&Gpu> {
+    pub fn at(&self, address: &str) -> Option<&DriverGpu> {
         self.gpus.iter().find(|gpu| gpu.address.as_deref() == Some(address))
     }
 
     /// The GPU that has a UUID, or a slice with it.
-    pub fn with_uuid(&self, uuid: &str) -> Option<(&Gpu, Option<&Instance>)> {
+    pub fn with_uuid(&self, uuid: &str) -> Option<(&DriverGpu, Option<&Instance>)> {
         self.gpus.iter().find_map(|gpu| {
             if gpu.uuid.as_deref() == Some(uuid) {
                 return Some((gpu, None));

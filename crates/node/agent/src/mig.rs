@@ -28,6 +28,6 @@ pub use driver::{Activation, DriverError, MigDriver, MigGpu, Offer};
 pub use journal::{FileJournal, Journal};
 pub use layout::{GpuLayout, Place, Slice};
 pub use nvml::NvmlDriver;
-pub use plan::{Plan, Reach, Refusal, plan};
+pub use plan::{MigChanges, Reach, Refusal, plan};
 pub use report::MigReport;
 pub use wish::Wish;

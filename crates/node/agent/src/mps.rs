@@ -35,7 +35,7 @@ fn set_access(uuid: &str, access: Access) -> Result<(), String> {
 
 /// The node whose GPUs are shared.
 #[derive(Clone, Debug)]
-pub struct Sharing {
+pub struct MpsService {
     /// Its files.
     pub root: Root,
     /// Its driver.
@@ -46,7 +46,7 @@ pub struct Sharing {
     pub offers: Offers,
 }
 
-impl Sharing {
+impl MpsService {
     /// Keeps the daemons until `stopped`; then they end.
     pub async fn run(mut self, stopped: impl Future<Output = ()>) {
         let gate: Gate = match self.gpus {

@@ -14,7 +14,7 @@ use berth_host::{Diagnosis, Root};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::gpus::{Gpu, GpuReading, GpuSource, Instance, Xid};
+use crate::gpus::{DriverGpu, GpuReading, GpuSource, Instance, Xid};
 use crate::report::{GpuReport, NodeReport, PairReport};
 
 /// How long a critical error makes a GPU ill that says nothing else. One that stays broken fails again, or is
@@ -145,7 +145,7 @@ pub fn stock(
     offers: &[Offer],
     ailments: &Ailments,
 ) -> (Stock, Vec<Diagnosis>) {
-    let mut known: Vec<(&GpuReport, &Gpu, &str)> = report
+    let mut known: Vec<(&GpuReport, &DriverGpu, &str)> = report
         .gpus
         .iter()
         .filter_map(|one| {
@@ -164,10 +164,10 @@ pub fn stock(
     let capabilities = Capabilities::read(base);
     let found = known.iter().filter_map(|(one, told, uuid)| {
         let index = GpuIndex(u16::try_from(told.index).ok()?);
-        let to = |(other, ..): &(&GpuReport, &Gpu, &str)| distance(report, one, other);
+        let to = |(other, ..): &(&GpuReport, &DriverGpu, &str)| distance(report, one, other);
         let minor = minor(base, &one.address).unwrap_or(told.index);
         Some(FoundGpu {
-            gpu: berth_devices::Gpu {
+            gpu: berth_devices::OfferedGpu {
                 index,
                 uuid: (*uuid).to_owned(),
                 numa: one.numa.into_iter().collect(),
@@ -183,7 +183,7 @@ pub fn stock(
     (Stock { inventory, ill }, diagnoses)
 }
 
-fn instances(told: &Gpu, minor: u32, capabilities: &Capabilities) -> Vec<FoundInstance> {
+fn instances(told: &DriverGpu, minor: u32, capabilities: &Capabilities) -> Vec<FoundInstance> {
     let instance = |one: &Instance| {
         Some(FoundInstance {
             uuid: one.uuid.clone()?,

@@ -9,11 +9,11 @@ use berth_host::cgroup::{Cgroups, PodCgroup, Process, Qos};
 use berth_host::kubelet::Configuration;
 use berth_host::machine::{Distance as NodeDistance, Hugepages};
 use berth_host::pci::{Device, DeviceNuma, Distance, Pci};
-use berth_host::{Diagnosis, KubeletFiles, KubeletPlaces, Machine, Root};
+use berth_host::{Diagnosis, KubeletFiles, KubeletPaths, Machine, Root};
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{self, DeviceKind, Held, PodAudit, Rules, RunningContainer, RunningPod};
-use crate::gpus::{Gpu, GpuReading};
+use crate::gpus::{DriverGpu, GpuReading};
 pub use holdings::holdings;
 pub(crate) use holdings::{base, device_behind};
 
@@ -134,7 +134,7 @@ pub struct GpuReport {
     /// Vendor and device, as PCI tells, such as `10de:2330`.
     pub pci_id: Option<String>,
     /// What the driver says; `None` if it does not know it.
-    pub told: Option<Gpu>,
+    pub told: Option<DriverGpu>,
     /// UIDs of the pods that hold it or some of it.
     pub pods: Vec<String>,
 }
@@ -219,9 +219,9 @@ impl Reading {
         let (machine, mut diagnoses) = Machine::read(root);
         let (pci, more) = Pci::read(root, &machine);
         diagnoses.extend(more);
-        let (places, more) = KubeletPlaces::of_running(root);
+        let (places, more) = KubeletPaths::of_running(root);
         diagnoses.extend(more);
-        let places = places.unwrap_or_else(|| KubeletPlaces::usual(root));
+        let places = places.unwrap_or_else(|| KubeletPaths::detect(root));
         let (kubelet, more) = KubeletFiles::read_at(root, &places);
         diagnoses.extend(more);
         let (cgroups, more) = Cgroups::read(root);
@@ -329,7 +329,7 @@ fn gpu_reports(
     diagnoses: &mut Vec<Diagnosis>,
 ) -> Vec<GpuReport> {
     let mut reports: Vec<GpuReport> = Vec::new();
-    let pods_of = |gpu: Option<&Gpu>| {
+    let pods_of = |gpu: Option<&DriverGpu>| {
         let uses = |one: &Held| {
             let known = reading.gpus.with_uuid(holdings::base(&one.id)).map(|(gpu, _)| gpu);
             known.is_some() && known.map(|gpu| &gpu.uuid) == gpu.map(|gpu| &gpu.uuid)
@@ -410,7 +410,7 @@ fn nvlinks(reading: &Reading, one: &str, other: &str) -> u32 {
         return 0;
     };
     let straight = one.links.iter().filter(|peer| peer.address == other).map(|peer| peer.links);
-    let switched = |gpu: &Gpu| -> u32 {
+    let switched = |gpu: &DriverGpu| -> u32 {
         let is_gpu = |address: &str| reading.gpus.at(address).is_some();
         gpu.links.iter().filter(|peer| !is_gpu(&peer.address)).map(|peer| peer.links).sum()
     };

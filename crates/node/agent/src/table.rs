@@ -9,7 +9,7 @@ use berth_model::alignment::Alignment;
 use berth_text::columns;
 
 use crate::audit::{ContainerAudit, DeviceKind, Finding};
-use crate::gpus::{Gpu, PlacementSource, Profile};
+use crate::gpus::{DriverGpu, PlacementSource, Profile};
 use crate::report::{GpuReport, NodeReport, PairReport, PodReport};
 
 /// All of it.
@@ -140,7 +140,7 @@ fn gpu_row(number: usize, gpu: &GpuReport) -> Vec<String> {
     ]
 }
 
-fn mig(gpu: &Gpu) -> String {
+fn mig(gpu: &DriverGpu) -> String {
     let Some(mode) = gpu.mig else { return "-".to_owned() };
     let change = if mode.enabled == mode.pending { "" } else { ", changes with a reset" };
     if !mode.enabled {
@@ -162,7 +162,7 @@ fn mig(gpu: &Gpu) -> String {
 fn profiles(report: &NodeReport, text: &mut String) {
     let head = ["MIG PROFILE", "ID", "MOST", "MEMORY", "SMS", "PLACEMENTS", "OF"];
     let mut rows = vec![heads(&head)];
-    let mut seen: Vec<&Gpu> = Vec::new();
+    let mut seen: Vec<&DriverGpu> = Vec::new();
     for gpu in report.gpus.iter().filter_map(|gpu| gpu.told.as_ref()) {
         if seen.iter().any(|one| one.product == gpu.product && one.profiles == gpu.profiles) {
             continue;
@@ -317,7 +317,7 @@ fn pod_row(report: &NodeReport, pod: &PodReport, one: &ContainerAudit) -> Vec<St
     ]
 }
 
-fn has(gpu: &Gpu, uuid: &str) -> bool {
+fn has(gpu: &DriverGpu, uuid: &str) -> bool {
     gpu.uuid.as_deref() == Some(uuid)
         || gpu.instances.iter().any(|one| one.uuid.as_deref() == Some(uuid))
 }

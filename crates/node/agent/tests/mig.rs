@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use berth_agent::mig::{
-    Busy, GpuLayout, MigDriver, MigGpu, MigState, Place, Plan, Reach, Refusal, Slice, Wish, apply,
-    plan, recover,
+    Busy, GpuLayout, MigChanges, MigDriver, MigGpu, MigState, Place, Reach, Refusal, Slice, Wish,
+    apply, plan, recover,
 };
 use berth_model::dice::Dice;
 use berth_model::mig::{Board, ProfileName};
@@ -48,7 +48,7 @@ fn told(world: &World) -> Vec<MigGpu> {
     world.clone().gpus().unwrap()
 }
 
-fn planned(gpus: Vec<Made>, wish: &str, reach: Reach) -> Result<Plan, Refusal> {
+fn planned(gpus: Vec<Made>, wish: &str, reach: Reach) -> Result<MigChanges, Refusal> {
     let busy = busy_of(&gpus);
     plan(&told(&World::new(gpus)), &Wish::parse(wish).unwrap(), &busy, reach)
 }
@@ -338,7 +338,13 @@ impl Law<'_> {
 }
 
 /// Lets a division run with faults, then brings the machine up and lets it recover until it is done.
-fn ends_well(case: &Case, plan: &Plan, law: &Law<'_>, faults: &Faults, again: &Faults) -> MigState {
+fn ends_well(
+    case: &Case,
+    plan: &MigChanges,
+    law: &Law<'_>,
+    faults: &Faults,
+    again: &Faults,
+) -> MigState {
     let world = World::new(case.gpus.clone());
     let busy = busy_of(&case.gpus);
     world.begin(faults.clone());

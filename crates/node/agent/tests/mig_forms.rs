@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use berth_agent::GpuReading;
-use berth_agent::gpus::{Gpu, GpuProcess, Instance};
+use berth_agent::gpus::{DriverGpu, GpuProcess, Instance};
 use berth_agent::mig::journal::{Direction, Unfinished};
 use berth_agent::mig::manager::{self, CONFIG, DEPLOYED, Labels, Progress, STATE, Who};
 use berth_agent::mig::wish::{Wanted, WantedSlice};
@@ -257,12 +257,12 @@ fn reading() -> GpuReading {
         start,
         ..Instance::default()
     };
-    let divided = Gpu {
+    let divided = DriverGpu {
         uuid: Some("GPU-0".to_owned()),
         instances: vec![slice(0, Some(0)), slice(1, Some(4)), slice(2, None)],
-        ..Gpu::default()
+        ..DriverGpu::default()
     };
-    let whole = Gpu { uuid: Some("GPU-1".to_owned()), index: 1, ..Gpu::default() };
+    let whole = DriverGpu { uuid: Some("GPU-1".to_owned()), index: 1, ..DriverGpu::default() };
     GpuReading { gpus: vec![divided, whole], ..GpuReading::default() }
 }
 

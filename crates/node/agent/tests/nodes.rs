@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use berth_agent::audit::DeviceKind;
-use berth_agent::gpus::{Gpu, GpuProcess, GpuSource, PlacementSource};
+use berth_agent::gpus::{DriverGpu, GpuProcess, GpuSource, PlacementSource};
 use berth_agent::record::record;
 use berth_agent::{GpuReading, NodeReport, table};
 use berth_host::Root;
-use berth_host::made;
+use berth_host::synthetic;
 use berth_model::alignment::Alignment;
 
 mod support;
@@ -29,7 +29,7 @@ fn word(report: &NodeReport, number: usize) -> &'static str {
 #[test]
 fn a_machine_with_8_gpus_is_told_whole() {
     for numa_per_socket in [1, 2, 4] {
-        let mut node = Node::new(made::epyc_9654(numa_per_socket));
+        let mut node = Node::new(synthetic::epyc_9654(numa_per_socket));
         node.pods.push(pod(1, "96-99", gpu_uuid(0)));
         let report = node.report();
         assert_eq!(report.gpus.len(), 8);
@@ -55,7 +55,7 @@ fn a_machine_with_8_gpus_is_told_whole() {
 
 #[test]
 fn slices_and_shares_are_judged_as_their_gpu_lies() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     divide(&mut node.gpus.gpus[0], 3);
     node.pods.push(pod(1, "8-9", slice_uuid(0, 2)));
     node.pods.push(pod(2, "100-101", slice_uuid(0, 1)));
@@ -75,7 +75,7 @@ fn slices_and_shares_are_judged_as_their_gpu_lies() {
 
 #[test]
 fn a_gpu_that_the_driver_does_not_know_is_shown_and_said() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     let lost = node.gpus.gpus.remove(3);
     node.pods.push(pod(1, "8-9", gpu_uuid(3)));
     let mut told = pod(2, "8-9", gpu_uuid(3));
@@ -95,7 +95,7 @@ fn a_gpu_that_the_driver_does_not_know_is_shown_and_said() {
 
 #[test]
 fn a_host_without_gpus_says_so_and_shows_the_rest() {
-    let mut node = Node::new(made::no_gpu());
+    let mut node = Node::new(synthetic::no_gpu());
     node.gpus = GpuReading::default();
     let (root, directory) = node.written();
     let gpus = GpuReading::read(&GpuSource::Recorded(directory.path().to_owned()));
@@ -111,14 +111,14 @@ fn a_host_without_gpus_says_so_and_shows_the_rest() {
 
 #[test]
 fn a_machine_with_one_numa_node_has_nothing_to_be_misaligned() {
-    let mut node = Node::new(made::bare_gpu_vm());
+    let mut node = Node::new(synthetic::bare_gpu_vm());
     node.pods.push(pod(1, "", gpu_uuid(0)));
     assert_eq!(word(&node.report(), 1), "aligned");
 }
 
 #[test]
 fn where_firmware_tells_nothing_the_plugin_is_believed_or_it_is_unknown() {
-    let mut node = Node::new(made::without_numa_of_devices(made::epyc_9654(1)));
+    let mut node = Node::new(synthetic::without_numa_of_devices(synthetic::epyc_9654(1)));
     node.pods.push(pod(1, "8-9", gpu_uuid(0)));
     let mut told = pod(2, "8-9", gpu_uuid(0));
     told.devices[0].3 = Some(0);
@@ -131,7 +131,7 @@ fn where_firmware_tells_nothing_the_plugin_is_believed_or_it_is_unknown() {
 
 #[test]
 fn a_plugin_that_tells_the_wrong_node_is_not_believed_and_named() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     let mut wrong = pod(1, "100-101", gpu_uuid(0));
     wrong.devices[0].3 = Some(1);
     node.pods.push(wrong);
@@ -142,7 +142,7 @@ fn a_plugin_that_tells_the_wrong_node_is_not_believed_and_named() {
 
 #[test]
 fn cpus_that_no_container_has_are_not_believed() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(Pod { stale: true, ..pod(1, "8-9", gpu_uuid(0)) });
     let report = node.report();
     let finding = &report.audits().next().unwrap().finding;
@@ -154,7 +154,7 @@ fn cpus_that_no_container_has_are_not_believed() {
 #[test]
 fn processes_tell_which_container_holds_a_gpu() {
     let none = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = none;
     let mut both = pod(1, "8-9", gpu_uuid(0));
     both.containers.push(("sidecar", "100-101".to_owned(), String::new(), Vec::new()));
@@ -169,7 +169,7 @@ fn processes_tell_which_container_holds_a_gpu() {
 
 #[test]
 fn advice_says_what_the_kubelet_and_the_pod_lack() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     node.pods.push(Pod { qos: "burstable", ..pod(1, "", gpu_uuid(0)) });
     let report = node.report();
@@ -192,7 +192,7 @@ fn advice_says_what_the_kubelet_and_the_pod_lack() {
 
 #[test]
 fn a_recording_reads_as_the_node_did_and_holds_no_uuid() {
-    let mut node = Node::new(made::epyc_9654(2));
+    let mut node = Node::new(synthetic::epyc_9654(2));
     divide(&mut node.gpus.gpus[1], 2);
     node.pods.push(pod(1, "96-99", gpu_uuid(0)));
     node.pods.push(pod(2, "8-9", slice_uuid(1, 1)));
@@ -240,7 +240,7 @@ fn a_broken_recording_of_the_driver_is_a_diagnosis() {
 fn the_driver_of_this_machine_is_asked_or_its_absence_said() {
     let reading = GpuReading::read(&GpuSource::Nvml);
     match &reading.driver {
-        Some(_) => assert!(reading.gpus.iter().all(|gpu: &Gpu| gpu.address.is_some())),
+        Some(_) => assert!(reading.gpus.iter().all(|gpu: &DriverGpu| gpu.address.is_some())),
         None => {
             assert_eq!((reading.gpus.len(), reading.diagnoses.len()), (0, 1));
             assert!(!reading.diagnoses[0].remedy.is_empty());
@@ -250,7 +250,7 @@ fn the_driver_of_this_machine_is_asked_or_its_absence_said() {
 
 #[test]
 fn a_report_is_data_that_can_be_read_back() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(pod(1, "96-99", gpu_uuid(0)));
     let report = node.report();
     let text = serde_json::to_string(&report).unwrap();
@@ -285,7 +285,7 @@ fn a_real_h200_is_told_as_its_driver_tells_it() {
 
 #[test]
 fn whose_word_placements_are_is_shown() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     divide(&mut node.gpus.gpus[0], 1);
     let mut shown = |placements: PlacementSource| {
         node.gpus.gpus[0].profiles[0].placements = placements;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use berth_agent::gpus::{Gpu, GpuMemory, Health, MigMode, Xid};
+use berth_agent::gpus::{DriverGpu, GpuMemory, Health, MigMode, Xid};
 use berth_agent::offers::{Ailments, Offers, XID_MS, look, stock};
 use berth_agent::report::{GpuReport, NodeReport, PairReport};
 use berth_agent::{GpuReading, GpuSource};
@@ -14,11 +14,11 @@ use berth_host::pci::Distance;
 mod support;
 
 fn gpu(index: u32, numa: u32) -> GpuReport {
-    let told = Gpu {
+    let told = DriverGpu {
         index,
         uuid: Some(format!("GPU-{index}")),
         memory: Some(GpuMemory { total_bytes: 80 << 30, ..GpuMemory::default() }),
-        ..Gpu::default()
+        ..DriverGpu::default()
     };
     let address = format!("0000:{index:02x}:00.0");
     GpuReport { address, numa: Some(numa), told: Some(told), ..GpuReport::default() }
@@ -158,7 +158,7 @@ fn a_slice_comes_with_the_files_that_let_processes_at_it() {
 
 #[tokio::test]
 async fn offers_that_are_written_anew_come_into_force_and_wrong_ones_do_not() {
-    let made = support::Node::new(berth_host::made::epyc_9654(1));
+    let made = support::Node::new(berth_host::synthetic::epyc_9654(1));
     let (_, root) = made.written();
     let text = serde_json::to_string(&made.gpus).unwrap();
     std::fs::write(root.path().join("nvml.json"), text).unwrap();

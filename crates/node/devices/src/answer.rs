@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use crate::cdi;
-use crate::device::{Device, Inventory, Sharing};
+use crate::device::{Device, Inventory, SharingMode};
 use crate::mps::pipes;
 use crate::proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, Mount};
 
@@ -71,7 +71,7 @@ impl Answers {
         count: usize,
         inventory: &Inventory,
     ) {
-        let Sharing::Mps(share) = device.sharing else { return };
+        let SharingMode::Mps(share) = device.sharing else { return };
         let all = share.of_many(count);
         answer.envs.extend(HashMap::from([
             ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), MPS_PIPES.to_owned()),

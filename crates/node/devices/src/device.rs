@@ -18,7 +18,7 @@ pub struct GpuIndex(pub u16);
 /// A GPU, as far as it matters which one is handed out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Gpu {
+pub struct OfferedGpu {
     /// Its number.
     pub index: GpuIndex,
     /// Its UUID, such as `GPU-5c2f…`.
@@ -102,7 +102,7 @@ impl Share {
 /// How a device shares its hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Sharing {
+pub enum SharingMode {
     /// Not at all.
     Exclusive,
     /// With others under MPS.
@@ -143,7 +143,7 @@ pub struct Device {
     /// What it is a piece of.
     pub kind: Kind,
     /// With whom.
-    pub sharing: Sharing,
+    pub sharing: SharingMode,
 }
 
 impl Device {
@@ -169,7 +169,8 @@ impl Device {
         !(alike
             && matches!(
                 both,
-                (Sharing::Mps(_), Sharing::Mps(_)) | (Sharing::TimeSliced, Sharing::TimeSliced)
+                (SharingMode::Mps(_), SharingMode::Mps(_))
+                    | (SharingMode::TimeSliced, SharingMode::TimeSliced)
             ))
     }
 }
@@ -225,14 +226,14 @@ pub enum InventoryError {
 /// All of a machine's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    gpus: Vec<Gpu>,
+    gpus: Vec<OfferedGpu>,
     devices: Vec<Device>,
     by_name: BTreeMap<(String, String), usize>,
 }
 
 impl Inventory {
     /// GPUs by number, and devices on them in any order.
-    pub fn new(gpus: Vec<Gpu>, devices: Vec<Device>) -> Result<Self, InventoryError> {
+    pub fn new(gpus: Vec<OfferedGpu>, devices: Vec<Device>) -> Result<Self, InventoryError> {
         if let Some(pair) = gpus.windows(2).find(|pair| pair[0].index >= pair[1].index) {
             return Err(InventoryError::GpuOrder { index: pair[1].index });
         }
@@ -248,7 +249,7 @@ impl Inventory {
                 let (resource, id) = (device.resource.clone(), device.id.clone());
                 return Err(InventoryError::NoGpu { resource, id, gpu: device.gpu });
             }
-            if let Sharing::Mps(share) = device.sharing {
+            if let SharingMode::Mps(share) = device.sharing {
                 let sum = shared.entry(device.gpu).or_default();
                 *sum = sum.saturating_add(share.memory_bytes);
             }
@@ -264,7 +265,7 @@ impl Inventory {
     }
 
     /// GPUs, by number.
-    pub fn gpus(&self) -> &[Gpu] {
+    pub fn gpus(&self) -> &[OfferedGpu] {
         &self.gpus
     }
 
@@ -284,7 +285,7 @@ impl Inventory {
     }
 
     /// The GPU with a number.
-    pub fn gpu(&self, index: GpuIndex) -> Option<&Gpu> {
+    pub fn gpu(&self, index: GpuIndex) -> Option<&OfferedGpu> {
         self.gpus.binary_search_by_key(&index, |gpu| gpu.index).ok().map(|at| &self.gpus[at])
     }
 

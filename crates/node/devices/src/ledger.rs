@@ -23,7 +23,7 @@ use thiserror::Error;
 
 use crate::cdi;
 use crate::decision::{Decision, Want};
-use crate::device::{Device, GpuIndex, Inventory, Kind, Sharing};
+use crate::device::{Device, GpuIndex, Inventory, Kind, SharingMode};
 use crate::prefer::{Chooser, Wish};
 
 /// How long a new hold is believed where nobody can tell otherwise: a pod that was just admitted has no process
@@ -334,7 +334,7 @@ impl Ledger {
     /// Why a share cannot be used: programs that find no daemon go on without, and without limits.
     fn unserved(&self, device: &Device) -> Option<&'static str> {
         let running = self.daemons.as_ref()?;
-        let is_share = matches!(device.sharing, Sharing::Mps(_));
+        let is_share = matches!(device.sharing, SharingMode::Mps(_));
         let unserved = is_share && !running.contains(cdi::name(&self.inventory, device));
         unserved.then_some("no MPS daemon runs for it: start berth agent mps")
     }
@@ -487,7 +487,7 @@ impl Ledger {
         };
         let (gpu, kind) = whole.or_else(instance)?;
         let (id, resource) = (id.to_owned(), resource.to_owned());
-        Some(Device { id, resource, gpu, kind, sharing: Sharing::Exclusive })
+        Some(Device { id, resource, gpu, kind, sharing: SharingMode::Exclusive })
     }
 
     /// Hands devices out, a set for each container, all or nothing. The kubelet's word goes about a device that
@@ -530,7 +530,7 @@ impl Ledger {
         let found = ids.iter().filter_map(|id| self.inventory.find(resource, id));
         let devices: Vec<&Device> = found.map(|at| &self.inventory.devices()[at]).collect();
         let Some(first) = devices.first() else { return Ok(()) };
-        let Sharing::Mps(share) = first.sharing else { return Ok(()) };
+        let SharingMode::Mps(share) = first.sharing else { return Ok(()) };
         let resource = resource.to_owned();
         if devices.len() > usize::from(share.per_container) {
             let (asked, most) = (devices.len(), share.per_container);

@@ -35,7 +35,7 @@ pub use answer::Answers;
 pub use config::DeviceConfig;
 pub use decision::Decision;
 pub use device::{
-    Device, Gpu, GpuIndex, Inventory, InventoryError, Kind, Share, Sharing, ThreadCap,
+    Device, GpuIndex, Inventory, InventoryError, Kind, OfferedGpu, Share, SharingMode, ThreadCap,
 };
 pub use ledger::{Evidence, Ledger, Refusal};
 pub use plugin::{PluginConfig, Plugins};

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use keeper::{Access, Gate, Keeper};
 
 use crate::cdi;
-use crate::device::{Inventory, Kind, Sharing, ThreadCap};
+use crate::device::{Inventory, Kind, SharingMode, ThreadCap};
 
 /// How often and at what intervals a lock is tried: whoever only looks has it for a moment.
 const LOCK_TRIES: u32 = 20;
@@ -40,11 +40,11 @@ pub struct Daemon {
 pub fn needed(inventory: &Inventory) -> Vec<Daemon> {
     let mut needed: BTreeMap<&str, Daemon> = BTreeMap::new();
     for device in inventory.devices() {
-        let Sharing::Mps(share) = device.sharing else { continue };
+        let SharingMode::Mps(share) = device.sharing else { continue };
         let uuid = cdi::name(inventory, device);
         let mut on_gpu = inventory.devices().iter().filter(|other| other.gpu == device.gpu);
         let alone = device.kind == Kind::Whole
-            && on_gpu.all(|other| matches!(other.sharing, Sharing::Mps(_)));
+            && on_gpu.all(|other| matches!(other.sharing, SharingMode::Mps(_)));
         let most = share.of_many(usize::from(share.per_container));
         let daemon = needed.entry(uuid).or_insert_with(|| Daemon {
             uuid: uuid.to_owned(),

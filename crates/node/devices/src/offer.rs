@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_host::Diagnosis;
 
-use crate::device::{Device, Gpu, GpuIndex, Inventory, Kind, Share, Sharing, ThreadCap};
+use crate::device::{Device, GpuIndex, Inventory, Kind, OfferedGpu, Share, SharingMode, ThreadCap};
 
 /// The resource of whole GPUs where no other is named.
 pub const WHOLE: &str = "nvidia.com/gpu";
@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundGpu {
     /// The GPU.
-    pub gpu: Gpu,
+    pub gpu: OfferedGpu,
     /// Whether MIG is on: then only instances can be used.
     pub divided: bool,
     /// Its MIG instances.
@@ -58,7 +58,7 @@ pub enum GpuChoice {
 }
 
 impl GpuChoice {
-    fn names(&self, gpu: &Gpu) -> bool {
+    fn names(&self, gpu: &OfferedGpu) -> bool {
         match self {
             Self::All => true,
             Self::These(names) => names.iter().any(|name| is(name, gpu)),
@@ -66,7 +66,7 @@ impl GpuChoice {
     }
 }
 
-fn is(name: &str, gpu: &Gpu) -> bool {
+fn is(name: &str, gpu: &OfferedGpu) -> bool {
     name == gpu.uuid || name.parse() == Ok(gpu.index.0)
 }
 
@@ -185,9 +185,11 @@ fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, Strin
     };
     let part = |nth: u8| format!("{}::{nth}", unit.uuid);
     match offer.form {
-        Form::Whole | Form::Slices => Ok(vec![device(unit.uuid.to_owned(), Sharing::Exclusive)]),
+        Form::Whole | Form::Slices => {
+            Ok(vec![device(unit.uuid.to_owned(), SharingMode::Exclusive)])
+        }
         Form::Replicas { count } => {
-            Ok((0..count).map(|nth| device(part(nth), Sharing::TimeSliced)).collect())
+            Ok((0..count).map(|nth| device(part(nth), SharingMode::TimeSliced)).collect())
         }
         Form::Shares { count, memory_bytes, threads, per_container } => {
             // In whole MiB, as MPS is told.
@@ -205,7 +207,7 @@ fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, Strin
             }
             let threads = threads.unwrap_or_else(|| ThreadCap::of_equal_shares(count));
             let share = Share { memory_bytes, threads, per_container };
-            Ok((0..count).map(|nth| device(part(nth), Sharing::Mps(share))).collect())
+            Ok((0..count).map(|nth| device(part(nth), SharingMode::Mps(share))).collect())
         }
     }
 }
@@ -271,7 +273,7 @@ pub fn inventory(mut found: Vec<FoundGpu>, offers: &[Offer]) -> (Inventory, Vec<
 
 fn memory_of(device: &Device) -> u64 {
     match device.sharing {
-        Sharing::Mps(share) => share.memory_bytes,
-        Sharing::Exclusive | Sharing::TimeSliced => 0,
+        SharingMode::Mps(share) => share.memory_bytes,
+        SharingMode::Exclusive | SharingMode::TimeSliced => 0,
     }
 }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::cdi;
-use crate::device::{Device, FAR, GpuIndex, Inventory, Kind, Sharing};
+use crate::device::{Device, FAR, GpuIndex, Inventory, Kind, SharingMode};
 
 /// Sets of devices that are compared one by one; beyond it devices are added one after the other.
 const SETS_MAX: usize = 20_000;
@@ -121,7 +121,7 @@ impl Chooser<'_> {
             self.offer.difference(set).map(|at| self.inventory.devices()[*at].gpu).collect();
         let broken = gpus.iter().filter(|gpu| !self.in_use.contains(gpu)).count();
         let given_gpus: Vec<GpuIndex> = gpus.iter().copied().collect();
-        let shares = given().filter(|device| matches!(device.sharing, Sharing::Mps(_)));
+        let shares = given().filter(|device| matches!(device.sharing, SharingMode::Mps(_)));
         let shared: BTreeSet<&str> =
             shares.map(|device| cdi::name(self.inventory, device)).collect();
         Cost {
@@ -177,7 +177,7 @@ impl Chooser<'_> {
 }
 
 fn is_whole(device: &Device) -> bool {
-    device.kind == Kind::Whole && device.sharing == Sharing::Exclusive
+    device.kind == Kind::Whole && device.sharing == SharingMode::Exclusive
 }
 
 /// How many sets of `of` there are among `all`; `None`: very many.

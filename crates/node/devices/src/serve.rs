@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use crate::cdi;
 use crate::config::DeviceConfig;
 use crate::decision::Decision;
-use crate::device::{Device, Gpu, GpuIndex, Inventory, Kind};
+use crate::device::{Device, GpuIndex, Inventory, Kind, OfferedGpu};
 use crate::plugin::Plugins;
 use crate::witness::Witness;
 
@@ -131,12 +131,12 @@ impl Serving {
 /// holds it still does. Their UUIDs come with it.
 fn with_lost(old: &Inventory, new: Inventory) -> (Inventory, Vec<String>) {
     let there: BTreeSet<&str> = new.gpus().iter().map(|gpu| gpu.uuid.as_str()).collect();
-    let lost: Vec<&Gpu> =
+    let lost: Vec<&OfferedGpu> =
         old.gpus().iter().filter(|gpu| !there.contains(gpu.uuid.as_str())).collect();
     if lost.is_empty() {
         return (new, Vec::new());
     }
-    let mut gpus: Vec<Gpu> = new.gpus().to_vec();
+    let mut gpus: Vec<OfferedGpu> = new.gpus().to_vec();
     let mut devices: Vec<Device> = new.devices().to_vec();
     let mut uuids = Vec::new();
     for gpu in lost {
@@ -156,7 +156,7 @@ fn with_lost(old: &Inventory, new: Inventory) -> (Inventory, Vec<String>) {
         uuids.extend(instances);
         uuids.push(gpu.uuid.clone());
         // What is left of the distances would be told of others.
-        gpus.push(Gpu { index: GpuIndex(number), distances: Vec::new(), ..gpu.clone() });
+        gpus.push(OfferedGpu { index: GpuIndex(number), distances: Vec::new(), ..gpu.clone() });
         devices.extend(own);
     }
     gpus.sort_by_key(|gpu| gpu.index);

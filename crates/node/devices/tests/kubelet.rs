@@ -10,8 +10,8 @@ use berth_devices::cdi::{self, Common};
 use berth_devices::config::Specification;
 use berth_devices::mps::Alive;
 use berth_devices::{
-    Answers, Decision, Device, DeviceConfig, Gpu, GpuIndex, Inventory, Kind, PluginConfig, Plugins,
-    PodResourcesClient, Share, Sharing, Stock, ThreadCap, Witness, serve,
+    Answers, Decision, Device, DeviceConfig, GpuIndex, Inventory, Kind, OfferedGpu, PluginConfig,
+    Plugins, PodResourcesClient, Share, SharingMode, Stock, ThreadCap, Witness, serve,
 };
 use berth_testkit::device_manager::FakeKubelet;
 use tokio::sync::watch;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 10_000;
 
 /// Four GPUs on two NUMA nodes, whole or in two shares each.
 fn inventory() -> Inventory {
-    let gpu = |index: u16| Gpu {
+    let gpu = |index: u16| OfferedGpu {
         index: GpuIndex(index),
         uuid: format!("GPU-{index}"),
         numa: vec![u32::from(index / 2)],
@@ -39,10 +39,10 @@ fn inventory() -> Inventory {
         sharing,
     };
     let threads = ThreadCap::of_equal_shares(2);
-    let mps = Sharing::Mps(Share { memory_bytes: 70 * GIB, threads, per_container: 2 });
+    let mps = SharingMode::Mps(Share { memory_bytes: 70 * GIB, threads, per_container: 2 });
     let devices = (0..4).flat_map(|index| {
         let share = |nth: u8| device(index, format!("GPU-{index}::{nth}"), SHARE, mps);
-        [device(index, format!("GPU-{index}"), GPU, Sharing::Exclusive), share(0), share(1)]
+        [device(index, format!("GPU-{index}"), GPU, SharingMode::Exclusive), share(0), share(1)]
     });
     Inventory::new((0..4).map(gpu).collect(), devices.collect()).unwrap()
 }

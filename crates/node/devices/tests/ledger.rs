@@ -8,7 +8,7 @@ use berth_devices::ledger::{
     Evidence, GRACE_MS, IN_FLIGHT_MS, Journal, Ledger, RECOVERY_MS, Refusal,
 };
 use berth_devices::{
-    Device, Gpu, GpuIndex, Inventory, InventoryError, Kind, Share, Sharing, ThreadCap,
+    Device, GpuIndex, Inventory, InventoryError, Kind, OfferedGpu, Share, SharingMode, ThreadCap,
 };
 use berth_host::kubelet::{DeviceEntry, DeviceState, HeldDevice};
 
@@ -18,7 +18,7 @@ const SHARE: &str = "berth.dev/gpu-share";
 const SLICE: &str = "nvidia.com/mig-1g.18gb";
 
 /// Two sockets of four GPUs each; GPUs 2n and 2n+1 are bridged.
-fn gpus() -> Vec<Gpu> {
+fn gpus() -> Vec<OfferedGpu> {
     let distance =
         |one: u16, other: u16| match (one == other, one / 2 == other / 2, one / 4 == other / 4) {
             (true, ..) => 0,
@@ -26,7 +26,7 @@ fn gpus() -> Vec<Gpu> {
             (.., true) => 200,
             _ => 800,
         };
-    let gpu = |index: u16| Gpu {
+    let gpu = |index: u16| OfferedGpu {
         index: GpuIndex(index),
         uuid: format!("GPU-{index}"),
         numa: vec![u32::from(index / 4)],
@@ -39,12 +39,18 @@ fn gpus() -> Vec<Gpu> {
 
 fn whole(index: u16) -> Device {
     let (id, resource) = (format!("GPU-{index}"), GPU.to_owned());
-    Device { id, resource, gpu: GpuIndex(index), kind: Kind::Whole, sharing: Sharing::Exclusive }
+    Device {
+        id,
+        resource,
+        gpu: GpuIndex(index),
+        kind: Kind::Whole,
+        sharing: SharingMode::Exclusive,
+    }
 }
 
 fn share(index: u16, nth: u8) -> Device {
     let threads = ThreadCap::of_equal_shares(4);
-    let sharing = Sharing::Mps(Share { memory_bytes: 35 * GIB, threads, per_container: 4 });
+    let sharing = SharingMode::Mps(Share { memory_bytes: 35 * GIB, threads, per_container: 4 });
     let (id, resource) = (format!("GPU-{index}::{nth}"), SHARE.to_owned());
     Device { id, resource, gpu: GpuIndex(index), kind: Kind::Whole, sharing }
 }
@@ -57,7 +63,7 @@ fn slice(index: u16, nth: u8) -> Device {
         device_files: Vec::new(),
     };
     let (id, resource) = (format!("MIG-{index}-{nth}"), SLICE.to_owned());
-    Device { id, resource, gpu: GpuIndex(index), kind, sharing: Sharing::Exclusive }
+    Device { id, resource, gpu: GpuIndex(index), kind, sharing: SharingMode::Exclusive }
 }
 
 /// GPUs 0 to 5 whole or in four shares, GPUs 6 and 7 in seven slices.

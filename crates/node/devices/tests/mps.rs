@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_devices::mps::{Access, Alive, Daemon, Gate, Keeper, needed};
-use berth_devices::{Device, Gpu, GpuIndex, Inventory, Kind, Share, Sharing, ThreadCap};
+use berth_devices::{Device, GpuIndex, Inventory, Kind, OfferedGpu, Share, SharingMode, ThreadCap};
 
 const GIB: u64 = 1 << 30;
 
@@ -15,23 +15,23 @@ fn cap(percent: u8) -> ThreadCap {
     ThreadCap::new(percent).unwrap()
 }
 
-fn device(gpu: u16, id: &str, resource: &str, sharing: Sharing) -> Device {
+fn device(gpu: u16, id: &str, resource: &str, sharing: SharingMode) -> Device {
     let (id, resource) = (id.to_owned(), resource.to_owned());
     Device { id, resource, gpu: GpuIndex(gpu), kind: Kind::Whole, sharing }
 }
 
-fn share(percent: u8, memory_gib: u64, per_container: u8) -> Sharing {
+fn share(percent: u8, memory_gib: u64, per_container: u8) -> SharingMode {
     let memory_bytes = memory_gib * GIB;
-    Sharing::Mps(Share { memory_bytes, threads: cap(percent), per_container })
+    SharingMode::Mps(Share { memory_bytes, threads: cap(percent), per_container })
 }
 
 #[test]
 fn a_daemon_limits_to_the_most_that_a_container_may_have() {
-    let gpu = |index: u16| Gpu {
+    let gpu = |index: u16| OfferedGpu {
         index: GpuIndex(index),
         uuid: format!("GPU-{index}"),
         memory_bytes: 141 * GIB,
-        ..Gpu::default()
+        ..OfferedGpu::default()
     };
     let mut slice = device(2, "MIG-a::0", "c", share(50, 8, 1));
     slice.kind = Kind::Mig {
@@ -45,9 +45,9 @@ fn a_daemon_limits_to_the_most_that_a_container_may_have() {
         device(0, "GPU-0::1", "a", share(20, 16, 2)),
         device(0, "GPU-0::0", "b", share(60, 48, 2)),
         device(1, "GPU-1::0", "a", share(20, 16, 1)),
-        device(1, "GPU-1", "whole", Sharing::Exclusive),
+        device(1, "GPU-1", "whole", SharingMode::Exclusive),
         slice,
-        device(3, "GPU-3", "whole", Sharing::Exclusive),
+        device(3, "GPU-3", "whole", SharingMode::Exclusive),
     ];
     let inventory = Inventory::new((0..4).map(gpu).collect(), devices).unwrap();
     let daemon = |uuid: &str, percent, gib, alone| Daemon {

@@ -4,17 +4,17 @@
 use std::path::Path;
 
 use berth_devices::offer::{FoundGpu, FoundInstance, Offer, inventory};
-use berth_devices::{Device, DeviceConfig, Gpu, GpuIndex, Inventory, Kind, Sharing};
+use berth_devices::{Device, DeviceConfig, GpuIndex, Inventory, Kind, OfferedGpu, SharingMode};
 use berth_manifest::Source;
 
 const GIB: u64 = 1 << 30;
 
 fn gpu(index: u16) -> FoundGpu {
-    let gpu = Gpu {
+    let gpu = OfferedGpu {
         index: GpuIndex(index),
         uuid: format!("GPU-{index}"),
         memory_bytes: 141 * GIB,
-        ..Gpu::default()
+        ..OfferedGpu::default()
     };
     FoundGpu { gpu, ..FoundGpu::default() }
 }
@@ -47,7 +47,7 @@ fn of(inventory: &Inventory, resource: &str) -> Vec<String> {
 
 fn share(device: &Device) -> (u64, u8) {
     match device.sharing {
-        Sharing::Mps(share) => (share.memory_bytes, share.threads.percent()),
+        SharingMode::Mps(share) => (share.memory_bytes, share.threads.percent()),
         other => panic!("{other:?}"),
     }
 }
@@ -87,7 +87,7 @@ fn slices_can_be_shared_and_replicated_too() {
     assert_eq!(of(&inventory, "berth.dev/gpu-share"), ["MIG-0-0::0", "MIG-0-0::1"]);
     assert_eq!(share(&inventory.devices()[0]), (35 * GIB, 50));
     assert_eq!(of(&inventory, "nvidia.com/mig-1g.18gb.shared"), ["MIG-0-1::0", "MIG-0-1::1"]);
-    assert_eq!(inventory.devices()[2].sharing, Sharing::TimeSliced);
+    assert_eq!(inventory.devices()[2].sharing, SharingMode::TimeSliced);
     assert!(
         matches!(&inventory.devices()[2].kind, Kind::Mig { profile, .. } if profile == "1g.18gb")
     );

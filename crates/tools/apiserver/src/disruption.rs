@@ -17,7 +17,7 @@ const UNPROCESSED_RETRY_SECONDS: u32 = 10;
 
 /// How a pod may be evicted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum Eligibility {
     /// No budget has a say. It may be deleted.
     Free,
     /// A budget allows it as long as the pod stays as it is: unready. To be deleted at this
@@ -52,19 +52,19 @@ pub fn may_evict<'a>(
     pod: &Value,
     budgets: impl IntoIterator<Item = &'a Value>,
     now: Timestamp,
-) -> Result<Verdict, Status> {
+) -> Result<Eligibility, Status> {
     let phase = text(pod, "/status/phase");
     let going = pod.pointer("/metadata/deletionTimestamp").is_some();
     if going || matches!(phase, "Succeeded" | "Failed" | "Pending") {
-        return Ok(Verdict::Free);
+        return Ok(Eligibility::Free);
     }
     let labels = pod.pointer("/metadata/labels");
     if labels.and_then(Value::as_object).is_none_or(Map::is_empty) {
-        return Ok(Verdict::Free);
+        return Ok(Eligibility::Free);
     }
     let means = |budget: &&Value| selects(budget.pointer("/spec/selector"), labels);
     let mut concerned = budgets.into_iter().filter(means);
-    let Some(budget) = concerned.next() else { return Ok(Verdict::Free) };
+    let Some(budget) = concerned.next() else { return Ok(Eligibility::Free) };
     if concerned.next().is_some() {
         return Err(Status {
             code: 500,
@@ -79,13 +79,13 @@ pub fn may_evict<'a>(
         let always = text(budget, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow";
         let desired = number(budget, "desiredHealthy");
         if always || desired > 0 && number(budget, "currentHealthy") >= desired {
-            return Ok(Verdict::AsItIs);
+            return Ok(Eligibility::AsItIs);
         }
     }
     charge(budget, text(pod, "/metadata/name"), now)
 }
 
-fn charge(budget: &Value, pod: &str, now: Timestamp) -> Result<Verdict, Status> {
+fn charge(budget: &Value, pod: &str, now: Timestamp) -> Result<Eligibility, Status> {
     let name = text(budget, "/metadata/name");
     let refuse = |retry: u32, why: String| {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
@@ -125,7 +125,7 @@ fn charge(budget: &Value, pod: &str, now: Timestamp) -> Result<Verdict, Status> 
             exhausted(status, generation, now);
         }
     }
-    Ok(Verdict::Charged(Box::new(charged)))
+    Ok(Eligibility::Charged(Box::new(charged)))
 }
 
 /// Says that nothing more is allowed.
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_eviction_is_taken_from_the_budget() {
-        let Ok(Verdict::Charged(charged)) = may_evict(&pod("True"), [&budget(1)], now()) else {
+        let Ok(Eligibility::Charged(charged)) = may_evict(&pod("True"), [&budget(1)], now()) else {
             panic!("not charged")
         };
         assert_eq!(charged["status"]["disruptionsAllowed"], 0);
@@ -200,12 +200,12 @@ mod tests {
 
     #[test]
     fn unready_pods_go_while_enough_others_are_healthy() {
-        assert_eq!(may_evict(&pod("False"), [&budget(0)], now()).unwrap(), Verdict::AsItIs);
+        assert_eq!(may_evict(&pod("False"), [&budget(0)], now()).unwrap(), Eligibility::AsItIs);
         let mut short = budget(0);
         short["status"]["currentHealthy"] = json!(1);
         assert_eq!(may_evict(&pod("False"), [&short], now()).unwrap_err().code, 429);
         short["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
-        assert_eq!(may_evict(&pod("False"), [&short], now()).unwrap(), Verdict::AsItIs);
+        assert_eq!(may_evict(&pod("False"), [&short], now()).unwrap(), Eligibility::AsItIs);
     }
 
     #[test]
@@ -214,6 +214,6 @@ mod tests {
         assert_eq!(refused.code, 500);
         let mut waiting = pod("True");
         waiting["status"]["phase"] = json!("Pending");
-        assert_eq!(may_evict(&waiting, [&budget(0)], now()).unwrap(), Verdict::Free);
+        assert_eq!(may_evict(&waiting, [&budget(0)], now()).unwrap(), Eligibility::Free);
     }
 }

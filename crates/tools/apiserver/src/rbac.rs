@@ -27,7 +27,7 @@ pub(crate) struct Asked {
 
 /// The answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct AccessDecision {
     pub(crate) allowed: bool,
     /// Which binding allowed it, or which role could not be found.
     pub(crate) reason: String,
@@ -99,9 +99,9 @@ fn path_matches(pattern: &str, path: &str) -> bool {
 }
 
 /// Whether a user may do what is asked.
-pub(crate) fn decide(store: &Store, user: &User, asked: &Asked) -> Verdict {
+pub(crate) fn decide(store: &Store, user: &User, asked: &Asked) -> AccessDecision {
     if user.groups.iter().any(|group| group == MASTERS) {
-        return Verdict { allowed: true, reason: String::new() };
+        return AccessDecision { allowed: true, reason: String::new() };
     }
     let mut missing = Vec::new();
     let bindings =
@@ -119,7 +119,7 @@ pub(crate) fn decide(store: &Store, user: &User, asked: &Asked) -> Verdict {
                     if rules.iter().any(|rule| asked.is_covered_by(rule)) {
                         let kind = binding.value["kind"].as_str().unwrap_or_default();
                         let reason = describe(kind, &binding.value, binding.name(), user);
-                        return Verdict { allowed: true, reason };
+                        return AccessDecision { allowed: true, reason };
                     }
                 }
                 Err(name) => missing.push(name),
@@ -131,7 +131,7 @@ pub(crate) fn decide(store: &Store, user: &User, asked: &Asked) -> Verdict {
         [one] => format!("RBAC: {one}"),
         many => format!("RBAC: [{}]", many.join(", ")),
     };
-    Verdict { allowed: false, reason }
+    AccessDecision { allowed: false, reason }
 }
 
 fn describe(kind: &str, binding: &Value, name: &str, user: &User) -> String {

@@ -21,7 +21,7 @@ use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
 use berth_model::spec::PodObject;
 use berth_model::workload::pool_of;
-use berth_sim::experiment::{NodeSetup, Sharing};
+use berth_sim::experiment::{Isolation, NodeSetup};
 use berth_topology::{Inside, PREFERRED};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::resource::v1 as resource;
@@ -70,7 +70,7 @@ pub struct ClusterNode {
     /// What it looks like inside.
     pub inside: Inside,
     /// How those who share a GPU are kept apart.
-    pub sharing: Sharing,
+    pub sharing: Isolation,
     /// What it says an hour of it costs, in millionths of a dollar.
     pub stated_microusd_per_hour: Option<i64>,
 }
@@ -89,7 +89,7 @@ impl From<NodeSetup> for ClusterNode {
                 machine: Some((setup.machine, setup.kubelet)),
                 gpus: setup.gpus,
                 naming: setup.naming,
-                mps: setup.sharing == Sharing::MpsCapped,
+                mps: setup.sharing == Isolation::MpsCapped,
                 others: Vec::new(),
                 free: Vec::new(),
             },

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use berth_engine::Profile;
+use berth_engine::config::ReservationBudget;
 use berth_engine::event::Event;
 use berth_kubelet::{KubeletConfig, TopologyPolicy};
 use berth_model::device::PreferredAllocation;
@@ -14,6 +15,8 @@ use berth_model::label::Selector;
 use berth_model::machine::Machine;
 use berth_model::node::Node;
 use berth_model::spec::PodSpec;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, de};
 
 use crate::assumptions::Assumptions;
 use crate::latency::Speed;
@@ -43,10 +46,28 @@ pub struct Experiment {
     pub workloads: Vec<Workload>,
     /// What fails.
     pub failures: Vec<Failure>,
+    /// What reservations for gangs may keep from other pods.
+    pub reservations: ReservationBudget,
     /// Under which setups all of that happens.
     pub setups: Vec<Setup>,
+    pub goals: Option<Goals>,
     /// What the figures rest on.
     pub assumptions: Assumptions,
+}
+
+/// What setups should reach, relative to one of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Goals {
+    /// The setup to compare with, by position.
+    pub against: usize,
+    /// Of the p99 latency, as a fraction.
+    pub p99_reduction: Option<f64>,
+    /// Of the busy share of GPUs, relative to that setup's.
+    pub utilisation_gain: Option<f64>,
+    /// At most so many breached objectives.
+    pub breaches: Option<u64>,
+    /// Whether to search the fewest nodes on which other setups do the same work.
+    pub fewest_nodes: bool,
 }
 
 /// A node, with its inside.
@@ -65,14 +86,14 @@ pub struct NodeSetup {
     /// Which ones the plugin would rather hand out.
     pub preferred: PreferredAllocation,
     /// How those who share a GPU are kept apart.
-    pub sharing: Sharing,
+    pub sharing: Isolation,
     /// What an hour costs.
     pub microusd_per_hour: i64,
 }
 
 /// How those who share a GPU, or a slice, are kept apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sharing {
+pub enum Isolation {
     /// They take turns.
     #[default]
     TimeSliced,
@@ -236,33 +257,61 @@ pub struct Job {
     pub checkpoint_ms: i64,
 }
 
-/// Something that fails.
+/// A fault that begins at some time.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// When.
     pub at_ms: i64,
-    /// For how long; `None`: for ever.
+    /// `None`: a device plugin is back after the assumed time; everything else never recovers.
     pub for_ms: Option<i64>,
-    /// What.
-    pub what: Fault,
+    pub fault: Fault,
 }
 
-/// What fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What fails; exactly one field. To add a failure type, add a variant here and its effect in
+/// `world/failures.rs`.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Fault {
-    /// A node is lost, with everything on it.
-    Node(Arc<str>),
-    /// All nodes of a zone are.
-    Zone(Arc<str>),
-    /// A node's kubelet restarts: until its device plugin is back, it turns GPU pods down.
-    Kubelet(Arc<str>),
-    /// New nodes of a pool take so much longer, in thousandths.
-    Provisioning {
-        /// The pool.
+    /// Name of a node that is lost with everything on it. It comes back empty.
+    NodeLoss(Arc<str>),
+    /// Name of a zone of which all nodes are lost.
+    ZoneLoss(Arc<str>),
+    /// Name of a node whose kubelet restarts. It rejects GPU pods until its device plugin is back.
+    KubeletRestart(Arc<str>),
+    /// New nodes of a pool take longer.
+    SlowProvisioning {
+        /// Name of the pool.
         pool: Arc<str>,
-        /// 2000: twice as long.
-        factor_milli: u32,
+        /// Factor for the time until a new node is ready.
+        #[serde(deserialize_with = "factor")]
+        factor: f64,
     },
+}
+
+/// What a fault names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    Node(&'a Arc<str>),
+    Zone(&'a Arc<str>),
+    Pool(&'a Arc<str>),
+}
+
+impl Fault {
+    pub fn subject(&self) -> Subject<'_> {
+        match self {
+            Self::NodeLoss(node) | Self::KubeletRestart(node) => Subject::Node(node),
+            Self::ZoneLoss(zone) => Subject::Zone(zone),
+            Self::SlowProvisioning { pool, .. } => Subject::Pool(pool),
+        }
+    }
+}
+
+fn factor<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    let factor = f64::deserialize(from)?;
+    if (0.0..=1e6).contains(&factor) {
+        Ok(factor)
+    } else {
+        Err(de::Error::custom(format!("{factor} is out of range; write 0 to 1000000")))
+    }
 }
 
 /// A way to run the same cluster.

@@ -20,7 +20,7 @@ use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
 
-use crate::experiment::{Division, KubeletPolicy, NodeSetup, Setup, Sharing};
+use crate::experiment::{Division, Isolation, KubeletPolicy, NodeSetup, Setup};
 use crate::report::{GpuOutline, GpuPart, NodeOutline, NumaOutline};
 
 /// Why a node cannot be simulated.
@@ -78,7 +78,7 @@ pub(crate) struct VirtualNode {
     pub(crate) topology: Arc<NodeTopology>,
     kubelet: Kubelet,
     pub(crate) gpus: Vec<Gpu>,
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: Isolation,
     pub(crate) microusd_per_hour: i64,
     /// By pool and device of the kubelet.
     devices: Vec<Vec<Part>>,

@@ -11,7 +11,7 @@ use berth_model::resource::ResourceList;
 use berth_model::spec::PodSpec;
 
 use super::{Breach, Scope};
-use crate::pool::Pool;
+use crate::pool::NodeGroup;
 use crate::rule::{Rule, Severity, Topic};
 use crate::view::PodView;
 
@@ -77,14 +77,14 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     }
     let open = scope.context.pools.iter();
     let open = open.filter(|pool| pool.is_selected(spec) && pool.refusal(spec).is_none());
-    let places: Vec<&Pool> = open.collect();
+    let places: Vec<&NodeGroup> = open.collect();
     let all_known = !places.is_empty() && places.iter().all(|pool| !pool.grows);
     check_memory(view, spec, if all_known { &places } else { &[] }, scope);
     if !all_known {
         return;
     }
     let asked = spec.pod.total_requests(PodLevelResources::Honoured);
-    let roomy: Vec<&Pool> = places.iter().copied().filter(|pool| fits(pool, &asked)).collect();
+    let roomy: Vec<&NodeGroup> = places.iter().copied().filter(|pool| fits(pool, &asked)).collect();
     if roomy.is_empty() {
         let field = view.gpus.first().map_or_else(
             || view.spec_field("containers"),
@@ -100,7 +100,7 @@ fn amount(list: &ResourceList, name: &str) -> Quantity {
     list.get(name).copied().unwrap_or_default()
 }
 
-fn fits(pool: &Pool, asked: &ResourceList) -> bool {
+fn fits(pool: &NodeGroup, asked: &ResourceList) -> bool {
     let room = &pool.node.allocatable;
     // A node that is written down without its CPUs is not one without CPUs.
     let counted = |name: &str| room.contains_key(name) || name.contains('/');
@@ -110,7 +110,7 @@ fn fits(pool: &Pool, asked: &ResourceList) -> bool {
         .all(|(name, quantity)| *quantity <= amount(room, name.as_str()))
 }
 
-fn shortage(places: &[&Pool], asked: &ResourceList) -> String {
+fn shortage(places: &[&NodeGroup], asked: &ResourceList) -> String {
     for (name, quantity) in asked {
         let most = places.iter().map(|pool| amount(&pool.node.allocatable, name.as_str())).max();
         if let Some(most) = most.filter(|most| most < quantity) {
@@ -122,7 +122,7 @@ fn shortage(places: &[&Pool], asked: &ResourceList) -> String {
     "no matching node has everything that is asked for at once".to_owned()
 }
 
-fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_>) {
+fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&NodeGroup], scope: &mut Scope<'_>) {
     let mut refused = Vec::new();
     for pool in places {
         let Some(kubelet) = pool.kubelet.as_ref().map(|known| &known.kubelet) else { return };
@@ -157,12 +157,12 @@ fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut 
     scope.add(Breach::new(&NO_NUMA_NODE, field, message));
 }
 
-fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mut Scope<'_>) {
+fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&NodeGroup], scope: &mut Scope<'_>) {
     let Some(need_bytes) = spec.gpu.as_ref().map(|need| need.memory_bytes).filter(|need| *need > 0)
     else {
         return;
     };
-    let field = view.annotation_field(berth_api::pod::GPU_MEMORY);
+    let field = view.annotation_field(berth_api::keys::GPU_MEMORY);
     let need = bytes(need_bytes);
     for ask in &view.gpus {
         let Ok(profile) = ProfileName::from_resource(ask.resource) else { continue };
@@ -175,7 +175,7 @@ fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mu
             return;
         }
     }
-    let label = |pool: &Pool| pool.node.labels.get(GPU_MEMORY_LABEL)?.parse::<u64>().ok();
+    let label = |pool: &NodeGroup| pool.node.labels.get(GPU_MEMORY_LABEL)?.parse::<u64>().ok();
     let of_gpus: Option<Vec<u64>> = places.iter().map(|pool| label(pool)).collect();
     let Some((least, most)) =
         of_gpus.and_then(|all| Some((*all.iter().min()?, *all.iter().max()?)))
@@ -196,8 +196,8 @@ fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&Pool], scope: &mu
     }
 }
 
-fn check_waste(need_bytes: u64, places: &[&Pool], view: &PodView<'_>, scope: &mut Scope<'_>) {
-    let slice = |pool: &&Pool| {
+fn check_waste(need_bytes: u64, places: &[&NodeGroup], view: &PodView<'_>, scope: &mut Scope<'_>) {
+    let slice = |pool: &&NodeGroup| {
         let label = |key: &str| pool.node.labels.get(key);
         let memory_mib = label(GPU_MEMORY_LABEL)?.parse().ok();
         let board = Board::by_product(label(GPU_PRODUCT_LABEL)?, memory_mib).ok()?;
@@ -210,7 +210,7 @@ fn check_waste(need_bytes: u64, places: &[&Pool], view: &PodView<'_>, scope: &mu
     };
     let Some(slices) = places.iter().map(slice).collect::<Option<Vec<_>>>() else { return };
     let Some(first) = slices.first() else { return };
-    let field = view.annotation_field(berth_api::pod::GPU_MEMORY);
+    let field = view.annotation_field(berth_api::keys::GPU_MEMORY);
     let message = format!(
         "{} would do for the {} needed, but a whole GPU is asked for",
         first.name().resource(),

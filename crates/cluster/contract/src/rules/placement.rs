@@ -10,7 +10,7 @@ use berth_model::label::Operator;
 use berth_model::spec::PodSpec;
 
 use super::{Breach, Scope};
-use crate::pool::Pool;
+use crate::pool::NodeGroup;
 use crate::rule::{Rule, Severity, Topic};
 use crate::view::{PodView, Work};
 
@@ -147,7 +147,7 @@ fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
 }
 
 /// A label of the node selector that no pool has.
-fn lone_label<'s>(pools: &[Pool], spec: &'s PodSpec) -> Option<(&'s str, &'s str)> {
+fn lone_label<'s>(pools: &[NodeGroup], spec: &'s PodSpec) -> Option<(&'s str, &'s str)> {
     let mut labels = spec.node_selector.iter();
     let (key, value) = labels.find(|(key, value)| {
         let wanted = Operator::In(vec![(*value).clone()]);
@@ -156,10 +156,10 @@ fn lone_label<'s>(pools: &[Pool], spec: &'s PodSpec) -> Option<(&'s str, &'s str
     Some((key, value))
 }
 
-fn known(pools: &[Pool]) -> String {
+fn known(pools: &[NodeGroup]) -> String {
     let growing: Vec<&str> =
         pools.iter().filter(|pool| pool.grows).map(|pool| pool.name.as_str()).collect();
-    let nodes: usize = pools.iter().filter(|pool| !pool.grows).map(Pool::count).sum();
+    let nodes: usize = pools.iter().filter(|pool| !pool.grows).map(NodeGroup::count).sum();
     let mut parts: Vec<String> = growing.iter().take(3).map(|name| (*name).to_owned()).collect();
     if growing.len() > 3 {
         parts.push(format!("{} more node pools", growing.len() - 3));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Breach, Scope};
 use crate::object::What;
-use crate::pool::Pool;
+use crate::pool::NodeGroup;
 use crate::rule::{Rule, Severity, Topic};
 use crate::sharing::{self, Method};
 use crate::view::PodView;
@@ -102,7 +102,7 @@ pub(crate) fn check(scope: &mut Scope<'_>) {
 }
 
 fn check_taints(scope: &mut Scope<'_>) {
-    let Some(pool) = Pool::of(scope.object) else { return };
+    let Some(pool) = NodeGroup::of(scope.object) else { return };
     if pool.node.taints.iter().any(|taint| taint.effect.is_hard()) {
         return;
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Breach, Scope};
 use crate::context::{Context, label_of, labels_of};
 use crate::finding::Fix;
-use crate::pool::Pool;
+use crate::pool::NodeGroup;
 use crate::rule::{Rule, Severity, Topic};
 use crate::sharing::Method;
 use crate::view::{GpuAsk, PodView};
@@ -118,7 +118,7 @@ fn check_single(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let labels = labels_of(&view.template.metadata);
     let services = Context::in_namespace(&scope.context.services, view.namespace);
     let served = services.iter().any(|one| !one.is_empty() && one.matches(&labels));
-    let said = label_of(&view.template.metadata, berth_api::pod::CLASS).is_some();
+    let said = label_of(&view.template.metadata, berth_api::keys::CLASS).is_some();
     if served || said {
         let field = berth_api::FieldPath::parse("spec.replicas");
         scope.add(Breach::new(&SINGLE_REPLICA, field, "is one: every disruption is an outage"));
@@ -171,7 +171,7 @@ fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context) -> Option<Option<
         Some("none") => return None,
         _ => {}
     }
-    let has = |pool: &&Pool| pool.node.allocatable.contains_key(ask.resource);
+    let has = |pool: &&NodeGroup| pool.node.allocatable.contains_key(ask.resource);
     let places = context.pools.iter().filter(|pool| pool.is_selected(spec)).filter(has);
     let labels: Vec<Option<&str>> =
         places.map(|pool| pool.node.labels.get(SHARING_LABEL).map(AsRef::as_ref)).collect();

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Breach, Scope};
 use crate::finding::Fix;
-use crate::pool::Pool;
+use crate::pool::NodeGroup;
 use crate::rule::{Rule, Severity, Topic};
 use crate::settings::Settings;
 use crate::view::{PodView, Work};
@@ -121,7 +121,7 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_>) {
             .any(|(name, amount)| has_them(name.as_str()) && amount.sign() > 0);
         (pool.grows || gpus) && pool.is_selected(spec)
     });
-    let refusals: Vec<Option<(&Pool, &Taint)>> =
+    let refusals: Vec<Option<(&NodeGroup, &Taint)>> =
         offering.map(|pool| Some((pool, pool.refusal(spec)?))).collect();
     let (key, effect, message) = match refusals.iter().copied().collect::<Option<Vec<_>>>() {
         // Nothing is known of the nodes that it may go to: what everybody does is expected.

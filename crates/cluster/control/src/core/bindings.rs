@@ -112,7 +112,7 @@ impl Stage {
 
 /// What follows from an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum FollowUp {
     /// The decision stands.
     Keep,
     /// The decision is to be taken back.
@@ -285,13 +285,13 @@ impl Bindings {
         outcome: BindOutcome,
         (now_ms, known): (i64, u64),
         settings: &Settings,
-    ) -> Verdict {
+    ) -> FollowUp {
         let Some(under) = self.orders.get_mut(uid) else {
             // News was faster than the answer.
-            return Verdict::Keep;
+            return FollowUp::Keep;
         };
         if under.stage != Stage::Posted {
-            return Verdict::Keep;
+            return FollowUp::Keep;
         }
         self.posted = self.posted.saturating_sub(1);
         let seen = under.order.version;
@@ -305,45 +305,45 @@ impl Bindings {
                 under.listed = false;
                 self.settled.push(under.order.pod.clone());
                 self.due.insert((look_at_ms, uid.clone()));
-                Verdict::Keep
+                FollowUp::Keep
             }
             BindOutcome::NotReady if !under.in_doubt => {
                 self.prepare(uid, now_ms, settings);
-                Verdict::Keep
+                FollowUp::Keep
             }
             // Its place on the list is for pods of which something may land any moment, not for those that
             // wait: first nothing must be able to.
             BindOutcome::NotReady | BindOutcome::Unprepared => {
                 under.stage = Stage::Fencing;
                 self.unfenced.push(under.order.pod.clone());
-                Verdict::Keep
+                FollowUp::Keep
             }
             BindOutcome::Busy => {
                 let until_ms = now_ms + settings.rest_ms;
                 under.stage = Stage::Pausing { until_ms };
                 self.due.insert((until_ms, uid.clone()));
-                Verdict::Keep
+                FollowUp::Keep
             }
             // Why there was a conflict is known already.
             BindOutcome::Conflict if known > seen => {
                 self.again(uid);
-                Verdict::Keep
+                FollowUp::Keep
             }
             BindOutcome::Conflict | BindOutcome::Gone | BindOutcome::Unknown => {
                 under.stage = Stage::Unsettled { look_at_ms, seen };
                 under.in_doubt = true;
                 self.due.insert((look_at_ms, uid.clone()));
-                Verdict::Keep
+                FollowUp::Keep
             }
             BindOutcome::Refused => {
                 self.end(uid);
                 self.rest(uid, now_ms, settings);
-                Verdict::TakeBack
+                FollowUp::TakeBack
             }
             BindOutcome::Stale => {
                 self.end(uid);
                 self.pause(uid, now_ms, settings);
-                Verdict::TakeBack
+                FollowUp::TakeBack
             }
         }
     }
@@ -370,21 +370,21 @@ impl Bindings {
         is_fenced: bool,
         now_ms: i64,
         settings: &Settings,
-    ) -> Option<Verdict> {
+    ) -> Option<FollowUp> {
         let under = self.orders.get_mut(uid).filter(|under| under.stage == Stage::Fencing)?;
         if !is_fenced {
             // It stays on the list until it is.
             under.listed = false;
-            return self.end(uid).map(|under| Verdict::Isolate(under.order.pod));
+            return self.end(uid).map(|under| FollowUp::Isolate(under.order.pod));
         }
         under.in_doubt = false;
         if under.order.is_last_attempt {
             self.end(uid);
             self.pause(uid, now_ms, settings);
-            return Some(Verdict::TakeBack);
+            return Some(FollowUp::TakeBack);
         }
         self.prepare(uid, now_ms, settings);
-        Some(Verdict::Keep)
+        Some(FollowUp::Keep)
     }
 
     /// A pod is left alone for a moment: nobody refused it anything.

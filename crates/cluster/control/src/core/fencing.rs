@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_engine::event::Event;
 
 use super::Core;
-use super::bindings::Verdict;
+use super::bindings::FollowUp;
 use super::effect::Effect;
 use crate::lease::PodRef;
 
@@ -99,14 +99,14 @@ impl Core {
     }
 
     /// Does what follows for a pod from what became of its binding.
-    pub(super) fn follow(&mut self, uid: &Arc<str>, verdict: Verdict, now_ms: i64) {
-        if verdict == Verdict::Keep {
+    pub(super) fn follow(&mut self, uid: &Arc<str>, verdict: FollowUp, now_ms: i64) {
+        if verdict == FollowUp::Keep {
             return;
         }
         self.engine.undo(uid);
         // Out of the queue until it has rested, or is fenced.
         self.engine.apply(Event::PodGone(uid.clone()));
-        if let Verdict::Isolate(pod) = verdict {
+        if let FollowUp::Isolate(pod) = verdict {
             if self.fencing.pods().len() >= UNFENCED_LISTED_MAX {
                 // What refuses a fence also refuses a binding.
                 self.bindings.settle(pod.clone());

@@ -10,7 +10,7 @@ use berth_model::dra::slice::{Capacity, Device, ValidRequests};
 use berth_model::quantity::{Format, Quantity};
 
 use super::{Counters, Search, Spot, Undo};
-use crate::pools::Pool;
+use crate::pools::PoolView;
 use crate::published::Published;
 use crate::taken::{Hold, PoolHolds, add, subtract};
 
@@ -170,7 +170,7 @@ impl Search<'_> {
 
 /// What is left of a pool's counters by devices that have been given out. It may be less than
 /// nothing; then no device of the pool can be given that uses up any counter.
-fn available(pool: &Pool, holds: Option<&PoolHolds>) -> Vec<Quantity> {
+fn available(pool: &PoolView, holds: Option<&PoolHolds>) -> Vec<Quantity> {
     let mut left = pool.counters.values.clone();
     let Some(holds) = holds else { return left };
     let slices = pool.here.iter().chain(&pool.elsewhere);

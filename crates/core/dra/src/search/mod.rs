@@ -22,7 +22,7 @@ use berth_model::quantity::Quantity;
 use crate::inventory::{Class, Inventory};
 use crate::numa::{self, NumaNodes};
 use crate::plugin::Options;
-use crate::pools::{Pool, PoolState};
+use crate::pools::{PoolState, PoolView};
 use crate::preference::{Offered, Preference};
 use crate::published::Published;
 use crate::selectors::Selector;
@@ -88,7 +88,7 @@ pub(crate) fn allocate(
 /// Puts devices into another order. Those that need preparation stay behind all others.
 fn prefer<'a>(
     candidates: Vec<Candidate<'a>>,
-    pools: &[Arc<Pool>],
+    pools: &[Arc<PoolView>],
     preference: &dyn Preference,
 ) -> Vec<Candidate<'a>> {
     let offers = candidates.iter().map(|one| Offered {
@@ -105,7 +105,7 @@ fn prefer<'a>(
 }
 
 fn candidates_of<'a>(
-    pool: &'a Pool,
+    pool: &'a PoolView,
     at: usize,
     holds: Option<&'a PoolHolds>,
 ) -> impl Iterator<Item = Candidate<'a>> {
@@ -219,7 +219,7 @@ struct Given {
 struct Search<'a> {
     inventory: &'a Inventory,
     node: &'a Node,
-    pools: &'a [Arc<Pool>],
+    pools: &'a [Arc<PoolView>],
     candidates: &'a [Candidate<'a>],
     trying: Vec<Trying>,
     /// By pool, once needed.

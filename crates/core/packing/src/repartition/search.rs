@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use berth_model::mig::{Instance, Layout, Profile};
 
-use super::{Gpu, Touch};
+use super::{GpuState, Touch};
 use crate::slice::Want;
 
 /// The most GPUs whose pods are considered for moving, per request.
@@ -65,7 +65,7 @@ pub(super) fn size(want: &Want) -> u64 {
 
 /// Serves the requests in this order, creating instances on allowed GPUs only.
 pub(super) fn serve(
-    gpus: &[Gpu],
+    gpus: &[GpuState],
     requests: &[Want],
     order: &[usize],
     allowed: &[bool],
@@ -88,7 +88,7 @@ pub(super) fn serve(
 }
 
 impl Row {
-    fn new(gpu: &Gpu, allowed: bool) -> Self {
+    fn new(gpu: &GpuState, allowed: bool) -> Self {
         let mut base = gpu.layout;
         let is_held =
             |i: &Instance| gpu.held.iter().any(|h| (h.profile, h.start) == (i.profile, i.start));
@@ -172,7 +172,7 @@ impl Books {
     }
 
     /// The idle instances of all other GPUs.
-    pub(super) fn idle_elsewhere(&self, gpus: &[Gpu], except: usize) -> Vec<Layout> {
+    pub(super) fn idle_elsewhere(&self, gpus: &[GpuState], except: usize) -> Vec<Layout> {
         let rows =
             self.rows.iter().enumerate().filter(|(at, r)| *at != except && !r.idle.is_empty());
         let idle = rows.filter_map(|(at, row)| {
@@ -242,7 +242,7 @@ impl Books {
 
     /// These books with this request served after some pods have moved; those with the fewest pods
     /// moved, then the fewest GPUs touched. `None` when no moves help.
-    fn with_moves(&self, gpus: &[Gpu], want: &Want, request: usize) -> Option<Books> {
+    fn with_moves(&self, gpus: &[GpuState], want: &Want, request: usize) -> Option<Books> {
         let pods = |at: &usize| gpus[*at].held.iter().map(|h| u64::from(h.pods)).sum::<u64>();
         let mut candidates: Vec<usize> = (0..gpus.len())
             .filter(|at| self.rows[*at].allowed && gpus[*at].held.iter().any(|h| h.movable))
@@ -268,7 +268,7 @@ impl Books {
     /// These books after the pods have moved that are where `profile` would start on this GPU.
     fn with_moves_from(
         &self,
-        gpus: &[Gpu],
+        gpus: &[GpuState],
         gpu: usize,
         profile: &'static Profile,
         start: u8,

@@ -18,14 +18,14 @@ fn wants(names: &[&str]) -> Vec<Want> {
 }
 
 /// A GPU from its layout and the starts that are held; those written with a minus may move.
-fn gpu(layout: &str, held: &[i8]) -> Gpu {
+fn gpu(layout: &str, held: &[i8]) -> GpuState {
     let layout = Layout::parse(a100(), layout).unwrap();
     let held = held.iter().map(|start| {
         let at = start.unsigned_abs() % 16;
         let i = layout.instances().find(|i| i.start == at).unwrap();
         Held { profile: i.profile, start: at, pods: 1, movable: *start < 0 }
     });
-    Gpu { layout, held: held.collect() }
+    GpuState { layout, held: held.collect() }
 }
 
 /// A start that may move, also at 0.
@@ -33,14 +33,14 @@ const fn movable(start: i8) -> i8 {
     if start == 0 { -16 } else { -start }
 }
 
-fn proposed(gpus: &[Gpu], names: &[&str], touch: Touch) -> Plan {
+fn proposed(gpus: &[GpuState], names: &[&str], touch: Touch) -> RepartitionPlan {
     let plan = propose(gpus, &wants(names), &Mix::new(), touch).unwrap();
     assert_valid(gpus, &wants(names), &plan, touch);
     plan
 }
 
 /// Holds a plan against what it was made for, from its own words alone.
-fn assert_valid(gpus: &[Gpu], requests: &[Want], plan: &Plan, touch: Touch) {
+fn assert_valid(gpus: &[GpuState], requests: &[Want], plan: &RepartitionPlan, touch: Touch) {
     let mut after: Vec<Layout> = gpus.iter().map(|g| g.layout).collect();
     let mut counted = Disruption::default();
     for step in &plan.steps {
@@ -188,17 +188,17 @@ fn books_that_do_not_add_up_are_refused() {
 }
 
 /// GPUs and requests from bytes: any board, any layout, any part of it held.
-fn world(bytes: &[u8]) -> (Vec<Gpu>, Vec<Want>) {
+fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<Want>) {
     let boards: Vec<&'static Board> =
         ["a100-80gb", "h100-80gb", "a30-24gb"].map(|id| Board::by_id(id).unwrap()).into();
-    let mut gpus: Vec<Gpu> = Vec::new();
+    let mut gpus: Vec<GpuState> = Vec::new();
     let mut requests = Vec::new();
     for chunk in bytes.chunks_exact(3) {
         let [what, which, how] = [chunk[0], chunk[1], chunk[2]].map(usize::from);
         let board = boards[which % boards.len()];
         let profile = &board.profiles()[how % board.profiles().len()];
         match what % 4 {
-            0 => gpus.push(Gpu { layout: Layout::empty(board).unwrap(), held: Vec::new() }),
+            0 => gpus.push(GpuState { layout: Layout::empty(board).unwrap(), held: Vec::new() }),
             1 => requests.push(Want::profile(board, profile).unwrap()),
             _ => {
                 let Some(gpu) = gpus.iter_mut().rev().nth(which % 2) else { continue };

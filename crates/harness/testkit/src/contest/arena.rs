@@ -12,7 +12,7 @@ use berth_engine::{Config, Engine};
 use berth_model::spec::{PodObject, PodSpec};
 
 use super::books::{Books, Pod};
-use super::plan::{LIFE_MS_MAX, Plan, member};
+use super::plan::{ContestPlan, LIFE_MS_MAX, member};
 use crate::cluster::{BuildError, Dice, pending};
 
 /// Time is looked at so often, if nothing happens.
@@ -69,7 +69,7 @@ struct Fate {
 
 struct Arena {
     dice: Dice,
-    plan: Plan,
+    plan: ContestPlan,
     engine: Engine,
     books: Books,
     fates: Vec<Fate>,
@@ -92,7 +92,7 @@ struct Arena {
 /// Runs the contest of a seed, until something is wrong or all is done.
 pub fn run(seed: u64) -> Result<Outcome, BuildError> {
     let mut dice = Dice::new(seed);
-    let plan = Plan::new(&mut dice)?;
+    let plan = ContestPlan::new(&mut dice)?;
     let config = Config {
         gang_patience_ms: 20_000,
         eviction_rest_ms: 60_000,

@@ -75,7 +75,7 @@ impl Single {
 
 /// Everything that is drawn beforehand.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct ContestPlan {
     pub(super) nodes: Vec<Node>,
     pub(super) gangs: Vec<Drawn>,
     pub(super) singles: Vec<Single>,
@@ -87,7 +87,7 @@ pub(super) struct Plan {
     pub(super) is_calm: bool,
 }
 
-impl Plan {
+impl ContestPlan {
     pub(super) fn new(dice: &mut Dice) -> Result<Self, BuildError> {
         let is_calm = dice.below(2) == 0;
         let is_limited = dice.below(2) == 0;

@@ -30,7 +30,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::profile::{PlacementSource, Profile, name_of_slice};
 use super::{
-    Gpu, GpuMemory, GpuProcess, GpuReading, Health, Instance, Level, LinkPeer, MigMode, note,
+    DriverGpu, GpuMemory, GpuProcess, GpuReading, Health, Instance, Level, LinkPeer, MigMode, note,
 };
 
 /// The name that is in every container which is given a driver; the one without a number is not.
@@ -168,7 +168,7 @@ impl Asked {
     }
 }
 
-fn gpu(device: &Device<'_>, index: u32, asked: &mut Asked) -> Gpu {
+fn gpu(device: &Device<'_>, index: u32, asked: &mut Asked) -> DriverGpu {
     let address = asked.needed("its address", device.pci_info()).map(|info| address(&info));
     if let Some(address) = &address {
         asked.at = format!("nvml/{address}");
@@ -192,7 +192,7 @@ fn gpu(device: &Device<'_>, index: u32, asked: &mut Asked) -> Gpu {
         _ => Vec::new(),
     };
     let usage = asked.known("its utilisation", device.utilization_rates());
-    Gpu {
+    DriverGpu {
         index,
         uuid: asked.needed("its UUID", device.uuid()),
         address,
@@ -407,7 +407,7 @@ fn links(device: &Device<'_>, asked: &mut Asked) -> Vec<LinkPeer> {
     peers.into_iter().map(|(address, links)| LinkPeer { address, links }).collect()
 }
 
-fn levels(devices: &[(Gpu, Device<'_>)], asked: &mut Asked) -> Vec<Level> {
+fn levels(devices: &[(DriverGpu, Device<'_>)], asked: &mut Asked) -> Vec<Level> {
     let mut levels = Vec::new();
     for (at, (one, device)) in devices.iter().enumerate() {
         for (other, another) in devices.iter().skip(at + 1) {

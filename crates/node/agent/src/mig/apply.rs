@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use berth_api::keys::{MIG_STATE, MIG_STATE_LABEL};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -15,17 +16,7 @@ use super::busy::Busy;
 use super::driver::{Activation, DriverError, MigDriver, MigGpu};
 use super::journal::{Direction, Journal, Unfinished};
 use super::layout::{GpuLayout, Place, Slice};
-use super::plan::Plan;
-
-/// The label of a node that says how far its division is: `pending`, `success` or `failed` as
-/// mig-manager has it in its own, and `idle` or `rolled-back`.
-pub const STATE_LABEL: &str = "berth.dev/mig.state";
-/// The annotation of a node that says the same in full.
-pub const STATE_ANNOTATION: &str = "berth.dev/mig-state";
-/// The annotation of a node that says what is wanted, as a text.
-pub const WISH_ANNOTATION: &str = "berth.dev/mig-layout";
-/// The label of a node that says what is wanted, as the name of a configuration.
-pub const WISH_LABEL: &str = "berth.dev/mig.config";
+use super::plan::MigChanges;
 
 /// How often what was there is tried to be made again.
 const BACK_MAX: usize = 3;
@@ -79,8 +70,8 @@ impl MigState {
     pub fn patch(&self) -> serde_json::Value {
         let text = serde_json::to_string(self).unwrap_or_else(|_| self.to_string());
         json!({"metadata": {
-            "labels": {STATE_LABEL: self.word()},
-            "annotations": {STATE_ANNOTATION: text},
+            "labels": {MIG_STATE_LABEL: self.word()},
+            "annotations": {MIG_STATE: text},
         }})
     }
 }
@@ -113,7 +104,7 @@ impl fmt::Display for MigState {
 pub fn apply(
     driver: &mut dyn MigDriver,
     journal: &mut dyn Journal,
-    plan: &Plan,
+    plan: &MigChanges,
     busy: &Busy,
     said: &mut dyn FnMut(&MigState),
 ) -> MigState {

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_host::{Cgroups, KubeletFiles, KubeletPlaces, Root};
+use berth_host::{Cgroups, KubeletFiles, KubeletPaths, Root};
 
 use super::layout::Place;
-use crate::gpus::{Gpu, GpuReading};
+use crate::gpus::{DriverGpu, GpuReading};
 
 /// How the name of the file ends in which the kubelet keeps what it has given away.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
@@ -68,8 +68,8 @@ impl Busy {
     /// checkpoint. Entries of pods that have no cgroup any more are left over: the kubelet drops them when
     /// it gives something away the next time.
     pub fn on_machine(root: &Root, reading: &GpuReading) -> Self {
-        let (places, _) = KubeletPlaces::of_running(root);
-        let places = places.unwrap_or_else(|| KubeletPlaces::usual(root));
+        let (places, _) = KubeletPaths::of_running(root);
+        let places = places.unwrap_or_else(|| KubeletPaths::detect(root));
         let (kubelet, diagnoses) = KubeletFiles::read_at(root, &places);
         let (cgroups, _) = Cgroups::read(root);
         let is_gone =
@@ -90,7 +90,7 @@ impl Busy {
         busy
     }
 
-    fn processes(&mut self, gpu: &Gpu) {
+    fn processes(&mut self, gpu: &DriverGpu) {
         let Some(uuid) = gpu.uuid.as_deref() else {
             if !gpu.processes.is_empty() {
                 self.somewhere = Some("processes on a GPU without a UUID".to_owned());

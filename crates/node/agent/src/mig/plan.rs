@@ -25,7 +25,7 @@ pub enum Reach {
 
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct MigChanges {
     /// GPUs that something is wanted of, in the driver's order; those that have it already too.
     pub gpus: Vec<GpuPlan>,
 }
@@ -70,7 +70,7 @@ impl GpuPlan {
     }
 }
 
-impl Plan {
+impl MigChanges {
     /// Whether there is anything to do.
     pub fn is_nothing(&self) -> bool {
         self.gpus.iter().all(GpuPlan::is_nothing)
@@ -187,12 +187,17 @@ pub enum Refusal {
 ///
 /// # Errors
 /// When some GPU cannot have it: then nothing should be done to any.
-pub fn plan(gpus: &[MigGpu], wish: &Wish, busy: &Busy, reach: Reach) -> Result<Plan, Refusal> {
+pub fn plan(
+    gpus: &[MigGpu],
+    wish: &Wish,
+    busy: &Busy,
+    reach: Reach,
+) -> Result<MigChanges, Refusal> {
     let strangers = wish.strangers(gpus);
     if !strangers.is_empty() {
         return Err(Refusal::NoSuchGpu(strangers));
     }
-    let mut plan = Plan::default();
+    let mut plan = MigChanges::default();
     for gpu in gpus {
         let Some(wanted) = wish.of(gpu) else { continue };
         if gpu.enabled.is_none() {

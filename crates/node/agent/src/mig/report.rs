@@ -13,7 +13,7 @@ use super::busy::Busy;
 use super::driver::{DriverError, MigDriver};
 use super::journal::Journal;
 use super::layout::Place;
-use super::plan::{GpuPlan, Plan, Reach, Refusal, plan};
+use super::plan::{GpuPlan, MigChanges, Reach, Refusal, plan};
 use super::wish::Wish;
 
 /// What was planned and done.
@@ -101,7 +101,7 @@ impl MigReport {
         Ok(Self { dry_run: true, ..Self::of(&plan) })
     }
 
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &MigChanges) -> Self {
         let gpu = |one: &GpuPlan| GpuReport {
             index: one.index,
             uuid: one.from.gpu.clone(),

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::gpus::{Gpu, Instance};
+use crate::gpus::{DriverGpu, Instance};
 use crate::publish::Offered;
 use crate::report::{Reading, base};
 
@@ -57,7 +57,7 @@ fn geometry(reading: &Reading, all: &mut BTreeMap<String, String>) {
     say("berth.dev/threads-per-core", machine.threads_per_core());
 }
 
-fn profiles(gpu: &Gpu, all: &mut BTreeMap<String, String>) {
+fn profiles(gpu: &DriverGpu, all: &mut BTreeMap<String, String>) {
     for profile in &gpu.profiles {
         let name = format!("berth.dev/mig-{}", slice(&profile.name));
         all.insert(name, profile.instances.to_string());
@@ -82,7 +82,7 @@ fn value(text: &str) -> String {
 /// As GPU feature discovery has it.
 fn accelerators(
     reading: &Reading,
-    first: &Gpu,
+    first: &DriverGpu,
     offered: &[Offered],
     all: &mut BTreeMap<String, String>,
 ) {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use berth_agent::gpus::{Gpu, GpuMemory, Instance, LinkPeer, MigMode, Profile};
+use berth_agent::gpus::{DriverGpu, GpuMemory, Instance, LinkPeer, MigMode, Profile};
 use berth_agent::{GpuReading, NodeReport};
 use berth_host::Root;
-use berth_host::made::{
-    self, CgroupVersion, Driver, Layout, MadeContainer, MadeMachine, MadePod, MadeProcess, Runtime,
+use berth_host::synthetic::{
+    self, CgroupVersion, Driver, Layout, SyntheticContainer, SyntheticMachine, SyntheticPod, SyntheticProcess, Runtime,
     Tree,
 };
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ pub(crate) struct Pod {
 
 /// A node that is made.
 pub(crate) struct Node {
-    pub(crate) machine: MadeMachine,
+    pub(crate) machine: SyntheticMachine,
     pub(crate) layout: Layout,
     pub(crate) configuration: &'static str,
     pub(crate) pods: Vec<Pod>,
@@ -83,7 +83,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(machine: MadeMachine) -> Self {
+    pub(crate) fn new(machine: SyntheticMachine) -> Self {
         let gpus = driver_of(&machine);
         Self { machine, layout: LAYOUT, configuration: STATIC, pods: Vec::new(), gpus }
     }
@@ -105,22 +105,22 @@ impl Node {
         let shared = shared.to_string();
         let (mut cpu_entries, mut device_entries) = (serde_json::Map::new(), Vec::new());
         for (number, pod) in self.pods.iter().enumerate() {
-            let mut containers = vec![MadeContainer {
+            let mut containers = vec![SyntheticContainer {
                 id: format!("{:064x}", number * 16 + 15),
-                processes: vec![MadeProcess {
+                processes: vec![SyntheticProcess {
                     pid: (number * 16 + 15) as u32 + 1000,
                     pages: vec![],
                 }],
-                ..MadeContainer::default()
+                ..SyntheticContainer::default()
             }];
             let mut own = serde_json::Map::new();
             for (at, (name, cpus, mems, pages)) in pod.containers.iter().enumerate() {
                 let id = number * 16 + at;
-                containers.push(MadeContainer {
+                containers.push(SyntheticContainer {
                     id: format!("{id:064x}"),
                     cpus: if cpus.is_empty() { shared.clone() } else { cpus.clone() },
                     mems: mems.clone(),
-                    processes: vec![MadeProcess { pid: id as u32 + 1000, pages: pages.clone() }],
+                    processes: vec![SyntheticProcess { pid: id as u32 + 1000, pages: pages.clone() }],
                 });
                 if !cpus.is_empty() {
                     let said = if pod.stale { "0".to_owned() } else { cpus.clone() };
@@ -130,7 +130,7 @@ impl Node {
             if !own.is_empty() {
                 cpu_entries.insert(pod.uid.clone(), Value::Object(own));
             }
-            let made = MadePod { uid: pod.uid.clone(), qos: pod.qos, containers };
+            let made = SyntheticPod { uid: pod.uid.clone(), qos: pod.qos, containers };
             self.layout.add(&mut tree, &made, &all, &mems);
             for (container, resource, id, told) in &pod.devices {
                 let node = told.map_or_else(|| "-1".to_owned(), |node| node.to_string());
@@ -145,7 +145,7 @@ impl Node {
         let devices = json!({"Data": {"PodDeviceEntries": device_entries, "RegisteredDevices": registered}, "Checksum": 0});
         let is_static = self.configuration.contains("cpuManagerPolicy: static");
         let cpus = cpus.to_string();
-        made::kubelet_on(
+        synthetic::add_kubelet(
             &mut tree,
             self.configuration,
             is_static.then_some(cpus.as_str()),
@@ -184,9 +184,9 @@ impl Node {
 }
 
 /// What a driver would say of a machine's GPUs, all of which are behind switches.
-pub(crate) fn driver_of(machine: &MadeMachine) -> GpuReading {
+pub(crate) fn driver_of(machine: &SyntheticMachine) -> GpuReading {
     let gpus = machine.devices.iter().filter(|device| device.ids.0 == 0x10de);
-    let gpu = |(index, device): (usize, &made::MadeDevice)| Gpu {
+    let gpu = |(index, device): (usize, &synthetic::SyntheticDevice)| DriverGpu {
         index: index as u32,
         uuid: Some(gpu_uuid(index)),
         address: Some(device.address().to_owned()),
@@ -200,7 +200,7 @@ pub(crate) fn driver_of(machine: &MadeMachine) -> GpuReading {
         temperature_celsius: Some(31),
         power_milliwatts: Some(71_500),
         links: vec![LinkPeer { address: "0000:c5:00.0".to_owned(), links: 18 }],
-        ..Gpu::default()
+        ..DriverGpu::default()
     };
     GpuReading {
         driver: Some("580.159.04".to_owned()),
@@ -212,7 +212,7 @@ pub(crate) fn driver_of(machine: &MadeMachine) -> GpuReading {
 }
 
 /// Divides a GPU into slices.
-pub(crate) fn divide(gpu: &mut Gpu, slices: usize) {
+pub(crate) fn divide(gpu: &mut DriverGpu, slices: usize) {
     gpu.mig = Some(MigMode { enabled: true, pending: true });
     gpu.profiles = vec![Profile {
         id: 19,

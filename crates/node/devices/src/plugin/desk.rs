@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use berth_host::kubelet::DeviceState;
-use berth_host::{KubeletFiles, KubeletPlaces, Root};
+use berth_host::{KubeletFiles, KubeletPaths, Root};
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tracing::warn;
 
 use super::PluginConfig;
 use crate::decision::Decision;
-use crate::device::{Device, Inventory, Sharing};
+use crate::device::{Device, Inventory, SharingMode};
 use crate::file::{recall, write_whole};
 use crate::ledger::{Evidence, Journal, Ledger, Listed, Refusal};
 use crate::mps::{self, Alive};
@@ -29,7 +29,7 @@ const LOOKS_FOR_PODS: u32 = 5;
 pub(super) struct Desk {
     pub(super) config: PluginConfig,
     root: Root,
-    places: KubeletPlaces,
+    places: KubeletPaths,
     checkpoint: PathBuf,
     podresources: PodResourcesClient,
     witness: Box<dyn Witness>,
@@ -59,10 +59,10 @@ impl Desk {
         let ledger = Ledger::new(inventory, journal.clone());
         let desk = Self {
             root: Root::new(&config.kubelet_directory),
-            places: KubeletPlaces {
+            places: KubeletPaths {
                 configuration: None,
-                directory: None,
-                own: ".".to_owned(),
+                config_dir: None,
+                root_dir: ".".to_owned(),
                 flags: serde_json::Value::Null,
             },
             checkpoint: config.sockets().join("kubelet_internal_checkpoint"),
@@ -99,7 +99,7 @@ impl Desk {
     pub(super) async fn has_shares(&self, resource: &str) -> bool {
         let books = self.books.lock().await;
         let mut devices = books.ledger.inventory().devices().iter();
-        devices.any(|one| one.resource == resource && matches!(one.sharing, Sharing::Mps(_)))
+        devices.any(|one| one.resource == resource && matches!(one.sharing, SharingMode::Mps(_)))
     }
 
     pub(super) async fn listing(&self, resource: &str) -> Vec<Listed> {

@@ -241,7 +241,7 @@ fn carry_out(
     server: &Server,
     kind: &Kind,
     current: &Arc<Stored>,
-    plan: Plan,
+    plan: DeletionSteps,
 ) -> Result<Deleted, Lost> {
     let (resource, key) = (&kind.stored_as, &current.key);
     let mut latest = current.clone();
@@ -285,14 +285,14 @@ pub(crate) fn check_preconditions(
 }
 
 /// What is to be done with an object that is deleted.
-struct Plan {
+struct DeletionSteps {
     /// What it becomes first, if it changes.
     marked: Option<Value>,
     /// Whether it then goes.
     removes: bool,
 }
 
-fn plan(kind: &Kind, current: &Value, options: &DeleteOptions) -> Plan {
+fn plan(kind: &Kind, current: &Value, options: &DeleteOptions) -> DeletionSteps {
     if kind.is("", "pods") {
         return plan_pod(current, options);
     }
@@ -304,19 +304,19 @@ fn plan(kind: &Kind, current: &Value, options: &DeleteOptions) -> Plan {
         return plan_namespace(current, marked, &finalizers);
     }
     if finalizers.is_empty() {
-        return Plan { marked: None, removes: true };
+        return DeletionSteps { marked: None, removes: true };
     }
     if !deleting {
         mark(&mut marked, 0);
     }
-    Plan { marked: Some(marked), removes: false }
+    DeletionSteps { marked: Some(marked), removes: false }
 }
 
 /// A namespace waits until its own finalizers, those in its spec, are gone too.
-fn plan_namespace(current: &Value, mut marked: Value, finalizers: &[String]) -> Plan {
+fn plan_namespace(current: &Value, mut marked: Value, finalizers: &[String]) -> DeletionSteps {
     let waits = current["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
     if !waits && finalizers.is_empty() {
-        return Plan { marked: None, removes: true };
+        return DeletionSteps { marked: None, removes: true };
     }
     if !meta::is_deleting(current) {
         mark(&mut marked, 0);
@@ -325,7 +325,7 @@ fn plan_namespace(current: &Value, mut marked: Value, finalizers: &[String]) -> 
         }
         marked["status"]["phase"] = Value::from("Terminating");
     }
-    Plan { marked: Some(marked), removes: false }
+    DeletionSteps { marked: Some(marked), removes: false }
 }
 
 fn mark(object: &mut Value, grace_seconds: i64) {
@@ -374,20 +374,23 @@ fn finalizers_after(kind: &Kind, current: &Value, options: &DeleteOptions) -> Ve
 }
 
 /// Pods with a node wait for its kubelet, which deletes them again without grace.
-fn plan_pod(current: &Value, options: &DeleteOptions) -> Plan {
+fn plan_pod(current: &Value, options: &DeleteOptions) -> DeletionSteps {
     let finalizers = finalizers_after_pod(current, options);
     let mut marked = current.clone();
     if !meta::is_deleting(current) {
         let grace = grace_of(current, options);
         set_finalizers(&mut marked, &finalizers);
         mark(&mut marked, grace);
-        return Plan { marked: Some(marked), removes: grace == 0 && finalizers.is_empty() };
+        return DeletionSteps {
+            marked: Some(marked),
+            removes: grace == 0 && finalizers.is_empty(),
+        };
     }
     let pending = current["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
     if pending == 0 {
         let removes = finalizers.is_empty();
         set_finalizers(&mut marked, &finalizers);
-        return Plan { marked: Some(marked), removes };
+        return DeletionSteps { marked: Some(marked), removes };
     }
     let asked = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     match asked {
@@ -395,9 +398,9 @@ fn plan_pod(current: &Value, options: &DeleteOptions) -> Plan {
             shorten(&mut marked, pending, grace);
             set_finalizers(&mut marked, &finalizers);
             let removes = grace == 0 && finalizers.is_empty();
-            Plan { marked: Some(marked), removes }
+            DeletionSteps { marked: Some(marked), removes }
         }
-        _ => Plan { marked: None, removes: false },
+        _ => DeletionSteps { marked: None, removes: false },
     }
 }
 

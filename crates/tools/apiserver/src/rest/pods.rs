@@ -9,7 +9,7 @@ use super::path::Place;
 use super::respond::{self, Body};
 use super::{Call, meta, read};
 use crate::clock;
-use crate::disruption::{self, Verdict};
+use crate::disruption::{self, Eligibility};
 use crate::kinds::Resource;
 use crate::server::Server;
 use crate::status::{FieldError, Status};
@@ -71,7 +71,7 @@ pub(crate) fn evict(server: &Server, place: &Place, call: &Call) -> Result<Respo
             return Ok(success());
         }
         let mut writes = Vec::new();
-        if let Verdict::Charged(budget) = verdict {
+        if let Eligibility::Charged(budget) = verdict {
             let revision = meta::text(&budget, "resourceVersion").parse().unwrap_or(0);
             let key = key_of(&place.namespace, meta::text(&budget, "name"));
             writes.push(Operation::put(&budgets, &key, Expected::Revision(revision), *budget));
@@ -102,7 +102,7 @@ fn disrupted() -> Value {
     })
 }
 
-/// Pods of virtual nodes run nothing, so they say nothing.
+/// Answers with one line that says why there is no log.
 pub(crate) fn log(server: &Server, place: &Place, _call: &Call) -> Result<Response<Body>, Status> {
     let pod = read::find(server, place)?;
     let node = pod.value["spec"]["nodeName"].as_str().unwrap_or_default();
@@ -111,7 +111,8 @@ pub(crate) fn log(server: &Server, place: &Place, _call: &Call) -> Result<Respon
         return Err(Status::bad_request(why));
     }
     let text = format!(
-        "This pod is assigned to node {node} of an embedded cluster, where nothing is run: there is no log.\n"
+        "pod {} is on the virtual node {node}, which runs no containers: there are no logs\n",
+        place.name
     );
     Ok(respond::text(200, text))
 }

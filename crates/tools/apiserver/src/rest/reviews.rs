@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::Call;
 use super::path::Place;
 use super::respond::{self, Body};
-use crate::identity::{self, AUDIENCE, AUTHENTICATED, User};
+use crate::identity::{self, AUDIENCE, User};
 use crate::kinds::Resource;
-use crate::rbac::{self, Asked, Verdict};
+use crate::rbac::{self, AccessDecision, Asked};
 use crate::server::{Authorization, Server};
 use crate::status::{FieldError, Status};
 use crate::{clock, rest};
@@ -128,14 +128,12 @@ fn access(server: &Server, user: &User, asked: &Asked) -> Value {
 }
 
 /// Whether a user may do what is asked, as the server is set up.
-pub(crate) fn verdict(server: &Server, user: &User, asked: &Asked) -> Verdict {
+pub(crate) fn verdict(server: &Server, user: &User, asked: &Asked) -> AccessDecision {
     match server.options.authorization {
-        Authorization::AlwaysAllow => Verdict { allowed: true, reason: String::new() },
-        Authorization::Authenticated => {
-            let allowed = user.groups.iter().any(|group| group == AUTHENTICATED);
-            Verdict { allowed, reason: String::new() }
+        Authorization::AlwaysAllow => AccessDecision { allowed: true, reason: String::new() },
+        Authorization::Rbac | Authorization::RbacWithToken => {
+            rbac::decide(&server.store, user, asked)
         }
-        Authorization::Rbac => rbac::decide(&server.store, user, asked),
     }
 }
 
@@ -222,8 +220,7 @@ pub(crate) fn asked_by(call: &Call) -> Asked {
 
 /// Refuses what a user may not do.
 pub(crate) fn authorize(server: &Server, call: &Call) -> Result<(), Status> {
-    // Who has no token was refused before.
-    if server.options.authorization != Authorization::Rbac {
+    if server.options.authorization == Authorization::AlwaysAllow {
         return Ok(());
     }
     let mut asked = asked_by(call);
@@ -246,8 +243,8 @@ pub(crate) fn authorize(server: &Server, call: &Call) -> Result<(), Status> {
     Err(Status::forbidden(&resource, &asked.name, why))
 }
 
-/// Health needs no permission, as with a real server's default.
+/// Health and the version need no permission, as with a real server's default.
 fn is_public(asked: &Asked) -> bool {
-    let healthy = ["/healthz", "/livez", "/readyz"];
+    let healthy = ["/healthz", "/livez", "/readyz", "/version"];
     asked.verb == "get" && healthy.iter().any(|path| asked.path == *path)
 }

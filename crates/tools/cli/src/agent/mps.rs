@@ -1,11 +1,9 @@
 //! The subcommand `berth agent mps`.
-//!
-//! Owns its arguments and exit codes. Must not know how daemons are kept.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_agent::mps::Sharing;
+use berth_agent::mps::MpsService;
 use berth_agent::offers::Offers;
 use berth_devices::DeviceConfig;
 use clap::Args;
@@ -13,22 +11,22 @@ use tokio::runtime;
 
 use super::From;
 use crate::output;
-use crate::serve::{LogFormat, log, told_to_stop};
+use crate::serve::{LogFormat, start_logging, stop_signal};
 
-/// Keep the MPS daemons of GPUs that are on offer in shares.
+/// Run the MPS daemons of GPUs that are offered as shares
 ///
-/// Each GPU has its own, which lets no client have more threads and memory than a container may, whatever the
-/// container's environment says. A GPU that is on offer in shares only lets nobody at itself but its daemon, so that
-/// there is no way around it. Shares are not handed out while their daemon does not run. It is a service of its own,
-/// because work on shares ends when their daemon does. Needs root. Exit codes: 0, or 2 if the arguments cannot be
-/// used.
+/// Each GPU has its own daemon, which limits every client to the threads and memory of one container,
+/// whatever the container's environment says. A GPU that is offered only as shares accepts no process
+/// without the daemon. While a daemon is down, its shares are not served. This is a separate service,
+/// because the work on a share ends when its daemon ends. Needs root. Exit codes: 0, or 2 if the arguments
+/// are invalid.
 #[derive(Args)]
 pub(super) struct Mps {
-    /// What GPUs are offered as (kind DeviceOffers): the file that the agent has.
+    /// File that lists the offers (kind DeviceOffers), the same as the agent's
     #[arg(long, value_name = "FILE")]
     devices: PathBuf,
 
-    /// How logs look.
+    /// Log format
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 
@@ -40,12 +38,12 @@ impl Mps {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let config = DeviceConfig::read(&berth_manifest::read_file(&self.devices)?)?;
         let (root, gpus) = self.from.source()?;
-        log(self.log_format, "info");
+        start_logging(self.log_format, "info");
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let directory = config.plugin.answers.mps_directory;
         let offers = Offers::of_file(self.devices, config.offers);
-        runtime.block_on(Sharing { root, gpus, directory, offers }.run(told_to_stop()));
-        output::complain("stopped\n");
+        runtime.block_on(MpsService { root, gpus, directory, offers }.run(stop_signal()));
+        output::print_error("stopped\n");
         Ok(ExitCode::SUCCESS)
     }
 }

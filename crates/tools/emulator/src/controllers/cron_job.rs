@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::clock::{seconds, until};
+use crate::events::Note;
 use crate::key::{Key, controller, controller_reference, is_already_exists, name, namespace, uid};
 use crate::queue::{Again, Queue};
 use crate::views::of_owner;
@@ -25,7 +26,7 @@ const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// What is to be done.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct CronJobActions {
     /// The time a Job is made for.
     pub(super) create: Option<Timestamp>,
     pub(super) delete: Vec<Arc<Job>>,
@@ -42,10 +43,15 @@ fn end(job: &Job) -> Option<&str> {
 }
 
 /// What a CronJob does next. Times that were missed are made up for by one Job, the last of them.
-pub(super) fn plan(cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
+pub(super) fn plan(
+    cron: &CronJob,
+    spec: &CronJobSpec,
+    jobs: &[Arc<Job>],
+    now: Timestamp,
+) -> CronJobActions {
     let active: Vec<&Arc<Job>> = jobs.iter().filter(|job| end(job).is_none()).collect();
     let before = cron.status.clone().unwrap_or_default();
-    let mut plan = Plan { delete: outlived(spec, jobs), ..Plan::default() };
+    let mut plan = CronJobActions { delete: outlived(spec, jobs), ..CronJobActions::default() };
     let completed = jobs.iter().filter(|job| end(job) == Some("Complete"));
     let completed = completed.filter_map(|job| job.status.as_ref()?.completion_time.clone()).max();
     plan.status = CronJobStatus {
@@ -156,7 +162,12 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
     each(&plan.delete, |job| context.delete(&views.jobs, job.as_ref())).await?;
     if let Some(due) = plan.create {
         match context.create(&views.jobs, &job(&cron, spec, due)).await {
-            Ok(made) => plan.status.active.get_or_insert_default().push(reference(&made)),
+            Ok(made) => {
+                let text = format!("Created job {}", name(&made.metadata));
+                let note = Note::normal("SuccessfulCreate", text);
+                context.events.record("cronjob-controller", cron.as_ref(), note);
+                plan.status.active.get_or_insert_default().push(reference(&made));
+            }
             Err(error) if is_already_exists(&error) => {}
             Err(error) => return Err(error),
         }
@@ -186,7 +197,7 @@ mod tests {
         .unwrap()
     }
 
-    fn next(cron: &CronJob, jobs: &[Arc<Job>], now: &str) -> Plan {
+    fn next(cron: &CronJob, jobs: &[Arc<Job>], now: &str) -> CronJobActions {
         plan(cron, &cron.spec, jobs, now.parse().unwrap())
     }
 

@@ -32,6 +32,8 @@ use super::pods::{
 };
 use super::replica_set::some;
 
+const COMPONENT: &str = "daemonset-controller";
+
 const REVISION: &str = "controller-revision-hash";
 
 /// Taints that pods of DaemonSets do not mind.
@@ -46,7 +48,7 @@ const TOLERATED: [(&str, &str); 6] = [
 
 /// What is to be done.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct DaemonSetActions {
     /// Nodes that get a pod.
     pub(super) create: Vec<String>,
     pub(super) delete: Vec<Arc<Pod>>,
@@ -134,16 +136,16 @@ pub(super) fn plan(
     pods: &[Arc<Pod>],
     hash: &str,
     now: Timestamp,
-) -> Plan {
+) -> DaemonSetActions {
     let template = tolerant(&spec.template);
     let sample = Pod { metadata: set.metadata.clone(), spec: template.spec, status: None };
-    let Ok(sample) = sample.lower() else { return Plan::default() };
+    let Ok(sample) = sample.lower() else { return DaemonSetActions::default() };
     let min_ready = seconds(spec.min_ready_seconds.unwrap_or(0).into());
     let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
     for pod in pods {
         by_node.entry(target(pod).unwrap_or_default()).or_default().push(pod);
     }
-    let mut plan = Plan::default();
+    let mut plan = DaemonSetActions::default();
     let (mut old, mut unavailable) = (Vec::new(), 0_usize);
     let mut updated = 0_usize;
     let mut available = 0_usize;
@@ -205,7 +207,7 @@ pub(super) fn plan(
 
 /// Old pods go, as many at a time as may be missing; those that are missed already go first.
 fn renew(
-    plan: &mut Plan,
+    plan: &mut DaemonSetActions,
     spec: &DaemonSetSpec,
     mut old: Vec<(bool, &Arc<Pod>)>,
     unavailable: usize,
@@ -277,8 +279,9 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
         pod.metadata.labels.get_or_insert_default().insert(REVISION.to_owned(), hash.clone());
         pod
     };
-    let made = context.create_pods(plan.create.iter().map(pod).collect()).await;
-    context.delete_pods(&plan.delete).await?;
+    let pods = plan.create.iter().map(pod).collect();
+    let made = context.create_pods(COMPONENT, set.as_ref(), pods).await;
+    context.delete_pods(COMPONENT, set.as_ref(), &plan.delete).await?;
     if set.status.as_ref() != Some(&plan.status) {
         let written = DaemonSet { status: Some(plan.status), ..(*set).clone() };
         context.write_status(&views.daemon_sets, &written).await?;
@@ -312,7 +315,7 @@ mod tests {
         Arc::new(from_value(json!({ "metadata": meta, "spec": { "taints": taints } })).unwrap())
     }
 
-    fn next(set: &DaemonSet, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Plan {
+    fn next(set: &DaemonSet, nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> DaemonSetActions {
         let now = Timestamp::from_second(100).unwrap();
         plan(set, set.spec.as_ref().unwrap(), nodes, pods, "new", now)
     }

@@ -53,7 +53,7 @@ pub(super) struct Graph {
 
 /// What is to be done about an object.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum GarbageAction {
     Nothing,
     /// These owners have to be looked for.
     LookFor(Vec<OwnerReference>),
@@ -111,22 +111,22 @@ impl Graph {
         self.dependents(id).filter(|(_, item)| blocks(item)).map(|(id, _)| id.clone()).collect()
     }
 
-    fn judge(&self, id: &str) -> Verdict {
-        let Some(item) = self.items.get(id) else { return Verdict::Nothing };
+    fn judge(&self, id: &str) -> GarbageAction {
+        let Some(item) = self.items.get(id) else { return GarbageAction::Nothing };
         let meta = &item.meta.metadata;
         if item.is_deleting() && has_finalizer(meta, ORPHAN) {
-            return Verdict::Orphan(self.dependents(id).map(|(id, _)| id.clone()).collect());
+            return GarbageAction::Orphan(self.dependents(id).map(|(id, _)| id.clone()).collect());
         }
         if item.waits_for_dependents() {
             let blocking = self.blocking(id);
             return if blocking.is_empty() {
-                Verdict::Finish(FOREGROUND)
+                GarbageAction::Finish(FOREGROUND)
             } else {
-                Verdict::Await(blocking)
+                GarbageAction::Await(blocking)
             };
         }
         if item.owners().is_empty() || item.is_deleting() {
-            return Verdict::Nothing;
+            return GarbageAction::Nothing;
         }
         let (mut solid, mut waiting, mut dangling, mut unknown) = (false, vec![], vec![], vec![]);
         for owner in item.owners() {
@@ -138,21 +138,21 @@ impl Graph {
             }
         }
         if !unknown.is_empty() {
-            return Verdict::LookFor(unknown);
+            return GarbageAction::LookFor(unknown);
         }
         match (solid, waiting.is_empty(), dangling.is_empty()) {
-            (true, true, true) => Verdict::Nothing,
-            (true, ..) => Verdict::Disown(waiting.into_iter().chain(dangling).collect()),
+            (true, true, true) => GarbageAction::Nothing,
+            (true, ..) => GarbageAction::Disown(waiting.into_iter().chain(dangling).collect()),
             (false, false, _) if self.dependents(id).next().is_some() => {
-                Verdict::Delete(PropagationPolicy::Foreground)
+                GarbageAction::Delete(PropagationPolicy::Foreground)
             }
             (false, ..) if has_finalizer(meta, FOREGROUND) => {
-                Verdict::Delete(PropagationPolicy::Foreground)
+                GarbageAction::Delete(PropagationPolicy::Foreground)
             }
             (false, ..) if has_finalizer(meta, ORPHAN) => {
-                Verdict::Delete(PropagationPolicy::Orphan)
+                GarbageAction::Delete(PropagationPolicy::Orphan)
             }
-            (false, ..) => Verdict::Delete(PropagationPolicy::Background),
+            (false, ..) => GarbageAction::Delete(PropagationPolicy::Background),
         }
     }
 }
@@ -224,17 +224,17 @@ impl Garbage {
         let item = self.graph().items.get(&id).cloned();
         let Some(item) = item else { return Ok(None) };
         match verdict {
-            Verdict::Nothing => {}
-            Verdict::LookFor(owners) => {
+            GarbageAction::Nothing => {}
+            GarbageAction::LookFor(owners) => {
                 for owner in owners {
                     self.look_for(&item, &owner).await?;
                 }
                 self.queue.add(Key::new("", id));
             }
-            Verdict::Disown(owners) => self.disown(&item, &owners).await?,
-            Verdict::Delete(policy) => self.delete(&item, policy).await?,
-            Verdict::Finish(finalizer) => self.finish(&item, finalizer).await?,
-            Verdict::Orphan(dependents) => {
+            GarbageAction::Disown(owners) => self.disown(&item, &owners).await?,
+            GarbageAction::Delete(policy) => self.delete(&item, policy).await?,
+            GarbageAction::Finish(finalizer) => self.finish(&item, finalizer).await?,
+            GarbageAction::Orphan(dependents) => {
                 for dependent in dependents {
                     let dependent = self.graph().items.get(&dependent).cloned();
                     if let Some(dependent) = dependent {
@@ -243,7 +243,7 @@ impl Garbage {
                 }
                 self.finish(&item, ORPHAN).await?;
             }
-            Verdict::Await(blocking) => {
+            GarbageAction::Await(blocking) => {
                 blocking.into_iter().for_each(|id| self.queue.add(Key::new("", id)));
             }
         }
@@ -345,16 +345,16 @@ mod tests {
             item("child", &[("owner", true)], &[], false),
             item("shared", &[("owner", true), ("gone", true)], &[], false),
         ]);
-        assert_eq!(graph.judge("child"), Verdict::Nothing);
+        assert_eq!(graph.judge("child"), GarbageAction::Nothing);
         assert!(
-            matches!(graph.judge("shared"), Verdict::LookFor(owners) if owners[0].uid == "gone")
+            matches!(graph.judge("shared"), GarbageAction::LookFor(owners) if owners[0].uid == "gone")
         );
         graph.absent.insert("gone".to_owned());
-        assert_eq!(graph.judge("shared"), Verdict::Disown(vec!["gone".to_owned()]));
+        assert_eq!(graph.judge("shared"), GarbageAction::Disown(vec!["gone".to_owned()]));
         graph.remove("owner");
         graph.absent.insert("owner".to_owned());
-        assert_eq!(graph.judge("child"), Verdict::Delete(PropagationPolicy::Background));
-        assert_eq!(graph.judge("shared"), Verdict::Delete(PropagationPolicy::Background));
+        assert_eq!(graph.judge("child"), GarbageAction::Delete(PropagationPolicy::Background));
+        assert_eq!(graph.judge("shared"), GarbageAction::Delete(PropagationPolicy::Background));
     }
 
     #[test]
@@ -365,11 +365,11 @@ mod tests {
             item("free", &[("owner", false)], &[], false),
             item("grandchild", &[("child", true)], &[], false),
         ]);
-        assert_eq!(graph.judge("owner"), Verdict::Await(vec!["child".to_owned()]));
-        assert_eq!(graph.judge("child"), Verdict::Delete(PropagationPolicy::Foreground));
-        assert_eq!(graph.judge("free"), Verdict::Delete(PropagationPolicy::Background));
+        assert_eq!(graph.judge("owner"), GarbageAction::Await(vec!["child".to_owned()]));
+        assert_eq!(graph.judge("child"), GarbageAction::Delete(PropagationPolicy::Foreground));
+        assert_eq!(graph.judge("free"), GarbageAction::Delete(PropagationPolicy::Background));
         graph.remove("child");
-        assert_eq!(graph.judge("owner"), Verdict::Finish(FOREGROUND));
+        assert_eq!(graph.judge("owner"), GarbageAction::Finish(FOREGROUND));
     }
 
     #[test]
@@ -378,7 +378,7 @@ mod tests {
             item("owner", &[], &[ORPHAN], true),
             item("child", &[("owner", true)], &[], false),
         ]);
-        assert_eq!(graph.judge("owner"), Verdict::Orphan(vec!["child".to_owned()]));
-        assert_eq!(graph.judge("child"), Verdict::Nothing);
+        assert_eq!(graph.judge("owner"), GarbageAction::Orphan(vec!["child".to_owned()]));
+        assert_eq!(graph.judge("child"), GarbageAction::Nothing);
     }
 }

@@ -14,7 +14,9 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::clock::seconds;
-use crate::key::{Key, annotation, controller, controller_reference, labels, namespace, uid};
+use crate::key::{
+    Key, annotation, controller, controller_reference, error_message, labels, namespace, uid,
+};
 use crate::queue::{Again, Queue};
 use crate::views::{of_owner, orphans_in};
 
@@ -26,12 +28,14 @@ use super::pods::{
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
+const COMPONENT: &str = "replicaset-controller";
+
 /// Pods made or deleted in one pass.
 const PASS_MAX: usize = 500;
 
 /// What is to be done.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct ReplicaSetActions {
     pub(crate) create: usize,
     pub(crate) delete: Vec<Arc<Pod>>,
 }
@@ -42,8 +46,8 @@ pub(crate) fn plan(
     mine: &[Arc<Pod>],
     related: &[Arc<Pod>],
     now: Timestamp,
-) -> Plan {
-    let none = Plan { create: 0, delete: Vec::new() };
+) -> ReplicaSetActions {
+    let none = ReplicaSetActions { create: 0, delete: Vec::new() };
     if set.metadata.deletion_timestamp.is_some() {
         return none;
     }
@@ -51,12 +55,14 @@ pub(crate) fn plan(
     let mut active: Vec<Arc<Pod>> = mine.iter().filter(|pod| is_active(pod)).cloned().collect();
     match active.len().cmp(&wanted) {
         Ordering::Equal => none,
-        Ordering::Less => Plan { create: (wanted - active.len()).min(PASS_MAX), ..none },
+        Ordering::Less => {
+            ReplicaSetActions { create: (wanted - active.len()).min(PASS_MAX), ..none }
+        }
         Ordering::Greater => {
             let excess = (active.len() - wanted).min(PASS_MAX);
             sort_for_deletion(&mut active, related, now);
             active.truncate(excess);
-            Plan { delete: active, ..none }
+            ReplicaSetActions { delete: active, ..none }
         }
     }
 }
@@ -238,11 +244,12 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
     let empty = PodTemplateSpec::default();
     let template = spec.template.as_ref().unwrap_or(&empty);
     let pod = || pods::from_template(template, &set.metadata, reference.clone());
-    let made = context.create_pods((0..plan.create).map(|_| pod()).collect()).await;
-    let deleted = context.delete_pods(&plan.delete).await;
+    let pods = (0..plan.create).map(|_| pod()).collect();
+    let made = context.create_pods(COMPONENT, set.as_ref(), pods).await;
+    let deleted = context.delete_pods(COMPONENT, set.as_ref(), &plan.delete).await;
     let failure = match (&made, &deleted) {
-        (Err(error), _) => Some(("FailedCreate", error.to_string())),
-        (_, Err(error)) => Some(("FailedDelete", error.to_string())),
+        (Err(error), _) => Some(("FailedCreate", error_message(error))),
+        (_, Err(error)) => Some(("FailedDelete", error_message(error))),
         _ => None,
     };
 

@@ -33,13 +33,15 @@ use super::pods::{
 };
 use super::replica_set::some;
 
+const COMPONENT: &str = "statefulset-controller";
+
 const REVISION: &str = "controller-revision-hash";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
 /// What is to be done.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct StatefulSetActions {
     /// Ordinals of pods to make, and whether with the new template.
     pub(super) create: Vec<(i32, bool)>,
     pub(super) delete: Vec<Arc<Pod>>,
@@ -72,8 +74,8 @@ pub(super) fn plan(
     pods: &[Arc<Pod>],
     revisions: &Revisions,
     now: Timestamp,
-) -> Plan {
-    let mut plan = Plan::default();
+) -> StatefulSetActions {
+    let mut plan = StatefulSetActions::default();
     if set.metadata.deletion_timestamp.is_some() {
         return plan;
     }
@@ -223,7 +225,7 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
         let revision = if *fresh { &revisions.update } else { &revisions.current };
         create(context, &set, spec, &template, *at, revision).await?;
     }
-    context.delete_pods(&plan.delete).await?;
+    context.delete_pods(COMPONENT, set.as_ref(), &plan.delete).await?;
     let now_there = views.pods.by(&of_owner(uid(&set.metadata)));
     let (status, again) = status(&set, spec, &now_there, &revisions, context.clock.now());
     if set.status.as_ref() != Some(&status) {
@@ -278,8 +280,8 @@ async fn create(
         });
     }
     match context.create(&context.views.pods, &pod).await {
-        Err(error) if !is_already_exists(&error) => Err(error),
-        _ => Ok(()),
+        Err(error) if is_already_exists(&error) => Ok(()),
+        created => context.created(COMPONENT, set, created),
     }
 }
 

@@ -17,7 +17,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 use berth_model::taint::{Effect, Taint};
 use berth_model::workload::pool_of;
-use berth_sim::experiment::Sharing;
+use berth_sim::experiment::Isolation;
 use berth_topology::{Inside, Teller, field_of, marked};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -271,11 +271,16 @@ impl Cluster {
         };
         for pool in pools {
             if let Some(pool) = grown(pool, &self.nodes).filter(|pool| !own(pool)) {
-                let name = pool.name.clone();
-                put(&mut self.pools, pool, |one| one.name == name);
+                self.put_pool(pool);
             }
         }
         Ok(())
+    }
+
+    /// Adds a pool, or replaces the one of the same name.
+    pub(crate) fn put_pool(&mut self, pool: Pool) {
+        let name = pool.name.clone();
+        put(&mut self.pools, pool, |one| one.name == name);
     }
 
     fn add_pod(&mut self, pod: PodObject) {
@@ -331,9 +336,7 @@ impl Cluster {
             Object::ReplicationController(one) => Event::Grouping(lowered(document, one.as_ref())?),
             Object::Service(service) => Event::Grouping(lowered(document, service.as_ref())?),
             Object::Pool(pool) => {
-                let pool = lowered(document, pool.as_ref())?;
-                let name = pool.name.clone();
-                put(&mut self.pools, pool, |one| one.name == name);
+                self.put_pool(lowered(document, pool.as_ref())?);
                 return Ok(());
             }
             _ => match plain(document, object)? {
@@ -400,7 +403,7 @@ fn cluster_node(
         on_wrong(problem.with_remedy("write dollars per hour, such as 32.77"))?;
     }
     // The plugin caps threads and memory of each.
-    let sharing = if inside.mps { Sharing::MpsCapped } else { Sharing::default() };
+    let sharing = if inside.mps { Isolation::MpsCapped } else { Isolation::default() };
     Ok(ClusterNode { node: object, inside, sharing, stated_microusd_per_hour: stated })
 }
 

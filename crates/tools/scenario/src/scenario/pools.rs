@@ -1,7 +1,5 @@
-//! Pools of nodes, from a compact description to whole nodes.
-//!
-//! Owns what a described machine becomes: its NUMA nodes, its GPUs and slices, the labels that feature
-//! discovery would write, what the kubelet keeps for itself. Must not know what runs there.
+//! Pools of a scenario: from a compact description to complete nodes, with the labels that GPU feature
+//! discovery would write and what the kubelet reserves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,45 +19,48 @@ use berth_model::policy;
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
 use berth_model::taint::{Effect, Taint};
-use berth_model::workload::{CapacityType, PoolClasses, WorkloadClass};
-use berth_sim::experiment::{NodeSetup, PoolSetup, Sharing};
+use berth_sim::experiment::{Isolation, NodeSetup, PoolSetup};
 
 use super::file::{self, Manager, SharingMethod};
 use crate::cluster::Prices;
 
-/// What is wrong with a field of a pool.
+/// An invalid field of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct Wrong {
-    /// Under the pool.
+pub struct PoolError {
+    /// Relative to the pool.
     pub field: &'static str,
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     pub message: String,
 }
 
-fn wrong(field: &'static str, message: impl Into<String>) -> Wrong {
-    Wrong { field, message: message.into() }
+fn invalid(field: &'static str, message: impl Into<String>) -> PoolError {
+    PoolError { field, message: message.into() }
 }
 
-/// The most nodes, and NUMA nodes, CPUs and GPUs of a node, that can be described.
 const NODES_MAX: usize = 100_000;
 const NUMA_MAX: usize = 16;
 const CPUS_MAX: usize = 1_024;
 const GPUS_MAX: usize = 64;
 
-/// The pool's nodes, and the pool itself where it can grow.
-pub(crate) struct Built {
+pub(crate) struct BuiltPool {
     pub(crate) nodes: Vec<NodeSetup>,
+    /// `None` if the pool cannot grow.
     pub(crate) growth: Option<PoolSetup>,
     pub(crate) pool: policy::Pool,
 }
 
-pub(crate) fn build(pool: &file::Pool) -> Result<Built, Wrong> {
+/// Builds the nodes of a pool. `policies` are the Pool objects; the one with the pool's name says for
+/// which classes of work it is.
+pub(crate) fn build(
+    pool: &file::NodePool,
+    policies: &[policy::Pool],
+) -> Result<BuiltPool, PoolError> {
     if pool.name.is_empty() {
-        return Err(wrong("name", "is missing; every pool has a name"));
+        return Err(invalid("name", "is required"));
     }
     if pool.count > NODES_MAX {
-        return Err(wrong("count", format!("{} is more than {NODES_MAX}", pool.count)));
+        return Err(invalid("count", format!("must be at most {NODES_MAX} (got {})", pool.count)));
     }
     let template = template(pool)?;
     let node = |number: usize| {
@@ -86,45 +87,33 @@ pub(crate) fn build(pool: &file::Pool) -> Result<Built, Wrong> {
             idle_ms: grow.idle.map(super::units::Time::ms),
         }
     });
-    let mut of_pool = template.node.clone();
-    of_pool.name = pool.name.as_str().into();
-    let capacity = pool.capacity.map(|capacity| match capacity {
-        file::Capacity::OnDemand => CapacityType::OnDemand,
-        file::Capacity::Spot => CapacityType::Spot,
-    });
+    let policy = policies.iter().find(|policy| *policy.name == *pool.name);
+    let mut node = template.node.clone();
+    node.name = pool.name.as_str().into();
     let policy = policy::Pool {
         name: pool.name.as_str().into(),
-        template: of_pool,
+        template: node,
         growth: Some(pool.grow.map_or(0, |grow| grow.max)),
-        classes: classes(pool)?,
-        capacity,
+        classes: policy.map(|policy| policy.classes).unwrap_or_default(),
+        capacity: policy.and_then(|policy| policy.capacity),
     };
-    Ok(Built { nodes, growth, pool: policy })
+    Ok(BuiltPool { nodes, growth, pool: policy })
 }
 
-fn classes(pool: &file::Pool) -> Result<PoolClasses, Wrong> {
-    if pool.classes.is_empty() {
-        return Ok(PoolClasses::Any);
-    }
-    let known = pool.classes.iter().map(|text| {
-        WorkloadClass::parse(text).ok_or_else(|| {
-            let names = WorkloadClass::ALL.map(WorkloadClass::as_str).join(", ");
-            wrong("classes", format!("{text:?} is no class; write one of {names}"))
-        })
-    });
-    let classes = known.collect::<Result<_, _>>()?;
-    Ok(if pool.only { PoolClasses::Only(classes) } else { PoolClasses::Preferred(classes) })
-}
-
-fn template(pool: &file::Pool) -> Result<NodeSetup, Wrong> {
+fn template(pool: &file::NodePool) -> Result<NodeSetup, PoolError> {
     let machine = machine(&pool.machine)?;
     let cpus = machine.numa().iter().map(|numa| numa.cpus.len()).sum();
     let kubelet = kubelet(&pool.kubelet, &machine)?;
     let gpus =
-        pool.gpus.as_ref().map_or_else(|| Ok(Vec::new()), |gpus| described(gpus, &machine))?;
+        pool.gpus.as_ref().map_or_else(|| Ok(Vec::new()), |described| gpus(described, &machine))?;
     let stated = match pool.price_per_hour {
         Some(dollars) if (0.0..1e6).contains(&dollars) => Some((dollars * 1e6).round() as i64),
-        Some(dollars) => return Err(wrong("pricePerHour", format!("{dollars} is no price"))),
+        Some(dollars) => {
+            return Err(invalid(
+                "pricePerHour",
+                format!("invalid price {dollars}; write dollars per hour from 0 to 999999"),
+            ));
+        }
         None => None,
     };
     let node = Node {
@@ -146,24 +135,27 @@ fn template(pool: &file::Pool) -> Result<NodeSetup, Wrong> {
         naming: Naming { mig: MigStrategy::Mixed, shared_suffix: false },
         preferred: PreferredAllocation::LowestId,
         sharing: match sharing.map(|sharing| sharing.method) {
-            Some(SharingMethod::Mps | SharingMethod::Shares) => Sharing::MpsCapped,
-            Some(SharingMethod::MpsUncapped) => Sharing::MpsUncapped,
-            Some(SharingMethod::TimeSlicing) | None => Sharing::TimeSliced,
+            Some(SharingMethod::Mps | SharingMethod::Shares) => Isolation::MpsCapped,
+            Some(SharingMethod::MpsUncapped) => Isolation::MpsUncapped,
+            Some(SharingMethod::TimeSlicing) | None => Isolation::TimeSliced,
         },
         microusd_per_hour,
     })
 }
 
-fn machine(described: &file::Machine) -> Result<Machine, Wrong> {
+fn machine(described: &file::Machine) -> Result<Machine, PoolError> {
     let file::Machine { sockets, numa_per_socket, cores_per_numa, threads_per_core, .. } =
         *described;
     let numa = sockets.saturating_mul(numa_per_socket);
     if numa == 0 || numa > NUMA_MAX {
-        return Err(wrong("machine", format!("has {numa} NUMA nodes; write 1 to {NUMA_MAX}")));
+        return Err(invalid(
+            "machine",
+            format!("must have 1 to {NUMA_MAX} NUMA nodes (got {numa})"),
+        ));
     }
     let cpus = numa.saturating_mul(cores_per_numa).saturating_mul(threads_per_core);
     if cpus == 0 || cpus > CPUS_MAX {
-        return Err(wrong("machine", format!("has {cpus} CPUs; write 1 to {CPUS_MAX}")));
+        return Err(invalid("machine", format!("must have 1 to {CPUS_MAX} CPUs (got {cpus})")));
     }
     RegularMachine {
         sockets,
@@ -173,17 +165,17 @@ fn machine(described: &file::Machine) -> Result<Machine, Wrong> {
         memory_bytes: described.memory_per_numa.0,
     }
     .build()
-    .map_err(|error| wrong("machine", error.to_string()))
+    .map_err(|error| invalid("machine", error.to_string()))
 }
 
-fn kubelet(described: &file::Kubelet, machine: &Machine) -> Result<KubeletConfig, Wrong> {
+fn kubelet(described: &file::Kubelet, machine: &Machine) -> Result<KubeletConfig, PoolError> {
     let topology_policy: TopologyPolicy =
         described.topology_policy.parse().map_err(|error: berth_kubelet::ConfigError| {
-            wrong("kubelet.topologyPolicy", error.problem)
+            invalid("kubelet.topologyPolicy", error.problem)
         })?;
     let topology_scope: TopologyScope =
         described.topology_scope.parse().map_err(|error: berth_kubelet::ConfigError| {
-            wrong("kubelet.topologyScope", error.problem)
+            invalid("kubelet.topologyScope", error.problem)
         })?;
     let options: CpuOptions = described
         .cpu_options
@@ -191,7 +183,7 @@ fn kubelet(described: &file::Kubelet, machine: &Machine) -> Result<KubeletConfig
         .map(|option| {
             option
                 .parse::<CpuOption>()
-                .map_err(|error| wrong("kubelet.cpuOptions", error.to_string()))
+                .map_err(|error| invalid("kubelet.cpuOptions", error.to_string()))
         })
         .collect::<Result<_, _>>()?;
     let cpu_manager = match described.cpu_manager {
@@ -235,57 +227,64 @@ fn allocatable(kubelet: &file::Kubelet, machine: &Machine, cpus: usize) -> Resou
     .collect()
 }
 
-fn described(gpus: &file::Gpus, machine: &Machine) -> Result<Vec<Gpu>, Wrong> {
-    if gpus.count > GPUS_MAX {
-        return Err(wrong("gpus.count", format!("{} is more than {GPUS_MAX}", gpus.count)));
+fn gpus(described: &file::Gpus, machine: &Machine) -> Result<Vec<Gpu>, PoolError> {
+    if described.count > GPUS_MAX {
+        return Err(invalid(
+            "gpus.count",
+            format!("must be at most {GPUS_MAX} (got {})", described.count),
+        ));
     }
-    if gpus.product.is_empty() {
-        return Err(wrong("gpus.product", "is missing; write it as nvidia.com/gpu.product has it"));
+    if described.product.is_empty() {
+        return Err(invalid(
+            "gpus.product",
+            "is required; write the value of the label nvidia.com/gpu.product",
+        ));
     }
-    let board = Board::by_product(&gpus.product, None);
-    let memory_bytes = match (gpus.memory, &board) {
+    let board = Board::by_product(&described.product, None);
+    let memory_bytes = match (described.memory, &board) {
         (Some(bytes), _) => bytes.0,
         (None, Ok(board)) => u64::from(board.gb()) << 30,
         (None, Err(error)) => {
-            return Err(wrong("gpus.memory", format!("is missing, and {error}; write it")));
+            return Err(invalid("gpus.memory", format!("is required: {error}")));
         }
     };
-    if gpus.mig.len() > gpus.count {
-        let message = format!("has {} layouts for {} GPUs", gpus.mig.len(), gpus.count);
-        return Err(wrong("gpus.mig", message));
+    if described.mig.len() > described.count {
+        let message = format!("lists {} layouts for {} GPUs", described.mig.len(), described.count);
+        return Err(invalid("gpus.mig", message));
     }
     let numa = machine.numa().len();
-    (0..gpus.count)
+    (0..described.count)
         .map(|at| {
-            let mig = match gpus.mig.get(at).map(String::as_str) {
+            let mig = match described.mig.get(at).map(String::as_str) {
                 None | Some("whole") => None,
                 Some(text) => {
                     let board =
-                        board.as_ref().map_err(|error| wrong("gpus.mig", error.to_string()))?;
+                        board.as_ref().map_err(|error| invalid("gpus.mig", error.to_string()))?;
                     Some(layout(board, text)?)
                 }
             };
-            let near = gpus.numa.get(at).copied().unwrap_or(at * numa / gpus.count.max(1));
+            let near =
+                described.numa.get(at).copied().unwrap_or(at * numa / described.count.max(1));
             if near >= numa {
-                let message = format!("{near} is no NUMA node of the machine, which has {numa}");
-                return Err(wrong("gpus.numa", message));
+                let message = format!("unknown NUMA node {near}; the machine has {numa}");
+                return Err(invalid("gpus.numa", message));
             }
             Ok(Gpu {
                 id: format!("gpu-{at:02}"),
-                product: gpus.product.clone(),
+                product: described.product.clone(),
                 memory_bytes,
                 numa: NumaMask::single(near),
                 health: Health::Healthy,
                 mig,
-                replicas: gpus.sharing.and_then(|sharing| sharing.replicas),
+                replicas: described.sharing.and_then(|sharing| sharing.replicas),
             })
         })
         .collect()
 }
 
-/// A layout: with starts as it is printed, or how many of which profiles.
-pub(crate) fn layout(board: &'static Board, text: &str) -> Result<Layout, Wrong> {
-    let problem = |message: String| wrong("gpus.mig", message);
+/// A MIG layout: placements (`4g.40gb@0`), or profiles with their counts (`7x1g.10gb`).
+pub(crate) fn layout(board: &'static Board, text: &str) -> Result<Layout, PoolError> {
+    let problem = |message: String| invalid("gpus.mig", message);
     if text.contains('@') {
         return Layout::parse(board, text).map_err(|error| problem(error.to_string()));
     }
@@ -297,7 +296,7 @@ pub(crate) fn layout(board: &'static Board, text: &str) -> Result<Layout, Wrong>
         let (count, name): (usize, &str) = counted.unwrap_or((1, item));
         let profile = board.profile(name).map_err(|error| problem(error.to_string()))?;
         if count > usize::from(board.max_instances()) {
-            return Err(problem(format!("{item:?} is more than a GPU can be divided into")));
+            return Err(problem(format!("{item:?} exceeds what one GPU can be divided into")));
         }
         wanted.extend(std::iter::repeat_n(profile, count));
     }
@@ -306,21 +305,14 @@ pub(crate) fn layout(board: &'static Board, text: &str) -> Result<Layout, Wrong>
     fits.ok_or_else(|| problem(format!("{text:?} does not fit on one {}", board.product())))
 }
 
-/// What feature discovery would write, and what the pool says.
-fn labels(pool: &file::Pool, gpus: &[Gpu]) -> Labels {
+/// The pool's labels, and those of GPU feature discovery.
+fn labels(pool: &file::NodePool, gpus: &[Gpu]) -> Labels {
     let mut labels: Labels = pool
         .labels
         .iter()
         .map(|(key, value)| (key.as_str(), value.as_str()))
         .chain([("berth.dev/pool", pool.name.as_str())])
         .collect();
-    if let Some(capacity) = pool.capacity {
-        let capacity = match capacity {
-            file::Capacity::OnDemand => "on-demand",
-            file::Capacity::Spot => "spot",
-        };
-        labels.insert("karpenter.sh/capacity-type", capacity);
-    }
     let Some(gpu) = gpus.first() else { return labels };
     labels.insert("nvidia.com/gpu.present", "true");
     labels.insert("nvidia.com/gpu.count", gpus.len().to_string());
@@ -358,9 +350,10 @@ fn labels(pool: &file::Pool, gpus: &[Gpu]) -> Labels {
     labels
 }
 
-/// `key=value:Effect`, or `key:Effect`.
-fn taint(text: &str) -> Result<Taint, Wrong> {
-    let problem = || wrong("taints", format!("{text:?} is no taint; write key=value:NoSchedule"));
+/// Parses `key=value:Effect` or `key:Effect`.
+fn taint(text: &str) -> Result<Taint, PoolError> {
+    let problem =
+        || invalid("taints", format!("invalid taint {text:?}; write key=value:NoSchedule"));
     let (mark, effect) = text.rsplit_once(':').ok_or_else(problem)?;
     let (key, value) = mark.split_once('=').unwrap_or((mark, ""));
     let effect = match effect {

@@ -19,7 +19,7 @@ use berth_model::pod::{Container, ContainerKind, Pod, Resources};
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::{GpuNeed, PodSpec};
-use berth_sim::experiment::{Experiment, Job, NodeSetup, Setup, Sharing, Workload, WorkloadKind};
+use berth_sim::experiment::{Experiment, Isolation, Job, NodeSetup, Setup, Workload, WorkloadKind};
 use berth_sim::report::WorkloadOutline;
 
 use super::{Row, Table, TraceError};
@@ -317,7 +317,7 @@ fn setup_of(
         gpus,
         naming: Naming::default(),
         preferred: PreferredAllocation::LowestId,
-        sharing: Sharing::MpsCapped,
+        sharing: Isolation::MpsCapped,
         microusd_per_hour: 0,
     })
 }

@@ -11,7 +11,7 @@ use berth_model::alignment::Alignment;
 use super::pods::{Fate, Past};
 use super::{Coming, World};
 use crate::assumptions::Slowdown;
-use crate::experiment::{Consolidation, Service, Sharing, WorkloadKind};
+use crate::experiment::{Consolidation, Isolation, Service, WorkloadKind};
 use crate::latency::{Cell, Mix, RHO_MAX, Speed};
 
 /// How much work a request is counts in steps of this, so that few distributions are needed.
@@ -264,12 +264,12 @@ impl World<'_> {
         let busy = |other: &&u64| **other != id && shares(other) && self.is_busy(**other);
         let neighbours = node.pods.iter().filter(busy).count();
         match (node.sharing, neighbours) {
-            (Sharing::TimeSliced, 0) => Slowdown::NONE,
-            (Sharing::TimeSliced, 1) => assumed.time_sliced[0],
-            (Sharing::TimeSliced, _) => assumed.time_sliced[1],
+            (Isolation::TimeSliced, 0) => Slowdown::NONE,
+            (Isolation::TimeSliced, 1) => assumed.time_sliced[0],
+            (Isolation::TimeSliced, _) => assumed.time_sliced[1],
             (_, 0) => assumed.mps_alone,
-            (Sharing::MpsCapped, _) => assumed.mps_capped,
-            (Sharing::MpsUncapped, _) => assumed.mps_uncapped,
+            (Isolation::MpsCapped, _) => assumed.mps_capped,
+            (Isolation::MpsUncapped, _) => assumed.mps_uncapped,
         }
     }
 

@@ -18,7 +18,7 @@ use berth_model::numa::NumaMask;
 use berth_model::resource::MemoryKind;
 use berth_model::spec::{Controller, PodSpec};
 use berth_sim::experiment::{
-    Division, Experiment, Job, KubeletPolicy, NodeSetup, Setup, Sharing, Workload, WorkloadKind,
+    Division, Experiment, Isolation, Job, KubeletPolicy, NodeSetup, Setup, Workload, WorkloadKind,
 };
 use berth_sim::report::{Report, WorkloadOutline};
 use berth_testkit::cluster::{gpu_template, resources};
@@ -81,7 +81,7 @@ pub(crate) fn node(name: &str, zone: &str, policy: TopologyPolicy, layouts: &[&s
         gpus,
         naming: Naming { mig: MigStrategy::Mixed, shared_suffix: false },
         preferred: PreferredAllocation::LowestId,
-        sharing: Sharing::TimeSliced,
+        sharing: Isolation::TimeSliced,
         microusd_per_hour: 27_000_000,
     }
 }

@@ -12,11 +12,12 @@ mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
+use crate::events::Note;
 use crate::key::{
     Key, controller, controller_reference, delete_this, has_finalizer, name, namespace, uid,
     unless_gone,
@@ -26,7 +27,9 @@ use crate::views::{of_owner, orphans_in};
 
 use super::context::{Context, each};
 use super::pods::{self, Claims, claim, from_template};
-use plan::Plan;
+use plan::JobActions;
+
+const COMPONENT: &str = "job-controller";
 
 /// On every pod of a Job until it is counted.
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
@@ -81,16 +84,20 @@ pub(super) async fn reconcile(
             mine
         }
     };
-    let Plan { create, delete, kill, status, again, remove_job } =
+    let JobActions { create, delete, kill, status, again, remove_job } =
         plan::plan(&job, spec, &mine, context.clock.now(), backoff);
     if remove_job {
         context.delete_with(&views.jobs, job.as_ref(), &delete_this(&job.metadata)).await?;
         return Ok(None);
     }
     each(&delete, |pod| forget_and_delete(context, pod)).await?;
-    context.delete_pods(&kill).await?;
+    context.delete_pods(COMPONENT, job.as_ref(), &kill).await?;
     let counted = status.uncounted_terminated_pods.clone().unwrap_or_default();
-    let made = context.create_pods(create.iter().map(|at| pod(&job, *at)).collect()).await;
+    let pods = create.iter().map(|at| pod(&job, *at)).collect();
+    let made = context.create_pods(COMPONENT, job.as_ref(), pods).await;
+    if let Some(note) = end_note(&job, &status) {
+        context.events.record(COMPONENT, job.as_ref(), note);
+    }
     if job.status.as_ref() != Some(&status) {
         let written = Job { status: Some(status), ..(*job).clone() };
         context.write_status(&views.jobs, &written).await?;
@@ -105,6 +112,29 @@ pub(super) async fn reconcile(
     each(&ended, |pod| release(context, pod)).await?;
     made?;
     Ok(again)
+}
+
+/// The Event for a Job that has ended with this status.
+fn end_note(job: &Job, status: &JobStatus) -> Option<Note> {
+    let ended = |status: &JobStatus| {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        let ends = |one: &&JobCondition| {
+            matches!(one.type_.as_str(), "Complete" | "Failed") && one.status == "True"
+        };
+        conditions.iter().find(ends).cloned()
+    };
+    if job.status.as_ref().and_then(ended).is_some() {
+        return None;
+    }
+    let end = ended(status)?;
+    if end.type_ == "Complete" {
+        return Some(Note::normal("Completed", "Job completed"));
+    }
+    let reason = match end.reason.as_deref() {
+        Some("DeadlineExceeded") => "DeadlineExceeded",
+        _ => "BackoffLimitExceeded",
+    };
+    Some(Note::warning(reason, end.message.unwrap_or_default()))
 }
 
 /// A pod of a Job that is gone waits for nobody.

@@ -30,7 +30,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
 
 /// What is to be done.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct JobActions {
     /// Pods to make, with their indexes.
     pub(super) create: Vec<Option<i32>>,
     /// Pods that are too many: they are not counted.
@@ -164,13 +164,13 @@ pub(super) fn plan(
     pods: &[Arc<Pod>],
     now: Timestamp,
     backoff: Duration,
-) -> Plan {
+) -> JobActions {
     let status = job.status.clone().unwrap_or_default();
     let mut conditions = Conditions { list: status.conditions.clone().unwrap_or_default(), now };
     if let Some(since) = conditions.finished_at() {
         return after_the_end(job, spec, status, since, now);
     }
-    let mut plan = Plan { status, ..Plan::default() };
+    let mut plan = JobActions { status, ..JobActions::default() };
     let ends = count_ends(job, spec, pods);
     let active: Vec<&Arc<Pod>> = pods.iter().filter(|pod| is_active(pod)).collect();
     let leaving = pods.iter().filter(|pod| is_terminating(pod) && !is_finished(pod)).count();
@@ -214,7 +214,7 @@ pub(super) fn plan(
 }
 
 /// Notes when the Job starts, is suspended, and goes on.
-fn start(plan: &mut Plan, conditions: &mut Conditions, suspended: bool, now: Timestamp) {
+fn start(plan: &mut JobActions, conditions: &mut Conditions, suspended: bool, now: Timestamp) {
     let status = &mut plan.status;
     if suspended {
         if !conditions.is("Suspended") {
@@ -236,8 +236,8 @@ fn after_the_end(
     status: JobStatus,
     since: Timestamp,
     now: Timestamp,
-) -> Plan {
-    let mut plan = Plan { status, ..Plan::default() };
+) -> JobActions {
+    let mut plan = JobActions { status, ..JobActions::default() };
     if let Some(ttl) = spec.ttl_seconds_after_finished
         && job.metadata.deletion_timestamp.is_none()
     {
@@ -248,7 +248,7 @@ fn after_the_end(
     plan
 }
 
-fn finish(plan: &mut Plan, conditions: &mut Conditions) {
+fn finish(plan: &mut JobActions, conditions: &mut Conditions) {
     let target = |kind: &str| conditions.find(kind).filter(|one| one.status == "True").cloned();
     if let Some(why) = target("FailureTarget") {
         conditions.add(
@@ -268,7 +268,7 @@ fn finish(plan: &mut Plan, conditions: &mut Conditions) {
 
 /// Makes pods that are missing and deletes those that are too many.
 fn size(
-    plan: &mut Plan,
+    plan: &mut JobActions,
     spec: &JobSpec,
     pods: &[Arc<Pod>],
     ends: &Ends,
@@ -348,7 +348,7 @@ fn finished_at(pod: &Pod) -> Option<Timestamp> {
     ends.max().or_else(|| ready.max()).or(created)
 }
 
-fn write(plan: &mut Plan, spec: &JobSpec, ends: &Ends, active: &[&Arc<Pod>], leaving: usize) {
+fn write(plan: &mut JobActions, spec: &JobSpec, ends: &Ends, active: &[&Arc<Pod>], leaving: usize) {
     let count = |many: usize| i32::try_from(many).unwrap_or(i32::MAX);
     let some = |many: i32| Some(many).filter(|many| *many > 0);
     let gone = plan.delete.len() + plan.kill.len();

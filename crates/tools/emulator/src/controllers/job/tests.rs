@@ -20,16 +20,16 @@ fn tracked(name: &str) -> Made {
     pod(name).finalized_by(TRACKING)
 }
 
-fn next(job: &Job, pods: &[Arc<Pod>], second: i64) -> Plan {
+fn next(job: &Job, pods: &[Arc<Pod>], second: i64) -> JobActions {
     plan(job, job.spec.as_ref().unwrap(), pods, at(second), BACKOFF)
 }
 
 /// The job as it is after what was planned has been written.
-fn written(job: &Job, plan: &Plan) -> Job {
+fn written(job: &Job, plan: &JobActions) -> Job {
     Job { status: Some(plan.status.clone()), ..job.clone() }
 }
 
-fn said(plan: &Plan) -> Vec<&str> {
+fn said(plan: &JobActions) -> Vec<&str> {
     let list = plan.status.conditions.iter().flatten();
     list.filter(|one| one.status == "True").map(|one| one.type_.as_str()).collect()
 }
