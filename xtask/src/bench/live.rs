@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use berth_api::placement::PLACEMENT;
+use berth_api::keys::PLACEMENT;
 use berth_protobuf::Written;
 use berth_testbed::{Testbed, Which, real_assets};
 use k8s_openapi::api::coordination::v1::Lease;

@@ -16,17 +16,8 @@ use serde::Deserialize;
 
 use crate::Lower;
 use crate::error::{self, LowerError, Problem};
+use crate::keys::{GANG, GANG_SIZE, GANG_TIMEOUT, GANG_TOPOLOGY};
 use crate::meta;
-
-/// Label of pods: the name of their gang.
-pub const GANG: &str = "berth.dev/gang";
-/// Label of pods: how many members start together.
-pub const GANG_SIZE: &str = "berth.dev/gang-size";
-/// Annotation of pods and PodGroups: the node label of which all members get one value, such as
-/// `topology.kubernetes.io/zone`; with `,preferred` after it, only if that can be had.
-pub const GANG_TOPOLOGY: &str = "berth.dev/gang-topology";
-/// Annotation of pods and PodGroups: for how long something may be set aside, such as `10m`.
-pub const GANG_TIMEOUT: &str = "berth.dev/gang-timeout";
 
 /// Sizes of gangs.
 const SIZES: std::ops::RangeInclusive<u32> = 1..=10_000;

@@ -11,6 +11,7 @@ pub mod crd;
 mod dra;
 mod error;
 pub mod gang;
+pub mod keys;
 mod meta;
 mod node;
 mod path;
@@ -25,7 +26,6 @@ pub mod workload;
 
 pub use dra::raise;
 pub use error::LowerError;
-pub use node::{MODEL_PREFIX, MODELS};
 pub use path::{FieldPath, Step};
 pub use selector::read_selector;
 

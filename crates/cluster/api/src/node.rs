@@ -12,13 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
+use crate::keys::{MODEL_PREFIX, MODELS};
 use crate::meta;
 use crate::resource::resource_list;
-
-/// Labels of nodes that hold a model start like this, followed by the model's name.
-pub const MODEL_PREFIX: &str = "model.berth.dev/";
-/// The annotation that lists the models of a node whose names are no label keys, with commas between.
-pub const MODELS: &str = "berth.dev/models";
 
 impl Lower for core::Node {
     type Model = Node;

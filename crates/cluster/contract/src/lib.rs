@@ -49,7 +49,6 @@ pub use object::{Object, ObjectError};
 pub use rule::{Rule, Severity, SeverityError, Topic};
 pub use rules::RULES;
 pub use settings::Settings;
-pub use suppress::IGNORE;
 
 use rules::{Breach, Scope};
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::keys::{COST_CENTER, TEAM};
 use berth_model::workload::{ClassRules, WorkloadClass};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -42,8 +43,8 @@ impl Default for Settings {
     fn default() -> Self {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         Self {
-            team_labels: all(&["berth.dev/team", "team"]),
-            cost_center_labels: all(&["berth.dev/cost-center", "cost-center"]),
+            team_labels: all(&[TEAM, "team"]),
+            cost_center_labels: all(&[COST_CENTER, "cost-center"]),
             gpu_taints: all(&["nvidia.com/gpu", "amd.com/gpu"]),
             gpu_resources: all(&[
                 "nvidia.com/gpu",

@@ -4,9 +4,6 @@
 
 use crate::rule::Rule;
 
-/// The annotation: `CODE[,CODE…]: reason`, several with semicolons or line ends between.
-pub const IGNORE: &str = "berth.dev/lint-ignore";
-
 /// What an object's annotation says.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Suppressed {

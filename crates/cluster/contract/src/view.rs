@@ -191,7 +191,7 @@ fn asks<'a>(container: &ContainerView<'a>, settings: &Settings) -> Vec<GpuAsk<'a
 }
 
 fn work(kind: WorkloadKind, template: &PodTemplate, settings: &Settings) -> Work {
-    let label = crate::context::label_of(&template.metadata, berth_api::pod::CLASS);
+    let label = crate::context::label_of(&template.metadata, berth_api::keys::CLASS);
     let spec = &template.spec;
     let by_name = || settings.class_rules().by_name(spec.priority_class_name.as_deref()?);
     if let Some(class) = label.and_then(WorkloadClass::parse).or_else(by_name) {

@@ -12,7 +12,6 @@ mod volumes;
 
 pub(crate) use self::claims::FINALIZER;
 pub(crate) use self::claims::extended::EXTENDED_RESOURCE_CLAIM;
-pub(crate) use self::requests::{FENCED, FENCED_CLAIM};
 pub(crate) use self::volumes::{BOUND_BY_CONTROLLER, SELECTED_NODE};
 
 use std::sync::Arc;

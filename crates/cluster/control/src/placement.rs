@@ -12,9 +12,10 @@ use berth_model::alignment::Alignment;
 /// What to write about a binding that the engine has just decided.
 pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
     let kubelet = engine.kubelet(&binding.node).map(|(kubelet, _)| kubelet);
-    let numa_nodes = binding.numa.zip(kubelet).map_or_else(Vec::new, |(numa, kubelet)| {
-        kubelet.machine().numa_ids(numa)
-    });
+    let numa_nodes = binding
+        .numa
+        .zip(kubelet)
+        .map_or_else(Vec::new, |(numa, kubelet)| kubelet.machine().numa_ids(numa));
     let grant = binding
         .gpu_grant
         .as_ref()
@@ -23,9 +24,7 @@ pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
         Alignment::Aligned => {
             "its CPUs, memory and devices are on the same NUMA nodes, and the least room is lost for others"
         }
-        Alignment::Misaligned => {
-            "no node could take it aligned, and this one comes nearest to it"
-        }
+        Alignment::Misaligned => "no node could take it aligned, and this one comes nearest to it",
         Alignment::Floating => "nothing of it is pinned; the least room is lost for others here",
         Alignment::Unknown => "no node of known topology could take it",
     };

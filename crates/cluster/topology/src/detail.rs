@@ -17,11 +17,9 @@ use berth_api::topology::{Attribute, Zone};
 use berth_model::idset::CpuSet;
 use berth_model::machine::{Core, MAX_THREADS_PER_CORE, Machine};
 
-const CORES: &str = "berth.dev/cores";
-const CACHES: &str = "berth.dev/l3";
-const SOCKET: &str = "berth.dev/socket";
-const MEMORY: &str = "berth.dev/memory";
-const HUGEPAGES: &str = "berth.dev/hugepages";
+use berth_api::keys::{
+    ZONE_CACHES, ZONE_CORES, ZONE_HUGEPAGES, ZONE_MEMORY, ZONE_SOCKET,
+};
 
 /// What a zone says of its NUMA node, as far as it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,13 +38,13 @@ pub fn attributes(machine: &Machine, position: usize) -> Vec<Attribute> {
     let Some(numa) = machine.numa().get(position) else { return Vec::new() };
     let own: Vec<&Core> =
         machine.cores().iter().filter(|core| usize::from(core.numa) == position).collect();
-    let mut said = vec![(CORES, cores(&own))];
+    let mut said = vec![(ZONE_CORES, cores(&own))];
     let mut sockets: Vec<u16> = own.iter().map(|core| core.socket).collect();
     sockets.dedup();
     if let [only] = sockets.as_slice()
         && let Some(socket) = machine.sockets().get(usize::from(*only))
     {
-        said.push((SOCKET, socket.id.to_string()));
+        said.push((ZONE_SOCKET, socket.id.to_string()));
     }
     // Where no cache is told of, the socket stands in for it.
     let is_cache = |core: &Core| {
@@ -54,12 +52,12 @@ pub fn attributes(machine: &Machine, position: usize) -> Vec<Attribute> {
         cache != machine.sockets().get(usize::from(core.socket))
     };
     if own.iter().any(|core| is_cache(core)) {
-        said.push((CACHES, caches(machine, &own)));
+        said.push((ZONE_CACHES, caches(machine, &own)));
     }
-    said.push((MEMORY, numa.memory_bytes.to_string()));
+    said.push((ZONE_MEMORY, numa.memory_bytes.to_string()));
     if !numa.hugepages.is_empty() {
         let pages = numa.hugepages.iter().map(|(bytes, pages)| format!("{bytes}={pages}"));
-        said.push((HUGEPAGES, pages.collect::<Vec<_>>().join(",")));
+        said.push((ZONE_HUGEPAGES, pages.collect::<Vec<_>>().join(",")));
     }
     let attribute = |(name, value): (&str, String)| Attribute { name: name.to_owned(), value };
     said.into_iter().map(attribute).collect()
@@ -109,11 +107,11 @@ pub(crate) fn read(zone: &Zone) -> Result<Detail, (usize, String)> {
         let text = attribute.value.as_str();
         let at = |problem: String| (index, problem);
         match attribute.name.as_str() {
-            CORES => detail.cores = Some(all_cores(text).map_err(at)?),
-            CACHES => detail.caches = pairs(text, ';', set).map_err(at)?,
-            SOCKET => detail.socket = Some(number(text).map_err(at)?),
-            MEMORY => detail.memory_bytes = Some(number(text).map_err(at)?),
-            HUGEPAGES => {
+            ZONE_CORES => detail.cores = Some(all_cores(text).map_err(at)?),
+            ZONE_CACHES => detail.caches = pairs(text, ';', set).map_err(at)?,
+            ZONE_SOCKET => detail.socket = Some(number(text).map_err(at)?),
+            ZONE_MEMORY => detail.memory_bytes = Some(number(text).map_err(at)?),
+            ZONE_HUGEPAGES => {
                 let pages = pairs(text, ',', number).map_err(at)?;
                 detail.hugepages = Some(pages.into_iter().collect());
             }
@@ -208,10 +206,10 @@ mod tests {
             (2, 1, Some(9), &[4, 13]),
             (2, 1, Some(9), &[5, 12]),
         ])?;
-        assert_eq!(said(&machine, 0, CORES).as_deref(), Some("0-1/8-9;2"));
-        assert_eq!(said(&machine, 0, CACHES).as_deref(), Some("4=0-1,8-9;5=2"));
-        assert_eq!(said(&machine, 1, CORES).as_deref(), Some("4/13;5/12"), "threads cross");
-        assert_eq!(said(&machine, 1, SOCKET).as_deref(), Some("1"));
+        assert_eq!(said(&machine, 0, ZONE_CORES).as_deref(), Some("0-1/8-9;2"));
+        assert_eq!(said(&machine, 0, ZONE_CACHES).as_deref(), Some("4=0-1,8-9;5=2"));
+        assert_eq!(said(&machine, 1, ZONE_CORES).as_deref(), Some("4/13;5/12"), "threads cross");
+        assert_eq!(said(&machine, 1, ZONE_SOCKET).as_deref(), Some("1"));
         let zone = Zone { attributes: attributes(&machine, 1), ..Zone::default() };
         let read = read(&zone).map_err(|(_, why)| why)?;
         assert_eq!(read.cores, Some(vec![vec![4, 13], vec![5, 12]]));
@@ -222,22 +220,22 @@ mod tests {
     #[test]
     fn a_socket_that_stands_in_for_a_cache_is_none() -> Result<(), String> {
         let machine = machine(&[(0, 0, None, &[0]), (2, 1, None, &[1])])?;
-        assert_eq!(said(&machine, 0, CACHES), None);
+        assert_eq!(said(&machine, 0, ZONE_CACHES), None);
         Ok(())
     }
 
     #[test]
     fn what_cannot_be_understood_is_an_error_with_its_place() {
         for (name, text) in [
-            (CORES, "0-3/8-9"),
-            (CORES, "0/1/2/3/4/5/6/7/8"),
-            (CORES, "x"),
-            (CORES, "0-99999999"),
-            (CACHES, "0"),
-            (CACHES, "a=0"),
-            (SOCKET, "-1"),
-            (MEMORY, "1Gi"),
-            (HUGEPAGES, "2Mi=1"),
+            (ZONE_CORES, "0-3/8-9"),
+            (ZONE_CORES, "0/1/2/3/4/5/6/7/8"),
+            (ZONE_CORES, "x"),
+            (ZONE_CORES, "0-99999999"),
+            (ZONE_CACHES, "0"),
+            (ZONE_CACHES, "a=0"),
+            (ZONE_SOCKET, "-1"),
+            (ZONE_MEMORY, "1Gi"),
+            (ZONE_HUGEPAGES, "2Mi=1"),
         ] {
             let attribute = Attribute { name: name.to_owned(), value: text.to_owned() };
             let zone =

@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 
 use berth_api::FieldPath;
 use berth_api::crd::PoolTopology;
+use berth_api::keys::{NUMA_NODES, SOCKETS, THREADS_PER_CORE};
 use berth_api::topology::{NodeResourceTopology, Zone};
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion, MemoryManagerPolicy,
@@ -56,10 +57,6 @@ const NUMA_ZONE: &str = "Node";
 /// 11 or 12 for its neighbours on the socket, and 20 and more for other sockets.
 const OTHER_SOCKET_DISTANCE: u32 = 20;
 
-/// Labels and annotations of nodes whose inside nobody exports.
-const NUMA_NODES: &str = "berth.dev/numa-nodes";
-const SOCKETS: &str = "berth.dev/sockets";
-const THREADS: &str = "berth.dev/threads-per-core";
 
 /// What node feature discovery says of hardware threads.
 const MULTITHREADING: &str = "feature.node.kubernetes.io/cpu-hardware_multithreading";
@@ -199,7 +196,7 @@ pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
 /// The node, with what its pool says of it where it says nothing itself.
 pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, core::Node> {
     let PoolTopology { numa_nodes, sockets, threads_per_core, kubelet } = pool;
-    let counts = [(NUMA_NODES, numa_nodes), (SOCKETS, sockets), (THREADS, threads_per_core)];
+    let counts = [(NUMA_NODES, numa_nodes), (SOCKETS, sockets), (THREADS_PER_CORE, threads_per_core)];
     let counts = counts
         .into_iter()
         .filter_map(|(key, count)| count.as_ref().map(|count| (key.to_owned(), count.to_string())));
@@ -629,11 +626,11 @@ fn version(node: &core::Node) -> KubeletVersion {
 
 /// Hardware threads of a core: as labels say, one on ARM, otherwise two where CPUs come in pairs.
 fn threads(node: &core::Node, parts: &[Part]) -> Result<usize, Wrong> {
-    if let Some(threads) = number(node, THREADS)? {
+    if let Some(threads) = number(node, THREADS_PER_CORE)? {
         let most = berth_model::machine::MAX_THREADS_PER_CORE as u64;
         if threads == 0 || threads > most {
             let message = format!("{threads} is no number of threads");
-            return wrong(field_of(node, THREADS), message, format!("write 1 to {most}"));
+            return wrong(field_of(node, THREADS_PER_CORE), message, format!("write 1 to {most}"));
         }
         return Ok(threads as usize);
     }

@@ -209,7 +209,7 @@ pub const POOL_LABELS: [&str; 5] = [
 
 /// Labels by which nodes that can be taken back are known, with the value that says so and, where
 /// there is one, the value that says they are not. The first that a node has counts.
-const CAPACITY_LABELS: [(&str, &str, &str); 6] = [
+pub const CAPACITY_LABELS: [(&str, &str, &str); 6] = [
     ("karpenter.sh/capacity-type", "spot", "on-demand"),
     ("eks.amazonaws.com/capacityType", "SPOT", "ON_DEMAND"),
     ("cloud.google.com/gke-spot", "true", "false"),

@@ -20,9 +20,9 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::gpus::{GpuReading, GpuSource};
-use crate::mig::apply::{STATE_ANNOTATION, WISH_ANNOTATION, WISH_LABEL};
 use crate::mig::manager::{self, Who};
 use crate::mig::{Busy, FileJournal, MigDriver, MigReport, MigState, Reach, Wish};
+use berth_api::keys::{MIG_CONFIG, MIG_LAYOUT, MIG_STATE};
 
 /// What could not be had is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ struct Said {
 
 impl Said {
     fn wish(&self) -> Option<&str> {
-        let written = self.annotations.get(WISH_ANNOTATION).or_else(|| self.labels.get(WISH_LABEL));
+        let written = self.annotations.get(MIG_LAYOUT).or_else(|| self.labels.get(MIG_CONFIG));
         written.map(|text| text.trim()).filter(|text| !text.is_empty())
     }
 }
@@ -143,8 +143,8 @@ impl Dividing {
     /// Writes how it went, unless that stands there; whether GPUs are as wanted.
     async fn tell(&self, nodes: &Api<Node>, said: &Said, state: &MigState) -> kube::Result<bool> {
         let patch = state.patch();
-        let new = patch.pointer("/metadata/annotations").and_then(|all| all.get(STATE_ANNOTATION));
-        let known = said.annotations.get(STATE_ANNOTATION);
+        let new = patch.pointer("/metadata/annotations").and_then(|all| all.get(MIG_STATE));
+        let known = said.annotations.get(MIG_STATE);
         if new.and_then(Value::as_str) != known.map(String::as_str) {
             info!(%state, "GPUs are divided anew, or are not");
             self.patch(nodes, &patch).await?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use berth_api::placement::PLACEMENT;
+use berth_api::keys::PLACEMENT;
 use berth_protobuf::{Failure, MEDIA_TYPE, WatchEvent, from_message};
 use bytes::{Buf as _, BytesMut};
 use http_body_util::BodyExt as _;

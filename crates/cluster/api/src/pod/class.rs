@@ -7,12 +7,8 @@ use std::sync::Arc;
 use berth_model::workload::WorkloadClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::keys::{CLASS, MODEL};
 use crate::meta::annotation;
-
-/// The class of work: `interactive`, `embedding`, `batch` or `experimentation`.
-pub const CLASS: &str = "berth.dev/class";
-/// The model a pod loads: an annotation, since names of models are often no label values, or a label.
-pub const MODEL: &str = "berth.dev/model";
 
 /// The class that a pod says it is of. The API server lets any label in, and a pod that runs must be
 /// counted whatever its labels: another value says nothing, and the class follows from the priority.

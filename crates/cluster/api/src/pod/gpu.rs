@@ -6,14 +6,10 @@ use berth_model::spec::{GpuGrant, GpuNeed};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::error::Problem;
+use crate::keys::{GPU_COMPUTE, GPU_MEMORY, PLACEMENT};
 use crate::meta::annotation;
-use crate::placement::{self, PLACEMENT};
+use crate::placement;
 use crate::resource::quantity;
-
-/// How much memory of one GPU a pod needs, as a quantity.
-pub const GPU_MEMORY: &str = "berth.dev/gpu-memory";
-/// Which share of one GPU's compute a pod needs, in percent.
-pub const GPU_COMPUTE: &str = "berth.dev/gpu-compute";
 
 /// What a share counts as whose size cannot be read any more: all of its GPU, so that no other share is
 /// placed on memory it may hold.

@@ -21,12 +21,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::Lower;
 use crate::error::{self, LowerError, Problem, each};
 use crate::gang;
+use crate::keys;
 use crate::meta;
 
-pub use class::{CLASS, MODEL};
 pub use devices::device_needs;
 pub(crate) use gpu::compute_milli;
-pub use gpu::{GPU_COMPUTE, GPU_MEMORY};
 pub use priority::resolve_priority;
 
 impl Lower for core::Pod {
@@ -142,7 +141,7 @@ fn spec(pod: &core::Pod, spec: &core::PodSpec, name: &str) -> Result<PodSpec, Pr
 /// Annotations by which pods ask not to be moved, and what each has to say: Berth's, Karpenter's and
 /// that of the Cluster Autoscaler.
 const STAYING: [(&str, &str); 3] = [
-    ("berth.dev/movable", "false"),
+    (keys::MOVABLE, "false"),
     ("karpenter.sh/do-not-disrupt", "true"),
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
 ];

@@ -53,7 +53,7 @@ fn what_is_written_on_a_pod_without_a_node_was_not_given_to_it() {
     for (node, given) in [(json!("n1"), true), (json!(""), false), (json!(null), false)] {
         let mut pod = parse(json!({ "nodeName": node }), json!({}));
         let placement = r#"{"grant":{"resource":"nvidia.com/gpu","gpu":3}}"#;
-        let annotation = (crate::placement::PLACEMENT.to_owned(), placement.to_owned());
+        let annotation = (crate::keys::PLACEMENT.to_owned(), placement.to_owned());
         pod.metadata.annotations = Some([annotation].into());
         assert_eq!(pod.lower().unwrap().gpu_grant.is_some(), given, "{node}");
     }

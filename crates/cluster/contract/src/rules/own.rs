@@ -4,8 +4,10 @@
 //! gangs agree with themselves. Must not know what follows from them.
 
 use berth_api::FieldPath;
-use berth_api::gang::{GANG, GANG_SIZE, GANG_TIMEOUT, GANG_TOPOLOGY};
-use berth_api::pod::{CLASS, GPU_COMPUTE, GPU_MEMORY, MODEL};
+use berth_api::keys::{
+    CLASS, GANG, GANG_SIZE, GANG_TIMEOUT, GANG_TOPOLOGY, GPU_COMPUTE, GPU_MEMORY, LINT_IGNORE,
+    MODEL, MOVABLE, TEAM,
+};
 use berth_api::workload::WorkloadKind;
 use berth_model::workload::WorkloadClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,7 +17,7 @@ use super::{Breach, Scope};
 use crate::context::label_of;
 use crate::object::Object;
 use crate::rule::{Rule, Severity, Topic};
-use crate::suppress::{self, IGNORE};
+use crate::suppress;
 use crate::view::PodView;
 
 pub(crate) static MALFORMED: Rule = Rule {
@@ -68,10 +70,10 @@ pub(crate) static BAD_IGNORE: Rule = Rule {
 const PREFIX: &str = "berth.dev/";
 
 /// Keys of pods that are labels.
-const LABELS: [&str; 5] = [CLASS, GANG, GANG_SIZE, MODEL, "berth.dev/team"];
+const LABELS: [&str; 5] = [CLASS, GANG, GANG_SIZE, MODEL, TEAM];
 /// Keys of pods that are annotations.
 const ANNOTATIONS: [&str; 6] =
-    [GPU_MEMORY, GPU_COMPUTE, GANG_TOPOLOGY, GANG_TIMEOUT, MODEL, "berth.dev/movable"];
+    [GPU_MEMORY, GPU_COMPUTE, GANG_TOPOLOGY, GANG_TIMEOUT, MODEL, MOVABLE];
 /// Keys that mean nothing on a workload unless its pods have them too.
 const OF_PODS: [&str; 7] =
     [CLASS, GANG, GANG_SIZE, GPU_MEMORY, GPU_COMPUTE, GANG_TOPOLOGY, GANG_TIMEOUT];
@@ -83,7 +85,7 @@ fn metadata(json: &Value) -> Option<ObjectMeta> {
 }
 
 fn ignore_text(object: &Object) -> Option<&str> {
-    object.json.get("metadata")?.get("annotations")?.get(IGNORE)?.as_str()
+    object.json.get("metadata")?.get("annotations")?.get(LINT_IGNORE)?.as_str()
 }
 
 /// Rules that the object asks to be spared.
@@ -92,7 +94,7 @@ pub(crate) fn spared(object: &Object) -> Vec<&'static Rule> {
 }
 
 pub(crate) fn check(scope: &mut Scope<'_>) {
-    let field = FieldPath::root().key("metadata").key("annotations").key(IGNORE);
+    let field = FieldPath::root().key("metadata").key("annotations").key(LINT_IGNORE);
     let said = ignore_text(scope.object).map(suppress::read).unwrap_or_default();
     for problem in said.problems {
         scope.add(Breach::new(&BAD_IGNORE, field.clone(), problem));

@@ -4,6 +4,7 @@
 //! beside the scheduler may not: it has a namespace of its own. Its rights are here, each bound to what the code writes.
 //! Must not know what it does with what it sees.
 
+use berth_api::keys::{ALIGNMENT, MIG_STATE, MIG_STATE_LABEL};
 use serde_json::{Value, json};
 
 use super::access::{RBAC, role, rule};
@@ -133,7 +134,7 @@ const NODE_LABELS: &str = "^(berth[.]dev/(numa-nodes|sockets|threads-per-core|mi
 
 /// Labels of its Node that an agent writes that repartitions GPUs.
 const MIG_LABELS: [&str; 3] =
-    ["berth.dev/mig.state", "nvidia.com/mig.config", "nvidia.com/mig.config.state"];
+    [MIG_STATE_LABEL, "nvidia.com/mig.config", "nvidia.com/mig.config.state"];
 
 /// Annotations of its Node that an agent writes: how the kubelet is configured.
 const NODE_ANNOTATIONS: [&str; 6] = [
@@ -144,10 +145,6 @@ const NODE_ANNOTATIONS: [&str; 6] = [
     "berth.dev/reserved-system-cpus",
     "berth.dev/topology-manager-policy-options",
 ];
-
-/// The annotation of its Node with the MIG layout, and that of pods with their alignment.
-const MIG_ANNOTATION: &str = "berth.dev/mig-state";
-const ALIGNMENT: &str = "berth.dev/alignment";
 
 /// What the agent may change of the objects that its role lets it write. Roles cannot say "its own node", but tokens
 /// name the node of their pod: a token that was taken from a node reaches that node's objects and no others.
@@ -174,7 +171,7 @@ fn nodes(chosen: &AgentOptions) -> Policy {
     let mut annotations = NODE_ANNOTATIONS.to_vec();
     if chosen.mig {
         labels = format!("({labels} || {})", keys(&MIG_LABELS));
-        annotations.push(MIG_ANNOTATION);
+        annotations.push(MIG_STATE);
     }
     let policy = Policy::new("berth-agent-nodes", "", &["nodes"], &["UPDATE"]);
     of_node(policy, "object.metadata.name")

@@ -4,16 +4,14 @@
 //! without these policies the scheduler's token could, for example, point a webhook at every Secret. One more applies to
 //! all users and keeps what bound pods hold as it was. Must not police what a role can leave out.
 
-use berth_api::placement::PLACEMENT;
-use berth_api::pod::{GPU_COMPUTE, GPU_MEMORY};
+use berth_api::keys::{
+    BINDING, FENCED_CLAIM, FENCED_CONDITION, GPU_COMPUTE, GPU_MEMORY, PLACEMENT,
+};
 use serde_json::{Value, json};
 
 use super::policy::{Policy, keys, same, user_of};
 use super::{InstallOptions, NAME};
-use crate::act::{
-    BOUND_BY_CONTROLLER, EXTENDED_RESOURCE_CLAIM, FENCED, FENCED_CLAIM, FINALIZER, SELECTED_NODE,
-};
-use crate::lease::BINDING;
+use crate::act::{BOUND_BY_CONTROLLER, EXTENDED_RESOURCE_CLAIM, FINALIZER, SELECTED_NODE};
 
 pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     let mut all = vec![
@@ -58,7 +56,7 @@ fn bound_pods() -> Policy {
 /// The statuses of pods: conditions of scheduling, the nominated node, the claim for extended resources.
 fn statuses() -> Policy {
     const FIELDS: [&str; 3] = ["conditions", "extendedResourceClaimStatus", "nominatedNodeName"];
-    let ours = json!(["PodScheduled", "DisruptionTarget", FENCED]);
+    let ours = json!(["PodScheduled", "DisruptionTarget", FENCED_CONDITION]);
     let conditions = |one: &str, other: &str| {
         format!("variables.{one}.all(c, c.type in {ours} || c in variables.{other})")
     };

@@ -2,6 +2,7 @@
 //!
 //! Owns which requests reach the webhook. Must not know what it answers.
 
+use berth_api::keys::{WEBHOOK, WEBHOOK_DISABLED};
 use serde_json::{Value, json};
 
 use super::{CERT_MANAGER_SECRET, InstallOptions, NAME, meta, meta_in, service_names};
@@ -10,8 +11,6 @@ use super::{CERT_MANAGER_SECRET, InstallOptions, NAME, meta, meta_in, service_na
 const TIMEOUT_SECONDS: u32 = 5;
 /// Namespaces of the cluster itself, which must come up whatever we do.
 const SYSTEM: [&str; 3] = ["kube-node-lease", "kube-public", "kube-system"];
-/// The label of a namespace that is not to be looked at, and its value.
-const OPT_OUT: (&str, &str) = ("berth.dev/webhook", "disabled");
 
 pub(super) fn configurations(options: &InstallOptions) -> Vec<Value> {
     let rule = |group: &str, version: &str, operations: &[&str], resources: &[&str]| {
@@ -55,7 +54,6 @@ fn webhook(options: &InstallOptions, name: &str, path: &str, rules: Value) -> Va
     let mut spared: Vec<&str> = SYSTEM.to_vec();
     spared.push(&options.namespace);
     spared.extend(options.exempt_namespaces.iter().map(String::as_str));
-    let (key, value) = OPT_OUT;
     json!({
         "name": name,
         "admissionReviewVersions": ["v1"],
@@ -68,7 +66,7 @@ fn webhook(options: &InstallOptions, name: &str, path: &str, rules: Value) -> Va
         "timeoutSeconds": TIMEOUT_SECONDS,
         "namespaceSelector": { "matchExpressions": [
             { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": spared },
-            { "key": key, "operator": "NotIn", "values": [value] },
+            { "key": WEBHOOK, "operator": "NotIn", "values": [WEBHOOK_DISABLED] },
         ] },
         "rules": rules,
     })

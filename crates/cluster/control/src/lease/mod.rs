@@ -21,7 +21,7 @@ mod tests;
 
 pub use decide::{Answer, Observed, Step, Tenure, Turn, evaluate};
 pub use keep::{AnnounceError, Elector, Inherited, Leadership, incarnation};
-pub use record::{BINDING, LeaseView, PodRef, Unreadable};
+pub use record::{LeaseView, PodRef, Unreadable};
 
 use thiserror::Error;
 

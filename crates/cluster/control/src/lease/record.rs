@@ -5,16 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::keys::BINDING;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use thiserror::Error;
 
 use super::Settings;
-
-/// The annotation of a Lease that lists the pods whose bindings may be under way: JSON, by namespace
-/// and uid, the pods' names.
-pub const BINDING: &str = "berth.dev/binding";
 
 /// Nobody waits longer than this for a holder, whatever its Lease says.
 const DURATION_MS_MAX: u64 = 300_000;

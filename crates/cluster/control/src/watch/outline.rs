@@ -10,7 +10,8 @@ use std::hash::{BuildHasher as _, DefaultHasher, Hasher as _, RandomState};
 use std::num::NonZeroU64;
 use std::sync::{Arc, LazyLock};
 
-use berth_api::placement::{self, PLACEMENT};
+use berth_api::keys::PLACEMENT;
+use berth_api::placement;
 use berth_model::label::Labels;
 use berth_model::spec::{PodObject, PodSpec};
 use berth_protobuf::Malformed;

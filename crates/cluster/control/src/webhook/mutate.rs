@@ -4,7 +4,7 @@
 //! how changes are written.
 
 use berth_api::FieldPath;
-use berth_api::pod::{CLASS, GPU_COMPUTE, GPU_MEMORY};
+use berth_api::keys::{CLASS, GPU_COMPUTE, GPU_MEMORY};
 use berth_api::workload::{PodTemplate, Workload, WorkloadKind};
 use berth_contract::{Fix, Object, check};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

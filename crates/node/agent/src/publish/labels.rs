@@ -11,6 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::keys::MIG_PROFILE_PREFIX;
+
 use crate::gpus::{DriverGpu, Instance};
 use crate::publish::Offered;
 use crate::report::{Reading, base};
@@ -59,7 +61,7 @@ fn geometry(reading: &Reading, all: &mut BTreeMap<String, String>) {
 
 fn profiles(gpu: &DriverGpu, all: &mut BTreeMap<String, String>) {
     for profile in &gpu.profiles {
-        let name = format!("berth.dev/mig-{}", slice(&profile.name));
+        let name = format!("{MIG_PROFILE_PREFIX}{}", slice(&profile.name));
         all.insert(name, profile.instances.to_string());
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_api::keys::ALIGNMENT;
 use berth_api::topology::NodeResourceTopology;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::owners::{MANAGER, others, ours};
 use super::pods::KnownPod;
-use super::telling::{ALIGNMENT, Note};
+use super::telling::Note;
 
 /// No request may take longer.
 const REQUEST: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::runtime::watcher::Event;
 
 use crate::publish::Resident;
-use crate::run::telling::ALIGNMENT;
+use berth_api::keys::ALIGNMENT;
 
 /// The kubelet's own UID of a pod that it was not given by the API.
 const STATIC_UID: &str = "kubernetes.io/config.hash";

@@ -5,23 +5,13 @@
 
 use std::time::Duration;
 
+use berth_api::keys::{EXIT_CODE, READY_AFTER, RUN_FOR, START_AFTER, STOP_AFTER};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::key::{annotation, controller};
 
 use super::Options;
-
-/// How long images take to be there and containers to be made.
-pub const START_AFTER: &str = "berth.dev/start-after";
-/// How long containers that run take to be ready: the time a model loads.
-pub const READY_AFTER: &str = "berth.dev/ready-after";
-/// How long containers run.
-pub const RUN_FOR: &str = "berth.dev/run-for";
-/// What they exit with.
-pub const EXIT_CODE: &str = "berth.dev/exit-code";
-/// How long they take to end when they are told to.
-pub const STOP_AFTER: &str = "berth.dev/stop-after";
 
 /// What a pod's containers do.
 #[derive(Clone, Debug, PartialEq, Eq)]

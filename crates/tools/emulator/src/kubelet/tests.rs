@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::controllers::fixtures::{Made, pod};
-use crate::kubelet::script::{EXIT_CODE, READY_AFTER, RUN_FOR, START_AFTER, STOP_AFTER};
+use berth_api::keys::{EXIT_CODE, READY_AFTER, RUN_FOR, START_AFTER, STOP_AFTER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, from_value, json};
 

@@ -13,8 +13,7 @@ use berth_model::resource::ResourceName;
 use berth_model::workload::pool_of;
 use serde::Deserialize;
 
-/// A label or annotation of nodes: dollars per hour.
-pub const PRICE: &str = "berth.dev/price-per-hour";
+pub use berth_api::keys::PRICE_PER_HOUR as PRICE;
 
 /// Dollars per GPU-hour, by words that a product has. More telling ones come first.
 const ON_DEMAND: [(&[&str], f64); 9] = [
