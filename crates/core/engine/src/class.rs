@@ -9,17 +9,17 @@ use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::PodSpec;
 
 use crate::amounts::{Amounts, Resources};
-use crate::census::{Claim, ScopeRule};
+use crate::census::{ScopeRule, TermKind};
 use crate::demand::Demands;
 use crate::shape::ShapeRef;
 use crate::table::{KeyIx, QueryIx, TallyIx};
-use crate::tenancy::Tenant;
+use crate::tenancy::ClassCharge;
 
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// kube-scheduler's assumption when scoring containers without CPU or memory requests.
-const UNSAID_MILLICPU: i64 = 100;
-const UNSAID_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
+const DEFAULT_SCORED_MILLICPU: i64 = 100;
+const DEFAULT_SCORED_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
 /// CPU and memory as scores count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) struct Class {
     /// As kubelets see it.
     pub(crate) demands: Demands,
     /// As teams see it.
-    pub(crate) tenant: Tenant,
+    pub(crate) team_charge: ClassCharge,
     /// Its ranking, if still kept.
     pub(crate) shape: Option<ShapeRef>,
 }
@@ -97,7 +97,7 @@ pub(crate) struct AffinityRule {
     /// One tally per distinct key, of the pods that all terms match.
     pub(crate) tallies: Vec<TallyIx>,
     /// Whether the pod matches itself, so that the first of a group may go anywhere.
-    pub(crate) means_self: bool,
+    pub(crate) matches_self: bool,
 }
 
 impl Class {
@@ -106,27 +106,27 @@ impl Class {
         let requests = spec.pod.total_requests(LEVEL);
         let unsaid = |name: ResourceName| {
             let amount = if name.as_str() == "cpu" {
-                Quantity::from_milli(UNSAID_MILLICPU)
+                Quantity::from_milli(DEFAULT_SCORED_MILLICPU)
             } else {
-                Quantity::from_bytes(UNSAID_MEMORY_BYTES)
+                Quantity::from_bytes(DEFAULT_SCORED_MEMORY_BYTES)
             };
             (name, amount)
         };
         let both = [ResourceName::cpu(), ResourceName::memory()].map(unsaid);
-        let newcomer: ResourceList = both.iter().cloned().collect();
+        let incoming: ResourceList = both.iter().cloned().collect();
         let resident = if spec.pod.has_pod_level_resources() {
             both.into_iter().filter(|(name, _)| !requests.contains_key(name)).collect()
         } else {
-            newcomer.clone()
+            incoming.clone()
         };
         let scored = |unsaid: &ResourceList, level: PodLevelResources| {
-            let total = spec.pod.with_unsaid_requests(unsaid).total_requests(level);
+            let total = spec.pod.with_default_requests(unsaid).total_requests(level);
             let of = |name: &str| total.get(name).copied().unwrap_or(Quantity::ZERO);
             Scored { millicpu: of("cpu").milli_value(), memory_bytes: of("memory").value() }
         };
         // kube-scheduler ignores an incoming pod's pod-level resources when it scores utilisation.
         let scored_held = scored(&resident, LEVEL);
-        let scored = scored(&newcomer, PodLevelResources::Ignored);
+        let scored = scored(&incoming, PodLevelResources::Ignored);
         let requests = resources.amounts(&requests);
         Self {
             spec,
@@ -135,20 +135,20 @@ impl Class {
             scored_held,
             rules: None,
             demands: Demands::default(),
-            tenant: Tenant::default(),
+            team_charge: ClassCharge::default(),
             shape: None,
         }
     }
 
     /// Terms about incoming pods that apply once such a pod is on a node.
-    pub(crate) fn resident_terms(&self) -> impl Iterator<Item = (Claim, &PodTerm)> {
+    pub(crate) fn resident_terms(&self) -> impl Iterator<Item = (TermKind, &PodTerm)> {
         let affinity = &self.spec.pod_affinity;
-        let refuse = affinity.anti_required.iter().map(|term| (Claim::Refuse, term));
-        let need = affinity.required.iter().map(|term| (Claim::Need, term));
+        let refuse = affinity.anti_required.iter().map(|term| (TermKind::AntiAffinity, term));
+        let need = affinity.required.iter().map(|term| (TermKind::Affinity, term));
         let welcome = affinity.preferred.iter();
-        let welcome = welcome.map(|(weight, term)| (Claim::Prefer(*weight), term));
+        let welcome = welcome.map(|(weight, term)| (TermKind::Prefer(*weight), term));
         let avoid = affinity.anti_preferred.iter();
-        let avoid = avoid.map(|(weight, term)| (Claim::Prefer(weight.saturating_neg()), term));
+        let avoid = avoid.map(|(weight, term)| (TermKind::Prefer(weight.saturating_neg()), term));
         refuse.chain(need).chain(welcome).chain(avoid)
     }
 

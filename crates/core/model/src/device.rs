@@ -1,49 +1,39 @@
 //! Devices as a device plugin lists them to the kubelet.
-//!
-//! Owns the inventory: ids, where each device is attached, whether it is healthy. Must not know who
-//! holds which device.
 
 use crate::idset::DeviceSet;
 use crate::numa::NumaMask;
 use crate::resource::ResourceName;
 
-/// One device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Id, unique in its pool.
+    /// Unique in its pool.
     pub id: String,
-    /// NUMA nodes it is attached to; empty if the plugin reports no topology for it.
+    /// Empty if the plugin reports no topology for the device.
     pub numa: NumaMask,
     /// The plugin names NUMA nodes that the machine does not have. With `numa` empty, the device
-    /// has a topology all the same, but is near to nothing.
+    /// has a topology but is near no NUMA node.
     pub misplaced: bool,
-    /// Whether the plugin reports it as usable.
     pub healthy: bool,
 }
 
-/// What a plugin answers when asked which devices it would rather hand out.
+/// What a plugin answers to `GetPreferredAllocation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PreferredAllocation {
-    /// The plugin does not implement the call: the kubelet takes any.
+    /// The plugin does not implement the call: the kubelet takes any device.
     #[default]
     NotImplemented,
-    /// The lowest ids, compared as strings.
+    /// Ids are compared as strings.
     LowestId,
-    /// The highest ids, compared as strings.
     HighestId,
-    /// Some of those offered, by a rule that is not modelled. NVIDIA's plugin goes by the links
-    /// between GPUs.
+    /// A rule that is not modelled: NVIDIA's plugin goes by the links between GPUs.
     Unpredictable,
 }
 
-/// All devices of one resource on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePool {
-    /// The resource they are requested as.
     pub resource: ResourceName,
-    /// Which ones the plugin would rather hand out.
     pub preferred: PreferredAllocation,
-    /// The devices; a [`DeviceSet`] holds positions in this list.
+    /// A [`DeviceSet`] holds positions in this list.
     pub devices: Vec<Device>,
 }
 

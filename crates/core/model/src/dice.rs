@@ -1,35 +1,33 @@
-//! Chance as told: numbers that follow from a seed and from what they are for.
+//! Reproducible random numbers, computed from a seed and a key.
 //!
-//! Owns the mixing. There is no state to carry along, so the same draw can be asked for again, and
-//! one draw more elsewhere changes no other.
+//! There is no state: a draw can be repeated, and an additional draw changes no other.
 
 /// Draws for one purpose.
 #[derive(Clone, Copy, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The same seed gives the same draws.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
-    /// Dice for a part of the purpose.
+    /// Independent draws for a part of the purpose.
     #[must_use]
     pub fn of(self, part: u64) -> Self {
         Self(mix(self.0 ^ part.wrapping_mul(0xD6E8_FEB8_6659_FD93)))
     }
 
-    /// One of 2^32 equally likely numbers, for the thing of this number.
+    /// A uniform 32-bit number for this key.
     pub fn roll(self, thing: u64) -> u32 {
         (mix(self.0.wrapping_add(thing.wrapping_mul(0x9E37_79B9_7F4A_7C15))) >> 32) as u32
     }
 
-    /// A number from 0 up to but not including 1, for the thing of this number.
+    /// A uniform number in `0.0..1.0` for this key.
     pub fn share(self, thing: u64) -> f64 {
         f64::from(self.roll(thing)) / 4_294_967_296.0
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// A number below `bound` for this key; 0 if `bound` is 0.
     pub fn below(self, thing: u64, bound: usize) -> usize {
         ((u64::from(self.roll(thing)) * bound as u64) >> 32) as usize
     }

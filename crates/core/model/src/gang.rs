@@ -1,60 +1,51 @@
 //! Gangs: pods that start together or not at all.
-//!
-//! Owns the data only: what a pod or a PodGroup says about its gang. Must not know which pods exist.
 
 use std::sync::Arc;
 
-/// How long a gang may hold what is set aside for it, if it does not say.
+/// How long a reservation of a gang without its own timeout lasts.
 pub const DEFAULT_TIMEOUT_MS: i64 = 10 * 60 * 1000;
 
-/// What a pod says about the gang it belongs to.
+/// A pod's membership in a gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Membership {
-    /// The gang's name; gangs of one name in two namespaces are two.
+    /// Unique in its namespace.
     pub name: Arc<str>,
-    /// What the gang asks for, as this pod says; `None`: the gang is an object of its own.
+    /// The gang's terms as this pod states them; `None`: the gang is an object of its own.
     pub terms: Option<GangTerms>,
 }
 
-/// What a gang asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GangTerms {
-    /// So many members start together, or none does.
+    /// At least this many members start together, or none.
     pub min: u32,
-    /// Nodes that are near each other, if that is asked for.
     pub topology: Option<GangTopology>,
-    /// For so long at most something is set aside for it; then it is another gang's turn.
+    /// How long a reservation for the gang lasts at most; then another gang's turn comes.
     pub timeout_ms: i64,
-    /// What becomes of the others when one is evicted.
     pub disruption: Disruption,
 }
 
-/// All members go to nodes with one and the same value of a label.
+/// All members go to one topology domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GangTopology {
-    /// The label's key: a zone, a rack, an NVLink domain.
+    /// The node label: a zone, a rack, an NVLink domain.
     pub key: Arc<str>,
-    /// Whether they wait for that; otherwise it is only tried first.
+    /// Whether the gang stays pending without such a domain; otherwise it is only preferred.
     pub required: bool,
 }
 
-/// What becomes of a gang when some of its members are evicted for another pod.
+/// What happens to a gang when some of its members are preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Disruption {
-    /// If fewer than its minimum would be left, all are evicted.
+    /// If fewer than its minimum would be left, all are preempted.
     #[default]
     Whole,
-    /// The others stay.
     Single,
 }
 
-/// A gang that is an object of its own (a PodGroup).
+/// A PodGroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gang {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
-    /// What it asks for.
     pub terms: GangTerms,
 }

@@ -1,8 +1,5 @@
-//! GPUs of a node: product, memory, where each is attached, and how it is divided.
-//!
-//! Owns the way from GPUs to the devices a plugin lists for them: whole GPUs, MIG slices, replicas,
-//! with the resource names and ids that NVIDIA's device plugin uses, and what that plugin refuses.
-//! Must not know who holds which.
+//! GPUs of a node, and the devices that NVIDIA's device plugin lists for them: whole GPUs, MIG
+//! slices, time-sliced replicas, with that plugin's resource names, ids and refusals.
 
 use thiserror::Error;
 
@@ -11,106 +8,89 @@ use crate::mig::{Instance, Layout};
 use crate::numa::NumaMask;
 use crate::resource::ResourceName;
 
-/// The resource that whole GPUs are requested as.
+/// The resource of whole GPUs.
 pub const WHOLE_GPU: &str = "nvidia.com/gpu";
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// Its UUID.
     pub id: String,
     /// Product name, as the driver gives it.
     pub product: String,
-    /// All its memory.
     pub memory_bytes: u64,
-    /// NUMA nodes it is attached to, by position; empty if the machine does not say.
+    /// Attached NUMA nodes, by position; empty if unknown.
     pub numa: NumaMask,
-    /// Whether it works.
     pub health: Health,
-    /// Its MIG slices; `None` if MIG is off.
+    /// `None` if MIG is off.
     pub mig: Option<Layout>,
-    /// How many pods share it, or each of its slices, by time-slicing or MPS; `None`: it is not
-    /// shared. How many, not how much each gets.
+    /// How many pods share the GPU, or each of its slices, by time-slicing or MPS; `None`: it is
+    /// not shared. A count, not a size.
     pub replicas: Option<u16>,
 }
 
-/// Whether a GPU works.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
-    /// It does.
     Healthy,
-    /// It does not.
     Unhealthy {
-        /// What is known about it, such as an XID.
+        /// Such as an XID.
         cause: String,
     },
 }
 
-/// What a plugin makes of MIG (`MIG_STRATEGY`).
+/// `MIG_STRATEGY` of the device plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MigStrategy {
-    /// Nothing: a MIG GPU is offered whole.
+    /// A MIG GPU is listed whole.
     #[default]
     None,
-    /// Slices are offered as GPUs; all of the node must be of one profile.
+    /// Slices are listed as GPUs; all slices of the node must be of one profile.
     Single,
-    /// Slices of each profile are offered under its own name.
+    /// Slices of each profile are listed under their own resource name.
     Mixed,
 }
 
-/// Under which names a plugin offers what it has.
+/// The plugin's resource names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Naming {
-    /// How MIG slices are offered.
     pub mig: MigStrategy,
-    /// Shared replicas are offered under a name of their own, ending in `.shared`.
+    /// Replicas are listed under a resource name that ends in `.shared`.
     pub shared_suffix: bool,
 }
 
-/// The GPUs of a node, and how its plugin lists them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInventory {
-    /// The GPUs.
     pub gpus: Vec<Gpu>,
-    /// Under which names they are offered.
     pub naming: Naming,
-    /// Which ones the plugin would rather hand out.
     pub preferred: PreferredAllocation,
 }
 
 impl GpuInventory {
-    /// The device pools that the plugin lists.
-    ///
-    /// # Errors
-    /// When it lists nothing at all.
+    /// The device pools that the plugin lists. It fails if the plugin would list nothing at all.
     pub fn pools(&self) -> Result<Vec<DevicePool>, DivisionError> {
         device_pools(&self.gpus, self.naming, self.preferred)
     }
 }
 
-/// GPUs for which NVIDIA's plugin offers nothing at all.
+/// A GPU for which NVIDIA's plugin fails on the whole node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("GPU {gpu:?}: {problem}")]
 pub struct DivisionError {
-    /// The GPU.
     pub gpu: String,
-    /// Why, and what to do.
     pub problem: &'static str,
 }
 
 impl Gpu {
-    /// Whether it can be handed out.
     pub fn is_healthy(&self) -> bool {
         self.health == Health::Healthy
     }
 
-    /// The id a plugin gives to a slice. Real plugins use the slice's own UUID, which is not known
-    /// before the slice exists; its place on the GPU names it as well.
+    /// The id of a slice. Real plugins use the slice's UUID, which is unknown before the slice
+    /// exists; its place on the GPU identifies it as well.
     pub fn slice_id(&self, slice: &Instance) -> String {
         format!("{}/{slice}", self.id)
     }
 
-    /// The resource and ids of everything this GPU offers.
+    /// The resource and ids of everything this GPU provides.
     fn offers(&self, naming: Naming) -> Vec<(ResourceName, String)> {
         let whole = || WHOLE_GPU.to_owned();
         let parts: Vec<(String, String)> = match (&self.mig, naming.mig) {
@@ -141,17 +121,17 @@ impl Gpu {
 /// What one of a plugin's devices is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevicePart {
-    /// The position of its GPU.
+    /// Position of its GPU.
     pub gpu: usize,
-    /// The slice, if it is one or a replica of one.
+    /// The slice that it is, or is a replica of.
     pub slice: Option<Instance>,
-    /// Among how many the GPU or the slice is shared; 1 if it is not.
+    /// How many replicas the GPU or slice has; 1 if it is not shared.
     pub replicas: u16,
     /// Its part of the GPU, in thousandths.
     pub milli: u32,
 }
 
-/// What the device of this id is; `None` if it is of none of these GPUs.
+/// `None` if the id belongs to none of these GPUs.
 pub fn part_of(gpus: &[Gpu], id: &str) -> Option<DevicePart> {
     let (thing, is_replica) = match id.rsplit_once("::") {
         Some((thing, _)) => (thing, true),
@@ -198,7 +178,7 @@ pub fn device_pools(
     Ok(pools)
 }
 
-/// What makes NVIDIA's plugin fail for the whole node.
+/// The conditions under which NVIDIA's plugin fails for the whole node.
 fn check(gpus: &[Gpu], strategy: MigStrategy) -> Result<(), DivisionError> {
     let profile = |gpu: &Gpu| gpu.mig.as_ref().and_then(|mig| mig.instances().next());
     let first = gpus.first().and_then(profile).map(|slice| slice.profile);
@@ -267,7 +247,7 @@ mod tests {
             ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb"]
         );
         assert_eq!(mixed[2].1, ["b/3g.40gb@0"]);
-        // Without a strategy a divided GPU is offered whole.
+        // Without a strategy a MIG GPU is listed whole.
         assert_eq!(offered(&gpus, Naming::default())[0].1, ["a", "b"]);
         let pair = Layout::parse(board, "3g.40gb@0 + 3g.40gb@4").unwrap();
         let single = offered(&[gpu("b", Some(pair), None)], SINGLE);

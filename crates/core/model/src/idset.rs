@@ -1,6 +1,6 @@
-//! Sets of small ids: CPU ids of a machine, device indexes of a pool.
+//! Sets of small ids: CPU ids of a machine, device indexes of a pool. Printed in the kernel's list
+//! format (`0-3,8`).
 //!
-//! Owns the bit arithmetic and the kernel's list format (`0-3,8`). Must not know what the ids mean.
 //! The size is fixed and the type is `Copy`, so that admission can be tried on a copy on the stack.
 
 use std::fmt;
@@ -22,10 +22,9 @@ pub type CpuSet = IdSet;
 pub type DeviceSet = IdSet;
 
 impl IdSet {
-    /// Ids a set can hold are below this number.
+    /// Ids are below this number.
     pub const CAPACITY: usize = WORDS * 64;
 
-    /// The set without members.
     pub const EMPTY: Self = Self([0; WORDS]);
 
     /// The set `{0, 1, … n-1}`; ids beyond the capacity are left out.
@@ -33,51 +32,44 @@ impl IdSet {
         (0..n.min(Self::CAPACITY)).collect()
     }
 
-    /// Adds `id`; an id beyond the capacity is ignored, callers check against [`Self::CAPACITY`].
+    /// Ignores ids from [`Self::CAPACITY`] on; callers check before.
     pub fn insert(&mut self, id: usize) {
         if let Some(word) = self.0.get_mut(id / 64) {
             *word |= 1 << (id % 64);
         }
     }
 
-    /// Takes `id` out.
     pub fn remove(&mut self, id: usize) {
         if let Some(word) = self.0.get_mut(id / 64) {
             *word &= !(1 << (id % 64));
         }
     }
 
-    /// Whether `id` is a member.
     pub fn contains(&self, id: usize) -> bool {
         self.0.get(id / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
-    /// Number of members.
     pub fn len(&self) -> usize {
         count(self.0.iter().copied())
     }
 
-    /// Number of members that `other` has too, without building the intersection.
+    /// Number of common members, without building the intersection.
     pub fn count_in(&self, other: &Self) -> usize {
         count(self.0.iter().zip(&other.0).map(|(a, b)| a & b))
     }
 
-    /// Whether there is no member.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Whether the two sets share a member.
     pub fn intersects(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
-    /// Whether every member is in `other`.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).all(|(a, b)| a & !b == 0)
     }
 
-    /// The greatest member.
     pub fn last(&self) -> Option<usize> {
         self.0
             .iter()
@@ -87,7 +79,7 @@ impl IdSet {
             .map(|(index, word)| index * 64 + 63 - word.leading_zeros() as usize)
     }
 
-    /// The members in ascending order.
+    /// In ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(index, word)| {
             let mut rest = *word;
@@ -102,7 +94,8 @@ impl IdSet {
     }
 }
 
-/// Most words of most sets are zero, and counting bits is slow on the oldest processors supported.
+/// Skips zero words: most words are zero, and counting bits is slow on the oldest supported
+/// processors.
 fn count(words: impl Iterator<Item = u64>) -> usize {
     words.filter(|word| *word != 0).map(|word| word.count_ones() as usize).sum()
 }
@@ -113,7 +106,7 @@ impl Default for IdSet {
     }
 }
 
-/// Ids beyond the capacity are left out, as [`IdSet::insert`] does.
+/// Ids beyond the capacity are left out, as in [`IdSet::insert`].
 impl FromIterator<usize> for IdSet {
     fn from_iter<I: IntoIterator<Item = usize>>(ids: I) -> Self {
         let mut set = Self::EMPTY;
@@ -171,15 +164,11 @@ impl fmt::Debug for IdSet {
     }
 }
 
-/// Why a list such as `0-3,8` could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("id list {text:?}: {part:?} {problem}; write ids and ranges such as 0-3,8")]
 pub struct IdSetError {
-    /// The whole list.
     pub text: String,
-    /// The element that is wrong.
     pub part: String,
-    /// What is wrong with it.
     pub problem: &'static str,
 }
 

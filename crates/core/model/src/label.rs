@@ -1,22 +1,17 @@
-//! Labels and the selectors that match them.
-//!
-//! Owns Kubernetes' matching rules for label selectors and for node selector terms. Must not know
-//! what carries the labels.
+//! Labels, and Kubernetes' matching rules for label selectors and node selector terms.
 
 use std::sync::Arc;
 
-/// Labels by key, in key order.
+/// Sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels(Vec<(Arc<str>, Arc<str>)>);
 
 impl Labels {
-    /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Arc<str>> {
         let at = self.0.binary_search_by(|(one, _)| one.as_ref().cmp(key)).ok()?;
         self.0.get(at).map(|(_, value)| value)
     }
 
-    /// Sets `key` to `value`.
     pub fn insert(&mut self, key: impl Into<Arc<str>>, value: impl Into<Arc<str>>) {
         let (key, value) = (key.into(), value.into());
         match self.0.binary_search_by(|(one, _)| one.cmp(&key)) {
@@ -25,17 +20,15 @@ impl Labels {
         }
     }
 
-    /// All of them, in key order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &Arc<str>)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether every label of `wanted` is here with the same value.
+    /// Whether every label of `wanted` is present with the same value.
     pub fn contains_all(&self, wanted: &Labels) -> bool {
         wanted.iter().all(|(key, value)| self.get(key) == Some(value))
     }
@@ -53,27 +46,24 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     }
 }
 
-/// What a requirement says about the value of its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operator {
-    /// It is there and one of these.
+    /// Present, and one of these.
     In(Vec<Arc<str>>),
-    /// It is not there, or none of these.
+    /// Absent, or none of these.
     NotIn(Vec<Arc<str>>),
-    /// It is there.
     Exists,
-    /// It is not there.
     DoesNotExist,
-    /// It is there, a whole number, and above this one.
+    /// Present, an integer, and above this one.
     Gt(i64),
-    /// It is there, a whole number, and below this one.
+    /// Present, an integer, and below this one.
     Lt(i64),
-    /// The requirement is written wrongly (`Gt` without a number, say): Kubernetes never matches it.
+    /// Invalid (`Gt` without a number, say): Kubernetes never matches it.
     Never,
 }
 
 impl Operator {
-    /// Whether a value, or the absence of one, satisfies it.
+    /// `None`: the label is absent.
     pub fn accepts(&self, value: Option<&str>) -> bool {
         let listed = |values: &[Arc<str>]| {
             value.is_some_and(|value| values.iter().any(|one| one.as_ref() == value))
@@ -91,29 +81,25 @@ impl Operator {
     }
 }
 
-/// One condition on one key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requirement {
-    /// The key.
     pub key: Arc<str>,
-    /// What its value must be.
     pub operator: Operator,
 }
 
 impl Requirement {
-    /// Whether `labels` satisfy it.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.operator.accepts(labels.get(&self.key).map(AsRef::as_ref))
     }
 }
 
-/// All of its requirements must hold; without any, it matches everything. An absent selector, which
-/// matches nothing, is an `Option` of this.
+/// All requirements must hold; without requirements it matches everything. A selector that matches
+/// nothing is an absent one, `Option::None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(pub Vec<Requirement>);
 
 impl Selector {
-    /// One that wants exactly these labels.
+    /// Matches exactly these labels.
     pub fn of_labels(labels: &Labels) -> Self {
         let wanted = |(key, value): (&Arc<str>, &Arc<str>)| Requirement {
             key: key.clone(),
@@ -122,12 +108,11 @@ impl Selector {
         Self(labels.iter().map(wanted).collect())
     }
 
-    /// Whether `labels` satisfy it.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|requirement| requirement.matches(labels))
     }
 
-    /// Whether it matches everything because it asks for nothing.
+    /// An empty selector matches everything.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,9 +1,7 @@
-//! What exists: quantities as integers, machines with their NUMA nodes and caches, GPUs and their
-//! slices, nodes, pods and their requests, and cluster-wide policies.
+//! The data model: quantities, machines, GPUs and MIG slices, nodes, pods, policies.
 //!
-//! Plain data and the arithmetic that follows from it alone. What a kubelet or a scheduler does
-//! with it is in other crates, and who holds what is nowhere here: the model is what exists, not
-//! what happens. Parsing means one value from a string, never a file.
+//! Plain data and its own arithmetic. It has no allocation state, no kubelet or scheduler logic,
+//! and reads no files.
 
 pub mod affinity;
 pub mod alignment;

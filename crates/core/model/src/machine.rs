@@ -1,8 +1,7 @@
-//! One machine: sockets, NUMA nodes, physical cores with their SMT threads, uncore caches,
+//! A machine's topology: sockets, NUMA nodes, physical cores with their SMT threads, uncore caches,
 //! distances, memory and hugepages.
 //!
-//! Owns the shape of the hardware as the operating system reports it, checked for consistency once
-//! so that nobody has to check again. Must not know what is running on it.
+//! [`Machine::new`] checks it for consistency once; users rely on that.
 
 use std::collections::BTreeMap;
 
@@ -12,63 +11,54 @@ use crate::idset::{CpuSet, IdSet};
 use crate::numa::NumaMask;
 use crate::resource::MemoryKind;
 
-/// Most hardware threads one core can have.
+/// Limit of hardware threads per core.
 pub const MAX_THREADS_PER_CORE: usize = 8;
 
-/// What a machine is described with; [`Machine::new`] checks it.
+/// The unchecked description of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineSpec {
-    /// Number of sockets the operating system reports; `None`: as many as the cores name.
+    /// Number of sockets the operating system reports; `None`: those that the cores name.
     pub sockets: Option<usize>,
-    /// NUMA nodes, in any order.
+    /// In any order.
     pub numa: Vec<NumaSpec>,
-    /// Physical cores, in any order.
+    /// In any order.
     pub cores: Vec<CoreSpec>,
 }
 
-/// One NUMA node of a [`MachineSpec`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaSpec {
-    /// Node id as the operating system numbers it.
+    /// As the operating system numbers it.
     pub id: u32,
-    /// All memory of the node, hugepages included.
+    /// Hugepages included.
     pub memory_bytes: u64,
-    /// Hugepages: size of a page in bytes → number of pages.
+    /// Page size in bytes → number of pages.
     pub hugepages: BTreeMap<u64, u64>,
     /// Distance to every node in ascending order of node id; empty if not reported.
     pub distances: Vec<u32>,
 }
 
-/// One physical core of a [`MachineSpec`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreSpec {
-    /// Id of its NUMA node.
     pub numa: u32,
-    /// Id of its socket.
     pub socket: u32,
-    /// Id of its uncore (L3) cache; `None` where the machine reports none.
+    /// Uncore (L3) cache; `None` if the machine reports none.
     pub uncore: Option<u32>,
-    /// Its online logical CPUs.
+    /// Online logical CPUs.
     pub threads: Vec<usize>,
 }
 
-/// A regular machine: every NUMA node has as many cores and as much memory as the others.
+/// A machine on which all NUMA nodes have the same cores and memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RegularMachine {
-    /// Sockets.
     pub sockets: usize,
-    /// NUMA nodes in each socket.
     pub numa_per_socket: usize,
-    /// Physical cores in each NUMA node.
     pub cores_per_numa: usize,
-    /// Hardware threads of each core.
     pub threads: usize,
-    /// Memory of each NUMA node.
     pub memory_bytes: u64,
 }
 
 impl RegularMachine {
-    /// The machine, with siblings numbered as Linux does on x86: all first threads come first.
+    /// CPU ids are numbered as Linux does on x86: all first threads come first.
     pub fn build(self) -> Result<Machine, MachineError> {
         let nodes = self.sockets * self.numa_per_socket;
         let cores = nodes * self.cores_per_numa;
@@ -97,55 +87,51 @@ impl RegularMachine {
     }
 }
 
-/// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Node id as the operating system numbers it.
+    /// As the operating system numbers it.
     pub id: u32,
-    /// Its logical CPUs; empty for a node that has only memory.
+    /// Empty for a node that has only memory.
     pub cpus: CpuSet,
-    /// All its memory, hugepages included.
+    /// Hugepages included.
     pub memory_bytes: u64,
-    /// Hugepages: size of a page in bytes → number of pages.
+    /// Page size in bytes → number of pages.
     pub hugepages: BTreeMap<u64, u64>,
-    /// Distances by position; empty if not reported.
+    /// By position; empty if not reported.
     pub distances: Vec<u32>,
 }
 
-/// A physical core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its lowest logical CPU, which identifies it on the machine.
+    /// Its lowest logical CPU.
     pub id: u16,
-    /// Position of its NUMA node.
+    /// Position in [`Machine::numa`].
     pub numa: u8,
-    /// Position of its socket.
+    /// Position in [`Machine::sockets`].
     pub socket: u16,
-    /// Position of its uncore cache.
+    /// Position in [`Machine::uncores`].
     pub uncore: u16,
     threads: [u16; MAX_THREADS_PER_CORE],
     thread_count: u8,
 }
 
 impl Core {
-    /// Its logical CPUs, ascending.
+    /// Ascending.
     pub fn threads(&self) -> impl Iterator<Item = usize> + '_ {
         self.threads.iter().take(usize::from(self.thread_count)).map(|cpu| usize::from(*cpu))
     }
 }
 
-/// A socket or an uncore cache: an id and the CPUs in it.
+/// A socket or an uncore cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuGroup {
-    /// Id as the operating system numbers it.
+    /// As the operating system numbers it.
     pub id: u32,
-    /// Its logical CPUs.
     pub cpus: CpuSet,
     /// NUMA nodes that have CPUs in it.
     pub numa: NumaMask,
 }
 
-/// A consistent machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     cpus: CpuSet,
@@ -157,13 +143,11 @@ pub struct Machine {
     memory_kinds: Vec<MemoryKind>,
 }
 
-/// Why a [`MachineSpec`] does not describe a machine.
+/// Why a [`MachineSpec`] is inconsistent.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {problem}")]
 pub struct MachineError {
-    /// The field that is wrong.
     pub field: String,
-    /// What is wrong with it, and what to do.
     pub problem: String,
 }
 
@@ -172,7 +156,6 @@ fn error<T>(field: impl Into<String>, problem: impl Into<String>) -> Result<T, M
 }
 
 impl Machine {
-    /// Checks `spec` and indexes it.
     pub fn new(spec: MachineSpec) -> Result<Self, MachineError> {
         if spec.numa.is_empty() {
             return error("numa", "is empty; a machine has at least one NUMA node");
@@ -182,7 +165,7 @@ impl Machine {
         }
         let mut numa = checked_nodes(spec.numa)?;
         let sockets = groups(spec.cores.iter().map(|core| core.socket));
-        // A kubelet takes the socket for the cache where none is reported.
+        // Without a reported cache, the kubelet uses the socket.
         let uncores = groups(spec.cores.iter().map(|core| core.uncore.unwrap_or(core.socket)));
         let mut machine = Self {
             cpus: CpuSet::EMPTY,
@@ -263,57 +246,54 @@ impl Machine {
         Ok(())
     }
 
-    /// All logical CPUs.
     pub fn cpus(&self) -> CpuSet {
         self.cpus
     }
 
-    /// NUMA nodes, ascending by id.
+    /// Ascending by id.
     pub fn numa(&self) -> &[NumaNode] {
         &self.numa
     }
 
-    /// Physical cores, ascending by id.
+    /// Ascending by id.
     pub fn cores(&self) -> &[Core] {
         &self.cores
     }
 
-    /// Sockets that have CPUs, ascending by id.
+    /// Sockets with CPUs, ascending by id.
     pub fn sockets(&self) -> &[CpuGroup] {
         &self.sockets
     }
 
-    /// Uncore caches, ascending by id; the socket stands in where no cache is reported.
+    /// Ascending by id; sockets if no cache is reported.
     pub fn uncores(&self) -> &[CpuGroup] {
         &self.uncores
     }
 
-    /// Number of sockets the operating system reports.
+    /// As the operating system reports it; may exceed the sockets with CPUs.
     pub fn socket_count(&self) -> usize {
         self.socket_count
     }
 
-    /// The mask of all NUMA nodes.
     pub fn all_numa(&self) -> NumaMask {
         NumaMask::first(self.numa.len())
     }
 
-    /// The mask of the NUMA nodes that have CPUs.
+    /// NUMA nodes that have CPUs.
     pub fn cpu_numa(&self) -> NumaMask {
         (0..self.numa.len()).filter(|position| !self.numa[*position].cpus.is_empty()).collect()
     }
 
-    /// Kinds of memory that some NUMA node lists: ordinary first, then hugepages by size.
+    /// Kinds of memory that some NUMA node has: ordinary first, then hugepages by size.
     pub fn memory_kinds(&self) -> &[MemoryKind] {
         &self.memory_kinds
     }
 
-    /// Position of the NUMA node with this id.
     pub fn numa_position(&self, id: u32) -> Option<usize> {
         self.numa.binary_search_by_key(&id, |node| node.id).ok()
     }
 
-    /// Ids of the NUMA nodes in `mask`, ascending.
+    /// Ascending.
     pub fn numa_ids(&self, mask: NumaMask) -> Vec<u32> {
         mask.iter().filter_map(|position| self.numa.get(position)).map(|node| node.id).collect()
     }
@@ -374,7 +354,7 @@ fn groups(ids: impl Iterator<Item = u32>) -> Vec<CpuGroup> {
     ids.into_iter().map(|id| CpuGroup { id, cpus: CpuSet::EMPTY, numa: NumaMask::EMPTY }).collect()
 }
 
-/// Adds `cpus` of the NUMA node at `node` to the group `id`, and says where the group is.
+/// Adds CPUs of a NUMA node to a group and returns the group's position.
 fn join(groups: &mut [CpuGroup], id: u32, cpus: CpuSet, node: usize) -> u16 {
     let position = groups.partition_point(|group| group.id < id);
     if let Some(group) = groups.get_mut(position) {

@@ -1,61 +1,54 @@
 //! Sets of NUMA nodes of one machine.
 //!
-//! A [`NumaMask`] holds *positions* in [`Machine::numa`](crate::machine::Machine::numa), which is
-//! in ascending order of node id. Ids may have gaps; positions do not, and every comparison of
-//! masks by value gives the same answer for both. [`Machine::numa_ids`] translates for people.
+//! A [`NumaMask`] holds *positions* in [`Machine::numa`], which is in ascending order of node id.
+//! Ids may have gaps; positions do not, and comparing masks by value gives the same answer for
+//! both. [`Machine::numa_ids`] converts them for output.
 //!
+//! [`Machine::numa`]: crate::machine::Machine::numa
 //! [`Machine::numa_ids`]: crate::machine::Machine::numa_ids
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
 
-/// A set of NUMA nodes, by position.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NumaMask(u64);
 
 impl NumaMask {
-    /// No node.
     pub const EMPTY: Self = Self(0);
 
-    /// Most NUMA nodes a machine can have.
+    /// Limit of NUMA nodes per machine.
     pub const CAPACITY: usize = 64;
 
-    /// The node at `position` alone. Positions from [`Self::CAPACITY`] on give the empty mask.
+    /// Positions from [`Self::CAPACITY`] on give the empty mask.
     pub const fn single(position: usize) -> Self {
         if position < Self::CAPACITY { Self(1 << position) } else { Self::EMPTY }
     }
 
-    /// The first `n` nodes.
     pub const fn first(n: usize) -> Self {
         if n >= Self::CAPACITY { Self(u64::MAX) } else { Self((1 << n) - 1) }
     }
 
-    /// Number of nodes.
     pub const fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether no node is in the mask.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the node at `position` is in the mask.
     pub const fn contains(self, position: usize) -> bool {
         position < Self::CAPACITY && self.0 >> position & 1 == 1
     }
 
-    /// Whether the masks share a node.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether every node is in `other` too.
     pub const fn is_subset(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// The positions, ascending.
+    /// Ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -67,7 +60,7 @@ impl NumaMask {
         })
     }
 
-    /// The subsets of this mask that have `size` nodes, in ascending order of value.
+    /// The subsets with `size` nodes, in ascending order of value.
     pub fn subsets(self, size: usize) -> impl Iterator<Item = NumaMask> {
         let width = self.count();
         // Gosper's hack walks the `size`-bit numbers of `width` bits in ascending order; spreading
@@ -85,7 +78,7 @@ impl NumaMask {
         })
     }
 
-    /// Bit `k` of the result is set if the `k`-th node of this mask is in `other`: undoes
+    /// Bit `k` of the result is set if the `k`-th node of this mask is in `other`: the inverse of
     /// [`Self::spread`].
     pub fn gather(self, other: Self) -> u64 {
         if self.0 & self.0.wrapping_add(1) == 0 {

@@ -1,45 +1,36 @@
-//! Pods: containers, sidecars, what they ask for, and what follows from it.
-//!
-//! Owns Kubernetes' arithmetic over a pod's own fields: defaulting of requests, QoS class, totals
-//! with init containers, sidecars, overhead and pod-level resources. Must not know about nodes.
+//! Pods and Kubernetes' arithmetic over their fields: defaulting of requests, QoS class, totals
+//! with init containers, sidecars, overhead and pod-level resources.
 
 use thiserror::Error;
 
 use crate::quantity::{Format, Quantity};
 use crate::resource::{MemoryKind, ResourceList, ResourceName};
 
-/// Requests and limits, as written under `resources`.
+/// As written under `resources`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
-    /// What is set aside.
     pub requests: ResourceList,
-    /// What may be used at most.
     pub limits: ResourceList,
 }
 
-/// When a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContainerKind {
-    /// To its end before the containers listed after it start.
+    /// Runs to its end before the containers listed after it start.
     Init,
-    /// From its turn among the init containers until the pod ends (`restartPolicy: Always`).
+    /// Runs from its turn among the init containers until the pod ends (`restartPolicy: Always`).
     Sidecar,
-    /// For the life of the pod.
+    /// Runs for the life of the pod.
     App,
 }
 
-/// One container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Container {
-    /// Name, unique in the pod.
+    /// Unique in the pod.
     pub name: String,
-    /// When it runs.
     pub kind: ContainerKind,
-    /// What it asks for.
     pub resources: Resources,
 }
 
-/// QoS class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QosClass {
     /// Every container has limits for CPU and memory, and requests equal to them.
@@ -51,7 +42,6 @@ pub enum QosClass {
 }
 
 impl QosClass {
-    /// The class as Kubernetes spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -61,56 +51,52 @@ impl QosClass {
     }
 }
 
-/// Whether `spec.resources` of a pod counts (feature gate `PodLevelResources`).
+/// The treatment of `spec.resources` of a pod (feature gate `PodLevelResources`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PodLevelResources {
-    /// It counts; the default since Kubernetes 1.37.
+    /// The default since Kubernetes 1.37.
     Honoured,
-    /// It counts, and if it is written but empty, the pod is taken for one without any requests.
-    /// The default of Kubernetes 1.34 to 1.36.
+    /// Honoured; if it is written but empty, the pod counts as one without any requests. The
+    /// default of Kubernetes 1.34 to 1.36.
     HonouredIfEmptyToo,
-    /// It is as if it were not written.
+    /// As if it were not written.
     Ignored,
 }
 
 impl PodLevelResources {
-    /// Whether pod-level resources count that say something, or are empty.
-    pub fn counts(self, say_something: bool) -> bool {
+    /// `has_values`: whether the pod-level resources name any counted resource.
+    pub fn counts(self, has_values: bool) -> bool {
         match self {
-            Self::Honoured => say_something,
+            Self::Honoured => has_values,
             Self::HonouredIfEmptyToo => true,
             Self::Ignored => false,
         }
     }
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pod {
-    /// Name, for messages.
+    /// For messages.
     pub name: String,
     /// Init containers and sidecars in order, then app containers in order.
     pub containers: Vec<Container>,
-    /// Pod-level resources (`spec.resources`), if written.
+    /// `spec.resources`, if written.
     pub resources: Option<Resources>,
-    /// What the runtime itself needs (`spec.overhead`).
+    /// `spec.overhead`.
     pub overhead: ResourceList,
 }
 
-/// Why a pod cannot be counted, or would not have been accepted by the API server.
+/// An invalid pod, or one whose quantities cannot be added up.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("pod {pod:?}: {field}: {problem}")]
 pub struct PodError {
-    /// The pod.
     pub pod: String,
-    /// The field that is wrong.
     pub field: String,
-    /// What is wrong with it, and what to do.
     pub problem: String,
 }
 
 impl Resources {
-    /// Requests that are absent default to the limit, as the API server does it.
+    /// Absent requests default to the limit, as in the API server.
     pub fn default_requests(&mut self) {
         for (name, limit) in &self.limits {
             self.requests.entry(name.clone()).or_insert(*limit);
@@ -145,8 +131,8 @@ impl Pod {
         Ok(self)
     }
 
-    /// Requests that are absent default as the API server does it, in the containers and for the pod
-    /// as a whole. Doing it again changes nothing.
+    /// Defaults requests as the API server does, in the containers and for the pod as a whole.
+    /// Idempotent.
     pub fn default_requests(&mut self) {
         for container in &mut self.containers {
             container.resources.default_requests();
@@ -154,8 +140,8 @@ impl Pod {
         self.default_pod_level_requests();
     }
 
-    /// Pod-level requests that are absent default to what the containers request together, else to
-    /// the pod-level limit; only where there are pod-level limits at all.
+    /// Absent pod-level requests default to what the containers request together, else to the
+    /// pod-level limit; only if there are pod-level limits at all.
     fn default_pod_level_requests(&mut self) {
         let of_containers = self.peak(|resources| &resources.requests);
         let Some(of_pod) = self.resources.as_mut().filter(|of_pod| !of_pod.limits.is_empty())
@@ -187,7 +173,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Checks that every quantity is one that can be counted, whoever wrote it.
+    /// Checks that every quantity is in the range that can be added up.
     pub fn check_quantities(&self) -> Result<(), PodError> {
         for (field, Resources { requests, limits }) in self.all_resources() {
             self.check_list(&format!("{field}.limits"), limits)?;
@@ -196,7 +182,7 @@ impl Pod {
         self.check_list("overhead", &self.overhead)
     }
 
-    /// The resources of every container, and of the pod as a whole, with their fields.
+    /// The resources of every container and of the pod as a whole, with their field paths.
     fn all_resources(&self) -> impl Iterator<Item = (String, &Resources)> {
         let of_containers = self.containers.iter().map(|container| {
             (format!("containers[{}].resources", container.name), &container.resources)
@@ -248,14 +234,13 @@ impl Pod {
         PodError { pod: self.name.clone(), field: field.into(), problem: problem.into() }
     }
 
-    /// Whether `spec.resources` says anything that is counted for the pod as a whole.
+    /// Whether `spec.resources` names a resource that counts for the pod as a whole.
     pub fn has_pod_level_resources(&self) -> bool {
         self.resources.as_ref().is_some_and(|resources| {
             resources.requests.keys().chain(resources.limits.keys()).any(is_pod_level)
         })
     }
 
-    /// The QoS class.
     pub fn qos(&self, pod_level: PodLevelResources) -> QosClass {
         let empty = Resources::default();
         match &self.resources {
@@ -271,8 +256,8 @@ impl Pod {
         }
     }
 
-    /// What the scheduler sets aside: the most the containers need at any time, with pod-level
-    /// requests in their place where written, plus overhead.
+    /// What the scheduler counts: the most the containers need at any time, replaced by pod-level
+    /// requests where written, plus overhead.
     pub fn total_requests(&self, pod_level: PodLevelResources) -> ResourceList {
         let mut total = self.peak(|resources| &resources.requests);
         if let Some(resources) = self.resources.as_ref().filter(|_| pod_level.counts(true)) {
@@ -286,18 +271,18 @@ impl Pod {
         total
     }
 
-    /// The same pod, with what a container does not request at all taken from `unsaid`.
-    pub fn with_unsaid_requests(&self, unsaid: &ResourceList) -> Self {
+    /// The pod with absent requests of its containers taken from `defaults`.
+    pub fn with_default_requests(&self, defaults: &ResourceList) -> Self {
         let mut pod = self.clone();
         for container in &mut pod.containers {
-            for (name, quantity) in unsaid {
+            for (name, quantity) in defaults {
                 container.resources.requests.entry(name.clone()).or_insert(*quantity);
             }
         }
         pod
     }
 
-    /// The same pod with one more device, which its first app container gets.
+    /// The pod with one more device, requested by its first app container.
     pub fn with_device(&self, resource: &ResourceName) -> Self {
         let mut pod = self.clone();
         let app = |one: &&mut Container| one.kind == ContainerKind::App;
@@ -309,13 +294,13 @@ impl Pod {
         pod
     }
 
-    /// The most that the containers' limits allow at any time, without overhead.
+    /// The peak of the containers' limits over time, without overhead.
     pub fn peak_limits(&self) -> ResourceList {
         self.peak(|resources| &resources.limits)
     }
 
-    /// The most that the pod may use at any time: the containers' limits, with pod-level limits in
-    /// their place where written, plus overhead where anything but nothing is limited.
+    /// The peak of the containers' limits over time, replaced by pod-level limits where written,
+    /// plus overhead of resources with a non-zero limit.
     pub fn total_limits(&self, pod_level: PodLevelResources) -> ResourceList {
         let mut total = self.peak_limits();
         let of_pod = self.resources.as_ref().filter(|_| pod_level.counts(true));
@@ -332,7 +317,7 @@ impl Pod {
         total
     }
 
-    /// As Kubernetes adds it up, apps before sidecars, so that sums also print alike.
+    /// In Kubernetes' order, apps before sidecars, so that sums print alike.
     fn peak(&self, list: impl Fn(&Resources) -> &ResourceList) -> ResourceList {
         let mut running = ResourceList::new();
         for app in self.containers.iter().filter(|one| one.kind == ContainerKind::App) {
@@ -358,8 +343,8 @@ impl Pod {
     }
 }
 
-/// The most that is asked for at any time, container by container in the order of the pod: the
-/// larger of apps and sidecars together, and any init container with the sidecars before it.
+/// The larger of apps and sidecars together, and any init container with the sidecars before it;
+/// containers in the order of the pod.
 pub fn peak_over_time<T: Copy + Ord>(
     asked: impl IntoIterator<Item = (ContainerKind, T)>,
     zero: T,

@@ -1,21 +1,18 @@
-//! Resource quantities: `500m`, `2`, `1.5Gi`, `1e3`, as exact integers.
+//! Resource quantities: `500m`, `2`, `1.5Gi`, `1e3`, as exact integers, parsed and printed as
+//! Kubernetes 1.36 does.
 //!
-//! This module owns the text form of a quantity, read and written as Kubernetes 1.36 reads and
-//! writes it, and the exact arithmetic on the value. It must not know which resource a quantity
-//! measures, which quantities make sense for it, or how a manifest carries one: white space around
-//! a quantity, JSON numbers and `null` are the caller's to resolve before it comes here.
+//! White space around a quantity, JSON numbers and `null` are the caller's to resolve.
 //!
 //! # Value
 //!
-//! A quantity is a whole number of nano-units in an `i128`, so every sum and comparison is exact.
-//! Text finer than a nano-unit rounds away from zero on parsing: whoever asks for a little gets at
-//! least a little. Text with a binary suffix is capped at [`i64::MAX`] units in magnitude, as in
-//! Kubernetes.
+//! A quantity is a number of nano-units in an `i128`, so every sum and comparison is exact. Text
+//! finer than a nano-unit rounds away from zero. Text with a binary suffix is capped at
+//! [`i64::MAX`] units in magnitude, as in Kubernetes.
 //!
-//! # Where this differs from Kubernetes on purpose
+//! # Deliberate differences from Kubernetes
 //!
 //! Kubernetes computes each of these as an accident of its internal representation. None of them
-//! touches an amount that a cluster could serve.
+//! affects an amount that a cluster could serve.
 //!
 //! * Decimal text beyond about 1.7e29 units saturates at [`Quantity::MAX`] or [`Quantity::MIN`].
 //!   Kubernetes keeps any magnitude, at a cost that grows with the exponent, and wraps around when
@@ -24,8 +21,8 @@
 //!   around or return 0 when the result does not fit (`Value()` of `10E` is 0).
 //! * The same two always round away from zero. Kubernetes promises that too, but rounds some
 //!   negative values the other way (`Value()` of `-1.1Ki` is -1125) and garbles others.
-//! * A decimal quantity too large for the suffix `E` keeps it, `1000E`. Kubernetes drops the
-//!   suffix and prints `1`. Binary sums beyond `1023Ei` are treated alike.
+//! * A decimal quantity too large for the suffix `E` keeps it, `1000E`. Kubernetes drops the suffix
+//!   and prints `1`. Binary sums beyond `1023Ei` are treated alike.
 //! * Printing is always canonical. Kubernetes repeats the text it parsed when that looks canonical
 //!   to it (`+5`, `0001` and `1.500` do); the value is the same.
 
@@ -35,24 +32,21 @@ use std::hash::{Hash, Hasher};
 use std::num::IntErrorKind;
 use std::str::FromStr;
 
-/// Nano-units in one unit.
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
-/// Nano-units in one thousandth of a unit.
 const NANOS_PER_MILLI: i128 = 1_000_000;
-/// Powers of ten from a unit down to the finest amount a quantity holds.
+/// Decimal digits below one unit.
 const NANO_DIGITS: i64 = 9;
-/// The largest magnitude a quantity holds, in nano-units. Symmetric, so that negation is total.
+/// In nano-units. Symmetric, so that negation is total.
 const MAX_MAGNITUDE: u128 = i128::MAX.unsigned_abs();
-/// Decimal digits of [`MAX_MAGNITUDE`].
 const MAX_MAGNITUDE_DIGITS: i64 = 39;
-/// The largest magnitude text with a binary suffix may have, in nano-units.
+/// The cap of text with a binary suffix, in nano-units.
 const BINARY_CAP: u128 = i64::MAX.unsigned_abs() as u128 * NANOS_PER_UNIT.unsigned_abs();
-/// Below this many units a binary quantity prints without a binary suffix.
+/// Smaller binary quantities print without a binary suffix.
 const SMALLEST_BINARY_UNIT: u128 = 1024;
-/// An error quotes at most this many characters of the text it is about.
+/// Limit of characters that an error quotes.
 const QUOTED_CHARACTERS: usize = 64;
 
-/// Ten to every power that a quantity in nano-units may have as a factor.
+/// Every power of ten that divides some quantity in nano-units.
 const POWERS_OF_TEN: [u128; MAX_MAGNITUDE_DIGITS as usize] = {
     let mut powers = [1; MAX_MAGNITUDE_DIGITS as usize];
     let mut index = 1;
@@ -71,10 +65,10 @@ const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 /// The family of suffixes a quantity prints with. It does not affect the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// `500m`, `2`, `16G`: powers of a thousand. How Kubernetes writes CPU and counts.
+    /// `500m`, `2`, `16G`: powers of a thousand. Kubernetes' format of CPU and counts.
     #[default]
     DecimalSi,
-    /// `64Mi`, `2Gi`: powers of 1024. How Kubernetes writes memory. Amounts that are not whole, or
+    /// `64Mi`, `2Gi`: powers of 1024. Kubernetes' format of memory. Amounts that are not whole, or
     /// are under 1024 in magnitude, print as [`Format::DecimalSi`].
     BinarySi,
     /// `1e3`, `1500e-3`: a power of ten whose exponent is a multiple of three.
@@ -83,13 +77,13 @@ pub enum Format {
 
 /// An exact amount of some resource, and the family of suffixes it prints with.
 ///
-/// Equality, ordering and hashing look at the amount alone, so `1Ki` equals `1024`. Of two equal
+/// Equality, ordering and hashing use the amount alone, so `1Ki` equals `1024`. Of two equal
 /// quantities `max` and `min` may therefore return either format.
 ///
 /// Printing then parsing yields the same amount, unless arithmetic took a binary quantity past
-/// [`i64::MAX`] units, where parsing caps it. The format may change: bytes that 1024 does not divide
-/// print as a plain number, which reads as decimal, so that 2000 bytes print as `2000` at first and
-/// as `2k` the second time.
+/// [`i64::MAX`] units, where parsing caps it. The format may change: bytes that 1024 does not
+/// divide print as a plain number, which parses as decimal, so that 2000 bytes print as `2000` at
+/// first and as `2k` the second time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     /// Within `-i128::MAX..=i128::MAX`.
@@ -97,107 +91,64 @@ pub struct Quantity {
     format: Format,
 }
 
-/// Why a text is not a quantity, or not one the caller accepts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// There is no text at all.
     #[error(
         "quantity \"\": no text at byte 0; write a number with an optional suffix such as 500m, \
          2, 1.5Gi"
     )]
     Empty,
-    /// A character that no quantity has in this place.
     #[error(
         "quantity {text:?}: unexpected {found:?} at byte {at}; write a number with an optional \
          suffix such as 500m, 2, 1.5Gi"
     )]
-    UnexpectedCharacter {
-        /// The text, shortened if long.
-        text: String,
-        /// The character that does not belong.
-        found: char,
-        /// The byte offset of that character.
-        at: usize,
-    },
-    /// What follows the number is neither a suffix nor an exponent.
+    UnexpectedCharacter { text: String, found: char, at: usize },
     #[error(
         "quantity {text:?}: unknown suffix {suffix:?} at byte {at}; use none, one of n u m k M G \
          T P E, one of Ki Mi Gi Ti Pi Ei, or an exponent such as e3"
     )]
-    UnknownSuffix {
-        /// The text, shortened if long.
-        text: String,
-        /// Everything after the number, shortened if long.
-        suffix: String,
-        /// The byte offset at which the suffix starts.
-        at: usize,
-    },
-    /// The exponent does not fit 64 bits.
+    UnknownSuffix { text: String, suffix: String, at: usize },
     #[error(
         "quantity {text:?}: exponent {exponent:?} at byte {at} does not fit 64 bits; write an \
          exponent between e-9 and e18"
     )]
-    ExponentOutOfRange {
-        /// The text, shortened if long.
-        text: String,
-        /// The exponent with its letter, shortened if long.
-        exponent: String,
-        /// The byte offset at which the exponent starts.
-        at: usize,
-    },
-    /// There is a suffix but no digit before it.
+    ExponentOutOfRange { text: String, exponent: String, at: usize },
     #[error(
         "quantity {text:?}: no digits before byte {at}; write a number first, such as 1 or 1.5"
     )]
-    NoDigits {
-        /// The text, shortened if long.
-        text: String,
-        /// The byte offset at which a digit was due.
-        at: usize,
-    },
-    /// The quantity is less than zero where that has no meaning.
+    NoDigits { text: String, at: usize },
     #[error("quantity {text:?}: unexpected '-' at byte 0; write zero or a positive quantity")]
-    Negative {
-        /// The quantity in canonical form.
-        text: String,
-    },
+    Negative { text: String },
 }
 
 impl Quantity {
-    /// Nothing of a resource.
     pub const ZERO: Self = Self { nanos: 0, format: Format::DecimalSi };
-    /// The largest quantity. Larger text saturates to this amount.
+    /// Larger text saturates to this amount.
     pub const MAX: Self = Self { nanos: i128::MAX, format: Format::DecimalSi };
-    /// The smallest quantity: [`Quantity::MAX`] with the sign changed.
+    /// [`Quantity::MAX`] with the sign changed.
     pub const MIN: Self = Self { nanos: -i128::MAX, format: Format::DecimalSi };
 
-    /// A whole number of units.
     #[must_use]
     pub const fn from_units(units: i64, format: Format) -> Self {
         Self { nanos: units as i128 * NANOS_PER_UNIT, format }
     }
 
-    /// A number of thousandths, such as millicores.
+    /// Thousandths, such as millicores.
     #[must_use]
     pub const fn from_milli(thousandths: i64) -> Self {
         Self { nanos: thousandths as i128 * NANOS_PER_MILLI, format: Format::DecimalSi }
     }
 
-    /// A number of bytes, which prints with a binary suffix.
+    /// Prints with a binary suffix.
     #[must_use]
     pub const fn from_bytes(bytes: i64) -> Self {
         Self::from_units(bytes, Format::BinarySi)
     }
 
-    /// Reads a quantity from text, as Kubernetes does.
+    /// Parses text as Kubernetes does, in time linear in its length.
     ///
-    /// The work is linear in the length of the text, whatever number it spells. Some oddities are
-    /// kept because the API server stores such text and the kubelet reads it: a bare sign, dot or
-    /// suffix may count as zero, and an exponent keeps only its low 32 bits.
-    ///
-    /// # Errors
-    ///
-    /// When the text is not a quantity; the error says where and what to write instead.
+    /// Some oddities are kept because the API server stores such text and the kubelet reads it: a
+    /// bare sign, dot or suffix may count as zero, and an exponent keeps only its low 32 bits.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let parts = Parts::split(text)?;
         let unit = parts.unit()?;
@@ -220,31 +171,29 @@ impl Quantity {
         Ok(Self { nanos: if parts.negative { -nanos } else { nanos }, format })
     }
 
-    /// The family of suffixes this quantity prints with.
     #[must_use]
     pub const fn format(self) -> Format {
         self.format
     }
 
-    /// The amount in nano-units, exactly.
     #[must_use]
     pub const fn nanos(self) -> i128 {
         self.nanos
     }
 
-    /// The amount in units, rounded away from zero, saturating.
+    /// In units, rounded away from zero, saturating.
     #[must_use]
     pub fn value(self) -> i64 {
         divide_away_from_zero(self.nanos, NANOS_PER_UNIT)
     }
 
-    /// The amount in thousandths of a unit, rounded away from zero, saturating.
+    /// In thousandths of a unit, rounded away from zero, saturating.
     #[must_use]
     pub fn milli_value(self) -> i64 {
         divide_away_from_zero(self.nanos, NANOS_PER_MILLI)
     }
 
-    /// The amount in units if it is a whole number that fits, however it was written: `1000m` is 1.
+    /// In units if that is an integer that fits, however it was written: `1000m` is 1.
     #[must_use]
     pub fn as_i64(self) -> Option<i64> {
         if self.nanos % NANOS_PER_UNIT != 0 {
@@ -253,8 +202,8 @@ impl Quantity {
         i64::try_from(self.nanos / NANOS_PER_UNIT).ok()
     }
 
-    /// What Kubernetes' `AsInt64` answers for the text the API server stores: as [`Self::as_i64`],
-    /// except that it gives up on some amounts from 1e14 upwards, such as `100Ti` and `1Pi`.
+    /// Kubernetes' `AsInt64` for the text the API server stores: as [`Self::as_i64`], except that
+    /// it fails for some amounts from 1e14 upwards, such as `100Ti` and `1Pi`.
     #[must_use]
     pub fn as_stored_i64(self) -> Option<i64> {
         let step: u64 = if self.format == Format::BinarySi { 1024 } else { 1000 };
@@ -273,23 +222,18 @@ impl Quantity {
         (digits <= most_digits).then_some(whole)
     }
 
-    /// -1 when the amount is negative, 0 when it is zero, 1 when it is positive.
+    /// -1, 0 or 1.
     #[must_use]
     pub const fn sign(self) -> i32 {
         self.nanos.signum() as i32
     }
 
-    /// Whether the amount is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// The quantity itself, for callers to which less than nothing has no meaning.
-    ///
-    /// # Errors
-    ///
-    /// When the amount is negative.
+    /// Fails if the amount is negative.
     pub fn non_negative(self) -> Result<Self, QuantityError> {
         if self.nanos < 0 {
             return Err(QuantityError::Negative { text: self.to_string() });
@@ -297,17 +241,17 @@ impl Quantity {
         Ok(self)
     }
 
-    /// The sum, or `None` beyond [`Quantity::MAX`] or [`Quantity::MIN`].
+    /// `None` beyond [`Quantity::MAX`] or [`Quantity::MIN`].
     ///
     /// As in Kubernetes the sum prints like `self`, or like `other` if `self` is zero.
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
         let nanos = self.nanos.checked_add(other.nanos)?;
-        // i128::MIN is the one result that is no quantity.
+        // i128::MIN is not a valid quantity.
         (nanos != i128::MIN).then_some(Self { nanos, format: self.format_with(other) })
     }
 
-    /// The difference, or `None` beyond [`Quantity::MAX`] or [`Quantity::MIN`].
+    /// `None` beyond [`Quantity::MAX`] or [`Quantity::MIN`].
     ///
     /// As in Kubernetes the difference prints like `self`, or like `other` if `self` is zero.
     #[must_use]
@@ -315,14 +259,14 @@ impl Quantity {
         self.checked_add(Self { nanos: -other.nanos, format: other.format })
     }
 
-    /// The sum, or the limit it went past. Prints as with [`Quantity::checked_add`].
+    /// Prints as with [`Quantity::checked_add`].
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         let nanos = self.nanos.saturating_add(other.nanos).max(Self::MIN.nanos);
         Self { nanos, format: self.format_with(other) }
     }
 
-    /// The difference, or the limit it went past. Prints as with [`Quantity::checked_sub`].
+    /// Prints as with [`Quantity::checked_sub`].
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         self.saturating_add(Self { nanos: -other.nanos, format: other.format })
@@ -351,8 +295,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// Prints the canonical form: no sign unless negative, no fraction, the largest suffix that allows
-/// that.
+/// The canonical form: no sign unless negative, no fraction, the largest suffix that allows that.
 impl fmt::Display for Quantity {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_zero() {
@@ -402,7 +345,6 @@ impl Hash for Quantity {
     }
 }
 
-/// What the text after the number multiplies it by.
 #[derive(Clone, Copy)]
 enum Unit {
     /// Ten to this power, from a suffix.
@@ -414,8 +356,8 @@ enum Unit {
 }
 
 impl Unit {
-    /// Whether Kubernetes takes this unit without any digit before it, as zero. Which ones follows
-    /// from which of them its parser handles without arbitrary precision.
+    /// Whether Kubernetes accepts this unit without any digit before it, as zero. That depends on
+    /// which units its parser handles without arbitrary precision.
     fn stands_alone(self) -> bool {
         match self {
             Self::DecimalSi(exponent) | Self::DecimalExponent(exponent) => exponent >= -9,
@@ -424,7 +366,6 @@ impl Unit {
     }
 }
 
-/// The pieces of the text of a quantity.
 struct Parts<'a> {
     text: &'a str,
     negative: bool,
@@ -432,9 +373,9 @@ struct Parts<'a> {
     whole: &'a [u8],
     /// Digits after the dot.
     fraction: &'a [u8],
-    /// Whether there is any digit, if only a leading zero.
+    /// True if there is any digit, even only a leading zero.
     has_digits: bool,
-    /// Letters, then perhaps a sign, then perhaps digits: not yet known to make sense.
+    /// Letters, then an optional sign, then optional digits; not validated yet.
     suffix: &'a str,
     suffix_at: usize,
 }
@@ -498,7 +439,7 @@ impl<'a> Parts<'a> {
             || QuantityError::UnknownSuffix { text: quote(text), suffix: quote(suffix), at };
         let digits = suffix.strip_prefix(['e', 'E']).ok_or_else(unknown)?;
         match digits.parse::<i64>() {
-            // Kubernetes reads 64 bits and keeps the lower half.
+            // Kubernetes parses 64 bits and keeps the lower half.
             Ok(exponent) => Ok(exponent as i32),
             Err(error) => Err(match error.kind() {
                 IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => {
@@ -513,8 +454,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The magnitude of the number times 10^exponent in nano-units, rounded up, at most
-    /// [`MAX_MAGNITUDE`].
+    /// The magnitude times 10^exponent in nano-units, rounded up, at most [`MAX_MAGNITUDE`].
     fn times_ten_to(&self, exponent: i32) -> u128 {
         let fraction = match self.whole {
             [] => &self.fraction[end_of_run(self.fraction, 0, |byte| *byte == b'0')..],
@@ -547,13 +487,12 @@ impl<'a> Parts<'a> {
         scaled.saturating_add(u128::from(inexact)).min(MAX_MAGNITUDE)
     }
 
-    /// The magnitude of the number times 2^exponent in nano-units, rounded up, at most
-    /// [`BINARY_CAP`].
+    /// The magnitude times 2^exponent in nano-units, rounded up, at most [`BINARY_CAP`].
     fn times_two_to(&self, exponent: u32) -> u128 {
-        // Under 2^90, so ten times it leaves room to spare below.
+        // Under 2^90, so ten times it fits.
         let unit = NANOS_PER_UNIT.unsigned_abs() << exponent;
-        // Long multiplication from the last digit of the fraction: what one place carries to the
-        // next is rounded down, and anything lost on the way rounds the total up.
+        // Long multiplication from the last digit of the fraction. The carry is rounded down, and
+        // any lost remainder rounds the total up.
         let mut carry = 0;
         let mut inexact = false;
         for digit in self.fraction.iter().rev() {
@@ -570,15 +509,15 @@ impl<'a> Parts<'a> {
 
 /// The number whose digits are those of `number` followed by `digits`, saturating.
 fn append_digits(number: u128, digits: &[u8]) -> u128 {
-    // Nineteen digits at a time fit 64 bits, where multiplying is cheap.
+    // Nineteen digits fit 64 bits, where multiplying is cheap.
     digits.chunks(19).fold(number, |number, chunk| {
         let tail = chunk.iter().fold(0, |tail, digit| tail * 10 + u64::from(digit - b'0'));
         number.saturating_mul(POWERS_OF_TEN[chunk.len()]).saturating_add(u128::from(tail))
     })
 }
 
-/// Divides by `factor` as often as that is exact, at most `limit` times. Returns the quotient and
-/// how often. `number` is not zero.
+/// Divides by `factor` while that is exact, at most `limit` times. Returns the quotient and the
+/// count. `number` is not zero.
 fn take_factors(mut number: u128, factor: u128, limit: usize) -> (u128, usize) {
     let mut times = 0;
     while times < limit && number.is_multiple_of(factor) {
@@ -595,7 +534,7 @@ fn divide_away_from_zero(nanos: i128, divisor: i128) -> i64 {
     i64::try_from(rounded).unwrap_or(limit)
 }
 
-/// Where the bytes from `start` on stop being accepted.
+/// The first position from `start` on whose byte is not accepted.
 fn end_of_run(bytes: &[u8], start: usize, accept: impl Fn(&u8) -> bool) -> usize {
     let length = bytes[start..].iter().position(|byte| !accept(byte));
     length.map_or(bytes.len(), |length| start + length)
@@ -605,7 +544,6 @@ fn is_sign(byte: &u8) -> bool {
     matches!(byte, b'+' | b'-')
 }
 
-/// Whether some suffix or exponent has this letter.
 fn is_suffix_letter(byte: &u8) -> bool {
     matches!(
         byte,
@@ -613,7 +551,7 @@ fn is_suffix_letter(byte: &u8) -> bool {
     )
 }
 
-/// Text to repeat in an error, kept short.
+/// Shortens text for an error.
 fn quote(text: &str) -> String {
     match text.char_indices().nth(QUOTED_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),

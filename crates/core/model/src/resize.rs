@@ -1,7 +1,5 @@
-//! Pods that are being resized in place: what counts while the node has not caught up.
-//!
-//! Owns Kubernetes' rule on which of desired, allocated and used resources counts. Must not know how
-//! a status spells them.
+//! In-place resize: which of desired, allocated and used resources count until the node has caught
+//! up.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +7,28 @@ use crate::pod::{ContainerKind, Pod, Resources, raise};
 use crate::quantity::Quantity;
 use crate::resource::ResourceList;
 
-/// What a node reports about the resources of a container, or of a pod as a whole.
+/// Reported resources of a container, or of a pod as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// Requests that the node has set aside.
+    /// Allocated requests.
     pub allocated: ResourceList,
-    /// What is in force.
+    /// Resources in force.
     pub in_use: Resources,
 }
 
-/// What a node reports about a pod's resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodReport {
-    /// Whether the node will never be able to do what is desired.
+    /// Whether the node will never be able to provide the desired resources.
     pub infeasible: bool,
-    /// By container, where reported.
     pub containers: BTreeMap<String, Reported>,
-    /// For the pod as a whole, if reported.
     pub pod: Option<Reported>,
 }
 
 impl Pod {
-    /// Replaces requests by what counts: the largest of desired, allocated and in use, without what
-    /// is desired while that is infeasible. Init containers that end count as desired. Limits follow
-    /// what is in force, and stay at or above the requests, so that the QoS class stays as it is.
+    /// Replaces requests by what counts: the largest of desired, allocated and in use, without the
+    /// desired ones while they are infeasible. Init containers that end count as desired. Limits
+    /// follow those in force and stay at or above the requests, so that the QoS class does not
+    /// change.
     pub fn count_resize(&mut self, report: &PodReport) {
         for container in &mut self.containers {
             let reported = report.containers.get(&container.name);
@@ -42,8 +38,8 @@ impl Pod {
             }
         }
         if let (Some(of_pod), Some(reported)) = (&mut self.resources, &report.pod) {
-            // Resources that are not desired for the pod as a whole are its containers' affair,
-            // whatever is reported; those not reported at all count as nothing.
+            // Resources that are not requested for the pod as a whole belong to its containers;
+            // those not reported count as 0.
             let counted = counted(&of_pod.requests, reported, report.infeasible);
             let requests = of_pod
                 .requests
@@ -128,7 +124,7 @@ mod tests {
             let got = pod.containers[1].resources.requests["cpu"];
             assert_eq!(got.to_string(), counts, "{desired} {allocated} {in_use} {infeasible}");
             let class = pod.qos(PodLevelResources::Honoured);
-            // Limits that are desired but infeasible are not in force.
+            // Desired but infeasible limits are not in force.
             assert_eq!(class, QosClass::Guaranteed, "{desired} {allocated} {in_use} {infeasible}");
         }
     }

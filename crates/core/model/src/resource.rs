@@ -1,7 +1,5 @@
-//! Names of resources, and lists of quantities by name.
-//!
-//! Owns the spelling rules that Kubernetes gives meaning to (`cpu`, `memory`, `hugepages-2Mi`,
-//! extended resources). Must not know which node has what.
+//! Resource names and the spelling rules that Kubernetes gives meaning to (`cpu`, `memory`,
+//! `hugepages-2Mi`, extended resources), and lists of quantities by name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,37 +9,33 @@ use thiserror::Error;
 
 use crate::quantity::{Format, Quantity};
 
-/// The name of a resource, such as `cpu` or `nvidia.com/gpu`. Cheap to clone.
+/// Such as `cpu` or `nvidia.com/gpu`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(Arc<str>);
 
-/// Quantities by resource, in name order.
+/// In name order.
 pub type ResourceList = BTreeMap<ResourceName, Quantity>;
 
 const HUGEPAGES_PREFIX: &str = "hugepages-";
 
 impl ResourceName {
-    /// The name `name`, as written.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
 
-    /// The CPU resource.
     pub fn cpu() -> Self {
         Self::new("cpu")
     }
 
-    /// The memory resource.
     pub fn memory() -> Self {
         Self::new("memory")
     }
 
-    /// The name as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether `hugepages-<size>` is meant, whatever the size says.
+    /// Whether it is `hugepages-<size>`, valid or not.
     pub fn is_hugepages(&self) -> bool {
         self.0.starts_with(HUGEPAGES_PREFIX)
     }
@@ -51,7 +45,7 @@ impl ResourceName {
         self.domain().is_some_and(|domain| !domain.ends_with("kubernetes.io"))
     }
 
-    /// Whether a container can ask for it.
+    /// Whether a container can request it.
     pub fn is_known(&self) -> bool {
         matches!(self.as_str(), "cpu" | "memory" | "ephemeral-storage")
             || self.is_hugepages()
@@ -88,30 +82,25 @@ impl std::borrow::Borrow<str> for ResourceName {
     }
 }
 
-/// What kind of memory a resource name asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryKind {
     /// Memory in pages of the base size.
     Ordinary,
-    /// Hugepages of one size.
     Hugepages {
-        /// Size of one page.
         page_bytes: u64,
     },
 }
 
-/// A `hugepages-…` name that Kubernetes would not match with any node.
+/// A `hugepages-…` name that no node has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("resource {name:?}: {problem}; write the page size as Kubernetes does, e.g. hugepages-2Mi")]
 pub struct MemoryKindError {
-    /// The resource name.
     pub name: String,
-    /// What is wrong with it.
     pub problem: String,
 }
 
 impl MemoryKind {
-    /// The kind that `name` asks for; `None` if it is no memory at all.
+    /// `None` if the resource is not memory.
     pub fn of(name: &ResourceName) -> Result<Option<Self>, MemoryKindError> {
         if name.as_str() == "memory" {
             return Ok(Some(Self::Ordinary));
@@ -131,7 +120,7 @@ impl MemoryKind {
         }
     }
 
-    /// The resource name that nodes list for this kind.
+    /// The resource name on nodes.
     pub fn resource_name(self) -> ResourceName {
         match self {
             Self::Ordinary => ResourceName::memory(),

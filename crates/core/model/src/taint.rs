@@ -1,64 +1,49 @@
-//! Taints, and the tolerations that answer them.
-//!
-//! Owns the rule which toleration answers which taint. Must not know what carries them.
+//! Taints and tolerations.
 
 use std::sync::Arc;
 
-/// What a taint does to pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effect {
-    /// They are not scheduled.
     NoSchedule,
-    /// They are scheduled elsewhere if that is possible.
     PreferNoSchedule,
-    /// They are not scheduled, and evicted where they run.
     NoExecute,
 }
 
 impl Effect {
-    /// Whether it keeps pods off, rather than only making a node less welcome.
+    /// Whether it keeps pods off the node, rather than only lowering its score.
     pub const fn is_hard(self) -> bool {
         matches!(self, Self::NoSchedule | Self::NoExecute)
     }
 }
 
-/// A mark on a node that keeps pods away.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Taint {
-    /// Its key.
     pub key: Arc<str>,
-    /// Its value; empty if none.
+    /// Empty if none.
     pub value: Arc<str>,
-    /// What it does.
     pub effect: Effect,
 }
 
-/// How a toleration's value relates to the taint's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TolerationOperator {
-    /// The values are equal.
     Equal(Arc<str>),
-    /// Any value will do.
     Exists,
-    /// The taint's value is a whole number below this one; `None` if what is written is no number.
+    /// The taint's value is an integer below this one; `None` if it is written wrongly.
     Lt(Option<i64>),
-    /// The taint's value is a whole number above this one.
+    /// The taint's value is an integer above this one.
     Gt(Option<i64>),
 }
 
-/// What lets a pod onto a tainted node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Toleration {
-    /// The taint's key; empty: any.
+    /// Empty: any key.
     pub key: Arc<str>,
-    /// What is asked of its value.
     pub operator: TolerationOperator,
-    /// The taint's effect; `None`: any.
+    /// `None`: any effect.
     pub effect: Option<Effect>,
 }
 
 impl Toleration {
-    /// Whether it answers `taint`.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         let number = || whole_number(&taint.value);
         (self.effect.is_none_or(|effect| effect == taint.effect))
@@ -76,7 +61,7 @@ impl Toleration {
     }
 }
 
-/// A whole number as taints write it: no plus sign, no leading zeros, within 64 bits.
+/// An integer as taints write it: no plus sign, no leading zeros, within 64 bits.
 pub fn whole_number(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain = digits == "0" || !digits.starts_with('0') && !digits.starts_with('+');

@@ -1,7 +1,4 @@
-//! Classes of work: who has the first claim on what is free, and where each is welcome.
-//!
-//! Owns the classes, how a pod comes by one, and what pools of nodes say about them. Must not know
-//! any scheduler.
+//! Classes of work, node pools for them, and headroom.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +7,11 @@ use std::sync::Arc;
 use crate::label::Labels;
 use crate::spec::PodSpec;
 
-/// What kind of work a pod does. Ordered by claim: whoever comes later may use what is kept warm for
-/// those before.
+/// The kind of work a pod does. Ordered by claim: a greater class may use headroom of the lesser
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkloadClass {
-    /// Trying things out; nobody waits for it.
+    /// Experiments that nothing waits for.
     Experimentation,
     /// Work with a deadline at best: training, evaluation, offline inference.
     Batch,
@@ -25,11 +22,11 @@ pub enum WorkloadClass {
 }
 
 impl WorkloadClass {
-    /// All of them, the least claim first.
+    /// Ascending.
     pub const ALL: [Self; 4] =
         [Self::Experimentation, Self::Batch, Self::Embedding, Self::Interactive];
 
-    /// As labels spell it.
+    /// As in labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Experimentation => "experimentation",
@@ -39,12 +36,11 @@ impl WorkloadClass {
         }
     }
 
-    /// The class of this name; `None` if there is no such class.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.as_str() == text)
     }
 
-    /// Whether somebody waits for each answer, so that losing a node on short notice hurts.
+    /// Whether each request is waited for, so that losing a node at short notice hurts.
     pub const fn is_serving(self) -> bool {
         matches!(self, Self::Interactive | Self::Embedding)
     }
@@ -60,17 +56,15 @@ impl fmt::Display for WorkloadClass {
     }
 }
 
-/// Some of the classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClassSet(u8);
 
 impl ClassSet {
-    /// Whether the class is one of them.
     pub const fn contains(self, class: WorkloadClass) -> bool {
         self.0 & class.bit() != 0
     }
 
-    /// Those that are in the set, the strongest claim first.
+    /// Descending.
     pub fn iter(self) -> impl Iterator<Item = WorkloadClass> {
         WorkloadClass::ALL.into_iter().rev().filter(move |class| self.contains(*class))
     }
@@ -82,17 +76,16 @@ impl FromIterator<WorkloadClass> for ClassSet {
     }
 }
 
-/// How pods without the label `berth.dev/class` come by a class: from the operator's table of
+/// How pods without the label `berth.dev/class` get a class: from the operator's table of
 /// PriorityClasses, then from the words in the name of the PriorityClass, then from the priority.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClassRules {
-    /// The operator's table, by name of a PriorityClass.
+    /// The operator's table, by PriorityClass name.
     pub by_priority_class: BTreeMap<Arc<str>, WorkloadClass>,
-    /// The lowest priority of interactive work.
     pub interactive_priority_min: i32,
-    /// The lowest priority of embedding; what is above interactive's has no effect.
+    /// Without effect from `interactive_priority_min` on.
     pub embedding_priority_min: i32,
-    /// The lowest priority of batch; below it is experimentation.
+    /// Below it is experimentation.
     pub batch_priority_min: i32,
 }
 
@@ -144,7 +137,6 @@ const WORDS: [(WorkloadClass, &[&str]); 4] = [
 ];
 
 impl ClassRules {
-    /// The class of a pod.
     pub fn class_of(&self, pod: &PodSpec) -> WorkloadClass {
         let by_name = || self.by_name(pod.priority_class.as_ref()?);
         let by_priority = || match pod.priority {
@@ -156,7 +148,7 @@ impl ClassRules {
         pod.class.or_else(by_name).unwrap_or_else(by_priority)
     }
 
-    /// The class of pods with this PriorityClass, as far as the table or the name says.
+    /// By the operator's table, else by the words in the name.
     pub fn by_name(&self, priority_class: &str) -> Option<WorkloadClass> {
         let by_words = || {
             let has =
@@ -170,17 +162,15 @@ impl ClassRules {
 /// Which classes a pool of nodes is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PoolClasses {
-    /// All alike.
     #[default]
     Any,
-    /// These rather than others, but others may use what is left.
+    /// Preferably these; others may use what is left.
     Preferred(ClassSet),
-    /// These, and no others.
+    /// These only.
     Only(ClassSet),
 }
 
 impl PoolClasses {
-    /// Whether pods of the class may be there.
     pub const fn admits(self, class: WorkloadClass) -> bool {
         match self {
             Self::Any | Self::Preferred(_) => true,
@@ -189,12 +179,10 @@ impl PoolClasses {
     }
 }
 
-/// On which terms a node is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CapacityType {
-    /// For as long as it is wanted.
     OnDemand,
-    /// Until the provider wants it back, which can be at short notice.
+    /// The provider may take the node back at short notice.
     Spot,
 }
 
@@ -207,8 +195,8 @@ pub const POOL_LABELS: [&str; 5] = [
     "kubernetes.azure.com/agentpool",
 ];
 
-/// Labels by which nodes that can be taken back are known, with the value that says so and, where
-/// there is one, the value that says they are not. The first that a node has counts.
+/// Labels of spot nodes, with the value for spot and, if any, the value for on-demand. The first
+/// that a node has counts.
 pub const CAPACITY_LABELS: [(&str, &str, &str); 6] = [
     ("karpenter.sh/capacity-type", "spot", "on-demand"),
     ("eks.amazonaws.com/capacityType", "SPOT", "ON_DEMAND"),
@@ -218,12 +206,10 @@ pub const CAPACITY_LABELS: [(&str, &str, &str); 6] = [
     ("node.kubernetes.io/lifecycle", "spot", "normal"),
 ];
 
-/// The pool that a node's labels name.
 pub fn pool_of(labels: &Labels) -> Option<&Arc<str>> {
     POOL_LABELS.iter().find_map(|key| labels.get(key))
 }
 
-/// On which terms a node is had, as far as its labels say.
 pub fn capacity_of(labels: &Labels) -> Option<CapacityType> {
     CAPACITY_LABELS.iter().find_map(|(key, spot, on_demand)| match labels.get(key)?.as_ref() {
         value if value == *spot => Some(CapacityType::Spot),
@@ -232,18 +218,16 @@ pub fn capacity_of(labels: &Labels) -> Option<CapacityType> {
     })
 }
 
-/// Room that is kept free for a class, so that its next pods need not wait.
+/// Room that is kept free for a class, so that its next pods start at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headroom {
-    /// Its name.
     pub name: Arc<str>,
-    /// What must fit each time, as a pod would ask for it: four GPUs with their CPUs, one MIG slice, a
-    /// part of a GPU. Where it may be (selectors, taints, affinity to nodes) counts; what it wants of
-    /// other pods and volumes does not.
+    /// The pod that must fit `count` times: four GPUs with their CPUs, one MIG slice, a part of a
+    /// GPU. Its selectors, tolerations and node affinity count; its pod affinity and volumes do
+    /// not.
     pub template: Arc<PodSpec>,
-    /// How many times it is to fit.
     pub count: u32,
-    /// For which class it is kept. Pods of that class and of those with a stronger claim may use it.
+    /// Pods of this class and of greater ones may use it.
     pub class: WorkloadClass,
 }
 

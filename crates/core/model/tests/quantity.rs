@@ -1,4 +1,4 @@
-//! Quantities against recorded answers of the real Kubernetes code, and against their own rules.
+//! Quantities against recorded answers of Kubernetes' code, and their own rules.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::collections::hash_map::DefaultHasher;
@@ -73,7 +73,7 @@ impl<'a> Accepted<'a> {
         }
     }
 
-    /// Whether the amount is 10^21 or more in a format whose largest suffix is 10^18, and
+    /// Whether the amount is 10^21 or more in a format whose largest suffix is 10^18, so that
     /// Kubernetes prints it without any.
     fn loses_its_suffix(&self) -> bool {
         let limit = 10_i128.pow(30);
@@ -82,8 +82,8 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// Whether Kubernetes' own rounding is known to be off: when the result overflows, and for
-/// negative amounts that are not whole or do not fit 64 bits in nano-units.
+/// Whether Kubernetes' rounding is known to be off: when the result overflows, and for negative
+/// amounts that are not whole or do not fit 64 bits in nano-units.
 fn kubernetes_misrounds(nanos: Option<i128>, rounded: Option<i128>, nanos_each: i128) -> bool {
     let (Some(nanos), Some(rounded)) = (nanos, rounded) else { return true };
     i64::try_from(rounded).is_err()

@@ -1,6 +1,4 @@
-//! Claims: which devices are asked for, together with which others, and what was given.
-//!
-//! Owns the data only.
+//! Resource claims and their allocations.
 
 use std::sync::Arc;
 
@@ -8,88 +6,66 @@ use super::{Amounts, Config, DeviceId};
 use crate::affinity::NodeTerm;
 use crate::taint::Toleration;
 
-/// A request for devices that live as long as it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
-    /// Its UID.
     pub uid: Arc<str>,
-    /// Whether it is being deleted.
     pub deleting: bool,
-    /// The UID of its controller: the pod it was made for, from a template or for extended
-    /// resources.
+    /// The pod that the claim was created for, from a template or for extended resources.
     pub controller_uid: Option<Arc<str>>,
-    /// Whether a scheduler made it for the extended resources of its controller.
+    /// Whether a scheduler created it for the extended resources of its controller.
     pub for_extended_resources: bool,
-    /// What is asked for.
     pub spec: ClaimSpec,
-    /// What was given.
     pub allocation: Option<Allocation>,
-    /// The UIDs of those who may use it.
+    /// UIDs of the pods that may use it.
     pub reserved_for: Vec<Arc<str>>,
-    /// What drivers say about devices that were given.
+    /// Conditions that drivers report for allocated devices.
     pub device_conditions: Vec<DeviceConditions>,
 }
 
-/// What a claim asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimSpec {
-    /// All of these.
     pub requests: Vec<Request>,
-    /// What must hold for devices together.
     pub constraints: Vec<Constraint>,
-    /// What drivers are told about devices given out for this claim.
     pub configs: Vec<ClaimConfig>,
 }
 
-/// One request of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its name, unique in the claim.
+    /// Unique in the claim.
     pub name: Arc<str>,
-    /// What is asked for.
     pub wanted: Wanted,
 }
 
-/// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Exactly this.
     Exactly(DeviceAsk),
-    /// The first of these that can be had, by name.
+    /// The first alternative that can be allocated, with the alternatives' names.
     FirstOf(Vec<(Arc<str>, DeviceAsk)>),
-    /// Something that is not understood.
+    /// A form that Berth does not know.
     Unknown,
 }
 
-/// Devices of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAsk {
-    /// The class they must be of.
     pub class: Arc<str>,
     /// CEL expressions that must all hold, besides those of the class.
     pub selectors: Vec<Arc<str>>,
-    /// How many.
     pub count: Count,
-    /// Whether devices are only to be looked at, whoever holds them.
+    /// Access for monitoring: the device may be allocated to other claims as well.
     pub admin_access: bool,
-    /// Which taints of devices do not matter.
     pub tolerations: Vec<Toleration>,
-    /// How much of each device's capacities.
+    /// Required amounts of each device's capacities.
     pub capacity: Amounts,
 }
 
-/// How many devices are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// So many.
     Exactly(i64),
-    /// All there are for the node, and at least one.
+    /// All devices for the node, and at least one.
     All,
-    /// A mode that is not understood, as written.
+    /// An unknown mode, as written.
     Unknown(Arc<str>),
 }
 
@@ -99,107 +75,84 @@ impl Default for Count {
     }
 }
 
-/// What must hold for the devices of some requests together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraint {
-    /// For devices of these requests, `request` or `request/alternative`; empty: of all.
+    /// `request` or `request/alternative`; empty: all requests.
     pub requests: Vec<Arc<str>>,
-    /// What.
     pub rule: ConstraintRule,
 }
 
-/// What must hold for devices together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConstraintRule {
-    /// All have this attribute, with one value.
+    /// All devices have the same value of this attribute.
     Match(Arc<str>),
-    /// All have this attribute, each with another value.
+    /// All devices have this attribute, each with a different value.
     Distinct(Arc<str>),
-    /// Something that is not understood.
+    /// A form that Berth does not know.
     Unknown,
 }
 
-/// What a driver is told about devices of some requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimConfig {
-    /// Of these requests; empty: of all.
+    /// Empty: all requests.
     pub requests: Vec<Arc<str>>,
-    /// What.
     pub config: Config,
 }
 
-/// What a claim was given, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// The devices, in the order of the requests.
+    /// In the order of the requests.
     pub devices: Vec<AllocatedDevice>,
-    /// What drivers are to be told about them.
     pub configs: Vec<AllocatedConfig>,
-    /// The nodes from which all of them can be used; `None`: from all nodes.
+    /// The nodes from which all devices can be used; `None`: all nodes.
     pub nodes: Option<Vec<NodeTerm>>,
-    /// When it was given.
     pub allocated_at_ms: Option<i64>,
 }
 
-/// One device that was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatedDevice {
-    /// For which request: `request` or `request/alternative`.
+    /// `request` or `request/alternative`.
     pub request: Arc<str>,
-    /// The device.
     pub id: DeviceId,
-    /// Whether it is only looked at, and may be held by others.
     pub admin_access: bool,
-    /// What holds of the device were given.
     pub share: Share,
-    /// Which taints of it do not matter.
     pub tolerations: Vec<Toleration>,
-    /// What must have come true before a pod with it may start.
+    /// Conditions that must be true before a pod with the device may start.
     pub binding_conditions: Vec<Arc<str>>,
-    /// What ends the waiting for the conditions.
+    /// Conditions that end the wait for the binding conditions.
     pub binding_failure_conditions: Vec<Arc<str>>,
 }
 
-/// How much of a device was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// All of it.
     #[default]
     Whole,
-    /// A part of one that several claims can share.
+    /// A part of a device that several claims can share.
     Part {
-        /// What tells this part from others; whoever writes the allocation chooses it.
+        /// Tells this part from others; chosen by whoever writes the allocation.
         share_id: Option<Arc<str>>,
-        /// How much of its capacities.
+        /// Consumed capacities.
         consumed: Amounts,
     },
 }
 
-/// What a driver is to be told about devices that were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatedConfig {
-    /// Who says so.
     pub source: ConfigSource,
-    /// About devices of these requests; empty: of all.
+    /// Empty: all requests.
     pub requests: Vec<Arc<str>>,
-    /// What.
     pub config: Config,
 }
 
-/// Who has something to tell drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigSource {
-    /// The device's class.
     Class,
-    /// The claim.
     Claim,
 }
 
-/// What a driver says about a device that was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConditions {
-    /// The device.
     pub id: DeviceId,
-    /// The conditions that are true.
+    /// The conditions whose status is true.
     pub holding: Vec<Arc<str>>,
 }

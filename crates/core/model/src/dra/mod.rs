@@ -1,7 +1,5 @@
-//! Devices that are asked for by what they are: Dynamic Resource Allocation (`resource.k8s.io/v1`).
-//!
-//! Owns the data of slices, classes and claims, and of what a pod needs. Must not know how devices
-//! are chosen, nor what selectors mean: their expressions are kept as text.
+//! Dynamic Resource Allocation (`resource.k8s.io/v1`): slices, classes, claims. CEL selectors are
+//! kept as text.
 
 pub mod claim;
 pub mod pod;
@@ -13,26 +11,23 @@ use std::sync::Arc;
 
 use crate::resource::ResourceName;
 
-/// How many devices one claim can be given.
+/// Limit of devices per claim.
 pub const RESULTS_MAX: usize = 32;
 
-/// How many alternatives a request can list.
+/// Limit of alternatives per request.
 pub const ALTERNATIVES_MAX: usize = 8;
 
-/// What precedes a class's name in the extended resource that every class is known by.
+/// Every class serves the extended resource with this prefix and its name.
 pub const CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
-/// Quantities by name.
 pub type Amounts = BTreeMap<Arc<str>, crate::quantity::Quantity>;
 
-/// A device, wherever it is named.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId {
-    /// The driver that offers it.
     pub driver: Arc<str>,
-    /// The pool it belongs to, unique for the driver.
+    /// Unique for the driver.
     pub pool: Arc<str>,
-    /// Its name, unique in the pool.
+    /// Unique in the pool.
     pub device: Arc<str>,
 }
 
@@ -42,32 +37,27 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// What a driver is to be told about devices that are given out. Opaque to everyone else.
+/// Driver configuration, opaque to everyone else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which driver.
     pub driver: Arc<str>,
-    /// What, as JSON text.
+    /// JSON.
     pub parameters: Arc<str>,
 }
 
-/// A kind of device that claims ask for by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceClass {
-    /// Its name.
     pub name: Arc<str>,
-    /// When it was created.
     pub created_at_ms: i64,
     /// CEL expressions that must all hold for a device.
     pub selectors: Vec<Arc<str>>,
-    /// The extended resource that it serves, besides the one made from its name.
+    /// The extended resource it serves besides the implicit one.
     pub extended_resource: Option<ResourceName>,
-    /// What drivers are told when a device is given out for this class.
     pub configs: Vec<Config>,
 }
 
 impl DeviceClass {
-    /// The extended resource that it serves without saying so.
+    /// The extended resource made from the class's name.
     pub fn implicit_resource(&self) -> ResourceName {
         ResourceName::new(format!("{CLASS_RESOURCE_PREFIX}{}", self.name))
     }

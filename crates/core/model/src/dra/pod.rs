@@ -1,46 +1,36 @@
-//! What a pod needs in devices: claims by name, and extended resources that a class may serve.
-//!
-//! Owns the data only.
+//! Device needs of a pod: claims, and extended resources that a device class may serve.
 
 use std::sync::Arc;
 
 use crate::pod::Pod;
 
-/// What a pod needs in devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceNeeds {
-    /// The pod's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
-    /// Its UID.
     pub uid: Arc<str>,
-    /// Its claims, in the order in which they are given devices.
+    /// In the order in which they are allocated.
     pub claims: Vec<PodClaim>,
-    /// Its containers: extended resources they request may be served by devices.
+    /// Extended resources its containers request may be served by devices.
     pub pod: Pod,
 }
 
-/// A claim as a pod refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodClaim {
-    /// What the pod calls it.
+    /// The name in the pod's spec.
     pub name: Arc<str>,
-    /// Which claim it is.
     pub source: ClaimSource,
 }
 
-/// Which claim a pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimSource {
-    /// The one of this name.
     Named(Arc<str>),
-    /// One that was made for the pod alone.
+    /// Generated for this pod from a template.
     Generated(Arc<str>),
-    /// One that is yet to be made for the pod.
+    /// Not generated yet.
     ToBeGenerated,
-    /// None: its template turned out to need no claim.
+    /// The template needs no claim.
     NotNeeded,
-    /// Something that is not understood.
+    /// A form that Berth does not know.
     Unknown,
 }

@@ -1,7 +1,4 @@
-//! Boards and their profiles: the types, their provenance, and finding a profile on a board.
-//!
-//! Owns what is known about a board and how well it is known. It must not know layouts: nothing
-//! here depends on what a GPU currently holds.
+//! Boards and their profiles, with their provenance, and finding a profile on a board.
 
 use std::fmt;
 
@@ -20,7 +17,7 @@ pub enum Confidence {
     TestInfra,
     /// Same die and fractions as a product whose output was seen.
     Inferred,
-    /// Not known: nothing can be placed on this board.
+    /// Nothing can be placed on this board.
     Unknown,
 }
 
@@ -55,7 +52,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// Where to look it up.
     #[must_use]
     pub const fn reference(self) -> &'static str {
         match self {
@@ -78,16 +74,16 @@ impl Source {
     }
 }
 
-/// A kind of GPU instance that one board can be divided into.
+/// A kind of GPU instance of one board.
 ///
-/// Profiles exist only inside their board's table; two are equal when they are the same entry.
+/// Profiles exist only in their board's table; two are equal when they are the same entry.
 pub struct Profile {
     pub(super) index: u8,
     pub(super) name: ProfileName,
-    /// The same profile under names other drivers print, as gigabytes.
+    /// Gigabytes in the names that other drivers print for the same profile.
     pub(super) also_gb: &'static [u16],
     pub(super) driver_id: Option<u8>,
-    /// Index into the grid's shapes; meaningless where the board has no grid.
+    /// Index into the grid's shapes; meaningless if the board has no grid.
     pub(super) shape: u8,
     pub(super) units: Option<u8>,
     pub(super) starts: Option<Starts>,
@@ -98,67 +94,63 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The name, as in `3g.40gb+me`.
+    /// As in `3g.40gb+me`.
     #[must_use]
     pub const fn name(&self) -> ProfileName {
         self.name
     }
 
-    /// The suffix of the name.
     #[must_use]
     pub const fn attribute(&self) -> Attribute {
         self.name.attribute
     }
 
-    /// The id `nvidia-smi mig -lgip` prints, where seen.
+    /// The id `nvidia-smi mig -lgip` prints, if seen.
     #[must_use]
     pub const fn driver_id(&self) -> Option<u8> {
         self.driver_id
     }
 
-    /// Compute slices it takes.
     #[must_use]
     pub const fn compute_slices(&self) -> u8 {
         self.name.compute
     }
 
-    /// Units of the memory grid it takes; `None` where placements are unknown.
+    /// Units of the memory grid; `None` if placements are unknown.
     #[must_use]
     pub const fn memory_units(&self) -> Option<u8> {
         self.units
     }
 
-    /// Where an instance may start; `None` where placements are unknown.
+    /// Legal starts; `None` if placements are unknown.
     #[must_use]
     pub const fn starts(&self) -> Option<Starts> {
         self.starts
     }
 
-    /// Most instances of this very profile on one GPU.
+    /// Limit of instances of this very profile on one GPU.
     #[must_use]
     pub const fn max_instances(&self) -> u8 {
         self.max_instances
     }
 
-    /// Memory in MiB. Prefer a node's own label `nvidia.com/mig-<profile>.memory`: drivers differ.
+    /// Prefer a node's label `nvidia.com/mig-<profile>.memory`: drivers differ.
     #[must_use]
     pub const fn memory_mib(&self) -> u32 {
         self.memory_mib
     }
 
-    /// Memory in bytes.
     #[must_use]
     pub const fn memory_bytes(&self) -> u64 {
         (self.memory_mib as u64) << 20
     }
 
-    /// How the memory is known.
     #[must_use]
     pub const fn memory_source(&self) -> MemorySource {
         self.memory_source
     }
 
-    /// The memory it certainly has, in bytes: a nominal size can be up to a sixth too large.
+    /// A lower bound: a nominal size can be up to a sixth too large.
     #[must_use]
     pub const fn certain_memory_bytes(&self) -> u64 {
         if self.memory_is_nominal() { self.memory_bytes() / 6 * 5 } else { self.memory_bytes() }
@@ -170,7 +162,7 @@ impl Profile {
         matches!(self.memory_source, MemorySource::Nominal)
     }
 
-    /// Streaming multiprocessors, where seen.
+    /// If seen.
     #[must_use]
     pub const fn multiprocessors(&self) -> Option<u16> {
         self.multiprocessors
@@ -203,13 +195,13 @@ impl fmt::Display for Profile {
     }
 }
 
-/// A GPU product that can be divided, as far as MIG is concerned.
+/// A GPU product that supports MIG.
 pub struct Board {
     pub(super) id: &'static str,
     pub(super) product: &'static str,
     /// PCI device ids; the vendor is always NVIDIA.
     pub(super) pci: &'static [u16],
-    /// Words of a product name that mean this board: see `product.rs`.
+    /// Words of a product name that identify this board: see `product.rs`.
     pub(super) words: &'static [&'static [&'static str]],
     /// Memory as sold.
     pub(super) gb: u16,
@@ -222,53 +214,44 @@ pub struct Board {
     pub(super) note: &'static str,
 }
 
-/// How well a profile name matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NameMatch {
     /// The name in the table.
     Exact,
-    /// A name another driver is known to print for the same profile.
+    /// A name another driver prints for the same profile.
     Alias,
     /// The only profile with these slices and suffix whose gigabytes are within a tenth.
     Near,
 }
 
-/// A profile that a board does not have, or a text that names none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// The text is not a profile name.
     #[error(transparent)]
     Name(#[from] NameError),
     /// A well-formed name that the board does not have.
     #[error("board {board} has no MIG profile {name}")]
-    NotOnBoard {
-        /// The name asked for.
-        name: ProfileName,
-        /// The board's id.
-        board: &'static str,
-    },
+    NotOnBoard { name: ProfileName, board: &'static str },
 }
 
 impl Board {
-    /// All boards known.
     #[must_use]
     pub fn all() -> &'static [Board] {
         &BOARDS
     }
 
-    /// The board with this id, such as `h100-80gb`.
+    /// Such as `h100-80gb`.
     #[must_use]
     pub fn by_id(id: &str) -> Option<&'static Board> {
         BOARDS.iter().find(|b| b.id == id)
     }
 
-    /// The board with this PCI device id, such as `0x2330`.
+    /// Such as `0x2330`.
     #[must_use]
     pub fn by_pci_device(device: u16) -> Option<&'static Board> {
         BOARDS.iter().find(|b| b.pci.contains(&device))
     }
 
-    /// The board with this PCI id as tools print it: `0x233010DE`, `10de:2330`, `0x2330`, `2330`.
+    /// By PCI id as tools print it: `0x233010DE`, `10de:2330`, `0x2330`, `2330`.
     #[must_use]
     pub fn by_pci_text(text: &str) -> Option<&'static Board> {
         let text = text.trim().to_ascii_lowercase();
@@ -286,13 +269,12 @@ impl Board {
         u16::from_str_radix(device, 16).ok().and_then(Board::by_pci_device)
     }
 
-    /// The id, such as `h100-80gb`.
+    /// Such as `h100-80gb`.
     #[must_use]
     pub const fn id(&self) -> &'static str {
         self.id
     }
 
-    /// What it is, in words.
     #[must_use]
     pub const fn product(&self) -> &'static str {
         self.product
@@ -304,53 +286,49 @@ impl Board {
         self.gb
     }
 
-    /// Units of the memory grid; `None` where placements are unknown.
+    /// Units of the memory grid; `None` if placements are unknown.
     #[must_use]
     pub fn memory_units(&self) -> Option<u8> {
         self.geometry.map(|g| g.units)
     }
 
-    /// Compute slices in all.
     #[must_use]
     pub const fn compute_slices(&self) -> u8 {
         self.compute_slices
     }
 
-    /// Most GPU instances of any kind at once.
+    /// Limit of GPU instances of all kinds.
     #[must_use]
     pub const fn max_instances(&self) -> u8 {
         self.max_instances
     }
 
-    /// The profiles, as the table lists them.
+    /// In table order.
     #[must_use]
     pub const fn profiles(&self) -> &'static [Profile] {
         self.profiles
     }
 
-    /// How the placements are known.
     #[must_use]
     pub const fn placement_confidence(&self) -> Confidence {
         self.placement
     }
 
-    /// Where the entry comes from.
     #[must_use]
     pub const fn sources(&self) -> &'static [Source] {
         self.sources
     }
 
-    /// What else to know about the entry; may be empty.
     #[must_use]
     pub const fn note(&self) -> &'static str {
         self.note
     }
 
-    /// The profile with this name and how the name matched.
+    /// The profile with this name, and how the name matched.
     ///
     /// Drivers print different gigabytes for one profile (the same GB200 has shown both `1g.23gb`
-    /// and `1g.24gb`), so a name that is neither in the table nor a known alias still finds the
-    /// only profile with the same slices and suffix whose gigabytes are within a tenth.
+    /// and `1g.24gb`), so a name that is neither in the table nor a known alias matches the only
+    /// profile with the same slices and suffix whose gigabytes are within a tenth.
     #[must_use]
     pub fn find(&self, name: ProfileName) -> Option<(&'static Profile, NameMatch)> {
         let alike = |p: &&'static Profile| {
@@ -371,21 +349,14 @@ impl Board {
         Some((first, NameMatch::Near))
     }
 
-    /// The profile `nvidia-smi` calls this, such as `3g.40gb` or `1g.10gb+me`.
-    ///
-    /// # Errors
-    /// When the text is not a profile name, or no profile of this board has it as its name or as a
-    /// known alias; [`Board::find`] also finds near ones.
+    /// By the name that `nvidia-smi` prints, such as `3g.40gb` or `1g.10gb+me`, or a known alias.
+    /// [`Board::find`] also matches near names.
     pub fn profile(&self, text: &str) -> Result<&'static Profile, ProfileError> {
         self.require(text.parse()?)
     }
 
-    /// The profile Kubernetes offers as this resource, such as `nvidia.com/mig-1g.10gb.me`.
-    ///
-    /// # Errors
-    /// When the text is not a MIG resource, or no profile of this board has it as its name or as a
-    /// known alias: a kubelet matches resource names to the letter. [`Board::find`] also finds near
-    /// ones.
+    /// By Kubernetes resource, such as `nvidia.com/mig-1g.10gb.me`, or a known alias. A kubelet
+    /// compares resource names exactly, so near names are not matched.
     pub fn profile_by_resource(&self, text: &str) -> Result<&'static Profile, ProfileError> {
         self.require(ProfileName::from_resource(text)?)
     }
@@ -397,12 +368,11 @@ impl Board {
         }
     }
 
-    /// Whether `profile` is one of this board's.
     pub(super) fn owns(&self, profile: &Profile) -> bool {
         self.profiles.get(usize::from(profile.index)).is_some_and(|p| p == profile)
     }
 
-    /// The grid and this profile's shape in it; `None` for a profile of another board, and where
+    /// The grid and the profile's shape in it; `None` for a profile of another board, and if
     /// placements are unknown.
     pub(super) fn shape(&self, profile: &Profile) -> Option<(&'static Geometry, &'static Shape)> {
         let geometry = self.geometry.filter(|_| self.owns(profile))?;

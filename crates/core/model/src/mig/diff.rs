@@ -1,15 +1,13 @@
-//! Repartitioning: what changes between two layouts of a GPU.
-//!
-//! Owns the comparison alone. It must not know who uses an instance or what destroying it costs.
+//! Repartitioning: the difference between two layouts of a GPU.
 
 use super::board::Board;
 use super::layout::{Instance, Layout, Slots};
 
-/// What it takes to turn one layout into another: destroy first, then create.
+/// Destroy first, then create.
 ///
-/// An instance is kept when both layouts have the same profile at the same start. An instance
-/// cannot be moved or changed in place, so anything else is destroyed and created anew. Because
-/// the target is legal, every creation is legal once all destructions are done, in any order.
+/// An instance is kept when both layouts have the same profile at the same start; instances cannot
+/// be moved or changed in place. Because the target is legal, every creation is legal once all
+/// destructions are done, in any order.
 #[derive(Debug, Clone, Copy)]
 pub struct Repartition {
     board: &'static Board,
@@ -18,21 +16,15 @@ pub struct Repartition {
     created: Slots,
 }
 
-/// Two layouts that are not of the same board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a layout of board {from} cannot become one of board {to}")]
 pub struct BoardMismatch {
-    /// The id of the board of the layout to start from.
     pub from: &'static str,
-    /// The id of the board of the layout wanted.
     pub to: &'static str,
 }
 
 impl Repartition {
-    /// What turns `from` into `to`.
-    ///
-    /// # Errors
-    /// When the layouts are of different boards.
+    /// Fails if the layouts are of different boards.
     pub fn between(from: &Layout, to: &Layout) -> Result<Self, BoardMismatch> {
         if from.board() != to.board() {
             return Err(BoardMismatch { from: from.board().id(), to: to.board().id() });
@@ -48,22 +40,21 @@ impl Repartition {
         Ok(Self { board: from.board(), kept, destroyed, created })
     }
 
-    /// Instances in both layouts, ascending by start.
+    /// Ascending by start.
     pub fn kept(&self) -> impl Iterator<Item = Instance> + use<> {
         self.kept.instances(self.board)
     }
 
-    /// Instances to destroy, ascending by start.
+    /// Ascending by start.
     pub fn destroyed(&self) -> impl Iterator<Item = Instance> + use<> {
         self.destroyed.instances(self.board)
     }
 
-    /// Instances to create afterwards, ascending by start.
+    /// Ascending by start.
     pub fn created(&self) -> impl Iterator<Item = Instance> + use<> {
         self.created.instances(self.board)
     }
 
-    /// Whether the layouts are the same.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.destroyed.as_slice().is_empty() && self.created.as_slice().is_empty()

@@ -1,42 +1,36 @@
-//! Futures: what a layout leaves room for, and which start leaves the most.
-//!
-//! Owns the measure of "the most future" and the enumeration of full layouts. It must not know
-//! demand: it does not ask which profiles anybody wants, so it never closes a large shape for the
-//! sake of a small one.
+//! What a layout leaves room for, and which start leaves the most.
 //!
 //! The measure is [`Future`]: for each shape of the board, from the largest to the smallest, how
-//! many instances could still be created if nothing else were; compared lexicographically. The
-//! large shapes come first because they have the fewest starts and are lost first: any hole holds
-//! a `1g`, only one place holds a `4g`. Counting the combinations of instances that remain instead
-//! would put the first `1g` of an empty GPU at 4, because 45 combinations remain against 40 with
-//! the `1g` at 6, and so give up the third `2g`.
+//! many instances could still be created if nothing else were; compared lexicographically. Demand
+//! plays no role, so a large shape is never given up for a small one. The large shapes come first
+//! because they have the fewest starts and are lost first: any hole holds a `1g`, only one place
+//! holds a `4g`. Counting the combinations of instances that remain would instead put the first
+//! `1g` of an empty GPU at 4, because 45 combinations remain against 40 with the `1g` at 6, and so
+//! give up the third `2g`.
 //!
 //! On every grid in the table the measure has a stronger property, which a test checks for all
-//! occupancies: whenever one start keeps every combination of instances that any other start
-//! keeps, the measure chooses such a start.
+//! occupancies: whenever one start keeps every combination of instances that any other start keeps,
+//! the measure chooses such a start.
 //!
-//! Variants of one size share a shape, and the limits on media engines never close a whole shape
-//! (a test checks this too), so counting shapes counts what can really be created.
+//! Variants of one size share a shape, and the limits on media engines never close a whole shape (a
+//! test checks this too), so counting shapes counts what can really be created.
 
 use super::board::{Board, Profile};
 use super::geometry::{Future, Starts};
 use super::layout::{Layout, LayoutError, MAX_INSTANCES};
 
-/// What can still be created of one profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// The profile.
     pub profile: &'static Profile,
-    /// The most instances of it that could be created, if nothing else were.
+    /// How many instances of it could be created, if nothing else were.
     pub count: u8,
     /// Where the next one could start.
     pub starts: Starts,
 }
 
 impl Layout {
-    /// The most instances of `profile` that could still be created, if nothing else were.
-    ///
-    /// Zero for a profile of another board.
+    /// How many instances of `profile` could still be created, if nothing else were. 0 for a
+    /// profile of another board.
     #[must_use]
     pub fn remaining(&self, profile: &'static Profile) -> u8 {
         if !self.board().owns(profile) {
@@ -45,7 +39,7 @@ impl Layout {
         self.future().count(profile.shape).min(self.cap(profile))
     }
 
-    /// Where an instance of `profile` could start now; none for a profile of another board.
+    /// Starts at which an instance of `profile` is legal now; none for a profile of another board.
     #[must_use]
     pub fn open_starts(&self, profile: &'static Profile) -> Starts {
         match self.board().shape(profile) {
@@ -54,7 +48,7 @@ impl Layout {
         }
     }
 
-    /// For every profile of the board, what can still be created of it.
+    /// For every profile of the board.
     pub fn room(&self) -> impl Iterator<Item = Room> + use<'_> {
         self.board().profiles().iter().map(|profile| Room {
             profile,
@@ -63,13 +57,12 @@ impl Layout {
         })
     }
 
-    /// What this layout leaves room for, as a value to compare.
     #[must_use]
     pub fn future(&self) -> Future {
         self.geometry().future(self.occupied())
     }
 
-    /// What would be left after an instance of `profile` at `start`; `None` when it does not fit.
+    /// The future after adding an instance of `profile` at `start`; `None` if it does not fit.
     #[must_use]
     pub fn future_with(&self, profile: &'static Profile, start: u8) -> Option<Future> {
         let (geometry, shape) = self.board().shape(profile)?;
@@ -79,8 +72,8 @@ impl Layout {
         Some(geometry.future(self.occupied() | shape.bits(start)))
     }
 
-    /// The start at which an instance of `profile` leaves the greatest [`Future`]; of several, the
-    /// lowest. `None` when there is no room for it.
+    /// The start that leaves the greatest [`Future`]; the lowest of equals. `None` if there is no
+    /// room.
     #[must_use]
     pub fn best_start(&self, profile: &'static Profile) -> Option<u8> {
         let (geometry, shape) = self.board().shape(profile)?;
@@ -100,9 +93,8 @@ impl Layout {
         self.board().profiles().iter().all(|p| self.open_starts(p).is_empty())
     }
 
-    /// This layout with one more instance of each profile in `wanted`, wherever they fit: of all
-    /// ways to place them the one that leaves the greatest [`Future`], and of several the first in
-    /// order. `None` when there is no way.
+    /// This layout with an instance of each profile in `wanted` added: of all ways to place them
+    /// the one with the greatest [`Future`], the first of equals. `None` if they do not fit.
     #[must_use]
     pub fn with_all(&self, wanted: &[&'static Profile]) -> Option<Layout> {
         if self.len() + wanted.len() > MAX_INSTANCES {
@@ -117,7 +109,7 @@ impl Layout {
 }
 
 /// Places the first of `wanted` at every open start from `from` on, and the rest after it. Equal
-/// profiles follow each other and take ascending starts, so no layout is reached twice.
+/// profiles are adjacent and take ascending starts, so no layout is reached twice.
 fn place(layout: Layout, wanted: &[&'static Profile], from: u8, best: &mut Option<Layout>) {
     let Some((first, rest)) = wanted.split_first() else {
         let better = |b: &Layout| match layout.future().cmp(&b.future()) {
@@ -138,11 +130,8 @@ fn place(layout: Layout, wanted: &[&'static Profile], from: u8, best: &mut Optio
 }
 
 impl Board {
-    /// All layouts of the profiles that `allow` admits to which no further instance of an admitted
-    /// profile can be added, in order.
-    ///
-    /// # Errors
-    /// When the placements of the board are not known.
+    /// All layouts of profiles that `allow` admits to which no admitted profile can be added, in
+    /// order. Fails if the board's placements are unknown.
     pub fn full_layouts(
         &'static self,
         allow: impl Fn(&Profile) -> bool,
@@ -156,8 +145,8 @@ impl Board {
 }
 
 impl Layout {
-    /// Calls `found` with every layout to which nothing admitted can be added and that has all
-    /// instances of this one; new instances come at ascending starts, so each is reached once.
+    /// Calls `found` with every layout that extends this one and to which nothing admitted can be
+    /// added. New instances are added at ascending starts, so each is reached once.
     pub fn each_full(self, admitted: &[&'static Profile], found: &mut impl FnMut(Self)) {
         extend(self, admitted, 0, found);
     }

@@ -1,16 +1,14 @@
-//! Placement grids: the shapes a board's instances come in, and what each occupancy leaves room
-//! for.
+//! Placement grids: the shapes of a board's instances, and what each occupancy leaves room for.
 //!
-//! Owns the memory grid as a bitmask (bit `i` is memory unit `i`) and two tables over all
-//! occupancies, computed at compile time. It must not know profile names, attributes or memory
-//! sizes: all variants of `1g` on a board are one shape here.
+//! The memory grid is a bitmask (bit `i` is memory unit `i`), with two tables over all occupancies
+//! computed at compile time. All variants of `1g` on a board are one shape.
 
 use std::fmt;
 
-/// Most shapes a grid may have: one byte of a [`Future`] each.
+/// Limit of shapes per grid: one byte of a [`Future`] each.
 pub(super) const MAX_SHAPES: usize = 8;
 
-/// Most memory units a grid may have: one bit of an occupancy mask each.
+/// Limit of memory units per grid: one bit of an occupancy mask each.
 pub(super) const MAX_UNITS: u8 = 16;
 
 /// The footprint shared by all variants of a profile.
@@ -27,12 +25,12 @@ impl Shape {
         Self { compute, units, starts }
     }
 
-    /// The units an instance at `start` covers; `start` must be a legal one.
+    /// The units an instance at `start` covers; `start` must be legal.
     pub(super) const fn bits(&self, start: u8) -> u16 {
         bits(self.units, start)
     }
 
-    /// Starts at which an instance finds all its units free.
+    /// Starts at which all units are free.
     pub(super) const fn open(&self, occupied: u16) -> u16 {
         let mut blocked = occupied;
         let mut i = 1;
@@ -53,7 +51,6 @@ const fn bits(units: u8, start: u8) -> u16 {
     (((1_u32 << units) - 1) << start) as u16
 }
 
-/// One kind of placement grid.
 #[derive(Debug)]
 pub(super) struct Geometry {
     pub(super) units: u8,
@@ -67,7 +64,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// Parts that make one GPU.
+    /// Parts per GPU.
     pub(super) const fn whole(&self) -> u16 {
         2 * self.units as u16 * self.compute as u16
     }
@@ -81,16 +78,16 @@ impl Geometry {
     }
 }
 
-/// What an occupancy still leaves room for: for every shape of the board, from the largest to the
-/// smallest, how many instances could be created if nothing else were.
+/// For every shape of the board, from the largest to the smallest, how many instances could be
+/// created if nothing else were.
 ///
 /// Ordered lexicographically, so a future is greater when it keeps more of the largest shape in
-/// which the two differ. Only futures of boards with the same grid compare meaningfully.
+/// which the two differ. Only futures of boards with the same grid can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Future(u64);
 
 impl Future {
-    /// How many more instances of the `shape`-th largest shape could be created, alone.
+    /// How many instances of the `shape`-th largest shape could be created, alone.
     pub(super) const fn count(self, shape: u8) -> u8 {
         if shape as usize >= MAX_SHAPES {
             return 0;
@@ -98,7 +95,6 @@ impl Future {
         (self.0 >> lane(shape as usize)) as u8
     }
 
-    /// Whether nothing more can be created.
     #[must_use]
     pub const fn is_exhausted(self) -> bool {
         self.0 == 0
@@ -109,7 +105,7 @@ const fn lane(shape: usize) -> u32 {
     (8 * (MAX_SHAPES - 1 - shape)) as u32
 }
 
-/// A set of starts; printing it gives `0, 2, 4`.
+/// A set of starts; printed as `0, 2, 4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Starts(u16);
 
@@ -118,28 +114,24 @@ impl Starts {
         Self(mask)
     }
 
-    /// No start at all.
     pub const NONE: Self = Self(0);
 
-    /// Whether `start` is one of them.
     #[must_use]
     pub const fn contains(self, start: u8) -> bool {
         start < MAX_UNITS && self.0 >> start & 1 == 1
     }
 
-    /// How many there are.
     #[must_use]
     pub const fn len(self) -> u8 {
         self.0.count_ones() as u8
     }
 
-    /// Whether there is none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The starts, ascending.
+    /// Ascending.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -166,10 +158,10 @@ impl fmt::Display for Starts {
     }
 }
 
-/// For every occupancy: the most instances of each shape alone that its free units hold.
+/// For every occupancy: how many instances of each shape alone fit into its free units.
 ///
-/// An instance that uses the lowest free unit either starts there or does not exist; occupancies
-/// with that unit taken are larger numbers, so filling the table downwards finds them done.
+/// An instance that uses the lowest free unit either starts there or does not exist. Occupancies
+/// with that unit taken are larger numbers, so the table is filled downwards.
 const fn future_table<const N: usize>(shapes: &[Shape]) -> [u64; N] {
     let mut table = [0_u64; N];
     let mut mask = N - 1;
@@ -192,7 +184,7 @@ const fn future_table<const N: usize>(shapes: &[Shape]) -> [u64; N] {
     table
 }
 
-/// For every occupancy: the largest total weight of instances that its free units hold.
+/// For every occupancy: the largest total weight of instances that fit into its free units.
 const fn reach_table<const N: usize>(compute: u8, shapes: &[Shape]) -> [u16; N] {
     let units = N.trailing_zeros() as u8;
     let mut table = [0_u16; N];

@@ -1,22 +1,19 @@
-//! Layouts: which instances a GPU holds, and whether one more is legal.
+//! Layouts: the instances on a GPU, and whether another one is legal.
 //!
-//! Owns the rules of legality. It must not know preference: which of several legal starts is
-//! better is `future.rs`'s business, and what an instance costs is `share.rs`'s.
-//!
-//! A layout is legal when
+//! A layout is legal if
 //! - every instance starts where its profile may start,
 //! - no two instances share a memory unit,
 //! - no profile has more instances than its own limit, nor the GPU more than its limit,
 //! - the compute slices add up to no more than the GPU has, and
 //! - the media engines suffice (below).
 //!
-//! Media engines: a plain or `+gfx` instance gets the engines that go with its slices, so those
-//! never run out before the slices do. `+me` takes in addition the GPU's media extensions (its one
-//! OFA, and on A30 and A100 its one JPEG engine), and `+me.all` takes every engine there is. Hence
-//! at most one instance of `+me` or `+me.all`, of whatever size, is on a GPU; and beside `+me.all`
-//! only `-me` instances, which have no engine, are possible. This is what adding up the DEC, ENC,
-//! JPEG and OFA columns of `nvidia-smi mig -lgip` gives on every board whose columns are known; a
-//! test does that addition.
+//! Media engines: a plain or `+gfx` instance gets the engines of its slices, so those never run out
+//! before the slices do. `+me` takes in addition the GPU's media extensions (its one OFA, and on
+//! A30 and A100 its one JPEG engine), and `+me.all` takes every engine there is. Hence at most one
+//! instance of `+me` or `+me.all`, of any size, is on a GPU; and beside `+me.all` only `-me`
+//! instances, which have no engine, are possible. This is what adding up the DEC, ENC, JPEG and OFA
+//! columns of `nvidia-smi mig -lgip` gives on every board whose columns are known; a test does that
+//! addition.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -25,13 +22,11 @@ use super::board::{Board, Profile};
 use super::geometry::{Geometry, Starts};
 use super::name::{Attribute, ProfileName};
 
-/// Most instances a layout can hold; no board has more.
+/// No board allows more instances.
 pub(super) const MAX_INSTANCES: usize = 8;
 
-/// One instance: a profile at a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Instance {
-    /// What it is.
     pub profile: &'static Profile,
     /// The first memory unit it covers.
     pub start: u8,
@@ -49,14 +44,14 @@ impl fmt::Display for Instance {
     }
 }
 
-/// An instance by its place in the board's table, ordered by start.
+/// An instance by its index in the board's table, ordered by start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Slot {
     start: u8,
     index: u8,
 }
 
-/// A few slots, ascending by start.
+/// Ascending by start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Slots {
     items: [Slot; MAX_INSTANCES],
@@ -72,7 +67,7 @@ impl Slots {
         self.as_slice().contains(&slot)
     }
 
-    /// Adds a slot in its place; without effect when there is no room, which legality rules out.
+    /// Inserts in order; has no effect if the array is full, which legality rules out.
     pub(super) fn insert(&mut self, slot: Slot) {
         let len = usize::from(self.len);
         if len == MAX_INSTANCES {
@@ -99,7 +94,7 @@ impl Slots {
 
 /// The instances of one GPU: always legal, always in order of their starts.
 ///
-/// A small value that is cheap to copy; adding to a copy is how to ask "what if".
+/// A small `Copy` value: add to a copy to ask "what if".
 #[derive(Clone, Copy)]
 pub struct Layout {
     board: &'static Board,
@@ -115,107 +110,44 @@ impl fmt::Debug for Layout {
     }
 }
 
-/// Why an instance cannot be where it is wanted.
+/// Why an instance is illegal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Where this board's instances may be placed is not known.
     #[error("the placements of board {board} are not known")]
-    PlacementsUnknown {
-        /// The board's id.
-        board: &'static str,
-    },
-    /// The profile is another board's.
+    PlacementsUnknown { board: &'static str },
+    /// The profile belongs to another board.
     #[error("{profile} is not a profile of this GPU's board, {board}")]
-    ForeignProfile {
-        /// The profile.
-        profile: ProfileName,
-        /// The id of the layout's board.
-        board: &'static str,
-    },
+    ForeignProfile { profile: ProfileName, board: &'static str },
     /// The profile may not start there.
     #[error("{profile} cannot start at {start}: its legal starts are {legal}")]
-    IllegalStart {
-        /// The profile.
-        profile: ProfileName,
-        /// The start asked for.
-        start: u8,
-        /// Where it may start.
-        legal: Starts,
-    },
+    IllegalStart { profile: ProfileName, start: u8, legal: Starts },
     /// Memory units are taken.
     #[error("{profile} cannot start at {start}: it would overlap {with}")]
-    Overlap {
-        /// The profile.
-        profile: ProfileName,
-        /// The start asked for.
-        start: u8,
-        /// The first instance in the way.
-        with: Instance,
-    },
-    /// The GPU holds as many instances of this profile as it may.
+    Overlap { profile: ProfileName, start: u8, with: Instance },
+    /// Too many instances of this profile.
     #[error("{profile} cannot start at {start}: a GPU holds at most {limit} of it")]
-    ProfileLimit {
-        /// The profile.
-        profile: ProfileName,
-        /// The start asked for.
-        start: u8,
-        /// The most instances of the profile.
-        limit: u8,
-    },
-    /// The GPU holds as many instances as it may.
+    ProfileLimit { profile: ProfileName, start: u8, limit: u8 },
+    /// Too many instances on the GPU.
     #[error("{profile} cannot start at {start}: the GPU holds at most {limit} instances")]
-    InstanceLimit {
-        /// The profile.
-        profile: ProfileName,
-        /// The start asked for.
-        start: u8,
-        /// The most instances of all kinds.
-        limit: u8,
-    },
+    InstanceLimit { profile: ProfileName, start: u8, limit: u8 },
     /// Too few compute slices are left.
     #[error("{profile} cannot start at {start}: {left} compute slices are left")]
-    ComputeExhausted {
-        /// The profile.
-        profile: ProfileName,
-        /// The start asked for.
-        start: u8,
-        /// Compute slices left.
-        left: u8,
-    },
-    /// The media engines it needs are taken.
+    ComputeExhausted { profile: ProfileName, start: u8, left: u8 },
     #[error("{profile} cannot start at {start}: {with} holds media engines it needs")]
-    MediaTaken {
-        /// The profile.
-        profile: ProfileName,
-        /// The start asked for.
-        start: u8,
-        /// An instance that holds them.
-        with: Instance,
-    },
-    /// There is no such instance to remove.
+    MediaTaken { profile: ProfileName, start: u8, with: Instance },
     #[error("there is no {profile} at {start}")]
-    NotThere {
-        /// The profile.
-        profile: ProfileName,
-        /// The start.
-        start: u8,
-    },
+    NotThere { profile: ProfileName, start: u8 },
 }
 
 impl Layout {
-    /// A GPU without instances.
-    ///
-    /// # Errors
-    /// When the placements of the board are not known.
+    /// Fails if the board's placements are unknown.
     pub fn empty(board: &'static Board) -> Result<Self, LayoutError> {
         let geometry = board.geometry.ok_or(LayoutError::PlacementsUnknown { board: board.id })?;
         Ok(Self { board, geometry, slots: Slots::default(), occupied: 0, compute: 0 })
     }
 
-    /// A GPU with these instances, in whatever order they come.
-    ///
-    /// # Errors
-    /// When the placements of the board are not known, or the instances are not a legal layout.
+    /// In any order. Fails if the board's placements are unknown or the instances are not a legal
+    /// layout.
     pub fn from_instances(
         board: &'static Board,
         instances: impl IntoIterator<Item = (&'static Profile, u8)>,
@@ -227,7 +159,6 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The board.
     #[must_use]
     pub const fn board(&self) -> &'static Board {
         self.board
@@ -241,18 +172,16 @@ impl Layout {
         self.slots
     }
 
-    /// The instances, ascending by start.
+    /// Ascending by start.
     pub fn instances(&self) -> impl Iterator<Item = Instance> + use<> {
         self.slots.instances(self.board)
     }
 
-    /// How many instances there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.slots.len as usize
     }
 
-    /// Whether there is no instance.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.slots.len == 0
@@ -264,13 +193,11 @@ impl Layout {
         self.occupied
     }
 
-    /// Compute slices in use.
     #[must_use]
     pub const fn compute_used(&self) -> u8 {
         self.compute
     }
 
-    /// How many instances of this profile there are.
     #[must_use]
     pub fn count(&self, profile: &Profile) -> u8 {
         if !self.board.owns(profile) {
@@ -279,22 +206,17 @@ impl Layout {
         self.slots.as_slice().iter().filter(|s| s.index == profile.index).count() as u8
     }
 
-    /// Whether there is an instance of this profile at this start.
     #[must_use]
     pub fn contains(&self, profile: &Profile, start: u8) -> bool {
         self.board.owns(profile) && self.slots.contains(Slot { start, index: profile.index })
     }
 
-    /// Whether an instance of `profile` can be created at `start`.
     #[must_use]
     pub fn fits(&self, profile: &'static Profile, start: u8) -> bool {
         self.check(profile, start).is_ok()
     }
 
-    /// Says why an instance of `profile` cannot be created at `start`, if it cannot.
-    ///
-    /// # Errors
-    /// The first rule of this module that the instance would break.
+    /// The first rule of this module that an instance of `profile` at `start` would break.
     pub fn check(&self, profile: &'static Profile, start: u8) -> Result<(), LayoutError> {
         let Some((_, shape)) = self.board.shape(profile) else {
             let board = self.board.id;
@@ -329,10 +251,7 @@ impl Layout {
         }
     }
 
-    /// Creates an instance.
-    ///
-    /// # Errors
-    /// See [`Layout::check`]; the layout is then unchanged.
+    /// On an error the layout is unchanged; see [`Layout::check`].
     pub fn add(&mut self, profile: &'static Profile, start: u8) -> Result<(), LayoutError> {
         self.check(profile, start)?;
         self.occupied |= self.bits(Instance { profile, start });
@@ -341,19 +260,12 @@ impl Layout {
         Ok(())
     }
 
-    /// This layout with one more instance.
-    ///
-    /// # Errors
-    /// See [`Layout::check`].
     pub fn with(mut self, profile: &'static Profile, start: u8) -> Result<Self, LayoutError> {
         self.add(profile, start)?;
         Ok(self)
     }
 
-    /// Destroys an instance.
-    ///
-    /// # Errors
-    /// When there is no such instance; the layout is then unchanged.
+    /// Fails if there is no such instance; the layout is then unchanged.
     pub fn remove(&mut self, profile: &'static Profile, start: u8) -> Result<(), LayoutError> {
         let slot = Slot { start, index: profile.index };
         let at = self.slots.as_slice().iter().position(|s| *s == slot);
@@ -368,7 +280,7 @@ impl Layout {
         }
     }
 
-    /// How many more instances of `profile` every rule but the memory grid allows.
+    /// How many more instances of `profile` are allowed by every rule but the memory grid.
     pub(super) fn cap(&self, profile: &Profile) -> u8 {
         let own = profile.max_instances.saturating_sub(self.count(profile));
         let all = self.board.max_instances.saturating_sub(self.slots.len);
@@ -382,7 +294,7 @@ impl Layout {
         own.min(all).min(compute).min(media)
     }
 
-    /// The instance that holds media engines one with this attribute needs.
+    /// The instance that holds media engines which this attribute needs.
     fn media_holder(&self, wanted: Attribute) -> Option<Instance> {
         use Attribute::{Graphics, Media, MediaAll, NoMedia, Plain};
         let clashes = |held: Attribute| match (wanted, held) {

@@ -1,35 +1,34 @@
-//! Profile names: `3g.40gb`, `1g.10gb+me`, and the Kubernetes resource each is offered as.
+//! Profile names: `3g.40gb`, `1g.10gb+me`, and their Kubernetes resources.
 //!
-//! Owns the text forms of a profile name and nothing else. It must not know which board has which
-//! profile: `9g.999gb` is a well-formed name here, and no board has it.
+//! Only the text form: `9g.999gb` is a well-formed name, and no board has it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What NVIDIA's device plugin puts before a profile name under the `mixed` MIG strategy.
+/// NVIDIA's resource prefix under the `mixed` MIG strategy.
 pub const RESOURCE_PREFIX: &str = "nvidia.com/mig-";
 
-/// What a profile has beyond its slices, in the order in which a plain request prefers them.
+/// A profile's suffix, in the order in which a request without a suffix prefers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Attribute {
-    /// No suffix: the media engines that go with the slices.
+    /// The media engines of the slices.
     Plain,
-    /// `-me`: no media engine at all.
+    /// `-me`: no media engine.
     NoMedia,
-    /// `+me`: the plain profile and the GPU's media extensions, which exist once.
+    /// `+me`: adds the GPU's media extensions, which exist once.
     Media,
-    /// `+gfx`: the plain profile and the graphics APIs.
+    /// `+gfx`: adds the graphics APIs.
     Graphics,
     /// `+me.all`: every media engine of the GPU.
     MediaAll,
 }
 
 impl Attribute {
-    /// All attributes, in preference order.
+    /// In order of preference.
     pub const ALL: [Self; 5] =
         [Self::Plain, Self::NoMedia, Self::Media, Self::Graphics, Self::MediaAll];
 
-    /// The suffix `nvidia-smi` prints.
+    /// As `nvidia-smi` prints it.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -57,7 +56,6 @@ impl Attribute {
     }
 }
 
-/// A profile name taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileName {
     /// Compute slices: the `3` of `3g.40gb`.
@@ -65,38 +63,23 @@ pub struct ProfileName {
     /// Gigabytes as printed: the `40` of `3g.40gb`. A label, not a size: see
     /// [`Profile::memory_mib`](super::Profile::memory_mib).
     pub gb: u16,
-    /// The suffix.
     pub attribute: Attribute,
 }
 
-/// A text that is not a profile name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Not of the form `<n>g.<n>gb` with a known suffix.
     #[error("{text:?} is not a MIG profile name, such as 3g.40gb or 1g.10gb+me")]
-    Malformed {
-        /// The text given.
-        text: String,
-    },
-    /// The name of a compute instance inside a GPU instance, which has no resource of its own.
+    Malformed { text: String },
+    /// A compute instance inside a GPU instance, which has no resource of its own.
     #[error("{text:?} names a compute instance; only whole GPU instances are scheduled")]
-    ComputeInstance {
-        /// The text given.
-        text: String,
-    },
+    ComputeInstance { text: String },
     /// A resource name without [`RESOURCE_PREFIX`].
     #[error("{text:?} is not a MIG resource: it does not begin with nvidia.com/mig-")]
-    NotAMigResource {
-        /// The text given.
-        text: String,
-    },
+    NotAMigResource { text: String },
 }
 
 impl ProfileName {
-    /// Reads a Kubernetes resource name: `nvidia.com/mig-1g.10gb.me`.
-    ///
-    /// # Errors
-    /// When the prefix is missing or what follows is not a profile in resource form.
+    /// Parses a Kubernetes resource name: `nvidia.com/mig-1g.10gb.me`.
     pub fn from_resource(text: &str) -> Result<Self, NameError> {
         let Some(rest) = text.strip_prefix(RESOURCE_PREFIX) else {
             return Err(NameError::NotAMigResource { text: text.to_owned() });
@@ -104,15 +87,11 @@ impl ProfileName {
         Self::read(rest, Attribute::resource_suffix)
     }
 
-    /// Reads the profile part of a resource name or label: `1g.10gb.me`.
-    ///
-    /// # Errors
-    /// When the text is not a profile in resource form.
+    /// Parses the profile part of a resource name or label: `1g.10gb.me`.
     pub fn from_resource_part(text: &str) -> Result<Self, NameError> {
         Self::read(text, Attribute::resource_suffix)
     }
 
-    /// The Kubernetes resource this profile is offered as.
     #[must_use]
     pub const fn resource(self) -> MigResource {
         MigResource(self)
@@ -135,7 +114,7 @@ impl ProfileName {
     }
 }
 
-/// Reads a decimal number without sign or leading zero; the rest of the text follows.
+/// Parses a decimal number without sign or leading zero; returns the rest.
 fn number(text: &str) -> Option<(u16, &str)> {
     let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
@@ -148,7 +127,7 @@ fn number(text: &str) -> Option<(u16, &str)> {
 impl FromStr for ProfileName {
     type Err = NameError;
 
-    /// Reads the name as `nvidia-smi` prints it: `1g.10gb+me`.
+    /// Parses the name as `nvidia-smi` prints it: `1g.10gb+me`.
     fn from_str(text: &str) -> Result<Self, NameError> {
         Self::read(text, Attribute::suffix)
     }
@@ -160,7 +139,7 @@ impl fmt::Display for ProfileName {
     }
 }
 
-/// A profile as a Kubernetes resource; printing it gives `nvidia.com/mig-1g.10gb.me`.
+/// Printed as `nvidia.com/mig-1g.10gb.me`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MigResource(ProfileName);
 

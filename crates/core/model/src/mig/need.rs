@@ -1,30 +1,25 @@
-//! The smallest slice that is enough.
-//!
-//! Owns the choice of a profile for a stated need. It must not know layouts: whether the profile
-//! can be created on some GPU is asked of a [`Layout`](super::Layout).
+//! The smallest slice that meets a need.
 
 use super::board::{Board, Profile};
 use super::name::Attribute;
 
-/// What a slice must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Need {
-    /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// Compute, in thousandths of the GPU's compute slices, rounded either way: 143 is one of seven.
+    /// In thousandths of the GPU's compute slices, rounded either way: 143 is one of seven.
     pub compute_per_mille: u16,
-    /// The suffix the profile must have; without one, any will do.
+    /// `None`: any suffix.
     pub attribute: Option<Attribute>,
 }
 
 impl Board {
-    /// The smallest profile that meets the need: the one with the fewest memory units, then the
-    /// fewest compute slices, then the first in the order of [`Attribute`], where plain is first.
+    /// The profile with the fewest memory units, then the fewest compute slices, then the first in
+    /// the order of [`Attribute`].
     ///
-    /// Where the board's placements are unknown, memory stands in for memory units. A profile is
-    /// counted on for what it certainly has: its memory as a driver gave it, else that of a profile
-    /// with as many memory units, else five sixths of what its name says. A caller that knows a
-    /// node's labels uses [`Board::smallest_by`].
+    /// If the board's placements are unknown, memory replaces memory units. A profile counts with
+    /// the memory it certainly has: as a driver gave it, else that of a profile with as many memory
+    /// units, else five sixths of what its name says. A caller that knows a node's labels uses
+    /// [`Board::smallest_by`].
     #[must_use]
     pub fn smallest(&self, need: &Need) -> Option<&'static Profile> {
         self.smallest_by(need, |profile| {

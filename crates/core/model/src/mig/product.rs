@@ -1,10 +1,7 @@
-//! Which board a product string means: `NVIDIA-H100-80GB-HBM3`, `NVIDIA A100 80GB PCIe`.
+//! The board of a product name: `NVIDIA-H100-80GB-HBM3`, `NVIDIA A100 80GB PCIe`.
 //!
-//! Owns reading the names that `nvidia-smi` prints and that GPU feature discovery turns into the
-//! label `nvidia.com/gpu.product`. It must not know profiles beyond asking a board for one by name.
-//!
-//! A name means a board when it has all the words of one of the board's word lists, and none that
-//! the list writes with `!`. A word that states a memory size (`80GB`, `144G`) must be the board's
+//! A name matches a board if it has all the words of one of the board's word lists, and none that
+//! the list marks with `!`. A word that states a memory size (`80GB`, `144G`) must be the board's
 //! own size or one of the words listed, so an A100 with 64 GB is unknown rather than taken for one
 //! with 40 or 80.
 
@@ -13,55 +10,37 @@ use super::board::NameMatch::Near;
 use super::name::ProfileName;
 use super::table::BOARDS;
 
-/// A product string that does not tell which board is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
     /// No board has this name.
     #[error("no board with MIG is known as {product:?}")]
-    Unknown {
-        /// The product string.
-        product: String,
-    },
+    Unknown { product: String },
     /// Boards have this name, but none has this memory.
     #[error("{product:?} has {memory_mib} MiB, unlike every board known by that name")]
-    MemoryMismatch {
-        /// The product string.
-        product: String,
-        /// The memory stated, in MiB.
-        memory_mib: u64,
-    },
+    MemoryMismatch { product: String, memory_mib: u64 },
     /// Several boards have this name; memory would tell them apart.
     #[error("{product:?} may be any of {}; its memory would tell", candidates.join(", "))]
-    Ambiguous {
-        /// The product string.
-        product: String,
-        /// The ids of the boards it may be.
-        candidates: Vec<&'static str>,
-    },
+    Ambiguous { product: String, candidates: Vec<&'static str> },
 }
 
 impl Board {
-    /// The board a product string means, told apart by the GPU's memory where the name does not.
-    ///
     /// `product` is `nvidia-smi`'s name or the label `nvidia.com/gpu.product`, with or without
-    /// `-SHARED` and, under the `single` strategy, `-MIG-<profile>` or `-MIG-INVALID`. `memory_mib` is the label
-    /// `nvidia.com/gpu.memory`; it is ignored where the name ends in a MIG profile, because there
-    /// it is a slice's memory.
-    ///
-    /// # Errors
-    /// When no board has the name, none with that memory has it, or several might.
+    /// `-SHARED` and, under the `single` strategy, `-MIG-<profile>` or `-MIG-INVALID`. `memory_mib`
+    /// is the label `nvidia.com/gpu.memory`, which distinguishes boards of one name; it is ignored
+    /// if the name ends in a MIG profile, because then it is a slice's memory.
     pub fn by_product(
         product: &str,
         memory_mib: Option<u64>,
     ) -> Result<&'static Board, ProductError> {
-        // Feature discovery writes this, with a memory of 0, where a MIG GPU has no slices.
+        // Feature discovery writes this, with a memory of 0, for a MIG GPU without slices.
         let (invalid, product) = match product.strip_suffix("-MIG-INVALID") {
             Some(name) => (true, name),
             None => (false, product),
         };
         let memory_mib = memory_mib.filter(|_| !invalid);
         let (name, slice) = split_slice(product);
-        // Neither laptops nor vGPUs (`A30-4-24C`) can be divided, whatever board they remind of.
+        // Laptop GPUs and vGPUs (`A30-4-24C`) do not support MIG, whatever board their names
+        // resemble.
         let vgpu = words(name).last().is_some_and(|word| {
             let digits = word.strip_suffix(['A', 'B', 'C', 'Q']);
             digits.is_some_and(|digits| {
@@ -122,7 +101,7 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty())
 }
 
-/// How many words of the name speak for the board; `None` when it is not this board.
+/// How many words of the name match the board; `None` if it is another board.
 fn specificity(board: &Board, name: &str) -> Option<usize> {
     let mut best = None;
     for list in board.words {
@@ -140,7 +119,7 @@ fn specificity(board: &Board, name: &str) -> Option<usize> {
     best
 }
 
-/// The memory size a word states: `80GB` and `144G` do, `SXM4` and `HBM3` do not.
+/// The memory size in a word: `80GB` and `144G` have one, `SXM4` and `HBM3` do not.
 fn stated_gb(word: &str) -> Option<u16> {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &word[digits.len()..];
@@ -150,8 +129,8 @@ fn stated_gb(word: &str) -> Option<u16> {
     digits.parse().ok()
 }
 
-/// How far `memory_mib` is from the board's; `None` beyond 4 %. Drivers report about 0.5 % less
-/// than the size sold; the nearest two boards that share a name, 94 and 96 GB, are 2 % apart.
+/// Difference between `memory_mib` and the board's; `None` beyond 4 %. Drivers report about 0.5 %
+/// less than the size sold; the nearest two boards that share a name, 94 and 96 GB, are 2 % apart.
 fn distance(board: &Board, memory_mib: u64) -> Option<u64> {
     let sold = u64::from(board.gb) * 1024;
     let off = sold.abs_diff(memory_mib);

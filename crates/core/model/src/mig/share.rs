@@ -1,34 +1,31 @@
-//! Shares: what part of a GPU each slice is, for cost.
-//!
-//! Owns the division of one GPU among its slices. It must not know money, time or pods.
+//! Cost shares: which part of a GPU each slice is.
 //!
 //! The share of a slice is the mean of its share of the memory grid and its share of the compute
-//! slices: (m/M + c/C) / 2. It is kept as an integer number of parts of 2·M·C, so nothing is
-//! rounded: 112 parts on a board with 8 memory units and 7 compute slices.
+//! slices: (m/M + c/C) / 2. It is an integer number of parts of 2·M·C, so nothing is rounded: 112
+//! parts on a board with 8 memory units and 7 compute slices.
 //!
 //! - It adds up: memory units and compute slices are both used at most once, so the slices of any
 //!   layout add up to at most 1, and the rest is stated rather than spread.
-//! - It is the slice's own: what a tenant pays does not change when a neighbour comes or goes.
-//!   Charging max(m/M, c/C) adds up to between 0.89 and 1.11 over the full layouts of such a
-//!   board, and has to be scaled per GPU, so a slice's price would depend on its neighbours.
+//! - It does not depend on neighbours. Charging max(m/M, c/C) adds up to between 0.89 and 1.11 over
+//!   the full layouts of such a board and has to be scaled per GPU, so a slice's price would depend
+//!   on its neighbours.
 //! - It is fair between profiles: the whole GPU is 1; a slice with double memory costs more than
 //!   the plain one and less than two; 4g costs more than 3g with the same memory.
 //!
 //! What is not in a slice is idle as far as further instances could use it, by the best of all
-//! continuations, and stranded otherwise: seven `1g` leave one memory unit nobody can reach, which
-//! is 7 parts in 112.
+//! continuations, and stranded otherwise: seven `1g` leave one memory unit that no instance can
+//! use, which is 7 parts in 112.
 
 use std::fmt;
 
 use super::board::{Board, Profile};
 use super::layout::{Instance, Layout};
 
-/// A part of one GPU; printing it gives `15/112`.
+/// A part of one GPU; printed as `15/112`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
-    /// How many parts.
     pub parts: u16,
-    /// How many parts make the GPU; the same for all shares of a board.
+    /// Parts per GPU; the same for all shares of a board.
     pub of: u16,
 }
 
@@ -38,30 +35,25 @@ impl fmt::Display for Share {
     }
 }
 
-/// One GPU divided: what its slices are, and the rest.
 #[derive(Debug, Clone, Copy)]
 pub struct Shares {
     layout: Layout,
-    /// What no slice has, but further instances could.
+    /// In no slice, but usable by further instances.
     pub idle: Share,
-    /// What no slice has, and no further instance could have.
+    /// In no slice, and usable by no further instance.
     pub stranded: Share,
 }
 
-/// An amount divided as a GPU is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Apportioned {
-    /// Each slice's amount, ascending by start.
+    /// Ascending by start.
     pub slices: Vec<(Instance, u64)>,
-    /// The idle part's amount.
     pub idle: u64,
-    /// The stranded part's amount.
     pub stranded: u64,
 }
 
 impl Board {
-    /// The share of a GPU that an instance of `profile` is; `None` for a profile of another board
-    /// and where placements are unknown.
+    /// `None` for a profile of another board, and if placements are unknown.
     #[must_use]
     pub fn share(&self, profile: &Profile) -> Option<Share> {
         let (geometry, shape) = self.shape(profile)?;
@@ -71,7 +63,6 @@ impl Board {
 }
 
 impl Layout {
-    /// How this GPU divides among its slices.
     #[must_use]
     pub fn shares(&self) -> Shares {
         let of = self.geometry().whole();
@@ -91,19 +82,18 @@ impl Layout {
 }
 
 impl Shares {
-    /// Each slice and its share, ascending by start. With `idle` and `stranded` they add up to
-    /// exactly 1.
+    /// Ascending by start. With `idle` and `stranded` they add up to exactly 1.
     pub fn slices(&self) -> impl Iterator<Item = (Instance, Share)> + use<> {
         let layout = self.layout;
         let of = layout.geometry().whole();
         layout.instances().map(move |i| (i, Share { parts: layout.part(i), of }))
     }
 
-    /// Divides `total`, such as a GPU's cost in millionths, into whole amounts that add up to
-    /// exactly `total`.
+    /// Divides `total`, such as a GPU's cost in millionths, into integers that add up to exactly
+    /// `total`.
     ///
-    /// Each amount is within one of the exact one: the running total is rounded down after each
-    /// slice, so that what rounding takes from one is not lost but goes to the next.
+    /// Each is within one of the exact amount: the running total is rounded down after each slice,
+    /// so rounding errors do not accumulate.
     #[must_use]
     pub fn apportion(&self, total: u64) -> Apportioned {
         let of = u128::from(self.idle.of);

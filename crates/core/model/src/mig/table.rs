@@ -1,10 +1,9 @@
-//! The boards: every fact this project holds about MIG geometry, as data.
+//! The MIG boards, as data.
 //!
-//! Owns the numbers and their provenance, no rule. Compiled from NVIDIA's MIG User Guide, its
-//! go-nvml, k8s-test-infra and mig-parted repositories and `nvidia-smi mig` listings; each board
-//! says which. Where a driver's figure was not seen, memory is the name's number and says so.
-//! go-nvml's mock placements for H100, H200 and B200 are wrong (sizes 3, 7 and 1 where the driver
-//! has 4, 8 and 2) and are not used.
+//! Compiled from NVIDIA's MIG User Guide, its go-nvml, k8s-test-infra and mig-parted repositories
+//! and `nvidia-smi mig` listings; each board names its sources. If a driver's figure was not seen,
+//! memory is nominal. go-nvml's mock placements for H100, H200 and B200 are wrong (sizes 3, 7 and 1
+//! where the driver has 4, 8 and 2) and are not used.
 
 use super::board::{Board, Confidence, MemorySource, Profile, Source};
 use super::geometry::{GRID_4, GRID_8, GRID_12, Geometry, Starts};
@@ -25,7 +24,6 @@ const FULL: u8 = 0;
 const HALF: u8 = 1;
 const QUARTER: u8 = 2;
 
-/// A profile of the eight-unit grid.
 const fn on8(shape: u8, gb: u16, attribute: Attribute, max: u8) -> Profile {
     on(&GRID_8, shape, gb, attribute).max(max)
 }
@@ -47,7 +45,6 @@ const fn on(grid: &Geometry, shape: u8, gb: u16, attribute: Attribute) -> Profil
     profile
 }
 
-/// A profile whose placements are not known.
 const fn unplaced(compute: u8, gb: u16, attribute: Attribute, max: u8) -> Profile {
     Profile {
         index: 0,
@@ -98,7 +95,7 @@ impl Profile {
     }
 }
 
-/// Gives every profile its place in its board's table.
+/// Sets every profile's index in its board's table.
 const fn numbered<const N: usize>(mut profiles: [Profile; N]) -> [Profile; N] {
     let mut i = 0;
     while i < N {

@@ -1,29 +1,22 @@
 //! Layouts as text: `3g.40gb@0 + 2g.20gb@4 + 1g.10gb@6`.
-//!
-//! Owns the one text form of a layout, for logs, plans and tests. It must not know legality beyond
-//! asking [`Layout::add`].
 
 use std::fmt;
 
 use super::board::{Board, ProfileError};
 use super::layout::{Layout, LayoutError};
 
-/// What a layout without instances prints as.
 const EMPTY: &str = "empty";
 
-/// A text that is not a legal layout of the board.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutTextError {
     /// Not instances of the form `<profile>@<start>` joined by `+`.
     #[error("{text:?} is not a layout, such as 3g.40gb@0 + 1g.10gb+me@6")]
     Malformed {
-        /// Where reading stopped, to the end of the text.
+        /// From where parsing stopped.
         text: String,
     },
-    /// A profile that the board does not have.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Instances that cannot be together.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
@@ -42,10 +35,7 @@ impl fmt::Display for Layout {
 }
 
 impl Layout {
-    /// Reads what printing a layout gives; the instances may come in any order.
-    ///
-    /// # Errors
-    /// When the text is malformed, names a profile the board lacks, or is not legal.
+    /// Parses the printed form; the instances may come in any order.
     pub fn parse(board: &'static Board, text: &str) -> Result<Self, LayoutTextError> {
         let mut layout = Self::empty(board)?;
         let mut rest = text.trim();

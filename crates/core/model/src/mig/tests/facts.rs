@@ -1,4 +1,4 @@
-//! The table against facts typed in by hand, and its own consistency.
+//! The table against facts typed in by hand, and its consistency.
 
 use std::collections::HashSet;
 
@@ -168,7 +168,7 @@ fn memory_that_no_driver_printed_is_the_names_and_says_so() {
         if p.memory_is_nominal() {
             assert_eq!(p.memory_mib(), nominal, "{p}");
         } else {
-            // What a driver gives is near the name's number and never more than 2 % above it.
+            // What a driver reports is near the name's number and never more than 2 % above it.
             assert!(p.memory_mib() * 100 <= nominal * 102, "{p}");
             assert!(p.memory_mib() * 100 >= nominal * 85, "{p}");
         }
@@ -188,7 +188,6 @@ fn unknown_placements_are_said_and_never_guessed() {
     assert_eq!(unknown.to_string(), "the placements of board rtx-pro-5000-bw-48gb are not known");
     let p = profile(b, "1g.12gb-me");
     assert_eq!((p.starts(), p.memory_units(), b.share(p)), (None, None, None));
-    // Its profiles are known all the same.
     assert_eq!(b.profile_by_resource("nvidia.com/mig-1g.12gb-me").unwrap(), p);
     let need = Need { memory_bytes: 20 << 30, ..Need::default() };
     assert_eq!(b.smallest(&need).unwrap().to_string(), "2g.24gb-me");

@@ -1,4 +1,4 @@
-//! What layouts leave room for, the best start, and the full layouts of each board.
+//! Room left by layouts, the best start, and the full layouts of each board.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ fn classic(p: &Profile) -> bool {
 /// Every combination of shapes that can still be created, as counts from the largest shape down.
 type Demands = BTreeSet<Vec<u8>>;
 
-/// The combinations for every occupancy, by trying everything; independent of the static tables.
+/// The combinations for every occupancy, by exhaustive search; independent of the static tables.
 fn demands(board: &'static Board, occupied: u16, memo: &mut BTreeMap<u16, Demands>) -> Demands {
     if let Some(known) = memo.get(&occupied) {
         return known.clone();
@@ -207,7 +207,7 @@ fn the_a100_has_nineteen_full_layouts_as_nvidias_table_does() {
         |a: &BTreeSet<String>, b: &BTreeSet<String>| a.difference(b).cloned().collect::<Vec<_>>();
     assert_eq!(only(&published, &ours), ["1 1 1 1 1 2"]);
     assert_eq!(only(&ours, &published), ["2 2 1 1 1"]);
-    // As sets of profiles, wherever they lie, there are fourteen.
+    // As sets of profiles, wherever they are placed, there are fourteen.
     let multisets: BTreeSet<String> = ours
         .iter()
         .map(|row| {

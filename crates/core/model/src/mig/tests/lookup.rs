@@ -1,4 +1,4 @@
-//! Finding boards by what nodes call them, and profiles by what Kubernetes calls them.
+//! Lookup of boards by product name and of profiles by resource name.
 
 use super::{board, profile};
 use crate::mig::{
@@ -243,7 +243,7 @@ fn the_smallest_slice_respects_a_wanted_suffix_and_a_nodes_own_memory() {
     assert_eq!(b.smallest(&need).unwrap().to_string(), "2g.48gb+gfx");
     let b = board("h100-80gb");
     let need = Need { memory_bytes: 10 << 30, ..Need::default() };
-    // The name is all that is known, and may say too much.
+    // Only the name is known, and it may overstate.
     assert_eq!(b.smallest(&need).unwrap().to_string(), "1g.20gb");
     let measured = |p: &crate::mig::Profile| p.memory_bytes();
     assert_eq!(b.smallest_by(&need, measured).unwrap().to_string(), "1g.10gb");

@@ -9,32 +9,28 @@ mod shares;
 
 use super::{Board, Layout, Profile};
 
-/// The board with this id.
 fn board(id: &str) -> &'static Board {
     Board::by_id(id).unwrap_or_else(|| panic!("no board {id}"))
 }
 
-/// The layout this text says.
 fn layout(board: &'static Board, text: &str) -> Layout {
     Layout::parse(board, text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// The profile this board calls so.
 fn profile(board: &'static Board, name: &str) -> &'static Profile {
     board.profile(name).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The boards whose placements are known.
 fn placeable() -> impl Iterator<Item = &'static Board> {
     Board::all().iter().filter(|b| b.memory_units().is_some())
 }
 
-/// One board of each grid, the ones with most variants: results for the others are the same.
+/// One board of each grid, those with the most variants: results for the others are the same.
 fn one_of_each_grid() -> [&'static Board; 3] {
     [board("a30-24gb"), board("h200-141gb"), board("rtx-pro-6000-bw-96gb")]
 }
 
-/// Every legal layout of the profiles admitted, by adding one instance after another.
+/// Every legal layout of the admitted profiles.
 fn every_layout(board: &'static Board, allow: fn(&Profile) -> bool) -> Vec<Layout> {
     fn grow(layout: Layout, from: u8, allow: fn(&Profile) -> bool, found: &mut Vec<Layout>) {
         found.push(layout);
@@ -51,7 +47,7 @@ fn every_layout(board: &'static Board, allow: fn(&Profile) -> bool) -> Vec<Layou
     found
 }
 
-/// The most instances of a shape that fit into the free units, by trying everything.
+/// The most instances of a shape that fit into the free units, by exhaustive search.
 fn most(units: u8, starts: &[u8], occupied: u16) -> u8 {
     let bits = |start: u8| (((1_u32 << units) - 1) << start) as u16;
     starts

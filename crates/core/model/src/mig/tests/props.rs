@@ -1,11 +1,11 @@
-//! What holds for any sequence of creations and destructions.
+//! Properties of any sequence of creations and destructions.
 
 use proptest::prelude::*;
 
 use super::placeable;
 use crate::mig::{Board, Layout, Profile, Repartition};
 
-/// One step: destroy an instance or try to create one, by number.
+/// Destroys an instance or tries to create one, by number.
 type Step = (bool, usize, u8);
 
 fn boards() -> impl Strategy<Value = &'static Board> {
@@ -16,7 +16,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((prop::bool::weighted(0.25), any::<usize>(), 0_u8..16), 0..24)
 }
 
-/// Does the steps that are legal.
+/// Does the legal steps.
 fn walk(board: &'static Board, steps: &[Step]) -> Layout {
     let mut gpu = Layout::empty(board).unwrap();
     for (destroy, which, start) in steps {
@@ -40,7 +40,7 @@ fn bits(profile: &Profile, start: u8) -> u16 {
     (((1_u32 << profile.memory_units().unwrap()) - 1) << start) as u16
 }
 
-/// The most instances of one profile that can be created, by trying everything.
+/// The most instances of one profile that can be created, by exhaustive search.
 fn most(gpu: Layout, profile: &'static Profile) -> u8 {
     let next = (0..16).filter_map(|start| gpu.with(profile, start).ok());
     next.map(|g| 1 + most(g, profile)).max().unwrap_or(0)
@@ -107,7 +107,7 @@ proptest! {
         match gpu.best_start(p) {
             None => prop_assert_eq!(most(gpu, p), 0),
             Some(best) => {
-                // The measure, from what remains of each size, its best variant, largest first.
+                // From what remains of each size, its best variant, largest first.
                 let score = |start: u8| {
                     let after = gpu.with(p, start).unwrap();
                     let mut left: Vec<_> =

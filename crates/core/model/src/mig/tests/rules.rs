@@ -1,4 +1,4 @@
-//! What is legal on a GPU, what the errors say, and layouts as text.
+//! Legality, its errors, and layouts as text.
 
 use super::{board, every_layout, layout, one_of_each_grid, profile};
 use crate::mig::{Board, Layout, LayoutError, LayoutTextError, Profile, Repartition};
@@ -57,7 +57,7 @@ fn memory_and_compute_are_counted_apart() {
     // Four slices with double memory take four compute slices.
     let gpu = layout(b, "1g.10gb@0 + 1g.10gb@2 + 1g.10gb@4 + 1g.10gb@6");
     assert_eq!((gpu.occupied(), gpu.compute_used(), gpu.is_full()), (0xff, 4, true));
-    // Seven 1g leave unit 7 to nobody.
+    // Seven 1g make unit 7 unusable.
     let gpu = layout(b, "1g.5gb@0+1g.5gb@1+1g.5gb@2+1g.5gb@3+1g.5gb@4+1g.5gb@5+1g.5gb@6");
     assert_eq!((gpu.occupied(), gpu.compute_used(), gpu.is_full()), (0x7f, 7, true));
     let gpu = layout(b, "4g.20gb@0 + 3g.20gb@4");
@@ -166,7 +166,7 @@ fn the_media_rule_is_what_adding_up_the_engines_gives() {
 
 #[test]
 fn on_every_grid_the_memory_units_run_out_no_later_than_slices_and_instances() {
-    // Legality tests them all; that only the units decide is what makes occupancy a full state.
+    // Legality tests all of them; that only the units decide makes occupancy a complete state.
     for b in one_of_each_grid() {
         for gpu in every_layout(b, |_| true) {
             assert!(gpu.compute_used() <= b.compute_slices());

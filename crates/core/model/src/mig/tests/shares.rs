@@ -58,7 +58,6 @@ fn what_no_instance_can_reach_is_stranded() {
         ("3g.20gb@0 + 3g.20gb@4", 0, 8),
         ("2g.10gb@0 + 2g.10gb@2 + 2g.10gb@4 + 1g.5gb@6", 0, 7),
         ("2g.10gb@0 + 2g.10gb@2 + 2g.10gb@4 + 1g.10gb@6", 0, 0),
-        // A 1g at 6 spoils unit 7, half of what a memory unit and compute slice are worth.
         ("1g.5gb@6", 90, 7),
     ] {
         let shares = layout(b, held).shares();
@@ -83,7 +82,7 @@ fn idle_is_the_most_that_some_continuation_uses() {
 
 #[test]
 fn charging_the_dominant_share_would_not_add_up() {
-    // The range share.rs quotes, in thousandths.
+    // The range that share.rs states, in thousandths.
     let b = board("a100-40gb");
     let totals: Vec<u32> = b
         .full_layouts(|_| true)
