@@ -15,7 +15,7 @@ const LOSS_MAX_MILLI: i64 = 20;
 /// Whether every team had its guarantee in time, and utilisation is as good as without shares.
 pub(crate) fn run(nodes: usize, days: i64, seed: u64) -> Result<bool> {
     // Who was evicted is left alone for a while, and whoever is evicted has time to end.
-    let reclaim_ms = Config::default().eviction_rest_ms + GRACE_MS;
+    let reclaim_ms = Config::default().eviction_cooldown_ms + GRACE_MS;
     let mut all_well = true;
     let mut reports = Vec::new();
     for shares in [false, true] {

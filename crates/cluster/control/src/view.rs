@@ -52,7 +52,7 @@ fn state(core: &Core, insides: &Insides) -> Value {
 }
 
 fn queue(core: &Core, now_ms: i64) -> Value {
-    let line = core.engine().line();
+    let line = core.engine().pending_pods();
     let waiting: Vec<_> = line.iter().filter_map(|one| Some((one, core.pod(&one.pod)?))).collect();
     let told = waiting.iter().take(QUEUE_MAX).enumerate().map(|(at, (one, pod))| {
         json!({

@@ -12,8 +12,8 @@ use berth_model::taint::Toleration;
 use smallvec::SmallVec;
 
 use crate::class::Class;
-use crate::labelled::Labelled;
-use crate::query::{Asker, Namespaces, Query};
+use crate::label_index::LabelIndex;
+use crate::query::{Namespaces, Query, QuerySide};
 use crate::table::{
     Bits, ClassIx, DomainIx, Index, Interner, KeyIx, Lookup, NodeIx, QueryIx, ScopeIx, Slab,
     TallyIx,
@@ -21,11 +21,11 @@ use crate::table::{
 
 /// What a term of an existing pod says about incoming pods it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Claim {
+pub(crate) enum TermKind {
     /// Anti-affinity, required.
-    Refuse,
+    AntiAffinity,
     /// Affinity, required.
-    Need,
+    Affinity,
     /// Preferred, or avoided if the weight is negative.
     Prefer(i32),
 }
@@ -33,10 +33,10 @@ pub(crate) enum Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Counted {
     /// Pods that the query matches.
-    Meant,
+    Matching,
     Spread(ScopeIx),
     /// Existing pods with this term.
-    Asking(Claim),
+    WithTerm(TermKind),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,11 +91,11 @@ struct Scope {
 
 /// What the census knows of a class of pods.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kin {
+pub(crate) struct ClassEntry {
     /// Queries that match it, sorted.
-    meant_by: Vec<QueryIx>,
+    matched_by: Vec<QueryIx>,
     /// Counts of existing pods with the same terms.
-    asking: Vec<TallyIx>,
+    own_terms: Vec<TallyIx>,
     /// Number of such pods on nodes.
     residents: u32,
 }
@@ -118,8 +118,8 @@ pub(crate) struct Census {
     tally_rows: Vec<Tally>,
     scopes: Interner<ScopeIx, ScopeRule>,
     scope_rows: Vec<Scope>,
-    kin: Vec<Kin>,
-    labelled: Labelled,
+    entry: Vec<ClassEntry>,
+    labelled: LabelIndex,
     /// Counts of matching pods that rose from 0 since `take_appeared`.
     appeared: BTreeSet<TallyIx>,
 }
@@ -193,15 +193,16 @@ impl Census {
         }
         set_row(&mut self.tally_rows, at, Tally::default());
         self.counts_of[count.query.at()].push(at);
-        let meant =
-            |kin: &Kin| kin.residents > 0 && kin.meant_by.binary_search(&count.query).is_ok();
+        let matching = |entry: &ClassEntry| {
+            entry.residents > 0 && entry.matched_by.binary_search(&count.query).is_ok()
+        };
         let mut classes = self.classes_for(count.query);
-        if !matches!(count.counted, Counted::Asking(_))
-            && classes.any(|class| self.kin.get(class.at()).is_some_and(meant))
+        if !matches!(count.counted, Counted::WithTerm(_))
+            && classes.any(|class| self.entry.get(class.at()).is_some_and(matching))
         {
             drop(classes);
             for (node, resident) in residents {
-                if self.means(count.query, resident.class) {
+                if self.matches(count.query, resident.class) {
                     self.add_to(at, node, resident, 1);
                 }
             }
@@ -227,7 +228,7 @@ impl Census {
     fn classes_for(&self, query: QueryIx) -> Box<dyn Iterator<Item = ClassIx> + '_> {
         match self.labelled.classes_for(query) {
             Some(classes) => Box::new(classes),
-            None => Box::new((0..self.kin.len()).map(ClassIx::new)),
+            None => Box::new((0..self.entry.len()).map(ClassIx::new)),
         }
     }
 
@@ -242,16 +243,16 @@ impl Census {
             set_row(&mut self.counts_of, at, SmallVec::new());
             self.labelled.add_query(at, &self.queries[at]);
             let query = &self.queries[at];
-            let meant = |class: &ClassIx| {
+            let matching = |class: &ClassIx| {
                 classes.get(*class).is_some_and(|row| {
                     query.matches(&row.spec.namespace, &row.spec.labels, namespaces)
                 })
             };
-            let meant: Vec<ClassIx> = self.classes_for(at).filter(meant).collect();
-            for class in meant {
-                let meant_by = &mut self.kin[class.at()].meant_by;
-                if let Err(place) = meant_by.binary_search(&at) {
-                    meant_by.insert(place, at);
+            let matching: Vec<ClassIx> = self.classes_for(at).filter(matching).collect();
+            for class in matching {
+                let matched_by = &mut self.entry[class.at()].matched_by;
+                if let Err(place) = matched_by.binary_search(&at) {
+                    matched_by.insert(place, at);
                 }
             }
         }
@@ -262,18 +263,19 @@ impl Census {
         self.queries.retain(at);
     }
 
-    pub(crate) fn looks_at_namespaces(&self) -> bool {
-        self.queries.iter().any(|(_, query)| query.looks_at_namespaces())
+    pub(crate) fn uses_namespace_labels(&self) -> bool {
+        self.queries.iter().any(|(_, query)| query.uses_namespace_labels())
     }
 
     /// Matches every query with every class again; no pod may be counted meanwhile.
-    pub(crate) fn match_anew<'a>(
+    pub(crate) fn rematch<'a>(
         &mut self,
         namespaces: &Namespaces,
         classes: impl Iterator<Item = (ClassIx, &'a str, &'a Labels)>,
     ) {
         for (class, namespace, labels) in classes {
-            self.kin[class.at()].meant_by = self.meaning(namespace, labels, namespaces);
+            self.entry[class.at()].matched_by =
+                self.matching_queries(namespace, labels, namespaces);
         }
     }
 
@@ -281,9 +283,9 @@ impl Census {
         if self.queries.release(at) {
             let classes: Vec<ClassIx> = self.classes_for(at).collect();
             for class in classes {
-                let meant_by = &mut self.kin[class.at()].meant_by;
-                if let Ok(place) = meant_by.binary_search(&at) {
-                    meant_by.remove(place);
+                let matched_by = &mut self.entry[class.at()].matched_by;
+                if let Ok(place) = matched_by.binary_search(&at) {
+                    matched_by.remove(place);
                 }
             }
             self.labelled.remove_query(at);
@@ -433,34 +435,38 @@ impl Census {
     }
 
     /// Whether the query matches pods of this class.
-    pub(crate) fn means(&self, query: QueryIx, class: ClassIx) -> bool {
-        self.kin.get(class.at()).is_some_and(|kin| kin.meant_by.binary_search(&query).is_ok())
+    pub(crate) fn matches(&self, query: QueryIx, class: ClassIx) -> bool {
+        self.entry
+            .get(class.at())
+            .is_some_and(|entry| entry.matched_by.binary_search(&query).is_ok())
     }
 
     /// Tallies of existing pods with terms that match this class.
-    pub(crate) fn asked_about(&self, class: ClassIx) -> impl Iterator<Item = (TallyIx, Claim)> {
-        let meant_by = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.meant_by);
-        let resident = meant_by.iter().filter(|at| self.queries[**at].asker == Asker::Resident);
+    pub(crate) fn terms_about(&self, class: ClassIx) -> impl Iterator<Item = (TallyIx, TermKind)> {
+        let matched_by = self.entry.get(class.at()).map_or(&[][..], |entry| &entry.matched_by);
+        let resident =
+            matched_by.iter().filter(|at| self.queries[**at].side == QuerySide::Existing);
         resident.flat_map(|at| &self.counts_of[at.at()]).filter_map(|tally| {
             match self.tallies[*tally].counted {
-                Counted::Asking(claim) => Some((*tally, claim)),
+                Counted::WithTerm(claim) => Some((*tally, claim)),
                 _ => None,
             }
         })
     }
 
     /// Number of terms of this class that the tally counts.
-    pub(crate) fn asks(&self, class: ClassIx, tally: TallyIx) -> i32 {
-        let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
-        asking.iter().filter(|one| **one == tally).count() as i32
+    pub(crate) fn term_count(&self, class: ClassIx, tally: TallyIx) -> i32 {
+        let own_terms = self.entry.get(class.at()).map_or(&[][..], |entry| &entry.own_terms);
+        own_terms.iter().filter(|one| **one == tally).count() as i32
     }
 
     /// Tallies of existing pods with the same anti-affinity terms as this class.
-    pub(crate) fn refusals(&self, class: ClassIx) -> impl Iterator<Item = TallyIx> {
-        let asking = self.kin.get(class.at()).map_or(&[][..], |kin| &kin.asking);
-        let refuses =
-            |tally: &&TallyIx| self.tallies[**tally].counted == Counted::Asking(Claim::Refuse);
-        asking.iter().filter(refuses).copied()
+    pub(crate) fn anti_affinity_terms(&self, class: ClassIx) -> impl Iterator<Item = TallyIx> {
+        let own_terms = self.entry.get(class.at()).map_or(&[][..], |entry| &entry.own_terms);
+        let refuses = |tally: &&TallyIx| {
+            self.tallies[**tally].counted == Counted::WithTerm(TermKind::AntiAffinity)
+        };
+        own_terms.iter().filter(refuses).copied()
     }
 
     pub(crate) fn add_class(
@@ -470,52 +476,61 @@ impl Census {
         labels: &Labels,
         namespaces: &Namespaces,
     ) {
-        let meant_by = self.meaning(namespace, labels, namespaces);
-        set_row(&mut self.kin, class, Kin { meant_by, asking: Vec::new(), residents: 0 });
+        let matched_by = self.matching_queries(namespace, labels, namespaces);
+        set_row(
+            &mut self.entry,
+            class,
+            ClassEntry { matched_by, own_terms: Vec::new(), residents: 0 },
+        );
         self.labelled.add_class(class, labels);
     }
 
     /// The queries that match such pods, sorted.
-    fn meaning(&self, namespace: &str, labels: &Labels, namespaces: &Namespaces) -> Vec<QueryIx> {
+    fn matching_queries(
+        &self,
+        namespace: &str,
+        labels: &Labels,
+        namespaces: &Namespaces,
+    ) -> Vec<QueryIx> {
         let mut queries = self.labelled.queries_for(labels);
         queries.retain(|at| self.queries[*at].matches(namespace, labels, namespaces));
         queries
     }
 
     /// Sets the terms that pods of this class have about incoming pods.
-    pub(crate) fn set_asking(&mut self, class: ClassIx, asking: Vec<TallyIx>) {
-        self.kin[class.at()].asking = asking;
+    pub(crate) fn set_own_terms(&mut self, class: ClassIx, own_terms: Vec<TallyIx>) {
+        self.entry[class.at()].own_terms = own_terms;
     }
 
     pub(crate) fn remove_class(&mut self, class: ClassIx, labels: &Labels) -> Vec<TallyIx> {
         self.labelled.remove_class(class, labels);
-        std::mem::take(&mut self.kin[class.at()]).asking
+        std::mem::take(&mut self.entry[class.at()]).own_terms
     }
 
     /// Counts a pod as added to a node (`change` 1) or removed (-1).
     pub(crate) fn move_pod(&mut self, node: NodeIx, resident: Resident, change: i32) {
-        let Some(kin) = self.kin.get_mut(resident.class.at()) else { return };
-        let mut kin = std::mem::take(kin);
-        kin.residents = kin.residents.saturating_add_signed(change);
-        for query in &kin.meant_by {
+        let Some(entry) = self.entry.get_mut(resident.class.at()) else { return };
+        let mut entry = std::mem::take(entry);
+        entry.residents = entry.residents.saturating_add_signed(change);
+        for query in &entry.matched_by {
             for place in 0..self.counts_of[query.at()].len() {
                 let tally = self.counts_of[query.at()][place];
-                if !matches!(self.tallies[tally].counted, Counted::Asking(_)) {
+                if !matches!(self.tallies[tally].counted, Counted::WithTerm(_)) {
                     self.add_to(tally, node, resident, change);
                 }
             }
         }
-        for tally in &kin.asking {
+        for tally in &entry.own_terms {
             self.add_to(*tally, node, resident, change);
         }
-        self.kin[resident.class.at()] = kin;
+        self.entry[resident.class.at()] = entry;
     }
 
     fn add_to(&mut self, tally: TallyIx, node: NodeIx, resident: Resident, change: i32) {
         let count = self.tallies[tally];
         let domain = self.domain(count.key, node);
         let counts = match count.counted {
-            Counted::Meant | Counted::Asking(_) => true,
+            Counted::Matching | Counted::WithTerm(_) => true,
             Counted::Spread(scope) => {
                 !resident.terminating
                     && self.scope_rows[scope.at()].nodes.contains(node)
@@ -526,7 +541,7 @@ impl Census {
             let row = &mut self.tally_rows[tally.at()];
             let was_empty = row.total == 0;
             row.add(domain, change);
-            if was_empty && count.counted == Counted::Meant {
+            if was_empty && count.counted == Counted::Matching {
                 self.appeared.insert(tally);
             }
         }

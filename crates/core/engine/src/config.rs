@@ -28,7 +28,7 @@ pub struct Config {
     pub profile: Profile,
     pub unknown_topology: UnknownTopology,
     /// After a pod was preempted, pods that replace it are not preempted for this long.
-    pub eviction_rest_ms: i64,
+    pub eviction_cooldown_ms: i64,
     /// How long a preemptor waits for its victims at most. It waits for their grace period plus a
     /// minute, up to this limit; then it looks for room elsewhere.
     pub eviction_max_wait_ms: i64,
@@ -62,7 +62,7 @@ impl ReservationBudget {
     pub const UNLIMITED: Self = Self { max_ms: i64::MAX, share_percent: 100, time_percent: 100 };
 
     /// How long a team waits after one of its gangs had a reservation.
-    pub(crate) fn rest_ms(&self, kept_ms: i64) -> i64 {
+    pub(crate) fn cooldown_ms(&self, kept_ms: i64) -> i64 {
         let percent = i64::from(self.time_percent.clamp(1, 100));
         kept_ms.saturating_mul(100 - percent) / percent
     }
@@ -73,7 +73,7 @@ impl Default for Config {
         Self {
             profile: Profile::default(),
             unknown_topology: UnknownTopology::default(),
-            eviction_rest_ms: 10 * 60 * 1000,
+            eviction_cooldown_ms: 10 * 60 * 1000,
             eviction_max_wait_ms: 10 * 60 * 1000,
             gang_patience_ms: 60 * 1000,
             reservations: ReservationBudget::default(),

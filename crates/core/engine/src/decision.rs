@@ -18,7 +18,7 @@ use crate::state::FullName;
 pub enum Decision {
     Bind(Binding),
     /// Evict pods; the pod waits for their node.
-    Preempt(Preempting),
+    Preempt(PodPreemption),
     /// It must not start now, whatever room there is, and more nodes would not help. It is
     /// evaluated again when the cause changes. For a gang, names one member and applies to all.
     Hold {
@@ -30,9 +30,9 @@ pub enum Decision {
     BindAll(GangBinding),
     /// Reserve nodes for a gang and evict the victims. No member is bound before enough of them can
     /// be.
-    Reserve(Reserving),
+    Reserve(GangReservation),
     /// A gang that did not get all its places in time gives them back.
-    Disband(Disbanding),
+    Disband(GangDisbandment),
     /// Nothing can be done until something changes. Any nomination ends. For a gang, names one
     /// member and applies to all.
     Wait {
@@ -60,7 +60,7 @@ pub struct Effort {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LateVolume {
+pub struct DelayedVolume {
     pub claim: Arc<str>,
     /// The matching volume; `None` to provision one on the node.
     pub volume: Option<Arc<str>>,
@@ -98,7 +98,7 @@ pub struct GangBinding {
 
 /// Nodes reserved for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserving {
+pub struct GangReservation {
     pub gang: GangName,
     /// UIDs of members with the node each waits for.
     pub places: Vec<(Arc<str>, Arc<str>)>,
@@ -114,7 +114,7 @@ pub struct Reserving {
 
 /// A gang that gives its places back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disbanding {
+pub struct GangDisbandment {
     pub gang: GangName,
     /// UIDs of the members to evict.
     pub pods: Vec<Arc<str>>,
@@ -137,7 +137,7 @@ pub struct Binding {
 
 /// Pods to evict for a pending pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Preempting {
+pub struct PodPreemption {
     /// UID of the pending pod.
     pub pod: Arc<str>,
     pub node: Arc<str>,
@@ -151,7 +151,7 @@ pub struct Preempting {
 
 /// The effect of cancelling an eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spared {
+pub struct CancelledEvictions {
     /// UIDs of pods nominated to its room; they are scheduled again.
     pub pending: Vec<Arc<str>>,
     /// UIDs of pods that stay, itself among them.

@@ -14,7 +14,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::PodSpec;
 
 use crate::event::Event;
-use crate::filter::Newcomer;
+use crate::filter::IncomingPod;
 use crate::partitions::Partitions;
 use crate::state::State;
 use crate::table::{NodeIx, PodIx};
@@ -61,7 +61,7 @@ impl Devices {
     pub(crate) fn prepare(
         &self,
         spec: &PodSpec,
-        pod: &Newcomer<'_>,
+        pod: &IncomingPod<'_>,
     ) -> Result<Option<Demand>, Rejection> {
         let may_be_served = || {
             let requests = spec.pod.containers.iter().flat_map(|one| one.resources.requests.keys());
@@ -125,7 +125,7 @@ impl State {
         }
         let given = placement.allocations.iter().flat_map(|(_, one)| &one.devices);
         for device in given.filter_map(|one| self.devices.inventory.device(&one.id)) {
-            self.devices.partitions.gave(device);
+            self.devices.partitions.record_allocation(device);
         }
         Arc::make_mut(&mut self.devices.inventory).take(placement);
         let claims = placement.allocations.iter().map(|(claim, _)| claim.uid.clone());

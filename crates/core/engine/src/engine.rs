@@ -9,26 +9,26 @@ use berth_kubelet::Kubelet;
 use berth_model::alignment::Alignment;
 use berth_model::spec::{PodObject, PodSpec, PreemptionPolicy};
 use berth_tenancy::quota::Expiry;
-use berth_tenancy::share::{Account, News, TeamError};
+use berth_tenancy::share::{Account, LedgerChanges, TeamError};
 
-use crate::berth::economy::Economy;
-use crate::berth::headroom;
-use crate::berth::plan::Evictor;
-use crate::berth::preempt::Preemption;
-use crate::berth::rank::{Ranking, Rankings};
-use crate::berth::room::{NumaFit, Room, View};
-use crate::berth::select::{allows, select};
 use crate::changes::Cursor;
 use crate::class::Class;
 use crate::config::{Config, Profile};
-use crate::decision::{Binding, Decision, Effort, HeldBy, Preempting, Spared, Step};
+use crate::decision::{Binding, CancelledEvictions, Decision, Effort, HeldBy, PodPreemption, Step};
 use crate::devices::{Devices, Order};
 use crate::event::Event;
 use crate::explain::{self, Explanation};
-use crate::filter::{Inquiry, Newcomer};
+use crate::filter::{IncomingPod, Inquiry};
 use crate::gang::{Gangs, Reservation};
-use crate::headroom::WarmRoom;
+use crate::headroom::ReservedHeadroom;
 use crate::kube::{self, Verdicts};
+use crate::placement::gpu_values::GpuValues;
+use crate::placement::headroom;
+use crate::placement::preemption::PreemptionSearch;
+use crate::placement::rank::{Ranking, Rankings};
+use crate::placement::room::{NumaFit, Room, View};
+use crate::placement::select::{allows, select};
+use crate::placement::victims::Preemptor;
 use crate::queue::Queue;
 use crate::rechecks::Trigger;
 use crate::shares::Grant;
@@ -45,7 +45,7 @@ pub struct Engine {
     pub(crate) gangs: Gangs,
     saved: Vec<Saved>,
     pub(crate) rankings: Rankings,
-    pub(crate) preemption: Preemption,
+    pub(crate) preemption: PreemptionSearch,
     /// Position in the log of changes up to which parked pods were woken.
     pub(crate) woken: Cursor,
     pub(crate) woken_epoch: u64,
@@ -54,7 +54,7 @@ pub struct Engine {
     pub(crate) undone: Vec<Range<Cursor>>,
     pub(crate) effort: Effort,
     /// Number of times the value of GPUs was computed.
-    appraisals: u64,
+    gpu_value_generation: u64,
 }
 
 /// What a rollback restores beside the state.
@@ -68,7 +68,7 @@ struct Saved {
     at: Cursor,
     epoch: u64,
     undone: Vec<Range<Cursor>>,
-    economy: Economy,
+    gpu_values: GpuValues,
     devices: Devices,
     reservation: Option<Arc<Reservation>>,
     /// Pods whose quota state changed, not yet processed.
@@ -77,11 +77,11 @@ struct Saved {
     expiring: BTreeSet<Expiry>,
     places: Places,
     /// The same for teams.
-    of_teams: News,
+    of_teams: LedgerChanges,
 }
 
 /// A place that a pod can have at once.
-pub(crate) struct Found {
+pub(crate) struct FoundPlace {
     pub(crate) node: NodeIx,
     pub(crate) grant: Option<Grant>,
     pub(crate) fit: NumaFit,
@@ -113,7 +113,7 @@ impl Engine {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Pod(pod) => {
-                self.note_news(&pod);
+                self.note_pod(&pod);
                 let uid = pod.uid.clone();
                 let before = self.state.pod_by_uid(&uid);
                 self.state.apply(Event::Pod(pod));
@@ -134,7 +134,7 @@ impl Engine {
             Event::Team(_) | Event::TeamGone(_) if self.config.profile != Profile::Berth => {}
             Event::Team(_) | Event::TeamGone(_) => {
                 self.state.apply(event);
-                self.refile();
+                self.renumber();
             }
             Event::Gang(gang) => {
                 self.note_gang(&gang.namespace, &gang.name);
@@ -148,11 +148,11 @@ impl Engine {
         }
     }
 
-    fn refile(&mut self) {
+    fn renumber(&mut self) {
         let state = &self.state;
-        self.queue.refile(state.tenancy.has_teams(), |pod| {
+        self.queue.renumber(state.tenancy.has_teams(), |pod| {
             let class = state.pods[pod].class;
-            (class, state.class(class).tenant.team)
+            (class, state.class(class).team_charge.team)
         });
     }
 
@@ -160,9 +160,9 @@ impl Engine {
     fn enqueue(&mut self, uid: &Arc<str>) {
         let Some(at) = self.state.pod_by_uid(uid) else { return };
         let class = self.state.pods[at].class;
-        if !self.state.waits(at) {
+        if !self.state.is_pending(at) {
             self.queue.remove(at);
-        } else if self.state.class(class).spec.gang.is_none() || !self.minds_gangs() {
+        } else if self.state.class(class).spec.gang.is_none() || !self.schedules_gangs() {
             self.line_up(at);
         } else if !self.queue.contains_as(at, class) {
             // Its class changed, and the new class has not been evaluated.
@@ -174,7 +174,7 @@ impl Engine {
     pub(crate) fn line_up(&mut self, at: PodIx) {
         let class = self.state.pods[at].class;
         let row = self.state.class(class);
-        let crowd = (row.tenant.team, &row.spec.namespace);
+        let crowd = (row.team_charge.team, &row.spec.namespace);
         self.queue.add(at, class, crowd, self.state.queue_turn(at));
     }
 
@@ -194,13 +194,13 @@ impl Engine {
             at: self.state.changes.now(),
             epoch: self.state.changes.epoch(),
             undone: self.undone.clone(),
-            economy: self.state.economy.clone(),
+            gpu_values: self.state.gpu_values.clone(),
             devices: self.state.devices.clone(),
             reservation: self.state.reservation.clone(),
             by_quota: self.state.tenancy.books.changed().clone(),
             expiring: self.state.tenancy.books.expiring().clone(),
             places: self.state.headrooms.places(),
-            of_teams: self.state.tenancy.ledger.news().clone(),
+            of_teams: self.state.tenancy.ledger.changes().clone(),
         });
         self.state.checkpoint()
     }
@@ -217,7 +217,7 @@ impl Engine {
         if let Some(saved) = self.saved.pop() {
             self.state.restore_places(&saved.places);
             // Rolled-back changes wake nobody.
-            self.state.restore_economy(saved.economy);
+            self.state.restore_gpu_values(saved.gpu_values);
             self.state.restore_devices(saved.devices);
             self.state.reservation = saved.reservation;
             self.state.touch_overdue(saved.woken_at_ms, self.woken_at_ms);
@@ -232,11 +232,11 @@ impl Engine {
             };
             self.gangs = saved.gangs;
             self.queue = saved.queue;
-            self.queue.rechecks.distrust_counts();
+            self.queue.rechecks.invalidate_tallies();
             self.state.tenancy.books.set_expiring(saved.expiring);
             self.state.tenancy.books.set_changed(saved.by_quota);
-            self.state.tenancy.ledger.set_news(saved.of_teams);
-            self.refile();
+            self.state.tenancy.ledger.restore_changes(saved.of_teams);
+            self.renumber();
         }
     }
 
@@ -252,14 +252,14 @@ impl Engine {
     /// topology is unknown.
     pub fn kubelet(&self, node: &str) -> Option<(&Kubelet, bool)> {
         let mirror = self.state.nodes[self.state.node_by_name(node)?].mirror.as_deref()?;
-        Some((mirror.kubelet(), mirror.is_believed()))
+        Some((mirror.kubelet(), mirror.is_trusted()))
     }
 
     /// The number of pending pods, and how many of them are parked or held.
     pub fn queued(&self) -> (usize, usize) {
         let (all, parked) = self.queue.len();
-        let held_back = self.held_back();
-        (all + held_back, parked + held_back)
+        let unqueued_members = self.unqueued_members();
+        (all + unqueued_members, parked + unqueued_members)
     }
 
     /// Marks the changes since `from` as rolled back.
@@ -273,7 +273,7 @@ impl Engine {
 
     /// The number of pods held by quotas or by their team's share.
     pub fn held(&self) -> usize {
-        self.queue.held() + self.held_mates()
+        self.queue.held() + self.held_members()
     }
 
     /// Whether a quota or its team's share holds a pod.
@@ -302,8 +302,8 @@ impl Engine {
     }
 
     /// Reserved and missing headroom as of the last decision, the strongest claim first.
-    pub fn headroom(&self) -> Vec<WarmRoom> {
-        self.state.warm_rooms()
+    pub fn headroom(&self) -> Vec<ReservedHeadroom> {
+        self.state.reserved_headroom()
     }
 
     pub fn decide(&mut self, now_ms: i64) -> Option<Decision> {
@@ -320,11 +320,11 @@ impl Engine {
     /// events in between, however many pods are parked.
     pub fn step(&mut self, now_ms: i64) -> Step {
         self.state.now_ms = now_ms;
-        self.appraise();
-        self.keep_warm();
-        self.muster(now_ms);
+        self.update_gpu_values();
+        self.place_headroom();
+        self.queue_gangs(now_ms);
         self.wake(now_ms);
-        self.reconsider(now_ms);
+        self.recheck_held(now_ms);
         self.recheck_some(now_ms);
         let mut is_changed = false;
         loop {
@@ -333,7 +333,7 @@ impl Engine {
                 if !self.queue.rechecks.is_settled() {
                     return Step::Unfinished;
                 }
-                // Nodes are reserved once all pods have been tried, including for what gangs gave
+                // Nodes are reserved once all pods have been tried, including for what gangs record_allocation
                 // back.
                 if !std::mem::take(&mut is_changed) {
                     return self.reserve_nodes(now_ms).map_or(Step::Settled, Step::Decided);
@@ -387,17 +387,17 @@ impl Engine {
     }
 
     /// A place for a pod, near placed members of its gang if it has any.
-    pub(crate) fn place_near(&mut self, at: PodIx) -> Option<Found> {
+    pub(crate) fn place_near(&mut self, at: PodIx) -> Option<FoundPlace> {
         let Some((nodes, required)) = self.near_mates(at) else { return self.place(at, None) };
         let found = self.place(at, Some(&nodes));
         if found.is_none() && !required { self.place(at, None) } else { found }
     }
 
     /// Recomputes the value of GPUs if the fleet changed.
-    fn appraise(&mut self) {
-        if self.config.profile == Profile::Berth && self.state.economy.has_other_fleet() {
-            self.appraisals += 1;
-            self.state.remake_economy(self.appraisals);
+    fn update_gpu_values(&mut self) {
+        if self.config.profile == Profile::Berth && self.state.gpu_values.take_fleet_change() {
+            self.gpu_value_generation += 1;
+            self.state.rebuild_gpu_values(self.gpu_value_generation);
         }
     }
 
@@ -416,9 +416,9 @@ impl Engine {
             return;
         }
         let request = self.rankings.typical_request(&mut self.state, class);
-        if self.state.economy.observe(&request) {
-            self.appraisals += 1;
-            self.state.remake_economy(self.appraisals);
+        if self.state.gpu_values.observe(&request) {
+            self.gpu_value_generation += 1;
+            self.state.rebuild_gpu_values(self.gpu_value_generation);
         }
     }
 
@@ -436,26 +436,26 @@ impl Engine {
 
     /// Cancels the eviction of a pod. Every pod nominated to its room is scheduled again, and the
     /// victims of those pods stay, too.
-    pub fn spare(&mut self, victim: &Arc<str>) -> Spared {
+    pub fn cancel_eviction(&mut self, victim: &Arc<str>) -> CancelledEvictions {
         let Some(at) =
             self.state.pod_by_uid(victim).filter(|at| self.state.pods[*at].evicted_at_ms.is_some())
         else {
-            return Spared::default();
+            return CancelledEvictions::default();
         };
         let leaving: Vec<PodIx> = self.state.leaving().collect();
         let pending = self.uids(self.waiting_for_room_of(at));
         pending.iter().for_each(|uid| self.undo(uid));
-        self.state.spare_with_mates(at);
+        self.state.cancel_gang_eviction(at);
         let spared: Vec<PodIx> = leaving
             .into_iter()
             .filter(|pod| self.state.pods[*pod].evicted_at_ms.is_none())
             .collect();
         for pod in &spared {
-            if let Some(gang) = self.gang_minded(*pod) {
+            if let Some(gang) = self.scheduled_gang(*pod) {
                 self.gangs.note(gang);
             }
         }
-        Spared { pending, staying: self.uids(spared) }
+        CancelledEvictions { pending, staying: self.uids(spared) }
     }
 
     /// Pods nominated by a decision that a pod is leaving for, and other members of their gangs.
@@ -471,7 +471,8 @@ impl Engine {
             .copied()
             .filter(|pod| waits(pod) && state.making_room(*pod).any(|one| one == leaving))
             .collect();
-        let gangs: BTreeSet<_> = waiting.iter().filter_map(|pod| self.gang_minded(*pod)).collect();
+        let gangs: BTreeSet<_> =
+            waiting.iter().filter_map(|pod| self.scheduled_gang(*pod)).collect();
         waiting.extend(gangs.iter().flat_map(|gang| state.gangs.members(gang)).filter(waits));
         waiting
     }
@@ -482,7 +483,7 @@ impl Engine {
         uids.into_iter().collect()
     }
 
-    pub(crate) fn bind(&mut self, at: PodIx, found: Found) -> Decision {
+    pub(crate) fn bind(&mut self, at: PodIx, found: FoundPlace) -> Decision {
         self.queue.remove(at);
         self.state.bind(at, found.node, found.grant);
         if let Some(placement) = &found.devices {
@@ -491,7 +492,7 @@ impl Engine {
         Decision::Bind(self.binding(at, &found))
     }
 
-    pub(crate) fn binding(&self, at: PodIx, found: &Found) -> Binding {
+    pub(crate) fn binding(&self, at: PodIx, found: &FoundPlace) -> Binding {
         Binding {
             pod: self.state.pods[at].uid.clone(),
             node: self.state.nodes[found.node].object.name.clone(),
@@ -514,7 +515,7 @@ impl Engine {
         let displaced = self.displace(displaced, now_ms);
         self.state.nominate(at, Some(node.clone()));
         let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
-        Decision::Preempt(Preempting {
+        Decision::Preempt(PodPreemption {
             pod: uid(&at),
             node,
             victims: evictions.victims.iter().map(uid).collect(),
@@ -537,7 +538,7 @@ impl Engine {
         self.state.making_room(at).next().is_some()
     }
 
-    pub(crate) fn place(&mut self, at: PodIx, within: Option<&Bits>) -> Option<Found> {
+    pub(crate) fn place(&mut self, at: PodIx, within: Option<&Bits>) -> Option<FoundPlace> {
         let class = self.state.pods[at].class;
         match self.config.profile {
             Profile::Berth => self.place_ranked(at, class, within, None),
@@ -558,7 +559,7 @@ impl Engine {
         let class = self.state.pods[at].class;
         self.state.rules(class);
         self.rankings.with(&mut self.state, class, |state, ranking, _| {
-            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            let inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
             Some(ask(&inquiry, ranking))
         })
     }
@@ -570,7 +571,7 @@ impl Engine {
         class: ClassIx,
         within: Option<&Bits>,
         wanted: Option<NodeIx>,
-    ) -> Option<Found> {
+    ) -> Option<FoundPlace> {
         self.state.rules(class);
         if !self.may_have_room(at) {
             return None;
@@ -580,7 +581,7 @@ impl Engine {
             if ranking.feasible() == 0 {
                 return None;
             }
-            let mut inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
+            let mut inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, node) => node,
                 _ => wanted,
@@ -607,11 +608,11 @@ impl Engine {
         found
     }
 
-    fn place_scored(&mut self, at: PodIx, class: ClassIx) -> Option<Found> {
+    fn place_scored(&mut self, at: PodIx, class: ClassIx) -> Option<FoundPlace> {
         let spread = self.state.default_spread(class);
         let packing = self.config.profile == Profile::KubeSchedulerPacking;
         let state = &self.state;
-        let node = Inquiry::new(state, newcomer(state, at)).ok().and_then(|(inquiry, narrowed)| {
+        let node = Inquiry::new(state, incoming(state, at)).ok().and_then(|(inquiry, narrowed)| {
             let feasible = Verdicts::of(&inquiry, &narrowed).feasible();
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, node) => node.filter(|node| feasible.contains(node)),
@@ -622,7 +623,7 @@ impl Engine {
         });
         self.state.release_spread(spread);
         let (node, devices) = node?;
-        Some(Found { node, grant: None, fit: NumaFit::UNKNOWN, devices })
+        Some(FoundPlace { node, grant: None, fit: NumaFit::UNKNOWN, devices })
     }
 
     /// The evictions for a pod that fits nowhere.
@@ -638,21 +639,21 @@ impl Engine {
             return None;
         }
         self.preemption.begin();
-        let evictor = Evictor::new(&self.state, at, now_ms, self.config.eviction_rest_ms);
-        if !evictor.has_victims(&self.state) {
+        let preemptor = Preemptor::new(&self.state, at, now_ms, self.config.eviction_cooldown_ms);
+        if !preemptor.has_victims(&self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {
             return self.evictions_scored(at);
         }
-        if !self.may_make_room(class, &evictor) {
+        if !self.may_make_room(class, &preemptor) {
             return None;
         }
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
         let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
-            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
-            preemption.find(&inquiry, ranking, &evictor, within)
+            let inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
+            preemption.find(&inquiry, ranking, &preemptor, within)
         });
         self.rankings = rankings;
         plan.map(|plan| Evictions {
@@ -664,7 +665,7 @@ impl Engine {
 
     fn evictions_scored(&self, at: PodIx) -> Option<Evictions> {
         let state = &self.state;
-        let (inquiry, narrowed) = Inquiry::new(state, newcomer(state, at)).ok()?;
+        let (inquiry, narrowed) = Inquiry::new(state, incoming(state, at)).ok()?;
         let verdicts = Verdicts::of(&inquiry, &narrowed);
         let nominated = match &state.pods[at].place {
             Place::Nominated(node, _) => Some(node),
@@ -688,7 +689,7 @@ impl Engine {
     }
 
     /// Moves headroom to nodes where it fits.
-    pub(crate) fn keep_warm(&mut self) {
+    pub(crate) fn place_headroom(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
             let mut rankings = std::mem::take(&mut self.rankings);
             headroom::keep(&mut self.state, &mut rankings);
@@ -707,8 +708,8 @@ impl Engine {
         let class = self.state.acquire_class(&pod.spec);
         self.state.rules(class);
         let default_spread = self.state.default_spread(class);
-        let newcomer = Newcomer { class, uid: &pod.uid, name: &pod.name, claims: &pod.claims };
-        let diagnosis = match Inquiry::new(&self.state, newcomer) {
+        let incoming = IncomingPod { class, uid: &pod.uid, name: &pod.name, claims: &pod.claims };
+        let diagnosis = match Inquiry::new(&self.state, incoming) {
             Err(rejection) => {
                 kube::hopeless(&self.state, Verdicts::excluded(&self.state, &rejection))
             }
@@ -729,7 +730,7 @@ pub(crate) fn is_open(inquiry: &Inquiry<'_>, ranking: &Ranking, node: NodeIx) ->
 
 /// The place for a pod on a node. Claimed devices far from what the kubelet allocates make it
 /// misaligned.
-pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<Found> {
+pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<FoundPlace> {
     let state = inquiry.state;
     let numa = room.fit.numa.filter(|_| inquiry.near_devices);
     let devices = inquiry.devices_on(node, numa, Order::LeavingMost).ok()?.map(Box::new);
@@ -742,10 +743,10 @@ pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<
         }
         (fit, _) => fit,
     };
-    Some(Found { node, grant: room.grant, fit, devices })
+    Some(FoundPlace { node, grant: room.grant, fit, devices })
 }
 
-pub(crate) fn newcomer(state: &State, at: PodIx) -> Newcomer<'_> {
+pub(crate) fn incoming(state: &State, at: PodIx) -> IncomingPod<'_> {
     let pod = &state.pods[at];
-    Newcomer { class: pod.class, uid: &pod.uid, name: &pod.name, claims: &pod.claims }
+    IncomingPod { class: pod.class, uid: &pod.uid, name: &pod.name, claims: &pod.claims }
 }

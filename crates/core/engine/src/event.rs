@@ -60,7 +60,7 @@ impl NodeTopology {
     }
 
     /// The same node with other MIG layouts on some GPUs, by index; `None` if its GPUs are unknown.
-    pub fn redivided(&self, slices: &[(usize, Layout)]) -> Option<Self> {
+    pub fn repartitioned(&self, slices: &[(usize, Layout)]) -> Option<Self> {
         let mut gpus = self.gpus.clone()?;
         let own = gpus.pools().unwrap_or_default();
         for (at, layout) in slices {
@@ -74,7 +74,7 @@ impl NodeTopology {
 
     /// Whether the topologies differ in MIG layouts only: pods keep the devices they hold across
     /// the change.
-    pub(crate) fn is_redivision_of(&self, other: &Self) -> bool {
+    pub(crate) fn differs_in_layout_only(&self, other: &Self) -> bool {
         let (one, two) = (&self.kubelet, &other.kubelet);
         self.gpus.is_some()
             && other.gpus.is_some()

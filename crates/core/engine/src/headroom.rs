@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_model::workload::WorkloadClass;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WarmRoom {
+pub struct ReservedHeadroom {
     pub name: Arc<str>,
     pub class: WorkloadClass,
     /// The nodes where it is reserved, sorted; repeated for each piece on a node.

@@ -14,7 +14,6 @@
 //! - Moves and repartitions are proposed, never carried out.
 
 mod amounts;
-mod berth;
 mod census;
 mod changes;
 mod class;
@@ -29,13 +28,14 @@ mod filter;
 mod gang;
 pub mod headroom;
 mod kube;
-mod labelled;
-pub mod line;
+mod label_index;
 mod mirror;
+pub mod node_rules;
 mod offer;
-pub mod outline;
 mod overlay;
 mod partitions;
+pub mod pending;
+mod placement;
 mod query;
 mod queue;
 mod rechecks;

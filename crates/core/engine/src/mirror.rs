@@ -84,9 +84,9 @@ impl Mirror {
 
     /// The mirror after a change of MIG layouts. Pods keep their devices, as in the kubelet's
     /// checkpoint. `None` if a pod's devices are gone or uncertain.
-    pub(crate) fn redivided(&self, topology: &NodeTopology) -> Option<Self> {
+    pub(crate) fn repartitioned(&self, topology: &NodeTopology) -> Option<Self> {
         let mut mirror = Self { untouched: false, ..Self::new(topology, |_| false) };
-        if !self.is_believed() {
+        if !self.is_trusted() {
             return None;
         }
         let names: Vec<&str> = self.kubelet.pods().collect();
@@ -106,7 +106,7 @@ impl Mirror {
     }
 
     /// Whether nothing contradicts the model.
-    pub(crate) fn is_believed(&self) -> bool {
+    pub(crate) fn is_trusted(&self) -> bool {
         self.refused.is_empty() && self.doubtful.is_empty()
     }
 
@@ -120,7 +120,7 @@ impl Mirror {
     }
 
     /// A pod on the node according to an event. `None`: its requests cannot be summed.
-    pub(crate) fn admit_told(
+    pub(crate) fn admit_from_event(
         &mut self,
         pod: PodIx,
         uid: &Arc<str>,

@@ -16,7 +16,7 @@ use berth_model::spec::GpuNeed;
 use smallvec::SmallVec;
 
 use crate::amounts::Resources;
-use crate::berth::economy::NodeGpus;
+use crate::placement::gpu_values::NodeGpus;
 use crate::shares::WHOLE_MILLI;
 use crate::table::ResourceIx;
 
@@ -67,7 +67,7 @@ pub(crate) fn of_node(
         .filter(|(_, amount)| amount.sign() > 0)
         .filter_map(|(name, _)| {
             let (memory_bytes, compute_milli) = match accelerators.get(name) {
-                Some(known) => (said_bytes(node, &known.memory)?, known.compute_milli),
+                Some(known) => (declared_bytes(node, &known.memory)?, known.compute_milli),
                 None => unit(node, name.as_str().strip_prefix(DOMAIN)?)?,
             };
             let divisible = divided && compute_milli == WHOLE_MILLI;
@@ -100,7 +100,7 @@ pub(crate) fn gpus_of(node: &Node, offers: &Offers, resources: &mut Resources) -
 }
 
 /// Memory according to an Accelerator; `None` if the node's label is missing or not a number.
-fn said_bytes(node: &Node, memory: &AcceleratorMemory) -> Option<u64> {
+fn declared_bytes(node: &Node, memory: &AcceleratorMemory) -> Option<u64> {
     match memory {
         AcceleratorMemory::Bytes(bytes) => Some(*bytes),
         AcceleratorMemory::Label { key, unit_bytes } => {

@@ -60,7 +60,7 @@ impl Partitions {
         self.known.boards.is_empty()
     }
 
-    pub(crate) fn gave(&mut self, device: &Device) {
+    pub(crate) fn record_allocation(&mut self, device: &Device) {
         if let Some(part) = read(device)
             && let Ok(want) = Want::profile(part.board, part.instance.profile)
         {

@@ -13,17 +13,17 @@ pub(crate) type Namespaces = Lookup<Arc<str>, Labels>;
 
 /// The side of a query. The rules for namespace selectors differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Asker {
+pub(crate) enum QuerySide {
     /// A term of an incoming pod about existing ones.
-    Newcomer,
+    Incoming,
     /// A term of an existing pod about incoming ones.
-    Resident,
+    Existing,
 }
 
 /// A query for pods; all terms must match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Query {
-    pub(crate) asker: Asker,
+    pub(crate) side: QuerySide,
     terms: Vec<Term>,
 }
 
@@ -38,12 +38,12 @@ impl Query {
     pub(crate) fn in_namespace(namespace: &Arc<str>, selector: Option<Selector>) -> Self {
         let namespaces = vec![namespace.clone()];
         let term = Term { selector, namespaces, namespace_selector: None };
-        Self { asker: Asker::Newcomer, terms: vec![term] }
+        Self { side: QuerySide::Incoming, terms: vec![term] }
     }
 
     /// Pods that match all `terms` of a pod in `namespace`.
     pub(crate) fn of_terms<'a>(
-        asker: Asker,
+        side: QuerySide,
         namespace: &Arc<str>,
         terms: impl IntoIterator<Item = &'a PodTerm>,
     ) -> Self {
@@ -59,7 +59,7 @@ impl Query {
                 namespace_selector: term.namespace_selector.clone(),
             }
         };
-        Self { asker, terms: terms.into_iter().map(lower).collect() }
+        Self { side, terms: terms.into_iter().map(lower).collect() }
     }
 
     pub(crate) fn matches(&self, namespace: &str, labels: &Labels, all: &Namespaces) -> bool {
@@ -80,11 +80,11 @@ impl Query {
         let Some(selector) = &term.namespace_selector else { return false };
         let none = Labels::default();
         let labels = all.get(namespace);
-        match self.asker {
-            Asker::Newcomer => {
+        match self.side {
+            QuerySide::Incoming => {
                 labels.is_some_and(|labels| selector.matches(labels)) || selector.matches(&none)
             }
-            Asker::Resident => selector.matches(labels.unwrap_or(&none)),
+            QuerySide::Existing => selector.matches(labels.unwrap_or(&none)),
         }
     }
 
@@ -104,7 +104,7 @@ impl Query {
     }
 
     /// Whether the answer depends on labels of namespaces.
-    pub(crate) fn looks_at_namespaces(&self) -> bool {
+    pub(crate) fn uses_namespace_labels(&self) -> bool {
         self.terms.iter().any(|term| term.namespace_selector.is_some())
     }
 }

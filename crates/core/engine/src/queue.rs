@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_tenancy::share::{self, Line, TeamIx};
+use berth_tenancy::share::{self, TeamIx, TeamQueue};
 
 use crate::rechecks::{Rechecks, Since, Trigger};
 use crate::table::{ClassIx, Lookup, PodIx};
@@ -32,7 +32,7 @@ type Crowd = (Arc<str>, i32);
 pub(crate) struct Queue {
     /// Whether namespaces take turns.
     takes_turns: bool,
-    active: Line<ClassIx, Turn, PodIx>,
+    active: TeamQueue<ClassIx, Turn, PodIx>,
     /// Number of pods in line per class, and of classes in line per crowd.
     in_line: Lookup<ClassIx, u32>,
     crowds: Lookup<Crowd, u32>,
@@ -55,11 +55,11 @@ struct Entry {
     class: ClassIx,
     team: TeamIx,
     namespace: Arc<str>,
-    stand: Stand,
+    stand: QueueState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+enum QueueState {
     /// Decided about at its turn.
     InLine,
     /// Enters the line after other namespaces.
@@ -84,7 +84,7 @@ impl Queue {
     pub(crate) fn new(takes_turns: bool) -> Self {
         Self {
             takes_turns,
-            active: Line::new(false),
+            active: TeamQueue::new(false),
             in_line: Lookup::default(),
             crowds: Lookup::default(),
             following: BTreeMap::new(),
@@ -111,16 +111,16 @@ impl Queue {
         }
         self.remove(pod);
         let namespace = namespace.clone();
-        self.line_up(pod, Entry { turn, class, team, namespace, stand: Stand::InLine });
+        self.line_up(pod, Entry { turn, class, team, namespace, stand: QueueState::InLine });
     }
 
     /// Puts a pod into the line, or among the followers.
     fn line_up(&mut self, pod: PodIx, mut entry: Entry) {
         if self.has_place(&entry) {
-            entry.stand = Stand::InLine;
+            entry.stand = QueueState::InLine;
             self.enter(pod, &entry);
         } else {
-            entry.stand = Stand::Following;
+            entry.stand = QueueState::Following;
             self.follow(pod, &entry);
         }
         self.entries.insert(pod, entry);
@@ -204,9 +204,9 @@ impl Queue {
     pub(crate) fn remove(&mut self, pod: PodIx) {
         let Some(entry) = self.entries.remove(&pod) else { return };
         match entry.stand {
-            Stand::Parked => self.unpark(&entry),
-            Stand::Following => self.unfollow(&entry),
-            Stand::InLine => {
+            QueueState::Parked => self.unpark(&entry),
+            QueueState::Following => self.unfollow(&entry),
+            QueueState::InLine => {
                 self.leave(&entry);
                 let next = self.parked_of(entry.class).next();
                 next.into_iter().for_each(|next| self.wake(next));
@@ -225,7 +225,7 @@ impl Queue {
                     self.rechecks.forget(entry.class);
                 }
                 Some((first, _)) if *first > entry.turn => {
-                    self.rechecks.respot(entry.class, first.clone());
+                    self.rechecks.move_to(entry.class, first.clone());
                 }
                 Some(_) => {}
             }
@@ -233,7 +233,7 @@ impl Queue {
     }
 
     /// Applies changed classes and teams of pods.
-    pub(crate) fn refile(
+    pub(crate) fn renumber(
         &mut self,
         has_teams: bool,
         class_of: impl Fn(PodIx) -> (ClassIx, TeamIx),
@@ -255,12 +255,12 @@ impl Queue {
         if numbers.iter().any(|(before, now)| before != now) {
             self.rechecks.renumber(|before| numbers.get(&before).copied());
         }
-        self.active = Line::new(has_teams);
+        self.active = TeamQueue::new(has_teams);
         (self.in_line, self.crowds) = (Lookup::default(), Lookup::default());
         let mut entries = std::mem::take(&mut self.entries);
         for (pod, entry) in &mut entries {
             (entry.class, entry.team) = class_of(*pod);
-            if entry.stand == Stand::InLine {
+            if entry.stand == QueueState::InLine {
                 self.enter(*pod, entry);
             }
         }
@@ -289,19 +289,19 @@ impl Queue {
     }
 
     /// Recomputes the turn of a team.
-    pub(crate) fn distrust(&mut self, team: TeamIx) {
-        self.active.distrust(team);
+    pub(crate) fn invalidate(&mut self, team: TeamIx) {
+        self.active.invalidate(team);
     }
 
     /// Parks a pod until something changes; by default any change counts.
     pub(crate) fn park(&mut self, pod: PodIx) {
         let Some(entry) = self.entries.get_mut(&pod) else { return };
-        let stand = std::mem::replace(&mut entry.stand, Stand::Parked);
+        let stand = std::mem::replace(&mut entry.stand, QueueState::Parked);
         let entry = entry.clone();
         match stand {
-            Stand::Parked => return,
-            Stand::InLine => self.leave(&entry),
-            Stand::Following => self.unfollow(&entry),
+            QueueState::Parked => return,
+            QueueState::InLine => self.leave(&entry),
+            QueueState::Following => self.unfollow(&entry),
         }
         let of_class = self.parked.entry(entry.class).or_default();
         let is_first = of_class.first_key_value().is_none_or(|(first, _)| entry.turn < *first);
@@ -311,7 +311,7 @@ impl Queue {
         } else if self.rechecks.trigger(entry.class).is_none() {
             self.set_trigger(entry.class, Trigger::Anything);
         } else if is_first {
-            self.rechecks.respot(entry.class, entry.turn);
+            self.rechecks.move_to(entry.class, entry.turn);
         }
     }
 
@@ -346,7 +346,7 @@ impl Queue {
     pub(crate) fn recheck(&mut self, class: ClassIx, since: Since) {
         let Some((turn, first)) = self.first_parked(class) else { return };
         let Some(entry) = self.entries.get(&first) else { return };
-        self.rechecks.owe(class, (entry.namespace.clone(), turn), since);
+        self.rechecks.mark_due(class, (entry.namespace.clone(), turn), since);
     }
 
     fn first_parked(&self, class: ClassIx) -> Option<(Turn, PodIx)> {
@@ -356,7 +356,7 @@ impl Queue {
 
     /// Puts a parked pod back into the line.
     pub(crate) fn wake(&mut self, pod: PodIx) {
-        let parked = |entry: &&Entry| entry.stand == Stand::Parked;
+        let parked = |entry: &&Entry| entry.stand == QueueState::Parked;
         let Some(entry) = self.entries.get(&pod).filter(parked).cloned() else { return };
         self.unpark(&entry);
         self.line_up(pod, entry);

@@ -29,19 +29,19 @@ pub(crate) enum Trigger {
 pub(crate) type Since = Option<Cursor>;
 
 /// Position of a class: its namespace, and the turn of its first parked pod.
-pub(crate) type Spot = (Arc<str>, Turn);
+pub(crate) type Position = (Arc<str>, Turn);
 
 #[derive(Clone, Debug)]
 struct Due {
     since: Since,
-    spot: Spot,
+    spot: Position,
 }
 
 #[derive(Clone, Debug)]
 struct Row {
     priority: i32,
     trigger: Trigger,
-    spot: Spot,
+    spot: Position,
     /// The last sweep that covered it.
     swept: u64,
 }
@@ -86,7 +86,7 @@ impl Rechecks {
     }
 
     /// Records that a class was evaluated in vain.
-    pub(crate) fn set(&mut self, class: ClassIx, priority: i32, spot: Spot, trigger: Trigger) {
+    pub(crate) fn set(&mut self, class: ClassIx, priority: i32, spot: Position, trigger: Trigger) {
         self.forget(class);
         let row = Row { priority, trigger, spot: spot.clone(), swept: self.sweep };
         self.triggers.insert(class, row);
@@ -131,7 +131,7 @@ impl Rechecks {
     }
 
     /// Changes the position of a class.
-    pub(crate) fn respot(&mut self, class: ClassIx, turn: Turn) {
+    pub(crate) fn move_to(&mut self, class: ClassIx, turn: Turn) {
         let Some(row) = self.triggers.get_mut(&class) else { return };
         let after = (row.spot.0.clone(), turn);
         let before = std::mem::replace(&mut row.spot, after.clone());
@@ -140,13 +140,13 @@ impl Rechecks {
             file(&mut self.anything, after.clone(), class);
             // The sweeps may be past its new turn.
             if let Some(since) = self.sweep(class) {
-                self.owe(class, after, Some(since));
+                self.mark_due(class, after, Some(since));
             }
         }
     }
 
     /// Marks a class as due.
-    pub(crate) fn owe(&mut self, class: ClassIx, spot: Spot, since: Since) {
+    pub(crate) fn mark_due(&mut self, class: ClassIx, spot: Position, since: Since) {
         let before = self.due.get(&class).map(|due| due.since);
         // Cursors only grow, so the earlier entry covers this one.
         if before.is_some_and(|before| before.is_none() || since.is_some()) {
@@ -159,7 +159,7 @@ impl Rechecks {
 
     /// Makes every class triggered by anything due. The cost does not depend on their number: they
     /// become due at their turn.
-    pub(crate) fn owe_anything(&mut self, since: Cursor) {
+    pub(crate) fn mark_anything_due(&mut self, since: Cursor) {
         if self.anything.is_empty() {
             return;
         }
@@ -272,7 +272,7 @@ impl Rechecks {
     }
 
     /// Tallies may be renumbered: any change may help classes that wait for one.
-    pub(crate) fn distrust_counts(&mut self) {
+    pub(crate) fn invalidate_tallies(&mut self) {
         for class in std::mem::take(&mut self.neighbour).into_values().flatten() {
             if let Some(row) = self.triggers.get_mut(&class) {
                 row.trigger = Trigger::Anything;
@@ -317,17 +317,17 @@ impl Rechecks {
         }
         for (class, due) in before.due {
             if let Some(class) = now(class) {
-                self.owe(class, due.spot, due.since);
+                self.mark_due(class, due.spot, due.since);
             }
         }
     }
 }
 
-fn file(all: &mut ByTurn, (namespace, turn): Spot, class: ClassIx) -> bool {
+fn file(all: &mut ByTurn, (namespace, turn): Position, class: ClassIx) -> bool {
     all.entry(namespace).or_default().insert((turn, class))
 }
 
-fn unfile(all: &mut ByTurn, (namespace, turn): Spot, class: ClassIx) {
+fn unfile(all: &mut ByTurn, (namespace, turn): Position, class: ClassIx) {
     if let Some(classes) = all.get_mut(&namespace) {
         classes.remove(&(turn, class));
         if classes.is_empty() {
@@ -347,7 +347,7 @@ mod tests {
     use crate::changes::{Change, Changes};
     use crate::table::NodeIx;
 
-    fn spot(namespace: &str, age: i64) -> Spot {
+    fn spot(namespace: &str, age: i64) -> Position {
         (namespace.into(), (Reverse(0), age, "uid".into()))
     }
 
@@ -373,17 +373,17 @@ mod tests {
     fn a_change_makes_no_class_due_before_its_turn_and_none_is_forgotten() {
         let mut rechecks = parked();
         let [first, second] = cursors();
-        rechecks.owe_anything(first);
+        rechecks.mark_anything_due(first);
         assert!(rechecks.due.is_empty() && !rechecks.is_settled());
         assert_eq!(rechecks.next(), Some((ClassIx(0), Some(first))));
         assert_eq!(rechecks.next(), Some((ClassIx(3), Some(first))));
         // After another change, evaluated classes are due for that change only.
-        rechecks.owe_anything(second);
+        rechecks.mark_anything_due(second);
         assert!(rechecks.due.is_empty());
         assert_eq!(rechecks.next(), Some((ClassIx(0), Some(second))));
         assert_eq!(rechecks.next(), Some((ClassIx(3), Some(second))));
         // A class moves ahead of the sweeps, and a new class is parked.
-        rechecks.respot(ClassIx(2), (Reverse(0), -1, "uid".into()));
+        rechecks.move_to(ClassIx(2), (Reverse(0), -1, "uid".into()));
         rechecks.set(ClassIx(4), 0, spot("a", 9), Trigger::Anything);
         assert_eq!(rechecks.next(), Some((ClassIx(2), Some(first))));
         assert_eq!(rechecks.next(), Some((ClassIx(1), Some(first))));
@@ -396,8 +396,8 @@ mod tests {
     fn sweeps_that_never_end_stay_few() {
         let mut rechecks = parked();
         let [first, second] = cursors();
-        rechecks.owe_anything(first);
-        (0..1_000).for_each(|_| rechecks.owe_anything(second));
+        rechecks.mark_anything_due(first);
+        (0..1_000).for_each(|_| rechecks.mark_anything_due(second));
         assert_eq!(rechecks.sweeps.len(), SWEEPS_MAX);
         for class in [0, 3, 1, 2] {
             assert_eq!(rechecks.next(), Some((ClassIx(class), Some(first))));

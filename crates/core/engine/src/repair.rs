@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use berth_model::spec::{Phase, PodObject};
 
-use crate::berth::foresee::Foresight;
-use crate::berth::plan::{Evictor, Plan};
-use crate::berth::preempt::Preemption;
-use crate::berth::room::{Room, View};
-use crate::engine::{Engine, Found};
+use crate::engine::{Engine, FoundPlace};
 use crate::event::Event;
 use crate::kube::preempt::split_by_budgets;
+use crate::placement::preemption::PreemptionSearch;
+use crate::placement::projection::Projection;
+use crate::placement::room::{Room, View};
+use crate::placement::victims::{EvictionPlan, Preemptor};
 use crate::state::{Place, State};
 use crate::table::{NodeIx, PodIx};
 
@@ -100,23 +100,23 @@ impl Engine {
     }
 
     /// Nodes that could be cleared for a pod by moving others.
-    fn clearings(&mut self, at: PodIx, now_ms: i64) -> Vec<Plan> {
-        let evictor = Evictor::new(&self.state, at, now_ms, 0).moving();
+    fn clearings(&mut self, at: PodIx, now_ms: i64) -> Vec<EvictionPlan> {
+        let preemptor = Preemptor::new(&self.state, at, now_ms, 0).moving();
         self.with_inquiry(at, |inquiry, ranking| {
-            Preemption::default().plans(inquiry, ranking, &evictor, NODES_MAX)
+            PreemptionSearch::default().plans(inquiry, ranking, &preemptor, NODES_MAX)
         })
         .unwrap_or_default()
     }
 
     /// The places of all pods if the plan's victims are moved; `None` if one of them fits nowhere.
-    fn try_moves(&mut self, uid: &str, plan: &Plan, now_ms: i64) -> Option<Repair> {
+    fn try_moves(&mut self, uid: &str, plan: &EvictionPlan, now_ms: i64) -> Option<Repair> {
         let checkpoint = self.checkpoint();
         let repair = self.moves(uid, plan, now_ms);
         self.rollback(checkpoint);
         repair
     }
 
-    fn moves(&mut self, uid: &str, plan: &Plan, now_ms: i64) -> Option<Repair> {
+    fn moves(&mut self, uid: &str, plan: &EvictionPlan, now_ms: i64) -> Option<Repair> {
         let node = plan.node;
         // The largest first, as they are the hardest to place again.
         let mut victims = plan.victims.clone();
@@ -172,7 +172,7 @@ impl Engine {
     }
 
     /// A pod's place on a node, if the node has room and is open to it.
-    fn room_on(&mut self, at: PodIx, node: NodeIx) -> Option<Found> {
+    fn room_on(&mut self, at: PodIx, node: NodeIx) -> Option<FoundPlace> {
         self.with_inquiry(at, |inquiry, ranking| {
             let state = inquiry.state;
             crate::engine::is_open(inquiry, ranking, node).then_some(())?;
@@ -185,7 +185,7 @@ impl Engine {
     fn gain(&mut self, pod: PodIx) -> Option<(i64, PodIx, NodeIx)> {
         let here = self.state.pods[pod].place.node()?;
         let now = self.with_inquiry(pod, |inquiry, ranking| {
-            let mut without = Foresight::now(inquiry.state, here);
+            let mut without = Projection::now(inquiry.state, here);
             without.remove(pod);
             cost_micro(&ranking.judge(inquiry.state, without.view()).ok()?)
         })??;
@@ -224,7 +224,7 @@ fn cost_micro(room: &Room) -> Option<i64> {
 pub(crate) fn may_move(state: &State, pod: PodIx) -> bool {
     is_movable(state, pod)
         // A gang would not run on with too few members.
-        && state.evicted_too(&[pod]).is_empty()
+        && state.gang_victims(&[pod]).is_empty()
         // Budgets that allow no disruption protect it.
         && split_by_budgets(state, &[pod]).0.is_empty()
 }

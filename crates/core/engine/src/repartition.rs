@@ -13,8 +13,8 @@ pub use berth_packing::repartition::Touch;
 
 use crate::engine::Engine;
 use crate::repair::{self, Move};
-pub use crate::slices::Redivision;
-use crate::slices::{self, Planned, SlicedGpu};
+pub use crate::slices::GpuLayoutChange;
+use crate::slices::{self, PlannedRepartition, SlicedGpu};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
 /// Limit of pods considered, in queue order.
@@ -67,7 +67,7 @@ pub struct Disturbance {
 /// GPUs to repartition, after the moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepartitionProposal {
-    pub steps: Vec<Redivision>,
+    pub steps: Vec<GpuLayoutChange>,
     /// Pods to move first.
     pub moves: Vec<Move>,
     /// Pods bound then, in queue order.
@@ -76,15 +76,15 @@ pub struct RepartitionProposal {
 }
 
 /// Pods that could use the same nodes.
-struct Party {
+struct PendingGroup {
     nodes: Vec<NodeIx>,
     pods: Vec<PodIx>,
 }
 
 /// Results so far, applied to the state.
 #[derive(Default)]
-struct Found {
-    steps: Vec<Redivision>,
+struct Draft {
+    steps: Vec<GpuLayoutChange>,
     moves: Vec<Move>,
     admits: Vec<Admitted>,
     with_work: Vec<(Arc<str>, usize)>,
@@ -96,11 +96,11 @@ impl Engine {
     pub fn repartition(&mut self, terms: &Terms, now_ms: i64) -> Option<RepartitionProposal> {
         let lacking = |engine: &Self| engine.headroom().iter().map(|room| room.lacking).sum();
         let checkpoint = self.checkpoint();
-        self.keep_warm();
+        self.place_headroom();
         let lacking_before: usize = lacking(self);
-        let mut found = Found::default();
-        for party in self.parties() {
-            let Party { nodes, pods } = party;
+        let mut found = Draft::default();
+        for group in self.groups() {
+            let PendingGroup { nodes, pods } = group;
             let mut left = self.serve(&nodes, pods, terms, now_ms, &mut found);
             // The best plan for all may not suit each: NUMA nodes and other pods matter, too.
             left.truncate(NODES_MAX);
@@ -111,7 +111,7 @@ impl Engine {
                 });
             }
         }
-        self.keep_warm();
+        self.place_headroom();
         let lost = lacking(self) > lacking_before;
         self.rollback(checkpoint);
         (!found.admits.is_empty() && !lost).then(|| found.proposal(terms))
@@ -119,7 +119,7 @@ impl Engine {
 
     /// The first layouts for GPUs with MIG enabled but without slices: for pending pods, then for
     /// the classes that exist.
-    pub fn first_slices(&self) -> Vec<Redivision> {
+    pub fn first_slices(&self) -> Vec<GpuLayoutChange> {
         let empty = slices::undivided(&self.state);
         let others = self.state.nodes_by_name().into_iter();
         let others: Vec<SlicedGpu> =
@@ -142,7 +142,9 @@ impl Engine {
         };
         let steps = empty.iter().zip(chosen.layouts).filter(|(_, to)| !to.is_empty());
         steps
-            .filter_map(|((node, place, _), to)| slices::redivision(&self.state, *node, *place, to))
+            .filter_map(|((node, place, _), to)| {
+                slices::layout_change(&self.state, *node, *place, to)
+            })
             .collect()
     }
 
@@ -158,26 +160,26 @@ impl Engine {
     }
 
     /// The pods that wait for slices, grouped by the nodes they could use.
-    fn parties(&mut self) -> Vec<Party> {
-        let mut parties: Vec<Party> = Vec::new();
+    fn groups(&mut self) -> Vec<PendingGroup> {
+        let mut groups: Vec<PendingGroup> = Vec::new();
         let mut known: Vec<(ClassIx, Option<usize>)> = Vec::new();
         for pod in self.waiting().into_iter().take(PODS_MAX) {
             let class = self.state.pods[pod].class;
-            let of_class = known.iter().find(|(one, _)| *one == class).map(|(_, party)| *party);
-            let party = of_class.unwrap_or_else(|| {
-                let party = self.party_of(pod, &mut parties);
-                known.push((class, party));
-                party
+            let of_class = known.iter().find(|(one, _)| *one == class).map(|(_, group)| *group);
+            let group = of_class.unwrap_or_else(|| {
+                let group = self.group_of(pod, &mut groups);
+                known.push((class, group));
+                group
             });
-            if let Some(party) = party {
-                parties[party].pods.push(pod);
+            if let Some(group) = group {
+                groups[group].pods.push(pod);
             }
         }
-        parties
+        groups
     }
 
-    /// The party of a pod by its nodes; `None` if no slices would help it.
-    fn party_of(&mut self, pod: PodIx, parties: &mut Vec<Party>) -> Option<usize> {
+    /// The group of a pod by its nodes; `None` if no slices would help it.
+    fn group_of(&mut self, pod: PodIx, groups: &mut Vec<PendingGroup>) -> Option<usize> {
         let nodes = self.with_inquiry(pod, |inquiry, _| {
             let some = inquiry.class.spec.gpu.is_some()
                 || !slices::wants(inquiry.state, inquiry.class, &[]).is_empty();
@@ -186,10 +188,10 @@ impl Engine {
         if nodes.is_empty() {
             return None;
         }
-        let known = parties.iter().position(|party| party.nodes == nodes);
+        let known = groups.iter().position(|group| group.nodes == nodes);
         known.or_else(|| {
-            parties.push(Party { nodes, pods: Vec::new() });
-            Some(parties.len() - 1)
+            groups.push(PendingGroup { nodes, pods: Vec::new() });
+            Some(groups.len() - 1)
         })
     }
 
@@ -201,7 +203,7 @@ impl Engine {
         mut pods: Vec<PodIx>,
         terms: &Terms,
         now_ms: i64,
-        found: &mut Found,
+        found: &mut Draft,
     ) -> Vec<PodIx> {
         // Some may fit since others were planned for.
         pods.retain(|pod| self.place_near(*pod).is_none());
@@ -235,9 +237,9 @@ impl Engine {
         pods: &[PodIx],
         terms: &Terms,
         now_ms: i64,
-    ) -> Option<(Found, Vec<PodIx>)> {
+    ) -> Option<(Draft, Vec<PodIx>)> {
         let planned = self.plan_for(nodes, pods, terms)?;
-        let mut found = Found { steps: planned.redivisions(&self.state), ..Found::default() };
+        let mut found = Draft { steps: planned.layout_changes(&self.state), ..Draft::default() };
         let movers = movers(&planned);
         if movers.len() > terms.moves_max {
             return None;
@@ -249,11 +251,11 @@ impl Engine {
         for pod in &leavers {
             self.apply(crate::event::Event::PodGone(pod.uid.clone()));
         }
-        for event in slices::told(&self.state, &found.steps) {
+        for event in slices::repartition_events(&self.state, &found.steps) {
             self.apply(event);
         }
         // Missing headroom comes first.
-        self.keep_warm();
+        self.place_headroom();
         let mut bound = Vec::new();
         for pod in pods {
             // Earlier ones may have used up what its team could have.
@@ -271,7 +273,12 @@ impl Engine {
         Some((found, bound))
     }
 
-    fn plan_for(&self, nodes: &[NodeIx], pods: &[PodIx], terms: &Terms) -> Option<Planned> {
+    fn plan_for(
+        &self,
+        nodes: &[NodeIx],
+        pods: &[PodIx],
+        terms: &Terms,
+    ) -> Option<PlannedRepartition> {
         let gpus: Vec<SlicedGpu> = nodes
             .iter()
             .flat_map(|node| slices::on_node(&self.state, *node, &repair::may_move))
@@ -287,7 +294,7 @@ impl Engine {
 }
 
 /// The pods that a plan moves.
-fn movers(planned: &Planned) -> Vec<PodIx> {
+fn movers(planned: &PlannedRepartition) -> Vec<PodIx> {
     let mut pods = Vec::new();
     for one in &planned.plan.moves {
         let holders = planned.gpus[one.from_gpu].holders.iter();
@@ -301,7 +308,7 @@ fn movers(planned: &Planned) -> Vec<PodIx> {
 
 /// The GPUs of a plan with running pods, by node and index.
 fn works<'a>(
-    planned: &'a Planned,
+    planned: &'a PlannedRepartition,
     movers: &'a [PodIx],
 ) -> impl Iterator<Item = (NodeIx, usize)> + 'a {
     let changed = planned.changes.iter().map(|(at, _)| &planned.gpus[*at]);
@@ -312,7 +319,7 @@ fn works<'a>(
     changed.filter(works).map(|sliced| (sliced.node, sliced.place))
 }
 
-impl Found {
+impl Draft {
     /// Merges later changes. A GPU that was repartitioned twice goes to the last layout directly.
     fn extend(&mut self, later: Self) {
         // Pods placed since the GPU was repartitioned are not disturbed.
@@ -322,7 +329,7 @@ impl Found {
         let works: Vec<_> = later.with_work.into_iter().filter(|gpu| !known(gpu)).collect();
         self.with_work.extend(works);
         for step in later.steps {
-            let same = |one: &&mut Redivision| (&one.node, one.gpu) == (&step.node, step.gpu);
+            let same = |one: &&mut GpuLayoutChange| (&one.node, one.gpu) == (&step.node, step.gpu);
             match self.steps.iter_mut().find(same) {
                 Some(earlier) => earlier.to = step.to,
                 None => self.steps.push(step),
@@ -351,7 +358,7 @@ impl Found {
             disturbance.duration_ms = disturbance.duration_ms.max(until_ms);
             node = Some((&step.node, until_ms));
         }
-        let works = |step: &&Redivision| {
+        let works = |step: &&GpuLayoutChange| {
             self.with_work.iter().any(|(node, place)| (node, *place) == (&step.node, step.gpu))
         };
         disturbance.gpus_with_work = self.steps.iter().filter(works).count();

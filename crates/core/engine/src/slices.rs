@@ -46,7 +46,7 @@ pub(crate) struct SlicedGpu {
 
 /// A change of a GPU's MIG layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redivision {
+pub struct GpuLayoutChange {
     pub node: Arc<str>,
     /// Index in the node's list.
     pub gpu: usize,
@@ -63,7 +63,7 @@ pub(crate) fn on_node(state: &State, node: NodeIx, may_move: MayMove<'_>) -> Vec
     let row = &state.nodes[node];
     let topology = state.topology(&row.object.name);
     let Some(inventory) = topology.and_then(|topology| topology.gpus()) else { return Vec::new() };
-    let Some(mirror) = row.mirror.as_ref().filter(|mirror| mirror.is_believed()) else {
+    let Some(mirror) = row.mirror.as_ref().filter(|mirror| mirror.is_trusted()) else {
         return Vec::new();
     };
     let mut gpus: Vec<SlicedGpu> = changeable(inventory)
@@ -235,7 +235,7 @@ pub(crate) fn plan(
     requests: &[Want],
     mix: &Mix,
     touch: Touch,
-) -> Option<Planned> {
+) -> Option<PlannedRepartition> {
     let bare: Vec<GpuState> = gpus.iter().map(|sliced| sliced.gpu.clone()).collect();
     let mix = mix.with_pending(requests.iter().map(|want| (want, 1)));
     let plan = propose(&bare, requests, &mix, touch).ok()?;
@@ -254,25 +254,25 @@ pub(crate) fn plan(
             changes.push((at, complete(&sliced.gpu.layout, &idle, &mix)));
         }
     }
-    Some(Planned { gpus, plan, changes })
+    Some(PlannedRepartition { gpus, plan, changes })
 }
 
-pub(crate) struct Planned {
+pub(crate) struct PlannedRepartition {
     pub(crate) gpus: Vec<SlicedGpu>,
     pub(crate) plan: RepartitionPlan,
     /// New layouts, by index in `gpus`.
     pub(crate) changes: Vec<(usize, Layout)>,
 }
 
-impl Planned {
+impl PlannedRepartition {
     /// By node and index.
-    pub(crate) fn redivisions(&self, state: &State) -> Vec<Redivision> {
-        let mut found: Vec<Redivision> = self
+    pub(crate) fn layout_changes(&self, state: &State) -> Vec<GpuLayoutChange> {
+        let mut found: Vec<GpuLayoutChange> = self
             .changes
             .iter()
             .filter_map(|(at, to)| {
                 let sliced = &self.gpus[*at];
-                redivision(state, sliced.node, sliced.place, *to)
+                layout_change(state, sliced.node, sliced.place, *to)
             })
             .collect();
         found.sort_by(|one, other| (&one.node, one.gpu).cmp(&(&other.node, other.gpu)));
@@ -280,21 +280,21 @@ impl Planned {
     }
 }
 
-pub(crate) fn redivision(
+pub(crate) fn layout_change(
     state: &State,
     node: NodeIx,
     place: usize,
     to: Layout,
-) -> Option<Redivision> {
+) -> Option<GpuLayoutChange> {
     let node = state.nodes[node].object.name.clone();
     let gpu = state.topology(&node)?.gpus()?.gpus.get(place)?;
-    Some(Redivision { node, gpu: place, id: gpu.id.as_str().into(), from: gpu.mig?, to })
+    Some(GpuLayoutChange { node, gpu: place, id: gpu.id.as_str().into(), from: gpu.mig?, to })
 }
 
 /// The events that follow a repartition: topologies and allocatable devices.
-pub(crate) fn told(state: &State, redivisions: &[Redivision]) -> Vec<Event> {
+pub(crate) fn repartition_events(state: &State, layout_changes: &[GpuLayoutChange]) -> Vec<Event> {
     let mut by_node: BTreeMap<&Arc<str>, Vec<(usize, Layout)>> = BTreeMap::new();
-    for one in redivisions {
+    for one in layout_changes {
         by_node.entry(&one.node).or_default().push((one.gpu, one.to));
     }
     let mut events = Vec::new();
@@ -302,7 +302,7 @@ pub(crate) fn told(state: &State, redivisions: &[Redivision]) -> Vec<Event> {
         let (Some(before), Some(at)) = (state.topology(name), state.node_by_name(name)) else {
             continue;
         };
-        let Some(after) = before.redivided(&slices) else { continue };
+        let Some(after) = before.repartitioned(&slices) else { continue };
         events.push(Event::Node(offering(&state.nodes[at].object, before, &after)));
         events.push(Event::Topology { node: name.clone(), topology: Some(Arc::new(after)) });
     }

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::spec::Deletion;
-use berth_tenancy::quota::{Arrival, Books, Standing};
+use berth_tenancy::quota::{Arrival, PodPlacement, QuotaLedger};
 use berth_tenancy::share::{
-    Account, Charge, Claim, Held, Ledger, TEAM_LABEL, Team, TeamError, TeamIx, Turn, problems,
+    Account, Charge, ChargeState, Claim, Ledger, TEAM_LABEL, Team, TeamError, TeamIx, Turn,
+    problems,
 };
 
 use crate::decision::HeldBy;
@@ -24,7 +25,7 @@ const SYSTEM_PRIORITY: i32 = 2_000_000_000;
 
 /// A class of pods as teams see it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tenant {
+pub(crate) struct ClassCharge {
     pub(crate) team: TeamIx,
     /// Its charge as far as the spec shows.
     ask: Charge,
@@ -32,10 +33,10 @@ pub(crate) struct Tenant {
 
 /// A pod's entry in the ledger.
 #[derive(Clone, Debug)]
-struct Stake {
+struct ChargeEntry {
     team: TeamIx,
     charge: Charge,
-    held: Held,
+    held: ChargeState,
     leaving: bool,
 }
 
@@ -43,8 +44,8 @@ struct Stake {
 pub(crate) struct Tenancy {
     teams: BTreeMap<Arc<str>, Team>,
     pub(crate) ledger: Ledger,
-    pub(crate) books: Books,
-    stakes: Lookup<PodIx, Stake>,
+    pub(crate) books: QuotaLedger,
+    charges: Lookup<PodIx, ChargeEntry>,
     /// The capacity counted for each node.
     nodes: Lookup<NodeIx, Charge>,
 }
@@ -54,19 +55,19 @@ impl Tenancy {
         self.ledger.is_active()
     }
 
-    fn stake(&mut self, at: PodIx, stake: Stake) {
-        self.ledger.add(stake.team, &stake.charge, stake.held, 1);
-        if stake.leaving {
-            self.ledger.add(stake.team, &stake.charge, Held::Leaving, 1);
+    fn add_charge(&mut self, at: PodIx, entry: ChargeEntry) {
+        self.ledger.add(entry.team, &entry.charge, entry.held, 1);
+        if entry.leaving {
+            self.ledger.add(entry.team, &entry.charge, ChargeState::Leaving, 1);
         }
-        self.stakes.insert(at, stake);
+        self.charges.insert(at, entry);
     }
 
-    fn unstake(&mut self, at: PodIx) {
-        let Some(stake) = self.stakes.remove(&at) else { return };
-        self.ledger.add(stake.team, &stake.charge, stake.held, -1);
-        if stake.leaving {
-            self.ledger.add(stake.team, &stake.charge, Held::Leaving, -1);
+    fn remove_charge(&mut self, at: PodIx) {
+        let Some(entry) = self.charges.remove(&at) else { return };
+        self.ledger.add(entry.team, &entry.charge, entry.held, -1);
+        if entry.leaving {
+            self.ledger.add(entry.team, &entry.charge, ChargeState::Leaving, -1);
         }
     }
 
@@ -83,22 +84,22 @@ impl Tenancy {
     }
 
     /// The charge for which room is being made for this pod.
-    fn coming(&self, at: PodIx) -> Option<&Charge> {
-        let stake = self.stakes.get(&at).filter(|stake| stake.held == Held::Coming);
-        stake.map(|stake| &stake.charge)
+    fn arriving(&self, at: PodIx) -> Option<&Charge> {
+        let entry = self.charges.get(&at).filter(|entry| entry.held == ChargeState::Arriving);
+        entry.map(|entry| &entry.charge)
     }
 }
 
 /// A pod's team and charge when it competes for room.
 #[derive(Clone, Debug)]
-pub(crate) struct Standpoint {
+pub(crate) struct TeamClaim {
     pub(crate) team: TeamIx,
     priority: i32,
     ask: Charge,
     own: Option<Charge>,
 }
 
-impl Standpoint {
+impl TeamClaim {
     pub(crate) fn claim(&self) -> Claim<'_> {
         let Self { team, priority, ask, own } = self;
         Claim { team: *team, priority: *priority, ask, own: own.as_ref() }
@@ -110,7 +111,7 @@ impl Standpoint {
     }
 
     /// Whether room is being made for it.
-    pub(crate) fn is_expected(&self) -> bool {
+    pub(crate) fn has_arriving_charge(&self) -> bool {
         self.own.is_some()
     }
 }
@@ -124,14 +125,14 @@ impl State {
         };
         let had_teams = self.tenancy.has_teams();
         self.tenancy.ledger.configure(&self.tenancy.teams);
-        self.tenancy.stakes.clear();
+        self.tenancy.charges.clear();
         if self.tenancy.has_teams() != had_teams {
             let nodes: Vec<NodeIx> = self.nodes.indexes().collect();
             nodes.into_iter().for_each(|node| self.count_capacity(node));
         }
         self.reclass_tenants();
         let pods: Vec<PodIx> = self.pods.indexes().collect();
-        pods.into_iter().for_each(|pod| self.restake(pod));
+        pods.into_iter().for_each(|pod| self.update_charge(pod));
         self.changes.everything();
         before
     }
@@ -165,43 +166,43 @@ impl State {
     }
 
     /// A spec as teams see it.
-    pub(crate) fn tenant(&mut self, spec: &berth_model::spec::PodSpec) -> Tenant {
+    pub(crate) fn team_charge(&mut self, spec: &berth_model::spec::PodSpec) -> ClassCharge {
         if !self.tenancy.has_teams() {
-            return Tenant::default();
+            return ClassCharge::default();
         }
         let team = self.team_of(spec);
-        Tenant { team, ask: charge::of_spec(&mut self.tenancy.ledger, spec) }
+        ClassCharge { team, ask: charge::of_spec(&mut self.tenancy.ledger, spec) }
     }
 
     /// Updates a pod's entry in the ledger.
-    pub(crate) fn restake(&mut self, at: PodIx) {
+    pub(crate) fn update_charge(&mut self, at: PodIx) {
         if !self.tenancy.has_teams() {
             return;
         }
-        self.tenancy.unstake(at);
+        self.tenancy.remove_charge(at);
         let Some(pod) = self.pods.get(at) else { return };
         let leaving = pod.evicted_at_ms.is_some() || pod.is_terminating();
-        let tenant = &self.class(pod.class).tenant;
-        let team = tenant.team;
+        let team_charge = &self.class(pod.class).team_charge;
+        let team = team_charge.team;
         let (charge, held) = match pod.place {
             Place::Bound(_, Some(node)) => {
                 let spec = self.class(pod.class).spec.clone();
                 let grant = pod.grant.map(|grant| self.named_grant(grant));
                 let node = &self.nodes[node].object;
                 let charge = charge::of_pod(&mut self.tenancy.ledger, &spec, grant.as_ref(), node);
-                (charge, Held::Has)
+                (charge, ChargeState::InUse)
             }
-            Place::Nominated(_, Some(_)) => (tenant.ask.clone(), Held::Coming),
+            Place::Nominated(_, Some(_)) => (team_charge.ask.clone(), ChargeState::Arriving),
             _ => return,
         };
-        let leaving = leaving && held == Held::Has;
-        self.tenancy.stake(at, Stake { team, charge, held, leaving });
+        let leaving = leaving && held == ChargeState::InUse;
+        self.tenancy.add_charge(at, ChargeEntry { team, charge, held, leaving });
     }
 
     /// Removes a pod's entry in the ledger.
-    pub(crate) fn unstake(&mut self, at: PodIx) {
+    pub(crate) fn remove_charge(&mut self, at: PodIx) {
         if self.tenancy.has_teams() {
-            self.tenancy.unstake(at);
+            self.tenancy.remove_charge(at);
         }
     }
 
@@ -211,7 +212,7 @@ impl State {
     }
 
     /// Updates a pod's entry in its namespace's quotas.
-    pub(crate) fn book(&mut self, at: PodIx) {
+    pub(crate) fn count_in_quotas(&mut self, at: PodIx) {
         if self.tenancy.books.is_empty() {
             return;
         }
@@ -220,17 +221,17 @@ impl State {
         if !self.tenancy.books.covers(&spec.namespace) {
             return;
         }
-        let standing = match pod.place {
-            Place::Bound(..) => Standing::Placed,
-            _ => Standing::Waiting,
+        let placement = match pod.place {
+            Place::Bound(..) => PodPlacement::Placed,
+            _ => PodPlacement::Pending,
         };
         let uncounted_at_ms = pod.deletion.map(Deletion::uncounted_at_ms);
         let arrival = self.arrival(at);
-        self.tenancy.books.set_pod(arrival, &spec, standing, uncounted_at_ms);
+        self.tenancy.books.set_pod(arrival, &spec, placement, uncounted_at_ms);
     }
 
     /// Removes a pod's entry in its namespace's quotas.
-    pub(crate) fn unbook(&mut self, at: PodIx) {
+    pub(crate) fn remove_from_quotas(&mut self, at: PodIx) {
         if !self.tenancy.books.is_empty() {
             let arrival = self.arrival(at);
             let namespace = self.class_of(at).spec.namespace.clone();
@@ -239,7 +240,7 @@ impl State {
     }
 
     /// Sets a quota and counts its namespace's pods.
-    pub(crate) fn book_quota(&mut self, quota: berth_model::policy::Quota) {
+    pub(crate) fn add_quota(&mut self, quota: berth_model::policy::Quota) {
         let namespace = quota.namespace.clone();
         let covered = self.tenancy.books.covers(&namespace);
         self.tenancy.books.set_quota(quota);
@@ -248,7 +249,7 @@ impl State {
                 (self.class(pod.class).spec.namespace == namespace).then_some(at)
             };
             let pods: Vec<PodIx> = self.pods.iter().filter_map(of).collect();
-            pods.into_iter().for_each(|pod| self.book(pod));
+            pods.into_iter().for_each(|pod| self.count_in_quotas(pod));
         }
     }
 
@@ -266,23 +267,24 @@ impl State {
         // must not count twice.
         let mut ledger = Cow::Borrowed(&self.tenancy.ledger);
         if pods.len() > 1 && self.tenancy.has_teams() {
-            for (pod, own) in pods.iter().filter_map(|pod| Some((pod, self.tenancy.coming(*pod)?)))
+            for (pod, own) in
+                pods.iter().filter_map(|pod| Some((pod, self.tenancy.arriving(*pod)?)))
             {
-                let team = self.class_of(*pod).tenant.team;
-                ledger.to_mut().add(team, own, Held::Coming, -1);
+                let team = self.class_of(*pod).team_charge.team;
+                ledger.to_mut().add(team, own, ChargeState::Arriving, -1);
             }
         }
         let mut first: Option<HeldBy> = None;
         let mut free = 0;
         for pod in pods {
-            let own = self.tenancy.coming(*pod).filter(|_| pods.len() == 1);
+            let own = self.tenancy.arriving(*pod).filter(|_| pods.len() == 1);
             match self.held_beside(*pod, &ledger, own) {
                 Some(held) => first = first.or(Some(held)),
                 None => {
                     free += 1;
                     if pods.len() > 1 && self.tenancy.has_teams() {
-                        let Tenant { team, ask } = &self.class_of(*pod).tenant;
-                        ledger.to_mut().add(*team, ask, Held::Coming, 1);
+                        let ClassCharge { team, ask } = &self.class_of(*pod).team_charge;
+                        ledger.to_mut().add(*team, ask, ChargeState::Arriving, 1);
                     }
                 }
             }
@@ -303,14 +305,14 @@ impl State {
         if !self.tenancy.has_teams() || class.spec.priority >= SYSTEM_PRIORITY {
             return None;
         }
-        let Tenant { team, ask } = &class.tenant;
+        let ClassCharge { team, ask } = &class.team_charge;
         ledger.may_start(*team, ask, own).err().map(HeldBy::Share)
     }
 
     /// A pod's turn among teams; the same for its whole class.
     pub(crate) fn turn(&self, at: PodIx) -> Turn {
         let class = self.class_of(at);
-        let Tenant { team, ask } = &class.tenant;
+        let ClassCharge { team, ask } = &class.team_charge;
         let priority = class.spec.priority;
         let mut turn = self.tenancy.ledger.turn(*team, priority, ask);
         if priority >= SYSTEM_PRIORITY {
@@ -320,19 +322,19 @@ impl State {
     }
 
     /// The pod as a competitor for room; `None` if priorities alone decide.
-    pub(crate) fn standpoint(&self, class: ClassIx, pod: Option<PodIx>) -> Option<Standpoint> {
+    pub(crate) fn team_claim(&self, class: ClassIx, pod: Option<PodIx>) -> Option<TeamClaim> {
         let class = self.class(class);
         if !self.tenancy.has_teams() || class.spec.priority >= SYSTEM_PRIORITY {
             return None;
         }
-        let Tenant { team, ask } = class.tenant.clone();
-        let own = pod.and_then(|pod| self.tenancy.coming(pod)).cloned();
-        Some(Standpoint { team, priority: class.spec.priority, ask, own })
+        let ClassCharge { team, ask } = class.team_charge.clone();
+        let own = pod.and_then(|pod| self.tenancy.arriving(pod)).cloned();
+        Some(TeamClaim { team, priority: class.spec.priority, ask, own })
     }
 
     /// The team and charge of a pod on a node.
     pub(crate) fn holding(&self, at: PodIx) -> Option<(TeamIx, &Charge)> {
-        self.tenancy.stakes.get(&at).map(|stake| (stake.team, &stake.charge))
+        self.tenancy.charges.get(&at).map(|entry| (entry.team, &entry.charge))
     }
 
     /// Whether a nominated pod comes before another: first by guarantee, then by priority.
@@ -349,8 +351,8 @@ impl State {
 
     /// Whether a pod would use more than its team is guaranteed.
     pub(crate) fn borrows(&self, class: ClassIx, pod: Option<PodIx>) -> bool {
-        let Tenant { team, ask } = &self.class(class).tenant;
-        let own = pod.and_then(|pod| self.tenancy.coming(pod));
+        let ClassCharge { team, ask } = &self.class(class).team_charge;
+        let own = pod.and_then(|pod| self.tenancy.arriving(pod));
         self.class(class).spec.priority < SYSTEM_PRIORITY
             && self.tenancy.ledger.borrows(*team, ask, own)
     }

@@ -10,13 +10,13 @@ use berth_model::spec::PreemptionPolicy;
 use smallvec::SmallVec;
 
 use crate::amounts::{self, CPU};
-use crate::berth::plan::Evictor;
-use crate::berth::prospect::{self, scarcest, used_without_lower};
-use crate::berth::select::select;
 use crate::changes::Change;
 use crate::config::Profile;
-use crate::engine::{Engine, is_open, newcomer};
+use crate::engine::{Engine, incoming, is_open};
 use crate::filter::{Inquiry, fit};
+use crate::placement::precheck::{self, scarcest, used_without_lower};
+use crate::placement::select::select;
+use crate::placement::victims::Preemptor;
 use crate::rechecks::{Since, Trigger};
 use crate::state::State;
 use crate::table::{ClassIx, Index, NodeIx, PodIx, ResourceIx, TallyIx};
@@ -37,12 +37,12 @@ impl Engine {
     /// Processes changes: pods nominated to changed nodes, and classes whose trigger fires.
     pub(crate) fn wake(&mut self, now_ms: i64) {
         let epoch = self.state.changes.epoch();
-        let rested = self.state.end_rests(now_ms, self.config.eviction_rest_ms);
+        let cooled_down = self.state.end_cooldowns(now_ms, self.config.eviction_cooldown_ms);
         let woken_at_ms = std::mem::replace(&mut self.woken_at_ms, now_ms);
         self.state.touch_overdue(woken_at_ms, now_ms);
         let changes = self.state.changes.since_but(self.woken, &self.undone);
         let changes = changes.filter(|_| self.woken_epoch == epoch);
-        let unchanged = changes.as_ref().is_some_and(Vec::is_empty) && !rested;
+        let unchanged = changes.as_ref().is_some_and(Vec::is_empty) && !cooled_down;
         let freed = changes
             .as_ref()
             .is_none_or(|changes| changes.iter().any(|(_, change)| *change != Change::Taken));
@@ -69,10 +69,10 @@ impl Engine {
         changed.sort_unstable();
         changed.dedup();
         self.wake_nominated(&changed);
-        if rested {
+        if cooled_down {
             self.recheck_all();
         } else if !self.queue.rechecks.is_empty() {
-            self.queue.rechecks.owe_anything(since);
+            self.queue.rechecks.mark_anything_due(since);
             let mut classes = self.triggered(&distinct(changes), &appeared);
             if has_teams {
                 // What can be reclaimed depends on what teams have anywhere.
@@ -195,7 +195,7 @@ impl Engine {
             return;
         }
         if self.led_by(first).is_some() {
-            // Time matters, too: rests may have ended.
+            // Time matters, too: cooldowns may have ended.
             if may_fit || since.is_none() {
                 self.queue.wake(first);
             }
@@ -217,7 +217,8 @@ impl Engine {
     fn recheck_on(&mut self, first: PodIx, trigger: Trigger, changed: &Changed, now_ms: i64) {
         let class = self.state.pods[first].class;
         let requests = self.state.class(class).requests.clone();
-        let evictor = Evictor::new(&self.state, first, now_ms, self.config.eviction_rest_ms);
+        let preemptor =
+            Preemptor::new(&self.state, first, now_ms, self.config.eviction_cooldown_ms);
         let State { nodes, served, .. } = &self.state;
         self.effort.looks += changed.len() as u64;
         let mut open: SmallVec<[NodeIx; 8]> = SmallVec::new();
@@ -229,7 +230,7 @@ impl Engine {
             if *freed && fits() {
                 open.push(*at);
             }
-            let used = used_without_lower(&self.state, node, evictor.priority);
+            let used = used_without_lower(&self.state, node, preemptor.priority);
             match scarcest(&requests, node, used.as_ref().unwrap_or(&node.used), served) {
                 Some(request) => short = Some(request),
                 None => {
@@ -269,7 +270,7 @@ impl Engine {
             if ranking.feasible() == 0 {
                 return false;
             }
-            let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
+            let Ok((inquiry, _)) = Inquiry::new(state, incoming(state, at)) else { return false };
             // Volumes are evaluated node by node, which is expensive if they rule out most.
             if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
                 let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
@@ -284,10 +285,10 @@ impl Engine {
 
     /// Evaluates held pods again where quotas or teams changed: the first of every class, since the
     /// next follows when it is placed.
-    pub(crate) fn reconsider(&mut self, now_ms: i64) {
+    pub(crate) fn recheck_held(&mut self, now_ms: i64) {
         let tenancy = &mut self.state.tenancy;
         if !tenancy.books.is_empty() {
-            tenancy.books.tell_time(now_ms);
+            tenancy.books.expire(now_ms);
         }
         if tenancy.books.changed().is_empty() && !tenancy.ledger.has_changed() {
             return;
@@ -297,7 +298,7 @@ impl Engine {
         if self.config.profile != Profile::Berth {
             return;
         }
-        teams.iter().for_each(|team| self.queue.distrust(*team));
+        teams.iter().for_each(|team| self.queue.invalidate(*team));
         for uid in &by_quota {
             let Some(at) = self.state.pod_by_uid(uid) else { continue };
             let at = self.head_for(at).unwrap_or(at);
@@ -344,7 +345,7 @@ impl Engine {
         self.state.rules(class);
         let mut rankings = std::mem::take(&mut self.rankings);
         let fits = rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
-            let Ok((inquiry, _)) = Inquiry::new(state, newcomer(state, at)) else { return false };
+            let Ok((inquiry, _)) = Inquiry::new(state, incoming(state, at)) else { return false };
             nodes.iter().any(|node| is_open(&inquiry, ranking, *node))
         });
         self.rankings = rankings;
@@ -358,12 +359,12 @@ impl Engine {
         if never || self.awaits_room(at) {
             return false;
         }
-        let evictor = Evictor::new(&self.state, at, now_ms, self.config.eviction_rest_ms);
+        let preemptor = Preemptor::new(&self.state, at, now_ms, self.config.eviction_cooldown_ms);
         let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
         let plan = rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
-            let inquiry = Inquiry::new(state, newcomer(state, at)).ok()?.0;
-            preemption.find(&inquiry, ranking, &evictor, None)
+            let inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
+            preemption.find(&inquiry, ranking, &preemptor, None)
         });
         self.rankings = rankings;
         plan.is_some()
@@ -374,22 +375,22 @@ impl Engine {
         if self.rankings.keeps(&self.state, self.state.pods[at].class) {
             return true;
         }
-        let Ok((inquiry, _)) = Inquiry::new(&self.state, newcomer(&self.state, at)) else {
+        let Ok((inquiry, _)) = Inquiry::new(&self.state, incoming(&self.state, at)) else {
             return false;
         };
-        if !inquiry.lacks_needed_pods() {
+        if !inquiry.lacks_required_pods() {
             self.effort.looks += self.state.nodes.len() as u64;
         }
-        prospect::some_node_has_room(&inquiry)
+        precheck::some_node_has_room(&inquiry)
     }
 
     /// Whether some node may have room for a class after evictions.
-    pub(crate) fn may_make_room(&mut self, class: ClassIx, evictor: &Evictor) -> bool {
+    pub(crate) fn may_make_room(&mut self, class: ClassIx, preemptor: &Preemptor) -> bool {
         if self.rankings.keeps(&self.state, class) {
             return true;
         }
         self.effort.looks += self.state.nodes.len() as u64;
-        prospect::some_node_could_be_cleared(&self.state, class, evictor)
+        precheck::some_node_could_be_cleared(&self.state, class, preemptor)
     }
 
     /// With teams, nodes with nominations count as changed: whom they are open to depends on what
@@ -415,12 +416,12 @@ impl Engine {
         let is_alone = self.config.profile == Profile::Berth
             && pod.claims.is_empty()
             && class.spec.gang.is_none();
-        let inquiry = is_alone.then(|| Inquiry::new(state, newcomer(state, at)));
+        let inquiry = is_alone.then(|| Inquiry::new(state, incoming(state, at)));
         let Some(Ok((inquiry, _))) = inquiry else { return Trigger::Anything };
-        if let Some(tally) = inquiry.needed_pods_lacking() {
+        if let Some(tally) = inquiry.missing_required_pods() {
             return Trigger::Neighbour(tally);
         }
-        if inquiry.looks_elsewhere() {
+        if inquiry.depends_on_others() {
             return Trigger::Anything;
         }
         match self.queue.rechecks.trigger(pod.class) {
@@ -433,7 +434,7 @@ impl Engine {
 
     /// The trigger of a class without one yet: preferably a device.
     fn first_trigger(&self, class: ClassIx) -> Trigger {
-        if !prospect::some_object_allows(&self.state, class) {
+        if !precheck::some_object_allows(&self.state, class) {
             return Trigger::NodeObject;
         }
         let State { resources, served, .. } = &self.state;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
 use berth_engine::explain::{Cause, Explanation, PartKind, render};
-use berth_engine::headroom::WarmRoom;
+use berth_engine::headroom::ReservedHeadroom;
 use berth_engine::{Engine, Profile};
 use berth_kubelet::TopologyPolicy;
 use berth_model::alignment::Alignment;
@@ -85,7 +85,7 @@ impl Cluster {
         (0..1_000).take_while(|_| self.place(spec.clone()).is_some()).count()
     }
 
-    fn kept(&self, name: &str) -> WarmRoom {
+    fn kept(&self, name: &str) -> ReservedHeadroom {
         let rooms = self.engine.headroom();
         rooms.into_iter().find(|room| room.name.as_ref() == name).unwrap()
     }
@@ -249,7 +249,7 @@ fn a_pod_is_told_what_is_kept_warm_and_for_whom() {
     let waiting = cluster.ask(pod(Batch, 1));
     cluster.settle();
     let (causes, text) = cluster.explain(&waiting);
-    let Cause::KeptWarm { headroom, class, on_one, .. } = &causes[0] else { panic!("{causes:?}") };
+    let Cause::Headroom { headroom, class, on_one, .. } = &causes[0] else { panic!("{causes:?}") };
     assert_eq!((headroom.as_ref(), *class), ("warm", Interactive));
     assert_eq!(*on_one, Some(PartKind::Socket));
     assert!(text.contains("kept warm for interactive: 4 GPUs on one socket"), "{text}");
@@ -453,14 +453,19 @@ fn violations(kept: usize, class: WorkloadClass) -> Vec<Law> {
     let template = Arc::new(pod(Interactive, 4));
     let headroom = Headroom { name: "warm".into(), template, count: 2, class: Interactive };
     checker.apply(&Event::Headroom(headroom));
-    let newcomer = pending(&Arc::new(pod(class, 4)), 1);
-    checker.apply(&Event::Pod(newcomer.clone()));
+    let incoming = pending(&Arc::new(pod(class, 4)), 1);
+    checker.apply(&Event::Pod(incoming.clone()));
     let node: Arc<str> = "h100-000000".into();
     let nodes = vec![node.clone(); kept];
-    checker.kept(vec![WarmRoom { name: "warm".into(), class: Interactive, nodes, lacking: 0 }]);
+    checker.kept(vec![ReservedHeadroom {
+        name: "warm".into(),
+        class: Interactive,
+        nodes,
+        lacking: 0,
+    }]);
     let (gpu_grant, alignment) = (None, Alignment::Floating);
     let binding =
-        Binding { pod: newcomer.uid, node, gpu_grant, devices: None, alignment, numa: None };
+        Binding { pod: incoming.uid, node, gpu_grant, devices: None, alignment, numa: None };
     checker.decided(Some(&Decision::Bind(binding)), 0);
     checker.violations().iter().map(|violation| violation.law).collect()
 }

@@ -871,7 +871,7 @@ fn long_causes(number: usize) -> Vec<Cause> {
             classes: WorkloadClass::ALL.into_iter().collect(),
             class: WorkloadClass::Batch,
         },
-        Cause::KeptWarm {
+        Cause::Headroom {
             headroom: long(number),
             class: WorkloadClass::Experimentation,
             room: (0..20).map(|one| (long_resource(one), Quantity::MAX)).collect(),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_engine::config::{Profile, ReservationBudget};
-use berth_engine::decision::{Binding, Decision, GangBinding, Reserving};
+use berth_engine::decision::{Binding, Decision, GangBinding, GangReservation};
 use berth_engine::event::Event;
 use berth_engine::explain::{Explanation, render};
 use berth_engine::{Config, Engine};
@@ -80,7 +80,7 @@ fn bound_together(engine: &mut Engine, now_ms: i64) -> GangBinding {
     }
 }
 
-fn reserved(decisions: &[Decision]) -> Option<&Reserving> {
+fn reserved(decisions: &[Decision]) -> Option<&GangReservation> {
     decisions.iter().find_map(|decision| match decision {
         Decision::Reserve(reserving) => Some(reserving),
         _ => None,
@@ -331,7 +331,7 @@ fn a_gang_waits_for_no_node_when_one_of_its_victims_stays() {
     let decisions = settle(&mut engine, 0);
     let [Decision::Reserve(reserving)] = &decisions[..] else { panic!("{decisions:?}") };
     assert_eq!(reserving.victims.len(), 2);
-    let spared = engine.spare(&uid(2));
+    let spared = engine.cancel_eviction(&uid(2));
     assert_eq!((spared.pending, spared.staying), (vec![uid(11), uid(12)], vec![uid(1), uid(2)]));
 }
 

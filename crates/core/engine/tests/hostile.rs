@@ -486,7 +486,7 @@ fn the_extremes_of_priority_are_in_order() {
 #[test]
 fn absurd_times_change_no_decision() {
     for now_ms in [i64::MIN, -1, i64::MAX] {
-        let rest = Config { eviction_rest_ms: i64::MAX, ..Config::default() };
+        let rest = Config { eviction_cooldown_ms: i64::MAX, ..Config::default() };
         for config in [Config::default(), rest] {
             let mut engine = Engine::new(config);
             kind().nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));

@@ -331,7 +331,7 @@ fn who_had_to_wait_for_a_rest_to_end_is_looked_at_then() {
     watched.tell(Event::Pod(pending(&Arc::new(patient), 50)));
     let meanwhile = watched.settle(50);
     assert_eq!(meanwhile.iter().flat_map(victims).count(), 0, "{meanwhile:?}");
-    let then = watched.settle(20 + Config::default().eviction_rest_ms);
+    let then = watched.settle(20 + Config::default().eviction_cooldown_ms);
     assert_eq!(then.iter().flat_map(victims).collect::<Vec<_>>(), [&batch(40).uid], "{then:?}");
     assert_lawful(&watched);
 }

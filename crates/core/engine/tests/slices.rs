@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::{Event, NodeTopology};
 use berth_engine::explain::{Explanation, Remedy, render};
-use berth_engine::repartition::{Redivision, RepartitionProposal, Terms, Touch};
+use berth_engine::repartition::{GpuLayoutChange, RepartitionProposal, Terms, Touch};
 use berth_engine::{Engine, Profile};
 use berth_model::device::PreferredAllocation;
 use berth_model::spec::{Controller, GpuNeed, PodObject, PodSpec};
@@ -70,14 +70,14 @@ fn wait(engine: &mut Engine, spec: &PodSpec, numbers: impl IntoIterator<Item = u
 }
 
 /// Tells what becomes of nodes when a proposal is carried out.
-fn carry_out(engine: &mut Engine, nodes: &[SlicedNode], steps: &[Redivision]) {
+fn carry_out(engine: &mut Engine, nodes: &[SlicedNode], steps: &[GpuLayoutChange]) {
     for node in nodes {
         let own = steps.iter().filter(|step| *step.node == *node.name);
         let own: Vec<_> = own.map(|step| (step.gpu, step.to)).collect();
         if own.is_empty() {
             continue;
         }
-        let after: NodeTopology = node.topology().unwrap().redivided(&own).unwrap();
+        let after: NodeTopology = node.topology().unwrap().repartitioned(&own).unwrap();
         let events = sliced_node(node.name, node.product, Arc::new(after));
         events.into_iter().for_each(|event| engine.apply(event));
     }
@@ -142,7 +142,7 @@ fn pods_keep_their_slices_when_others_are_divided_anew() {
     carry_out(
         &mut engine,
         &nodes,
-        &[Redivision { to: proposal.steps[0].from, ..proposal.steps[0].clone() }],
+        &[GpuLayoutChange { to: proposal.steps[0].from, ..proposal.steps[0].clone() }],
     );
     wait(&mut engine, &large, [11]);
     let again = engine.repartition(&Terms::default(), 0).unwrap();

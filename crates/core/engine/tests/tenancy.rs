@@ -464,7 +464,7 @@ fn in_a_week_of_four_teams_nobody_waits_long_for_its_guarantee() {
     let month = Month { nodes: 16, days: 7, seed: 7, shares: true };
     let with = month.run().unwrap();
     let without = Month { shares: false, ..month }.run().unwrap();
-    let reclaim_ms = Config::default().eviction_rest_ms + GRACE_MS;
+    let reclaim_ms = Config::default().eviction_cooldown_ms + GRACE_MS;
     for team in &with.teams {
         assert!(team.longest_below_ms <= reclaim_ms, "{team:?}");
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::scene::KindIx;
+use crate::cluster::KindIx;
 use berth_model::dice::Dice;
 
 /// Limit of arrivals remembered.

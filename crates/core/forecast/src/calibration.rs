@@ -41,7 +41,7 @@ const SHORTEST_MS: f64 = 1_000.0;
 
 /// A forecast that is not settled.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct OpenForecast {
     at_ms: i64,
     simulated_ms: [f64; LEVELS],
     within_ms: [Option<u64>; LEVELS],
@@ -61,7 +61,7 @@ struct Settled {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reliability {
     /// For each level: number of settled bounds, and of those kept.
-    pub told: [(u64, u64); LEVELS],
+    pub judged_bounds: [(u64, u64); LEVELS],
     /// Mean Brier score: the squared difference between the forecast probability and the outcome (1
     /// or 0).
     pub brier: f64,
@@ -69,10 +69,10 @@ pub struct Reliability {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calibration {
-    open: BTreeMap<Arc<str>, Vec<Told>>,
+    open: BTreeMap<Arc<str>, Vec<OpenForecast>>,
     open_count: usize,
     settled: VecDeque<Settled>,
-    told: [(u64, u64); LEVELS],
+    judged_bounds: [(u64, u64); LEVELS],
     squares: f64,
     /// By level and length of the bound: correction of the aimed share.
     aims: [[f64; AIMS]; LEVELS],
@@ -126,9 +126,9 @@ impl Calibration {
         let settled = self.settled.iter();
         let settled =
             settled.map(|one| evidence(one.simulated_ms[level], one.wait_ms, one.started));
-        let open = self.open.values().flatten().map(|told| {
-            let waited_ms = now_ms.saturating_sub(told.at_ms).max(0) as f64;
-            evidence(told.simulated_ms[level], waited_ms, false)
+        let open = self.open.values().flatten().map(|forecast| {
+            let waited_ms = now_ms.saturating_sub(forecast.at_ms).max(0) as f64;
+            evidence(forecast.simulated_ms[level], waited_ms, false)
         });
         let mut all: Vec<Evidence> = settled.chain(open).collect();
         if all.len() > SIMILAR_MAX {
@@ -150,15 +150,16 @@ impl Calibration {
         if self.open_count < OPEN_MAX {
             self.open_count += 1;
             let simulated_ms = in_numbers(simulated_ms);
-            let told = Told { at_ms: now_ms, simulated_ms, within_ms, judged: 0 };
-            self.open.entry(uid.clone()).or_default().push(told);
+            let forecast = OpenForecast { at_ms: now_ms, simulated_ms, within_ms, judged: 0 };
+            self.open.entry(uid.clone()).or_default().push(forecast);
         }
     }
 
     /// Counts a bound as kept or missed.
     fn judge(&mut self, level: usize, bound_ms: u64, kept: bool) {
-        let told = &mut self.told[level];
-        (told.0, told.1) = (told.0 + 1, told.1 + u64::from(kept));
+        let (judged, kept_count) = &mut self.judged_bounds[level];
+        *judged += 1;
+        *kept_count += u64::from(kept);
         let off = f64::from(LEVELS_MILLI[level]) / 1000.0 - f64::from(u8::from(kept));
         self.squares += off * off;
         let aim = &mut self.aims[level][aim_of(bound_ms)];
@@ -168,12 +169,12 @@ impl Calibration {
     /// Counts bounds as missed that pending pods have exceeded.
     fn judge_overdue(&mut self, now_ms: i64) {
         let mut overdue = Vec::new();
-        for told in self.open.values_mut().flatten() {
-            let waited_ms = now_ms.saturating_sub(told.at_ms).max(0) as u64;
-            for (level, bound_ms) in told.within_ms.into_iter().enumerate() {
+        for forecast in self.open.values_mut().flatten() {
+            let waited_ms = now_ms.saturating_sub(forecast.at_ms).max(0) as u64;
+            for (level, bound_ms) in forecast.within_ms.into_iter().enumerate() {
                 let bound_ms = bound_ms.filter(|bound_ms| waited_ms > *bound_ms);
-                if let Some(bound_ms) = bound_ms.filter(|_| told.judged & 1 << level == 0) {
-                    told.judged |= 1 << level;
+                if let Some(bound_ms) = bound_ms.filter(|_| forecast.judged & 1 << level == 0) {
+                    forecast.judged |= 1 << level;
                     overdue.push((level, bound_ms));
                 }
             }
@@ -183,17 +184,17 @@ impl Calibration {
 
     /// Settles the forecasts for a pod that started or was deleted.
     pub(crate) fn settle(&mut self, uid: &str, now_ms: i64, started: bool) {
-        for told in self.open.remove(uid).unwrap_or_default() {
+        for forecast in self.open.remove(uid).unwrap_or_default() {
             self.open_count -= 1;
-            let wait_ms = now_ms.saturating_sub(told.at_ms).max(0) as u64;
-            for (level, bound_ms) in told.within_ms.into_iter().enumerate() {
-                let bound_ms = bound_ms.filter(|_| told.judged & 1 << level == 0);
+            let wait_ms = now_ms.saturating_sub(forecast.at_ms).max(0) as u64;
+            for (level, bound_ms) in forecast.within_ms.into_iter().enumerate() {
+                let bound_ms = bound_ms.filter(|_| forecast.judged & 1 << level == 0);
                 // A pod deleted within the bound shows nothing.
                 if let Some(bound_ms) = bound_ms.filter(|bound_ms| started || wait_ms > *bound_ms) {
                     self.judge(level, bound_ms, started && wait_ms <= bound_ms);
                 }
             }
-            let (simulated_ms, wait_ms) = (told.simulated_ms, wait_ms as f64);
+            let (simulated_ms, wait_ms) = (forecast.simulated_ms, wait_ms as f64);
             self.settled.push_back(Settled { simulated_ms, wait_ms, started });
             if self.settled.len() > SETTLED_MAX {
                 self.settled.pop_front();
@@ -202,8 +203,8 @@ impl Calibration {
     }
 
     pub(crate) fn reliability(&self) -> Reliability {
-        let count: u64 = self.told.iter().map(|(told, _)| told).sum();
-        Reliability { told: self.told, brier: self.squares / count.max(1) as f64 }
+        let count: u64 = self.judged_bounds.iter().map(|(judged, _)| judged).sum();
+        Reliability { judged_bounds: self.judged_bounds, brier: self.squares / count.max(1) as f64 }
     }
 }
 
@@ -252,7 +253,7 @@ mod tests {
     /// Forecasts of `bound`, one after another, each settled by `wait` before the next.
     fn run(mut calibration: Calibration, waits_s: impl Iterator<Item = u64>) -> (Calibration, f64) {
         let mut now_ms = 0;
-        let (mut told, mut kept) = (0.0, 0.0);
+        let (mut judged, mut kept) = (0.0, 0.0);
         for (at, wait_s) in waits_s.enumerate() {
             let simulated_ms = [Some(100 * SECOND_MS); LEVELS];
             let (within_ms, _) = calibration.correct(&simulated_ms, now_ms);
@@ -261,12 +262,12 @@ mod tests {
             now_ms += (wait_s * SECOND_MS) as i64;
             calibration.settle(&uid, now_ms, true);
             if at >= 200 {
-                told += 1.0;
+                judged += 1.0;
                 kept +=
                     f64::from(u8::from(within_ms[4].is_some_and(|ms| wait_s * SECOND_MS <= ms)));
             }
         }
-        (calibration, kept / told)
+        (calibration, kept / judged)
     }
 
     #[test]
@@ -278,7 +279,7 @@ mod tests {
             // This number of similar forecasts leaves a standard error of three points.
             assert!((0.72..0.88).contains(&share), "{factor}: {share}");
             let reliability = calibration.reliability();
-            assert_eq!(reliability.told[4].0, 1_000);
+            assert_eq!(reliability.judged_bounds[4].0, 1_000);
             assert!(reliability.brier < 0.2, "{reliability:?}");
         }
     }

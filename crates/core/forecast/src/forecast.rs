@@ -125,9 +125,9 @@ pub enum Doubt {
     /// Number of similar forecasts that were settled.
     FewForecasts(usize),
     /// In how many of a thousand futures it did not start.
-    OftenNotAtAll(u16),
+    OftenNotStarting(u16),
     /// The pod has affinity, spread constraints or volumes, which futures leave out.
-    WishesLeftOut,
+    RulesLeftOut,
 }
 
 impl Eta {

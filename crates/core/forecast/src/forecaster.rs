@@ -6,14 +6,14 @@ use berth_engine::decision::{Binding, Decision, HeldBy};
 use berth_engine::event::Event;
 
 use crate::calibration::{Calibration, Reliability};
+use crate::cluster::{ClusterState, NodeIx, Outcome, PodRow, Stay};
 use crate::forecast::{
     Blocker, Confidence, Doubt, End, Eta, Forecast, Grade, HORIZON_MS, Hold, LEVELS_MILLI, Lack,
     Outlook, PlannedNode,
 };
 use crate::future::{Ending, Future, Target};
+use crate::initial::InitialState;
 use crate::lifetime::Lifetimes;
-use crate::scene::{NodeIx, Outcome, PodRow, Scene, Stay};
-use crate::stage::Stage;
 use crate::table::Index as _;
 use berth_model::dice::Dice;
 
@@ -48,7 +48,7 @@ const BLOCKERS_MAX: usize = 3;
 #[derive(Default)]
 pub struct Forecaster {
     effort: Effort,
-    scene: Scene,
+    cluster: ClusterState,
     lifetimes: Lifetimes,
     calibration: Calibration,
     /// Reused for every future.
@@ -65,33 +65,33 @@ impl Forecaster {
     pub fn observe(&mut self, event: &Event, now_ms: i64) {
         let outcome = match event {
             Event::Node(node) => {
-                self.scene.set_node(node.clone());
+                self.cluster.set_node(node.clone());
                 None
             }
             Event::NodeGone(name) => {
-                self.scene.remove_node(name);
+                self.cluster.remove_node(name);
                 None
             }
-            Event::Pod(pod) => self.scene.set_pod(pod, now_ms),
-            Event::PodGone(uid) => self.scene.remove_pod(uid, now_ms),
+            Event::Pod(pod) => self.cluster.set_pod(pod, now_ms),
+            Event::PodGone(uid) => self.cluster.remove_pod(uid, now_ms),
             _ => None,
         };
         self.learn(outcome, now_ms);
     }
 
     /// Applies a decision of the engine.
-    pub fn decided(&mut self, decision: &Decision, now_ms: i64) {
+    pub fn observe_decision(&mut self, decision: &Decision, now_ms: i64) {
         match decision {
             Decision::Bind(binding) => self.bound(binding, now_ms),
             Decision::BindAll(gang) => {
                 gang.bindings.iter().for_each(|binding| self.bound(binding, now_ms));
             }
             Decision::Preempt(preempting) => {
-                self.scene.hold(&preempting.pod, None);
-                self.scene.evict(&preempting.victims, now_ms);
+                self.cluster.hold(&preempting.pod, None);
+                self.cluster.evict(&preempting.victims, now_ms);
             }
-            Decision::Reserve(reserving) => self.scene.evict(&reserving.victims, now_ms),
-            Decision::Disband(disbanding) => self.scene.evict(&disbanding.pods, now_ms),
+            Decision::Reserve(reserving) => self.cluster.evict(&reserving.victims, now_ms),
+            Decision::Disband(disbanding) => self.cluster.evict(&disbanding.pods, now_ms),
             Decision::Hold { pod, by } => {
                 let hold = match by {
                     HeldBy::Quota(refusal) => {
@@ -99,39 +99,39 @@ impl Forecaster {
                     }
                     HeldBy::Share(_) => Hold::Share,
                 };
-                self.scene.hold(pod, Some(hold));
+                self.cluster.hold(pod, Some(hold));
             }
-            Decision::Wait { pod } => self.scene.hold(pod, None),
+            Decision::Wait { pod } => self.cluster.hold(pod, None),
         }
     }
 
     fn bound(&mut self, binding: &Binding, now_ms: i64) {
-        let outcome = self.scene.bind(binding, now_ms);
+        let outcome = self.cluster.bind(binding, now_ms);
         self.learn(outcome, now_ms);
     }
 
     /// Takes back a decision to bind a pod.
-    pub fn undone(&mut self, uid: &str) {
-        self.scene.unbind(uid);
+    pub fn undo_binding(&mut self, uid: &str) {
+        self.cluster.unbind(uid);
     }
 
-    /// Expects a node until it joins or is [called off](Self::call_off).
-    pub fn plan(&mut self, planned: PlannedNode) {
-        self.scene.plan(planned);
+    /// Expects a node until it joins or is [called off](Self::cancel_plan).
+    pub fn expect_node(&mut self, planned: PlannedNode) {
+        self.cluster.plan(planned);
     }
 
-    pub fn call_off(&mut self, node: &str) {
-        self.scene.planned.remove(node);
+    pub fn cancel_plan(&mut self, node: &str) {
+        self.cluster.planned.remove(node);
     }
 
     /// Sets what keeps a pod from being scheduled; `None` if nothing does.
     pub fn hold(&mut self, uid: &str, hold: Option<Hold>) {
-        self.scene.hold(uid, hold);
+        self.cluster.hold(uid, hold);
     }
 
     /// Sets the known end of a pod.
     pub fn expect_end(&mut self, uid: &str, end: Option<End>) {
-        self.scene.expect_end(uid, end);
+        self.cluster.expect_end(uid, end);
     }
 
     /// How often forecasts have come true so far.
@@ -152,7 +152,7 @@ impl Forecaster {
 
     /// Forecasts when a pod starts, and records the forecast for calibration. Call it after the
     /// engine decided that the pod waits; `None` if it does not.
-    pub fn tell(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
+    pub fn issue(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
         let forecast = self.forecast(uid, now_ms)?;
         if let Outlook::Starts(eta) = &forecast.outlook {
             let (simulated_ms, within_ms) = (&eta.simulated_ms, eta.within_ms);
@@ -163,33 +163,33 @@ impl Forecaster {
 
     /// Forecasts when a pod starts, without recording it.
     pub fn forecast(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
-        let (_, pod) = self.scene.pod(uid)?;
-        let said = |outlook| Forecast { pod: pod.uid.clone(), at_ms: now_ms, outlook };
-        if !matches!(pod.stay, Stay::Waits) || pod.leaves_by_ms.is_some() {
+        let (_, pod) = self.cluster.pod(uid)?;
+        let forecast_of = |outlook| Forecast { pod: pod.uid.clone(), at_ms: now_ms, outlook };
+        if !matches!(pod.stay, Stay::Waiting) || pod.leaves_by_ms.is_some() {
             return None;
         }
         if let Some(hold) = &pod.hold {
-            return Some(said(Outlook::Held(hold.clone())));
+            return Some(forecast_of(Outlook::Held(hold.clone())));
         }
-        let mut stage = Stage::new(&self.scene, &self.lifetimes, now_ms);
-        if let Some(impossible) = impossible(&mut stage, pod) {
-            return Some(said(impossible));
+        let mut initial = InitialState::new(&self.cluster, &self.lifetimes, now_ms);
+        if let Some(impossible) = impossible(&mut initial, pod) {
+            return Some(forecast_of(impossible));
         }
-        let crowd = stage.crowd(pod.kind)?;
-        let place = (0..).zip(self.scene.waiting.keys()).find(|(_, turn)| **turn == pod.turn)?.0;
+        let queue = initial.queue(pod.kind)?;
+        let place = (0..).zip(self.cluster.waiting.keys()).find(|(_, turn)| **turn == pod.turn)?.0;
         let waits =
-            run(&mut self.future, &mut stage, Target { crowd, place }, &self.effort, now_ms);
+            run(&mut self.future, &mut initial, Target { queue, place }, &self.effort, now_ms);
         let simulated_ms = LEVELS_MILLI.map(|level| quantile(&waits.sorted_ms, level));
         let (within_ms, similar) = self.calibration.correct(&simulated_ms, now_ms);
-        let confidence = confidence(&self.lifetimes, &stage, &waits, similar, pod);
+        let confidence = confidence(&self.lifetimes, &initial, &waits, similar, pod);
         let eta = Eta {
             within_ms,
             simulated_ms,
             futures: waits.sorted_ms.len(),
             confidence,
-            waits_for: blockers(&stage, &waits),
+            waits_for: blockers(&initial, &waits),
         };
-        Some(said(Outlook::Starts(Box::new(eta))))
+        Some(forecast_of(Outlook::Starts(Box::new(eta))))
     }
 }
 
@@ -203,22 +203,22 @@ struct Waits {
 
 fn run(
     future: &mut Future,
-    stage: &mut Stage<'_>,
+    initial: &mut InitialState<'_>,
     target: Target,
     effort: &Effort,
     now_ms: i64,
 ) -> Waits {
     let dice = Dice::new(effort.seed).of(now_ms as u64).of(target.place);
-    let mut waits = Waits { sorted_ms: Vec::new(), made_room: vec![0; stage.residents.len()] };
+    let mut waits = Waits { sorted_ms: Vec::new(), made_room: vec![0; initial.residents.len()] };
     let steps_each_max = effort.steps_max / FUTURES_MIN as u64;
     let mut steps = 0;
     for number in 0..effort.futures.max(1) {
-        let ending = future.run(stage, target, dice.of(number as u64), steps_each_max);
+        let ending = future.run(initial, target, dice.of(number as u64), steps_each_max);
         steps += future.steps;
         waits.sorted_ms.push(match ending {
             Ending::Starts(wait_ms, node) => {
                 for resident in &future.gone {
-                    if stage.residents[*resident as usize].node == node {
+                    if initial.residents[*resident as usize].node == node {
                         waits.made_room[*resident as usize] += 1;
                     }
                 }
@@ -246,16 +246,16 @@ fn quantile(sorted_ms: &[Option<u64>], level_milli: u16) -> Option<u64> {
 }
 
 /// Why a pod starts on no node, whichever pods leave.
-fn impossible(stage: &mut Stage<'_>, pod: &PodRow) -> Option<Outlook> {
-    let kind = stage.scene.kinds.get(pod.kind)?;
+fn impossible(initial: &mut InitialState<'_>, pod: &PodRow) -> Option<Outlook> {
+    let kind = initial.cluster.kinds.get(pod.kind)?;
     let mut matches = false;
-    for number in 0..stage.nodes_end() {
+    for number in 0..initial.nodes_end() {
         let node = NodeIx::new(number);
-        let empty = match stage.planned_at(node) {
+        let empty = match initial.planned_at(node) {
             Some((_, room)) => Some(room),
-            None => stage.scene.nodes.get(node).map(|row| &row.empty),
+            None => initial.cluster.nodes.get(node).map(|row| &row.empty),
         };
-        let Some(empty) = empty.filter(|_| stage.accepts(pod.kind, node)) else { continue };
+        let Some(empty) = empty.filter(|_| initial.accepts(pod.kind, node)) else { continue };
         if empty.fits(&kind.ask).is_some() {
             return None;
         }
@@ -269,7 +269,7 @@ fn impossible(stage: &mut Stage<'_>, pod: &PodRow) -> Option<Outlook> {
 
 fn confidence(
     lifetimes: &Lifetimes,
-    stage: &Stage<'_>,
+    initial: &InitialState<'_>,
     waits: &Waits,
     similar: usize,
     pod: &PodRow,
@@ -280,7 +280,7 @@ fn confidence(
         doubts.push((at_most, doubt));
         grade = grade.min(at_most);
     };
-    let life = stage.scene.kinds.get(pod.kind).map(|kind| kind.life);
+    let life = initial.cluster.kinds.get(pod.kind).map(|kind| kind.life);
     let [_, _, known] = life.map_or([0.0; 3], |life| lifetimes.evidence(life));
     if known < LIFETIMES_FEW {
         let at_most = if known < LIFETIMES_FEW / 5.0 { Grade::Low } else { Grade::Medium };
@@ -294,28 +294,28 @@ fn confidence(
     let never = waits.sorted_ms.iter().filter(|wait| wait.is_none()).count() * 1000 / futures;
     if never > 100 {
         let at_most = if never > 500 { Grade::Low } else { Grade::Medium };
-        doubt(Doubt::OftenNotAtAll(never as u16), at_most);
+        doubt(Doubt::OftenNotStarting(never as u16), at_most);
     }
-    let wishes = stage.scene.kinds.get(pod.kind).is_some_and(|kind| {
+    let has_rules = initial.cluster.kinds.get(pod.kind).is_some_and(|kind| {
         let spec = &kind.spec;
         !spec.pod_affinity.is_empty() || !spec.spread.is_empty() || !spec.volumes.is_empty()
     });
-    if wishes {
-        doubt(Doubt::WishesLeftOut, Grade::Medium);
+    if has_rules {
+        doubt(Doubt::RulesLeftOut, Grade::Medium);
     }
     doubts.sort_by_key(|(at_most, _)| *at_most);
     Confidence { grade, doubts: doubts.into_iter().map(|(_, doubt)| doubt).collect() }
 }
 
 /// The pods whose ends made room most often.
-fn blockers(stage: &Stage<'_>, waits: &Waits) -> Vec<Blocker> {
-    let mut counts: Vec<(u32, &Arc<str>, &Arc<str>)> = stage
+fn blockers(initial: &InitialState<'_>, waits: &Waits) -> Vec<Blocker> {
+    let mut counts: Vec<(u32, &Arc<str>, &Arc<str>)> = initial
         .residents
         .iter()
         .zip(&waits.made_room)
         .filter(|(_, count)| **count > 0)
         .filter_map(|(resident, count)| {
-            let pod = stage.scene.pods.get(resident.pod)?;
+            let pod = initial.cluster.pods.get(resident.pod)?;
             Some((*count, &pod.uid, &pod.name))
         })
         .collect();

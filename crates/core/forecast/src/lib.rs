@@ -14,13 +14,13 @@
 mod arrivals;
 mod bins;
 mod calibration;
+mod cluster;
 pub mod forecast;
 mod forecaster;
 mod future;
+mod initial;
 pub mod lifetime;
 mod room;
-mod scene;
-mod stage;
 mod table;
 pub mod words;
 

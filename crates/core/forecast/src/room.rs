@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_engine::outline::{GpuPart, gpu_parts};
+use berth_engine::node_rules::{GpuPart, gpu_parts};
 use berth_model::node::Node;
 use berth_model::pod::PodLevelResources;
 use berth_model::resource::{ResourceList, ResourceName};
@@ -103,10 +103,10 @@ pub(crate) struct Room {
     parts: Parts,
 }
 
-/// What a pod got for its GPU need.
+/// What a pod allocation for its GPU need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Got {
-    Nothing,
+pub(crate) enum Allocation {
+    None,
     /// One unit of a resource.
     Unit(usize),
     /// GPU number, compute in thousandths and memory.
@@ -131,12 +131,12 @@ impl Room {
     }
 
     /// What a pod would get here, if it fits.
-    pub(crate) fn fits(&self, ask: &Ask) -> Option<Got> {
+    pub(crate) fn fits(&self, ask: &Ask) -> Option<Allocation> {
         // Last first: devices are scarcer than CPUs, and follow them by name.
         if ask.amounts.iter().rev().any(|(number, amount)| *amount > at(&self.free, *number)) {
             return None;
         }
-        let Some(need) = &ask.gpu else { return Some(Got::Nothing) };
+        let Some(need) = &ask.gpu else { return Some(Allocation::None) };
         self.parts.iter().find_map(|part| {
             if part.divisible {
                 let (compute_milli, memory_bytes) = part.share(need);
@@ -148,12 +148,12 @@ impl Room {
                 let fullest = roomy
                     .filter(|(_, gpu)| gpu.shares > 0 || whole)
                     .min_by_key(|(_, gpu)| gpu.compute_milli);
-                return fullest.map(|(gpu, _)| Got::Share(gpu, compute_milli, memory_bytes));
+                return fullest.map(|(gpu, _)| Allocation::Share(gpu, compute_milli, memory_bytes));
             }
             let enough =
                 part.memory_bytes >= need.memory_bytes && part.compute_milli >= need.compute_milli;
             let left = enough && at(&self.free, part.resource) > 0;
-            left.then_some(Got::Unit(part.resource))
+            left.then_some(Allocation::Unit(part.resource))
         })
     }
 
@@ -163,30 +163,30 @@ impl Room {
         ask: &Ask,
         grant: Option<&GpuGrant>,
         resources: &mut Resources,
-    ) -> Got {
+    ) -> Allocation {
         let (Some(need), Some(grant)) = (&ask.gpu, grant) else {
-            return self.fits(ask).unwrap_or(Got::Nothing);
+            return self.fits(ask).unwrap_or(Allocation::None);
         };
         let resource = resources.number(&grant.resource);
         let part = self.parts.iter().find(|part| part.resource == resource);
         match (grant.gpu, part) {
             (Some(gpu), Some(part)) => {
                 let (compute_milli, memory_bytes) = part.share(need);
-                Got::Share(usize::from(gpu), compute_milli, memory_bytes)
+                Allocation::Share(usize::from(gpu), compute_milli, memory_bytes)
             }
-            _ => Got::Unit(resource),
+            _ => Allocation::Unit(resource),
         }
     }
 
     /// Takes a pod's room (`sign` 1) or returns it (-1).
-    pub(crate) fn take(&mut self, ask: &Ask, got: Got, sign: i64) {
+    pub(crate) fn take(&mut self, ask: &Ask, allocation: Allocation, sign: i64) {
         for (number, amount) in &ask.amounts {
             *at_mut(&mut self.free, *number) -= sign * amount;
         }
-        match got {
-            Got::Nothing => {}
-            Got::Unit(resource) => *at_mut(&mut self.free, resource) -= sign,
-            Got::Share(number, compute_milli, memory_bytes) => {
+        match allocation {
+            Allocation::None => {}
+            Allocation::Unit(resource) => *at_mut(&mut self.free, resource) -= sign,
+            Allocation::Share(number, compute_milli, memory_bytes) => {
                 let whole = self.parts.iter().find(|part| part.divisible).map(|part| part.resource);
                 let Some(gpu) = self.gpus.get_mut(number) else { return };
                 let was_divided = gpu.shares > 0;

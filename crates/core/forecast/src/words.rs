@@ -115,11 +115,11 @@ fn confidence(confidence: &Confidence) -> String {
         Doubt::FewForecasts(count) => {
             format!("only {count} forecasts like it have been checked")
         }
-        Doubt::OftenNotAtAll(milli) => {
+        Doubt::OftenNotStarting(milli) => {
             format!("in {} of the futures that were tried it does not start", percent(*milli))
         }
-        Doubt::WishesLeftOut => {
-            "its wishes about neighbours or volumes are not foreseen".to_owned()
+        Doubt::RulesLeftOut => {
+            "its has_rules about neighbours or volumes are not foreseen".to_owned()
         }
     };
     let doubts: Vec<String> = confidence.doubts.iter().map(doubt).collect();

@@ -48,15 +48,15 @@ impl World {
         let effort = Effort::default();
         let (engine, forecaster) = (Engine::new(Profile::Berth), Forecaster::new(effort));
         let mut world = Self { engine, forecaster, now_ms: 0, pods: 0 };
-        nodes.iter().for_each(|node| world.happen(Event::Node(node.clone())));
+        nodes.iter().for_each(|node| world.process(Event::Node(node.clone())));
         world
     }
 
-    fn happen(&mut self, event: Event) {
+    fn process(&mut self, event: Event) {
         self.forecaster.observe(&event, self.now_ms);
         self.engine.apply(event);
         while let Some(decision) = self.engine.decide(self.now_ms) {
-            self.forecaster.decided(&decision, self.now_ms);
+            self.forecaster.observe_decision(&decision, self.now_ms);
             assert!(!matches!(decision, Decision::Preempt(_)));
         }
     }
@@ -66,12 +66,12 @@ impl World {
         let mut pod = pending(&Arc::new(spec.clone()), self.pods);
         pod.created_at_ms = self.now_ms;
         let uid = pod.uid.clone();
-        self.happen(Event::Pod(pod));
+        self.process(Event::Pod(pod));
         uid
     }
 
     fn leave(&mut self, uid: &Arc<str>) {
-        self.happen(Event::PodGone(uid.clone()));
+        self.process(Event::PodGone(uid.clone()));
     }
 
     /// Many of a workload have lived for so long.
@@ -139,7 +139,7 @@ fn deadlines_and_declared_ends_count_for_more_than_lives() {
     let mut leaving = pending(&Arc::new(job.clone()), 201);
     (leaving.uid, leaving.node) = (runs, Some("one".into()));
     leaving.phase = berth_model::spec::Phase::Terminating { by_preemption: false };
-    world.happen(Event::Pod(leaving));
+    world.process(Event::Pod(leaving));
     assert!(world.eta(&waits).within_ms(950).unwrap() <= 30_000);
 }
 
@@ -209,13 +209,13 @@ fn planned_nodes_are_waited_for_as_far_as_they_are_likely() {
         latest_ms: 20 * MINUTE_MS,
         chance_milli,
     };
-    world.forecaster.plan(planned(1000));
+    world.forecaster.expect_node(planned(1000));
     assert!((13..=17).contains(&world.median_minutes(&waits)));
-    world.forecaster.plan(planned(300));
+    world.forecaster.expect_node(planned(300));
     let eta = world.eta(&waits);
     let likely = eta.probability_milli(20 * MINUTE_MS as u64);
     assert!((150..450).contains(&likely), "{likely}");
-    world.forecaster.call_off("two");
+    world.forecaster.cancel_plan("two");
     assert!(world.median_minutes(&waits) > 1_000);
 }
 
@@ -242,7 +242,7 @@ fn what_is_no_matter_of_time_is_said() {
     world.forecaster.hold(&too_large, None);
     let node = node("two", 8);
     let (earliest_ms, latest_ms, chance_milli) = (0, 60_000, 1000);
-    world.forecaster.plan(PlannedNode { node, earliest_ms, latest_ms, chance_milli });
+    world.forecaster.expect_node(PlannedNode { node, earliest_ms, latest_ms, chance_milli });
     assert!(world.eta(&too_large).within_ms(950).unwrap() <= 60_000);
 }
 
@@ -276,7 +276,7 @@ fn confidence_grows_with_what_has_been_seen() {
     assert!(confidence.doubts.contains(&Doubt::FewLifetimes(0)));
     let mut next = waits;
     for at in 0..250 {
-        let told = world.forecaster.tell(&next, world.now_ms);
+        let told = world.forecaster.issue(&next, world.now_ms);
         assert!(matches!(told, Some(Forecast { outlook: Outlook::Starts(_), .. })));
         world.now_ms += (20 + at % 21) * MINUTE_MS;
         world.leave(&running);
@@ -285,9 +285,9 @@ fn confidence_grows_with_what_has_been_seen() {
     }
     let eta = world.eta(&next);
     assert_eq!((eta.confidence.grade, eta.confidence.doubts.len()), (Grade::High, 0));
-    let (told, kept) = world.forecaster.reliability().told[4];
-    let share = kept as f64 / told as f64;
-    assert!(told > 200 && (0.74..0.88).contains(&share), "{kept} of {told}");
+    let (judged, kept) = world.forecaster.reliability().judged_bounds[4];
+    let share = kept as f64 / judged as f64;
+    assert!(judged > 200 && (0.74..0.88).contains(&share), "{kept} of {judged}");
 }
 
 #[test]
@@ -301,9 +301,9 @@ fn the_same_past_gives_the_same_forecast_and_undone_bindings_leave_no_trace() {
             // A pod is bound, that fails, and it is bound again.
             let uid: Arc<str> = format!("uid-{:08}", world.pods).into();
             world.engine.undo(&uid);
-            world.forecaster.undone(&uid);
+            world.forecaster.undo_binding(&uid);
             let decision = world.engine.decide(0).unwrap();
-            world.forecaster.decided(&decision, 0);
+            world.forecaster.observe_decision(&decision, 0);
         }
         let waits = world.come(&job);
         world.eta(&waits)

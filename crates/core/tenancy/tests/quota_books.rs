@@ -8,7 +8,7 @@ use berth_model::policy::Quota;
 use berth_model::quantity::Quantity;
 use berth_model::resource::ResourceList;
 use berth_model::spec::PodSpec;
-use berth_tenancy::quota::{Arrival, Books, Standing};
+use berth_tenancy::quota::{Arrival, PodPlacement, QuotaLedger};
 use proptest::prelude::*;
 
 fn list(pairs: &[(&str, &str)]) -> ResourceList {
@@ -32,17 +32,17 @@ fn arrival(number: i64) -> Arrival {
     Arrival { created_at_ms: number, uid: format!("uid-{number}").into() }
 }
 
-fn books(hard: &str) -> Books {
-    let mut books = Books::default();
+fn books(hard: &str) -> QuotaLedger {
+    let mut books = QuotaLedger::default();
     books.set_quota(quota("gpus", &[("requests.nvidia.com/gpu", hard)]));
     books
 }
 
-fn wait(books: &mut Books, number: i64, gpus: u32) {
-    books.set_pod(arrival(number), &spec(gpus), Standing::Waiting, None);
+fn wait(books: &mut QuotaLedger, number: i64, gpus: u32) {
+    books.set_pod(arrival(number), &spec(gpus), PodPlacement::Pending, None);
 }
 
-fn is_refused(books: &Books, number: i64) -> bool {
+fn is_refused(books: &QuotaLedger, number: i64) -> bool {
     books.refusal("ns", &arrival(number)).is_some()
 }
 
@@ -74,7 +74,7 @@ fn what_is_given_back_goes_to_the_oldest_that_fits() {
 fn pods_that_have_their_place_count_even_beyond_the_cap() {
     let mut books = books("4");
     wait(&mut books, 1, 4);
-    books.set_pod(arrival(2), &spec(8), Standing::Placed, None);
+    books.set_pod(arrival(2), &spec(8), PodPlacement::Placed, None);
     assert!(is_refused(&books, 1) && !is_refused(&books, 2));
     books.set_quota(quota("gpus", &[("requests.nvidia.com/gpu", "12")]));
     assert!(!is_refused(&books, 1));
@@ -83,29 +83,29 @@ fn pods_that_have_their_place_count_even_beyond_the_cap() {
 #[test]
 fn pods_that_are_long_overdue_stop_to_count() {
     let mut books = books("4");
-    books.set_pod(arrival(1), &spec(4), Standing::Placed, Some(1_000));
+    books.set_pod(arrival(1), &spec(4), PodPlacement::Placed, Some(1_000));
     wait(&mut books, 2, 4);
-    books.tell_time(1_000);
+    books.expire(1_000);
     assert!(is_refused(&books, 2));
-    books.tell_time(1_001);
+    books.expire(1_001);
     assert!(!is_refused(&books, 2));
 }
 
 #[test]
 fn time_can_be_taken_back_to_where_it_was() {
     let mut books = books("6");
-    books.set_pod(arrival(1), &spec(4), Standing::Placed, Some(1_000));
-    books.set_pod(arrival(2), &spec(2), Standing::Placed, Some(2_000));
+    books.set_pod(arrival(1), &spec(4), PodPlacement::Placed, Some(1_000));
+    books.set_pod(arrival(2), &spec(2), PodPlacement::Placed, Some(2_000));
     wait(&mut books, 3, 4);
     wait(&mut books, 4, 2);
-    books.tell_time(1_500);
+    books.expire(1_500);
     let expiring = books.expiring().clone();
     assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, true]);
-    books.tell_time(2_500);
+    books.expire(2_500);
     assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, false]);
     // Told again, as when a trial is undone.
     books.remove_pod("ns", &arrival(1));
-    books.set_pod(arrival(1), &spec(4), Standing::Placed, Some(1_000));
+    books.set_pod(arrival(1), &spec(4), PodPlacement::Placed, Some(1_000));
     books.set_expiring(expiring.clone());
     assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, true], "not as of the start");
     assert_eq!(*books.expiring(), expiring);
@@ -114,12 +114,12 @@ fn time_can_be_taken_back_to_where_it_was() {
 /// Pod, GPUs, what happens to it.
 type Happening = (i64, u32, u8);
 
-fn play(happenings: &[Happening]) -> Books {
+fn play(happenings: &[Happening]) -> QuotaLedger {
     let mut books = books("10");
     for (number, gpus, what) in happenings {
         match what {
             0 | 1 => wait(&mut books, *number, *gpus),
-            2 => books.set_pod(arrival(*number), &spec(*gpus), Standing::Placed, None),
+            2 => books.set_pod(arrival(*number), &spec(*gpus), PodPlacement::Placed, None),
             _ => books.remove_pod("ns", &arrival(*number)),
         }
     }

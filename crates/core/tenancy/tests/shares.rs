@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_tenancy::share::{
-    Candidate, Charge, Claim, Dimension, Entitlement, GPU_PARTS, Held, Hold, Ledger, Lender, Line,
-    Team, TeamIx, problems,
+    Candidate, Charge, ChargeState, Claim, Dimension, Entitlement, GPU_PARTS, Hold, Ledger, Lender,
+    Team, TeamIx, TeamQueue, problems,
 };
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ fn of(ledger: &Ledger, name: &str) -> TeamIx {
 
 fn has(ledger: &mut Ledger, name: &str, gpus: i64) {
     let (team, charge) = (of(ledger, name), ask(ledger, gpus));
-    ledger.add(team, &charge, Held::Has, 1);
+    ledger.add(team, &charge, ChargeState::InUse, 1);
 }
 
 /// How many of such pods may be evicted for one of another team.
@@ -100,7 +100,7 @@ fn of_those_that_borrow_the_smaller_weighted_dominant_share_goes_first() {
     has(&mut ledger, "b", 5);
     // Not what it has of GPUs, but what it has most of, counts.
     let (b, charge) = (of(&ledger, "b"), [(memory, 7)].into_iter().collect());
-    ledger.add(b, &charge, Held::Has, 1);
+    ledger.add(b, &charge, ChargeState::InUse, 1);
     let one = ask(&mut ledger, 1);
     let turn = |name: &str| ledger.turn(of(&ledger, name), 0, &one);
     assert_eq!((turn("a").shares[0], turn("b").shares[0]), (75_000_000, 70_000_000));
@@ -168,12 +168,12 @@ fn no_more_is_taken_than_somebody_is_beyond_its_guarantee() {
     let mut higher = pods.clone();
     (higher[6].1, higher[7].1) = (1, -1);
     assert_eq!(evictable(&ledger, ("a", 0, &eight), None, &higher), [7, 5]);
-    // What is leaving already is not taken again, and what is coming counts.
-    ledger.add(b, &one, Held::Leaving, 1);
-    ledger.add(b, &one, Held::Leaving, 1);
+    // What is leaving already is not taken again, and what is arriving counts.
+    ledger.add(b, &one, ChargeState::Leaving, 1);
+    ledger.add(b, &one, ChargeState::Leaving, 1);
     assert!(!reclaims(&mut ledger, "a", 8, "b", 1));
-    ledger.add(b, &one, Held::Leaving, -1);
-    ledger.add(a, &one, Held::Coming, 1);
+    ledger.add(b, &one, ChargeState::Leaving, -1);
+    ledger.add(a, &one, ChargeState::Arriving, 1);
     assert!(!reclaims(&mut ledger, "a", 8, "b", 1));
     assert_eq!(evictable(&ledger, ("a", 0, &eight), Some(&one), &pods), [7]);
 }
@@ -286,8 +286,8 @@ fn absurd_amounts_are_survived() {
     let mut ledger = ledger(vec![team("a", None, &[(GPUS, most)]), team("b", Some("a"), &[])], 1);
     for _ in 0..3 {
         let (b, charge) = (of(&ledger, "b"), ask(&mut ledger, i64::MAX));
-        ledger.add(b, &charge, Held::Has, 1);
-        ledger.add(b, &charge, Held::Coming, 1);
+        ledger.add(b, &charge, ChargeState::InUse, 1);
+        ledger.add(b, &charge, ChargeState::Arriving, 1);
         let _ = ledger.may_start(b, &charge, None);
         let _ = ledger.turn(b, 0, &charge);
         let _ = ledger.accounts();
@@ -334,7 +334,7 @@ proptest! {
         let mut left: Vec<(usize, (TeamIx, i64))> = held.iter().enumerate()
             .map(|(at, (who, gpus))| (at, (of(&live, names[*who]), *gpus)))
             .collect();
-        let mut line: Line<i64, usize, (TeamIx, i64)> = Line::new(true);
+        let mut line: TeamQueue<i64, usize, (TeamIx, i64)> = TeamQueue::new(true);
         left.iter().for_each(|(at, pod)| line.insert(pod.0, pod.1, *at, *pod));
         while let Some(first) = line.first(turn) {
             let want = *left.iter().min_by_key(|(at, pod)| (turn(*pod), *at)).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use berth_engine::decision::Decision;
 use berth_engine::event::Event;
-use berth_engine::outline::accepts;
+use berth_engine::node_rules::accepts;
 use berth_engine::{Engine, Profile};
 use berth_forecast::forecast::{LEVELS, LEVELS_MILLI, Outlook};
 use berth_forecast::{Effort, Forecaster};
@@ -204,7 +204,7 @@ impl World {
         }
         let mut waits = Vec::new();
         while let Some(decision) = self.engine.decide(now_ms) {
-            self.forecaster.decided(&decision, now_ms);
+            self.forecaster.observe_decision(&decision, now_ms);
             match decision {
                 Decision::Bind(binding) => self.start(number(&binding.pod), now_ms),
                 Decision::Wait { pod } => waits.push(number(&pod)),
@@ -240,7 +240,7 @@ impl World {
 
     fn tell(&mut self, number: usize, now_ms: i64) {
         let before = on_processor();
-        let forecast = self.forecaster.tell(&uid(number), now_ms);
+        let forecast = self.forecaster.issue(&uid(number), now_ms);
         if let (Ok(before), Ok(after)) = (before, on_processor()) {
             self.time += after.saturating_sub(before);
         }
@@ -283,7 +283,7 @@ pub(crate) fn speed(trace: &Trace, nodes: usize, waiting: usize) -> Result<(u64,
         forecaster.observe(&event, now_ms);
         engine.apply(event);
         while let Some(decision) = engine.decide(now_ms) {
-            forecaster.decided(&decision, now_ms);
+            forecaster.observe_decision(&decision, now_ms);
             if let Decision::Wait { pod } = decision {
                 waits.push(pod);
             }
@@ -291,7 +291,7 @@ pub(crate) fn speed(trace: &Trace, nodes: usize, waiting: usize) -> Result<(u64,
     }
     let before = on_processor()?;
     for uid in &waits {
-        forecaster.tell(uid, now_ms);
+        forecaster.issue(uid, now_ms);
     }
     Ok((number, on_processor()? - before))
 }

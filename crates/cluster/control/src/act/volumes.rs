@@ -7,7 +7,7 @@
 //! Nothing here needs a fence: a volume goes to one claim only, by compare-and-swap, and a claim that names
 //! a node which somebody deposed has chosen only narrows where its pod goes.
 
-use berth_engine::decision::LateVolume;
+use berth_engine::decision::DelayedVolume;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -42,7 +42,11 @@ pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<(), Bind
 }
 
 /// Whether a claim is bound; if not, what is needed for that is written.
-async fn see_to(actor: &Actor, order: &BindOrder, late: &LateVolume) -> Result<bool, BindOutcome> {
+async fn see_to(
+    actor: &Actor,
+    order: &BindOrder,
+    late: &DelayedVolume,
+) -> Result<bool, BindOutcome> {
     let claims: Api<PersistentVolumeClaim> =
         Api::namespaced(actor.client.clone(), &order.pod.namespace);
     let claim = answered(tokio::time::timeout(CALL, claims.get(&late.claim)).await)?;

@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use berth_engine::decision::{Binding, LateVolume};
+use berth_engine::decision::{Binding, DelayedVolume};
 use berth_model::alignment::Alignment;
 use berth_model::spec::PodObject;
 
@@ -43,7 +43,7 @@ pub struct BindOrder {
     /// The claims that the pod refers to.
     pub claims: Arc<[berth_model::dra::pod::PodClaim]>,
     /// The claims of storage that have to be bound first.
-    pub volumes: Vec<LateVolume>,
+    pub volumes: Vec<DelayedVolume>,
     /// How often what the pod needs was not ready yet.
     pub attempts: u32,
     /// Whether it has been waited for long enough.
@@ -192,7 +192,7 @@ impl Bindings {
         self.predicted.get(uid).copied()
     }
 
-    pub(super) fn add(&mut self, binding: Binding, volumes: Vec<LateVolume>, pod: &PodObject) {
+    pub(super) fn add(&mut self, binding: Binding, volumes: Vec<DelayedVolume>, pod: &PodObject) {
         let uid = binding.pod.clone();
         let known = !matches!(binding.alignment, Alignment::Unknown);
         self.predicted.insert(uid.clone(), known);

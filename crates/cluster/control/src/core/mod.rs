@@ -21,7 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_engine::decision::{
-    Binding, Decision, Disbanding, GangBinding, Preempting, Reserving, Spared, Step,
+    Binding, CancelledEvictions, Decision, GangBinding, GangDisbandment, GangReservation,
+    PodPreemption, Step,
 };
 use berth_engine::event::{Event, NodeTopology};
 use berth_engine::explain::Explanation;
@@ -566,7 +567,7 @@ impl Core {
 
     /// A victim stays. Pods that wait for its room look for another place, after a while.
     fn spare(&mut self, victim: &Arc<str>, now_ms: i64) {
-        let Spared { pending, staying } = self.engine.spare(victim);
+        let CancelledEvictions { pending, staying } = self.engine.cancel_eviction(victim);
         staying.iter().for_each(|uid| self.evictions.cancel(uid));
         for uid in pending {
             self.telling.nominate(&uid, None);
@@ -677,14 +678,14 @@ impl Core {
             Decision::BindAll(GangBinding { bindings, .. }) => {
                 bindings.into_iter().for_each(|binding| self.order(binding));
             }
-            Decision::Preempt(Preempting { pod, node, victims, displaced, .. }) => {
+            Decision::Preempt(PodPreemption { pod, node, victims, displaced, .. }) => {
                 self.tally.preemptions += 1;
                 self.evict(&victims, Some(&pod), Evictions::PREEMPTED);
                 self.telling.nominate(&pod, Some(node));
                 displaced.iter().for_each(|pod| self.telling.nominate(pod, None));
                 self.telling.explain(&pod);
             }
-            Decision::Reserve(Reserving { places, victims, displaced, .. }) => {
+            Decision::Reserve(GangReservation { places, victims, displaced, .. }) => {
                 let waiting = places.first().map(|(pod, _)| pod.clone());
                 self.tally.preemptions += u64::from(!victims.is_empty());
                 self.evict(&victims, waiting.as_ref(), Evictions::PREEMPTED);
@@ -697,7 +698,7 @@ impl Core {
                     self.explain_gang(&pod);
                 }
             }
-            Decision::Disband(Disbanding { pods, .. }) => {
+            Decision::Disband(GangDisbandment { pods, .. }) => {
                 self.evict(&pods, None, Evictions::DISBANDED);
             }
             Decision::Hold { pod, .. } => {
@@ -720,7 +721,7 @@ impl Core {
         };
         self.tally.binds += 1;
         self.telling.placed(&binding.pod);
-        let volumes = self.engine.late_volumes(&binding.pod, &binding.node);
+        let volumes = self.engine.delayed_volumes(&binding.pod, &binding.node);
         self.bindings.add(binding, volumes, &pod.object);
     }
 

@@ -14,16 +14,16 @@ use berth_model::taint::Taint;
 use berth_model::workload::{ClassSet, PoolClasses, WorkloadClass};
 
 use super::data::{Cause, Lack, Offered, PodName, Shortage, quantity};
-use super::inside::{Inside, distance};
-use super::probe::{Bar, Probe};
+use super::parts::{NodeParts, distance};
+use super::probe::{Probe, RejectedBy};
 use crate::amounts;
-use crate::berth::room::Obstacle;
-use crate::census::Claim;
+use crate::census::TermKind;
 use crate::decision::GangName;
 use crate::filter::Inquiry;
 use crate::gang::Reservation;
 use crate::mirror::Mirror;
 use crate::overlay::Overlay;
+use crate::placement::room::Obstacle;
 use crate::state::headroom::Turn;
 use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx, TallyIx};
@@ -38,15 +38,15 @@ pub(super) fn pod_name(state: &State, pod: PodIx) -> PodName {
     PodName { namespace: spec.namespace.clone(), name: row.name.clone(), priority: spec.priority }
 }
 
-pub(super) fn of(probe: &mut Probe<'_>, at: NodeIx, bar: &Bar) -> Cause {
-    match bar {
-        Bar::Filter(rejection) => {
-            filtered(&probe.inquiry, at, rejection).unwrap_or_else(|| said(rejection))
+pub(super) fn of(probe: &mut Probe<'_>, at: NodeIx, rejected_by: &RejectedBy) -> Cause {
+    match rejected_by {
+        RejectedBy::Filter(rejection) => {
+            filtered(&probe.inquiry, at, rejection).unwrap_or_else(|| plugin_message(rejection))
         }
-        Bar::Inside(obstacle) => inside(probe, at, obstacle),
-        Bar::Pool(class) => other_classes(probe.state, at, *class),
-        Bar::Warm(turn) => kept_warm(probe.state, at, turn),
-        Bar::Reserved => {
+        RejectedBy::Room(obstacle) => room_cause(probe, at, obstacle),
+        RejectedBy::Pool(class) => other_classes(probe.state, at, *class),
+        RejectedBy::Headroom(turn) => headroom_cause(probe.state, at, turn),
+        RejectedBy::Nominated => {
             let first = probe.inquiry.ahead(at).first().copied();
             let reservation = first.and_then(|pod| probe.state.reservation_of(pod));
             if let Some(Reservation { gang, max_ms, .. }) = reservation {
@@ -69,15 +69,15 @@ fn other_classes(state: &State, at: NodeIx, class: WorkloadClass) -> Cause {
 }
 
 /// Names the devices reserved by headroom; without devices, all requests.
-fn kept_warm(state: &State, at: NodeIx, turn: &Turn) -> Cause {
+fn headroom_cause(state: &State, at: NodeIx, turn: &Turn) -> Cause {
     let (Reverse(class), headroom) = turn.clone();
-    let mirror = state.nodes[at].mirror.as_ref().filter(|mirror| mirror.is_believed());
+    let mirror = state.nodes[at].mirror.as_ref().filter(|mirror| mirror.is_trusted());
     let kept = state.headrooms.get(turn);
     let on_one = mirror.zip(kept).and_then(|(mirror, kept)| {
         let kubelet = mirror.kubelet();
         let mut demands = kept.ask.demands.clone();
         let demand = demands.get(&kept.spec.pod, kubelet.config().version, None)?;
-        Inside::of(kubelet, demand)?.single()
+        NodeParts::of(kubelet, demand)?.single()
     });
     let asked = kept.map_or(&[][..], |kept| match kept.ask.devices.is_empty() {
         false => &kept.ask.devices,
@@ -91,13 +91,13 @@ fn kept_warm(state: &State, at: NodeIx, turn: &Turn) -> Cause {
     };
     let room = asked.iter().map(amount).collect();
     let need = kept.and_then(|kept| kept.spec.gpu);
-    Cause::KeptWarm { headroom, class, room, need, on_one }
+    Cause::Headroom { headroom, class, room, need, on_one }
 }
 
 /// The plugin's own message.
-pub(super) fn said(rejection: &Rejection) -> Cause {
+pub(super) fn plugin_message(rejection: &Rejection) -> Cause {
     let reason = rejection.reasons.first().cloned().unwrap_or(Reason::Text("no reason given"));
-    Cause::Said { plugin: rejection.plugin, reason }
+    Cause::Plugin { plugin: rejection.plugin, reason }
 }
 
 fn filtered(inquiry: &Inquiry<'_>, at: NodeIx, rejection: &Rejection) -> Option<Cause> {
@@ -204,24 +204,24 @@ fn neighbours(inquiry: &Inquiry<'_>, at: NodeIx, code: Code) -> Option<Cause> {
         let (key, domain) = place(*tally);
         return Some(Cause::Unwelcome { key, domain, selector: term.selector.clone() });
     }
-    let asked = census.asked_about(inquiry.class_at);
+    let asked = census.terms_about(inquiry.class_at);
     let (tally, _) =
-        asked.into_iter().find(|(one, claim)| *claim == Claim::Refuse && near(*one))?;
+        asked.into_iter().find(|(one, kind)| *kind == TermKind::AntiAffinity && near(*one))?;
     let (key, domain) = place(tally);
     let mut pods = inquiry.state.nodes[at].pods.iter();
-    let refuses = |pod: &&PodIx| census.asks(inquiry.state.pods[**pod].class, tally) > 0;
+    let refuses = |pod: &&PodIx| census.term_count(inquiry.state.pods[**pod].class, tally) > 0;
     let by = pods.find(refuses).map(|pod| pod_name(inquiry.state, *pod));
     Some(Cause::Refused { key, domain, by })
 }
 
-fn inside(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
+fn room_cause(probe: &mut Probe<'_>, at: NodeIx, obstacle: &Obstacle) -> Cause {
     let node = &probe.state.nodes[at];
     let need = probe.inquiry.spec().gpu;
     match (obstacle, need) {
         (Obstacle::Kubelet(reason), _) => {
             let demand = demand(probe, at);
             let figures =
-                demand.and_then(|(kubelet, demand)| Inside::of(kubelet, &demand)?.cause());
+                demand.and_then(|(kubelet, demand)| NodeParts::of(kubelet, &demand)?.cause());
             figures.unwrap_or(Cause::Kubelet { reason: *reason, words: String::new() })
         }
         (Obstacle::Uncertain, _) => Cause::Uncertain,
@@ -251,7 +251,7 @@ pub(super) fn demand<'s>(
 ) -> Option<(&'s Kubelet, Arc<PodDemand>)> {
     let state = probe.state;
     let node = &state.nodes[at];
-    let asked = |mirror: &&Mirror| probe.kubelets && mirror.is_believed();
+    let asked = |mirror: &&Mirror| probe.kubelets && mirror.is_trusted();
     let mirror = node.mirror.as_deref().filter(asked)?;
     let spec = probe.ranking.spec();
     let grant = match &spec.gpu {
@@ -285,7 +285,7 @@ pub(super) fn lacks(probe: &mut Probe<'_>, at: NodeIx, cause: &Cause) -> Option<
         return None;
     }
     let demand = demand(probe, at);
-    let inside = demand.as_ref().and_then(|(kubelet, demand)| Inside::of(kubelet, demand));
+    let inside = demand.as_ref().and_then(|(kubelet, demand)| NodeParts::of(kubelet, demand));
     let (mut far, mut lacks) = match inside {
         Some(inside) => inside.lacks()?,
         None => (0, Vec::new()),

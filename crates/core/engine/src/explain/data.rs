@@ -12,7 +12,7 @@ use berth_model::workload::{ClassSet, WorkloadClass};
 
 use super::relax::Relaxation;
 use crate::decision::{GangName, HeldBy};
-use crate::slices::Redivision;
+use crate::slices::GpuLayoutChange;
 use crate::verdict::{Plugin, Reason};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -280,7 +280,7 @@ pub enum Cause {
         class: WorkloadClass,
     },
     /// The free room is headroom for work with a stronger claim.
-    KeptWarm {
+    Headroom {
         headroom: Arc<str>,
         class: WorkloadClass,
         room: Vec<(ResourceName, Quantity)>,
@@ -290,7 +290,7 @@ pub enum Cause {
         on_one: Option<PartKind>,
     },
     /// kube-scheduler's message, mostly about volumes.
-    Said {
+    Plugin {
         plugin: Plugin,
         reason: Reason,
     },
@@ -377,7 +377,7 @@ pub enum Remedy {
     },
     Repartition {
         node: Arc<str>,
-        steps: Vec<Redivision>,
+        steps: Vec<GpuLayoutChange>,
     },
     /// The node's kubelet uses `topologyManagerPolicy: best-effort`.
     Loosen {

@@ -8,7 +8,7 @@ mod audience;
 mod cause;
 mod data;
 mod group;
-mod inside;
+mod parts;
 mod placed;
 mod probe;
 mod relax;
@@ -31,7 +31,7 @@ use self::group::{Grouping, Row, groups};
 use self::probe::Probe;
 use self::remedy::Search;
 use crate::config::{Config, Profile};
-use crate::filter::Newcomer;
+use crate::filter::IncomingPod;
 use crate::state::{Place, State};
 use crate::table::{NodeIx, PodIx};
 
@@ -69,7 +69,7 @@ fn unplaced(state: &mut State, config: &Config, at: PodIx, now_ms: i64) -> Expla
     }
     let held = Some(()).filter(|()| config.profile == Profile::Berth);
     if let Some(by) = held.and_then(|()| state.held_by(at)) {
-        let team = state.tenancy.ledger.name(state.class_of(at).tenant.team).clone();
+        let team = state.tenancy.ledger.name(state.class_of(at).team_charge.team).clone();
         return Explanation::Held { pod, team, by };
     }
     let leaving = in_name_order(state, state.making_room(at));
@@ -109,11 +109,11 @@ fn survey(state: &State, config: &Config, at: PodIx) -> Survey {
     let nodes = state.nodes_by_name();
     let mut survey =
         Survey { nodes: nodes.len(), fitting: 0, rows: Vec::new(), nearest: Vec::new() };
-    let pod = Newcomer { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
+    let pod = IncomingPod { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
     let mut probe = match Probe::new(state, pod, config) {
         Ok(probe) => probe,
         Err(rejection) => {
-            let all = Row { cause: cause::said(&rejection), nodes };
+            let all = Row { cause: cause::plugin_message(&rejection), nodes };
             survey.rows = if all.nodes.is_empty() { Vec::new() } else { vec![all] };
             return survey;
         }
@@ -121,11 +121,11 @@ fn survey(state: &State, config: &Config, at: PodIx) -> Survey {
     let mut grouping = Grouping::default();
     let mut nearest: Vec<(u64, NodeIx, Vec<Lack>)> = Vec::new();
     for node in nodes {
-        let Err(bar) = probe.verdict(node) else {
+        let Err(rejected_by) = probe.verdict(node) else {
             survey.fitting += 1;
             continue;
         };
-        let cause = cause::of(&mut probe, node, &bar);
+        let cause = cause::of(&mut probe, node, &rejected_by);
         if let Some((far, lacks)) = cause::lacks(&mut probe, node, &cause) {
             // Among equals, the first by name stays first.
             let place = nearest.partition_point(|(one, _, _)| *one <= far);

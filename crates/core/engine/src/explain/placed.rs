@@ -14,10 +14,10 @@ use super::cause::pod_name;
 use super::data::{
     Explanation, FreeDevices, HeldDevices, Holding, Others, PartUse, Preference, Why,
 };
-use super::inside::{devices, part_of};
+use super::parts::{devices, part_of};
 use super::probe::Probe;
 use crate::config::Config;
-use crate::filter::{Newcomer, untolerated_soft_taints};
+use crate::filter::{IncomingPod, untolerated_soft_taints};
 use crate::kube::score::preferred_weight;
 use crate::state::State;
 use crate::table::{NodeIx, PodIx, ResourceIx};
@@ -34,7 +34,7 @@ pub(super) fn explain(
     let mut why = Why::default();
     let mut alignment = Alignment::Unknown;
     if let Some(at) = node {
-        let mirror = state.nodes[at].mirror.as_deref().filter(|mirror| mirror.is_believed());
+        let mirror = state.nodes[at].mirror.as_deref().filter(|mirror| mirror.is_trusted());
         let kubelet = mirror.map(|mirror| mirror.kubelet());
         let held = kubelet.and_then(|kubelet| Some((kubelet, kubelet.assignment(&row.uid)?)));
         match &held {
@@ -129,9 +129,9 @@ fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
 /// Compares with one more such pod on the other nodes.
 fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why) {
     let row = &state.pods[pod];
-    let newcomer =
-        Newcomer { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
-    let Ok(mut probe) = Probe::new(state, newcomer, config) else { return };
+    let incoming =
+        IncomingPod { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
+    let Ok(mut probe) = Probe::new(state, incoming, config) else { return };
     let (mut open, mut aligned) = (Vec::new(), None);
     for other in state.nodes.indexes().filter(|other| *other != at) {
         let Ok(alignment) = probe.verdict(other) else { continue };

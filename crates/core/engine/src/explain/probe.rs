@@ -4,14 +4,14 @@
 use berth_model::alignment::Alignment;
 use berth_model::workload::WorkloadClass;
 
-use crate::berth::foresee::Foresight;
-use crate::berth::headroom::in_the_way;
-use crate::berth::rank::Ranking;
-use crate::berth::room::{Obstacle, View};
-use crate::berth::select::allows;
 use crate::config::{Config, Profile};
-use crate::filter::{Inquiry, Newcomer};
+use crate::filter::{IncomingPod, Inquiry};
 use crate::overlay::Overlay;
+use crate::placement::headroom::in_the_way;
+use crate::placement::projection::Projection;
+use crate::placement::rank::Ranking;
+use crate::placement::room::{Obstacle, View};
+use crate::placement::select::allows;
 use crate::state::State;
 use crate::state::headroom::Turn;
 use crate::table::NodeIx;
@@ -26,23 +26,23 @@ pub(super) struct Probe<'s> {
 }
 
 /// The first reason why a node is rejected.
-pub(super) enum Bar {
+pub(super) enum RejectedBy {
     /// A filter of kube-scheduler.
     Filter(Rejection),
-    Inside(Obstacle),
+    Room(Obstacle),
     /// Its pool is not for this class of work.
     Pool(WorkloadClass),
     /// Headroom reserved there.
-    Warm(Turn),
+    Headroom(Turn),
     /// Pods nominated to the node.
-    Reserved,
+    Nominated,
 }
 
 impl<'s> Probe<'s> {
     /// `Err` if the pod is rejected for the whole cluster. The rules of the class must exist.
     pub(super) fn new(
         state: &'s State,
-        pod: Newcomer<'s>,
+        pod: IncomingPod<'s>,
         config: &Config,
     ) -> Result<Self, Rejection> {
         let class = pod.class;
@@ -52,24 +52,24 @@ impl<'s> Probe<'s> {
     }
 
     /// The pod's alignment on a node; floating if kubelets are not modelled.
-    pub(super) fn verdict(&mut self, at: NodeIx) -> Result<Alignment, Bar> {
+    pub(super) fn verdict(&mut self, at: NodeIx) -> Result<Alignment, RejectedBy> {
         let plain = Overlay::default();
-        self.inquiry.filter(at, &plain).map_err(Bar::Filter)?;
+        self.inquiry.filter(at, &plain).map_err(RejectedBy::Filter)?;
         if !self.kubelets {
             let beside = self.inquiry.filter_nominated(at, &plain);
-            return beside.map(|()| Alignment::Floating).map_err(|_| Bar::Reserved);
+            return beside.map(|()| Alignment::Floating).map_err(|_| RejectedBy::Nominated);
         }
         let node = &self.state.nodes[at];
         let claim = self.ranking.claim();
         if let (Some(class), None) = (claim, self.state.pool_fit(claim, &node.object)) {
-            return Err(Bar::Pool(class));
+            return Err(RejectedBy::Pool(class));
         }
-        let room = self.ranking.judge(self.state, View::of(node)).map_err(Bar::Inside)?;
-        if let Some(kept) = in_the_way(&self.ranking, &Foresight::now(self.state, at)) {
-            return Err(Bar::Warm(kept.turn()));
+        let room = self.ranking.judge(self.state, View::of(node)).map_err(RejectedBy::Room)?;
+        if let Some(kept) = in_the_way(&self.ranking, &Projection::now(self.state, at)) {
+            return Err(RejectedBy::Headroom(kept.turn()));
         }
         let cares = self.inquiry.has_neighbour_rules();
         let free = allows(&self.inquiry, &self.ranking, at, cares);
-        if free { Ok(room.fit.alignment) } else { Err(Bar::Reserved) }
+        if free { Ok(room.fit.alignment) } else { Err(RejectedBy::Nominated) }
     }
 }

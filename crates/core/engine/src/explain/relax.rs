@@ -139,7 +139,7 @@ fn change(spec: &PodSpec, cause: &Cause) -> Option<Relaxation> {
             Relaxation::DropNodeLabel { key: key.clone(), value: value.clone() }
         }
         Cause::NodeAffinity { .. } => Relaxation::DropNodeAffinity,
-        Cause::Said { plugin: crate::verdict::Plugin::NodeAffinity, .. } => {
+        Cause::Plugin { plugin: crate::verdict::Plugin::NodeAffinity, .. } => {
             Relaxation::DropNodeAffinity
         }
         Cause::Port(port) => Relaxation::DropPort(port.clone()),

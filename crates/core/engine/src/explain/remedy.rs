@@ -20,14 +20,14 @@ use super::data::{Cause, Remedy};
 use super::group::Row;
 use super::probe::Probe;
 use super::relax::{self, Relaxation};
-use crate::berth::plan::Evictor;
-use crate::berth::preempt::Preemption;
 use crate::class::HOSTNAME;
 use crate::config::{Config, Profile};
 use crate::event::{Event, NodeTopology};
-use crate::filter::{CORDON, Newcomer};
+use crate::filter::{CORDON, IncomingPod};
 use crate::kube::{self, Verdicts};
-use crate::slices::{self, Redivision};
+use crate::placement::preemption::PreemptionSearch;
+use crate::placement::victims::Preemptor;
+use crate::slices::{self, GpuLayoutChange};
 use crate::state::{Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
@@ -75,7 +75,7 @@ impl Search<'_> {
     /// The first of the nodes where the pod fits as another class.
     fn fits(&mut self, class: ClassIx, nodes: &[NodeIx]) -> Option<(NodeIx, Alignment)> {
         self.state.rules(class);
-        let mut probe = Probe::new(self.state, newcomer(self.state, self.pod, class), self.config);
+        let mut probe = Probe::new(self.state, incoming(self.state, self.pod, class), self.config);
         let probe = probe.as_mut().ok()?;
         nodes.iter().find_map(|at| probe.verdict(*at).ok().map(|alignment| (*at, alignment)))
     }
@@ -144,11 +144,11 @@ impl Search<'_> {
 
     /// Evictions by preemption, else of pods up to the pod's own priority.
     fn evict(&mut self, spec: &PodSpec) -> Option<Remedy> {
-        let rest_ms = self.config.eviction_rest_ms;
-        let evictor = Evictor::new(self.state, self.pod, self.now_ms, rest_ms);
-        let equals = evictor.with_priority(spec.priority.saturating_add(1));
-        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then_some(evictor);
-        let found = own.and_then(|evictor| Some((true, self.victims(spec, &evictor)?)));
+        let cooldown_ms = self.config.eviction_cooldown_ms;
+        let preemptor = Preemptor::new(self.state, self.pod, self.now_ms, cooldown_ms);
+        let equals = preemptor.with_priority(spec.priority.saturating_add(1));
+        let own = (spec.preemption == PreemptionPolicy::LowerPriority).then_some(preemptor);
+        let found = own.and_then(|preemptor| Some((true, self.victims(spec, &preemptor)?)));
         let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
         let (by_preemption, (at, victims, budget_violations)) = found?;
         let node = self.state.nodes[at].object.name.clone();
@@ -165,20 +165,20 @@ impl Search<'_> {
     fn victims(
         &mut self,
         spec: &PodSpec,
-        evictor: &Evictor,
+        preemptor: &Preemptor,
     ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
-        if !evictor.has_victims(self.state) {
+        if !preemptor.has_victims(self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {
-            return self.victims_scored(spec, evictor.priority);
+            return self.victims_scored(spec, preemptor.priority);
         }
         let class = self.state.pods[self.pod].class;
-        let pod = newcomer(self.state, self.pod, class);
+        let pod = incoming(self.state, self.pod, class);
         let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
         ranking.look_at_all(self.state);
         // A fresh one, because searches correct the engine's.
-        let plan = Preemption::default().find(&inquiry, &mut ranking, evictor, None)?;
+        let plan = PreemptionSearch::default().find(&inquiry, &mut ranking, preemptor, None)?;
         Some((plan.node, plan.victims, plan.cost.budget_violations as usize))
     }
 
@@ -193,7 +193,7 @@ impl Search<'_> {
             self.state.acquire_class(&Arc::new(PodSpec { priority, preemption, ..spec.clone() }));
         self.state.rules(class);
         let state = &*self.state;
-        let found = crate::filter::Inquiry::new(state, newcomer(state, self.pod, class));
+        let found = crate::filter::Inquiry::new(state, incoming(state, self.pod, class));
         let found = found.ok().and_then(|(inquiry, narrowed)| {
             let verdicts = Verdicts::of(&inquiry, &narrowed);
             let nominated = match &state.pods[self.pod].place {
@@ -288,7 +288,7 @@ impl Search<'_> {
             return None;
         }
         let class = self.state.pods[self.pod].class;
-        let pod = newcomer(self.state, self.pod, class);
+        let pod = incoming(self.state, self.pod, class);
         let nodes = slices::nodes_for(&crate::filter::Inquiry::new(self.state, pod).ok()?.0);
         [Touch::IdleGpus, Touch::AroundWork].into_iter().find_map(|touch| {
             nodes.iter().take(REPARTITIONED_MAX).find_map(|at| {
@@ -305,13 +305,13 @@ impl Search<'_> {
         class: ClassIx,
         at: NodeIx,
         touch: Touch,
-    ) -> Option<Vec<Redivision>> {
+    ) -> Option<Vec<GpuLayoutChange>> {
         let gpus = slices::on_node(self.state, at, &|_, _| false);
         let boards = slices::boards(gpus.iter().map(|sliced| &sliced.gpu.layout));
         let wants = slices::wants(self.state, self.state.class(class), &boards);
         let mix = slices::mix(self.state, &boards);
-        let steps = slices::plan(gpus, &wants, &mix, touch)?.redivisions(self.state);
-        let events = slices::told(self.state, &steps);
+        let steps = slices::plan(gpus, &wants, &mix, touch)?.layout_changes(self.state);
+        let events = slices::repartition_events(self.state, &steps);
         self.after(events, |search| search.fits(class, &[at]))?;
         Some(steps)
     }
@@ -331,7 +331,7 @@ impl Search<'_> {
         let rows = self.rows.iter().filter(strict);
         let nodes = self.most_free(rows.flat_map(|row| row.nodes.iter().copied()).collect());
         let class = self.state.pods[self.pod].class;
-        let pod = newcomer(self.state, self.pod, class);
+        let pod = incoming(self.state, self.pod, class);
         let mut probe = Probe::new(self.state, pod, self.config).ok()?;
         let mut nodes = nodes.into_iter().take(LOOSENED_MAX);
         let at = nodes.find(|at| admits_loosely(&mut probe, *at) == Some(true))?;
@@ -356,9 +356,9 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
     Some(nobody && loose.would_admit(&demand).admits())
 }
 
-fn newcomer(state: &State, pod: PodIx, class: ClassIx) -> Newcomer<'_> {
+fn incoming(state: &State, pod: PodIx, class: ClassIx) -> IncomingPod<'_> {
     let row = &state.pods[pod];
-    Newcomer { class, uid: &row.uid, name: &row.name, claims: &row.claims }
+    IncomingPod { class, uid: &row.uid, name: &row.name, claims: &row.claims }
 }
 
 fn devices(list: &ResourceList) -> impl Iterator<Item = (&str, i64)> {

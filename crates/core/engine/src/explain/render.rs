@@ -18,7 +18,7 @@ use super::words::{
     quote, requirement, selector, share, span, sum, taint,
 };
 use crate::decision::HeldBy;
-use crate::slices::Redivision;
+use crate::slices::GpuLayoutChange;
 
 /// Limit of every text.
 const LENGTH_MAX_BYTES: usize = 1000;
@@ -331,8 +331,8 @@ fn cause(cause: &Cause) -> String {
             name(&gang.name),
             span(*max_ms)
         ),
-        Cause::OtherClasses { .. } | Cause::KeptWarm { .. } => by_class(cause),
-        Cause::Said { reason, .. } => quote(&reason.to_string()),
+        Cause::OtherClasses { .. } | Cause::Headroom { .. } => by_class(cause),
+        Cause::Plugin { reason, .. } => quote(&reason.to_string()),
         Cause::Others { reasons } => count(*reasons, "other reason"),
         Cause::NoNeighbour { .. } | Cause::Unwelcome { .. } | Cause::Refused { .. } => {
             neighbour(cause)
@@ -351,7 +351,7 @@ fn by_class(cause: &Cause) -> String {
             };
             format!("pool {} is only for {classes}", name(pool))
         }
-        Cause::KeptWarm { class, room, need: part_of_gpu, on_one, .. } => {
+        Cause::Headroom { class, room, need: part_of_gpu, on_one, .. } => {
             let mut kept: Vec<String> =
                 room.iter().map(|(resource, of_it)| amount(resource, *of_it)).collect();
             kept.extend(part_of_gpu.as_ref().map(|one| format!("{} of a GPU", need(one))));
@@ -475,7 +475,7 @@ pub fn remedy(remedy: &Remedy) -> String {
         Remedy::Relax { change, node } => format!("on {} {}", name(node), relaxation(change)),
         Remedy::Uncordon { node } => format!("on {} if it were uncordoned", name(node)),
         Remedy::Repartition { node, steps } => {
-            let step = |one: &Redivision| format!("its GPU {} to {}", one.gpu, one.to);
+            let step = |one: &GpuLayoutChange| format!("its GPU {} to {}", one.gpu, one.to);
             format!("on {} after repartitioning {}", name(node), list(steps, step))
         }
         Remedy::Loosen { node } => {

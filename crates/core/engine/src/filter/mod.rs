@@ -23,7 +23,7 @@ pub(crate) use own::{CORDON, Shortage, fit, named_nodes, object, untolerated_sof
 
 /// The pod to place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer<'a> {
+pub(crate) struct IncomingPod<'a> {
     pub(crate) class: ClassIx,
     pub(crate) uid: &'a str,
     pub(crate) name: &'a str,
@@ -41,7 +41,7 @@ pub(crate) struct Inquiry<'s> {
     pub(crate) devices: Option<Demand>,
     /// Whether claimed devices must be near what the kubelet allocates.
     pub(crate) near_devices: bool,
-    refused_by: SmallVec<[TallyIx; 2]>,
+    excluded_by: SmallVec<[TallyIx; 2]>,
 }
 
 /// Node names to which PreFilter narrows the search.
@@ -49,17 +49,20 @@ pub(crate) type Narrowed = Option<Vec<Arc<str>>>;
 
 impl<'s> Inquiry<'s> {
     /// `Err` if the pod is rejected for the whole cluster. The rules of the class must exist.
-    pub(crate) fn new(state: &'s State, pod: Newcomer<'s>) -> Result<(Self, Narrowed), Rejection> {
+    pub(crate) fn new(
+        state: &'s State,
+        pod: IncomingPod<'s>,
+    ) -> Result<(Self, Narrowed), Rejection> {
         let class = state.class(pod.class);
         let narrowed = own::named_nodes(&class.spec.node_affinity)?;
         let in_use = |namespace: &str, name: &str| state.claim_users(namespace, name) > 0;
         let owner = Owner { name: pod.name, uid: pod.uid };
         let volumes = PodVolumes::new(&state.storage, &class.spec, owner, &in_use)?;
         let devices = state.devices.prepare(&class.spec, &pod)?;
-        let refused_by = state
+        let excluded_by = state
             .census
-            .asked_about(pod.class)
-            .filter(|(_, claim)| *claim == crate::census::Claim::Refuse)
+            .terms_about(pod.class)
+            .filter(|(_, claim)| *claim == crate::census::TermKind::AntiAffinity)
             .map(|(tally, _)| tally)
             .filter(|tally| state.census.tally(*tally).total() > 0)
             .collect();
@@ -73,13 +76,13 @@ impl<'s> Inquiry<'s> {
             volumes,
             devices,
             near_devices: false,
-            refused_by,
+            excluded_by,
         };
         Ok((inquiry, narrowed))
     }
 
     /// Whether the answer depends on more than the node: other pods, volumes or claims.
-    pub(crate) fn looks_elsewhere(&self) -> bool {
+    pub(crate) fn depends_on_others(&self) -> bool {
         self.has_neighbour_rules() || self.has_volumes() || self.devices.is_some()
     }
 
@@ -127,13 +130,13 @@ impl<'s> Inquiry<'s> {
     }
 
     /// How many pods on the node a spread constraint counts.
-    pub(crate) fn meant_on_node(&self, rule: &SpreadRule, at: NodeIx) -> i32 {
+    pub(crate) fn matching_on_node(&self, rule: &SpreadRule, at: NodeIx) -> i32 {
         if self.state.census.query(rule.query).selects_all() {
             return 0;
         }
         let counts = |pod: &&PodIx| {
             let row = &self.state.pods[**pod];
-            !row.is_terminating() && self.state.census.means(rule.query, row.class)
+            !row.is_terminating() && self.state.census.matches(rule.query, row.class)
         };
         self.state.nodes[at].pods.iter().filter(counts).count() as i32
     }

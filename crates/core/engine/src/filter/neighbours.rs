@@ -4,7 +4,7 @@
 //! overlay instead of updating the census.
 
 use super::Inquiry;
-use crate::census::{Claim, Counted};
+use crate::census::{Counted, TermKind};
 use crate::class::SpreadRule;
 use crate::overlay::Overlay;
 use crate::table::{KeyIx, NodeIx, PodIx, QueryIx, TallyIx};
@@ -17,20 +17,20 @@ impl Inquiry<'_> {
         !rules.hard_spread.is_empty()
             || rules.affinity.is_some()
             || !rules.anti.is_empty()
-            || !self.refused_by.is_empty()
+            || !self.excluded_by.is_empty()
     }
 
     /// Whether other pods influence preferences.
     pub(crate) fn has_soft_rules(&self) -> bool {
         !self.rules.soft_spread.is_empty()
             || !self.rules.preferred.is_empty()
-            || self.welcomed_by().next().is_some()
+            || self.preference_terms().next().is_some()
     }
 
     /// Tallies of existing pods that prefer or avoid this one.
-    fn welcomed_by(&self) -> impl Iterator<Item = TallyIx> {
-        let asked = self.state.census.asked_about(self.class_at);
-        asked.filter(|(_, claim)| *claim != Claim::Refuse).map(|(tally, _)| tally)
+    fn preference_terms(&self) -> impl Iterator<Item = TallyIx> {
+        let asked = self.state.census.terms_about(self.class_at);
+        asked.filter(|(_, claim)| *claim != TermKind::AntiAffinity).map(|(tally, _)| tally)
     }
 
     /// Whether preferences differ within a locality.
@@ -39,7 +39,7 @@ impl Inquiry<'_> {
         let fine = |tally: TallyIx| !coarse.contains(&census.count(tally).key);
         self.rules.soft_spread.iter().any(|rule| rule.by_host || fine(rule.tally))
             || self.rules.preferred.iter().any(|(_, tally)| fine(*tally))
-            || self.welcomed_by().any(fine)
+            || self.preference_terms().any(fine)
     }
 
     /// Number of pods to keep apart from in the node's own domains, of keys that are not coarse.
@@ -48,9 +48,9 @@ impl Inquiry<'_> {
         let spread = self.rules.soft_spread.iter().map(|rule| (rule.key, rule.tally));
         let avoided = self.rules.preferred.iter().filter(|(weight, _)| *weight < 0);
         let avoided = avoided.map(|(_, tally)| *tally);
-        let asked = census.asked_about(self.class_at);
+        let asked = census.terms_about(self.class_at);
         let avoiding = asked.filter_map(|(tally, claim)| match claim {
-            Claim::Prefer(weight) if weight < 0 => Some(tally),
+            TermKind::Prefer(weight) if weight < 0 => Some(tally),
             _ => None,
         });
         let others = avoided.chain(avoiding).map(|tally| (census.count(tally).key, tally));
@@ -62,10 +62,10 @@ impl Inquiry<'_> {
     }
 
     /// At most `most` nodes with pods that prefer this one or that it prefers.
-    pub(crate) fn welcoming_nodes(&self, most: usize) -> Vec<NodeIx> {
+    pub(crate) fn preferring_nodes(&self, most: usize) -> Vec<NodeIx> {
         let census = &self.state.census;
         let liked = self.rules.preferred.iter().filter(|(weight, _)| *weight > 0);
-        let tallies = liked.map(|(_, tally)| *tally).chain(self.welcomed_by());
+        let tallies = liked.map(|(_, tally)| *tally).chain(self.preference_terms());
         let mut nodes: Vec<(u64, NodeIx)> = tallies
             .flat_map(|tally| {
                 let key = census.count(tally).key;
@@ -81,9 +81,9 @@ impl Inquiry<'_> {
         nodes.into_iter().take(most).map(|(_, node)| node).collect()
     }
 
-    /// The nodes of the pods required nearby, if nearby means on the same host: no other node is
+    /// The nodes of the pods required nearby, if nearby matches on the same host: no other node is
     /// possible.
-    pub(crate) fn nodes_of_needed_pods(&self, coarse: &[KeyIx]) -> Option<Vec<NodeIx>> {
+    pub(crate) fn nodes_of_required_pods(&self, coarse: &[KeyIx]) -> Option<Vec<NodeIx>> {
         let census = &self.state.census;
         let tallies = &self.rules.affinity.as_ref()?.tallies;
         let fine = tallies.iter().find(|tally| !coarse.contains(&census.count(**tally).key))?;
@@ -100,10 +100,10 @@ impl Inquiry<'_> {
         let plain = Overlay::default();
         let is_coarse = |tally: &TallyIx| coarse.contains(&census.count(*tally).key);
         let spread = self.rules.hard_spread.iter().filter(|rule| coarse.contains(&rule.key));
-        let refusing = self.rules.anti.iter().chain(&self.refused_by).filter(|at| is_coarse(at));
+        let refusing = self.rules.anti.iter().chain(&self.excluded_by).filter(|at| is_coarse(at));
         let needs = self.rules.affinity.as_ref();
         if needs.is_some_and(|rule| rule.tallies.iter().all(is_coarse))
-            && !self.has_needed_pods(at, &plain)
+            && !self.has_required_pods(at, &plain)
         {
             return false;
         }
@@ -162,16 +162,16 @@ impl Inquiry<'_> {
     }
 
     fn changed(&self, query: QueryIx, differences: impl Iterator<Item = (PodIx, i32)>) -> i32 {
-        let meant = |pod| self.state.census.means(query, self.state.pods[pod].class);
-        differences.filter(|(pod, _)| meant(*pod)).map(|(_, change)| change).sum()
+        let matching = |pod| self.state.census.matches(query, self.state.pods[pod].class);
+        differences.filter(|(pod, _)| matching(*pod)).map(|(_, change)| change).sum()
     }
 
     pub(super) fn pod_affinity(&self, at: NodeIx, overlay: &Overlay) -> Result<(), Rejection> {
         let rules = &self.rules;
-        if rules.affinity.is_none() && rules.anti.is_empty() && self.refused_by.is_empty() {
+        if rules.affinity.is_none() && rules.anti.is_empty() && self.excluded_by.is_empty() {
             return Ok(());
         }
-        if !self.has_needed_pods(at, overlay) {
+        if !self.has_required_pods(at, overlay) {
             let reason = Reason::Text("node(s) didn't match pod affinity rules");
             return Err(Rejection::unresolvable(Plugin::InterPodAffinity, reason));
         }
@@ -195,25 +195,25 @@ impl Inquiry<'_> {
             return 0;
         }
         let change = match count.counted {
-            Counted::Asking(_) => self.askers(tally, overlay),
+            Counted::WithTerm(_) => self.term_holders(tally, overlay),
             _ => self.difference(count.query, overlay),
         };
         census.tally(tally).at(domain) + change
     }
 
     /// Whether a required pod exists nowhere.
-    pub(crate) fn lacks_needed_pods(&self) -> bool {
-        self.needed_pods_lacking().is_some()
+    pub(crate) fn lacks_required_pods(&self) -> bool {
+        self.missing_required_pods().is_some()
     }
 
     /// The tally of required pods that exist nowhere.
-    pub(crate) fn needed_pods_lacking(&self) -> Option<TallyIx> {
+    pub(crate) fn missing_required_pods(&self) -> Option<TallyIx> {
         let total = |tally: &TallyIx| self.state.census.tally(*tally).total();
-        let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.means_self)?;
+        let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.matches_self)?;
         affinity.tallies.iter().copied().find(|tally| total(tally) == 0)
     }
 
-    fn has_needed_pods(&self, at: NodeIx, overlay: &Overlay) -> bool {
+    fn has_required_pods(&self, at: NodeIx, overlay: &Overlay) -> bool {
         let Some(rule) = &self.rules.affinity else { return true };
         let census = &self.state.census;
         let lacks = |tally: &TallyIx| !census.domain(census.count(*tally).key, at).exists();
@@ -226,29 +226,29 @@ impl Inquiry<'_> {
         // The first of pods that require each other may go anywhere.
         let change = i64::from(self.difference(rule.query, overlay));
         let none = |tally: &TallyIx| census.tally(*tally).total() + change == 0;
-        rule.means_self && rule.tallies.iter().all(none)
+        rule.matches_self && rule.tallies.iter().all(none)
     }
 
     /// Whether a pod near the node, under the overlay, excludes this one by anti-affinity.
     pub(crate) fn is_refused(&self, at: NodeIx, overlay: &Overlay) -> bool {
         let refuses = |tally: TallyIx| self.near(tally, at, overlay) > 0;
-        if self.refused_by.iter().any(|tally| refuses(*tally)) {
+        if self.excluded_by.iter().any(|tally| refuses(*tally)) {
             return true;
         }
         // Pods added by the overlay may exclude this one though no existing pod does.
         let census = &self.state.census;
         overlay.come.iter().any(|pod| {
-            let asks = census.refusals(self.state.pods[*pod].class);
-            asks.into_iter().any(|tally| {
+            let term_count = census.anti_affinity_terms(self.state.pods[*pod].class);
+            term_count.into_iter().any(|tally| {
                 let count = census.count(tally);
-                census.means(count.query, self.class_at) && census.domain(count.key, at).exists()
+                census.matches(count.query, self.class_at) && census.domain(count.key, at).exists()
             })
         })
     }
 
     /// Change in the number of pods on the node with the terms that the tally counts.
-    fn askers(&self, tally: TallyIx, overlay: &Overlay) -> i32 {
-        let asks = |pod| self.state.census.asks(self.state.pods[pod].class, tally);
-        overlay.differences().map(|(pod, change)| change * asks(pod)).sum()
+    fn term_holders(&self, tally: TallyIx, overlay: &Overlay) -> i32 {
+        let term_count = |pod| self.state.census.term_count(self.state.pods[pod].class, tally);
+        overlay.differences().map(|(pod, change)| change * term_count(pod)).sum()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use berth_tenancy::share::TeamIx;
 
-use super::muster::Roll;
+use super::queueing::GangStatus;
 use crate::amounts;
 use crate::engine::Engine;
 use crate::explain::{Tenant, Unreserved};
@@ -21,9 +21,9 @@ const WHOLE_MILLI: i64 = 1_000;
 
 impl Engine {
     /// The team or namespace charged for a gang's reservation.
-    pub(super) fn tenant(&self, roll: &Roll) -> Option<Tenant> {
-        let class = self.state.class_of(*roll.waiting.first()?);
-        let team = class.tenant.team;
+    pub(super) fn tenant(&self, status: &GangStatus) -> Option<Tenant> {
+        let class = self.state.class_of(*status.waiting.first()?);
+        let team = class.team_charge.team;
         Some(if self.state.tenancy.has_teams() && team != TeamIx::NONE {
             Tenant::Team(self.state.tenancy.ledger.name(team).clone())
         } else {

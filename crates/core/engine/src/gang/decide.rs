@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::muster::Roll;
-use super::standing::Reserved;
-use crate::decision::{Binding, Decision, Disbanding, GangBinding, GangName, HeldBy};
+use super::queueing::GangStatus;
+use super::state::Reserved;
+use crate::decision::{Binding, Decision, GangBinding, GangDisbandment, GangName, HeldBy};
 use crate::engine::Engine;
 use crate::explain::Unreserved;
 use crate::state::{FullName, Place};
@@ -26,20 +26,20 @@ impl Engine {
         head: PodIx,
         now_ms: i64,
     ) -> Option<Decision> {
-        let Some(roll) = self.roll(gang) else {
+        let Some(status) = self.gang_status(gang) else {
             self.queue.park(head);
             return None;
         };
-        roll.waiting.iter().for_each(|pod| self.learn(*pod));
-        let held = self.state.held_together(&roll.waiting, roll.need);
+        status.waiting.iter().for_each(|pod| self.learn(*pod));
+        let held = self.state.held_together(&status.waiting, status.need);
         if held.is_none() {
             self.gangs.row(gang).held = None;
-            if let Some(bindings) = self.place_gang(&roll) {
-                return Some(self.bind_gang(&roll, head, bindings, now_ms));
+            if let Some(bindings) = self.place_gang(&status) {
+                return Some(self.bind_gang(&status, head, bindings, now_ms));
             }
         }
         self.queue.park(head);
-        if let Some(disbanding) = self.disband(&roll, now_ms) {
+        if let Some(disbanding) = self.disband(&status, now_ms) {
             return Some(disbanding);
         }
         if let Some(by) = held {
@@ -47,16 +47,16 @@ impl Engine {
         }
         let reserved = self.gangs.row(gang).reserved;
         let awaits_end = matches!(reserved, Some(Reserved::Until(until_ms)) if now_ms < until_ms);
-        if awaits_end || roll.waiting.iter().any(|pod| self.awaits_room(*pod)) {
-            return self.say_once(gang, head, false);
+        if awaits_end || status.waiting.iter().any(|pod| self.awaits_room(*pod)) {
+            return self.report_wait(gang, head, false);
         }
-        let released = self.release_gang(&roll, now_ms);
-        if let Some(plan) = self.gang_evictions(&roll, now_ms) {
+        let released = self.release_gang(&status, now_ms);
+        if let Some(plan) = self.gang_evictions(&status, now_ms) {
             self.gangs.await_evictions(gang);
-            return Some(self.carry_out(&roll, plan, None, now_ms));
+            return Some(self.carry_out(&status, plan, None, now_ms));
         }
         self.gangs.look_at_line();
-        self.say_once(gang, head, released)
+        self.report_wait(gang, head, released)
     }
 
     /// Reserves nodes for the first gang in line that the budget allows, or reports that it does
@@ -82,27 +82,27 @@ impl Engine {
     fn reserve_for(&mut self, gang: &FullName, now_ms: i64) -> Result<Decision, (Unreserved, i64)> {
         let retry_ms = now_ms.saturating_add(self.config.gang_patience_ms.max(1));
         let none = (Unreserved::NothingEnds, retry_ms);
-        let roll = self.roll(gang).ok_or(none.clone())?;
-        let tenant = self.tenant(&roll).ok_or(none.clone())?;
-        if let Some(until_ms) = self.gangs.rests_until(&tenant, now_ms) {
+        let status = self.gang_status(gang).ok_or(none.clone())?;
+        let tenant = self.tenant(&status).ok_or(none.clone())?;
+        if let Some(until_ms) = self.gangs.paused_until(&tenant, now_ms) {
             return Err((Unreserved::Resting(tenant), until_ms));
         }
-        let plan = self.nodes_to_keep(&roll).ok_or(none)?;
+        let plan = self.nodes_to_keep(&status).ok_or(none)?;
         if let Some(beyond) = self.beyond_share(&plan.places) {
             return Err((beyond, retry_ms));
         }
-        let max_ms = roll.terms.timeout_ms.min(self.config.reservations.max_ms).max(1);
+        let max_ms = status.terms.timeout_ms.min(self.config.reservations.max_ms).max(1);
         let until_ms = now_ms.saturating_add(max_ms);
         self.state.reservation = Some(Arc::new(self.reservation(gang, &plan.blockers, max_ms)));
         self.gangs.reserve(gang, tenant, now_ms, until_ms);
-        Ok(self.carry_out(&roll, plan, Some(until_ms), now_ms))
+        Ok(self.carry_out(&status, plan, Some(until_ms), now_ms))
     }
 
     /// Reports once that a gang waits.
-    fn say_once(&mut self, gang: &FullName, head: PodIx, is_news: bool) -> Option<Decision> {
+    fn report_wait(&mut self, gang: &FullName, head: PodIx, is_news: bool) -> Option<Decision> {
         let row = self.gangs.row(gang);
-        let is_news = is_news || !row.told;
-        row.told = true;
+        let is_news = is_news || !row.reported;
+        row.reported = true;
         is_news.then(|| Decision::Wait { pod: self.state.pods[head].uid.clone() })
     }
 
@@ -118,7 +118,7 @@ impl Engine {
         self.park_held(head);
         self.give_up_reserved(gang);
         let row = self.gangs.row(gang);
-        row.told = false;
+        row.reported = false;
         let said = row.held.replace(by.clone());
         self.release(gang, now_ms);
         let is_news = said.as_ref() != Some(&by);
@@ -127,56 +127,56 @@ impl Engine {
 
     fn bind_gang(
         &mut self,
-        roll: &Roll,
+        status: &GangStatus,
         head: PodIx,
         bindings: Vec<Binding>,
         now_ms: i64,
     ) -> Decision {
         self.queue.remove(head);
-        self.release(&roll.gang, now_ms);
-        let row = self.gangs.row(&roll.gang);
-        (row.head, row.short_since_ms, row.told) = (None, None, false);
-        self.gangs.note(roll.gang.clone());
-        Decision::BindAll(GangBinding { gang: GangName::of(&roll.gang), bindings })
+        self.release(&status.gang, now_ms);
+        let row = self.gangs.row(&status.gang);
+        (row.head, row.short_since_ms, row.reported) = (None, None, false);
+        self.gangs.note(status.gang.clone());
+        Decision::BindAll(GangBinding { gang: GangName::of(&status.gang), bindings })
     }
 
     /// Releases a reservation that did not help and moves the gang to the end of the line. Whether
     /// members were nominated.
-    fn release_gang(&mut self, roll: &Roll, now_ms: i64) -> bool {
+    fn release_gang(&mut self, status: &GangStatus, now_ms: i64) -> bool {
         let waited = |pod: &PodIx| matches!(self.state.pods[*pod].place, Place::Nominated(..));
-        let waited = roll.waiting.iter().any(waited);
-        self.give_up_reserved(&roll.gang);
-        let row = self.gangs.row(&roll.gang);
+        let waited = status.waiting.iter().any(waited);
+        self.give_up_reserved(&status.gang);
+        let row = self.gangs.row(&status.gang);
         if let Some(reserved) = row.reserved {
             row.in_line_since_ms = now_ms;
             row.timeouts += u32::from(matches!(reserved, Reserved::Until(_)));
-            self.release(&roll.gang, now_ms);
+            self.release(&status.gang, now_ms);
         }
         waited
     }
 
     /// Members that are placed give their places back if the others are not placed in time, so that
     /// an incomplete gang does not block others forever.
-    fn disband(&mut self, roll: &Roll, now_ms: i64) -> Option<Decision> {
+    fn disband(&mut self, status: &GangStatus, now_ms: i64) -> Option<Decision> {
         let state = &self.state;
-        let members = state.gangs.members(&roll.gang).filter(|pod| state.stays(*pod));
+        let members = state.gangs.members(&status.gang).filter(|pod| state.is_placed(*pod));
         let mut holding: Vec<PodIx> = members.collect();
         if holding.is_empty() {
-            self.gangs.row(&roll.gang).short_since_ms = None;
+            self.gangs.row(&status.gang).short_since_ms = None;
             return None;
         }
-        let since_ms = *self.gangs.row(&roll.gang).short_since_ms.get_or_insert(now_ms);
-        let until_ms = since_ms.saturating_add(roll.terms.timeout_ms);
+        let since_ms = *self.gangs.row(&status.gang).short_since_ms.get_or_insert(now_ms);
+        let until_ms = since_ms.saturating_add(status.terms.timeout_ms);
         if now_ms < until_ms {
-            self.gangs.remind(until_ms, &roll.gang);
+            self.gangs.remind(until_ms, &status.gang);
             return None;
         }
         holding.sort_by_key(|pod| self.state.pods[*pod].uid.clone());
         for pod in &holding {
             self.evict(*pod, now_ms);
         }
-        self.gangs.row(&roll.gang).short_since_ms = None;
+        self.gangs.row(&status.gang).short_since_ms = None;
         let pods = holding.iter().map(|pod| self.state.pods[*pod].uid.clone()).collect();
-        Some(Decision::Disband(Disbanding { gang: GangName::of(&roll.gang), pods }))
+        Some(Decision::Disband(GangDisbandment { gang: GangName::of(&status.gang), pods }))
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::muster::Roll;
+use super::queueing::GangStatus;
 use crate::engine::Engine;
 use crate::state::Place;
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
@@ -15,7 +15,7 @@ use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 const DOMAINS_MAX: usize = 16;
 
 /// A set of nodes on which a gang could run.
-pub(super) struct Spot {
+pub(super) struct Domain {
     /// The value of the topology label.
     pub(super) value: Option<Arc<str>>,
     pub(super) nodes: Option<Bits>,
@@ -26,7 +26,7 @@ pub(super) struct Spot {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Among {
+pub(super) enum NodeScope {
     /// Those with room for a member.
     WithRoom,
     /// All nodes.
@@ -36,37 +36,37 @@ pub(super) enum Among {
 impl Engine {
     /// Domains where a gang could be placed now, best first: reserved nodes, then where all of it
     /// fits, then where least is left.
-    pub(super) fn spots_to_place(&mut self, roll: &Roll) -> Vec<Spot> {
-        let kept = self.kept_value(roll);
-        let mut spots = self.spots(roll, Among::WithRoom);
-        spots.retain(|spot| spot.room >= roll.need);
-        let all = roll.waiting.len();
-        spots.sort_by_key(|spot| {
-            let elsewhere = spot.value.is_none() || spot.value != kept;
-            let anywhere = spot.nodes.is_none();
-            (anywhere, elsewhere, spot.room < all, spot.copies, spot.value.clone())
+    pub(super) fn domains_to_place(&mut self, status: &GangStatus) -> Vec<Domain> {
+        let kept = self.kept_value(status);
+        let mut domains = self.domains(status, NodeScope::WithRoom);
+        domains.retain(|domain| domain.room >= status.need);
+        let all = status.waiting.len();
+        domains.sort_by_key(|domain| {
+            let elsewhere = domain.value.is_none() || domain.value != kept;
+            let anywhere = domain.nodes.is_none();
+            (anywhere, elsewhere, domain.room < all, domain.copies, domain.value.clone())
         });
-        spots.truncate(DOMAINS_MAX);
-        spots
+        domains.truncate(DOMAINS_MAX);
+        domains
     }
 
     /// Domains where room could be made for a gang, the emptiest first.
-    pub(super) fn spots_to_clear(&mut self, roll: &Roll) -> Vec<Spot> {
-        let mut spots = self.spots(roll, Among::All);
-        spots.sort_by_key(|spot| {
-            let anywhere = spot.nodes.is_none();
-            (anywhere, std::cmp::Reverse((spot.room, spot.copies)), spot.value.clone())
+    pub(super) fn domains_to_clear(&mut self, status: &GangStatus) -> Vec<Domain> {
+        let mut domains = self.domains(status, NodeScope::All);
+        domains.sort_by_key(|domain| {
+            let anywhere = domain.nodes.is_none();
+            (anywhere, std::cmp::Reverse((domain.room, domain.copies)), domain.value.clone())
         });
-        spots.truncate(DOMAINS_MAX);
-        spots
+        domains.truncate(DOMAINS_MAX);
+        domains
     }
 
-    pub(super) fn spots(&mut self, roll: &Roll, among: Among) -> Vec<Spot> {
-        let by_class = self.copies(roll);
-        let mut spots = Vec::new();
-        let topology = roll.terms.topology.as_ref();
+    pub(super) fn domains(&mut self, status: &GangStatus, scope: NodeScope) -> Vec<Domain> {
+        let by_class = self.copies(status);
+        let mut domains = Vec::new();
+        let topology = status.terms.topology.as_ref();
         if let Some(topology) = topology {
-            let pinned = self.state.gang_domain(&roll.gang, &topology.key);
+            let pinned = self.state.gang_domain(&status.gang, &topology.key);
             let mut by_value: BTreeMap<Arc<str>, Bits> = BTreeMap::new();
             let mut add = |node: NodeIx| {
                 let value = self.state.nodes[node].object.labels.get(&topology.key);
@@ -75,29 +75,29 @@ impl Engine {
                     by_value.entry(value.clone()).or_default().set(node, true);
                 }
             };
-            match among {
-                Among::All => self.state.nodes.indexes().for_each(&mut add),
-                Among::WithRoom => {
+            match scope {
+                NodeScope::All => self.state.nodes.indexes().for_each(&mut add),
+                NodeScope::WithRoom => {
                     let with_room = by_class.iter().flat_map(|(_, copies)| copies);
                     with_room.for_each(|(node, _)| add(*node));
                 }
             }
-            spots.extend(by_value.into_iter().map(|(value, nodes)| {
-                let (room, copies) = count(roll, &self.state, &by_class, Some(&nodes));
-                Spot { value: Some(value), nodes: Some(nodes), room, copies }
+            domains.extend(by_value.into_iter().map(|(value, nodes)| {
+                let (room, copies) = count(status, &self.state, &by_class, Some(&nodes));
+                Domain { value: Some(value), nodes: Some(nodes), room, copies }
             }));
         }
         if topology.is_none_or(|topology| !topology.required) {
-            let (room, copies) = count(roll, &self.state, &by_class, None);
-            spots.push(Spot { value: None, nodes: None, room, copies });
+            let (room, copies) = count(status, &self.state, &by_class, None);
+            domains.push(Domain { value: None, nodes: None, room, copies });
         }
-        spots
+        domains
     }
 
     /// For each class of members, nodes with room and for how many, as upper limits.
-    fn copies(&mut self, roll: &Roll) -> Vec<(ClassIx, Vec<(NodeIx, u32)>)> {
+    fn copies(&mut self, status: &GangStatus) -> Vec<(ClassIx, Vec<(NodeIx, u32)>)> {
         let mut classes: Vec<ClassIx> =
-            roll.waiting.iter().map(|pod| self.state.pods[*pod].class).collect();
+            status.waiting.iter().map(|pod| self.state.pods[*pod].class).collect();
         classes.sort_unstable();
         classes.dedup();
         let mut all = Vec::new();
@@ -115,9 +115,9 @@ impl Engine {
     }
 
     /// The domain of a gang's nominated nodes.
-    fn kept_value(&self, roll: &Roll) -> Option<Arc<str>> {
-        let key = &roll.terms.topology.as_ref()?.key;
-        roll.waiting.iter().find_map(|pod| {
+    fn kept_value(&self, status: &GangStatus) -> Option<Arc<str>> {
+        let key = &status.terms.topology.as_ref()?.key;
+        status.waiting.iter().find_map(|pod| {
             let node = nominated(&self.state.pods[*pod].place)?;
             self.state.nodes[node].object.labels.get(key).cloned()
         })
@@ -125,7 +125,7 @@ impl Engine {
 
     /// The nodes in the domain of a gang's placed members, and whether its pods must be there.
     pub(crate) fn near_mates(&self, at: PodIx) -> Option<(Bits, bool)> {
-        let gang = self.gang_minded(at)?;
+        let gang = self.scheduled_gang(at)?;
         let topology = self.state.gang_terms(&gang)?.topology?;
         let value = self.state.gang_domain(&gang, &topology.key);
         let mut nodes = Bits::default();
@@ -147,7 +147,7 @@ pub(super) fn nominated(place: &Place) -> Option<NodeIx> {
 }
 
 fn count(
-    roll: &Roll,
+    status: &GangStatus,
     state: &crate::state::State,
     by_class: &[(ClassIx, Vec<(NodeIx, u32)>)],
     nodes: Option<&Bits>,
@@ -156,7 +156,7 @@ fn count(
     for (class, copies) in by_class {
         let on = copies.iter().filter(|(node, _)| nodes.is_none_or(|nodes| nodes.contains(*node)));
         let copies: u64 = on.map(|(_, copies)| u64::from(*copies)).sum();
-        let waiting = roll.waiting.iter().filter(|pod| state.pods[**pod].class == *class).count();
+        let waiting = status.waiting.iter().filter(|pod| state.pods[**pod].class == *class).count();
         room += waiting.min(usize::try_from(copies).unwrap_or(usize::MAX));
         all += copies;
     }

@@ -1,9 +1,9 @@
 //! Why a gang is pending: missing members, how many fit in each domain by trial, and its
 //! reservation.
 
-use super::domain::{Among, Spot};
-use super::muster::Roll;
-use super::standing::Reserved;
+use super::domain::{Domain, NodeScope};
+use super::queueing::GangStatus;
+use super::state::Reserved;
 use crate::decision::GangName;
 use crate::engine::Engine;
 use crate::explain::{self, DomainRoom, Explanation, GangReport, PodName};
@@ -19,11 +19,11 @@ const DOMAINS_TRIED_MAX: usize = 16;
 impl Engine {
     /// Explains a pending member of a gang; `None` for other pods.
     pub(crate) fn explain_gang(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
-        let at = self.state.pod_by_uid(uid).filter(|at| self.state.waits(*at))?;
-        let gang = self.gang_minded(at)?;
-        let roll = self.roll(&gang);
-        let standing = self.gangs.get(&gang).cloned().unwrap_or_default();
-        if standing.started || roll.as_ref().is_some_and(|roll| roll.need == 0) {
+        let at = self.state.pod_by_uid(uid).filter(|at| self.state.is_pending(*at))?;
+        let gang = self.scheduled_gang(at)?;
+        let status = self.gang_status(&gang);
+        let gang_row = self.gangs.get(&gang).cloned().unwrap_or_default();
+        if gang_row.started || status.as_ref().is_some_and(|status| status.need == 0) {
             return None;
         }
         let row = &self.state.pods[at];
@@ -33,39 +33,39 @@ impl Engine {
             name: row.name.clone(),
             priority: class.spec.priority,
         };
-        let is_whole = |roll: &&Roll| roll.waiting.len() >= roll.need;
-        let held = roll.as_ref().filter(is_whole).and_then(|_| self.gang_held_by(&gang));
+        let is_whole = |status: &&GangStatus| status.waiting.len() >= status.need;
+        let held = status.as_ref().filter(is_whole).and_then(|_| self.gang_held_by(&gang));
         if let Some(by) = held {
-            let team = self.state.tenancy.ledger.name(class.tenant.team).clone();
+            let team = self.state.tenancy.ledger.name(class.team_charge.team).clone();
             return Some(Explanation::Held { pod, team, by });
         }
-        let mut report = self.report(&gang, roll.as_ref());
+        let mut report = self.report(&gang, status.as_ref());
         let mut next = None;
-        if let Some(roll) = roll.filter(|roll| is_whole(&roll)) {
-            if matches!(standing.reserved, Some(Reserved::Until(_))) {
+        if let Some(status) = status.filter(|status| is_whole(&status)) {
+            if matches!(gang_row.reserved, Some(Reserved::Until(_))) {
                 report.reserved_max_ms = self.state.reservation.as_ref().map(|one| one.max_ms);
             }
-            report.unreserved = standing.refused.map(|(why, _)| why);
-            report.evicting = standing.reserved == Some(Reserved::Evicting);
-            report.timeouts = standing.timeouts;
-            self.try_domains(&roll, &mut report);
-            let anywhere = roll.terms.topology.as_ref().is_none_or(|topology| !topology.required);
+            report.unreserved = gang_row.refused.map(|(why, _)| why);
+            report.evicting = gang_row.reserved == Some(Reserved::Evicting);
+            report.timeouts = gang_row.timeouts;
+            self.try_domains(&status, &mut report);
+            let anywhere = status.terms.topology.as_ref().is_none_or(|topology| !topology.required);
             if anywhere && !report.evicting {
-                next = self.explain_next(&roll, now_ms);
+                next = self.explain_next(&status, now_ms);
             }
         }
         Some(Explanation::InGang { pod, gang: Box::new(report), next: next.map(Box::new) })
     }
 
-    fn report(&self, gang: &FullName, roll: Option<&Roll>) -> GangReport {
+    fn report(&self, gang: &FullName, status: Option<&GangStatus>) -> GangReport {
         let state = &self.state;
-        let waiting = state.gangs.members(gang).filter(|pod| state.waits(*pod)).count();
-        let topology = roll.and_then(|roll| roll.terms.topology.as_ref());
+        let waiting = state.gangs.members(gang).filter(|pod| state.is_pending(*pod)).count();
+        let topology = status.and_then(|status| status.terms.topology.as_ref());
         GangReport {
             name: GangName::of(gang),
-            min: roll.map(|roll| roll.terms.min as usize),
+            min: status.map(|status| status.terms.min as usize),
             waiting,
-            served: roll.map_or(0, |roll| roll.served),
+            served: status.map_or(0, |status| status.served),
             disagrees: state.gang_disagrees(gang),
             topology_key: topology.map(|topology| topology.key.clone()),
             required: topology.is_some_and(|topology| topology.required),
@@ -78,35 +78,35 @@ impl Engine {
         }
     }
 
-    fn try_domains(&mut self, roll: &Roll, report: &mut GangReport) {
-        let mut spots = self.spots(roll, Among::All);
-        report.domains = spots.iter().filter(|spot| spot.value.is_some()).count();
-        spots.sort_by_key(|spot| (std::cmp::Reverse(spot.room), spot.value.clone()));
-        spots.truncate(DOMAINS_TRIED_MAX);
-        let room = |spot: Spot| {
-            let room = self.room_for(roll, spot.nodes.as_ref());
-            DomainRoom { value: spot.value, room }
+    fn try_domains(&mut self, status: &GangStatus, report: &mut GangReport) {
+        let mut domains = self.domains(status, NodeScope::All);
+        report.domains = domains.iter().filter(|domain| domain.value.is_some()).count();
+        domains.sort_by_key(|domain| (std::cmp::Reverse(domain.room), domain.value.clone()));
+        domains.truncate(DOMAINS_TRIED_MAX);
+        let room = |domain: Domain| {
+            let room = self.room_for(status, domain.nodes.as_ref());
+            DomainRoom { value: domain.value, room }
         };
-        let mut rooms: Vec<DomainRoom> = spots.into_iter().map(room).collect();
+        let mut rooms: Vec<DomainRoom> = domains.into_iter().map(room).collect();
         rooms.sort_by_key(|one| (std::cmp::Reverse(one.room), one.value.clone()));
         rooms.truncate(DOMAINS_NAMED_MAX);
         report.rooms = rooms;
     }
 
     /// Explains the first member that does not fit beside the others.
-    fn explain_next(&mut self, roll: &Roll, now_ms: i64) -> Option<Explanation> {
-        let order = self.large_first(roll);
-        let mut told = None;
-        self.attempt(roll, |engine, _| {
+    fn explain_next(&mut self, status: &GangStatus, now_ms: i64) -> Option<Explanation> {
+        let order = self.large_first(status);
+        let mut explanation = None;
+        self.attempt(status, |engine, _| {
             let anywhere: Option<&Bits> = None;
-            let everybody = Roll { need: 0, ..roll.clone() };
+            let everybody = GangStatus { need: 0, ..status.clone() };
             let placed = engine.try_members(&everybody, &order, anywhere, &Lookup::default());
             let has_place = |pod: &PodIx| placed.iter().any(|(one, _)| one == pod);
             let next = order.iter().find(|pod| !has_place(pod))?;
             let uid = engine.state.pods[*next].uid.clone();
-            told = explain::explain(&mut engine.state, &engine.config, &uid, now_ms);
+            explanation = explain::explain(&mut engine.state, &engine.config, &uid, now_ms);
             None::<()>
         });
-        told
+        explanation
     }
 }

@@ -21,13 +21,13 @@ mod budget;
 mod decide;
 mod domain;
 mod explain;
-mod muster;
 mod place;
+mod queueing;
 mod reservation;
 mod reserve;
 mod roster;
-mod standing;
+mod state;
 
 pub(crate) use reservation::{Reservation, beside_members};
 pub(crate) use roster::Roster;
-pub(crate) use standing::Gangs;
+pub(crate) use state::Gangs;

@@ -1,36 +1,36 @@
 //! Places the members of a gang under a checkpoint: all that are needed get a place, or none.
 
 use super::domain::nominated;
-use super::muster::Roll;
+use super::queueing::GangStatus;
 use crate::decision::Binding;
-use crate::engine::{Engine, Found};
+use crate::engine::{Engine, FoundPlace};
 use crate::table::{Bits, ClassIx, Lookup, NodeIx, PodIx};
 
 /// Classes retained during a trial, so that they keep their numbers.
-pub(super) type Kept = Vec<ClassIx>;
+pub(super) type KeptClasses = Vec<ClassIx>;
 
 impl Engine {
     /// Places a gang now, if it fits somewhere.
-    pub(super) fn place_gang(&mut self, roll: &Roll) -> Option<Vec<Binding>> {
-        let wanted: Lookup<PodIx, NodeIx> = roll
+    pub(super) fn place_gang(&mut self, status: &GangStatus) -> Option<Vec<Binding>> {
+        let wanted: Lookup<PodIx, NodeIx> = status
             .waiting
             .iter()
             .filter_map(|pod| Some((*pod, nominated(&self.state.pods[*pod].place)?)))
             .collect();
-        let large_first = self.large_first(roll);
+        let large_first = self.large_first(status);
         let mut orders = vec![&large_first];
-        if large_first != roll.waiting {
-            orders.push(&roll.waiting);
+        if large_first != status.waiting {
+            orders.push(&status.waiting);
         }
-        for spot in self.spots_to_place(roll) {
+        for domain in self.domains_to_place(status) {
             for order in &orders {
-                let within = spot.nodes.as_ref();
-                let placed = self.attempt(roll, |engine, _| {
-                    let placed = engine.try_members(roll, order, within, &wanted);
-                    (placed.len() >= roll.need).then_some(placed)
+                let within = domain.nodes.as_ref();
+                let placed = self.attempt(status, |engine, _| {
+                    let placed = engine.try_members(status, order, within, &wanted);
+                    (placed.len() >= status.need).then_some(placed)
                 });
                 if let Some(placed) = placed {
-                    let binding = |(pod, found): &(PodIx, Found)| self.binding(*pod, found);
+                    let binding = |(pod, found): &(PodIx, FoundPlace)| self.binding(*pod, found);
                     return Some(placed.iter().map(binding).collect());
                 }
             }
@@ -39,11 +39,11 @@ impl Engine {
     }
 
     /// How many members fit on some nodes now, by trial.
-    pub(super) fn room_for(&mut self, roll: &Roll, within: Option<&Bits>) -> usize {
-        let order = self.large_first(roll);
+    pub(super) fn room_for(&mut self, status: &GangStatus, within: Option<&Bits>) -> usize {
+        let order = self.large_first(status);
         let mut room = 0;
-        let everybody = Roll { need: 0, ..roll.clone() };
-        self.attempt(roll, |engine, _| {
+        let everybody = GangStatus { need: 0, ..status.clone() };
+        self.attempt(status, |engine, _| {
             room = engine.try_members(&everybody, &order, within, &Lookup::default()).len();
             None::<()>
         });
@@ -53,19 +53,19 @@ impl Engine {
     /// Runs a trial with a gang's members and rolls it back unless it returns something.
     pub(super) fn attempt<T>(
         &mut self,
-        roll: &Roll,
-        try_out: impl FnOnce(&mut Self, &mut Kept) -> Option<T>,
+        status: &GangStatus,
+        try_out: impl FnOnce(&mut Self, &mut KeptClasses) -> Option<T>,
     ) -> Option<T> {
         let from = self.state.changes.now();
-        let mut kept: Kept = Vec::with_capacity(roll.waiting.len());
-        for pod in &roll.waiting {
+        let mut kept: KeptClasses = Vec::with_capacity(status.waiting.len());
+        for pod in &status.waiting {
             self.keep_class(*pod, &mut kept);
         }
         let by_quota = self.state.tenancy.books.changed().clone();
-        let of_teams = self.state.tenancy.ledger.news().clone();
+        let of_teams = self.state.tenancy.ledger.changes().clone();
         let devices = self.state.devices.clone();
         let checkpoint = self.state.checkpoint();
-        for pod in &roll.waiting {
+        for pod in &status.waiting {
             // Nominations of mates would block other places.
             if nominated(&self.state.pods[*pod].place).is_some() {
                 self.state.nominate(*pod, None);
@@ -77,7 +77,7 @@ impl Engine {
         } else {
             self.state.rollback(checkpoint);
             self.state.tenancy.books.set_changed(by_quota);
-            self.state.tenancy.ledger.set_news(of_teams);
+            self.state.tenancy.ledger.restore_changes(of_teams);
             self.state.restore_devices(devices);
             self.forget_changes(from);
         }
@@ -85,7 +85,7 @@ impl Engine {
         outcome
     }
 
-    pub(super) fn keep_class(&mut self, pod: PodIx, kept: &mut Kept) {
+    pub(super) fn keep_class(&mut self, pod: PodIx, kept: &mut KeptClasses) {
         let spec = self.state.class_of(pod).spec.clone();
         kept.push(self.state.acquire_class(&spec));
     }
@@ -93,15 +93,15 @@ impl Engine {
     /// Places members one after the other while enough can still be placed.
     pub(super) fn try_members(
         &mut self,
-        roll: &Roll,
+        status: &GangStatus,
         order: &[PodIx],
         within: Option<&Bits>,
         wanted: &Lookup<PodIx, NodeIx>,
-    ) -> Vec<(PodIx, Found)> {
+    ) -> Vec<(PodIx, FoundPlace)> {
         let mut placed = Vec::new();
         let mut failed: Vec<ClassIx> = Vec::new();
         for (at, pod) in order.iter().enumerate() {
-            if placed.len() + (order.len() - at) < roll.need {
+            if placed.len() + (order.len() - at) < status.need {
                 break;
             }
             let class = self.state.pods[*pod].class;
@@ -131,7 +131,7 @@ impl Engine {
     }
 
     /// Members by size, largest first, because large ones find less room.
-    pub(super) fn large_first(&self, roll: &Roll) -> Vec<PodIx> {
+    pub(super) fn large_first(&self, status: &GangStatus) -> Vec<PodIx> {
         let state = &self.state;
         let size = |pod: &PodIx| {
             let class = state.class_of(*pod);
@@ -143,7 +143,7 @@ impl Engine {
                 .fold(i64::from(class.spec.gpu.is_some()), i64::saturating_add);
             (devices, class.scored.millicpu, class.scored.memory_bytes)
         };
-        let mut order = roll.waiting.clone();
+        let mut order = status.waiting.clone();
         order.sort_by_key(|pod| std::cmp::Reverse(size(pod)));
         order
     }

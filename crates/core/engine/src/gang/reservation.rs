@@ -9,9 +9,9 @@ use std::sync::Arc;
 use berth_model::spec::{Deletion, PodSpec};
 
 use crate::amounts;
-use crate::berth::foresee::Foresight;
-use crate::berth::rank::Ranking;
 use crate::filter::Inquiry;
+use crate::placement::projection::Projection;
+use crate::placement::rank::Ranking;
 use crate::state::{FullName, PodState, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
@@ -62,7 +62,7 @@ impl State {
     ) -> bool {
         self.tenancy.has_teams()
             && self.reservation_of(waiting).is_some()
-            && self.class_of(waiting).tenant.team != self.class(class).tenant.team
+            && self.class_of(waiting).team_charge.team != self.class(class).team_charge.team
             && !self.borrows(class, pod)
     }
 
@@ -107,7 +107,7 @@ pub(crate) fn beside_members<'s>(
     ranking: &Ranking,
     at: NodeIx,
     ahead: &[PodIx],
-) -> Option<Foresight<'s>> {
+) -> Option<Projection<'s>> {
     let state = inquiry.state;
     let reservation = state.reservation.as_deref()?;
     if inquiry.spec().gpu.is_some() || ahead.iter().any(|pod| state.reservation_of(*pod).is_none())
@@ -124,12 +124,12 @@ pub(crate) fn beside_members<'s>(
     if !inquiry.class.requests.iter().all(spares) || pods as i64 >= node.pods_max {
         return None;
     }
-    let mut foreseen = Foresight::now(state, at);
+    let mut projected = Projection::now(state, at);
     let gone = node.pods.iter().filter(|pod| reservation.ends_before_gang(state, **pod));
-    gone.for_each(|pod| foreseen.remove(*pod));
+    gone.for_each(|pod| projected.remove(*pod));
     for pod in ahead {
         // If a more important pod took a member's place, that member needs no room.
-        let _fits = foreseen.add(ranking, *pod);
+        let _fits = projected.add(ranking, *pod);
     }
-    Some(foreseen)
+    Some(projected)
 }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use berth_model::spec::PreemptionPolicy;
 
-use super::muster::Roll;
-use super::place::Kept;
+use super::place::KeptClasses;
+use super::queueing::GangStatus;
 use super::reservation::Reservation;
-use crate::berth::plan::Evictor;
-use crate::decision::{Decision, GangName, Reserving};
-use crate::engine::{Engine, Evictions, Found};
+use crate::decision::{Decision, GangName, GangReservation};
+use crate::engine::{Engine, Evictions, FoundPlace};
 use crate::kube::preempt::{importance, priority, split_by_budgets};
+use crate::placement::victims::Preemptor;
 use crate::state::{FullName, Place};
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
@@ -22,7 +22,7 @@ use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 const CLEARED_MAX: usize = 512;
 
 /// Places for members, and the pods that must leave before.
-pub(super) struct Plan {
+pub(super) struct GangPlan {
     pub(super) places: Vec<(PodIx, NodeIx)>,
     victims: Vec<PodIx>,
     /// Pods that must end by themselves.
@@ -35,30 +35,30 @@ pub(super) struct Plan {
 impl Engine {
     /// The evictions after which a gang fits, with the fewest budget violations and then the fewest
     /// victims.
-    pub(super) fn gang_evictions(&mut self, roll: &Roll, now_ms: i64) -> Option<Plan> {
-        let rest_ms = self.config.eviction_rest_ms;
+    pub(super) fn gang_evictions(&mut self, status: &GangStatus, now_ms: i64) -> Option<GangPlan> {
+        let cooldown_ms = self.config.eviction_cooldown_ms;
         let may = |pod: &PodIx| {
             let spec = &self.state.class_of(*pod).spec;
             spec.preemption == PreemptionPolicy::LowerPriority
-                && Evictor::new(&self.state, *pod, now_ms, rest_ms).has_victims(&self.state)
+                && Preemptor::new(&self.state, *pod, now_ms, cooldown_ms).has_victims(&self.state)
         };
-        if !roll.waiting.iter().any(may) {
+        if !status.waiting.iter().any(may) {
             return None;
         }
-        let mut best: Option<Plan> = None;
-        for spot in self.spots_to_clear(roll) {
-            if spot.nodes.is_none() && best.is_some() {
+        let mut best: Option<GangPlan> = None;
+        for domain in self.domains_to_clear(status) {
+            if domain.nodes.is_none() && best.is_some() {
                 break;
             }
             let mut found = None;
-            self.attempt(roll, |engine, kept| {
-                found = engine.try_evictions(roll, spot.nodes.as_ref(), now_ms, kept);
+            self.attempt(status, |engine, kept| {
+                found = engine.try_evictions(status, domain.nodes.as_ref(), now_ms, kept);
                 None::<()>
             });
-            let awaits = |plan: &Plan| plan.awaits_leavers || !plan.victims.is_empty();
+            let awaits = |plan: &GangPlan| plan.awaits_leavers || !plan.victims.is_empty();
             let Some(mut plan) = found.filter(awaits) else { continue };
             plan.budget_violations = self.budget_violations(&plan.victims);
-            let cost = |plan: &Plan| (plan.budget_violations, plan.victims.len());
+            let cost = |plan: &GangPlan| (plan.budget_violations, plan.victims.len());
             if best.as_ref().is_none_or(|best| cost(&plan) < cost(best)) {
                 best = Some(plan);
             }
@@ -77,15 +77,15 @@ impl Engine {
     /// violations can be counted only after the rollback.
     fn try_evictions(
         &mut self,
-        roll: &Roll,
+        status: &GangStatus,
         within: Option<&Bits>,
         now_ms: i64,
-        kept: &mut Kept,
-    ) -> Option<Plan> {
+        kept: &mut KeptClasses,
+    ) -> Option<GangPlan> {
         let (mut places, mut victims) = (Vec::new(), Vec::new());
         let mut awaits_leavers = false;
-        for pod in self.large_first(roll) {
-            if places.len() >= roll.need {
+        for pod in self.large_first(status) {
+            if places.len() >= status.need {
                 break;
             }
             if self.state.held_by(pod).is_some() {
@@ -98,7 +98,7 @@ impl Engine {
                     self.evictions(pod, now_ms, within)
             {
                 // Members of one gang may differ in priority, but do not evict each other.
-                let is_mate = |pod: &PodIx| self.state.gang_of(*pod).as_ref() == Some(&roll.gang);
+                let is_mate = |pod: &PodIx| self.state.gang_of(*pod).as_ref() == Some(&status.gang);
                 if more.iter().any(is_mate) {
                     return None;
                 }
@@ -112,18 +112,24 @@ impl Engine {
                 victims.extend(more);
                 found = Some(self.place_ranked(pod, class, within, Some(node))?);
             }
-            if let Some(Found { node, grant, .. }) = found {
+            if let Some(FoundPlace { node, grant, .. }) = found {
                 self.state.bind(pod, node, grant);
                 places.push((pod, node));
             }
         }
-        let enough = places.len() >= roll.need;
+        let enough = places.len() >= status.need;
         let blockers = Vec::new();
-        enough.then_some(Plan { places, victims, blockers, awaits_leavers, budget_violations: 0 })
+        enough.then_some(GangPlan {
+            places,
+            victims,
+            blockers,
+            awaits_leavers,
+            budget_violations: 0,
+        })
     }
 
     /// Removes a pod during a trial.
-    fn take_away(&mut self, pod: PodIx, kept: &mut Kept) {
+    fn take_away(&mut self, pod: PodIx, kept: &mut KeptClasses) {
         self.keep_class(pod, kept);
         let uid = self.state.pods[pod].uid.clone();
         self.state.remove_pod(&uid);
@@ -131,11 +137,11 @@ impl Engine {
 
     /// Nodes on which a gang fits after pods there have ended by themselves, those with the fewest
     /// pods first.
-    pub(super) fn nodes_to_keep(&mut self, roll: &Roll) -> Option<Plan> {
-        for spot in self.spots_to_clear(roll) {
+    pub(super) fn nodes_to_keep(&mut self, status: &GangStatus) -> Option<GangPlan> {
+        for domain in self.domains_to_clear(status) {
             let mut found = None;
-            self.attempt(roll, |engine, kept| {
-                found = engine.try_clearing(roll, spot.nodes.as_ref(), kept);
+            self.attempt(status, |engine, kept| {
+                found = engine.try_clearing(status, domain.nodes.as_ref(), kept);
                 None::<()>
             });
             if found.is_some() {
@@ -147,30 +153,36 @@ impl Engine {
 
     fn try_clearing(
         &mut self,
-        roll: &Roll,
+        status: &GangStatus,
         within: Option<&Bits>,
-        kept: &mut Kept,
-    ) -> Option<Plan> {
+        kept: &mut KeptClasses,
+    ) -> Option<GangPlan> {
         let (mut places, mut blockers) = (Vec::new(), Vec::new());
-        let mut left = self.large_first(roll);
-        self.try_each(&mut left, &mut places, roll.need, within);
-        for (node, finite) in self.clearable(roll, within) {
-            if places.len() >= roll.need {
+        let mut left = self.large_first(status);
+        self.try_each(&mut left, &mut places, status.need, within);
+        for (node, finite) in self.clearable(status, within) {
+            if places.len() >= status.need {
                 break;
             }
             finite.iter().for_each(|pod| self.take_away(*pod, kept));
             let mut alone = Bits::default();
             alone.set(node, true);
             let before = places.len();
-            self.try_each(&mut left, &mut places, roll.need, Some(&alone));
+            self.try_each(&mut left, &mut places, status.need, Some(&alone));
             if places.len() > before {
                 blockers.extend(finite);
             }
         }
         // A gang that fits without waiting is placed, not reserved for.
-        let enough = places.len() >= roll.need && !blockers.is_empty();
+        let enough = places.len() >= status.need && !blockers.is_empty();
         let (victims, awaits_leavers) = (Vec::new(), false);
-        enough.then_some(Plan { places, victims, blockers, awaits_leavers, budget_violations: 0 })
+        enough.then_some(GangPlan {
+            places,
+            victims,
+            blockers,
+            awaits_leavers,
+            budget_violations: 0,
+        })
     }
 
     /// The reservation for a gang with these blocking pods.
@@ -220,14 +232,15 @@ impl Engine {
 
     /// Nodes with pods that end by themselves and without nominations of other pods, the fewest
     /// pods first; and those pods.
-    fn clearable(&self, roll: &Roll, within: Option<&Bits>) -> Vec<(NodeIx, Vec<PodIx>)> {
+    fn clearable(&self, status: &GangStatus, within: Option<&Bits>) -> Vec<(NodeIx, Vec<PodIx>)> {
         let state = &self.state;
         let open = |node: &NodeIx| {
             within.is_none_or(|nodes| nodes.contains(*node))
-                && state.nodes[*node].nominated.iter().all(|pod| roll.waiting.contains(pod))
+                && state.nodes[*node].nominated.iter().all(|pod| status.waiting.contains(pod))
         };
-        let ends =
-            |pod: &PodIx| state.is_finite(*pod) && state.gang_of(*pod).as_ref() != Some(&roll.gang);
+        let ends = |pod: &PodIx| {
+            state.is_finite(*pod) && state.gang_of(*pod).as_ref() != Some(&status.gang)
+        };
         let finite = |node: NodeIx| {
             let pods = state.nodes[node].pods.iter().copied();
             let mut pods: Vec<PodIx> = pods.filter(ends).collect();
@@ -263,12 +276,12 @@ impl Engine {
     /// Nominates members to the nodes of a plan and evicts its victims.
     pub(super) fn carry_out(
         &mut self,
-        roll: &Roll,
-        plan: Plan,
+        status: &GangStatus,
+        plan: GangPlan,
         until_ms: Option<i64>,
         now_ms: i64,
     ) -> Decision {
-        self.give_up_reserved(&roll.gang);
+        self.give_up_reserved(&status.gang);
         for victim in &plan.victims {
             self.evict(*victim, now_ms);
         }
@@ -287,11 +300,11 @@ impl Engine {
             let name = self.state.nodes[*node].object.name.clone();
             self.state.nominate(*pod, Some(name));
         }
-        self.gangs.row(&roll.gang).told = true;
+        self.gangs.row(&status.gang).reported = true;
         let uid = |pod: &PodIx| self.state.pods[*pod].uid.clone();
         let name = |node: NodeIx| self.state.nodes[node].object.name.clone();
-        Decision::Reserve(Reserving {
-            gang: GangName::of(&roll.gang),
+        Decision::Reserve(GangReservation {
+            gang: GangName::of(&status.gang),
             places: plan.places.iter().map(|(pod, node)| (uid(pod), name(*node))).collect(),
             victims: plan.victims.iter().map(uid).collect(),
             budget_violations: plan.budget_violations,

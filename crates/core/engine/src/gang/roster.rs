@@ -105,7 +105,7 @@ impl State {
     }
 
     /// Whether a pod is placed and not to be evicted.
-    pub(crate) fn stays(&self, pod: PodIx) -> bool {
+    pub(crate) fn is_placed(&self, pod: PodIx) -> bool {
         let row = &self.pods[pod];
         matches!(row.place, Place::Bound(..))
             && row.phase == Phase::Alive
@@ -113,7 +113,7 @@ impl State {
     }
 
     /// Whether a pod is pending.
-    pub(crate) fn waits(&self, pod: PodIx) -> bool {
+    pub(crate) fn is_pending(&self, pod: PodIx) -> bool {
         let row = &self.pods[pod];
         !matches!(row.place, Place::Bound(..))
             && row.phase == Phase::Alive
@@ -121,7 +121,7 @@ impl State {
     }
 
     /// Further members of gangs that must be evicted as a whole with `victims`.
-    pub(crate) fn evicted_too(&self, victims: &[PodIx]) -> Vec<PodIx> {
+    pub(crate) fn gang_victims(&self, victims: &[PodIx]) -> Vec<PodIx> {
         if self.gangs.is_empty() {
             return Vec::new();
         }
@@ -132,7 +132,7 @@ impl State {
             let Some(terms) = self.gang_terms(&gang) else { continue };
             let others = self.gangs.members(&gang);
             let mut others: Vec<PodIx> =
-                others.filter(|pod| self.stays(*pod) && !victims.contains(pod)).collect();
+                others.filter(|pod| self.is_placed(*pod) && !victims.contains(pod)).collect();
             let enough = others.len() >= terms.min as usize;
             if !enough && terms.disruption == Disruption::Whole {
                 others.sort_by_key(|pod| self.pods[*pod].uid.clone());
@@ -142,10 +142,10 @@ impl State {
         too
     }
 
-    /// The label value of most placed members; the first by name among equals.
+    /// The label value of most placed members; the first by name scope equals.
     pub(crate) fn gang_domain(&self, gang: &FullName, key: &str) -> Option<Arc<str>> {
         let mut counts: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
-        for pod in self.gangs.members(gang).filter(|pod| self.stays(*pod)) {
+        for pod in self.gangs.members(gang).filter(|pod| self.is_placed(*pod)) {
             let node = self.pods[pod].place.node();
             let value = node.and_then(|node| self.nodes[node].object.labels.get(key));
             value.into_iter().for_each(|value| *counts.entry(value).or_insert(0) += 1);

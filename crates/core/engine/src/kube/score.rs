@@ -4,7 +4,7 @@ use berth_model::node::Node;
 use berth_model::spec::PodSpec;
 
 use crate::amounts::{self, CPU, MEMORY};
-use crate::census::Claim;
+use crate::census::TermKind;
 use crate::class::SpreadRule;
 use crate::filter::{Inquiry, untolerated_soft_taints};
 use crate::state::{NodeState, State};
@@ -65,7 +65,7 @@ pub(super) fn all(
 /// Weight of packing.
 const PACKING_WEIGHT: i64 = 10;
 
-/// Replaces the score for utilisation by `MostAllocated` over the devices a pod asks for.
+/// Replaces the score for utilisation by `MostAllocated` over the devices a pod term_count for.
 pub(super) fn pack(inquiry: &Inquiry<'_>, nodes: &[NodeIx], scores: &mut Vec<(Plugin, Vec<i64>)>) {
     let state = inquiry.state;
     let is_device =
@@ -288,7 +288,7 @@ fn spread(
                 return 0.0;
             }
             let count = if rule.by_host {
-                i64::from(inquiry.meant_on_node(rule, at))
+                i64::from(inquiry.matching_on_node(rule, at))
             } else {
                 i64::from(census.tally(rule.tally).at(domain))
             };
@@ -314,10 +314,10 @@ fn spread(
 fn pod_affinity(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Option<Vec<i64>> {
     let census = &inquiry.state.census;
     let own = inquiry.rules.preferred.iter().map(|(weight, tally)| (i64::from(*weight), *tally));
-    let residents = census.asked_about(inquiry.class_at).filter_map(|(tally, claim)| match claim {
-        Claim::Refuse => None,
-        Claim::Need => Some((NEEDED_WEIGHT, tally)),
-        Claim::Prefer(weight) => Some((i64::from(weight), tally)),
+    let residents = census.terms_about(inquiry.class_at).filter_map(|(tally, claim)| match claim {
+        TermKind::AntiAffinity => None,
+        TermKind::Affinity => Some((NEEDED_WEIGHT, tally)),
+        TermKind::Prefer(weight) => Some((i64::from(weight), tally)),
     });
     let terms: Vec<(i64, _)> =
         own.chain(residents).filter(|(_, tally)| census.tally(*tally).total() > 0).collect();

@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 
 use super::{FullName, NodeState, Place, PodState, State};
 use crate::amounts;
-use crate::berth::economy::Kind;
 use crate::changes::Change;
 use crate::class::Scored;
 use crate::event::{Event, NodeTopology};
 use crate::offer;
+use crate::placement::gpu_values::Kind;
 use crate::shares::{self, Grant, Shares};
 use crate::table::{NodeIx, PodIx, fingerprint};
 
@@ -89,12 +89,12 @@ impl State {
         }
     }
 
-    fn apply_accelerator(&mut self, name: ResourceName, said: Option<Accelerator>) {
-        let before = match said {
+    fn apply_accelerator(&mut self, name: ResourceName, accelerator: Option<Accelerator>) {
+        let before = match accelerator {
             Some(accelerator) => self.accelerators.insert(name.clone(), accelerator),
             None => self.accelerators.remove(&name),
         };
-        self.offer_anew();
+        self.update_offers();
         self.journal_object(before.map_or(Event::AcceleratorGone(name), Event::Accelerator));
     }
 
@@ -113,7 +113,7 @@ impl State {
             Event::Quota(quota) => {
                 let name = (quota.namespace.clone(), quota.name.clone());
                 let before = self.quotas.insert(name.clone(), quota.clone());
-                self.book_quota(quota);
+                self.add_quota(quota);
                 before.map_or(Event::QuotaGone(name.0, name.1), Event::Quota)
             }
             Event::QuotaGone(namespace, name) => match self.quotas.remove(&(namespace, name)) {
@@ -206,15 +206,15 @@ impl State {
             mirror: None,
         });
         self.node_names.insert(name.clone(), at);
-        self.assess_anew(at);
+        self.update_node_gpus(at);
         self.count_capacity(at);
         self.census.add_node(at, &node);
         self.count_spot(&node.labels, 1);
         self.count_images(&node, 1);
-        for pod in self.strays.remove(&name).unwrap_or_default() {
+        for pod in self.on_unknown_nodes.remove(&name).unwrap_or_default() {
             self.attach(pod, true);
         }
-        self.mirror_anew(at);
+        self.rebuild_mirror(at);
         self.touch(at, Change::Node);
     }
 
@@ -243,31 +243,31 @@ impl State {
             self.count_images(&before, -1);
             self.count_images(&node, 1);
         }
-        self.economy.count(&self.nodes[at].machine(), -1);
+        self.gpu_values.count(&self.nodes[at].machine(), -1);
         let row = &mut self.nodes[at];
         row.has_devices = has_devices(&node);
         (row.object, row.capacity, row.pods_max, row.offers) = (node, capacity, pods_max, offers);
-        self.assess_anew(at);
+        self.update_node_gpus(at);
         self.count_capacity(at);
         if self.tenancy.has_teams() {
             // Its labels give the model of its GPUs.
-            self.nodes[at].pods.clone().into_iter().for_each(|pod| self.restake(pod));
+            self.nodes[at].pods.clone().into_iter().for_each(|pod| self.update_charge(pod));
         }
         self.touch(at, Change::Node);
     }
 
     /// Updates the GPUs, kind of machine and shares of a node after its offers changed.
-    fn assess_anew(&mut self, at: NodeIx) {
+    fn update_node_gpus(&mut self, at: NodeIx) {
         let node = &mut self.nodes[at];
         node.gpus = offer::gpus_of(&node.object, &node.offers, &mut self.resources);
         let machine = node.machine();
-        node.kind = self.economy.kind(&machine);
-        self.economy.count(&machine, 1);
-        self.divide_anew(at);
+        node.kind = self.gpu_values.kind(&machine);
+        self.gpu_values.count(&machine, 1);
+        self.rebuild_shares(at);
     }
 
     /// Recounts the shares of a node after its offers changed.
-    fn divide_anew(&mut self, at: NodeIx) {
+    fn rebuild_shares(&mut self, at: NodeIx) {
         let node = &mut self.nodes[at];
         let offer = node.offers.iter().find(|offer| offer.divisible);
         let mut shares = offer.map(|offer| {
@@ -289,14 +289,14 @@ impl State {
     }
 
     /// Updates the offers of all nodes after an Accelerator changed.
-    fn offer_anew(&mut self) {
+    fn update_offers(&mut self) {
         for at in self.nodes.indexes().collect::<Vec<NodeIx>>() {
             let node = self.nodes[at].object.clone();
             let offers = offer::of_node(&node, &self.accelerators, &mut self.resources);
             if offers != self.nodes[at].offers {
-                self.economy.count(&self.nodes[at].machine(), -1);
+                self.gpu_values.count(&self.nodes[at].machine(), -1);
                 self.nodes[at].offers = offers;
-                self.assess_anew(at);
+                self.update_node_gpus(at);
                 self.touch(at, Change::Node);
             }
         }
@@ -306,21 +306,21 @@ impl State {
         let Some(at) = self.node_by_name(name) else { return };
         self.journal_mirror(name);
         self.journal_object(Event::Node((*self.nodes[at].object).clone()));
-        self.economy.count(&self.nodes[at].machine(), -1);
+        self.gpu_values.count(&self.nodes[at].machine(), -1);
         for pod in self.nodes[at].pods.clone() {
             self.uncount(pod, at);
             self.pods[pod].place = Place::Bound(name.clone(), None);
-            self.strays.entry(name.clone()).or_default().push(pod);
+            self.on_unknown_nodes.entry(name.clone()).or_default().push(pod);
         }
         for pod in std::mem::take(&mut self.nodes[at].nominated) {
-            self.unstake(pod);
+            self.remove_charge(pod);
             if self.pods[pod].decided {
                 // Nothing makes room for it there any more.
                 self.journal_pod(pod);
                 (self.pods[pod].place, self.pods[pod].decided) = (Place::Pending, false);
             } else {
                 self.pods[pod].place = Place::Nominated(name.clone(), None);
-                self.strays.entry(name.clone()).or_default().push(pod);
+                self.on_unknown_nodes.entry(name.clone()).or_default().push(pod);
             }
         }
         self.headrooms.forget_node(at);
@@ -352,7 +352,7 @@ impl State {
         };
         // A mirror that is not trusted is rebuilt when its topology arrives again.
         let believed = self.node_by_name(&node).is_none_or(|at| {
-            self.nodes[at].mirror.as_ref().is_none_or(|mirror| mirror.is_believed())
+            self.nodes[at].mirror.as_ref().is_none_or(|mirror| mirror.is_trusted())
         });
         if same && believed {
             return;
@@ -362,12 +362,12 @@ impl State {
             Some(topology) => self.topologies.insert(node.clone(), topology),
             None => self.topologies.remove(&node),
         };
-        let redivided = topology
-            .filter(|now| before.as_ref().is_some_and(|before| now.is_redivision_of(before)));
+        let repartitioned = topology
+            .filter(|now| before.as_ref().is_some_and(|before| now.differs_in_layout_only(before)));
         self.journal_object(Event::Topology { node: node.clone(), topology: before });
         if let Some(at) = self.node_by_name(&node) {
-            if !redivided.is_some_and(|topology| self.mirror_redivided(at, &topology)) {
-                self.mirror_anew(at);
+            if !repartitioned.is_some_and(|topology| self.repartition_mirror(at, &topology)) {
+                self.rebuild_mirror(at);
             }
             self.touch(at, Change::Freed);
         }
@@ -381,18 +381,18 @@ impl State {
         let Some(at) = self.pod_by_uid(&object.uid) else { return self.add_pod(object) };
         let grant = self.grant(object.gpu_grant.as_ref());
         let pod = &self.pods[at];
-        let told = Place::of(object);
+        let place = Place::of(object);
         let stale = pod.decided && object.node.is_none();
-        let moved = !stale && !pod.place.is_same(&told);
+        let moved = !stale && !pod.place.is_same(&place);
         let spec = &self.class_rows[pod.class].spec;
         let respecified = *spec != object.spec;
         let resized = (&spec.pod, &spec.gpu) != (&object.spec.pod, &object.spec.gpu);
         let regranted = grant.is_some() && grant != pod.grant;
         if spec.namespace != object.spec.namespace {
-            self.unbook(at);
+            self.remove_from_quotas(at);
         }
         if moved || resized || regranted {
-            self.replace_pod(at, object, told, grant, moved);
+            self.replace_pod(at, object, place, grant, moved);
         } else if respecified {
             self.journal_pod(at);
             let class = self.acquire_class(&object.spec);
@@ -400,7 +400,7 @@ impl State {
         }
         self.set_claims(at, &object.claims);
         self.update_pod(at, object, stale);
-        self.book(at);
+        self.count_in_quotas(at);
     }
 
     /// Moves a pod, or changes its requests.
@@ -408,7 +408,7 @@ impl State {
         &mut self,
         at: PodIx,
         object: &PodObject,
-        told: Place,
+        place: Place,
         grant: Option<Grant>,
         moved: bool,
     ) {
@@ -426,7 +426,7 @@ impl State {
         let pod = &mut self.pods[at];
         pod.class = class;
         if moved {
-            (pod.place, pod.decided) = (told, false);
+            (pod.place, pod.decided) = (place, false);
         }
         pod.grant = grant.or(pod.grant);
         (pod.started_at_ms, pod.phase) = (object.started_at_ms, object.phase);
@@ -461,7 +461,7 @@ impl State {
             self.census.move_pod(node, before, -1);
             self.census.move_pod(node, after, 1);
         }
-        self.restake(at);
+        self.update_charge(at);
         // A confirmed decision frees nothing; a pod that terminates may stop counting.
         let is_phase = before.terminating != after.terminating;
         self.touch(node, if is_phase { Change::Freed } else { Change::Taken });
@@ -495,13 +495,13 @@ impl State {
         self.gangs.join(at, &object.spec);
         self.set_awaited(at);
         self.attach(at, true);
-        self.book(at);
+        self.count_in_quotas(at);
     }
 
     pub(crate) fn remove_pod(&mut self, uid: &Arc<str>) {
         let Some(at) = self.pod_by_uid(uid) else { return };
         self.journal_pod(at);
-        self.unbook(at);
+        self.remove_from_quotas(at);
         self.release_devices(at);
         self.detach(at);
         self.pod_uids.remove(uid);

@@ -7,9 +7,9 @@ use berth_model::label::Selector;
 use berth_model::spec::PodSpec;
 
 use super::State;
-use crate::census::{Claim, Count, Counted};
+use crate::census::{Count, Counted, TermKind};
 use crate::class::{AffinityRule, Class, HOSTNAME, Rules, SpreadRule};
-use crate::query::{Asker, Query};
+use crate::query::{Query, QuerySide};
 use crate::shape::ShapeRef;
 use crate::table::{ClassIx, KeyIx, QueryIx, TallyIx};
 
@@ -30,13 +30,13 @@ impl State {
         }
         self.class_pointers.insert(pointer, at);
         let mut class = Class::new(spec.clone(), &mut self.resources);
-        class.tenant = self.tenant(spec);
+        class.team_charge = self.team_charge(spec);
         let row = self.class_rows.insert(class);
         debug_assert_eq!(row, at, "both tables give the same numbers");
         self.census.add_class(at, &spec.namespace, &spec.labels, &self.namespaces);
         if !spec.pod_affinity.is_empty() {
-            let asking = self.resident_tallies(at);
-            self.census.set_asking(at, asking);
+            let own_terms = self.existing_tallies(at);
+            self.census.set_own_terms(at, own_terms);
         }
         at
     }
@@ -46,7 +46,7 @@ impl State {
         let classes: Vec<ClassIx> = self.class_rows.indexes().collect();
         for at in classes {
             let spec = self.class_rows[at].spec.clone();
-            self.class_rows[at].tenant = self.tenant(&spec);
+            self.class_rows[at].team_charge = self.team_charge(&spec);
         }
     }
 
@@ -56,10 +56,10 @@ impl State {
             return;
         }
         self.class_pointers.remove(&pointer);
-        let asking = self.census.remove_class(at, &self.class_rows[at].spec.labels);
+        let own_terms = self.census.remove_class(at, &self.class_rows[at].spec.labels);
         self.drop_rules(at);
         self.class_rows.remove(at);
-        for tally in asking {
+        for tally in own_terms {
             self.census.release_tally(tally);
         }
     }
@@ -96,7 +96,7 @@ impl State {
                 hard_spread: self.spread_rules(at, true),
                 soft_spread: self.spread_rules(at, false),
                 affinity: self.affinity_rule(at, &spec),
-                anti: self.newcomer_tallies(&spec, spec.pod_affinity.anti_required.iter()),
+                anti: self.incoming_tallies(&spec, spec.pod_affinity.anti_required.iter()),
                 preferred: self.preferred_tallies(&spec),
             }
         };
@@ -188,7 +188,7 @@ impl State {
                 by_host: constraint.topology_key.as_ref() == HOSTNAME,
                 max_skew: constraint.max_skew,
                 min_domains: constraint.min_domains,
-                counts_self: self.census.means(query, at),
+                counts_self: self.census.matches(query, at),
             }
         };
         let rules: Vec<SpreadRule> = constraints.iter().zip(&by_constraint).map(rule).collect();
@@ -201,8 +201,8 @@ impl State {
         if terms.is_empty() {
             return None;
         }
-        let query = self.query(Query::of_terms(Asker::Newcomer, &spec.namespace, terms));
-        let means_self = self.census.means(query, at);
+        let query = self.query(Query::of_terms(QuerySide::Incoming, &spec.namespace, terms));
+        let matches_self = self.census.matches(query, at);
         let mut keys: Vec<KeyIx> = terms.iter().map(|term| self.key(&term.topology_key)).collect();
         let all = keys.clone();
         keys.sort_unstable();
@@ -210,14 +210,14 @@ impl State {
         let mut tallies = Vec::new();
         for key in keys {
             self.census.retain_query(query);
-            tallies.push(self.tally(query, key, Counted::Meant));
+            tallies.push(self.tally(query, key, Counted::Matching));
         }
         all.into_iter().for_each(|key| self.census.release_key(key));
         self.census.release_query(query);
-        Some(AffinityRule { query, tallies, means_self })
+        Some(AffinityRule { query, tallies, matches_self })
     }
 
-    fn newcomer_tallies<'a>(
+    fn incoming_tallies<'a>(
         &mut self,
         spec: &PodSpec,
         terms: impl Iterator<Item = &'a PodTerm>,
@@ -225,9 +225,9 @@ impl State {
         terms
             .map(|term| {
                 let one = std::iter::once(term);
-                let query = self.query(Query::of_terms(Asker::Newcomer, &spec.namespace, one));
+                let query = self.query(Query::of_terms(QuerySide::Incoming, &spec.namespace, one));
                 let key = self.key(&term.topology_key);
-                let tally = self.tally(query, key, Counted::Meant);
+                let tally = self.tally(query, key, Counted::Matching);
                 self.census.release_key(key);
                 tally
             })
@@ -240,20 +240,20 @@ impl State {
         let avoid =
             affinity.anti_preferred.iter().map(|(weight, term)| (weight.saturating_neg(), term));
         let (weights, terms): (Vec<i32>, Vec<&PodTerm>) = welcome.chain(avoid).unzip();
-        let tallies = self.newcomer_tallies(spec, terms.into_iter());
+        let tallies = self.incoming_tallies(spec, terms.into_iter());
         weights.into_iter().zip(tallies).collect()
     }
 
-    fn resident_tallies(&mut self, at: ClassIx) -> Vec<TallyIx> {
+    fn existing_tallies(&mut self, at: ClassIx) -> Vec<TallyIx> {
         let class = self.class_rows[at].clone();
-        let terms: Vec<(Claim, &PodTerm)> = class.resident_terms().collect();
+        let terms: Vec<(TermKind, &PodTerm)> = class.resident_terms().collect();
         let mut tallies = Vec::new();
         for (claim, term) in terms {
             let one = std::iter::once(term);
-            let query = Query::of_terms(Asker::Resident, &class.spec.namespace, one);
+            let query = Query::of_terms(QuerySide::Existing, &class.spec.namespace, one);
             let query = self.query(query);
             let key = self.key(&term.topology_key);
-            tallies.push(self.tally(query, key, Counted::Asking(claim)));
+            tallies.push(self.tally(query, key, Counted::WithTerm(claim)));
             self.census.release_key(key);
         }
         tallies
@@ -280,7 +280,7 @@ impl State {
 
     /// Matches everything again that depends on labels of namespaces.
     pub(crate) fn namespaces_changed(&mut self) {
-        if !self.census.looks_at_namespaces() {
+        if !self.census.uses_namespace_labels() {
             return;
         }
         let residents: Vec<_> = self.residents().collect();
@@ -290,7 +290,7 @@ impl State {
         let classes = self.class_rows.iter();
         let classes =
             classes.map(|(at, class)| (at, class.spec.namespace.as_ref(), &class.spec.labels));
-        self.census.match_anew(&self.namespaces, classes);
+        self.census.rematch(&self.namespaces, classes);
         for (node, resident) in &residents {
             self.census.move_pod(*node, *resident, 1);
         }

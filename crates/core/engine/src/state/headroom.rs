@@ -11,10 +11,10 @@ use berth_model::workload::{Headroom, WorkloadClass};
 use smallvec::SmallVec;
 
 use super::State;
-use crate::berth::room::Ask;
 use crate::changes::{Change, Cursor};
 use crate::event::Event;
-use crate::headroom::WarmRoom;
+use crate::headroom::ReservedHeadroom;
+use crate::placement::room::Ask;
 use crate::table::{Bits, ClassIx, Lookup, NodeIx};
 
 /// Order of headroom: the strongest claim first, then by name.
@@ -228,7 +228,7 @@ impl State {
         let (places, searched, blocked) = (Vec::new(), false, Bits::default());
         let kept = Kept { headroom, class, spec, ask, places, searched, blocked };
         self.headrooms.rows.insert(turn, kept);
-        self.classes_may_matter();
+        self.update_classes_matter();
         Some(before.unwrap_or(Event::HeadroomGone(name)))
     }
 
@@ -238,7 +238,7 @@ impl State {
         self.release_all(&turn);
         let kept = self.headrooms.rows.remove(&turn)?;
         self.release_class(kept.class);
-        self.classes_may_matter();
+        self.update_classes_matter();
         Some(Event::Headroom(kept.headroom))
     }
 
@@ -253,12 +253,12 @@ impl State {
         }
     }
 
-    pub(crate) fn warm_rooms(&self) -> Vec<WarmRoom> {
+    pub(crate) fn reserved_headroom(&self) -> Vec<ReservedHeadroom> {
         let name = |at: &NodeIx| self.nodes[*at].object.name.clone();
         let room = |kept: &Kept| {
             let mut nodes: Vec<Arc<str>> = kept.places.iter().map(name).collect();
             nodes.sort_unstable();
-            WarmRoom {
+            ReservedHeadroom {
                 name: kept.headroom.name.clone(),
                 class: kept.headroom.class,
                 nodes,

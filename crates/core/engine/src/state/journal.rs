@@ -90,7 +90,7 @@ impl State {
                             pod.counted = before.counted;
                             pod.devices = before.devices;
                             self.set_awaited(at);
-                            self.restake(at);
+                            self.update_charge(at);
                         }
                     }
                 }

@@ -19,7 +19,6 @@ use berth_model::workload::ClassRules;
 use smallvec::SmallVec;
 
 use crate::amounts::{self, Resources};
-use crate::berth::economy::Economy;
 use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
@@ -27,6 +26,7 @@ use crate::devices::Devices;
 use crate::event::NodeTopology;
 use crate::gang::{Reservation, Roster};
 use crate::offer::Accelerators;
+use crate::placement::gpu_values::GpuValues;
 use crate::query::Namespaces;
 use crate::shares::{self, Grant, Shares};
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
@@ -52,7 +52,7 @@ pub(crate) struct State {
     pub(crate) pods: Slab<PodIx, PodState>,
     pod_uids: Lookup<Arc<str>, PodIx>,
     /// Pods bound or nominated to unknown nodes, by node name.
-    strays: BTreeMap<Arc<str>, Vec<PodIx>>,
+    on_unknown_nodes: BTreeMap<Arc<str>, Vec<PodIx>>,
     class_specs: Interner<ClassIx, Arc<PodSpec>>,
     class_rows: Slab<ClassIx, Class>,
     class_pointers: Lookup<usize, ClassIx>,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     pub(crate) quotas: BTreeMap<FullName, Quota>,
     pub(crate) pools: BTreeMap<Arc<str>, Pool>,
     /// Whether a pool restricts classes or gives its capacity type.
-    pools_say: bool,
+    pools_have_rules: bool,
     /// Number of nodes with labels of spot instances.
     spot_nodes: u32,
     class_rules: ClassRules,
@@ -99,7 +99,7 @@ pub(crate) struct State {
     evictions: BTreeMap<FullName, i64>,
     eviction_times: BTreeSet<(i64, FullName)>,
     /// The value of GPUs to arriving work.
-    pub(crate) economy: Economy,
+    pub(crate) gpu_values: GpuValues,
     pub(crate) changes: Changes,
     pub(crate) journal: Journal,
 }
@@ -245,23 +245,23 @@ impl State {
         }
     }
 
-    pub(crate) fn remake_economy(&mut self, generation: u64) {
-        self.economy.remake(generation);
-        self.place_machines();
+    pub(crate) fn rebuild_gpu_values(&mut self, generation: u64) {
+        self.gpu_values.rebuild(generation);
+        self.update_kinds();
     }
 
     /// Restores the value of GPUs of a checkpoint.
-    pub(crate) fn restore_economy(&mut self, economy: Economy) {
-        let is_other = economy.generation != self.economy.generation;
-        self.economy = economy;
+    pub(crate) fn restore_gpu_values(&mut self, gpu_values: GpuValues) {
+        let is_other = gpu_values.generation != self.gpu_values.generation;
+        self.gpu_values = gpu_values;
         if is_other {
-            self.place_machines();
+            self.update_kinds();
         }
     }
 
-    fn place_machines(&mut self) {
+    fn update_kinds(&mut self) {
         for at in self.nodes.indexes().collect::<Vec<NodeIx>>() {
-            let kind = self.economy.kind(&self.nodes[at].machine());
+            let kind = self.gpu_values.kind(&self.nodes[at].machine());
             self.nodes[at].kind = kind;
         }
     }

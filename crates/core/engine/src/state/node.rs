@@ -7,10 +7,10 @@ use berth_model::spec::HostPort;
 use smallvec::SmallVec;
 
 use crate::amounts;
-use crate::berth::economy::{Kind, Machine, NodeGpus};
 use crate::class::{Class, Scored};
 use crate::mirror::Mirror;
 use crate::offer::Offers;
+use crate::placement::gpu_values::{Kind, Machine, NodeGpus};
 use crate::shares::{self, Grant, Shares};
 use crate::table::{PodIx, ResourceIx};
 

@@ -19,29 +19,29 @@ use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 const STOPPING_MS: i64 = 60_000;
 
 impl State {
-    /// Applies a pod's `place`. With `told` it comes from an event, whose order may differ from the
+    /// Applies a pod's `place`. With `from_event` it comes from an event, whose order may differ from the
     /// kubelet's; otherwise from a decision, which makes the pod the next.
-    pub(super) fn attach(&mut self, at: PodIx, told: bool) {
+    pub(super) fn attach(&mut self, at: PodIx, from_event: bool) {
         match self.pods[at].place.clone() {
             Place::Pending => {}
             Place::Nominated(name, _) => match self.node_by_name(&name) {
                 Some(node) => {
                     self.nodes[node].nominated.push(at);
                     self.pods[at].place = Place::Nominated(name, Some(node));
-                    self.restake(at);
+                    self.update_charge(at);
                     self.touch(node, Change::Taken);
                 }
-                None => self.strays.entry(name).or_default().push(at),
+                None => self.on_unknown_nodes.entry(name).or_default().push(at),
             },
             Place::Bound(name, _) => match self.node_by_name(&name) {
                 Some(node) => {
                     self.pods[at].place = Place::Bound(name, Some(node));
                     self.grant_if_needed(at, node);
                     self.count(at, node);
-                    self.mirror_in(at, node, told);
+                    self.mirror_in(at, node, from_event);
                     self.touch(node, Change::Taken);
                 }
-                None => self.strays.entry(name).or_default().push(at),
+                None => self.on_unknown_nodes.entry(name).or_default().push(at),
             },
         }
     }
@@ -52,7 +52,7 @@ impl State {
             Place::Pending => {}
             Place::Nominated(_, Some(node)) => {
                 self.nodes[node].nominated.retain(|one| *one != at);
-                self.unstake(at);
+                self.remove_charge(at);
                 self.touch(node, Change::Freed);
             }
             Place::Bound(_, Some(node)) => {
@@ -64,10 +64,10 @@ impl State {
                 self.touch(node, Change::Freed);
             }
             Place::Nominated(name, None) | Place::Bound(name, None) => {
-                if let Some(strays) = self.strays.get_mut(&name) {
-                    strays.retain(|one| *one != at);
-                    if strays.is_empty() {
-                        self.strays.remove(&name);
+                if let Some(on_unknown_nodes) = self.on_unknown_nodes.get_mut(&name) {
+                    on_unknown_nodes.retain(|one| *one != at);
+                    if on_unknown_nodes.is_empty() {
+                        self.on_unknown_nodes.remove(&name);
                     }
                 }
             }
@@ -113,7 +113,7 @@ impl State {
         self.census.move_pod(node, pod.resident(), 1);
         self.mirror_shares(node);
         self.use_claims(at, true);
-        self.restake(at);
+        self.update_charge(at);
     }
 
     pub(super) fn uncount(&mut self, at: PodIx, node: NodeIx) {
@@ -130,7 +130,7 @@ impl State {
         self.census.move_pod(node, pod.resident(), -1);
         self.mirror_shares(node);
         self.use_claims(at, false);
-        self.unstake(at);
+        self.remove_charge(at);
     }
 
     pub(super) fn mirror_shares(&mut self, node: NodeIx) {
@@ -154,18 +154,18 @@ impl State {
         }
     }
 
-    fn mirror_in(&mut self, at: PodIx, node: NodeIx, told: bool) {
+    fn mirror_in(&mut self, at: PodIx, node: NodeIx, from_event: bool) {
         let Some(mirror) = &self.nodes[node].mirror else { return };
         let arrival = self.pods[at].arrival();
         let late = |other: &PodIx| *other != at && self.pods[*other].arrival() > arrival;
-        if told && mirror.is_untouched() && self.nodes[node].pods.iter().any(late) {
-            self.mirror_anew(node);
+        if from_event && mirror.is_untouched() && self.nodes[node].pods.iter().any(late) {
+            self.rebuild_mirror(node);
         } else {
-            self.admit(at, node, told);
+            self.admit(at, node, from_event);
         }
     }
 
-    fn admit(&mut self, at: PodIx, node: NodeIx, told: bool) {
+    fn admit(&mut self, at: PodIx, node: NodeIx, from_event: bool) {
         let pod = &self.pods[at];
         let class = &mut self.class_rows[pod.class];
         let Some(mirror) = &mut self.nodes[node].mirror else { return };
@@ -173,15 +173,15 @@ impl State {
         let device = pod.grant.and_then(Grant::device);
         let device = device.map(|device| (device, self.resources.name(device)));
         let demand = class.demands.get(&class.spec.pod, version, device).cloned();
-        if told {
-            mirror.admit_told(at, &pod.uid, demand);
+        if from_event {
+            mirror.admit_from_event(at, &pod.uid, demand);
         } else {
             mirror.admit(at, &pod.uid, demand);
         }
     }
 
     /// Rebuilds the mirror of a node from its topology and pods in admission order.
-    pub(super) fn mirror_anew(&mut self, node: NodeIx) {
+    pub(super) fn rebuild_mirror(&mut self, node: NodeIx) {
         let name = self.nodes[node].object.name.clone();
         let mut pods = self.nodes[node].pods.clone();
         let is_here = |uid: &str| pods.iter().any(|pod| *self.pods[*pod].uid == *uid);
@@ -196,9 +196,9 @@ impl State {
     }
 
     /// Carries the mirror over a change of MIG layouts; false if it must be rebuilt.
-    pub(super) fn mirror_redivided(&mut self, node: NodeIx, topology: &NodeTopology) -> bool {
+    pub(super) fn repartition_mirror(&mut self, node: NodeIx, topology: &NodeTopology) -> bool {
         let before = self.nodes[node].mirror.as_ref();
-        let Some(mirror) = before.and_then(|mirror| mirror.redivided(topology)) else {
+        let Some(mirror) = before.and_then(|mirror| mirror.repartitioned(topology)) else {
             return false;
         };
         self.nodes[node].mirror = Some(Box::new(mirror));
@@ -217,7 +217,7 @@ impl State {
         pod.bound_serial = Some(self.bindings);
         self.bindings += 1;
         self.attach(at, false);
-        self.book(at);
+        self.count_in_quotas(at);
     }
 
     /// Undoes a decision: a bound pod never reaches its kubelet, and victims stay.
@@ -229,7 +229,7 @@ impl State {
             }
             Place::Nominated(_, Some(node)) => {
                 for pod in self.nodes[node].pods.clone() {
-                    self.spare_with_mates(pod);
+                    self.cancel_gang_eviction(pod);
                 }
             }
             _ => {}
@@ -237,7 +237,7 @@ impl State {
         self.release_devices(at);
         self.nominate(at, None);
         self.pods[at].grant = None;
-        self.book(at);
+        self.count_in_quotas(at);
     }
 
     /// Removes an unconfirmed binding from the mirror.
@@ -251,7 +251,7 @@ impl State {
     }
 
     /// Cancels the eviction of a pod.
-    pub(crate) fn spare(&mut self, at: PodIx) {
+    pub(crate) fn cancel_eviction(&mut self, at: PodIx) {
         if self.pods[at].evicted_at_ms.is_some() {
             self.journal_pod(at);
             self.pods[at].evicted_at_ms = None;
@@ -261,7 +261,7 @@ impl State {
             let budgets = self.budgets.values().filter(|budget| protects(budget, spec));
             let budgets: Vec<DisruptionBudget> = budgets.cloned().collect();
             budgets.iter().for_each(|budget| self.touch_protected(budget));
-            self.restake(at);
+            self.update_charge(at);
             if let Some(node) = self.pods[at].place.node() {
                 self.touch(node, Change::Taken);
             }
@@ -269,12 +269,12 @@ impl State {
     }
 
     /// Cancels the eviction of a pod, and of its gang if that was to go as a whole.
-    pub(crate) fn spare_with_mates(&mut self, at: PodIx) {
+    pub(crate) fn cancel_gang_eviction(&mut self, at: PodIx) {
         if let Some(gang) = self.gang_of(at).filter(|_| self.pods[at].evicted_at_ms.is_some()) {
             let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
-            mates.into_iter().for_each(|pod| self.spare(pod));
+            mates.into_iter().for_each(|pod| self.cancel_eviction(pod));
         }
-        self.spare(at);
+        self.cancel_eviction(at);
     }
 
     pub(super) fn confirm(&mut self, at: PodIx) {
@@ -299,7 +299,7 @@ impl State {
             self.count(at, node);
             self.touch(node, Change::Freed);
         } else {
-            self.restake(at);
+            self.update_charge(at);
         }
         self.release_class(before);
     }
@@ -417,7 +417,7 @@ impl State {
         self.pods[at].evicted_at_ms = Some(now_ms);
         self.leaving.insert(at);
         self.set_awaited(at);
-        self.restake(at);
+        self.update_charge(at);
         if let Some(node) = self.pods[at].place.node() {
             self.touch(node, Change::Taken);
         }
@@ -426,7 +426,7 @@ impl State {
     pub(super) fn set_eviction(&mut self, workload: FullName, evicted_at_ms: Option<i64>) {
         match evicted_at_ms {
             Some(now_ms) => {
-                // Earlier times stay: rests may depend on them.
+                // Earlier times stay: cooldowns may depend on them.
                 if self.eviction_times.insert((now_ms, workload.clone())) {
                     self.journal_eviction_time(now_ms, &workload, false);
                 }
@@ -438,11 +438,11 @@ impl State {
         }
     }
 
-    /// Forgets evictions whose rest has ended; whether there were any.
-    pub(crate) fn end_rests(&mut self, now_ms: i64, rest_ms: i64) -> bool {
+    /// Forgets evictions whose cooldown has ended; whether there were any.
+    pub(crate) fn end_cooldowns(&mut self, now_ms: i64, cooldown_ms: i64) -> bool {
         let mut ended = false;
         while let Some((evicted_at, workload)) = self.eviction_times.first().cloned()
-            && evicted_at.saturating_add(rest_ms) <= now_ms
+            && evicted_at.saturating_add(cooldown_ms) <= now_ms
         {
             self.eviction_times.pop_first();
             self.journal_eviction_time(evicted_at, &workload, true);

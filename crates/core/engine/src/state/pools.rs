@@ -19,9 +19,9 @@ use crate::table::NodeIx;
 /// Parts of a node's fit for a class: the pool's classes, and spot or on-demand. Unknown counts as
 /// medium.
 const WANTED: i64 = 60;
-const WANTED_UNSAID: i64 = 30;
+const WANTED_UNKNOWN: i64 = 30;
 const TERMS: i64 = 40;
-const TERMS_UNSAID: i64 = 20;
+const TERMS_UNKNOWN: i64 = 20;
 
 impl State {
     /// The class of work of a pod; `None` if nothing depends on it.
@@ -31,19 +31,19 @@ impl State {
 
     /// How well a node suits pods of a class, 0 to 100; `None` if its pool excludes them.
     pub(crate) fn pool_fit(&self, claim: Option<WorkloadClass>, node: &Node) -> Option<i64> {
-        let Some(class) = claim.filter(|_| self.pools_say || self.spot_nodes > 0) else {
+        let Some(class) = claim.filter(|_| self.pools_have_rules || self.spot_nodes > 0) else {
             return Some(0);
         };
         let pool = self.pool_of(node);
         let wanted = match pool.map_or(PoolClasses::Any, |pool| pool.classes) {
-            PoolClasses::Any => WANTED_UNSAID,
+            PoolClasses::Any => WANTED_UNKNOWN,
             PoolClasses::Preferred(of) | PoolClasses::Only(of) if of.contains(class) => WANTED,
             PoolClasses::Preferred(_) => 0,
             PoolClasses::Only(_) => return None,
         };
         let capacity = pool.and_then(|pool| pool.capacity).or_else(|| capacity_of(&node.labels));
         let terms = match capacity {
-            None => TERMS_UNSAID,
+            None => TERMS_UNKNOWN,
             Some(CapacityType::OnDemand) if class.is_serving() => TERMS,
             Some(CapacityType::Spot) if !class.is_serving() => TERMS,
             Some(_) => 0,
@@ -86,8 +86,8 @@ impl State {
         if of(before).unwrap_or_default() == of(after).unwrap_or_default() {
             return;
         }
-        self.pools_say = self.pools.values().any(says_something);
-        self.classes_may_matter();
+        self.pools_have_rules = self.pools.values().any(has_rules);
+        self.update_classes_matter();
         let of_pool = |at: &NodeIx| {
             let labels = &self.nodes[*at].object.labels;
             pool_of(labels).is_some_and(|one| one.as_ref() == name)
@@ -101,7 +101,7 @@ impl State {
     pub(super) fn count_spot(&mut self, labels: &Labels, change: i32) {
         if capacity_of(labels) == Some(CapacityType::Spot) {
             self.spot_nodes = self.spot_nodes.saturating_add_signed(change);
-            self.classes_may_matter();
+            self.update_classes_matter();
         }
     }
 
@@ -118,8 +118,8 @@ impl State {
     }
 
     /// Starts or stops distinguishing pods by class.
-    pub(super) fn classes_may_matter(&mut self) {
-        let matter = self.pools_say || self.spot_nodes > 0 || !self.headrooms.is_empty();
+    pub(super) fn update_classes_matter(&mut self) {
+        let matter = self.pools_have_rules || self.spot_nodes > 0 || !self.headrooms.is_empty();
         if matter != self.classes_matter {
             self.classes_matter = matter;
             self.forget_shapes();
@@ -128,6 +128,6 @@ impl State {
     }
 }
 
-fn says_something(pool: &Pool) -> bool {
+fn has_rules(pool: &Pool) -> bool {
     pool.classes != PoolClasses::Any || pool.capacity.is_some()
 }

@@ -13,7 +13,7 @@ use super::Owner;
 use super::matching::{Provision, Wanted, reaches};
 use super::migration;
 use super::storage::Storage;
-use crate::decision::LateVolume;
+use crate::decision::DelayedVolume;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
 const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
@@ -172,8 +172,8 @@ impl<'a> Binding<'a> {
     }
 
     /// What has to be bound or provisioned if the pod goes to this node.
-    pub(super) fn late(&self, node: &Node) -> Vec<LateVolume> {
-        let late = |claim: &Claim, volume: Option<&PersistentVolume>| LateVolume {
+    pub(super) fn late(&self, node: &Node) -> Vec<DelayedVolume> {
+        let late = |claim: &Claim, volume: Option<&PersistentVolume>| DelayedVolume {
             claim: claim.name.clone(),
             volume: volume.map(|volume| volume.name.clone()),
         };

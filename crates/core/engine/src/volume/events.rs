@@ -6,7 +6,7 @@ use crate::event::Event;
 impl Storage {
     /// Applies an event; returns the event that undoes it if anything changed.
     pub(crate) fn apply(&mut self, event: Event) -> Option<Event> {
-        if self.says_nothing_new(&event) {
+        if self.is_unchanged(&event) {
             return None;
         }
         match event {
@@ -98,7 +98,7 @@ impl Storage {
         }
     }
 
-    fn says_nothing_new(&self, event: &Event) -> bool {
+    fn is_unchanged(&self, event: &Event) -> bool {
         match event {
             Event::Claim(new) => self.claim(&new.namespace, &new.name) == Some(new),
             Event::Volume(new) => self.volume(&new.name) == Some(new),

@@ -5,8 +5,8 @@
 //! node one by one, because other plugins come between.
 
 mod binding;
+mod delayed;
 mod events;
-mod late;
 mod limits;
 mod matching;
 mod migration;
@@ -24,7 +24,7 @@ use self::limits::Limits;
 use self::restrictions::Restrictions;
 pub(crate) use self::storage::Storage;
 use self::zone::Zones;
-use crate::decision::LateVolume;
+use crate::decision::DelayedVolume;
 use crate::verdict::Rejection;
 
 /// The identity of a pod: claims of generic ephemeral volumes must have been created for it.
@@ -106,7 +106,7 @@ impl<'a> PodVolumes<'a> {
         pod: &PodSpec,
         owner: Owner<'_>,
         node: &Node,
-    ) -> Vec<LateVolume> {
+    ) -> Vec<DelayedVolume> {
         let binding = Binding::new(storage, pod, owner);
         binding.map(|binding| binding.late(node)).unwrap_or_default()
     }

@@ -219,8 +219,8 @@ fn disks_are_shared_by_readers_at_most() {
         (azure(), azure(), false),
     ] {
         let (storage, resident) = (Storage::default(), pod([Volume::Disk(other.clone())]));
-        let newcomer = pod([Volume::Disk(one.clone())]);
-        let verdict = prepare(&storage, &newcomer).restrictions([&resident].into_iter(), 0);
+        let incoming = pod([Volume::Disk(one.clone())]);
+        let verdict = prepare(&storage, &incoming).restrictions([&resident].into_iter(), 0);
         let expected: &[&str] = if conflict { &["node(s) had no available disk"] } else { &[] };
         assert_eq!(words(verdict), expected, "{one:?} {other:?}");
     }
@@ -229,9 +229,9 @@ fn disks_are_shared_by_readers_at_most() {
 #[test]
 fn an_exclusive_claim_is_free_once_its_users_are_gone() {
     let storage = with_volumes(storage([exclusive("c")]), [volume("v", 1)]);
-    let newcomer = pod([uses("c")]);
+    let incoming = pod([uses("c")]);
     let in_use = |namespace: &str, name: &str| (namespace, name) == ("ns", "c");
-    let volumes = PodVolumes::new(&storage, &newcomer, OWNER, &in_use).unwrap().unwrap();
+    let volumes = PodVolumes::new(&storage, &incoming, OWNER, &in_use).unwrap().unwrap();
     let refused = volumes.restrictions([].into_iter(), 0).unwrap_err();
     assert_eq!((refused.plugin, refused.code), (Plugin::VolumeRestrictions, Code::Unschedulable));
     assert!(volumes.restrictions([].into_iter(), -1).is_ok());
@@ -241,11 +241,11 @@ fn an_exclusive_claim_is_free_once_its_users_are_gone() {
 #[test]
 fn references_are_counted_by_name_alone() {
     let storage = with_volumes(storage([exclusive("c")]), [volume("v", 1)]);
-    let newcomer = pod([uses("c"), uses("c")]);
-    let volumes = prepare(&storage, &newcomer);
+    let incoming = pod([uses("c"), uses("c")]);
+    let volumes = prepare(&storage, &incoming);
     let elsewhere = PodSpec { namespace: "other".into(), ..pod([uses("c")]) };
     assert_eq!(volumes.exclusive_references(&elsewhere), 1);
-    assert_eq!(volumes.exclusive_references(&newcomer), 2);
+    assert_eq!(volumes.exclusive_references(&incoming), 2);
     assert_eq!(volumes.exclusive_references(&pod([uses("d"), ephemeral("c")])), 0);
 }
 
@@ -275,10 +275,10 @@ fn attaching(limit: i32) -> Storage {
     storage
 }
 
-fn attaches(storage: &Storage, newcomer: &[&str], residents: &[&str]) -> bool {
-    let newcomer = pod(newcomer.iter().map(|name| uses(name)));
+fn attaches(storage: &Storage, incoming: &[&str], residents: &[&str]) -> bool {
+    let incoming = pod(incoming.iter().map(|name| uses(name)));
     let residents: Vec<PodSpec> = residents.iter().map(|name| pod([uses(name)])).collect();
-    let verdict = prepare(storage, &newcomer).limits("n", residents.iter());
+    let verdict = prepare(storage, &incoming).limits("n", residents.iter());
     assert!(verdict.clone().err().is_none_or(|no| no.code == Code::Unschedulable));
     verdict.is_ok()
 }
@@ -350,8 +350,8 @@ fn in_tree_disks_count_against_the_driver_that_serves_them() {
     storage.set_csi_node(CsiNode { node: "n".into(), drivers, ..CsiNode::default() });
     assert!(!attaches(&storage, &["a"], &["b"]));
     let inline = |id: &str| pod([Volume::Disk(Disk::Ebs { id: id.into() })]);
-    let newcomer = pod([uses("a")]);
-    let volumes = prepare(&storage, &newcomer);
+    let incoming = pod([uses("a")]);
+    let volumes = prepare(&storage, &incoming);
     assert!(volumes.limits("n", [&inline("vol-1")].into_iter()).is_ok());
     assert!(volumes.limits("n", [&inline("aws:///vol-3")].into_iter()).is_err());
     assert!(volumes.limits("n", [&inline("aws://nonsense")].into_iter()).is_ok());

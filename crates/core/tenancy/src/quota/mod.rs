@@ -1,7 +1,7 @@
 //! ResourceQuota: a hard cap on the usage of a namespace.
 
-mod book;
+mod ledger;
 mod rules;
 
-pub use book::{Arrival, Books, Expiry, Standing};
+pub use ledger::{Arrival, Expiry, PodPlacement, QuotaLedger};
 pub use rules::{Life, Refusal, add, check, counts, limited, usage};

@@ -170,10 +170,10 @@ fn is_about_pods(name: &ResourceName) -> bool {
 
 /// Whether a quota applies to a pod.
 pub fn counts(quota: &Quota, spec: &PodSpec) -> bool {
-    quota.hard.keys().any(is_about_pods) && quota.scopes.iter().all(|scope| means(scope, spec))
+    quota.hard.keys().any(is_about_pods) && quota.scopes.iter().all(|scope| applies_to(scope, spec))
 }
 
-fn means(scope: &QuotaScope, spec: &PodSpec) -> bool {
+fn applies_to(scope: &QuotaScope, spec: &PodSpec) -> bool {
     match scope {
         QuotaScope::Deadline(wanted) => {
             spec.deadline_ms.is_some_and(|deadline| deadline >= 0) == *wanted

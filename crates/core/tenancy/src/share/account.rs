@@ -35,7 +35,7 @@ pub struct Account {
     /// The part of `has` that is about to be lost.
     pub leaving: i64,
     /// What room is being made for.
-    pub coming: i64,
+    pub arriving: i64,
     pub guaranteed: i64,
     /// What it has beyond its guarantee, by lender.
     pub borrowed: Vec<(Lender, i64)>,
@@ -112,7 +112,7 @@ impl Ledger {
                 dimension: self.dimension_name(dimension).clone(),
                 has: cell.has,
                 leaving: cell.leaving,
-                coming: cell.coming,
+                arriving: cell.arriving,
                 guaranteed: cell.guaranteed(),
                 borrowed,
                 lent: 0,

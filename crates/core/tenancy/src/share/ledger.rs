@@ -47,13 +47,13 @@ pub type Charge = SmallVec<[(DimensionIx, i64); 4]>;
 
 /// The state of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum ChargeState {
     /// In use.
-    Has,
+    InUse,
     /// In use, and about to be lost.
     Leaving,
     /// Room is being made for it.
-    Coming,
+    Arriving,
 }
 
 /// A team's amounts in one dimension.
@@ -62,7 +62,7 @@ pub(super) struct Cell {
     pub(super) entitled: Option<Entitlement>,
     pub(super) has: i64,
     pub(super) leaving: i64,
-    pub(super) coming: i64,
+    pub(super) arriving: i64,
     /// What it keeps from others: what it has and expects, or at least what it does not lend.
     pub(super) kept: i64,
     /// The same for the teams of a group together.
@@ -78,11 +78,11 @@ impl Cell {
 
     /// Usage if nothing else happens.
     pub(super) fn expected(&self) -> i64 {
-        self.staying().saturating_add(self.coming)
+        self.staying().saturating_add(self.arriving)
     }
 
     pub(super) fn is_used(&self) -> bool {
-        self.entitled.is_some() || self.has != 0 || self.coming != 0
+        self.entitled.is_some() || self.has != 0 || self.arriving != 0
     }
 
     pub(super) fn staying(&self) -> i64 {
@@ -129,12 +129,12 @@ pub struct Ledger {
     /// Teams without namespaces, joined by label.
     by_label: BTreeMap<Arc<str>, TeamIx>,
     version: u64,
-    news: News,
+    changes: LedgerChanges,
 }
 
 /// Changes since [`Ledger::take_changed`].
 #[derive(Clone, Debug, Default)]
-pub struct News {
+pub struct LedgerChanges {
     teams: Vec<TeamIx>,
     everything: bool,
 }
@@ -147,7 +147,7 @@ impl Default for Ledger {
             by_namespace: BTreeMap::new(),
             by_label: BTreeMap::new(),
             version: 0,
-            news: News::default(),
+            changes: LedgerChanges::default(),
         }
     }
 }
@@ -213,7 +213,7 @@ impl Ledger {
                 self.keep(at, dimension, 0);
             }
         }
-        self.news.everything = true;
+        self.changes.everything = true;
         self.version += 1;
     }
 
@@ -260,7 +260,7 @@ impl Ledger {
     pub fn add_capacity(&mut self, dimension: DimensionIx, more: i64) {
         let supply = &mut self.supplies[dimension.at()];
         supply.capacity = supply.capacity.saturating_add(more);
-        self.news.everything = true;
+        self.changes.everything = true;
         self.version += 1;
     }
 
@@ -283,7 +283,7 @@ impl Ledger {
     }
 
     /// Adds a charge to a team, or subtracts it with a `sign` of -1.
-    pub fn add(&mut self, team: TeamIx, charge: &Charge, held: Held, sign: i64) {
+    pub fn add(&mut self, team: TeamIx, charge: &Charge, held: ChargeState, sign: i64) {
         for (dimension, amount) in charge {
             let amount = amount.saturating_mul(sign);
             let mut at = Some(team);
@@ -292,12 +292,12 @@ impl Ledger {
                 at = node.parent;
                 let cell = cell_mut(node, *dimension);
                 match held {
-                    Held::Has => cell.has = cell.has.saturating_add(amount),
-                    Held::Leaving => cell.leaving = cell.leaving.saturating_add(amount),
-                    Held::Coming => cell.coming = cell.coming.saturating_add(amount),
+                    ChargeState::InUse => cell.has = cell.has.saturating_add(amount),
+                    ChargeState::Leaving => cell.leaving = cell.leaving.saturating_add(amount),
+                    ChargeState::Arriving => cell.arriving = cell.arriving.saturating_add(amount),
                 }
             }
-            if held != Held::Leaving {
+            if held != ChargeState::Leaving {
                 self.keep(team, *dimension, amount);
             }
         }
@@ -332,10 +332,10 @@ impl Ledger {
     }
 
     fn touch(&mut self, team: TeamIx) {
-        if self.news.teams.len() < self.nodes.len() * 2 {
-            self.news.teams.push(team);
+        if self.changes.teams.len() < self.nodes.len() * 2 {
+            self.changes.teams.push(team);
         } else {
-            self.news.everything = true;
+            self.changes.everything = true;
         }
     }
 
@@ -347,7 +347,7 @@ impl Ledger {
     /// Teams whose turns may have changed since the last call: those with updates, and all that
     /// share a group with them.
     pub fn take_changed(&mut self) -> Vec<TeamIx> {
-        let News { teams: changed, everything } = std::mem::take(&mut self.news);
+        let LedgerChanges { teams: changed, everything } = std::mem::take(&mut self.changes);
         if everything {
             return (0..self.nodes.len() as u32).map(TeamIx).collect();
         }
@@ -365,17 +365,17 @@ impl Ledger {
 
     /// Whether anything changed since [`Ledger::take_changed`].
     pub fn has_changed(&self) -> bool {
-        self.news.everything || !self.news.teams.is_empty()
+        self.changes.everything || !self.changes.teams.is_empty()
     }
 
     /// Changes not processed yet.
-    pub fn news(&self) -> &News {
-        &self.news
+    pub fn changes(&self) -> &LedgerChanges {
+        &self.changes
     }
 
     /// Restores the changes of a checkpoint; the teams must be the same.
-    pub fn set_news(&mut self, news: News) {
-        self.news = news;
+    pub fn restore_changes(&mut self, changes: LedgerChanges) {
+        self.changes = changes;
     }
 
     fn top(&self, team: TeamIx) -> TeamIx {

@@ -2,14 +2,14 @@
 
 mod account;
 mod ledger;
-mod line;
 mod rules;
 mod team;
+mod team_queue;
 
 pub use account::{Account, Lender};
-pub use ledger::{Charge, DimensionIx, Held, Ledger, News, TeamIx};
-pub use line::Line;
+pub use ledger::{Charge, ChargeState, DimensionIx, Ledger, LedgerChanges, TeamIx};
 pub use rules::{Candidate, Claim, Hold, Turn, WHOLE};
 pub use team::{
     AMOUNT_MAX, Dimension, Entitlement, GPU_PARTS, TEAM_LABEL, Team, TeamError, problems,
 };
+pub use team_queue::TeamQueue;

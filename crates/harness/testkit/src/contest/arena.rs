@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::config::ReservationBudget;
-use berth_engine::decision::{Binding, Decision, Reserving};
+use berth_engine::decision::{Binding, Decision, GangReservation};
 use berth_engine::event::Event;
 use berth_engine::{Config, Engine};
 use berth_model::spec::{PodObject, PodSpec};
@@ -95,7 +95,7 @@ pub fn run(seed: u64) -> Result<Outcome, BuildError> {
     let plan = ContestPlan::new(&mut dice)?;
     let config = Config {
         gang_patience_ms: 20_000,
-        eviction_rest_ms: 60_000,
+        eviction_cooldown_ms: 60_000,
         reservations: plan.budget,
         ..Config::default()
     };
@@ -255,7 +255,7 @@ impl Arena {
     }
 
     /// Nodes are reserved for a gang: no more of them, no longer and no more often than the budget says.
-    fn reserve(&mut self, reserving: &Reserving) {
+    fn reserve(&mut self, reserving: &GangReservation) {
         self.look_at_reservation();
         let number = self.plan.gangs.iter().position(|one| one.name == reserving.gang.name);
         let (Some(until_ms), Some(number)) = (reserving.until_ms, number) else { return };

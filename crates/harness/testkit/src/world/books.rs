@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_engine::decision::{Binding, Preempting, Reserving};
+use berth_engine::decision::{Binding, PodPreemption, GangReservation};
 use berth_engine::event::{Event, NodeTopology};
-use berth_engine::headroom::WarmRoom;
+use berth_engine::headroom::ReservedHeadroom;
 use berth_model::gang::GangTerms;
 use berth_model::label::Labels;
 use berth_model::node::Node;
@@ -121,7 +121,7 @@ pub(super) struct Books {
     pub(super) class_rules: ClassRules,
     pub(super) headrooms: BTreeMap<Arc<str>, Headroom>,
     /// Where headroom is kept, by the engine's word.
-    pub(super) warm: Vec<WarmRoom>,
+    pub(super) warm: Vec<ReservedHeadroom>,
     /// When a pod of each workload was last evicted.
     pub(super) evictions: BTreeMap<FullName, i64>,
     /// What gangs ask for that are objects of their own.
@@ -343,7 +343,7 @@ impl Books {
     }
 
     /// A decision to evict.
-    pub(super) fn preempt(&mut self, preempting: &Preempting, now_ms: i64) {
+    pub(super) fn preempt(&mut self, preempting: &PodPreemption, now_ms: i64) {
         self.evict(&preempting.victims, now_ms);
         self.displace(&preempting.displaced);
         let awaits = Spot::Awaits(preempting.node.clone());
@@ -372,7 +372,7 @@ impl Books {
     }
 
     /// A decision to keep nodes for a gang.
-    pub(super) fn reserve(&mut self, reserving: &Reserving, now_ms: i64) {
+    pub(super) fn reserve(&mut self, reserving: &GangReservation, now_ms: i64) {
         self.evict(&reserving.victims, now_ms);
         self.displace(&reserving.displaced);
         for (pod, node) in &reserving.places {

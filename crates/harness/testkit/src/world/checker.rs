@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use berth_engine::Config;
 use berth_engine::config::Profile;
-use berth_engine::decision::{Binding, Decision, Preempting};
+use berth_engine::decision::{Binding, Decision, PodPreemption};
 use berth_engine::event::Event;
-use berth_engine::headroom::WarmRoom;
+use berth_engine::headroom::ReservedHeadroom;
 use berth_kubelet::Verdict;
 use berth_model::alignment::Alignment;
 use berth_model::spec::{Phase, PreemptionPolicy};
@@ -144,7 +144,7 @@ impl Checker {
     }
 
     /// Where the engine keeps room warm while it makes the next decision.
-    pub fn kept(&mut self, rooms: Vec<WarmRoom>) {
+    pub fn kept(&mut self, rooms: Vec<ReservedHeadroom>) {
         self.books.warm = rooms;
         if !self.asks_kubelets() || self.books.warm.is_empty() {
             return;
@@ -355,7 +355,7 @@ impl Checker {
     /// Whether a pod replaces one that was evicted, and is left alone for that.
     fn rests(&self, pod: &Entry, now_ms: i64) -> bool {
         pod.replaces_evicted_at_ms.is_some_and(|evicted_at| {
-            now_ms < evicted_at.saturating_add(self.config.eviction_rest_ms)
+            now_ms < evicted_at.saturating_add(self.config.eviction_cooldown_ms)
         })
     }
 
@@ -454,10 +454,10 @@ impl Checker {
         }
     }
 
-    fn preempted(&mut self, preempting: &Preempting, now_ms: i64) {
+    fn preempted(&mut self, preempting: &PodPreemption, now_ms: i64) {
         let Some(entry) = self.deciding(&preempting.pod) else { return };
         self.first_comes_first(&entry);
-        let Preempting { pod: uid, node, victims, .. } = preempting;
+        let PodPreemption { pod: uid, node, victims, .. } = preempting;
         if self.asks_kubelets() {
             self.whole_gangs(victims);
         }

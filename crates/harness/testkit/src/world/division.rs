@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use berth_engine::decision::Decision;
 use berth_engine::event::{Event, NodeTopology};
-use berth_engine::repartition::{Redivision, RepartitionProposal, Terms, Touch};
+use berth_engine::repartition::{GpuLayoutChange, RepartitionProposal, Terms, Touch};
 use berth_engine::{Config, Engine};
 use berth_model::mig::Layout;
 use berth_model::quantity::{Format, Quantity};
@@ -132,7 +132,7 @@ fn carry_out(watched: &mut Watched, proposal: &RepartitionProposal) -> Vec<PodOb
         })
         .collect();
     moved.iter().for_each(|pod| watched.tell(Event::PodGone(pod.uid.clone())));
-    let mut by_node: BTreeMap<&Arc<str>, Vec<&Redivision>> = BTreeMap::new();
+    let mut by_node: BTreeMap<&Arc<str>, Vec<&GpuLayoutChange>> = BTreeMap::new();
     for step in &proposal.steps {
         by_node.entry(&step.node).or_default().push(step);
     }
@@ -142,7 +142,7 @@ fn carry_out(watched: &mut Watched, proposal: &RepartitionProposal) -> Vec<PodOb
             continue;
         };
         let slices: Vec<(usize, Layout)> = steps.iter().map(|step| (step.gpu, step.to)).collect();
-        let Some(after) = before.redivided(&slices) else { continue };
+        let Some(after) = before.repartitioned(&slices) else { continue };
         let mut node = node.clone();
         let units = |count: usize| Quantity::from_units(count as i64, Format::DecimalSi);
         for pool in NodeTopology::empty_kubelet(before).pools() {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::Config;
-use berth_engine::decision::{Binding, Disbanding, GangBinding, GangName, Reserving};
+use berth_engine::decision::{Binding, GangDisbandment, GangBinding, GangName, GangReservation};
 use berth_model::alignment::Alignment;
 use berth_model::gang::{Disruption, GangTerms};
 use berth_model::spec::Phase;
@@ -220,7 +220,7 @@ impl Checker {
     }
 
     /// Nodes are kept for a gang.
-    pub(super) fn reserved(&mut self, reserving: &Reserving, now_ms: i64) {
+    pub(super) fn reserved(&mut self, reserving: &GangReservation, now_ms: i64) {
         let gang = full_name(&reserving.gang);
         let held = |pod: &Entry| pod.waits() && self.books.is_held_back(pod);
         let need = self.books.need(&gang).filter(|_| self.books.members(&gang).any(held));
@@ -253,7 +253,7 @@ impl Checker {
         });
     }
 
-    fn gang_victims(&mut self, gang: &FullName, reserving: &Reserving, now_ms: i64) {
+    fn gang_victims(&mut self, gang: &FullName, reserving: &GangReservation, now_ms: i64) {
         let victims = &reserving.victims;
         let top = self.books.members(gang).filter(|pod| pod.waits());
         let top = top.map(|pod| pod.spec().priority).max().unwrap_or(i32::MIN);
@@ -308,7 +308,7 @@ impl Checker {
     }
 
     /// A gang gives its places back.
-    pub(super) fn disbanded(&mut self, disbanding: &Disbanding, now_ms: i64) {
+    pub(super) fn disbanded(&mut self, disbanding: &GangDisbandment, now_ms: i64) {
         let gang = full_name(&disbanding.gang);
         let holding: BTreeSet<Arc<str>> = self
             .books

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_engine::Profile;
 use berth_engine::event::Event;
 use berth_model::spec::PodObject;
-use berth_tenancy::quota::{Arrival, Books, Standing};
+use berth_tenancy::quota::{Arrival, QuotaLedger, PodPlacement};
 
 use super::World;
 use crate::experiment::{Experiment, Setup};
@@ -17,13 +17,13 @@ use crate::experiment::{Experiment, Setup};
 /// Namespaces' quotas and who is beyond them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Admission {
-    books: Books,
+    books: QuotaLedger,
     refused: BTreeSet<u64>,
 }
 
 impl Admission {
     pub(super) fn new(experiment: &Experiment, setup: &Setup) -> Self {
-        let mut books = Books::default();
+        let mut books = QuotaLedger::default();
         if setup.profile != Profile::Berth {
             for event in &experiment.objects {
                 if let Event::Quota(quota) = event {
@@ -48,7 +48,7 @@ impl World<'_> {
     /// The scheduler hears of a pod, unless it is beyond a quota.
     pub(super) fn submit(&mut self, id: u64, pod: &PodObject) {
         let books = &mut self.admission.books;
-        books.set_pod(arrival(pod), &pod.spec, Standing::Waiting, None);
+        books.set_pod(arrival(pod), &pod.spec, PodPlacement::Pending, None);
         // Who comes later changes nothing for those before, and is asked about here.
         books.take_changed();
         if books.refusal(&pod.spec.namespace, &arrival(pod)).is_some() {
@@ -60,7 +60,7 @@ impl World<'_> {
 
     /// A pod has its place, and keeps it.
     pub(super) fn count_placed(&mut self, pod: &PodObject) {
-        self.admission.books.set_pod(arrival(pod), &pod.spec, Standing::Placed, None);
+        self.admission.books.set_pod(arrival(pod), &pod.spec, PodPlacement::Placed, None);
     }
 
     /// A pod is gone: others may come.

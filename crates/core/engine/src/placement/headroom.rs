@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use super::foresee::Foresight;
+use super::projection::Projection;
 use super::rank::{Rank, Ranking, Rankings};
 use super::select;
 use crate::config::UnknownTopology;
-use crate::filter::{Inquiry, Newcomer, object};
+use crate::filter::{IncomingPod, Inquiry, object};
 use crate::state::State;
 use crate::state::headroom::{Kept, Turn};
 use crate::table::NodeIx;
@@ -26,41 +26,41 @@ const ON_NODE_MAX: usize = 64;
 
 /// Whether all headroom reserved on a node would still fit after a pod of this ranking.
 pub(super) fn leaves_room(state: &State, ranking: &Ranking, at: NodeIx) -> bool {
-    state.headrooms.is_empty() || in_the_way(ranking, &Foresight::now(state, at)).is_none()
+    state.headrooms.is_empty() || in_the_way(ranking, &Projection::now(state, at)).is_none()
 }
 
 /// The same for a projected node, with the arriving pods and without them.
-pub(super) fn spares(ranking: &Ranking, foreseen: &Foresight<'_>) -> bool {
-    let nothing = |foreseen: &Foresight<'_>| in_the_way(ranking, foreseen).is_none();
-    foreseen.state().headrooms.is_empty()
-        || nothing(foreseen) && foreseen.without_comers().is_none_or(|plain| nothing(&plain))
+pub(super) fn spares(ranking: &Ranking, projected: &Projection<'_>) -> bool {
+    let nothing = |projected: &Projection<'_>| in_the_way(ranking, projected).is_none();
+    projected.state().headrooms.is_empty()
+        || nothing(projected) && projected.without_arrivals().is_none_or(|plain| nothing(&plain))
 }
 
 /// The first reservation that fits on a node now, but not after a pod of this ranking.
-pub(crate) fn in_the_way<'s>(ranking: &Ranking, foreseen: &Foresight<'s>) -> Option<&'s Kept> {
-    let headrooms = &foreseen.state().headrooms;
-    let kept = headrooms.kept_from(ranking.claim(), foreseen.at);
+pub(crate) fn in_the_way<'s>(ranking: &Ranking, projected: &Projection<'s>) -> Option<&'s Kept> {
+    let headrooms = &projected.state().headrooms;
+    let kept = headrooms.kept_from(ranking.claim(), projected.at);
     let kept: SmallVec<[&Kept; 4]> = kept.collect();
     if kept.is_empty() {
         return None;
     }
     let unknown = ranking.unknown();
-    let mut with = foreseen.clone();
-    with.add_like(unknown, &ranking.spec(), &mut ranking.ask().clone())?;
+    let mut with = projected.clone();
+    with.add_placeholder(unknown, &ranking.spec(), &mut ranking.ask().clone())?;
     let mut beside = with.clone();
     if kept.iter().all(|kept| add(&mut beside, unknown, kept)) {
         return None;
     }
     // A reservation that does not fit anyway does not block the pod.
-    let mut without = foreseen.clone();
+    let mut without = projected.clone();
     let usable = kept.into_iter().filter(|kept| add(&mut without, unknown, kept));
     let usable: SmallVec<[&Kept; 4]> = usable.collect();
     usable.into_iter().find(|kept| !add(&mut with, unknown, kept))
 }
 
 /// Adds a reservation to a projected node; false if it does not fit.
-fn add(foreseen: &mut Foresight<'_>, unknown: UnknownTopology, kept: &Kept) -> bool {
-    foreseen.add_like(unknown, &kept.spec, &mut kept.ask.clone()).is_some()
+fn add(projected: &mut Projection<'_>, unknown: UnknownTopology, kept: &Kept) -> bool {
+    projected.add_placeholder(unknown, &kept.spec, &mut kept.ask.clone()).is_some()
 }
 
 /// Releases reservations that no longer fit and places missing ones. Evaluates changed nodes only,
@@ -117,8 +117,8 @@ fn give_up(state: &mut State, unknown: UnknownTopology, at: NodeIx) {
 /// Reservations that no longer fit, the weakest claim first. What stays is admitted beside all
 /// stronger claims, also if it arrives before them.
 fn useless(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Turn; 2]> {
-    let plain = Foresight::now(state, at);
-    let mut foreseen = plain.clone();
+    let plain = Projection::now(state, at);
+    let mut projected = plain.clone();
     let mut staying: SmallVec<[&Kept; 4]> = SmallVec::new();
     let mut lost: SmallVec<[Turn; 2]> = SmallVec::new();
     for kept in state.headrooms.on(at) {
@@ -128,7 +128,7 @@ fn useless(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Tur
             let mut first = plain.clone();
             add(&mut first, unknown, kept) && stronger.all(|other| add(&mut first, unknown, other))
         };
-        if spares_them && is_allowed(state, kept, at) && add(&mut foreseen, unknown, kept) {
+        if spares_them && is_allowed(state, kept, at) && add(&mut projected, unknown, kept) {
             staying.push(kept);
         } else {
             lost.push(kept.turn());
@@ -169,8 +169,8 @@ fn find(
     let mut blocked: Vec<NodeIx> = Vec::new();
     let found = rankings.with(state, class, |state, ranking, _| {
         let kept = state.headrooms.get(turn)?;
-        let newcomer = Newcomer { class, uid: "", name: "", claims: &[] };
-        let inquiry = Inquiry::new(state, newcomer).ok()?.0;
+        let incoming = IncomingPod { class, uid: "", name: "", claims: &[] };
+        let inquiry = Inquiry::new(state, incoming).ok()?.0;
         let mut nodes = Candidates::default();
         let mut outcome = |rank: &Rank| {
             let outcome = if kept.blocked.contains(rank.2) {
@@ -228,15 +228,15 @@ fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome
         return Outcome::None;
     }
     let unknown = ranking.unknown();
-    let mut foreseen = Foresight::now(state, at);
+    let mut projected = Projection::now(state, at);
     for pod in state.waiting_for(at, |_| true) {
         // While a nominated pod does not fit yet, the node takes no reservations.
-        if foreseen.add(ranking, pod).is_none() {
+        if projected.add(ranking, pod).is_none() {
             return Outcome::None;
         }
     }
     let others: SmallVec<[&Kept; 4]> = state.headrooms.on(at).collect();
-    let mut without = foreseen.clone();
+    let mut without = projected.clone();
     let usable: SmallVec<[&Kept; 4]> =
         others.into_iter().filter(|other| add(&mut without, unknown, other)).collect();
     // In the order in which `useless` evaluates them.
@@ -245,7 +245,7 @@ fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome
     let (before, after) = usable.split_at(place);
     let mut displaces = false;
     for other in before.iter().copied().chain(std::iter::once(kept)).chain(after.iter().copied()) {
-        if !add(&mut foreseen, unknown, other) {
+        if !add(&mut projected, unknown, other) {
             if other.headroom.class >= kept.headroom.class {
                 return Outcome::None;
             }

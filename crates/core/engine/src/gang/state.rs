@@ -16,7 +16,7 @@ use crate::state::FullName;
 use crate::table::PodIx;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct GangState {
     /// Since when enough members exist.
     pub(crate) complete_since_ms: Option<i64>,
     /// Since when it is in line for a reservation: since it is complete, or since its last
@@ -36,7 +36,7 @@ pub(crate) struct Standing {
     /// What held it when last reported.
     pub(crate) held: Option<HeldBy>,
     /// Whether it was reported as waiting.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
     /// Why it got no reservation at its turn, and when to try again.
     pub(crate) refused: Option<(Unreserved, i64)>,
     /// Number of expired reservations.
@@ -62,7 +62,7 @@ struct Holder {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gangs {
-    rows: BTreeMap<FullName, Standing>,
+    rows: BTreeMap<FullName, GangState>,
     /// Gangs with changed members.
     changed: BTreeSet<FullName>,
     /// When to evaluate gangs again.
@@ -73,17 +73,17 @@ pub(crate) struct Gangs {
     /// At most one gang has reserved nodes, so that no two wait for each other.
     holder: Option<Holder>,
     /// End of the pause in reservations, by team or namespace.
-    rests: BTreeMap<Tenant, i64>,
+    pauses: BTreeMap<Tenant, i64>,
     /// Earliest time at which a gang can be first in line.
     turn_at_ms: i64,
 }
 
 impl Gangs {
-    pub(crate) fn get(&self, gang: &FullName) -> Option<&Standing> {
+    pub(crate) fn get(&self, gang: &FullName) -> Option<&GangState> {
         self.rows.get(gang)
     }
 
-    pub(crate) fn row(&mut self, gang: &FullName) -> &mut Standing {
+    pub(crate) fn row(&mut self, gang: &FullName) -> &mut GangState {
         self.rows.entry(gang.clone()).or_default()
     }
 
@@ -163,7 +163,7 @@ impl Gangs {
         if self.holder.is_some() || now_ms < self.turn_at_ms {
             return None;
         }
-        let due = |(gang, row): (&FullName, &Standing)| {
+        let due = |(gang, row): (&FullName, &GangState)| {
             let in_line = row.head.is_some() && row.reserved.is_none() && row.held.is_none();
             let patient_ms = row.complete_since_ms.filter(|_| in_line)?.saturating_add(patience_ms);
             let retry_ms = row.refused.as_ref().map_or(i64::MIN, |(_, retry_ms)| *retry_ms);
@@ -186,8 +186,8 @@ impl Gangs {
     }
 
     /// End of a tenant's pause, if it is not over.
-    pub(crate) fn rests_until(&self, tenant: &Tenant, now_ms: i64) -> Option<i64> {
-        self.rests.get(tenant).copied().filter(|until_ms| now_ms < *until_ms)
+    pub(crate) fn paused_until(&self, tenant: &Tenant, now_ms: i64) -> Option<i64> {
+        self.pauses.get(tenant).copied().filter(|until_ms| now_ms < *until_ms)
     }
 
     /// Waits for evictions for a gang.
@@ -208,10 +208,10 @@ impl Gangs {
             row.reserved = None;
         }
         let Some(holder) = self.holder.take_if(|holder| holder.gang == *gang) else { return false };
-        let rest_ms = config.reservations.rest_ms(now_ms.saturating_sub(holder.since_ms));
-        self.rests.retain(|_, until_ms| now_ms < *until_ms);
-        if rest_ms > 0 {
-            self.rests.insert(holder.tenant, now_ms.saturating_add(rest_ms));
+        let cooldown_ms = config.reservations.cooldown_ms(now_ms.saturating_sub(holder.since_ms));
+        self.pauses.retain(|_, until_ms| now_ms < *until_ms);
+        if cooldown_ms > 0 {
+            self.pauses.insert(holder.tenant, now_ms.saturating_add(cooldown_ms));
         }
         self.look_at_line();
         true

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
-use super::foresee::Foresight;
 use super::headroom;
+use super::projection::Projection;
 use super::rank::{Bucket, Rank, Ranking};
 use super::room::View;
 use crate::devices::Order;
@@ -33,7 +33,7 @@ pub(crate) fn select(
     }
     let cares = inquiry.has_neighbour_rules();
     let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
-    if let Some(nodes) = inquiry.nodes_of_needed_pods(coarse) {
+    if let Some(nodes) = inquiry.nodes_of_required_pods(coarse) {
         let nodes = nodes.into_iter().filter(|node| near(*node));
         let ranked = nodes.filter_map(|node| ranking.rank(inquiry.state, node));
         let found: SmallVec<[Rank; 8]> =
@@ -58,7 +58,7 @@ pub(crate) fn select(
         }
     }
     if per_bucket > 1 {
-        let welcome = inquiry.welcoming_nodes(WEIGHED_MAX).into_iter().filter(|node| near(*node));
+        let welcome = inquiry.preferring_nodes(WEIGHED_MAX).into_iter().filter(|node| near(*node));
         let welcome = welcome.filter_map(|node| ranking.rank(inquiry.state, node));
         found.extend(welcome.filter(|rank| allows(inquiry, ranking, rank.2, cares)));
         found.sort_unstable();
@@ -101,17 +101,17 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
         None if ahead.is_empty() => return true,
         None => {}
     }
-    let mut foreseen = Foresight::now(state, at);
-    if ahead.iter().any(|pod| foreseen.add(ranking, *pod).is_none()) {
+    let mut projected = Projection::now(state, at);
+    if ahead.iter().any(|pod| projected.add(ranking, *pod).is_none()) {
         match beside_members(inquiry, ranking, at, &ahead) {
-            Some(later) => foreseen = later,
+            Some(later) => projected = later,
             None => return false,
         }
     }
     let mut ask = ranking.ask().clone();
-    foreseen.neighbours_allow(inquiry)
-        && ranking.judge_other(state, inquiry.spec(), &mut ask, foreseen.view()).is_ok()
-        && headroom::in_the_way(ranking, &foreseen).is_none()
+    projected.neighbours_allow(inquiry)
+        && ranking.judge_other(state, inquiry.spec(), &mut ask, projected.view()).is_ok()
+        && headroom::in_the_way(ranking, &projected).is_none()
 }
 
 pub(super) fn best(inquiry: &Inquiry<'_>, ranking: &Ranking, found: &[Rank]) -> Option<NodeIx> {

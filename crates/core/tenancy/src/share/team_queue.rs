@@ -13,7 +13,7 @@ type Lanes<L, K, P> = BTreeMap<L, BTreeMap<K, P>>;
 
 /// Pods `P` in order; within each lane `L` by key `K`.
 #[derive(Clone, Debug)]
-pub struct Line<L, K, P> {
+pub struct TeamQueue<L, K, P> {
     /// Whether teams are compared.
     is_ranked: bool,
     /// All pods, without teams.
@@ -27,7 +27,7 @@ pub struct Line<L, K, P> {
     stale: BTreeSet<(TeamIx, L)>,
 }
 
-impl<L: Ord + Copy, K: Ord + Clone, P: Copy> Line<L, K, P> {
+impl<L: Ord + Copy, K: Ord + Clone, P: Copy> TeamQueue<L, K, P> {
     pub fn new(is_ranked: bool) -> Self {
         Self {
             is_ranked,
@@ -63,7 +63,7 @@ impl<L: Ord + Copy, K: Ord + Clone, P: Copy> Line<L, K, P> {
     }
 
     /// Compares a team's lanes again.
-    pub fn distrust(&mut self, team: TeamIx) {
+    pub fn invalidate(&mut self, team: TeamIx) {
         let lanes = self.teams.get(&team).into_iter().flat_map(BTreeMap::keys);
         self.stale.extend(lanes.map(|lane| (team, *lane)));
     }

@@ -16,7 +16,7 @@ use crate::table::{ClassIx, Index, Lookup, QueryIx, fingerprint};
 type Filed = SmallVec<[u64; 1]>;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Labelled {
+pub(crate) struct LabelIndex {
     classes: Lookup<u64, BTreeSet<ClassIx>>,
     queries: Lookup<u64, BTreeSet<QueryIx>>,
     /// Queries that require no value.
@@ -24,7 +24,7 @@ pub(crate) struct Labelled {
     filed: Vec<Filed>,
 }
 
-impl Labelled {
+impl LabelIndex {
     pub(crate) fn add_class(&mut self, class: ClassIx, labels: &Labels) {
         for label in hashes(labels) {
             self.classes.entry(label).or_default().insert(class);

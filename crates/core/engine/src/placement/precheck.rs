@@ -2,7 +2,7 @@
 //!
 //! A pod that fails them needs no ranking, which costs more and would evict a useful one.
 
-use super::plan::Evictor;
+use super::victims::Preemptor;
 use crate::amounts::{self, Amounts};
 use crate::filter::{Inquiry, fit, object};
 use crate::kube::preempt::priority;
@@ -13,7 +13,7 @@ use crate::table::{ClassIx, ResourceIx};
 pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
     let (state, class) = (inquiry.state, inquiry.class);
     let cares = inquiry.has_neighbour_rules();
-    !inquiry.lacks_needed_pods()
+    !inquiry.lacks_required_pods()
         && state.nodes.iter().any(|(at, node)| {
             let pods = node.pods.len() as i64;
             fit(&class.requests, node, &node.used, pods, &state.served).is_ok()
@@ -23,12 +23,16 @@ pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
 }
 
 /// Whether some node could have room for a class after evictions.
-pub(crate) fn some_node_could_be_cleared(state: &State, class: ClassIx, evictor: &Evictor) -> bool {
+pub(crate) fn some_node_could_be_cleared(
+    state: &State,
+    class: ClassIx,
+    preemptor: &Preemptor,
+) -> bool {
     let class = state.class(class);
     state.nodes.iter().any(|(_, node)| {
         fit(&class.requests, node, &[], 0, &state.served).is_ok()
             && object(&class.spec, &node.object).is_ok()
-            && node.pods.iter().any(|pod| evictor.may_outrank(state, *pod))
+            && node.pods.iter().any(|pod| preemptor.may_outrank(state, *pod))
     })
 }
 

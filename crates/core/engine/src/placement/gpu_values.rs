@@ -74,7 +74,7 @@ impl Default for Kind {
 
 /// The mix, the fleet, and the rule derived from both. Cheap to clone for checkpoints.
 #[derive(Clone, Debug)]
-pub(crate) struct Economy {
+pub(crate) struct GpuValues {
     mix: Arc<Mix>,
     machines: Arc<BTreeMap<Machine, u32>>,
     rule: Arc<Rule>,
@@ -86,7 +86,7 @@ pub(crate) struct Economy {
     pub(crate) generation: u64,
 }
 
-impl Default for Economy {
+impl Default for GpuValues {
     fn default() -> Self {
         let mix = Mix::default();
         let rule = Rule::new(&mix, &Fleet::default());
@@ -102,7 +102,7 @@ impl Default for Economy {
     }
 }
 
-impl Economy {
+impl GpuValues {
     /// Adds a machine, or removes one with a `change` of -1.
     pub(crate) fn count(&mut self, machine: &Machine, change: i32) {
         let machines = Arc::make_mut(&mut self.machines);
@@ -125,7 +125,7 @@ impl Economy {
     }
 
     /// Whether the fleet has changed enough to rebuild the rule.
-    pub(crate) fn has_other_fleet(&mut self) -> bool {
+    pub(crate) fn take_fleet_change(&mut self) -> bool {
         if !std::mem::take(&mut self.fleet_changed) {
             return false;
         }
@@ -138,7 +138,7 @@ impl Economy {
     }
 
     /// Rebuilds the rule. Kinds kept elsewhere are invalid afterwards.
-    pub(crate) fn remake(&mut self, generation: u64) {
+    pub(crate) fn rebuild(&mut self, generation: u64) {
         let mut names: Vec<Arc<str>> =
             self.machines.keys().map(|machine| machine.model.clone()).collect();
         names.extend(self.models.iter().cloned());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_engine::config::UnknownTopology;
-use berth_engine::decision::{Decision, Spared};
+use berth_engine::decision::{CancelledEvictions, Decision};
 use berth_engine::event::Event;
 use berth_engine::{Config, Engine, Profile};
 use berth_kubelet::TopologyPolicy;
@@ -81,10 +81,10 @@ fn a_victim_that_stays_is_waited_for_by_no_pod() {
     assert_eq!(decide(&mut engine, pending(&gpus("first", 10, 4), 2), 0), evict);
     // It counts on the same victim, and takes the place of the first.
     assert_eq!(decide(&mut engine, pending(&gpus("second", 100, 4), 3), 0), "evict ");
-    let spared = engine.spare(&"uid-00000001".into());
+    let spared = engine.cancel_eviction(&"uid-00000001".into());
     assert_eq!(spared.pending, ["uid-00000003".into()]);
     assert_eq!(spared.staying, ["uid-00000001".into()]);
-    assert_eq!(engine.spare(&"uid-00000001".into()), Spared::default());
+    assert_eq!(engine.cancel_eviction(&"uid-00000001".into()), CancelledEvictions::default());
     gone(&mut engine, 3);
     // Nothing of this is left to keep the node from others.
     assert_eq!(tell(engine.decide(1)), evict);
@@ -228,7 +228,7 @@ fn a_pod_bound_by_someone_else_onto_reserved_room_makes_the_preemptor_look_again
 
 #[test]
 fn who_replaces_an_evicted_pod_is_left_alone_for_a_while() {
-    let config = Config { eviction_rest_ms: 1_000, ..Config::default() };
+    let config = Config { eviction_cooldown_ms: 1_000, ..Config::default() };
     let mut engine = Engine::new(config);
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", STRICT);
     kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));

@@ -19,7 +19,7 @@ use crate::table::PodIx;
 
 /// The current state of a gang.
 #[derive(Clone)]
-pub(super) struct Roll {
+pub(super) struct GangStatus {
     pub(super) gang: FullName,
     pub(super) terms: GangTerms,
     /// Pending members in queue order.
@@ -32,7 +32,7 @@ pub(super) struct Roll {
 
 impl Engine {
     /// Whether gangs are scheduled together; other profiles see single pods.
-    pub(crate) fn minds_gangs(&self) -> bool {
+    pub(crate) fn schedules_gangs(&self) -> bool {
         self.config.profile == Profile::Berth
     }
 
@@ -41,9 +41,9 @@ impl Engine {
     }
 
     /// Marks the gangs that a pod was in and is in as changed, before its event is applied.
-    pub(crate) fn note_news(&mut self, pod: &PodObject) {
+    pub(crate) fn note_pod(&mut self, pod: &PodObject) {
         let nobody = pod.spec.gang.is_none() && self.has_no_gangs();
-        if nobody || !self.minds_gangs() {
+        if nobody || !self.schedules_gangs() {
             return;
         }
         let before = self.state.pod_by_uid(&pod.uid).and_then(|at| self.state.gang_of(at));
@@ -57,14 +57,14 @@ impl Engine {
 
     /// Marks a gang as changed when its PodGroup changes.
     pub(crate) fn note_gang(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
-        if self.minds_gangs() {
+        if self.schedules_gangs() {
             self.gangs.note((namespace.clone(), name.clone()));
         }
     }
 
     /// Marks a pod's gang as changed before the pod is deleted.
     pub(crate) fn note_gone(&mut self, uid: &Arc<str>) {
-        if self.minds_gangs() && !self.has_no_gangs() {
+        if self.schedules_gangs() && !self.has_no_gangs() {
             let before = self.state.pod_by_uid(uid).and_then(|at| self.state.gang_of(at));
             let finished = self.gangs.unfinish(uid);
             [before, finished].into_iter().flatten().for_each(|gang| self.gangs.note(gang));
@@ -74,15 +74,15 @@ impl Engine {
     /// Evicts a pod and marks its gang as changed.
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.state.evict(at, now_ms);
-        if let Some(gang) = self.gang_minded(at) {
+        if let Some(gang) = self.scheduled_gang(at) {
             self.gangs.note(gang);
         }
     }
 
     /// The gang of a pod, if gangs are scheduled together.
     #[inline]
-    pub(crate) fn gang_minded(&self, at: PodIx) -> Option<FullName> {
-        if self.state.gangs.is_empty() || !self.minds_gangs() {
+    pub(crate) fn scheduled_gang(&self, at: PodIx) -> Option<FullName> {
+        if self.state.gangs.is_empty() || !self.schedules_gangs() {
             return None;
         }
         self.state.gang_of(at)
@@ -90,20 +90,20 @@ impl Engine {
 
     /// The gang whose head a pod is.
     pub(crate) fn led_by(&self, at: PodIx) -> Option<FullName> {
-        let gang = self.gang_minded(at)?;
+        let gang = self.scheduled_gang(at)?;
         let leads = self.gangs.get(&gang).is_some_and(|row| row.head == Some(at));
         leads.then_some(gang)
     }
 
     /// The head of a pod's gang.
     pub(crate) fn head_for(&self, at: PodIx) -> Option<PodIx> {
-        self.gangs.get(&self.gang_minded(at)?)?.head
+        self.gangs.get(&self.scheduled_gang(at)?)?.head
     }
 
     /// Undoes a decision for a gang member. If its gang had a reservation, no member keeps its
     /// nomination and victims stay; if it was bound, the others keep their place.
     pub(crate) fn undo_gang(&mut self, at: PodIx) {
-        let Some(gang) = self.gang_minded(at) else { return };
+        let Some(gang) = self.scheduled_gang(at) else { return };
         self.gangs.note(gang.clone());
         if matches!(self.state.pods[at].place, Place::Nominated(..)) {
             let mates: Vec<PodIx> = self.state.gangs.members(&gang).collect();
@@ -117,33 +117,33 @@ impl Engine {
     }
 
     /// Number of pending members that are not in the queue.
-    pub(crate) fn held_back(&self) -> usize {
+    pub(crate) fn unqueued_members(&self) -> usize {
         let members = self.state.gangs.names().flat_map(|gang| self.state.gangs.members(gang));
-        members.filter(|pod| self.state.waits(*pod) && !self.queue.contains(*pod)).count()
+        members.filter(|pod| self.state.is_pending(*pod) && !self.queue.contains(*pod)).count()
     }
 
     /// Number of pending members behind a held head.
-    pub(crate) fn held_mates(&self) -> usize {
+    pub(crate) fn held_members(&self) -> usize {
         let state = &self.state;
         let held = self.gangs.held().flat_map(|(gang, head)| {
-            state.gangs.members(gang).filter(move |pod| state.waits(*pod) && *pod != head)
+            state.gangs.members(gang).filter(move |pod| state.is_pending(*pod) && *pod != head)
         });
         held.count()
     }
 
     /// `None` if no terms are known.
-    pub(super) fn roll(&self, gang: &FullName) -> Option<Roll> {
+    pub(super) fn gang_status(&self, gang: &FullName) -> Option<GangStatus> {
         let state = &self.state;
         let terms = state.gang_terms(gang)?;
         let members = || state.gangs.members(gang);
         let mut waiting: Vec<(Turn, PodIx)> = members()
-            .filter(|pod| state.waits(*pod))
+            .filter(|pod| state.is_pending(*pod))
             .map(|pod| (state.queue_turn(pod), pod))
             .collect();
         waiting.sort_unstable();
-        let bound = members().filter(|pod| state.stays(*pod)).count();
+        let bound = members().filter(|pod| state.is_placed(*pod)).count();
         let served = bound + self.gangs.finished(gang) as usize;
-        Some(Roll {
+        Some(GangStatus {
             gang: gang.clone(),
             need: (terms.min as usize).saturating_sub(served),
             terms,
@@ -154,30 +154,30 @@ impl Engine {
 
     /// What holds a gang: too few members may start together.
     pub(crate) fn gang_held_by(&self, gang: &FullName) -> Option<HeldBy> {
-        let roll = self.roll(gang)?;
-        self.state.held_together(&roll.waiting, roll.need)
+        let status = self.gang_status(gang)?;
+        self.state.held_together(&status.waiting, status.need)
     }
 
     /// Updates the queue for changed gangs.
-    pub(crate) fn muster(&mut self, now_ms: i64) {
+    pub(crate) fn queue_gangs(&mut self, now_ms: i64) {
         if self.gangs.has_changed() {
             for gang in self.gangs.take_changed() {
-                self.muster_gang(&gang, now_ms);
+                self.queue_gang(&gang, now_ms);
             }
         }
     }
 
-    fn muster_gang(&mut self, gang: &FullName, now_ms: i64) {
+    fn queue_gang(&mut self, gang: &FullName, now_ms: i64) {
         if self.state.gangs.members(gang).next().is_none() {
             self.release(gang, now_ms);
             return self.gangs.forget(gang);
         }
-        let roll = self.roll(gang);
+        let status = self.gang_status(gang);
         let confirmed = self
             .state
             .gangs
             .members(gang)
-            .filter(|pod| self.state.stays(*pod) && !self.state.pods[*pod].decided);
+            .filter(|pod| self.state.is_placed(*pod) && !self.state.pods[*pod].decided);
         let confirmed = confirmed.count() + self.gangs.finished(gang) as usize;
         if let Some(row) = self.gangs.get(gang)
             && row.reserved.is_some()
@@ -187,32 +187,33 @@ impl Engine {
             self.release(gang, now_ms);
         }
         let row = self.gangs.row(gang);
-        if let Some(roll) = &roll {
+        if let Some(status) = &status {
             // Once all members are gone, their replacements start together again.
-            row.started &= roll.served > 0;
-            row.started |= confirmed >= roll.terms.min as usize;
+            row.started &= status.served > 0;
+            row.started |= confirmed >= status.terms.min as usize;
         }
         let started = row.started;
-        match roll {
-            Some(roll) if started || roll.need == 0 => self.let_in_all(&roll, now_ms),
-            Some(roll) if roll.waiting.len() >= roll.need => self.let_in_one(&roll, now_ms),
-            _ => self.hold_back(gang, now_ms),
+        match status {
+            Some(status) if started || status.need == 0 => self.queue_members(&status, now_ms),
+            Some(status) if status.waiting.len() >= status.need => self.queue_head(&status, now_ms),
+            _ => self.remove_members(gang, now_ms),
         }
     }
 
     /// The gang has started: every other member is scheduled on its own.
-    fn let_in_all(&mut self, roll: &Roll, now_ms: i64) {
-        self.release(&roll.gang, now_ms);
-        let row = self.gangs.row(&roll.gang);
+    fn queue_members(&mut self, status: &GangStatus, now_ms: i64) {
+        self.release(&status.gang, now_ms);
+        let row = self.gangs.row(&status.gang);
         (row.head, row.complete_since_ms, row.short_since_ms) = (None, None, None);
-        row.told = false;
-        let topology = roll.terms.topology.clone();
-        let domain = topology.as_ref().and_then(|one| self.state.gang_domain(&roll.gang, &one.key));
+        row.reported = false;
+        let topology = status.terms.topology.clone();
+        let domain =
+            topology.as_ref().and_then(|one| self.state.gang_domain(&status.gang, &one.key));
         let near = Some((topology, domain));
-        let row = self.gangs.row(&roll.gang);
+        let row = self.gangs.row(&status.gang);
         let elsewhere = row.near != near;
         row.near = near;
-        for pod in &roll.waiting {
+        for pod in &status.waiting {
             self.line_up(*pod);
             if elsewhere {
                 self.queue.wake(*pod);
@@ -220,16 +221,16 @@ impl Engine {
         }
     }
 
-    fn let_in_one(&mut self, roll: &Roll, now_ms: i64) {
-        let Some(head) = roll.waiting.first().copied() else { return };
+    fn queue_head(&mut self, status: &GangStatus, now_ms: i64) {
+        let Some(head) = status.waiting.first().copied() else { return };
         let priority = self.state.class_of(head).spec.priority;
-        let row = self.gangs.row(&roll.gang);
+        let row = self.gangs.row(&status.gang);
         if row.complete_since_ms.is_none() {
             (row.complete_since_ms, row.in_line_since_ms) = (Some(now_ms), now_ms);
         }
         (row.head, row.priority) = (Some(head), priority);
         self.gangs.look_at_line();
-        for pod in roll.waiting.iter().skip(1) {
+        for pod in status.waiting.iter().skip(1) {
             self.queue.remove(*pod);
         }
         self.line_up(head);
@@ -237,12 +238,12 @@ impl Engine {
     }
 
     /// Members or the gang's terms are missing.
-    fn hold_back(&mut self, gang: &FullName, now_ms: i64) {
+    fn remove_members(&mut self, gang: &FullName, now_ms: i64) {
         self.give_up_reserved(gang);
         self.release(gang, now_ms);
         let row = self.gangs.row(gang);
         (row.head, row.complete_since_ms, row.short_since_ms) = (None, None, None);
-        row.told = false;
+        row.reported = false;
         let members: Vec<PodIx> = self.state.gangs.members(gang).collect();
         members.into_iter().for_each(|pod| self.queue.remove(pod));
     }

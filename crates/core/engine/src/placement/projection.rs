@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use berth_model::spec::PodSpec;
 
-use super::plan::Evictor;
 use super::rank::Ranking;
 use super::room::{Ask, Judge, Room, View};
+use super::victims::Preemptor;
 use crate::config::UnknownTopology;
 use crate::filter::Inquiry;
 use crate::mirror::Mirror;
@@ -19,35 +19,35 @@ use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx};
 
 #[derive(Clone)]
-pub(crate) struct Foresight<'s> {
+pub(crate) struct Projection<'s> {
     state: &'s State,
     pub(crate) at: NodeIx,
     overlay: Overlay,
     /// A copy of the kubelet model, made at the first change.
     mirror: Option<Box<Mirror>>,
     /// Placeholders added so far; they are not pods.
-    likenesses: u32,
+    placeholders: u32,
 }
 
-impl<'s> Foresight<'s> {
+impl<'s> Projection<'s> {
     pub(crate) fn now(state: &'s State, at: NodeIx) -> Self {
-        Self { state, at, overlay: Overlay::default(), mirror: None, likenesses: 0 }
+        Self { state, at, overlay: Overlay::default(), mirror: None, placeholders: 0 }
     }
 
     /// The node after the pods leaving for this preemptor are gone and the nominated pods that rank
     /// above it have arrived. `None` if one of those does not fit even then.
-    pub(crate) fn for_evictor(
+    pub(crate) fn for_preemptor(
         state: &'s State,
         ranking: &Ranking,
         at: NodeIx,
-        evictor: &Evictor,
+        preemptor: &Preemptor,
     ) -> Option<Self> {
-        let mut foreseen = Self::now(state, at);
-        state.leaving_for(at, evictor.priority).for_each(|pod| foreseen.remove(pod));
-        for pod in state.waiting_for(at, |pod| !evictor.outranks(state, pod)) {
-            foreseen.add(ranking, pod)?;
+        let mut projected = Self::now(state, at);
+        state.leaving_for(at, preemptor.priority).for_each(|pod| projected.remove(pod));
+        for pod in state.waiting_for(at, |pod| !preemptor.outranks(state, pod)) {
+            projected.add(ranking, pod)?;
         }
-        Some(foreseen)
+        Some(projected)
     }
 
     pub(crate) fn state(&self) -> &'s State {
@@ -63,7 +63,7 @@ impl<'s> Foresight<'s> {
     }
 
     /// Whether pods leave, so that waiting makes sense.
-    pub(crate) fn somebody_leaves(&self) -> bool {
+    pub(crate) fn has_leaving_pods(&self) -> bool {
         !self.overlay.gone.is_empty()
     }
 
@@ -98,7 +98,7 @@ impl<'s> Foresight<'s> {
 
     /// Adds a placeholder that takes what a pod of this spec would get, invisible to rules about
     /// other pods. `None` if it does not fit.
-    pub(crate) fn add_like(
+    pub(crate) fn add_placeholder(
         &mut self,
         unknown: UnknownTopology,
         spec: &PodSpec,
@@ -108,9 +108,9 @@ impl<'s> Foresight<'s> {
         let judge = Judge::of(spec, unknown, state);
         let room = judge.judge(ask, self.view()).ok()?;
         // Pod numbers count up from 0, and UIDs of pods contain no spaces.
-        let number = PodIx(u32::MAX - self.likenesses);
-        let uid = format!("like {}", self.likenesses).into();
-        self.likenesses += 1;
+        let number = PodIx(u32::MAX - self.placeholders);
+        let uid = format!("like {}", self.placeholders).into();
+        self.placeholders += 1;
         self.admit(spec, ask, room, number, &uid);
         let node = self.node();
         self.overlay.add_requests(node, &ask.requests);
@@ -122,13 +122,13 @@ impl<'s> Foresight<'s> {
     }
 
     /// The same node without the arriving pods; `None` if there are none.
-    pub(crate) fn without_comers(&self) -> Option<Self> {
+    pub(crate) fn without_arrivals(&self) -> Option<Self> {
         if self.overlay.come.is_empty() {
             return None;
         }
-        let mut foreseen = Self::now(self.state, self.at);
-        self.overlay.gone.iter().for_each(|pod| foreseen.remove(*pod));
-        Some(foreseen)
+        let mut projected = Self::now(self.state, self.at);
+        self.overlay.gone.iter().for_each(|pod| projected.remove(*pod));
+        Some(projected)
     }
 
     fn admit(&mut self, spec: &PodSpec, ask: &mut Ask, room: Room, pod: PodIx, uid: &Arc<str>) {
@@ -138,7 +138,7 @@ impl<'s> Foresight<'s> {
             let device = room.grant.and_then(Grant::device);
             let device = device.map(|device| (device, state.resources.name(device)));
             let demand = ask.demands.get(&spec.pod, version, device).cloned();
-            mirror.admit_told(pod, uid, demand);
+            mirror.admit_from_event(pod, uid, demand);
         }
     }
 

@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use crate::arrivals::Arrivals;
 use crate::forecast::{End, Hold, PlannedNode};
 use crate::lifetime::LifeKey;
-use crate::room::{Ask, Got, Resources, Room};
+use crate::room::{Allocation, Ask, Resources, Room};
 use crate::table::{Index, Table};
 
 /// Assumed grace period.
@@ -86,8 +86,8 @@ pub(crate) struct PodRow {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stay {
-    Waits,
-    Runs { node: NodeIx, got: Got, since_ms: i64 },
+    Waiting,
+    Runs { node: NodeIx, allocation: Allocation, since_ms: i64 },
 }
 
 /// An outcome to learn from.
@@ -102,7 +102,7 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scene {
+pub(crate) struct ClusterState {
     resources: Resources,
     pub(crate) kinds: Table<KindIx, Kind>,
     by_spec: HashMap<Arc<PodSpec>, KindIx, foldhash::fast::FixedState>,
@@ -116,7 +116,7 @@ pub(crate) struct Scene {
     pub(crate) planned: BTreeMap<Arc<str>, (PlannedNode, Room)>,
 }
 
-impl Scene {
+impl ClusterState {
     pub(crate) fn pod(&self, uid: &str) -> Option<(PodIx, &PodRow)> {
         let at = *self.by_uid.get(uid)?;
         Some((at, self.pods.get(at)?))
@@ -194,11 +194,11 @@ impl Scene {
         let Some(row) = self.nodes.get_mut(at) else { return };
         row.left = row.empty.clone();
         for (_, pod) in self.pods.iter() {
-            if let Stay::Runs { node, got, .. } = pod.stay
+            if let Stay::Runs { node, allocation, .. } = pod.stay
                 && node == at
                 && let Some(kind) = self.kinds.get(pod.kind)
             {
-                row.left.take(&kind.ask, got, 1);
+                row.left.take(&kind.ask, allocation, 1);
             }
         }
     }
@@ -227,7 +227,7 @@ impl Scene {
             row.leaves_by_ms.get_or_insert(now_ms.saturating_add(GRACE_MS));
             row.made_to_leave |= by_preemption;
         }
-        let waits = matches!(row.stay, Stay::Waits);
+        let waits = matches!(row.stay, Stay::Waiting);
         match &pod.node {
             Some(node) if waits => {
                 let since_ms = pod.started_at_ms.unwrap_or(now_ms).min(now_ms);
@@ -249,7 +249,7 @@ impl Scene {
             name: pod.name.clone(),
             kind,
             turn,
-            stay: Stay::Waits,
+            stay: Stay::Waiting,
             end: None,
             leaves_by_ms: None,
             hold: (!gates.is_empty()).then(|| Hold::Gates(gates.clone())),
@@ -292,7 +292,7 @@ impl Scene {
     /// Adds a pod to the pending ones or removes it, according to its state.
     fn enqueue(&mut self, at: PodIx) {
         let Some(row) = self.pods.get(at) else { return };
-        let waits = matches!(row.stay, Stay::Waits) && row.hold.is_none();
+        let waits = matches!(row.stay, Stay::Waiting) && row.hold.is_none();
         if waits && row.leaves_by_ms.is_none() {
             self.waiting.insert(row.turn.clone(), at);
         } else {
@@ -316,10 +316,10 @@ impl Scene {
         let row = self.pods.get_mut(at)?;
         let kind = self.kinds.get(row.kind)?;
         let place = self.nodes.get_mut(node)?;
-        let got = place.left.granted(&kind.ask, grant, &mut self.resources);
-        place.left.take(&kind.ask, got, 1);
+        let allocation = place.left.granted(&kind.ask, grant, &mut self.resources);
+        place.left.take(&kind.ask, allocation, 1);
         place.pods += 1;
-        row.stay = Stay::Runs { node, got, since_ms };
+        row.stay = Stay::Runs { node, allocation, since_ms };
         self.waiting.remove(&row.turn);
         Some(Outcome::Started { uid: row.uid.clone() })
     }
@@ -329,18 +329,18 @@ impl Scene {
         let Some(at) = self.by_uid.get(uid).copied() else { return };
         self.vacate(at);
         if let Some(row) = self.pods.get_mut(at) {
-            row.stay = Stay::Waits;
+            row.stay = Stay::Waiting;
         }
         self.enqueue(at);
     }
 
     fn vacate(&mut self, at: PodIx) {
         let Some(row) = self.pods.get(at) else { return };
-        let Stay::Runs { node, got, .. } = row.stay else { return };
+        let Stay::Runs { node, allocation, .. } = row.stay else { return };
         let (Some(place), Some(kind)) = (self.nodes.get_mut(node), self.kinds.get(row.kind)) else {
             return;
         };
-        place.left.take(&kind.ask, got, -1);
+        place.left.take(&kind.ask, allocation, -1);
         place.pods -= 1;
         if place.object.is_none() {
             let name = self.by_name.iter().find(|(_, at)| **at == node);
@@ -367,7 +367,7 @@ impl Scene {
         let life = self.kinds.get(row.kind).map(|kind| kind.life);
         self.release(row.kind);
         Some(match row.stay {
-            Stay::Waits => Outcome::Abandoned { uid: row.uid },
+            Stay::Waiting => Outcome::Abandoned { uid: row.uid },
             Stay::Runs { since_ms, .. } => Outcome::Ended {
                 life: life?,
                 age_ms: now_ms.saturating_sub(since_ms).max(0) as u64,

@@ -24,16 +24,16 @@ pub struct Arrival {
 
 /// Whether a pod is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum PodPlacement {
     Placed,
-    Waiting,
+    Pending,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     spec: Arc<PodSpec>,
     usage: ResourceList,
-    standing: Standing,
+    placement: PodPlacement,
     uncounted_at_ms: Option<i64>,
     refusal: Option<Refusal>,
 }
@@ -46,7 +46,7 @@ struct Account {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Book {
+struct NamespaceUsage {
     accounts: BTreeMap<Arc<str>, Account>,
     pods: BTreeMap<Arrival, Entry>,
     refused: usize,
@@ -56,15 +56,15 @@ struct Book {
 pub type Expiry = (i64, Arc<str>, Arrival);
 
 #[derive(Clone, Debug, Default)]
-pub struct Books {
-    books: BTreeMap<Arc<str>, Book>,
+pub struct QuotaLedger {
+    books: BTreeMap<Arc<str>, NamespaceUsage>,
     /// Pods that have yet to stop counting, in order of time.
     expiring: BTreeSet<Expiry>,
     /// UIDs of pods whose refusal began or ended.
     changed: BTreeSet<Arc<str>>,
 }
 
-impl Books {
+impl QuotaLedger {
     /// Whether a namespace has quotas, so that its pods must be set.
     pub fn covers(&self, namespace: &str) -> bool {
         self.books.contains_key(namespace)
@@ -79,13 +79,13 @@ impl Books {
         let book = self.books.entry(quota.namespace.clone()).or_default();
         let account = Account { used: ResourceList::new(), quota };
         book.accounts.insert(account.quota.name.clone(), account);
-        book.count_anew(&mut self.changed);
+        book.recount(&mut self.changed);
     }
 
     pub fn remove_quota(&mut self, namespace: &Arc<str>, name: &str) {
         let Some(book) = self.books.get_mut(namespace) else { return };
         book.accounts.remove(name);
-        book.count_anew(&mut self.changed);
+        book.recount(&mut self.changed);
         if book.accounts.is_empty() {
             self.books.remove(namespace);
             self.expiring.retain(|(_, of, _)| of != namespace);
@@ -97,7 +97,7 @@ impl Books {
         &mut self,
         arrival: Arrival,
         spec: &Arc<PodSpec>,
-        standing: Standing,
+        placement: PodPlacement,
         uncounted_at_ms: Option<i64>,
     ) {
         let namespace = &spec.namespace;
@@ -106,7 +106,7 @@ impl Books {
             self.expiring.insert((at, namespace.clone(), arrival.clone()));
         }
         let usage = usage(&spec.pod, Life::Live);
-        let entry = Entry { spec: spec.clone(), usage, standing, uncounted_at_ms, refusal: None };
+        let entry = Entry { spec: spec.clone(), usage, placement, uncounted_at_ms, refusal: None };
         book.set(arrival, entry, &mut self.changed);
     }
 
@@ -117,14 +117,14 @@ impl Books {
             book.refused -= 1;
             flip(&mut self.changed, &arrival.uid);
         } else if book.refused > 0 {
-            book.count_anew(&mut self.changed);
+            book.recount(&mut self.changed);
         } else {
             book.uncount(&entry);
         }
     }
 
     /// Stops counting pods that should be gone by now.
-    pub fn tell_time(&mut self, now_ms: i64) {
+    pub fn expire(&mut self, now_ms: i64) {
         while let Some((at, namespace, arrival)) = self.expiring.first().cloned()
             && at < now_ms
         {
@@ -134,7 +134,7 @@ impl Books {
                 && entry.uncounted_at_ms == Some(at)
             {
                 entry.usage = usage(&entry.spec.pod, Life::Ended);
-                book.count_anew(&mut self.changed);
+                book.recount(&mut self.changed);
             }
         }
     }
@@ -157,7 +157,7 @@ impl Books {
                 let life = if counts { Life::Live } else { Life::Ended };
                 entry.usage = usage(&entry.spec.pod, life);
             }
-            book.count_anew(&mut self.changed);
+            book.recount(&mut self.changed);
         }
     }
 
@@ -194,7 +194,7 @@ fn flip(changed: &mut BTreeSet<Arc<str>>, uid: &Arc<str>) {
     }
 }
 
-impl Book {
+impl NamespaceUsage {
     /// Whether all quotas have room for a pod.
     fn check(&self, entry: &Entry) -> Result<(), Refusal> {
         let quotas = self.accounts.values().map(|account| (&account.quota, &account.used));
@@ -226,26 +226,26 @@ impl Book {
         if let Some(before) = &before {
             let same = before.spec == entry.spec && before.uncounted_at_ms == entry.uncounted_at_ms;
             let kept = before.refusal.is_none() && same;
-            if kept && before.standing != entry.standing {
+            if kept && before.placement != entry.placement {
                 // A pending pod that counted goes on counting. A placed one may have been beyond
                 // the cap.
-                let settled = entry.standing == Standing::Placed;
+                let settled = entry.placement == PodPlacement::Placed;
                 self.pods.insert(arrival, entry);
                 if !settled {
-                    self.count_anew(changed);
+                    self.recount(changed);
                 }
                 return;
             }
-            if same && before.standing == entry.standing {
+            if same && before.placement == entry.placement {
                 self.pods.insert(arrival, Entry { usage: before.usage.clone(), ..before.clone() });
                 return;
             }
             self.pods.insert(arrival, Entry { refusal: before.refusal.clone(), ..entry });
-            return self.count_anew(changed);
+            return self.recount(changed);
         }
         let last = self.pods.last_key_value().is_none_or(|(last, _)| *last < arrival);
         let fits = self.check(&entry);
-        if entry.standing == Standing::Waiting && (last || self.refused == 0 && fits.is_ok()) {
+        if entry.placement == PodPlacement::Pending && (last || self.refused == 0 && fits.is_ok()) {
             match fits {
                 Ok(()) => self.count(&entry),
                 Err(refusal) => {
@@ -263,28 +263,28 @@ impl Book {
         }
         self.pods.insert(arrival, entry);
         if !harmless {
-            self.count_anew(changed);
+            self.recount(changed);
         }
     }
 
     /// Counts all pods again: placed ones, then in the order of creation.
-    fn count_anew(&mut self, changed: &mut BTreeSet<Arc<str>>) {
+    fn recount(&mut self, changed: &mut BTreeSet<Arc<str>>) {
         for account in self.accounts.values_mut() {
             let names = account.quota.hard.keys();
             account.used = names.map(|name| (name.clone(), Quantity::ZERO)).collect();
         }
         self.refused = 0;
         let mut pods = std::mem::take(&mut self.pods);
-        for entry in pods.values().filter(|entry| entry.standing == Standing::Placed) {
+        for entry in pods.values().filter(|entry| entry.placement == PodPlacement::Placed) {
             self.count(entry);
         }
         for (arrival, entry) in &mut pods {
-            let refusal = match entry.standing {
-                Standing::Placed => None,
-                Standing::Waiting => self.check(entry).err(),
+            let refusal = match entry.placement {
+                PodPlacement::Placed => None,
+                PodPlacement::Pending => self.check(entry).err(),
             };
-            match (&refusal, entry.standing) {
-                (None, Standing::Waiting) => self.count(entry),
+            match (&refusal, entry.placement) {
+                (None, PodPlacement::Pending) => self.count(entry),
                 (Some(_), _) => self.refused += 1,
                 _ => {}
             }

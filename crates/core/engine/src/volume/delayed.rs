@@ -2,11 +2,11 @@
 
 use super::{Owner, PodVolumes};
 use crate::Engine;
-use crate::decision::LateVolume;
+use crate::decision::DelayedVolume;
 
 impl Engine {
     /// What has to be bound or provisioned for a pod before it can be bound to a node.
-    pub fn late_volumes(&self, uid: &str, node: &str) -> Vec<LateVolume> {
+    pub fn delayed_volumes(&self, uid: &str, node: &str) -> Vec<DelayedVolume> {
         let (Some(at), Some(node)) = (self.state.pod_by_uid(uid), self.state.node_by_name(node))
         else {
             return Vec::new();

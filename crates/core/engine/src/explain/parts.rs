@@ -20,7 +20,7 @@ const PARTS_MAX: usize = 128;
 type Places = SmallVec<[(NumaMask, i64); 4]>;
 
 /// The free resources of a strict kubelet, as far as a pod needs them.
-pub(super) struct Inside<'k> {
+pub(super) struct NodeParts<'k> {
     machine: &'k Machine,
     /// Everything must be within one of these.
     parts: Vec<NumaMask>,
@@ -52,7 +52,7 @@ fn on(places: &Places, part: NumaMask) -> i64 {
     near.map(|(_, amount)| *amount).sum()
 }
 
-impl<'k> Inside<'k> {
+impl<'k> NodeParts<'k> {
     /// `None` unless the kubelet requires alignment of the whole pod at once.
     pub(super) fn of(kubelet: &'k Kubelet, demand: &PodDemand) -> Option<Self> {
         let config = kubelet.config();

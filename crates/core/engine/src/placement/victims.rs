@@ -10,8 +10,8 @@ use berth_model::spec::PodSpec;
 use berth_tenancy::share::{Candidate, Charge, GPU_PARTS, TeamIx};
 use smallvec::SmallVec;
 
-use super::foresee::Foresight;
 use super::headroom;
+use super::projection::Projection;
 use super::rank::Ranking;
 use super::room::{Ask, View};
 use crate::amounts::{self, Amounts};
@@ -22,7 +22,7 @@ use crate::repair::is_movable;
 use crate::shares::Grant;
 use crate::state::{NodeState, State};
 use crate::table::{ClassIx, NodeIx, PodIx, ResourceIx};
-use crate::tenancy::Standpoint;
+use crate::tenancy::TeamClaim;
 
 /// Limit of NUMA node sets evaluated, smallest first.
 const PARTS_MAX: usize = 32;
@@ -85,7 +85,7 @@ impl Reclaimed {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct EvictionPlan {
     pub(crate) node: NodeIx,
     pub(crate) victims: Vec<PodIx>,
     pub(crate) cost: Cost,
@@ -93,54 +93,54 @@ pub(crate) struct Plan {
 
 /// The pod that others are evicted for, and which pods it may evict.
 #[derive(Clone, Debug)]
-pub(crate) struct Evictor {
+pub(crate) struct Preemptor {
     pub(crate) priority: i32,
     pub(crate) now_ms: i64,
-    pub(crate) rest_ms: i64,
+    pub(crate) cooldown_ms: i64,
     /// Evict only pods that can move to another node.
     pub(crate) movable_only: bool,
     class: ClassIx,
     pod: PodIx,
     /// What its team may reclaim; `None` if priority alone decides.
-    standpoint: Option<Standpoint>,
+    team_claim: Option<TeamClaim>,
 }
 
 /// The preemptor's team, and whether room is being made for the pod already.
-pub(crate) type Party = Option<(TeamIx, bool)>;
+pub(crate) type TeamKey = Option<(TeamIx, bool)>;
 
-impl Evictor {
+impl Preemptor {
     /// A pending pod under the engine's settings.
-    pub(crate) fn new(state: &State, pod: PodIx, now_ms: i64, rest_ms: i64) -> Self {
+    pub(crate) fn new(state: &State, pod: PodIx, now_ms: i64, cooldown_ms: i64) -> Self {
         let class = state.pods[pod].class;
-        let standpoint = state.standpoint(class, Some(pod));
+        let team_claim = state.team_claim(class, Some(pod));
         let priority = state.class(class).spec.priority;
-        Self { priority, now_ms, rest_ms, movable_only: false, class, pod, standpoint }
+        Self { priority, now_ms, cooldown_ms, movable_only: false, class, pod, team_claim }
     }
 
-    /// The same pod with another priority, ignoring the rest of replaced pods.
+    /// The same pod with another priority, ignoring cooldowns.
     pub(crate) fn with_priority(&self, priority: i32) -> Self {
-        let standpoint = self.standpoint.clone().map(|one| one.with_priority(priority));
-        Self { priority, rest_ms: 0, standpoint, ..self.clone() }
+        let team_claim = self.team_claim.clone().map(|one| one.with_priority(priority));
+        Self { priority, cooldown_ms: 0, team_claim, ..self.clone() }
     }
 
     /// The same pod, evicting any movable pod of any priority.
     pub(crate) fn moving(self) -> Self {
-        Self { priority: i32::MAX, rest_ms: 0, movable_only: true, standpoint: None, ..self }
+        Self { priority: i32::MAX, cooldown_ms: 0, movable_only: true, team_claim: None, ..self }
     }
 
     /// Whether any pod could be evicted at all.
     pub(crate) fn has_victims(&self, state: &State) -> bool {
-        let equals = i32::from(self.standpoint.is_some());
+        let equals = i32::from(self.team_claim.is_some());
         state.has_pods_below(self.priority.saturating_add(equals))
     }
 
-    pub(crate) fn party(&self) -> Party {
-        self.standpoint.as_ref().map(|one| (one.team, one.is_expected()))
+    pub(crate) fn team_key(&self) -> TeamKey {
+        self.team_claim.as_ref().map(|one| (one.team, one.has_arriving_charge()))
     }
 
     /// Whether it ranks above a pod nominated to a node.
     pub(crate) fn outranks(&self, state: &State, waiting: PodIx) -> bool {
-        match &self.standpoint {
+        match &self.team_claim {
             None => priority(state, waiting) < self.priority,
             Some(_) => {
                 !state.goes_before(waiting, self.class, Some(self.pod))
@@ -164,14 +164,14 @@ impl Evictor {
         let may = node.pods.iter().copied().filter(|pod| self.may_evict(state, *pod));
         let mut here: SmallVec<[PodIx; 16]> = may.collect();
         loop {
-            let mates = state.evicted_too(&here);
+            let mates = state.gang_victims(&here);
             let mates = mates.into_iter().filter(|mate| self.may_evict(state, *mate));
             let may_go = self.by_shares(state, here.iter().copied().chain(mates).collect());
             let left: SmallVec<[PodIx; 16]> =
                 may_go.iter().copied().filter(|pod| here.contains(pod)).collect();
             let stays = |mate: &PodIx| self.movable_only || !may_go.contains(mate);
             // If one member must stay, the whole gang stays.
-            let whole = state.evicted_too(&left).into_iter().filter(stays);
+            let whole = state.gang_victims(&left).into_iter().filter(stays);
             let whole: SmallVec<[_; 2]> = whole.filter_map(|mate| state.gang_of(mate)).collect();
             if whole.is_empty() {
                 return protected_last(state, left);
@@ -183,7 +183,7 @@ impl Evictor {
     /// Whether a pod has lower priority, or the same where teams decide.
     pub(crate) fn may_outrank(&self, state: &State, pod: PodIx) -> bool {
         let priority = priority(state, pod);
-        priority < self.priority || self.standpoint.is_some() && priority == self.priority
+        priority < self.priority || self.team_claim.is_some() && priority == self.priority
     }
 
     /// Whether a pod may be evicted by itself, ignoring gangs and shares.
@@ -192,22 +192,22 @@ impl Evictor {
         self.may_outrank(state, pod)
             && !row.is_terminating()
             && row.evicted_at_ms.is_none()
-            && self.rests_until(state, pod).is_none()
+            && self.protected_until(state, pod).is_none()
             && (!self.movable_only || is_movable(state, pod))
     }
 
     /// The pods that teams must give back, the most important first.
     fn by_shares(&self, state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[PodIx; 16]> {
         pods.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
-        match &self.standpoint {
-            Some(standpoint) => by_shares(state, standpoint, &pods),
+        match &self.team_claim {
+            Some(team_claim) => by_shares(state, team_claim, &pods),
             None => pods,
         }
     }
 
-    /// End of the rest of a pod that replaces an evicted one; `None` if it does not rest.
-    pub(crate) fn rests_until(&self, state: &State, pod: PodIx) -> Option<i64> {
-        let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.rest_ms);
+    /// End of the cooldown of a pod that replaces an evicted one; `None` if it has ended.
+    pub(crate) fn protected_until(&self, state: &State, pod: PodIx) -> Option<i64> {
+        let until = state.pods[pod].replaces_evicted_at_ms?.saturating_add(self.cooldown_ms);
         (until > self.now_ms).then_some(until)
     }
 }
@@ -227,7 +227,7 @@ fn protected_last(state: &State, mut pods: SmallVec<[PodIx; 16]>) -> SmallVec<[P
 }
 
 /// Those of `pods` (most important first) that teams must give back, in the ledger's order.
-fn by_shares(state: &State, standpoint: &Standpoint, pods: &[PodIx]) -> SmallVec<[PodIx; 16]> {
+fn by_shares(state: &State, team_claim: &TeamClaim, pods: &[PodIx]) -> SmallVec<[PodIx; 16]> {
     let nothing = Charge::new();
     let candidates = pods.iter().rev().map(|pod| {
         let (team, charge) = state.holding(*pod).unwrap_or((TeamIx::NONE, &nothing));
@@ -239,7 +239,7 @@ fn by_shares(state: &State, standpoint: &Standpoint, pods: &[PodIx]) -> SmallVec
             started_at_ms: state.pods[*pod].started_at_ms.unwrap_or(i64::MAX),
         }
     });
-    let least_first = state.tenancy.ledger.evictable(&standpoint.claim(), candidates);
+    let least_first = state.tenancy.ledger.evictable(&team_claim.claim(), candidates);
     least_first.into_iter().rev().collect()
 }
 
@@ -319,10 +319,10 @@ pub(crate) fn estimate(
     state: &State,
     ask: &mut Ask,
     spec: &PodSpec,
-    foreseen: &Foresight<'_>,
+    projected: &Projection<'_>,
     evictable: &[PodIx],
-) -> Option<Plan> {
-    let (node, view) = (foreseen.node(), foreseen.view());
+) -> Option<EvictionPlan> {
+    let (node, view) = (projected.node(), projected.view());
     let grants: SmallVec<[Option<ResourceIx>; 2]> = match &spec.gpu {
         None => std::iter::once(None).collect(),
         Some(need) => {
@@ -333,7 +333,7 @@ pub(crate) fn estimate(
         }
     };
     let in_the_way = port_holders(view, spec, evictable)?;
-    let mut best: Option<Plan> = None;
+    let mut best: Option<EvictionPlan> = None;
     for grant in grants {
         let mut requests = ask.requests.clone();
         requests.extend(grant.map(|grant| (grant, 1)));
@@ -343,12 +343,12 @@ pub(crate) fn estimate(
                 continue;
             };
             // Leaving pods are enough; without any, waiting would not help.
-            if victims.is_empty() && !foreseen.somebody_leaves() {
+            if victims.is_empty() && !projected.has_leaving_pods() {
                 continue;
             }
             let cost = cost(state, &victims, &requests, ask);
             if best.as_ref().is_none_or(|plan| cost < plan.cost) {
-                best = Some(Plan { node: foreseen.at, victims, cost });
+                best = Some(EvictionPlan { node: projected.at, victims, cost });
             }
         }
     }
@@ -389,7 +389,7 @@ fn parts(
     grant: Option<ResourceIx>,
 ) -> SmallVec<[Option<PartMissing>; 4]> {
     let whole = || std::iter::once(None).collect();
-    let Some(mirror) = view.mirror.filter(|mirror| mirror.is_believed()) else {
+    let Some(mirror) = view.mirror.filter(|mirror| mirror.is_trusted()) else {
         return whole();
     };
     let kubelet = mirror.kubelet();
@@ -509,23 +509,27 @@ pub(crate) struct Trial<'a, 's> {
 
 impl<'s> Trial<'_, 's> {
     /// The node when the pod's turn comes, if known.
-    pub(crate) fn foresee(&self, at: NodeIx, evictor: &Evictor) -> Option<Foresight<'s>> {
-        Foresight::for_evictor(self.inquiry.state, self.ranking, at, evictor)
+    pub(crate) fn project(&self, at: NodeIx, preemptor: &Preemptor) -> Option<Projection<'s>> {
+        Projection::for_preemptor(self.inquiry.state, self.ranking, at, preemptor)
     }
 
     /// Whether the pod fits once the victims are gone.
-    pub(crate) fn fits_without(&mut self, foreseen: &Foresight<'s>, victims: &[PodIx]) -> bool {
-        let mut foreseen = foreseen.clone();
-        victims.iter().for_each(|pod| foreseen.remove(*pod));
-        foreseen.neighbours_allow(self.inquiry)
-            && self.ranking.judge(self.inquiry.state, foreseen.view()).is_ok()
-            && headroom::spares(self.ranking, &foreseen)
+    pub(crate) fn fits_without(&mut self, projected: &Projection<'s>, victims: &[PodIx]) -> bool {
+        let mut projected = projected.clone();
+        victims.iter().for_each(|pod| projected.remove(*pod));
+        projected.neighbours_allow(self.inquiry)
+            && self.ranking.judge(self.inquiry.state, projected.view()).is_ok()
+            && headroom::spares(self.ranking, &projected)
     }
 
     /// The plan with all members of gangs that must go as a whole, and whether there are any.
-    pub(crate) fn with_gangs(&mut self, mut plan: Plan, evictor: &Evictor) -> (Plan, bool) {
+    pub(crate) fn with_gangs(
+        &mut self,
+        mut plan: EvictionPlan,
+        preemptor: &Preemptor,
+    ) -> (EvictionPlan, bool) {
         let state = self.inquiry.state;
-        let too = state.evicted_too(&plan.victims);
+        let too = state.gang_victims(&plan.victims);
         if too.is_empty() {
             return (plan, false);
         }
@@ -533,9 +537,9 @@ impl<'s> Trial<'_, 's> {
         let here: Vec<PodIx> = too.iter().copied().filter(on_node).collect();
         if !here.is_empty() {
             plan.victims.extend(here);
-            self.spare_singles(&mut plan, evictor);
+            self.drop_superfluous(&mut plan, preemptor);
         }
-        plan.victims.extend(state.evicted_too(&plan.victims));
+        plan.victims.extend(state.gang_victims(&plan.victims));
         let priorities = || plan.victims.iter().map(|pod| priority(state, *pod));
         plan.cost.highest_priority = priorities().max().unwrap_or(i32::MIN);
         plan.cost.priority_sum = priority_sum(priorities());
@@ -546,16 +550,16 @@ impl<'s> Trial<'_, 's> {
     }
 
     /// Victims added with their gangs may make others superfluous; spare the most important first.
-    fn spare_singles(&mut self, plan: &mut Plan, evictor: &Evictor) {
+    fn drop_superfluous(&mut self, plan: &mut EvictionPlan, preemptor: &Preemptor) {
         let state = self.inquiry.state;
-        let Some(foreseen) = self.foresee(plan.node, evictor) else { return };
+        let Some(projected) = self.project(plan.node, preemptor) else { return };
         let mut singles = plan.victims.clone();
         singles.retain(|pod| state.class_of(*pod).spec.gang.is_none());
         singles.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
         for pod in singles {
             let others: Vec<PodIx> =
                 plan.victims.iter().copied().filter(|one| *one != pod).collect();
-            if self.fits_without(&foreseen, &others) {
+            if self.fits_without(&projected, &others) {
                 plan.victims = others;
             }
         }
@@ -563,24 +567,24 @@ impl<'s> Trial<'_, 's> {
 
     /// Victims found by sparing one pod after the other, the most important first, while the pod
     /// still fits.
-    pub(crate) fn exact(&mut self, at: NodeIx, evictor: &Evictor) -> Option<Plan> {
+    pub(crate) fn exact(&mut self, at: NodeIx, preemptor: &Preemptor) -> Option<EvictionPlan> {
         let state = self.inquiry.state;
-        let foreseen = self.foresee(at, evictor)?;
-        let mut victims: Vec<PodIx> = evictor.evictable_now(state, &state.nodes[at]).to_vec();
-        let enough = usize::from(!foreseen.somebody_leaves());
-        if victims.len() < enough || !self.fits_without(&foreseen, &victims) {
+        let projected = self.project(at, preemptor)?;
+        let mut victims: Vec<PodIx> = preemptor.evictable_now(state, &state.nodes[at]).to_vec();
+        let enough = usize::from(!projected.has_leaving_pods());
+        if victims.len() < enough || !self.fits_without(&projected, &victims) {
             return None;
         }
         let mut spare = victims.len();
         while spare > 0 {
             spare -= 1;
             let pod = victims.remove(spare);
-            if victims.len() < enough || !self.fits_without(&foreseen, &victims) {
+            if victims.len() < enough || !self.fits_without(&projected, &victims) {
                 victims.insert(spare, pod);
             }
         }
         let ask = self.ranking.ask();
         let cost = cost(state, &victims, &ask.requests, ask);
-        Some(Plan { node: at, victims, cost })
+        Some(EvictionPlan { node: at, victims, cost })
     }
 }

@@ -1,13 +1,13 @@
-//! Preemption: the node where the fewest and least important pods must be evicted.
+//! PreemptionSearch: the node where the fewest and least important pods must be evicted.
 //!
 //! For each shape and priority, nodes are kept in order of estimated cost, updated from the log of
 //! changes. The cheapest estimate is tried before it is used.
 
 use std::collections::BTreeSet;
 
-use super::foresee::Foresight;
-use super::plan::{Cost, Evictor, Party, Plan, Trial, estimate, has_members};
+use super::projection::Projection;
 use super::rank::Ranking;
+use super::victims::{Cost, EvictionPlan, Preemptor, TeamKey, Trial, estimate, has_members};
 use crate::changes::{Change, Cursor};
 use crate::filter::Inquiry;
 use crate::shape::ShapeRef;
@@ -30,8 +30,8 @@ struct Order {
     others: BTreeSet<(u64, NodeIx)>,
     /// How far the last search by trial got.
     tried: usize,
-    /// Nodes to evaluate again when the rest of a replaced pod ends.
-    rested: BTreeSet<(i64, NodeIx)>,
+    /// Nodes to evaluate again when a cooldown ends.
+    cooled_down: BTreeSet<(i64, NodeIx)>,
     cursor: Cursor,
     /// Version of the ledger when all nodes were evaluated.
     epoch: Option<u64>,
@@ -50,13 +50,13 @@ enum Place {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Preemption {
-    orders: Lookup<(ShapeIx, i32, Party), Box<Order>>,
+pub(crate) struct PreemptionSearch {
+    orders: Lookup<(ShapeIx, i32, TeamKey), Box<Order>>,
     serial: u64,
     cut_short: bool,
 }
 
-impl Preemption {
+impl PreemptionSearch {
     /// Whether the last search ended before it had tried every node: the next continues.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.cut_short
@@ -72,57 +72,58 @@ impl Preemption {
         &mut self,
         inquiry: &Inquiry<'_>,
         ranking: &mut Ranking,
-        evictor: &Evictor,
+        preemptor: &Preemptor,
         within: Option<&Bits>,
-    ) -> Option<Plan> {
+    ) -> Option<EvictionPlan> {
         let state = inquiry.state;
         let near = |at: NodeIx| within.is_none_or(|nodes| nodes.contains(at));
         if ranking.is_detached() {
             let nodes: Vec<NodeIx> = ranking.allowed_nodes().filter(|at| near(*at)).collect();
             let mut trial = Trial { inquiry, ranking };
-            let plan = |at| trial.exact(at, evictor).map(|plan| trial.with_gangs(plan, evictor).0);
+            let plan =
+                |at| trial.exact(at, preemptor).map(|plan| trial.with_gangs(plan, preemptor).0);
             let plans = nodes.into_iter().filter_map(plan);
             return plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie));
         }
-        let order = self.order(inquiry.state, ranking, evictor);
+        let order = self.order(inquiry.state, ranking, preemptor);
         let cut_short = order.by_cost.len() > TRIALS_MAX || order.others.len() > TRIALS_MAX;
         let mut trial = Trial { inquiry, ranking };
-        if inquiry.looks_elsewhere() {
-            return by_trial(&mut trial, order, evictor, near);
+        if inquiry.depends_on_others() {
+            return by_trial(&mut trial, order, preemptor, near);
         }
-        let mut best: Option<Plan> = None;
+        let mut best: Option<EvictionPlan> = None;
         let mut wrong: Vec<(NodeIx, Option<Cost>)> = Vec::new();
         let candidates = order.by_cost.iter().filter(|(_, _, at)| near(*at));
         for (cost, _, at) in candidates.take(TRIALS_MAX) {
             if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
                 break;
             }
-            let evictable = evictor.evictable_now(state, &state.nodes[*at]);
-            let Some(foreseen) = trial.foresee(*at, evictor) else { continue };
+            let evictable = preemptor.evictable_now(state, &state.nodes[*at]);
+            let Some(projected) = trial.project(*at, preemptor) else { continue };
             let ask = trial.ranking.ask_mut();
-            let plan = estimate(state, ask, inquiry.spec(), &foreseen, &evictable);
-            if let Some(plan) = plan.filter(|plan| trial.fits_without(&foreseen, &plan.victims)) {
+            let plan = estimate(state, ask, inquiry.spec(), &projected, &evictable);
+            if let Some(plan) = plan.filter(|plan| trial.fits_without(&projected, &plan.victims)) {
                 // Budgets may have been used since the node was ordered, and the order ignores
                 // whole gangs: another node may be cheaper.
                 let dearer = (plan.cost > *cost).then_some(plan.cost);
-                let (plan, takes_gangs) = trial.with_gangs(plan, evictor);
+                let (plan, takes_gangs) = trial.with_gangs(plan, preemptor);
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
                     best = Some(plan);
                 }
                 if dearer.is_none() && !takes_gangs {
                     break;
                 }
-                if dearer.is_some() && !is_entangled(state, *at) {
+                if dearer.is_some() && !depends_on_gangs(state, *at) {
                     wrong.push((*at, dearer));
                 }
                 continue;
             }
             // The estimate was wrong.
-            let exact = trial.exact(*at, evictor);
-            if !is_entangled(state, *at) {
+            let exact = trial.exact(*at, preemptor);
+            if !depends_on_gangs(state, *at) {
                 wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
             }
-            if let Some((exact, _)) = exact.map(|plan| trial.with_gangs(plan, evictor))
+            if let Some((exact, _)) = exact.map(|plan| trial.with_gangs(plan, preemptor))
                 && best.as_ref().is_none_or(|best| exact.cost < best.cost)
             {
                 best = Some(exact);
@@ -131,7 +132,7 @@ impl Preemption {
         for (at, cost) in wrong {
             order.settle(&state.nodes[at], at, cost);
         }
-        let best = best.or_else(|| uncounted(&mut trial, order, evictor, near));
+        let best = best.or_else(|| uncounted(&mut trial, order, preemptor, near));
         self.cut_short = cut_short;
         best
     }
@@ -141,24 +142,24 @@ impl Preemption {
         &mut self,
         inquiry: &Inquiry<'_>,
         ranking: &mut Ranking,
-        evictor: &Evictor,
+        preemptor: &Preemptor,
         nodes_max: usize,
-    ) -> Vec<Plan> {
+    ) -> Vec<EvictionPlan> {
         let nodes: Vec<NodeIx> = if ranking.is_detached() {
             ranking.allowed_nodes().collect()
         } else {
-            let order = self.order(inquiry.state, ranking, evictor);
+            let order = self.order(inquiry.state, ranking, preemptor);
             let counted = order.by_cost.iter().map(|(_, _, at)| *at);
             counted.chain(order.others.iter().map(|(_, at)| *at)).collect()
         };
         let mut trial = Trial { inquiry, ranking };
-        let plans = nodes.into_iter().take(nodes_max).filter_map(|at| trial.exact(at, evictor));
+        let plans = nodes.into_iter().take(nodes_max).filter_map(|at| trial.exact(at, preemptor));
         plans.collect()
     }
 
-    fn order(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) -> &mut Order {
+    fn order(&mut self, state: &State, ranking: &mut Ranking, preemptor: &Preemptor) -> &mut Order {
         self.serial += 1;
-        let key = (ranking.shape().at, evictor.priority, evictor.party());
+        let key = (ranking.shape().at, preemptor.priority, preemptor.team_key());
         if self.orders.len() >= ORDERS_MAX && !self.orders.contains_key(&key) {
             let oldest = self.orders.iter().min_by_key(|(_, order)| order.used_at);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
@@ -171,7 +172,7 @@ impl Preemption {
             **order = Order::new(shape);
         }
         order.used_at = self.serial;
-        order.refresh(state, ranking, evictor);
+        order.refresh(state, ranking, preemptor);
         order
     }
 }
@@ -181,9 +182,9 @@ impl Preemption {
 fn by_trial(
     trial: &mut Trial<'_, '_>,
     order: &mut Order,
-    evictor: &Evictor,
+    preemptor: &Preemptor,
     near: impl Fn(NodeIx) -> bool,
-) -> Option<Plan> {
+) -> Option<EvictionPlan> {
     let state = trial.inquiry.state;
     let counted = order.by_cost.iter().map(|(_, _, at)| *at);
     let others = order.others.iter().map(|(_, at)| *at);
@@ -193,7 +194,7 @@ fn by_trial(
         counted.chain(others).cycle().skip(skipped).take(all.min(TRIALS_MAX)).collect();
     order.tried = skipped + candidates.len();
     let candidates = candidates.into_iter().filter(|at| near(*at));
-    let plan = |at| trial.exact(at, evictor).map(|plan| trial.with_gangs(plan, evictor).0);
+    let plan = |at| trial.exact(at, preemptor).map(|plan| trial.with_gangs(plan, preemptor).0);
     let plans = candidates.filter_map(plan);
     plans.min_by_key(|plan| (plan.cost, state.nodes[plan.node].tie))
 }
@@ -202,20 +203,20 @@ fn by_trial(
 fn uncounted(
     trial: &mut Trial<'_, '_>,
     order: &mut Order,
-    evictor: &Evictor,
+    preemptor: &Preemptor,
     near: impl Fn(NodeIx) -> bool,
-) -> Option<Plan> {
+) -> Option<EvictionPlan> {
     let state = trial.inquiry.state;
-    let mut best: Option<Plan> = None;
+    let mut best: Option<EvictionPlan> = None;
     let others = order.others.iter().map(|(_, at)| *at).filter(|at| near(*at));
     let others: Vec<NodeIx> = others.take(TRIALS_MAX).collect();
     for at in others {
-        let plan = trial.exact(at, evictor);
-        if !is_entangled(state, at) {
+        let plan = trial.exact(at, preemptor);
+        if !depends_on_gangs(state, at) {
             order.settle(&state.nodes[at], at, plan.as_ref().map(|plan| plan.cost));
         }
-        let plan = plan.map(|plan| trial.with_gangs(plan, evictor).0);
-        let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
+        let plan = plan.map(|plan| trial.with_gangs(plan, preemptor).0);
+        let better = |plan: &EvictionPlan| best.as_ref().is_none_or(|best| plan.cost < best.cost);
         if plan.as_ref().is_some_and(better) {
             best = plan;
         }
@@ -224,7 +225,7 @@ fn uncounted(
 }
 
 /// Whether the victims on a node depend on pods elsewhere, because members of gangs run there.
-fn is_entangled(state: &State, at: NodeIx) -> bool {
+fn depends_on_gangs(state: &State, at: NodeIx) -> bool {
     has_members(state, &state.nodes[at])
 }
 
@@ -236,7 +237,7 @@ impl Order {
             by_cost: BTreeSet::new(),
             others: BTreeSet::new(),
             tried: 0,
-            rested: BTreeSet::new(),
+            cooled_down: BTreeSet::new(),
             cursor: Cursor::default(),
             epoch: None,
             used_at: 0,
@@ -272,7 +273,7 @@ impl Order {
         self.set(at, cost.map_or(Place::Nobody, |cost| Place::Cost(cost, node.tie)));
     }
 
-    fn refresh(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor) {
+    fn refresh(&mut self, state: &State, ranking: &mut Ranking, preemptor: &Preemptor) {
         let epoch = Some(state.tenancy.ledger.version());
         let changed = state.changes.since(self.cursor).filter(|_| self.epoch == epoch);
         let few = |changed: &&[(NodeIx, Change)]| changed.len() <= state.nodes.len();
@@ -285,43 +286,43 @@ impl Order {
         };
         self.epoch = epoch;
         self.cursor = state.changes.now();
-        while let Some((until, node)) = self.rested.first().copied()
-            && until <= evictor.now_ms
+        while let Some((until, node)) = self.cooled_down.first().copied()
+            && until <= preemptor.now_ms
         {
-            self.rested.pop_first();
+            self.cooled_down.pop_first();
             nodes.push(node);
         }
         nodes.sort_unstable();
         nodes.dedup();
         for at in nodes {
-            self.look_at(state, ranking, evictor, at);
+            self.look_at(state, ranking, preemptor, at);
         }
     }
 
-    fn look_at(&mut self, state: &State, ranking: &mut Ranking, evictor: &Evictor, at: NodeIx) {
+    fn look_at(&mut self, state: &State, ranking: &mut Ranking, preemptor: &Preemptor, at: NodeIx) {
         let Some(node) = state.nodes.get(at) else { return self.set(at, Place::Nobody) };
-        let foreseen = if ranking.object_allows(at) {
-            Foresight::for_evictor(state, ranking, at, evictor)
+        let projected = if ranking.object_allows(at) {
+            Projection::for_preemptor(state, ranking, at, preemptor)
         } else {
             None
         };
-        let place = match foreseen {
+        let place = match projected {
             None => Place::Nobody,
-            Some(foreseen) => {
-                let evictable = evictor.evictable(state, node);
+            Some(projected) => {
+                let evictable = preemptor.evictable(state, node);
                 let spec = ranking.spec();
-                match estimate(state, ranking.ask_mut(), &spec, &foreseen, &evictable) {
+                match estimate(state, ranking.ask_mut(), &spec, &projected, &evictable) {
                     Some(plan) => Place::Cost(plan.cost, node.tie),
                     // Whether whole gangs may go changes without this node changing.
-                    None if evictable.is_empty() && !is_entangled(state, at) => Place::Nobody,
+                    None if evictable.is_empty() && !depends_on_gangs(state, at) => Place::Nobody,
                     None => Place::Other(node.tie),
                 }
             }
         };
         self.set(at, place);
-        let rests = node.pods.iter().filter_map(|pod| evictor.rests_until(state, *pod)).min();
+        let rests = node.pods.iter().filter_map(|pod| preemptor.protected_until(state, *pod)).min();
         if let Some(until) = rests {
-            self.rested.insert((until, at));
+            self.cooled_down.insert((until, at));
         }
     }
 }

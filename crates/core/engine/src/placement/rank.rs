@@ -11,7 +11,7 @@ use berth_model::workload::WorkloadClass;
 use berth_packing::request::{GpuAsk, Request};
 use smallvec::SmallVec;
 
-use super::economy;
+use super::gpu_values;
 use super::headroom;
 use super::locality::{Localities, LocalityIx};
 use super::room::{Ask, Judge, Obstacle, Room, View, gpu_ask};
@@ -71,7 +71,7 @@ pub(crate) struct Ranking {
     cursor: Cursor,
     generation: u64,
     /// Generation of the GPU values used.
-    appraisal: u64,
+    gpu_value_generation: u64,
     typical: Option<Request>,
     used_at: u64,
 }
@@ -104,7 +104,7 @@ impl Ranking {
             feasible: 0,
             cursor: Cursor::default(),
             generation: u64::MAX,
-            appraisal: u64::MAX,
+            gpu_value_generation: u64::MAX,
             typical: None,
             used_at: 0,
         }
@@ -120,10 +120,10 @@ impl Ranking {
         let allowed = || rows().filter(|(at, _)| self.object_allows(*at)).map(|(_, row)| row);
         let all_allowed = allowed().count() == rows().count();
         let models =
-            state.economy.models(allowed().filter_map(|row| row.gpus.as_ref()), all_allowed);
+            state.gpu_values.models(allowed().filter_map(|row| row.gpus.as_ref()), all_allowed);
         let one = allowed().min_by_key(|row| (row.tie, row.object.name.clone()));
         let gpus = one.map_or(GpuAsk::None, |row| self.gpu_ask(row));
-        let request = Request { gpus, models, ..economy::host(&self.ask) };
+        let request = Request { gpus, models, ..gpu_values::host(&self.ask) };
         self.typical = Some(request);
         request
     }
@@ -345,12 +345,13 @@ impl Rankings {
             Some(changed) => refresh.changed(ranking, changed),
             None => refresh.all(ranking),
         }
-        let appraisal = state.economy.generation;
-        if ranking.appraisal != appraisal && ranking.generation == generation {
+        let gpu_value_generation = state.gpu_values.generation;
+        if ranking.gpu_value_generation != gpu_value_generation && ranking.generation == generation
+        {
             refresh.rejudge(ranking);
         }
         self.looks += refresh.looks;
-        ranking.appraisal = appraisal;
+        ranking.gpu_value_generation = gpu_value_generation;
         ranking.generation = generation;
         ranking.cursor = state.changes.now();
         ranking

@@ -11,7 +11,7 @@ use berth_model::spec::{GpuNeed, PodSpec};
 use berth_packing::request::GpuAsk;
 use smallvec::SmallVec;
 
-use super::economy::{self, Economy};
+use super::gpu_values::{self, GpuValues};
 use crate::amounts::{self, Amounts, CPU, Resources};
 use crate::config::UnknownTopology;
 use crate::demand::Demands;
@@ -116,15 +116,15 @@ pub(crate) enum Obstacle {
 pub(crate) struct Judge<'a> {
     spec: &'a PodSpec,
     resources: &'a Resources,
-    economy: &'a Economy,
+    gpu_values: &'a GpuValues,
     served: &'a [ResourceIx],
     unknown: UnknownTopology,
 }
 
 impl<'a> Judge<'a> {
     pub(crate) fn of(spec: &'a PodSpec, unknown: UnknownTopology, state: &'a State) -> Self {
-        let State { resources, economy, served, .. } = state;
-        Self { spec, resources, economy, served, unknown }
+        let State { resources, gpu_values, served, .. } = state;
+        Self { spec, resources, gpu_values, served, unknown }
     }
 }
 
@@ -133,7 +133,7 @@ impl<'a> Judge<'a> {
 pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuAsk {
     let Some(gpus) = &view.node.gpus else { return GpuAsk::None };
     match (&spec.gpu, view.shares) {
-        (Some(need), Some(shares)) => GpuAsk::Share(economy::part(shares, shares.share(need))),
+        (Some(need), Some(shares)) => GpuAsk::Share(gpu_values::part(shares, shares.share(need))),
         (Some(_), None) => GpuAsk::Whole(1),
         (None, _) => {
             let asked = ask.devices.iter().find(|(resource, _)| *resource == gpus.resource);
@@ -214,8 +214,9 @@ impl Judge<'_> {
         let gpus = Gpus { view, shares, share: shares.share(need), resources: self.resources };
         let short = Obstacle::Short(Shortage::of(shares.resource));
         let (mut gpu, far) = gpus.best(fit.numa).ok_or(short)?;
-        let part = GpuAsk::Share(economy::part(shares, gpus.share));
-        let choice = self.economy.judge(ask, view, part, |gpu| gpus.is_usable(gpu, fit.numa, far));
+        let part = GpuAsk::Share(gpu_values::part(shares, gpus.share));
+        let choice =
+            self.gpu_values.judge(ask, view, part, |gpu| gpus.is_usable(gpu, fit.numa, far));
         gpu = choice.and_then(|choice| choice.gpu).unwrap_or(gpu);
         // The kubelet aligns devices; it does not know shares.
         let fit = match fit.alignment {
@@ -243,7 +244,7 @@ impl Judge<'_> {
         if gpus == GpuAsk::None && !ask.devices.is_empty() {
             return None;
         }
-        let choice = self.economy.judge(ask, view, gpus, |_| true)?;
+        let choice = self.gpu_values.judge(ask, view, gpus, |_| true)?;
         Some(choice.cost_micro)
     }
 
@@ -254,7 +255,7 @@ impl Judge<'_> {
         view: View<'_>,
         grant: Option<ResourceIx>,
     ) -> Result<(NumaFit, bool), Obstacle> {
-        let Some(mirror) = view.mirror.filter(|mirror| mirror.is_believed()) else {
+        let Some(mirror) = view.mirror.filter(|mirror| mirror.is_trusted()) else {
             return self.without_mirror(ask, grant);
         };
         let kubelet = mirror.kubelet();
@@ -313,7 +314,7 @@ impl Gpus<'_> {
         &self,
         numa: Option<NumaMask>,
     ) -> impl Iterator<Item = (bool, Reverse<u32>, u16)> {
-        let kubelet = self.view.mirror.filter(|mirror| mirror.is_believed()).map(Mirror::kubelet);
+        let kubelet = self.view.mirror.filter(|mirror| mirror.is_trusted()).map(Mirror::kubelet);
         let name = self.resources.name(self.shares.resource);
         let pool = kubelet.and_then(|kubelet| Some((kubelet, kubelet.pool_of(name.as_str())?)));
         let whole = amounts::at(&self.view.node.capacity, self.shares.resource)

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 
-use berth_engine::outline::accepts;
+use berth_engine::node_rules::accepts;
 
+use crate::cluster::{ClusterState, KindIx, NodeIx, PodIx, Stay};
 use crate::forecast::{End, HORIZON_MS, PlannedNode};
 use crate::lifetime::{CurveIx, Curves, Lifetimes};
-use crate::room::{Ask, Got, Room};
-use crate::scene::{KindIx, NodeIx, PodIx, Scene, Stay};
+use crate::room::{Allocation, Ask, Room};
 use crate::table::Index as _;
 use berth_model::dice::Dice;
 
@@ -27,7 +27,7 @@ pub(crate) struct Resident {
     pub(crate) pod: PodIx,
     pub(crate) node: NodeIx,
     pub(crate) kind: KindIx,
-    pub(crate) got: Got,
+    pub(crate) allocation: Allocation,
     age_ms: u64,
     curve: CurveIx,
     limit: Limit,
@@ -45,7 +45,7 @@ enum Limit {
 
 /// Pending pods of one kind, in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Crowd<'a> {
+pub(crate) struct KindQueue<'a> {
     pub(crate) kind: KindIx,
     pub(crate) ask: &'a Ask,
     pub(crate) priority: Reverse<i32>,
@@ -62,13 +62,13 @@ struct Window {
     left_up_to: Vec<u64>,
 }
 
-pub(crate) struct Stage<'a> {
-    pub(crate) scene: &'a Scene,
+pub(crate) struct InitialState<'a> {
+    pub(crate) cluster: &'a ClusterState,
     curves: Curves<'a>,
     pub(crate) residents: Vec<Resident>,
-    pub(crate) crowds: Vec<Crowd<'a>>,
+    pub(crate) queues: Vec<KindQueue<'a>>,
     /// By kind.
-    crowd_of: Vec<Option<usize>>,
+    queue_of: Vec<Option<usize>>,
     pub(crate) planned: Vec<&'a (PlannedNode, Room)>,
     windows: Vec<Window>,
     /// By kind and node, computed on demand.
@@ -76,27 +76,29 @@ pub(crate) struct Stage<'a> {
     now_ms: i64,
 }
 
-impl<'a> Stage<'a> {
-    pub(crate) fn new(scene: &'a Scene, lifetimes: &'a Lifetimes, now_ms: i64) -> Self {
+impl<'a> InitialState<'a> {
+    pub(crate) fn new(cluster: &'a ClusterState, lifetimes: &'a Lifetimes, now_ms: i64) -> Self {
         let since = |at_ms: i64| now_ms.saturating_sub(at_ms).max(0) as u64;
-        let running = scene.pods.iter().filter_map(|(_, pod)| match pod.stay {
-            Stay::Runs { since_ms, .. } => Some((scene.kinds.get(pod.kind)?.life, since(since_ms))),
-            Stay::Waits => None,
+        let running = cluster.pods.iter().filter_map(|(_, pod)| match pod.stay {
+            Stay::Runs { since_ms, .. } => {
+                Some((cluster.kinds.get(pod.kind)?.life, since(since_ms)))
+            }
+            Stay::Waiting => None,
         });
-        let mut stage = Self {
-            scene,
+        let mut initial = Self {
+            cluster,
             curves: lifetimes.curves(running),
             residents: Vec::new(),
-            crowds: Vec::new(),
-            crowd_of: vec![None; scene.kinds.end()],
-            planned: scene.planned.values().collect(),
+            queues: Vec::new(),
+            queue_of: vec![None; cluster.kinds.end()],
+            planned: cluster.planned.values().collect(),
             windows: Vec::new(),
-            accepted: vec![Vec::new(); scene.kinds.end()],
+            accepted: vec![Vec::new(); cluster.kinds.end()],
             now_ms,
         };
-        for (at, pod) in scene.pods.iter() {
-            let Stay::Runs { node, got, since_ms } = pod.stay else { continue };
-            let Some(kind) = scene.kinds.get(pod.kind) else { continue };
+        for (at, pod) in cluster.pods.iter() {
+            let Stay::Runs { node, allocation, since_ms } = pod.stay else { continue };
+            let Some(kind) = cluster.kinds.get(pod.kind) else { continue };
             let until = |at_ms: i64| at_ms.saturating_sub(now_ms).max(0) as u64;
             let limit = match (pod.leaves_by_ms, pod.end) {
                 (Some(by_ms), _) => Limit::Leaving(until(by_ms)),
@@ -104,53 +106,53 @@ impl<'a> Stage<'a> {
                 (None, Some(End::At(at_ms))) => Limit::At(until(at_ms)),
                 (None, None) => Limit::None,
             };
-            let (curve, age_ms) = (stage.curves.number(kind.life), since(since_ms));
+            let (curve, age_ms) = (initial.curves.number(kind.life), since(since_ms));
             let (pod, kind) = (at, pod.kind);
-            stage.residents.push(Resident { pod, node, kind, got, age_ms, curve, limit });
+            initial.residents.push(Resident { pod, node, kind, allocation, age_ms, curve, limit });
         }
-        for (place, pod) in (0..).zip(scene.waiting.values()) {
-            let Some(row) = scene.pods.get(*pod) else { continue };
-            if let Some(crowd) = stage.crowd(row.kind) {
-                stage.crowds[crowd].places.push(place);
+        for (place, pod) in (0..).zip(cluster.waiting.values()) {
+            let Some(row) = cluster.pods.get(*pod) else { continue };
+            if let Some(queue) = initial.queue(row.kind) {
+                initial.queues[queue].places.push(place);
             }
         }
-        stage
+        initial
     }
 
-    /// The crowd of a kind; may be empty.
-    pub(crate) fn crowd(&mut self, kind: KindIx) -> Option<usize> {
-        if let Some(crowd) = self.crowd_of.get(kind.at()).copied().flatten() {
-            return Some(crowd);
+    /// The queue of a kind; may be empty.
+    pub(crate) fn queue(&mut self, kind: KindIx) -> Option<usize> {
+        if let Some(queue) = self.queue_of.get(kind.at()).copied().flatten() {
+            return Some(queue);
         }
-        let row = self.scene.kinds.get(kind)?;
+        let row = self.cluster.kinds.get(kind)?;
         let (priority, curve) = (Reverse(row.spec.priority), self.curves.number(row.life));
         let (ask, places) = (&row.ask, Vec::new());
-        self.crowds.push(Crowd { kind, ask, priority, curve, places, open: None });
-        let crowd = self.crowds.len() - 1;
-        *self.crowd_of.get_mut(kind.at())? = Some(crowd);
-        Some(crowd)
+        self.queues.push(KindQueue { kind, ask, priority, curve, places, open: None });
+        let queue = self.queues.len() - 1;
+        *self.queue_of.get_mut(kind.at())? = Some(queue);
+        Some(queue)
     }
 
     pub(crate) fn ask(&self, kind: KindIx) -> Option<&'a Ask> {
-        self.scene.kinds.get(kind).map(|kind| &kind.ask)
+        self.cluster.kinds.get(kind).map(|kind| &kind.ask)
     }
 
     /// Planned nodes are numbered after existing ones.
     pub(crate) fn planned_at(&self, node: NodeIx) -> Option<&'a (PlannedNode, Room)> {
-        let number = node.at().checked_sub(self.scene.nodes.end())?;
+        let number = node.at().checked_sub(self.cluster.nodes.end())?;
         self.planned.get(number).copied()
     }
 
     /// Number of all nodes, planned ones last.
     pub(crate) fn nodes_end(&self) -> usize {
-        self.scene.nodes.end() + self.planned.len()
+        self.cluster.nodes.end() + self.planned.len()
     }
 
     /// What a node has left now; planned ones are empty.
     pub(crate) fn room(&self, node: NodeIx) -> Option<&'a Room> {
         match self.planned_at(node) {
             Some((_, room)) => Some(room),
-            None => self.scene.nodes.get(node).map(|row| &row.left),
+            None => self.cluster.nodes.get(node).map(|row| &row.left),
         }
     }
 
@@ -166,9 +168,9 @@ impl<'a> Stage<'a> {
         }
         let object = match self.planned_at(node) {
             Some((planned, _)) => Some(&planned.node),
-            None => self.scene.nodes.get(node).and_then(|row| row.object.as_ref()),
+            None => self.cluster.nodes.get(node).and_then(|row| row.object.as_ref()),
         };
-        let spec = self.scene.kinds.get(kind).map(|kind| &kind.spec);
+        let spec = self.cluster.kinds.get(kind).map(|kind| &kind.spec);
         let answer = object.zip(spec).is_some_and(|(object, spec)| accepts(spec, object));
         if let Some(slot) = self.accepted.get_mut(kind.at()).and_then(|all| all.get_mut(node.at()))
         {
@@ -177,23 +179,23 @@ impl<'a> Stage<'a> {
         answer
     }
 
-    /// Nodes with room for a crowd's pods now, fullest first. Empty if some of them are pending:
+    /// Nodes with room for a queue's pods now, fullest first. Empty if some of them are pending:
     /// then the engine rejects these nodes for other reasons.
-    pub(crate) fn open(&mut self, crowd: usize) -> &[NodeIx] {
-        if self.crowds[crowd].open.is_none() {
-            let Crowd { kind, ask, .. } = self.crowds[crowd];
+    pub(crate) fn open(&mut self, queue: usize) -> &[NodeIx] {
+        if self.queues[queue].open.is_none() {
+            let KindQueue { kind, ask, .. } = self.queues[queue];
             let mut open: Vec<(i64, NodeIx)> = Vec::new();
-            if self.crowds[crowd].places.is_empty() {
-                for (node, row) in self.scene.nodes.iter() {
+            if self.queues[queue].places.is_empty() {
+                for (node, row) in self.cluster.nodes.iter() {
                     if row.left.fits(ask).is_some() && self.accepts(kind, node) {
                         open.push((row.left.spare(), node));
                     }
                 }
             }
             open.sort_unstable();
-            self.crowds[crowd].open = Some(open.into_iter().map(|(_, node)| node).collect());
+            self.queues[queue].open = Some(open.into_iter().map(|(_, node)| node).collect());
         }
-        self.crowds[crowd].open.as_deref().unwrap_or_default()
+        self.queues[queue].open.as_deref().unwrap_or_default()
     }
 
     /// The end of a window; `None` beyond the horizon.
@@ -254,9 +256,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Run time of a pod of a crowd; `None` if beyond all bins.
-    pub(crate) fn life_ms(&self, crowd: usize, luck: f64) -> Option<u64> {
-        self.curves.get(self.crowds[crowd].curve).remaining_ms(0, luck)
+    /// Run time of a pod of a queue; `None` if beyond all bins.
+    pub(crate) fn life_ms(&self, queue: usize, luck: f64) -> Option<u64> {
+        self.curves.get(self.queues[queue].curve).remaining_ms(0, luck)
     }
 
     /// When a planned node joins, from now; `None` if it does not.
