@@ -5,6 +5,7 @@
 //! kubelet's configuration and its devices. A node about which neither says anything stays unknown.
 //! Device ids are made up, because neither lists them.
 
+pub mod assignment;
 pub mod detail;
 pub mod fingerprint;
 mod gpus;

@@ -1,38 +1,36 @@
 //! The subcommand `berth explain`.
-//!
-//! Owns its arguments and exit codes. Must not know what there is to say.
 
 use std::io;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use berth_plan::look::Scene;
-use berth_plan::look::pod::PodReport;
-use berth_plan::look::table;
+use berth_inspect::pod::PodReport;
+use berth_inspect::table;
+use berth_plan::Snapshot;
 use clap::Args;
 
 use crate::output::{self, Colour, Format};
 use crate::source::ClusterArgs;
 
-/// Say why a pod is where it is, or why it is nowhere and what would help.
+/// Explain why a pod is pending and what would help, or why it runs where it does
 ///
-/// Reads the cluster with your own rights; nothing has to be installed there. Works for pods of any
-/// scheduler. Exit codes: 0, or 1 if there is no such pod or the cluster cannot be read.
+/// Reads the cluster with your own rights; Berth need not be installed. Works for pods of any scheduler.
+/// Exit codes: 0, or 1 if the pod does not exist or the cluster cannot be read.
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// `pod NAME…` or `pod/NAME`.
+    /// Pods, as `pod NAME...` or `pod/NAME...`
     #[arg(required = true, value_name = "pod NAME")]
-    what: Vec<String>,
+    pods: Vec<String>,
 
-    /// The namespace; otherwise the context's.
+    /// Namespace (default: current context; dumps: default)
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// How it is shown.
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
-    /// When output is in colour.
+    /// When to use colours
     #[arg(long, value_enum, default_value_t)]
     color: Colour,
 
@@ -40,42 +38,45 @@ pub(crate) struct Explain {
     source: ClusterArgs,
 }
 
-/// What the help shows.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
-    ("Why does it wait, and what would help?", "explain pod train-0 -n research"),
-    ("Where is it inside of its node, as data", "explain pod/chat-7d4b-x2k -n serving -o json"),
-    ("From a dump instead of a live cluster", "explain pod train-0 -n research --cluster dump/"),
+    ("Explain why a pod is pending, with remedies", "explain pod train-0 -n research"),
+    (
+        "Print a pod's GPUs, CPUs and NUMA nodes as JSON",
+        "explain pod/chat-7d4b-x2k -n serving -o json",
+    ),
+    ("Read a dump instead of a live cluster", "explain pod train-0 -n research --cluster dump/"),
 ];
 
 impl Explain {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let names = pods(&self.what)?;
-        let seen = self.source.read(&mut io::stdin().lock())?;
-        let namespace = self.namespace.or(seen.namespace).unwrap_or_else(|| "default".to_owned());
-        let mut scene = Scene::new(&seen.objects, seen.cluster, seen.now_ms)?;
+        let names = pod_names(&self.pods)?;
+        let snapshot = self.source.read(&mut io::stdin().lock())?;
+        let namespace =
+            self.namespace.or(snapshot.namespace).unwrap_or_else(|| "default".to_owned());
+        let mut cluster = Snapshot::new(snapshot.objects, snapshot.cluster, snapshot.now_ms)?;
         let mut reports = Vec::new();
         for name in &names {
-            let report = scene.pod_report(&namespace, name);
+            let report = cluster.pod(&namespace, name);
             let mut report = report.map_err(|missing| {
                 let hint = match missing.elsewhere.as_slice() {
-                    [] => format!("list those that wait with `{} queue -A`", output::program()),
-                    some => format!("there is one in {}: name it with -n", some.join(", ")),
+                    [] => format!("list pending pods with `{} queue -A`", output::program()),
+                    some => format!("found in namespace {}: add -n", some.join(", ")),
                 };
                 anyhow::anyhow!("{missing}; {hint}")
             })?;
-            report.notes.extend(seen.notes.iter().cloned());
+            report.notes.extend(snapshot.notes.iter().cloned());
             reports.push(report);
         }
-        output::say(&shown(&reports, self.output, self.color)?)?;
+        output::print(&render(&reports, self.output, self.color)?)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn shown(reports: &[PodReport], format: Format, colour: Colour) -> anyhow::Result<String> {
-    let paint = colour.paint();
+fn render(reports: &[PodReport], format: Format, colour: Colour) -> anyhow::Result<String> {
+    let style = colour.style();
     match format {
         Format::Table | Format::Wide => {
-            let texts: Vec<String> = reports.iter().map(|one| table::pod(one, paint)).collect();
+            let texts: Vec<String> = reports.iter().map(|one| table::pod(one, style)).collect();
             Ok(texts.join("\n"))
         }
         Format::Name => Ok(reports.iter().map(|one| format!("pod/{}\n", one.pod.name)).collect()),
@@ -86,12 +87,12 @@ fn shown(reports: &[PodReport], format: Format, colour: Colour) -> anyhow::Resul
     }
 }
 
-/// The pods that are meant: `pod a b`, `pod/a pod/b`.
-fn pods(what: &[String]) -> anyhow::Result<Vec<String>> {
+/// Reads `pod a b` and `pod/a pod/b`.
+fn pod_names(arguments: &[String]) -> anyhow::Result<Vec<String>> {
     let is_pod = |kind: &str| matches!(kind, "pod" | "pods" | "po");
-    let names: Vec<String> = match what {
+    let names: Vec<String> = match arguments {
         [kind, names @ ..] if is_pod(kind) && !names.is_empty() => names.to_vec(),
-        [kind] if is_pod(kind) => bail!("which pod? Write such as `pod NAME`"),
+        [kind] if is_pod(kind) => bail!("pod name is required, as in `pod NAME`"),
         words => {
             let mut names = Vec::new();
             for word in words {
@@ -99,15 +100,16 @@ fn pods(what: &[String]) -> anyhow::Result<Vec<String>> {
                     Some((kind, name)) if is_pod(kind) && !name.is_empty() => {
                         names.push(name.to_owned());
                     }
-                    Some((kind, _)) => bail!("{kind:?} cannot be explained; name a pod: pod/NAME"),
-                    None => bail!("{word:?} is no kind; write `pod {word}` or `pod/{word}`"),
+                    Some((kind, _)) if is_pod(kind) => bail!("invalid pod name {word:?}"),
+                    Some((kind, _)) => bail!("cannot explain kind {kind:?}; only pods: pod/NAME"),
+                    None => bail!("unknown kind {word:?}; for a pod, use `pod {word}`"),
                 }
             }
             names
         }
     };
     match names.iter().find(|name| name.contains('/')) {
-        Some(name) => bail!("{name:?} is no name; write `pod NAME` with -n NAMESPACE"),
+        Some(name) => bail!("invalid pod name {name:?}; use `pod NAME -n NAMESPACE`"),
         None => Ok(names),
     }
 }
@@ -118,7 +120,7 @@ mod tests {
 
     fn named(words: &[&str]) -> Result<Vec<String>, String> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        pods(&words).map_err(|error| error.to_string())
+        pod_names(&words).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -129,10 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_is_refused_with_what_to_write() {
-        assert!(named(&["pod"]).unwrap_err().contains("which pod"));
+    fn errors_name_the_argument_and_the_remedy() {
+        assert!(named(&["pod"]).unwrap_err().contains("pod name is required"));
+        assert!(named(&["pod/"]).unwrap_err().contains("invalid pod name"));
         assert!(named(&["train-0"]).unwrap_err().contains("`pod train-0`"));
-        assert!(named(&["deploy/web"]).unwrap_err().contains("cannot be explained"));
+        assert!(named(&["deploy/web"]).unwrap_err().contains("cannot explain kind \"deploy\""));
         assert!(named(&["pod", "ns/web"]).unwrap_err().contains("-n NAMESPACE"));
     }
 }

@@ -1,136 +1,140 @@
-//! Where output goes, whether in colour, and what exit codes mean.
-//!
-//! Owns standard output and standard error. Must not know what is said there.
+//! Standard output and standard error, colours and exit codes.
 
 use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use berth_contract::lint::{Paint, render_problem};
 use berth_manifest::{LoadError, Problem};
-use berth_plan::table;
+use berth_inspect::text::Style;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Something was found.
+/// Exit code: findings, or pods without a place.
 pub(crate) const FOUND: u8 = 1;
-/// The input cannot be used.
+/// Exit code: invalid arguments or input.
 pub(crate) const UNUSABLE: u8 = 2;
 
-/// How this program is called: `kubectl berth` where it is kubectl's plugin.
+/// The name by which the program was called: `kubectl berth` as kubectl's plugin.
 pub(crate) fn program() -> &'static str {
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_stem().unwrap_or_default().to_string_lossy();
-    // kubectl looks for plugins with dashes of names written as underscores, too.
+    // kubectl also accepts plugins whose dashes are written as underscores.
     if name == "kubectl-berth" || name == "kubectl_berth" { "kubectl berth" } else { "berth" }
 }
 
-/// How something is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Human-readable
     #[default]
     Table,
-    /// For people, with more of it.
+    /// Additional columns
     Wide,
-    /// As JSON.
     Json,
-    /// As YAML.
     Yaml,
-    /// Kinds and names alone.
+    /// Names only, as pod/NAME or node/NAME
     Name,
 }
 
-/// Something as data.
-pub(crate) fn data(what: &impl Serialize, format: Format) -> anyhow::Result<String> {
+/// A value as YAML, or else as JSON.
+pub(crate) fn data(value: &impl Serialize, format: Format) -> anyhow::Result<String> {
+    let failed = "cannot serialize the output";
     Ok(match format {
-        Format::Yaml => {
-            berth_manifest::to_yaml(&serde_json::to_value(what).context("cannot be shown")?)
-        }
-        _ => format!("{}\n", serde_json::to_string_pretty(what).context("cannot be shown")?),
+        Format::Yaml => berth_manifest::to_yaml(&serde_json::to_value(value).context(failed)?),
+        _ => format!("{}\n", serde_json::to_string_pretty(value).context(failed)?),
     })
 }
 
-/// When output is in colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Colour {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, unless NO_COLOR is set
     #[default]
     Auto,
-    /// Always.
     Always,
-    /// Never.
     Never,
 }
 
 impl Colour {
-    /// How tables on standard output are painted.
-    pub(crate) fn paint(self) -> table::Paint {
-        if self.is_on(&io::stdout()) { table::Paint::Coloured } else { table::Paint::Plain }
+    /// For tables on standard output.
+    pub(crate) fn style(self) -> Style {
+        let stdout = io::stdout();
+        let paint = if self.is_on(&stdout) { Paint::Coloured } else { Paint::Plain };
+        let width = stdout.is_terminal().then(|| terminal_width(&stdout)).flatten();
+        Style { paint, width }
     }
 
-    /// Whether what is written to `stream` is in colour.
     pub(crate) fn is_on(self, stream: &impl IsTerminal) -> bool {
-        let refused = || {
+        let is_disabled = || {
             std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
                 || std::env::var_os("TERM").is_some_and(|value| value == "dumb")
         };
         match self {
-            Self::Auto => stream.is_terminal() && !refused(),
+            Self::Auto => stream.is_terminal() && !is_disabled(),
             Self::Always => true,
             Self::Never => false,
         }
     }
 }
 
-/// Writes to standard output. That nobody reads any more is no failure.
-pub(crate) fn say(text: &str) -> anyhow::Result<()> {
+/// Writes to standard output. A closed pipe is not an error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output cannot be written"),
+        other => other.context("cannot write to standard output"),
     }
 }
 
-/// Writes to standard error. There is nobody to tell if that fails.
-pub(crate) fn complain(text: &str) {
+/// Writes to standard error. If that fails, there is nowhere to report it.
+pub(crate) fn print_error(text: &str) {
     drop(io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Says why, and that the input could not be used.
+/// Prints an error.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    complain(&format!("error: {error:#}\n"));
+    print_error(&format!("error: {error:#}\n"));
     ExitCode::from(UNUSABLE)
 }
 
-/// Says why, with the line it is in where it is a text, by kubectl's exit code.
+/// Prints an error, with the line of the file it is in; exit code 1, as kubectl.
 pub(crate) fn failed_as_kubectl(error: anyhow::Error) -> ExitCode {
     let error = match error.downcast::<Problem>() {
         Ok(problem) => anyhow::Error::from(LoadError::Text(problem)),
         Err(other) => other,
     };
     match error.downcast::<LoadError>() {
-        Ok(error) => drop(refused(&error)),
-        Err(other) => complain(&format!("error: {other:#}\n")),
+        Ok(error) => drop(failed_to_load(&error)),
+        Err(other) => print_error(&format!("error: {other:#}\n")),
     }
     ExitCode::FAILURE
 }
 
-/// Says what is wrong with files, with the line it is in, and that they could not be used.
-pub(crate) fn refused(error: &LoadError) -> ExitCode {
+/// Prints what is wrong with files, with the lines.
+pub(crate) fn failed_to_load(error: &LoadError) -> ExitCode {
     let is_coloured = Colour::Auto.is_on(&io::stderr());
     let paint = if is_coloured { Paint::Coloured } else { Paint::Plain };
-    complain(&render_problem(error, paint));
+    print_error(&render_problem(error, paint));
     ExitCode::from(UNUSABLE)
+}
+
+/// In characters; `None` if the terminal does not say. COLUMNS takes precedence.
+fn terminal_width(stream: &impl AsFd) -> Option<usize> {
+    let set = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let asked = || rustix::termios::tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
+    set.or_else(asked).filter(|width| *width > 0)
 }
 
 /// Writes a file as a whole or not at all.
 pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
-    let failed = || format!("{} cannot be written", path.display());
+    let failed = || format!("cannot write {}", path.display());
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))
-        .with_context(failed)?;
+    let mut builder = tempfile::Builder::new();
+    // As a file that is opened for writing: the umask decides who may read it.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(directory.unwrap_or(Path::new("."))).with_context(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.flush()).with_context(failed)?;
     file.persist(path).with_context(failed)?;
     Ok(())

@@ -1,6 +1,4 @@
 //! The subcommand `berth plan`.
-//!
-//! Owns its arguments and exit codes. Must not know how plans are made.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,42 +15,42 @@ use berth_scenario::workloads::pods_of;
 use clap::{Args, ValueEnum};
 
 use crate::output::{self, Colour};
-use crate::source::{ClusterArgs, Seen};
+use crate::source::{ClusterArgs, Snapshot};
 
-/// Show where work would go in a cluster, what would not fit and why, and what it would cost.
+/// Show where workloads would go in a cluster, what would not fit and why, and what it would cost
 ///
-/// Pods that wait in the cluster already are placed too. Exit codes: 0 if every pod of the manifests
-/// has a place, 1 if one has none or a pod of the cluster has lost its own by a change, 2 if the input
-/// cannot be used.
+/// Pods that are already pending in the cluster are placed, too. Exit codes: 0 if every pod of the
+/// manifests has a place, 1 if one has none or a change displaces a pod of the cluster, 2 if the input is
+/// invalid.
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// Manifests of what is to come: files and directories; `-` is standard input.
+    /// Manifests of the workloads: files or directories; - is standard input
     #[arg(short, long, value_name = "FILE|DIR|-", required_unless_present = "what_if")]
     filename: Vec<PathBuf>,
 
-    /// The namespace of manifests that name none; otherwise the context's, or `default`.
+    /// Namespace for manifests without one (default: current context; dumps: default)
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// Change the cluster before planning, and show what is different: add=NODE_OR_POOL:COUNT,
+    /// Change the cluster before planning and show the difference: add=NODE_OR_POOL:COUNT,
     /// remove=NODE, drain=NODE, cordon=NODE, lose-zone=ZONE, repartition=NODE/GPU:LAYOUT,
-    /// quota=NAMESPACE/NAME:RESOURCE=AMOUNT. Can be given several times.
+    /// quota=NAMESPACE/NAME:RESOURCE=AMOUNT; repeat for more
     #[arg(long, value_name = "CHANGE")]
     what_if: Vec<String>,
 
-    /// Whose rules are followed.
+    /// Scheduling profile
     #[arg(long, value_enum, default_value_t)]
     profile: ProfileName,
 
-    /// Prices: a file with gpuHour, nodeHour, cpuHour, memoryGibHour in dollars.
+    /// Prices in dollars: a YAML file with gpuHour, nodeHour, cpuHour and memoryGibHour
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
-    /// How the plan is shown.
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
-    /// When output is in colour.
+    /// When to use colours
     #[arg(long, value_enum, default_value_t)]
     color: Colour,
 
@@ -60,11 +58,10 @@ pub(crate) struct Plan {
     source: ClusterArgs,
 }
 
-/// What the help shows.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
-    ("Where would this go in the current cluster?", "plan -f manifests/"),
-    ("What if a zone were lost?", "plan -f manifests/ --context prod --what-if lose-zone=eu-1b"),
-    ("From a dump instead of a live cluster", "plan -f manifests/ --cluster dump/ -o json"),
+    ("Show where workloads would go in the current cluster", "plan -f manifests/"),
+    ("Show what losing a zone would change", "plan -f manifests/ --what-if lose-zone=eu-1b"),
+    ("Read a dump instead of a live cluster", "plan -f manifests/ --cluster dump/ -o json"),
 ];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -97,26 +94,22 @@ impl Plan {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let edits = self.what_if.iter().map(|text| text.parse());
         let edits = edits.collect::<Result<Vec<Edit>, _>>()?;
-        let plan = match self.make(&edits) {
+        let plan = match self.plan(&edits) {
             Ok(plan) => plan,
-            Err(error) => return self.refuse(error),
+            Err(error) => return self.failed(error),
         };
         let text = match self.output {
-            Format::Table => table::render(&plan, self.color.paint()),
-            Format::Json => {
-                format!("{}\n", serde_json::to_string_pretty(&plan).context("cannot be shown")?)
-            }
-            Format::Yaml => {
-                berth_manifest::to_yaml(&serde_json::to_value(&plan).context("cannot be shown")?)
-            }
+            Format::Table => table::render(&plan, self.color.style()),
+            Format::Json => output::data(&plan, output::Format::Json)?,
+            Format::Yaml => output::data(&plan, output::Format::Yaml)?,
         };
-        output::say(&text)?;
+        output::print(&text)?;
         Ok(if plan.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(output::FOUND) })
     }
 
-    fn make(&self, edits: &[Edit]) -> anyhow::Result<Report> {
+    fn plan(&self, edits: &[Edit]) -> anyhow::Result<Report> {
         let mut stdin = io::stdin().lock();
-        let Seen { mut cluster, notes, namespace, .. } = self.source.read(&mut stdin)?;
+        let Snapshot { mut cluster, notes, namespace, .. } = self.source.read(&mut stdin)?;
         let mut manifests = load(&self.filename, &mut stdin, Strictness::Manifest)?;
         if let Some(namespace) = self.namespace.as_ref().or(namespace.as_ref()) {
             let placed = |one: Document| {
@@ -128,13 +121,14 @@ impl Plan {
         cluster.add(&manifests, false)?;
         let workloads = pods_of(&manifests, &cluster)?;
         if workloads.is_empty() && !self.filename.is_empty() {
-            bail!("-f names nothing that makes pods; name a Deployment, a Job or the like");
+            bail!("-f contains no workload; add a Pod, Deployment, Job or similar");
         }
         let prices = match &self.prices {
             None => Prices::default(),
             Some(path) => {
                 let documents = load(std::slice::from_ref(path), &mut stdin, Strictness::Manifest)?;
-                let document = documents.first().context("the file of prices is empty")?;
+                let document =
+                    documents.first().with_context(|| format!("{} is empty", path.display()))?;
                 Prices::read(document)?
             }
         };
@@ -149,11 +143,11 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Problems of a text are shown with their line.
-    fn refuse(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
+    /// Prints an error, with the line if it is about a file.
+    fn failed(&self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
         let paint = if self.color.is_on(&io::stderr()) { Paint::Coloured } else { Paint::Plain };
         let error = match error.downcast::<PlanError>() {
-            Ok(PlanError::Text(problem)) => anyhow::Error::from(problem),
+            Ok(PlanError::Manifest(problem)) => anyhow::Error::from(problem),
             Ok(other) => return Err(other.into()),
             Err(other) => other,
         };
@@ -161,7 +155,7 @@ impl Plan {
             Ok(error) => error,
             Err(other) => LoadError::Text(other.downcast()?),
         };
-        output::complain(&render_problem(&error, paint));
+        output::print_error(&render_problem(&error, paint));
         Ok(ExitCode::from(output::UNUSABLE))
     }
 }

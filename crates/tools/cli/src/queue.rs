@@ -1,49 +1,48 @@
 //! The subcommand `berth queue`.
-//!
-//! Owns its arguments and exit codes. Must not know who waits, nor why.
 
 use std::io;
 use std::process::ExitCode;
 
-use berth_plan::look::queue::QueueFilter;
-use berth_plan::look::table::{self, Form};
-use berth_plan::look::{Scene, parse_selector};
+use berth_inspect::parse_selector;
+use berth_inspect::queue::QueueFilter;
+use berth_inspect::table::{self, Form};
+use berth_plan::Snapshot;
 use clap::Args;
 
 use crate::output::{self, Colour, Format};
 use crate::source::ClusterArgs;
 
-/// List the pods that wait, in the order of their turn, and what keeps them.
+/// List pending pods in scheduling order, with reasons
 ///
-/// Positions count all pods that wait, whichever are shown. Reads the cluster with your own rights;
-/// nothing has to be installed there. Exit codes: 0, or 1 if the cluster cannot be read.
+/// Positions count all pending pods, also those that are filtered out. Reads the cluster with your own
+/// rights; Berth need not be installed. Exit codes: 0, or 1 if the cluster cannot be read.
 #[derive(Args)]
 pub(crate) struct Queue {
-    /// Of this namespace; otherwise the context's. Of a dump, all are shown.
+    /// Namespace (default: current context; dumps: all)
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// Of all namespaces.
+    /// List pods of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
 
-    /// With such labels: app=web,tier!=test,zone in (a, b),!canary.
+    /// Label selector, such as app=web,tier!=test or zone in (a, b),!canary
     #[arg(short = 'l', long)]
     selector: Option<String>,
 
-    /// Of this team (the label berth.dev/team).
+    /// Only pods of this team
     #[arg(long)]
     team: Option<String>,
 
-    /// How it is shown.
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
-    /// Without the line of names above the columns.
+    /// Omit the header row
     #[arg(long)]
     no_headers: bool,
 
-    /// When output is in colour.
+    /// When to use colours
     #[arg(long, value_enum, default_value_t)]
     color: Colour,
 
@@ -51,28 +50,33 @@ pub(crate) struct Queue {
     source: ClusterArgs,
 }
 
-/// What the help shows.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
-    ("Who waits in the whole cluster", "queue -A"),
-    ("One team's pods, with schedulers and whole reasons", "queue -A --team research -o wide"),
-    ("From a dump instead of a live cluster", "queue --cluster dump/"),
+    ("List pending pods of all namespaces", "queue -A"),
+    (
+        "List a team's pods, with schedulers and untruncated reasons",
+        "queue -A --team research -o wide",
+    ),
+    ("Read a dump instead of a live cluster", "queue --cluster dump/"),
 ];
 
 impl Queue {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let selector = self.selector.as_deref().map(parse_selector).transpose()?;
-        let seen = self.source.read(&mut io::stdin().lock())?;
-        let of_one = !self.all_namespaces;
-        let namespace = self.namespace.or(seen.namespace).filter(|_| of_one);
+        let snapshot = self.source.read(&mut io::stdin().lock())?;
+        let namespace = match self.all_namespaces {
+            true => None,
+            false => self.namespace.or(snapshot.namespace),
+        };
         let form = Form {
             wide: self.output == Format::Wide,
             namespaces: namespace.is_none(),
             no_headers: self.no_headers,
+            style: self.color.style(),
         };
-        let mut scene = Scene::new(&seen.objects, seen.cluster, seen.now_ms)?;
+        let mut cluster = Snapshot::new(snapshot.objects, snapshot.cluster, snapshot.now_ms)?;
         let filter = QueueFilter { namespace: namespace.clone(), selector, team: self.team };
-        let mut queue = scene.queue(&filter);
-        queue.notes.extend(seen.notes);
+        let mut queue = cluster.inspect().queue(&filter);
+        queue.notes.extend(snapshot.notes);
         let text = match self.output {
             Format::Json | Format::Yaml => output::data(&queue, self.output)?,
             Format::Name => {
@@ -85,16 +89,16 @@ impl Queue {
                 };
                 let others = match queue.waiting {
                     0 => String::new(),
-                    count => format!("; {count} wait in all (-A shows all namespaces)"),
+                    count => format!("; {count} in the cluster (-A lists all namespaces)"),
                 };
-                output::complain(&format!("No pods such as these wait{place}{others}.\n"));
+                output::print_error(&format!("No matching pending pods{place}{others}.\n"));
                 String::new()
             }
-            Format::Table | Format::Wide => table::queue(&queue, form, self.color.paint()),
+            Format::Table | Format::Wide => table::queue(&queue, form),
         };
-        output::say(&text)?;
+        output::print(&text)?;
         if matches!(self.output, Format::Table | Format::Wide) {
-            output::complain(&table::remarks(&queue.notes));
+            output::print_error(&table::remarks(&queue.notes, form.style));
         }
         Ok(ExitCode::SUCCESS)
     }

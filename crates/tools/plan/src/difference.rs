@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::{Change, Difference, Plan, PodRef};
+use berth_inspect::PodRef;
+
+use crate::report::{Change, Difference, Plan};
 
 pub(crate) fn between(before: &Plan, after: &Plan) -> Difference {
     let (from, to) = (places(before), places(after));

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use berth_engine::Engine;
 use berth_engine::event::{Event, NodeTopology};
+use berth_inspect::PodRef;
 use berth_manifest::closest;
 use berth_model::gpu::{Gpu, MigStrategy, part_of};
 use berth_model::idset::DeviceSet;
@@ -20,8 +21,7 @@ use berth_model::spec::PodObject;
 use berth_scenario::cluster::{Cluster, ClusterNode};
 use thiserror::Error;
 
-use crate::report::PodRef;
-use crate::run::{is_made_anew, made_anew, named};
+use crate::run::{is_replaced, replacement};
 
 /// Nodes that can be added at once.
 const NODES_MAX: u32 = 10_000;
@@ -451,12 +451,12 @@ fn displace(cluster: &mut Cluster, changed: &mut Changed, goes: impl Fn(&PodObje
     for pod in gone {
         changed.events.push(Event::PodGone(pod.uid.clone()));
         let daemon = pod.spec.controller.as_ref().is_some_and(|owner| &*owner.kind == "DaemonSet");
-        if is_made_anew(&pod) {
-            let new = made_anew(&pod, cluster.now_ms);
+        if is_replaced(&pod) {
+            let new = replacement(&pod, cluster.now_ms);
             changed.events.push(Event::Pod(new.clone()));
             cluster.pods.push(new);
         } else if !daemon {
-            changed.lost.push(named(&pod));
+            changed.lost.push(PodRef::from(&pod));
         }
     }
 }

@@ -1,21 +1,17 @@
-//! Where work would go in a cluster, down to NUMA node, GPU and slice: what would not fit and why,
-//! who would be evicted, what it would cost, and what a change of the cluster would make different.
+//! What-if: where work would go in a cluster, what would not fit and why, which pods would be evicted, what
+//! it would cost, and what a change of the cluster would make different.
 //!
 //! Runs the engine on a snapshot until it decides nothing more. Time stands still: bindings and
-//! evictions take effect at once, and pods with a controller are replaced. For a what-if, the same
-//! engine plans, is rolled back, is changed and plans again. The commands `explain`, `nodes` and
-//! `queue` look at the snapshot without placing anything (`look`).
+//! evictions take effect at once, and pods with a controller are replaced. With changes, the same
+//! engine plans, is rolled back, is changed and plans again. [`Snapshot`] reports on the cluster as it is.
 
 mod account;
 mod difference;
-mod doubt;
 mod edit;
-pub mod look;
-mod place;
 pub mod report;
 mod run;
+pub mod snapshot;
 pub mod table;
-mod text;
 
 use berth_engine::{Engine, Profile};
 use berth_manifest::Problem;
@@ -24,46 +20,32 @@ use berth_scenario::workloads::WorkloadPods;
 use thiserror::Error;
 
 pub use edit::{Edit, EditError};
+pub use snapshot::Snapshot;
 
 use report::Plan;
 use run::Run;
 
-/// What is to be planned.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// The cluster.
     pub cluster: &'a Cluster,
-    /// What is to come.
     pub workloads: &'a [WorkloadPods],
-    /// What is to be changed before.
+    /// Changes to make before planning, in order.
     pub what_if: &'a [Edit],
-    /// Whose rules are followed.
     pub profile: Profile,
-    /// What nodes cost.
     pub prices: &'a Prices,
 }
 
-/// Why there is no plan.
 #[derive(Debug, Error)]
 pub enum PlanError {
-    /// A node that cannot be.
     #[error("{0}")]
     Node(String),
-    /// A change that cannot be made.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// Something written that cannot be.
     #[error(transparent)]
-    Text(#[from] Problem),
+    Manifest(#[from] Problem),
 }
 
-/// Where everything would go.
-///
-/// With changes, the plan is the one with them, and says how it differs from the one without. Both are
-/// made by one engine, which is rolled back in between.
-///
-/// # Errors
-/// When the cluster, a workload or a change cannot be.
+/// Plans with the changes, if there are any, and compares with the plan without them.
 pub fn plan(question: &Question<'_>) -> Result<Plan, PlanError> {
     let mut engine = Engine::new(question.profile);
     for event in question.cluster.events().map_err(PlanError::Node)? {
@@ -77,7 +59,7 @@ pub fn plan(question: &Question<'_>) -> Result<Plan, PlanError> {
     engine.rollback(checkpoint);
     let before = before?;
     let mut cluster = question.cluster.clone();
-    // What was seen is not what would be.
+    // Exporters have not seen the changes.
     cluster.nodes.iter_mut().for_each(|node| node.inside.free.clear());
     let mut lost = Vec::new();
     for edit in question.what_if {
@@ -87,9 +69,9 @@ pub fn plan(question: &Question<'_>) -> Result<Plan, PlanError> {
     }
     let mut after = Run::new(&mut engine, question, &cluster)?.settle()?;
     after.lost.splice(0..0, lost);
-    let known = std::mem::take(&mut after.notes);
+    let new = std::mem::take(&mut after.notes);
     after.notes.clone_from(&before.notes);
-    after.notes.extend(known.into_iter().filter(|note| !before.notes.contains(note)));
+    after.notes.extend(new.into_iter().filter(|note| !before.notes.contains(note)));
     after.what_if = question.what_if.iter().map(ToString::to_string).collect();
     after.difference = Some(difference::between(&before, &after));
     Ok(after)

@@ -1,34 +1,35 @@
-//! A plan as a table for people.
-//!
-//! Owns columns, words and colours; identical replicas are one row. Must not find anything out.
+//! A plan as tables. Identical replicas share a row.
 
 use std::fmt::Write as _;
 
-use crate::report::{Change, Difference, Eviction, GpuUse, Plan, PodRef, Unplaced, WorkloadPlan};
-pub use crate::text::Paint;
-use crate::text::{NAMED_MAX, alignment, columns, gap, gpus, milli, numbers, pod_name, prose};
+use berth_inspect::PodRef;
+use berth_inspect::text::{
+    NAMED_MAX, Style, Table, alignment, gap, gpus, milli, numbers, pod_name, prose,
+};
+use berth_inspect::usage::GpuUse;
 
-/// The whole plan.
-pub fn render(plan: &Plan, paint: Paint) -> String {
+use crate::report::{Change, Difference, Eviction, Plan, Unplaced, WorkloadPlan};
+
+pub fn render(plan: &Plan, style: Style) -> String {
     let mut text = String::new();
     let all: Vec<&WorkloadPlan> = plan.workloads.iter().chain([&plan.others]).collect();
-    places(&all, paint, &mut text);
-    unplaced(&all, paint, &mut text);
-    evictions(plan, paint, &mut text);
-    pools(plan, paint, &mut text);
+    places(&all, style, &mut text);
+    unplaced(&all, style, &mut text);
+    evictions(plan, style, &mut text);
+    pools(plan, style, &mut text);
     cost(plan, &mut text);
     if let Some(difference) = &plan.difference {
-        changes(&plan.what_if, difference, paint, &mut text);
+        changes(&plan.what_if, difference, style, &mut text);
     }
     for note in &plan.notes {
-        prose(&mut text, "note: ", note);
+        prose(&mut text, "note: ", note, style);
     }
     text
 }
 
-fn places(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
+fn places(workloads: &[&WorkloadPlan], style: Style, text: &mut String) {
     let head = ["NAME", "PODS", "NODE", "NUMA", "GPU", "ALIGNMENT", "$/MONTH"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut rows: Vec<Vec<String>> = Vec::new();
     for workload in workloads {
         let mut groups: Vec<(Vec<String>, usize, Option<i64>)> = Vec::new();
         for placed in &workload.placed {
@@ -70,8 +71,9 @@ fn places(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
             rows.push(row);
         }
     }
-    if rows.len() > 1 {
-        *text += &columns(&rows, paint);
+    if !rows.is_empty() {
+        let optional = &["$/MONTH", "NUMA"];
+        *text += &Table { optional, ..Table::new(&head, rows) }.render(style);
     }
 }
 
@@ -83,61 +85,63 @@ fn name_of(workload: &WorkloadPlan, pod: &PodRef) -> String {
     }
 }
 
-fn unplaced(workloads: &[&WorkloadPlan], paint: Paint, text: &mut String) {
+fn unplaced(workloads: &[&WorkloadPlan], style: Style, text: &mut String) {
     let groups: Vec<&Unplaced> = workloads.iter().flat_map(|one| &one.unplaced).collect();
     if groups.is_empty() {
         return;
     }
     gap(text);
-    *text += &paint.with("1;31", "NOT PLACED");
+    *text += &style.paint.with("1;31", "NOT PLACED");
     text.push('\n');
     for group in groups {
         let names: Vec<String> = group.pods.iter().take(NAMED_MAX).map(pod_name).collect();
         let more = group.pods.len() - names.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let _ = writeln!(text, "{}{more}", names.join(", "));
-        // What would help has lines of its own.
+        // The remedies have lines of their own.
         let why = group.why.split(" Would fit: ").next().unwrap_or_default();
-        prose(text, "  ", why);
+        prose(text, "  ", why, style);
         for remedy in &group.remedies {
-            prose(text, "  would fit: ", &remedy.text);
+            prose(text, "  would fit: ", &remedy.text, style);
         }
     }
 }
 
-fn evictions(plan: &Plan, paint: Paint, text: &mut String) {
+fn evictions(plan: &Plan, style: Style, text: &mut String) {
     if !plan.evictions.is_empty() {
-        let head = ["EVICTED", "PRIORITY", "FROM", "FOR", "THEN"].map(str::to_owned);
-        let mut rows = vec![head.to_vec()];
-        rows.extend(plan.evictions.iter().map(|one| {
+        let head = ["EVICTED", "PRIORITY", "FROM", "FOR", "THEN"];
+        let rows = plan.evictions.iter().map(|one| {
             let Eviction { pod, node, priority, by, .. } = one;
             vec![pod_name(pod), priority.to_string(), node.clone(), pod_name(by), then(one)]
-        }));
+        });
         gap(text);
-        *text += &columns(&rows, paint);
+        *text += &Table::new(&head, rows).render(style);
     }
     if !plan.lost.is_empty() {
         gap(text);
         let names: Vec<String> = plan.lost.iter().map(pod_name).collect();
-        prose(text, "Gone for good, since nothing makes them anew: ", &names.join(", "));
+        prose(text, "Lost, since no controller replaces them: ", &names.join(", "), style);
     }
 }
 
 fn then(eviction: &Eviction) -> String {
-    let fate = match (&eviction.goes_to, eviction.is_made_anew) {
+    let fate = match (&eviction.goes_to, eviction.is_replaced) {
         (Some(node), _) => format!("goes to {node}"),
-        (None, true) => "waits".to_owned(),
+        (None, true) => "is pending".to_owned(),
         (None, false) => "is gone".to_owned(),
     };
-    if eviction.against_budget { format!("{fate}, against a budget") } else { fate }
+    if eviction.against_budget { format!("{fate}, violates a budget") } else { fate }
 }
 
-fn pools(plan: &Plan, paint: Paint, text: &mut String) {
+fn pools(plan: &Plan, style: Style, text: &mut String) {
     if plan.pools.is_empty() {
         return;
     }
-    let head = ["POOL", "NODES", "GPUS", "ALLOCATED", "FREE", "STRANDED"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut head = vec!["POOL", "NODES", "GPUS", "ALLOCATED", "FREE", "STRANDED"];
+    let is_cordoned =
+        plan.pools.iter().any(|pool| pool.before.cordoned_milli + pool.after.cordoned_milli > 0);
+    head.extend(is_cordoned.then_some("CORDONED"));
+    let mut rows = Vec::new();
     for pool in &plan.pools {
         let name = if pool.pool.is_empty() { "<none>" } else { &pool.pool };
         let change = |of: fn(&GpuUse) -> u64| {
@@ -148,20 +152,22 @@ fn pools(plan: &Plan, paint: Paint, text: &mut String) {
                 format!("{} → {}", milli(before), milli(after))
             }
         };
-        rows.push(vec![
+        let mut row = vec![
             name.to_owned(),
             pool.nodes.to_string(),
             pool.gpus.to_string(),
             change(|one| one.allocated_milli),
             change(|one| one.free_milli),
             change(|one| one.stranded_milli),
-        ]);
+        ];
+        row.extend(is_cordoned.then(|| change(|one| one.cordoned_milli)));
+        rows.push(row);
     }
     gap(text);
-    *text += &columns(&rows, paint);
+    *text += &Table::new(&head, rows).render(style);
 }
 
-/// Whole dollars, by thousands.
+/// Whole dollars, with thousands separators.
 fn money(microusd: i64) -> String {
     let dollars = (microusd.unsigned_abs() + 500_000) / 1_000_000;
     let digits = dollars.to_string();
@@ -208,15 +214,15 @@ fn cost(plan: &Plan, text: &mut String) {
     *text += ".\n";
 }
 
-fn changes(what_if: &[String], difference: &Difference, paint: Paint, text: &mut String) {
+fn changes(what_if: &[String], difference: &Difference, style: Style, text: &mut String) {
     gap(text);
-    *text += &paint.heading(&format!("WHAT IF {}", what_if.join(", ")));
+    *text += &style.paint.heading(&format!("WHAT IF {}", what_if.join(", ")));
     text.push('\n');
-    let mut said = false;
+    let mut is_same = true;
     let mut list = |lead: &str, changes: Vec<String>| {
         if !changes.is_empty() {
-            said = true;
-            prose(text, &format!("  {lead}: "), &changes.join(", "));
+            is_same = false;
+            prose(text, &format!("  {lead}: "), &changes.join(", "), style);
         }
     };
     let arrow = |change: &Change| {
@@ -229,8 +235,8 @@ fn changes(what_if: &[String], difference: &Difference, paint: Paint, text: &mut
     list("placed now", difference.placed.iter().map(to).collect());
     list("no longer placed", difference.unplaced.iter().map(|one| pod_name(&one.pod)).collect());
     list("moved", difference.moved.iter().map(arrow).collect());
-    list("evicted besides", difference.evicted.iter().map(pod_name).collect());
-    list("not evicted any more", difference.spared.iter().map(pod_name).collect());
+    list("also evicted", difference.evicted.iter().map(pod_name).collect());
+    list("no longer evicted", difference.spared.iter().map(pod_name).collect());
     let signed = |amount: i64| {
         let sign = if amount < 0 { "-" } else { "+" };
         format!("{sign}${}", money(amount.saturating_abs()))
@@ -244,8 +250,8 @@ fn changes(what_if: &[String], difference: &Difference, paint: Paint, text: &mut
         costs.push(format!("{amount} a month for all nodes"));
     }
     list("cost", costs);
-    if !said {
-        *text += "  nothing is different\n";
+    if is_same {
+        *text += "  no difference\n";
     }
 }
 

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use berth_engine::Profile;
 use berth_manifest::{Document, Source, Strictness, read_as};
 use berth_model::alignment::Alignment;
-use berth_plan::report::{Placed, Plan, Reason, WorkloadPlan};
+use berth_inspect::place::Placed;
+use berth_inspect::remedy::Reason;
+use berth_inspect::text::Style;
+use berth_plan::report::{Plan, WorkloadPlan};
 use berth_plan::{Edit, Question, plan, table};
 use berth_scenario::cluster::{Objects, Prices, read};
 use berth_scenario::workloads::pods_of;
@@ -188,7 +191,7 @@ fn evictions_are_listed_with_what_becomes_of_the_evicted() {
     assert_eq!(plan.evictions.len(), 1, "{:?}", plan.evictions);
     let eviction = &plan.evictions[0];
     assert!(eviction.pod.name.starts_with("sweep-") && eviction.by.name == "train-0");
-    assert!(eviction.is_made_anew && eviction.goes_to.is_none());
+    assert!(eviction.is_replaced && eviction.goes_to.is_none());
     assert_eq!(plan.others.unplaced[0].pods[0], eviction.pod);
     // With a node to go to it goes there.
     let plan = planned(dump(|_, text| text), &urgent, &["add=h100:1"], Profile::Berth);
@@ -224,7 +227,7 @@ fn a_plan_with_changes_is_the_plan_of_the_changed_cluster() {
 fn the_same_question_has_the_same_answer() {
     let one = of("serving.yaml", &["lose-zone=eu-1a", "add=l4:2"]);
     assert_eq!(one, of("serving.yaml", &["lose-zone=eu-1a", "add=l4:2"]));
-    assert!(!table::render(&one, table::Paint::Plain).contains('\u{1b}'));
+    assert!(!table::render(&one, Style::PLAIN).contains('\u{1b}'));
 }
 
 #[test]

@@ -1,45 +1,41 @@
-//! What was seen, as tables and pictures for people.
-//!
-//! Owns columns, words and lines, by kubectl's habits: names first, ages last or before prose, `<none>`
-//! for nothing. Must not find anything out.
+//! Reports as tables and text for terminals, by kubectl's habits: names first, `<none>` for nothing.
 
-use berth_model::alignment::Alignment;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::node::{GpuReport, Insight, NodeReport, Nodes, NumaReport, PartReport};
-use super::pod::{Fate, PodReport};
-use super::queue::{Queue, QueuedPod, Standing};
-use super::{SCHEDULER, moment};
-use crate::report::{Placed, PodRef};
-use crate::text::{
-    NAMED_MAX, Paint, alignment, columns, gap, gpus, milli, numbers, pod_name, prose,
-};
+use berth_model::alignment::Alignment;
+use jiff::Timestamp;
 
-/// Reasons are cut after so many characters in a narrow table.
+use crate::node::{GpuReport, Insight, NodeReport, Nodes, NumaReport, PartReport};
+use crate::place::Placed;
+use crate::pod::{Fate, PodReport};
+use crate::queue::{Queue, QueueState, QueuedPod};
+use crate::record::Evidence;
+use crate::text::{
+    NAMED_MAX, Paint, Style, Table, alignment, gap, gpus, milli, numbers, pod_name, prose, shortened,
+};
+use crate::{PodRef, SCHEDULER};
+
+/// Reasons are cut after this many characters unless the table is wide.
 const REASON_MAX: usize = 60;
 
-/// How much is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Marks what is inferred.
+const INFERRED: &str = "~";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// Columns beyond the usual ones.
+    /// More columns.
     pub wide: bool,
-    /// Whether pods of several namespaces are shown.
+    /// With the column NAMESPACE.
     pub namespaces: bool,
-    /// Without the line of names above.
     pub no_headers: bool,
+    pub style: Style,
 }
 
-/// Rows below their heads, or without.
-fn table(head: &[&str], mut rows: Vec<Vec<String>>, form: Form, paint: Paint) -> String {
-    if !form.no_headers {
-        rows.insert(0, head.iter().map(|one| (*one).to_owned()).collect());
-        return columns(&rows, paint);
-    }
-    // What stands first is painted as the heads are.
-    rows.insert(0, Vec::new());
-    columns(&rows, paint).lines().skip(1).map(|line| format!("{line}\n")).collect()
+impl Form {
+    pub const PLAIN: Self =
+        Self { wide: false, namespaces: false, no_headers: false, style: Style::PLAIN };
 }
 
 fn or_none(text: &str) -> String {
@@ -66,8 +62,7 @@ pub fn age(seconds: i64) -> String {
     }
 }
 
-/// Who waits.
-pub fn queue(queue: &Queue, form: Form, paint: Paint) -> String {
+pub fn queue(queue: &Queue, form: Form) -> String {
     let mut head = vec!["POS"];
     if form.namespaces {
         head.push("NAMESPACE");
@@ -77,8 +72,14 @@ pub fn queue(queue: &Queue, form: Form, paint: Paint) -> String {
         head.extend(["SCHEDULER", "NODE"]);
     }
     head.extend(["AGE", "REASON"]);
-    let rows = queue.pods.iter().map(|pod| queue_row(pod, form)).collect();
-    table(&head, rows, form, paint)
+    let rows = queue.pods.iter().map(|pod| queue_row(pod, form));
+    let table = Table {
+        optional: &["AGE", "TEAM", "PRIORITY", "CLASS", "SCHEDULER"],
+        ends_in_prose: true,
+        no_headers: form.no_headers,
+        ..Table::new(&head, rows)
+    };
+    table.render(form.style)
 }
 
 fn queue_row(pod: &QueuedPod, form: Form) -> Vec<String> {
@@ -93,78 +94,69 @@ fn queue_row(pod: &QueuedPod, form: Form) -> Vec<String> {
         pod.class.clone(),
         pod.priority.to_string(),
         pod.gpus.clone(),
-        standing(pod),
+        state(pod),
     ]);
     if form.wide {
         row.push(pod.scheduler.clone());
         row.push(or_none(pod.nominated_node.as_deref().unwrap_or_default()));
     }
     row.push(age(pod.age_seconds));
-    row.push(if form.wide { pod.reason.clone() } else { shortened(&pod.reason) });
+    row.push(if form.wide { pod.reason.clone() } else { shortened(&pod.reason, REASON_MAX) });
     row
 }
 
-fn standing(pod: &QueuedPod) -> String {
+fn state(pod: &QueuedPod) -> String {
     let by = pod.held_by.as_deref().unwrap_or_default();
     match pod.state {
-        Standing::Waiting => "waiting".to_owned(),
-        Standing::Fits => "fits".to_owned(),
-        Standing::Nominated => {
+        QueueState::Waiting => "waiting".to_owned(),
+        QueueState::Fits => "fits".to_owned(),
+        QueueState::Nominated => {
             format!("nominated to {}", pod.nominated_node.as_deref().unwrap_or_default())
         }
-        Standing::Held if by.is_empty() => "held".to_owned(),
-        Standing::Held => format!("held by {by}"),
-        Standing::Gang => "in gang".to_owned(),
-        Standing::Gated => format!("gated by {by}"),
+        QueueState::Held if by.is_empty() => "held".to_owned(),
+        QueueState::Held => format!("held by {by}"),
+        QueueState::Gang => "in gang".to_owned(),
+        QueueState::Gated => format!("gated by {by}"),
     }
 }
 
-fn shortened(text: &str) -> String {
-    if text.chars().count() <= REASON_MAX {
-        return text.to_owned();
-    }
-    let cut: String = text.chars().take(REASON_MAX - 1).collect();
-    format!("{}…", cut.trim_end())
-}
-
-fn notes(notes: &[String], text: &mut String) {
+fn notes(notes: &[String], style: Style, text: &mut String) {
     for note in notes {
-        prose(text, "note: ", note);
+        prose(text, "note: ", note, style);
     }
 }
 
-/// One pod.
-pub fn pod(report: &PodReport, paint: Paint) -> String {
+pub fn pod(report: &PodReport, style: Style) -> String {
     let mut text = String::new();
     let name = pod_name(&report.pod);
-    let _ = writeln!(text, "{} {}", paint.heading(&name), fate(report));
+    let _ = writeln!(text, "{} {}", style.paint.heading(&name), fate(report));
     let _ = writeln!(text);
-    facts(report, &mut text);
+    facts(report, style, &mut text);
     if let Some(place) = &report.place {
-        placed(place, &mut text);
+        placed(place, style, &mut text);
     }
     if let Some(recorded) = &report.recorded {
-        prose(&mut text, "  recorded:   ", &written(recorded));
+        prose(&mut text, "  recorded:   ", &on_one_line(recorded), style);
     }
     gap(&mut text);
-    prose(&mut text, "", &report.why);
+    prose(&mut text, "", &report.why, style);
     if let Some(certainty) = &report.certainty {
-        prose(&mut text, "", certainty);
+        prose(&mut text, "", certainty, style);
     }
     for remedy in &report.remedies {
-        prose(&mut text, "  would fit: ", &remedy.text);
+        prose(&mut text, "  would fit: ", &remedy.text, style);
     }
     if let Some(place) = &report.would_go {
         gap(&mut text);
-        prose(&mut text, "", &would_go(report, place));
+        prose(&mut text, "", &would_go(report, place), style);
     }
     if let Some(forecast) = &report.forecast {
         gap(&mut text);
-        prose(&mut text, "", forecast);
+        prose(&mut text, "", forecast, style);
     }
     if !report.notes.is_empty() {
         gap(&mut text);
-        notes(&report.notes, &mut text);
+        notes(&report.notes, style, &mut text);
     }
     text
 }
@@ -175,23 +167,37 @@ fn fate(report: &PodReport) -> String {
         Fate::Placed => format!("is on {node}"),
         Fate::Leaving if node.is_empty() => "is being deleted".to_owned(),
         Fate::Leaving => format!("is leaving {node}"),
-        Fate::Finished => "has ended".to_owned(),
-        Fate::Waiting => match &report.nominated_node {
-            Some(node) => format!("waits for {node} to be freed"),
-            None => "waits".to_owned(),
+        Fate::Finished => "has finished".to_owned(),
+        Fate::Pending => match &report.nominated_node {
+            Some(node) => format!("is pending, nominated to {node}"),
+            None => "is pending".to_owned(),
         },
     }
 }
 
-fn facts(report: &PodReport, text: &mut String) {
+fn scheduler(report: &PodReport) -> String {
+    match (report.scheduler.as_str(), report.scheduled_by_berth) {
+        (SCHEDULER, true) => SCHEDULER.to_owned(),
+        (name, true) => format!("{name} (Berth)"),
+        (name, false) => format!("{name} (not Berth)"),
+    }
+}
+
+/// A point in time, as RFC 3339.
+fn moment(at_ms: i64) -> String {
+    let seconds = Timestamp::from_second(at_ms.div_euclid(1000));
+    seconds.map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
+}
+
+fn facts(report: &PodReport, style: Style, text: &mut String) {
     let mut fact = |name: &str, value: String| {
         if !value.is_empty() {
-            prose(text, &format!("  {name:<12}"), &value);
+            prose(text, &format!("  {name:<12}"), &value, style);
         }
     };
     fact("phase:", report.phase.clone());
     fact(
-        "wants:",
+        "requests:",
         match report.gpus.as_str() {
             "-" => "no GPU".to_owned(),
             "1" => "1 GPU".to_owned(),
@@ -206,34 +212,30 @@ fn facts(report: &PodReport, text: &mut String) {
     if !report.team.is_empty() {
         work.push(format!("team {}", report.team));
     }
-    fact("work:", work.join(", "));
-    fact(
-        "scheduler:",
-        match report.scheduler.as_str() {
-            SCHEDULER => SCHEDULER.to_owned(),
-            other => format!("{other} (not Berth)"),
-        },
-    );
+    fact("class:", work.join(", "));
+    fact("scheduler:", scheduler(report));
     fact("age:", age(report.age_seconds));
     if let Some((position, waiting)) = report.position {
         fact("queue:", format!("{position} of {waiting}"));
     }
-    if let Some(said) = &report.scheduled {
-        let since = said.since_ms.map(|at| format!(" since {}", moment(at))).unwrap_or_default();
-        let reason = match said.reason.as_str() {
+    if let Some(condition) = &report.scheduled {
+        let since =
+            condition.since_ms.map(|at| format!(" since {}", moment(at))).unwrap_or_default();
+        let reason = match condition.reason.as_str() {
             "" => String::new(),
             reason => format!(" ({reason})"),
         };
-        let message = match said.message.as_str() {
+        let message = match condition.message.as_str() {
             "" => String::new(),
             message => format!(": {message}"),
         };
-        fact("scheduled:", format!("{}{reason}{since}{message}", said.status));
+        fact("scheduled:", format!("{}{reason}{since}{message}", condition.status));
     }
 }
 
-fn placed(place: &Placed, text: &mut String) {
-    let mut fact = |name: &str, value: String| prose(text, &format!("  {name:<12}"), &value);
+fn placed(place: &Placed, style: Style, text: &mut String) {
+    let mut fact =
+        |name: &str, value: String| prose(text, &format!("  {name:<12}"), &value, style);
     let pool = match place.pool.as_str() {
         "" => String::new(),
         pool => format!(" (pool {pool})"),
@@ -243,7 +245,7 @@ fn placed(place: &Placed, text: &mut String) {
         fact("NUMA nodes:", numbers(place.numa.iter().map(|id| *id as usize)));
     }
     if place.cpus > 0 {
-        fact("CPUs:", format!("{} of its own", place.cpus));
+        fact("CPUs:", format!("{} exclusive", place.cpus));
     }
     let held = gpus(place);
     if held != "-" {
@@ -252,15 +254,14 @@ fn placed(place: &Placed, text: &mut String) {
     fact("alignment:", alignment(place).to_owned());
 }
 
-/// What was written at binding, on one line.
-fn written(value: &Value) -> String {
+fn on_one_line(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Object(fields) => {
-            let fields = fields.iter().map(|(key, value)| format!("{key} {}", written(value)));
+            let fields = fields.iter().map(|(key, value)| format!("{key} {}", on_one_line(value)));
             fields.collect::<Vec<_>>().join("; ")
         }
-        Value::Array(items) => items.iter().map(written).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(on_one_line).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }
@@ -280,12 +281,12 @@ fn would_go(report: &PodReport, place: &Placed) -> String {
     }
     match report.position {
         Some((1, _)) | None => words + " now.",
-        Some(_) => words + " once those before it in the queue have been served.",
+        Some(_) => words + " once the pods before it in the queue have been served.",
     }
 }
 
-/// Nodes, a line each.
-pub fn nodes(nodes: &Nodes, form: Form, paint: Paint) -> String {
+/// A line per node.
+pub fn nodes(nodes: &Nodes, form: Form) -> String {
     let head = [
         "NAME",
         "STATUS",
@@ -299,8 +300,12 @@ pub fn nodes(nodes: &Nodes, form: Form, paint: Paint) -> String {
         "STRANDED",
         "AGE",
     ];
-    let rows = nodes.nodes.iter().map(node_row).collect();
-    table(&head, rows, form, paint)
+    let table = Table {
+        optional: &["AGE", "ZONE", "POOL", "GPU"],
+        no_headers: form.no_headers,
+        ..Table::new(&head, nodes.nodes.iter().map(node_row))
+    };
+    table.render(form.style)
 }
 
 fn status(node: &NodeReport) -> String {
@@ -319,19 +324,19 @@ fn node_row(node: &NodeReport) -> Vec<String> {
         or_none(product(&node.product)),
         if has { node.gpus.to_string() } else { "-".to_owned() },
         amount(node.gpu_use.allocated_milli),
-        amount(node.gpu_use.free_milli),
+        amount(node.gpu_use.free_milli + node.gpu_use.cordoned_milli),
         if has { free_by_numa(node) } else { "-".to_owned() },
         amount(node.gpu_use.stranded_milli),
         node.age_seconds.map_or_else(|| "<unknown>".to_owned(), age),
     ]
 }
 
-/// Everybody knows whose they are.
+/// Without the vendor.
 fn product(product: &str) -> &str {
     product.strip_prefix("NVIDIA-").unwrap_or(product)
 }
 
-/// `2+2`; of slices `1g.10gb 3+0`; a question mark where it is not known or in doubt.
+/// `2+2`, of slices `1g.10gb 3+0`; with a question mark where it is unknown or doubted.
 fn free_by_numa(node: &NodeReport) -> String {
     let mut all = Vec::new();
     for room in node.devices.iter().filter(|room| room.is_gpu) {
@@ -350,24 +355,25 @@ fn free_by_numa(node: &NodeReport) -> String {
     }
 }
 
-/// Nodes as pictures: what is inside, and who holds it.
-pub fn pictures(nodes: &Nodes, paint: Paint) -> String {
+/// A paragraph per node: its inside, and which pod holds what.
+pub fn pictures(nodes: &Nodes, style: Style) -> String {
     let mut text = String::new();
     for node in &nodes.nodes {
         gap(&mut text);
-        picture(node, paint, &mut text);
+        picture(node, style, &mut text);
     }
     text
 }
 
-/// What is to be known besides. It goes where it does not disturb who reads rows.
-pub fn remarks(all: &[String]) -> String {
+/// The notes, for standard error.
+pub fn remarks(all: &[String], style: Style) -> String {
     let mut text = String::new();
-    notes(all, &mut text);
+    notes(all, style, &mut text);
     text
 }
 
-fn picture(node: &NodeReport, paint: Paint, text: &mut String) {
+fn picture(node: &NodeReport, style: Style, text: &mut String) {
+    let paint = style.paint;
     let mut head = vec![status(node)];
     if !node.pool.is_empty() {
         head.push(format!("pool {}", node.pool));
@@ -390,31 +396,36 @@ fn picture(node: &NodeReport, paint: Paint, text: &mut String) {
     }
     if node.gpus > 0 {
         let one = &node.gpu_use;
-        let (used, free) = (milli(one.allocated_milli), milli(one.free_milli));
-        let _ = writeln!(
-            text,
-            "GPUs: {used} used, {free} free, {} stranded",
-            milli(one.stranded_milli)
-        );
+        let (used, stranded) = (milli(one.allocated_milli), milli(one.stranded_milli));
+        let free = match one.cordoned_milli {
+            0 => format!("{} free", milli(one.free_milli)),
+            cordoned => format!("{} free but cordoned", milli(cordoned)),
+        };
+        let _ = writeln!(text, "GPUs: {used} used, {free}, {stranded} stranded");
     }
     for socket in &node.sockets {
         let _ = writeln!(text, "{}", paint.heading(&format!("socket {}", socket.id)));
         socket.numa.iter().for_each(|numa| numa_lines(numa, paint, text));
     }
     if !node.elsewhere.is_empty() && node.inside == Insight::Unknown {
-        let _ = writeln!(text, "GPUs, of which is not known who holds which:");
+        let _ = writeln!(text, "GPUs, holders unknown:");
         let count = node.elsewhere.len();
         let _ = writeln!(text, "    GPU {}", numbers(0..count));
     } else if !node.elsewhere.is_empty() {
-        let _ = writeln!(text, "GPUs of no single NUMA node");
+        let _ = writeln!(text, "GPUs without a single NUMA node");
         gpu_lines(&node.elsewhere, paint, text);
     }
     for room in node.devices.iter().filter(|room| !room.is_gpu) {
         let free: usize = room.free.iter().map(|here| here.free).sum();
         let _ = writeln!(text, "{}: {free} free of {}", room.resource, room.all);
     }
-    residents(node, paint, text);
-    certainty(node, text);
+    residents(node, style, text);
+    certainty(node, style, text);
+}
+
+/// Marks a list of CPUs or GPUs that nothing but inference tells.
+fn marked(list: String, is_inferred: bool) -> String {
+    if is_inferred && list != "-" { format!("{INFERRED}{list}") } else { list }
 }
 
 fn numa_lines(numa: &NumaReport, paint: Paint, text: &mut String) {
@@ -439,13 +450,15 @@ fn numa_lines(numa: &NumaReport, paint: Paint, text: &mut String) {
     });
     let _ = writeln!(text, "  NUMA node {}: {}", numa.id, facts.join("; "));
     for holder in &numa.cpu_holders {
-        let lead = format!("    CPUs {}  ", numbers(holder.cpus.iter().copied()));
+        let is_inferred = holder.evidence != Evidence::Kubelet;
+        let cpus = marked(numbers(holder.cpus.iter().copied()), is_inferred);
+        let lead = format!("    CPUs {cpus}  ");
         let _ = writeln!(text, "{lead}{}", pod_name(&holder.pod));
     }
     gpu_lines(&numa.gpus, paint, text);
 }
 
-/// GPUs, those that are alike in one line.
+/// Adjacent GPUs that are alike share a line.
 fn gpu_lines(gpus: &[GpuReport], paint: Paint, text: &mut String) {
     let mut runs: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
     for gpu in gpus {
@@ -471,7 +484,7 @@ fn gpu_lines(gpus: &[GpuReport], paint: Paint, text: &mut String) {
     }
 }
 
-/// What is said of a GPU: a line, or one for every slice, those that are alike together.
+/// One line, or one for each slice; adjacent slices that are alike share a line.
 fn gpu_body(gpu: &GpuReport, paint: Paint) -> Vec<String> {
     if !gpu.is_healthy {
         return vec![paint.with("31", "not healthy")];
@@ -500,7 +513,7 @@ fn gpu_body(gpu: &GpuReport, paint: Paint) -> Vec<String> {
                 format!("{name:<14}  {held}")
             };
             let mut lines: Vec<String> = runs.into_iter().map(line).collect();
-            // One line alone would be read as the whole GPU.
+            // A single line would be printed beside the GPU's number, as for a whole GPU.
             lines.insert(0, String::new());
             lines
         }
@@ -529,55 +542,66 @@ fn some_pods(pods: &[PodRef]) -> String {
     }
 }
 
-fn residents(node: &NodeReport, paint: Paint, text: &mut String) {
+fn residents(node: &NodeReport, style: Style, text: &mut String) {
     if !node.pods.is_empty() {
-        let head = ["POD", "NUMA", "CPUS", "GPU", "ALIGNMENT"];
+        let head = ["POD", "NUMA", "CPUS", "GPU", "ALIGNMENT", "EVIDENCE"];
         let rows = node.pods.iter().map(|one| {
+            let is_inferred = one.place.evidence == Evidence::Inferred;
             let held = match gpus(&one.place).as_str() {
                 "-" => one.gpus.clone(),
-                held => held.to_owned(),
+                held => marked(held.to_owned(), is_inferred && !one.place.devices.is_empty()),
+            };
+            let numa = numbers(one.place.numa.iter().map(|id| *id as usize));
+            let evidence = match node.inside {
+                Insight::Unknown => "-",
+                _ => one.place.evidence.as_str(),
             };
             vec![
                 pod_name(&one.place.pod),
-                numbers(one.place.numa.iter().map(|id| *id as usize)),
+                marked(numa, is_inferred),
                 if one.place.cpus > 0 { one.place.cpus.to_string() } else { "-".to_owned() },
                 held,
                 alignment(&one.place).to_owned(),
+                evidence.to_owned(),
             ]
         });
-        *text += &table(&head, rows.collect(), Form::default(), paint);
+        *text += &Table::new(&head, rows).render(style);
     }
     match node.other_pods {
         0 => {}
-        1 => *text += "1 other pod, with no GPU and no CPUs of its own\n",
+        1 => *text += "1 other pod without GPUs or exclusive CPUs\n",
         count => {
-            let _ = writeln!(text, "{count} other pods, with no GPU and no CPUs of their own");
+            let _ = writeln!(text, "{count} other pods without GPUs or exclusive CPUs");
         }
     }
 }
 
-fn certainty(node: &NodeReport, text: &mut String) {
+fn certainty(node: &NodeReport, style: Style, text: &mut String) {
+    let mut note = |words: &str| prose(text, "note: ", words, style);
+    let holders = node.sockets.iter().flat_map(|socket| &socket.numa).flat_map(|numa| &numa.cpu_holders);
+    let mut evidence = holders
+        .map(|holder| holder.evidence)
+        .chain(node.pods.iter().map(|one| one.place.evidence));
     match node.inside {
-        Insight::Unknown => prose(
-            text,
-            "note: ",
-            "nothing tells how it is built: export a NodeResourceTopology, or label it \
-             berth.dev/numa-nodes and so on",
+        Insight::Unknown => note(
+            "the topology is unknown: export a NodeResourceTopology, or set the label \
+             berth.dev/numa-nodes and its kin",
         ),
-        Insight::Doubted => prose(
-            text,
-            "note: ",
-            "a pod runs there that the kubelet, as described, would not have taken: who holds what is \
-             a guess",
+        Insight::Doubted => note(
+            "a pod runs here that the kubelet, as the node describes it, would have rejected: which pod \
+             holds what is a guess",
         ),
-        Insight::Drawn => prose(
-            text,
-            "note: ",
-            "what was handed out depended on a draw: this is one of several possible outcomes",
+        Insight::Drawn => note(
+            "the kubelet chose at random between devices: this is one of several possible outcomes",
         ),
         Insight::Known => {}
     }
-    notes(&node.doubts, text);
+    if node.inside != Insight::Unknown && evidence.any(|one| one != Evidence::Kubelet) {
+        note(&format!(
+            "{INFERRED} inferred from the kubelet's rules and the order in which pods started"
+        ));
+    }
+    notes(&node.doubts, style, text);
 }
 
 #[cfg(test)]
@@ -606,9 +630,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_put_on_a_line() {
+    fn annotations_are_shown_on_one_line() {
         let value = serde_json::json!({"numa": [0, 1], "gpu": "3", "why": {"aligned": true}});
-        assert_eq!(written(&value), "gpu 3; numa 0, 1; why aligned true");
-        assert_eq!(written(&Value::String("plain".to_owned())), "plain");
+        assert_eq!(on_one_line(&value), "gpu 3; numa 0, 1; why aligned true");
+        assert_eq!(on_one_line(&Value::String("plain".to_owned())), "plain");
     }
 }

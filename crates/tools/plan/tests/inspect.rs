@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 
 use berth_manifest::{Source, Strictness, read_as};
 use berth_model::alignment::Alignment;
-use berth_plan::look::node::{Insight, NodeReport};
-use berth_plan::look::pod::Fate;
-use berth_plan::look::queue::{Queue, QueueFilter, Standing};
-use berth_plan::look::table::{self, Form};
-use berth_plan::look::{Scene, parse_selector};
-use berth_plan::table::Paint;
+use berth_inspect::node::{Insight, NodeReport};
+use berth_inspect::pod::Fate;
+use berth_inspect::queue::{Queue, QueueFilter, QueueState};
+use berth_inspect::table::{self, Form};
+use berth_inspect::parse_selector;
+use berth_plan::Snapshot;
 use berth_scenario::cluster::{Objects, read_sound};
 
 /// A node of four GPUs on two NUMA nodes, whose kubelet insists on one.
@@ -79,11 +79,11 @@ fn ended(name: &str, minute: u32) -> String {
     text
 }
 
-fn scene(texts: &[&str]) -> Scene {
+fn scene(texts: &[&str]) -> Snapshot {
     scene_and_problems(texts).0
 }
 
-fn scene_and_problems(texts: &[&str]) -> (Scene, Vec<String>) {
+fn scene_and_problems(texts: &[&str]) -> (Snapshot, Vec<String>) {
     let documents = texts
         .iter()
         .flat_map(|text| read_as(&Source::new("text.yaml", *text), Strictness::Dump).unwrap());
@@ -91,7 +91,7 @@ fn scene_and_problems(texts: &[&str]) -> (Scene, Vec<String>) {
     let (cluster, unfit) = read_sound(&objects);
     wrong.extend(unfit);
     let wrong = wrong.iter().map(|one| format!("{}: {}", one.object, one.message)).collect();
-    (Scene::new(&objects, cluster, None).unwrap(), wrong)
+    (Snapshot::new(objects, cluster, None).unwrap(), wrong)
 }
 
 fn names(queue: &Queue) -> Vec<&str> {
@@ -116,18 +116,18 @@ fn who_waits_is_in_the_order_of_turns() {
     ];
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut scene = scene(&texts);
-    let queue = scene.queue(&QueueFilter::default());
+    let queue = scene.inspect().queue(&QueueFilter::default());
     assert_eq!(names(&queue), ["urgent", "old", "ring-0", "ring-1", "young", "later"]);
     let positions: Vec<Option<usize>> = queue.pods.iter().map(|one| one.position).collect();
     assert_eq!(positions, [Some(1), Some(2), Some(3), Some(4), Some(5), None]);
-    let states: Vec<Standing> = queue.pods.iter().map(|one| one.state).collect();
-    assert_eq!(states[..2], [Standing::Waiting; 2]);
-    assert_eq!(states[2..4], [Standing::Gang; 2]);
-    assert_eq!(states[5], Standing::Gated);
+    let states: Vec<QueueState> = queue.pods.iter().map(|one| one.state).collect();
+    assert_eq!(states[..2], [QueueState::Waiting; 2]);
+    assert_eq!(states[2..4], [QueueState::Gang; 2]);
+    assert_eq!(states[5], QueueState::Gated);
     assert_eq!((queue.waiting, queue.pods[0].age_seconds, queue.pods[1].age_seconds), (5, 0, 540));
     assert!(queue.pods[1].reason.starts_with("0 of 1 nodes fit. Node gpu-a: nvidia.com/gpu: 1"));
-    scene.pod_report("team-a", "old").unwrap();
-    assert_eq!(scene.queue(&QueueFilter::default()), queue, "looking changes nothing");
+    scene.pod("team-a", "old").unwrap();
+    assert_eq!(scene.inspect().queue(&QueueFilter::default()), queue, "looking changes nothing");
 }
 
 #[test]
@@ -141,13 +141,13 @@ fn a_filter_leaves_positions_as_they_are() {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut scene = scene(&texts);
     let team = QueueFilter { team: Some("blue".to_owned()), ..QueueFilter::default() };
-    let queue = scene.queue(&team);
+    let queue = scene.inspect().queue(&team);
     assert_eq!((names(&queue), queue.pods[0].position), (vec!["two"], Some(2)));
     let selector = Some(parse_selector("app in (web)").unwrap());
-    let queue = scene.queue(&QueueFilter { selector, ..QueueFilter::default() });
+    let queue = scene.inspect().queue(&QueueFilter { selector, ..QueueFilter::default() });
     assert_eq!(names(&queue), ["one"]);
     let namespace = Some("team-b".to_owned());
-    let queue = scene.queue(&QueueFilter { namespace, ..QueueFilter::default() });
+    let queue = scene.inspect().queue(&QueueFilter { namespace, ..QueueFilter::default() });
     assert_eq!((queue.pods.len(), queue.waiting), (0, 2));
 }
 
@@ -164,14 +164,14 @@ fn quotas_hold_whom_they_hold() {
     ];
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut scene = scene(&texts);
-    let queue = scene.queue(&QueueFilter::default());
-    assert_eq!(queue.pods[0].state, Standing::Fits);
-    assert_eq!(queue.pods[1].state, Standing::Held);
+    let queue = scene.inspect().queue(&QueueFilter::default());
+    assert_eq!(queue.pods[0].state, QueueState::Fits);
+    assert_eq!(queue.pods[1].state, QueueState::Held);
     assert_eq!(queue.pods[1].held_by.as_deref(), Some("quota cap"));
-    let one = scene.pod_report("team-a", "one").unwrap();
+    let one = scene.pod("team-a", "one").unwrap();
     assert_eq!(one.would_go.as_ref().unwrap().node, "gpu-a");
     assert_eq!(one.would_go.as_ref().unwrap().alignment, Alignment::Aligned);
-    let two = scene.pod_report("team-a", "two").unwrap();
+    let two = scene.pod("team-a", "two").unwrap();
     assert_eq!((two.position, two.would_go), (Some((2, 2)), None));
     assert!(two.why.contains("not for want of nodes"), "{}", two.why);
 }
@@ -200,17 +200,17 @@ fn teams_are_heeded() {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let (mut scene, wrong) = scene_and_problems(&texts);
     assert_eq!(wrong, Vec::<String>::new());
-    let queue = scene.queue(&QueueFilter::default());
-    let told: Vec<(&str, &str, Standing)> = queue
+    let queue = scene.inspect().queue(&QueueFilter::default());
+    let told: Vec<(&str, &str, QueueState)> = queue
         .pods
         .iter()
         .map(|one| (one.pod.name.as_str(), one.team.as_str(), one.state))
         .collect();
     // Who is within a guarantee goes first; a team that is not there is the first of the namespace.
     let expected = [
-        ("two", "blue", Standing::Fits),
-        ("three", "blue", Standing::Fits),
-        ("one", "red", Standing::Held),
+        ("two", "blue", QueueState::Fits),
+        ("three", "blue", QueueState::Fits),
+        ("one", "red", QueueState::Held),
     ];
     assert_eq!(told, expected);
 }
@@ -222,8 +222,8 @@ fn what_berth_wrote_at_binding_says_what_a_pod_holds() {
     let part = pod("part", "09:00:00", 0, 0, "  nodeName: gpu-a", rest);
     let part = part.replace(", nvidia.com/gpu: \"0\"", "");
     let mut scene = scene(&[NODE, &part]);
-    assert_eq!(node(&scene).gpu_use.allocated_milli, 1000);
-    let report = scene.pod_report("team-a", "part").unwrap();
+    assert_eq!(node(&mut scene).gpu_use.allocated_milli, 1000);
+    let report = scene.pod("team-a", "part").unwrap();
     assert_eq!(report.recorded.unwrap()["why"], "near");
     assert_eq!(report.place.unwrap().gpu_milli, 1000);
 }
@@ -238,7 +238,7 @@ fn a_forecast_needs_pods_that_have_ended() {
         ];
         texts.extend((0..count).map(|at| ended(&format!("done-{at}"), at)));
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        scene(&texts).pod_report("team-a", "next").unwrap()
+        scene(&texts).pod("team-a", "next").unwrap()
     };
     assert_eq!(told(3).forecast, None);
     let report = told(20);
@@ -250,22 +250,22 @@ fn a_forecast_needs_pods_that_have_ended() {
 #[test]
 fn a_pod_that_is_not_there_may_be_elsewhere() {
     let mut scene = scene(&[NODE, &running("busy", "09:00:00", 1)]);
-    let missing = scene.pod_report("default", "busy").unwrap_err();
+    let missing = scene.pod("default", "busy").unwrap_err();
     assert_eq!(missing.elsewhere, ["team-a"]);
-    assert!(scene.pod_report("team-a", "nobody").unwrap_err().elsewhere.is_empty());
-    let report = scene.pod_report("team-a", "busy").unwrap();
+    assert!(scene.pod("team-a", "nobody").unwrap_err().elsewhere.is_empty());
+    let report = scene.pod("team-a", "busy").unwrap();
     let place = report.place.unwrap();
     assert_eq!((report.fate, place.numa.len(), place.cpus), (Fate::Placed, 1, 2));
 }
 
-fn node(scene: &Scene) -> NodeReport {
-    scene.nodes_report(&[]).unwrap().nodes.remove(0)
+fn node(scene: &mut Snapshot) -> NodeReport {
+    scene.inspect().nodes(&[]).unwrap().nodes.remove(0)
 }
 
 #[test]
 fn a_node_shows_who_holds_what() {
-    let scene = scene(&[NODE, &running("two", "09:00:00", 2), &running("one", "09:01:00", 1)]);
-    let node = node(&scene);
+    let mut scene = scene(&[NODE, &running("two", "09:00:00", 2), &running("one", "09:01:00", 1)]);
+    let node = node(&mut scene);
     assert_eq!((node.gpus, node.gpu_use.allocated_milli, node.gpu_use.free_milli), (4, 3000, 1000));
     assert_ne!(node.inside, Insight::Unknown);
     assert_eq!(node.sockets.len(), 2);
@@ -280,7 +280,7 @@ fn a_node_shows_who_holds_what() {
     assert_eq!(free, [0, 1]);
     assert_eq!(node.pods.len(), 2);
     assert_eq!(numa.iter().map(|one| one.cpu_holders.len()).sum::<usize>(), 2);
-    let error = scene.nodes_report(&["gpu-b".to_owned()]).unwrap_err();
+    let error = scene.inspect().nodes(&["gpu-b".to_owned()]).unwrap_err();
     assert_eq!(error.near.as_deref(), Some("gpu-a"));
 }
 
@@ -294,9 +294,9 @@ fn a_cluster_that_holds_nonsense_is_seen_without_it() {
         .replace("gpu-a", "gpu-y")
         .replace("annotations: {", "annotations: {berth.dev/price-per-hour: cheap, ");
     let twice = running("busy", "09:00:00", 1);
-    let (scene, wrong) =
+    let (mut scene, wrong) =
         scene_and_problems(&[NODE, &bad_node, &bad_price, &bad_pod, &twice, &twice]);
-    let nodes = scene.nodes_report(&[]).unwrap();
+    let nodes = scene.inspect().nodes(&[]).unwrap();
     let inside: Vec<(&str, bool)> = nodes
         .nodes
         .iter()
@@ -313,9 +313,9 @@ fn a_cluster_that_holds_nonsense_is_seen_without_it() {
 #[test]
 fn an_empty_cluster_is_shown_as_one() {
     let mut scene = scene(&[]);
-    let nodes = scene.nodes_report(&[]).unwrap();
-    let shown = table::nodes(&nodes, Form::default(), Paint::Plain);
+    let nodes = scene.inspect().nodes(&[]).unwrap();
+    let shown = table::nodes(&nodes, Form::PLAIN);
     assert_eq!(shown.lines().count(), 1);
-    let form = Form { no_headers: true, ..Form::default() };
-    assert_eq!(table::queue(&scene.queue(&QueueFilter::default()), form, Paint::Plain), "");
+    let form = Form { no_headers: true, ..Form::PLAIN };
+    assert_eq!(table::queue(&scene.inspect().queue(&QueueFilter::default()), form), "");
 }

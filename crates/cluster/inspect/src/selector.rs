@@ -1,34 +1,35 @@
-//! Selectors as people write them: `app=web,tier!=test,zone in (a, b),!canary`.
-//!
-//! Owns their grammar, which is kubectl's. Must not know what is selected.
+//! Label selectors in kubectl's syntax: `app=web,tier!=test,zone in (a, b),!canary`.
 
 use std::sync::Arc;
 
 use berth_model::label::{Operator, Requirement, Selector};
 use thiserror::Error;
 
-/// What is wrong with a selector.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("selector {text:?}: {problem}; write such as app=web,tier!=test,zone in (a, b),!canary")]
+#[error("invalid selector {text:?}: {problem} (e.g. app=web,tier!=test,zone in (a, b),!canary)")]
 pub struct SelectorError {
-    /// As it was written.
     pub text: String,
-    /// What is wrong.
-    pub problem: String,
+    pub problem: SelectorProblem,
 }
 
-/// Reads a selector.
-///
-/// # Errors
-/// When it is none.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum SelectorProblem {
+    #[error("unclosed parenthesis")]
+    Unclosed,
+    #[error("expected `KEY in (…)` or `KEY notin (…)`, found {0:?}")]
+    Operator(String),
+    #[error("invalid label key {0:?}")]
+    Key(String),
+}
+
 pub fn parse_selector(text: &str) -> Result<Selector, SelectorError> {
     let parts = parts(text).into_iter().filter(|part| !part.trim().is_empty());
-    let all: Result<Vec<Requirement>, String> =
+    let all: Result<Vec<Requirement>, SelectorProblem> =
         parts.map(|part| requirement(part.trim())).collect();
     all.map(Selector).map_err(|problem| SelectorError { text: text.to_owned(), problem })
 }
 
-/// Divides at commas that are not inside of parentheses.
+/// Splits at commas outside of parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0_i32;
     let mut parts = Vec::new();
@@ -48,7 +49,7 @@ fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-fn requirement(part: &str) -> Result<Requirement, String> {
+fn requirement(part: &str) -> Result<Requirement, SelectorProblem> {
     let one = |value: &str| vec![Arc::from(value.trim())];
     if let Some((key, value)) = part.split_once("!=") {
         return checked(key, Operator::NotIn(one(value)));
@@ -57,13 +58,13 @@ fn requirement(part: &str) -> Result<Requirement, String> {
         return checked(key, Operator::In(one(value.trim_start_matches('='))));
     }
     if let Some((head, values)) = part.split_once('(') {
-        let values = values.strip_suffix(')').ok_or("a parenthesis is not closed")?;
+        let values = values.strip_suffix(')').ok_or(SelectorProblem::Unclosed)?;
         let values: Vec<Arc<str>> = values.split(',').map(|value| value.trim().into()).collect();
         let words: Vec<&str> = head.split_whitespace().collect();
         return match words.as_slice() {
             [key, "in"] => checked(key, Operator::In(values)),
             [key, "notin"] => checked(key, Operator::NotIn(values)),
-            _ => Err(format!("{part:?} has neither `in` nor `notin` after a key")),
+            _ => Err(SelectorProblem::Operator(part.to_owned())),
         };
     }
     match part.strip_prefix('!') {
@@ -72,11 +73,11 @@ fn requirement(part: &str) -> Result<Requirement, String> {
     }
 }
 
-fn checked(key: &str, operator: Operator) -> Result<Requirement, String> {
+fn checked(key: &str, operator: Operator) -> Result<Requirement, SelectorProblem> {
     let key = key.trim();
     let fits = |one: char| one.is_ascii_alphanumeric() || matches!(one, '-' | '_' | '.' | '/');
     if key.is_empty() || !key.chars().all(fits) {
-        return Err(format!("{key:?} is no key of a label"));
+        return Err(SelectorProblem::Key(key.to_owned()));
     }
     Ok(Requirement { key: key.into(), operator })
 }
@@ -107,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn malformed_selectors_are_errors() {
         for text in ["=web", "zone in (a", "a b (c)", "app!", "(x)", "a in b"] {
             let error = parse_selector(text).unwrap_err();
-            assert!(error.to_string().contains("write such as"), "{text}");
+            assert!(error.to_string().contains("e.g. app=web"), "{text}");
         }
     }
 }

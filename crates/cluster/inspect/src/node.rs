@@ -1,6 +1,4 @@
-//! Nodes: sockets, NUMA nodes, CPUs, GPUs and slices, and who holds what.
-//!
-//! Owns what is read off the mirror of a kubelet, with how certain it is. Must not know how it is shown.
+//! Nodes: sockets, NUMA nodes, CPUs, GPUs and slices, and which pod holds what.
 
 use std::collections::BTreeMap;
 
@@ -9,180 +7,145 @@ use berth_model::gpu::{Gpu, part_of};
 use berth_model::idset::CpuSet;
 use berth_model::machine::Machine;
 use berth_model::resource::MemoryKind;
-use berth_scenario::cluster::{ClusterNode, Prices};
+use berth_topology::Inside;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::{Scene, named, wants};
-use crate::account::Ledger;
-use crate::report::{GpuUse, Placed, PodRef};
-use crate::{doubt, place};
+use crate::holdings::Holdings;
+use crate::place::{Placed, numa_ids};
+use crate::record::Evidence;
+use crate::usage::{GpuUse, Usage};
+use crate::{Inspection, NodeFacts, PodFacts, PodRef, Source, VERSION, doubt, request};
 
-/// No such node.
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("no node {name:?}")]
+#[error("node {name:?} not found")]
 pub struct NoSuchNode {
-    /// The name.
     pub name: String,
-    /// One that it may have been meant to be.
+    /// A node with a similar name.
     pub near: Option<String>,
 }
 
-/// Nodes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Nodes {
-    /// Of this shape of the data; 1.
+    /// Of this JSON form; 1.
     pub version: u32,
     /// In order of name.
     pub nodes: Vec<NodeReport>,
-    /// What is to be known besides.
     pub notes: Vec<String>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeReport {
-    /// Its name.
     pub name: String,
-    /// Its pool; empty if it names none.
+    /// Empty if it is in no pool.
     pub pool: String,
-    /// Its zone; empty if it names none.
+    /// Empty if it has no zone label.
     pub zone: String,
-    /// Whether its kubelet says that it is ready.
     pub is_ready: bool,
-    /// Whether nothing new is to go there.
     pub is_cordoned: bool,
-    /// How old it is.
     pub age_seconds: Option<i64>,
-    /// As its kubelet says.
     pub kubelet_version: String,
-    /// What its GPUs are; empty if it has none.
+    /// GPU product; empty if it has no GPUs.
     pub product: String,
-    /// How many it has.
     pub gpus: usize,
-    /// Memory of one.
+    /// Of one GPU.
     pub gpu_memory_bytes: u64,
-    /// What has become of them.
     pub gpu_use: GpuUse,
-    /// What is known of its inside.
+    /// How much is known of the topology and of who holds what.
     pub inside: Insight,
-    /// How its kubelet is set up.
     pub policies: Option<Policies>,
-    /// Its devices by kind, free and in all.
     pub devices: Vec<DeviceRoom>,
-    /// Its sockets.
     pub sockets: Vec<Socket>,
-    /// GPUs of which is not known, or not said by one place, where they are.
+    /// GPUs that are not attached to exactly one known NUMA node.
     pub elsewhere: Vec<GpuReport>,
-    /// Its pods that hold GPUs or CPUs for themselves.
+    /// Pods that hold GPUs or exclusive CPUs.
     pub pods: Vec<Resident>,
-    /// How many others it has.
     pub other_pods: usize,
     /// What shows that some of this is wrong.
     pub doubts: Vec<String>,
 }
 
-/// What is known of a node's inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Insight {
-    /// Nothing.
+    /// No object describes the topology.
     #[default]
     Unknown,
-    /// Something that cannot be true.
+    /// A pod runs there that the kubelet, as the node describes it, would have rejected.
     Doubted,
-    /// How it is built; what it has handed out depends on a draw.
+    /// The topology is known. What pods hold depends on a random choice of the kubelet.
     Drawn,
-    /// All of it follows from the kubelet's rules.
     Known,
 }
 
-/// How a kubelet is set up.
+/// The kubelet's configuration, in the words of its own fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Policies {
-    /// `topologyManagerPolicy`.
     pub topology: String,
-    /// `topologyManagerScope`.
     pub scope: String,
-    /// `cpuManagerPolicy`.
     pub cpu: String,
-    /// `memoryManagerPolicy`.
     pub memory: String,
 }
 
-/// Devices of one kind.
+/// Devices of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceRoom {
-    /// The resource.
     pub resource: String,
     /// Whether they are GPUs, or parts of some.
     pub is_gpu: bool,
-    /// How many there are.
     pub all: usize,
-    /// How many are free, by NUMA nodes that have some.
+    /// By the NUMA nodes that have some.
     pub free: Vec<FreeHere>,
 }
 
-/// Devices that are free on some NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FreeHere {
     /// Ids of the NUMA nodes.
     pub numa: Vec<u32>,
-    /// How many are free.
     pub free: usize,
-    /// How many there are.
     pub all: usize,
 }
 
-/// A socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Socket {
-    /// Its id.
     pub id: u32,
-    /// Its NUMA nodes.
     pub numa: Vec<NumaReport>,
 }
 
-/// A NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaReport {
-    /// Its id.
     pub id: u32,
-    /// Its CPUs.
     pub cpus: Vec<usize>,
-    /// How many can be given away for exclusive use; `None`: its kubelet does not do that.
+    /// CPUs that can be allocated exclusively; `None`: the kubelet pins none.
     pub cpus_free: Option<usize>,
-    /// How many are kept for the system.
     pub cpus_reserved: usize,
-    /// Who has some for itself.
     pub cpu_holders: Vec<CpuHolder>,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// What of it is not pinned; `None`: its kubelet does not pin memory.
+    /// `None`: the kubelet pins no memory.
     pub memory_free_bytes: Option<u64>,
-    /// GPUs that are attached there.
     pub gpus: Vec<GpuReport>,
 }
 
-/// CPUs that a pod has for itself.
+/// Exclusive CPUs of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CpuHolder {
-    /// The pod.
     pub pod: PodRef,
-    /// The CPUs.
     pub cpus: Vec<usize>,
+    /// Which CPUs exactly is certain only if the kubelet says it.
+    pub evidence: Evidence,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuReport {
     /// Its number on the node.
     pub gpu: usize,
-    /// Whether it can be handed out.
     pub is_healthy: bool,
-    /// What it is divided into; one part if it is whole.
+    /// One part if it is whole.
     pub parts: Vec<PartReport>,
-    /// Who has a share of it, where it is divided on demand.
+    /// Pods with a part of it, if it is divided on demand.
     pub shares: Vec<PodRef>,
 }
 
@@ -191,116 +154,129 @@ pub struct GpuReport {
 pub struct PartReport {
     /// The slice, as `3g.40gb@4`; `None`: the whole GPU.
     pub slice: Option<String>,
-    /// Among how many it is shared; 1 if it is not.
+    /// How many pods can share it; 1 if it is not shared.
     pub replicas: u16,
-    /// Who certainly holds it.
     pub held_by: Vec<PodRef>,
-    /// Who may hold it: the kubelet or its plugin picks.
+    /// The kubelet or its plugin picks, so these may hold it.
     pub perhaps_by: Vec<PodRef>,
 }
 
-/// A pod on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resident {
-    /// What it holds, by the model of the kubelet.
     pub place: Placed,
-    /// What it wants of GPUs, in a few words.
+    /// What it requests of GPUs, such as `2×1g.10gb`.
     pub gpus: String,
 }
 
-impl Scene {
-    /// All nodes, or those of these names.
-    ///
-    /// # Errors
-    /// When there is no such node.
-    pub fn nodes_report(&self, names: &[String]) -> Result<Nodes, NoSuchNode> {
-        for name in names {
-            if self.cluster.node(name).is_none() {
-                return Err(self.no_such_node(name));
+impl<S: Source> Inspection<'_, S> {
+    /// All nodes, or those named.
+    pub fn nodes(&self, names: &[String]) -> Result<Nodes, NoSuchNode> {
+        let facts = if names.is_empty() {
+            self.source.nodes()
+        } else {
+            let mut found = Vec::with_capacity(names.len());
+            for name in names {
+                found.push(self.source.node(name).ok_or_else(|| self.no_such_node(name))?);
             }
-        }
-        let meant =
-            self.cluster.nodes.iter().filter(|node| {
-                names.is_empty() || names.iter().any(|name| *name == *node.node.name)
-            });
-        let nodes: Vec<NodeReport> = meant.map(|node| self.node_report(node)).collect();
-        let notes = if names.is_empty() { self.notes.clone() } else { Vec::new() };
-        Ok(Nodes { version: 1, nodes, notes })
+            found.sort_by_key(|facts| facts.name());
+            found.dedup_by_key(|facts| facts.name());
+            found
+        };
+        let notes = if names.is_empty() { self.doubts() } else { Vec::new() };
+        let nodes = facts.iter().map(|facts| self.node_report(facts)).collect();
+        Ok(Nodes { version: VERSION, nodes, notes })
     }
 
     fn no_such_node(&self, name: &str) -> NoSuchNode {
-        let all: Vec<&str> = self.cluster.nodes.iter().map(|node| &*node.node.name).collect();
+        let all = self.source.nodes();
+        let all: Vec<&str> = all.iter().map(|facts| &**facts.name()).collect();
         let near = berth_manifest::closest(name, &all).map(str::to_owned);
         NoSuchNode { name: name.to_owned(), near }
     }
 
-    /// The accounts of a node without anybody.
-    pub(super) fn ledger_of(&self, node: &ClusterNode) -> Ledger {
-        Ledger::new(node, &Prices::default())
+    /// Notes on nodes of which something is uncertain.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        let nodes = self.source.nodes();
+        doubt::doubts(self.engine, nodes.iter().map(|one| (&**one.name(), one.exported_free)))
     }
 
-    fn node_report(&self, node: &ClusterNode) -> NodeReport {
-        let own = self.nodes.get(&node.node.name).cloned().unwrap_or_default();
-        let first = node.inside.gpus.first();
+    fn node_report(&self, facts: &NodeFacts<'_>) -> NodeReport {
+        let NodeFacts { node, inside, .. } = *facts;
+        let first = inside.gpus.first();
         let mut report = NodeReport {
-            name: node.node.name.to_string(),
-            pool: node.pool().to_owned(),
-            zone: node.zone().to_owned(),
-            is_ready: own.is_ready,
-            is_cordoned: node.node.unschedulable,
-            age_seconds: own.created_at_ms.map(|created| self.since_s(created)),
-            kubelet_version: own.kubelet_version,
+            name: node.name.to_string(),
+            pool: facts.pool().to_owned(),
+            zone: node.labels.get(ZONE).map(ToString::to_string).unwrap_or_default(),
+            is_ready: facts.is_ready,
+            is_cordoned: node.unschedulable,
+            age_seconds: facts.created_at_ms.map(|created| self.seconds_since(created)),
+            kubelet_version: facts.kubelet_version.to_owned(),
             product: first.map_or_else(String::new, |gpu| gpu.product.clone()),
-            gpus: node.inside.gpus.len(),
+            gpus: inside.gpus.len(),
             gpu_memory_bytes: first.map_or(0, |gpu| gpu.memory_bytes),
             ..NodeReport::default()
         };
-        let mut ledger = self.ledger_of(node);
-        let pods = self.cluster.pods.iter();
-        for pod in pods.filter(|pod| pod.node.as_ref() == Some(&node.node.name)) {
-            ledger.take(&pod.spec, pod.gpu_grant.as_ref());
-            let mut placed =
-                Placed { pod: named(pod), node: report.name.clone(), ..Placed::default() };
-            place::held(&self.engine, node, &pod.uid, &mut placed);
-            placed.gpu_milli = ledger.gpu_milli(&pod.spec, pod.gpu_grant.as_ref());
-            placed.share = pod.gpu_grant.as_ref().and_then(place::share_of);
-            let gpus = wants::gpus(pod);
-            if placed.gpu_milli > 0 || placed.cpus > 0 || gpus != "-" {
-                report.pods.push(Resident { place: placed, gpus });
+        let mut pods = self.source.pods_on(&node.name);
+        pods.sort_by_key(|pod| (&pod.object.spec.namespace, &pod.object.name));
+        let kubelet = self.engine.kubelet(&node.name);
+        let holdings = kubelet.map(|(mirror, _)| Holdings::new(mirror, &pods));
+        let mut usage = Usage::new(node, inside);
+        for PodFacts { object: pod, .. } in &pods {
+            usage.add(&pod.spec, pod.gpu_grant.as_ref());
+            let place = Placed::new(pod, &report.name, &report.pool);
+            let mut place = place.held(holdings.as_ref(), inside, pod);
+            place.gpu_milli = usage.gpu_milli(&pod.spec, pod.gpu_grant.as_ref());
+            let gpus = request::gpus(pod);
+            if place.gpu_milli > 0 || place.cpus > 0 || gpus != request::NONE {
+                report.pods.push(Resident { place, gpus });
             } else {
                 report.other_pods += 1;
             }
         }
-        report.gpu_use = ledger.gpu_use();
-        let seen = doubt::seen_otherwise(&self.engine, node);
-        report.doubts = seen
-            .iter()
-            .map(|resource| {
-                format!("the exporter saw other {resource} free than follow from the pods")
-            })
-            .collect();
-        self.look_inside(node, &mut report);
-        report
-    }
-
-    fn look_inside(&self, node: &ClusterNode, report: &mut NodeReport) {
-        let mut holders = Holders::default();
-        if let Some((kubelet, believed)) = self.engine.kubelet(&node.node.name) {
+        report.gpu_use = usage.gpu_use();
+        if let (Some(holdings), Some((_, believed))) = (&holdings, kubelet) {
+            let kubelet = &*holdings.kubelet;
             report.inside = match (believed, kubelet.is_certain()) {
                 (false, _) => Insight::Doubted,
                 (true, false) => Insight::Drawn,
                 (true, true) => Insight::Known,
             };
+            if believed {
+                let contradicted = doubt::contradicted(kubelet, facts.exported_free);
+                report.doubts = contradicted
+                    .iter()
+                    .map(|resource| {
+                        format!(
+                            "the exporter reports other free {resource} by NUMA node than the pods here \
+                             account for"
+                        )
+                    })
+                    .collect();
+            }
+        }
+        self.fill_inside(inside, holdings.as_ref(), &mut report);
+        report
+    }
+
+    fn fill_inside(
+        &self,
+        inside: &Inside,
+        holdings: Option<&Holdings<'_>>,
+        report: &mut NodeReport,
+    ) {
+        let mut holders = Holders::default();
+        if let Some(holdings) = holdings {
+            let kubelet = &*holdings.kubelet;
             report.policies = Some(policies(kubelet.config()));
-            report.devices = rooms(kubelet, &node.inside.gpus);
-            holders = self.holders(kubelet);
+            report.devices = rooms(kubelet, &inside.gpus);
+            holders = self.holders(holdings);
             report.sockets = sockets(kubelet, &holders);
         }
-        for (number, gpu) in node.inside.gpus.iter().enumerate() {
+        for (number, gpu) in inside.gpus.iter().enumerate() {
             let gpu_report = GpuReport {
                 gpu: number,
                 is_healthy: gpu.is_healthy(),
-                parts: holders.parts(node, number),
+                parts: holders.parts(inside, number),
                 shares: report
                     .pods
                     .iter()
@@ -310,29 +286,30 @@ impl Scene {
                     .map(|pod| pod.place.pod.clone())
                     .collect(),
             };
-            match home(report, &place::ids(node, gpu.numa)) {
+            match home(report, &numa_ids(inside, gpu.numa)) {
                 Some(numa) => numa.gpus.push(gpu_report),
                 None => report.elsewhere.push(gpu_report),
             }
         }
     }
 
-    fn holders(&self, kubelet: &Kubelet) -> Holders {
+    fn holders(&self, holdings: &Holdings<'_>) -> Holders {
+        let kubelet = &*holdings.kubelet;
         let mut holders = Holders::default();
         for uid in kubelet.pods() {
             let Some(held) = kubelet.assignment(uid) else { continue };
-            let pod = match self.pod(uid) {
-                Some(pod) => named(pod),
+            let pod = match self.source.pod(uid) {
+                Some(pod) => pod.object.into(),
                 None => PodRef { namespace: String::new(), name: uid.to_owned() },
             };
             for container in &held.containers {
-                for given in &container.devices {
-                    let Some(pool) = kubelet.pools().nth(given.pool) else { continue };
-                    let is_drawn = given.devices.len() > given.certain.len();
+                for own in &container.devices {
+                    let Some(pool) = kubelet.pools().nth(own.pool) else { continue };
+                    let is_drawn = own.devices.len() > own.certain.len();
                     for (at, device) in pool.devices.iter().enumerate() {
-                        let by = if given.certain.contains(at) {
+                        let by = if own.certain.contains(at) {
                             &mut holders.certain
-                        } else if is_drawn && given.candidates.contains(at) {
+                        } else if is_drawn && own.candidates.contains(at) {
                             &mut holders.perhaps
                         } else {
                             continue;
@@ -341,8 +318,9 @@ impl Scene {
                     }
                 }
                 if let Some(cpus) = container.cpus {
-                    let all = holders.cpus.entry(pod.clone()).or_insert(CpuSet::EMPTY);
-                    *all |= cpus;
+                    let evidence = holdings.evidence(uid);
+                    let all = holders.cpus.entry(pod.clone()).or_insert((CpuSet::EMPTY, evidence));
+                    all.0 |= cpus;
                 }
             }
         }
@@ -350,27 +328,27 @@ impl Scene {
     }
 }
 
-/// The NUMA node of this id, if it is one.
+/// `None` unless exactly one NUMA node is meant and known.
 fn home<'a>(report: &'a mut NodeReport, ids: &[u32]) -> Option<&'a mut NumaReport> {
     let [id] = ids else { return None };
     report.sockets.iter_mut().flat_map(|socket| &mut socket.numa).find(|numa| numa.id == *id)
 }
 
-/// Who holds what on a node, by ids of devices.
+/// Pods by the ids of the devices that they hold.
 #[derive(Default)]
 struct Holders {
     certain: BTreeMap<String, Vec<PodRef>>,
     perhaps: BTreeMap<String, Vec<PodRef>>,
-    cpus: BTreeMap<PodRef, CpuSet>,
+    cpus: BTreeMap<PodRef, (CpuSet, Evidence)>,
 }
 
 impl Holders {
-    /// What a GPU is divided into, and who holds it. Replicas of one thing are one part.
-    fn parts(&self, node: &ClusterNode, gpu: usize) -> Vec<PartReport> {
+    /// Replicas of one GPU or slice are one part.
+    fn parts(&self, inside: &Inside, gpu: usize) -> Vec<PartReport> {
         let mut parts: Vec<PartReport> = Vec::new();
-        for pool in node.inside.devices().unwrap_or_default() {
+        for pool in inside.devices().unwrap_or_default() {
             for device in &pool.devices {
-                let part = part_of(&node.inside.gpus, &device.id);
+                let part = part_of(&inside.gpus, &device.id);
                 let Some(part) = part.filter(|part| part.gpu == gpu) else { continue };
                 let slice = part.slice.map(|slice| slice.to_string());
                 let at = parts.iter().position(|one| one.slice == slice).unwrap_or_else(|| {
@@ -397,7 +375,7 @@ impl Holders {
     }
 }
 
-/// Where a slice starts on its GPU.
+/// The memory unit at which the slice starts on its GPU.
 fn start_of(slice: Option<&str>) -> usize {
     slice.and_then(|slice| slice.split_once('@')?.1.parse().ok()).unwrap_or(0)
 }
@@ -467,9 +445,9 @@ fn numa_report(
     let free = kubelet.free_cpus_by_numa().and_then(|free| free.get(position)).copied();
     let memory = kubelet.free_memory();
     let memory = memory.iter().find(|one| one.kind == MemoryKind::Ordinary);
-    let cpu_holders = holders.cpus.iter().filter_map(|(pod, cpus)| {
+    let cpu_holders = holders.cpus.iter().filter_map(|(pod, (cpus, evidence))| {
         let cpus: Vec<usize> = (*cpus & numa.cpus).iter().collect();
-        (!cpus.is_empty()).then(|| CpuHolder { pod: pod.clone(), cpus })
+        (!cpus.is_empty()).then(|| CpuHolder { pod: pod.clone(), cpus, evidence: *evidence })
     });
     NumaReport {
         id: numa.id,
