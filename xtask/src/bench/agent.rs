@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_host::Root;
-use berth_host::made::{
-    self, CgroupVersion, Driver, Layout, MadeContainer, MadePod, MadeProcess, Runtime,
+use berth_host::synthetic::{
+    self, CgroupVersion, Driver, Layout, SyntheticContainer, SyntheticPod, SyntheticProcess, Runtime,
 };
 use berth_testbed::{Process, Testbed, Which, real_assets};
 use serde_json::json;
@@ -95,7 +95,7 @@ fn gpu(number: usize) -> String {
 
 /// Writes the node below a directory.
 fn make(directory: &Path) -> anyhow::Result<()> {
-    let machine = made::epyc_9654(4);
+    let machine = synthetic::epyc_9654(4);
     let mut tree = machine.tree();
     let layout = Layout {
         version: CgroupVersion::V2,
@@ -111,17 +111,17 @@ fn make(directory: &Path) -> anyhow::Result<()> {
         } else {
             String::new()
         };
-        let container = |at: usize, cpus: &str| MadeContainer {
+        let container = |at: usize, cpus: &str| SyntheticContainer {
             id: format!("{:064x}", number * 16 + at),
             cpus: cpus.to_owned(),
             mems: String::new(),
-            processes: vec![MadeProcess {
+            processes: vec![SyntheticProcess {
                 pid: (number * 16 + at + 1000) as u32,
                 pages: vec![(0, 1 << 18)],
             }],
         };
         let containers = vec![container(15, ""), container(0, &own)];
-        layout.add(&mut tree, &MadePod { uid: uid(number), qos: "", containers }, cpus, mems);
+        layout.add(&mut tree, &SyntheticPod { uid: uid(number), qos: "", containers }, cpus, mems);
         if number < GPUS {
             given.insert(uid(number), json!({ "server": own }));
             held.push(json!({
@@ -138,7 +138,7 @@ fn make(directory: &Path) -> anyhow::Result<()> {
     let devices = json!({ "Data": {
         "PodDeviceEntries": held, "RegisteredDevices": { "nvidia.com/gpu": registered },
     }, "Checksum": 0 });
-    made::kubelet_on(
+    synthetic::add_kubelet(
         &mut tree,
         configuration,
         Some(&state.to_string()),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use berth_api::placement::PLACEMENT;
+use berth_api::keys::PLACEMENT;
 use berth_devices::{CgroupWitness, Decision, DeviceConfig, Stock, serve};
 use berth_host::Root;
 use futures::StreamExt as _;

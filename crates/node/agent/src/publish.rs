@@ -14,7 +14,7 @@ mod zones;
 use std::collections::BTreeSet;
 
 use berth_api::topology::{Attribute, NodeResourceTopology};
-use berth_model::machine::Machine as PlannedMachine;
+use berth_model::machine::Machine as ModelMachine;
 use berth_topology::fingerprint;
 use k8s_openapi::Resource as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -55,8 +55,8 @@ impl Subject<'_> {
     }
 
     /// The machine as the kubelet sees it, if it is one.
-    fn planned(&self) -> Option<PlannedMachine> {
-        self.reading.machine.to_planned().ok()
+    fn planned(&self) -> Option<ModelMachine> {
+        self.reading.machine.to_model().ok()
     }
 }
 
@@ -106,6 +106,6 @@ fn attributes(subject: Subject<'_>, facts: &Facts) -> Vec<Attribute> {
 /// What the kubelet is set up to do, for a node whose NodeResourceTopology somebody else writes: names
 /// and values of annotations.
 pub fn annotations(reading: &Reading) -> Vec<(String, String)> {
-    let planned = reading.machine.to_planned().ok();
+    let planned = reading.machine.to_model().ok();
     Facts::of(reading, planned.as_ref()).said()
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use berth_host::{KubeletPlaces, RecordError, Recording, Root};
+use berth_host::{KubeletPaths, RecordError, Recording, Root};
 
 use crate::gpus::{GpuReading, RECORDED};
 
@@ -16,8 +16,8 @@ use crate::gpus::{GpuReading, RECORDED};
 /// # Errors
 /// When the directory is not empty or cannot be written to.
 pub fn record(root: &Root, gpus: &GpuReading, to: &Path) -> Result<Recording, RecordError> {
-    let places = KubeletPlaces::of_running(root).0;
-    let places = places.unwrap_or_else(|| KubeletPlaces::usual(root));
+    let places = KubeletPaths::of_running(root).0;
+    let places = places.unwrap_or_else(|| KubeletPaths::detect(root));
     let mut recording = berth_host::record(root, &places, to)?;
     let text = match serde_json::to_string_pretty(&scrubbed(gpus, &recording.devices)) {
         Ok(text) => format!("{text}\n"),

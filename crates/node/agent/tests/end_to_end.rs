@@ -14,18 +14,18 @@ use berth_agent::GpuSource;
 use berth_agent::run::{
     self, AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings,
 };
+use berth_api::keys::VIRTUAL_DEVICES;
 use berth_api::topology::{self, NodeResourceTopology};
 use berth_control::http::Health as SchedulerHealth;
 use berth_control::metrics::Metrics as SchedulerMetrics;
 use berth_control::serve::{self, Scheduler};
 use berth_control::{core, lease};
-use berth_api::keys::VIRTUAL_DEVICES;
-use berth_topology::assignment::Assignment;
 use berth_emulator::{kubelet, nodes};
 use berth_host::Root;
-use berth_host::made::{self, MadeMachine};
+use berth_host::synthetic::{self, SyntheticMachine};
 use berth_model::idset::CpuSet;
 use berth_testbed::{Testbed, Which};
+use berth_topology::assignment::Assignment;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams};
@@ -61,7 +61,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(name: &str, machine: MadeMachine, configuration: &'static str) -> Self {
+    fn new(name: &str, machine: SyntheticMachine, configuration: &'static str) -> Self {
         let mut node = Node::new(machine);
         node.configuration = configuration;
         let (_, directory) = node.written();
@@ -227,10 +227,10 @@ async fn pods_that_are_found_misaligned_are_those_that_exist() {
     let topologies: Api<NodeResourceTopology> = Api::all(client.clone());
     until("the kind is served", async || topologies.list(&Default::default()).await.ok()).await;
     let mut hosts = vec![
-        Host::new("strict", made::epyc_9654(2), ONE_NODE),
-        Host::new("careless", made::epyc_9654(1), ANYWHERE),
-        Host::new("snc", made::xeon_8480_snc2(), ANYWHERE),
-        Host::new("unpinned", made::epyc_7763(4), UNPINNED),
+        Host::new("strict", synthetic::epyc_9654(2), ONE_NODE),
+        Host::new("careless", synthetic::epyc_9654(1), ANYWHERE),
+        Host::new("snc", synthetic::xeon_8480_snc2(), ANYWHERE),
+        Host::new("unpinned", synthetic::epyc_7763(4), UNPINNED),
     ];
     testbed.apply(hosts.iter().map(Host::object)).await.unwrap();
     let agents: Vec<_> = hosts.iter().map(|host| host.start(&client)).collect();

@@ -11,7 +11,7 @@ use berth_agent::offers::Offers;
 use berth_devices::DeviceConfig;
 use berth_devices::mps::Alive;
 use berth_host::Root;
-use berth_host::made;
+use berth_host::synthetic;
 use berth_manifest::Source;
 use berth_testbed::{Testbed, Which};
 use berth_testkit::device_manager::FakeKubelet;
@@ -45,7 +45,7 @@ async fn gpus_are_handed_out_as_decided_and_shares_always_with_a_cap() {
     let pod = serde_json::from_value(pod).unwrap();
     let uid = pods.create(&PostParams::default(), &pod).await.unwrap().metadata.uid.unwrap();
 
-    let made = Node::new(made::epyc_9654(1));
+    let made = Node::new(synthetic::epyc_9654(1));
     let (_, directory) = made.written();
     let root = directory.path();
     std::fs::write(root.join("nvml.json"), serde_json::to_string(&made.gpus).unwrap()).unwrap();

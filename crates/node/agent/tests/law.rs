@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use berth_agent::audit::Finding;
-use berth_host::made::{self, CgroupVersion, Driver, Layout, MadeMachine, Runtime};
+use berth_host::synthetic::{self, CgroupVersion, Driver, Layout, SyntheticMachine, Runtime};
 use berth_model::alignment::Alignment;
 use berth_model::idset::CpuSet;
 
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-fn some_cpus(machine: &MadeMachine, nodes: &[u32], dice: &mut Dice) -> CpuSet {
+fn some_cpus(machine: &SyntheticMachine, nodes: &[u32], dice: &mut Dice) -> CpuSet {
     let mut set = CpuSet::EMPTY;
     for node in nodes {
         let position = machine.numa_ids.iter().position(|id| id == node).unwrap();
@@ -131,7 +131,7 @@ fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
 }
 
 fn check(
-    machine: MadeMachine,
+    machine: SyntheticMachine,
     layout: Layout,
     seed: u64,
     pods: usize,
@@ -171,12 +171,12 @@ fn check(
 fn what_is_found_is_what_exists_on_all_machines_and_layouts() {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let machines = [
-        made::epyc_9654(1),
-        made::epyc_9654(2),
-        made::epyc_9654(4),
-        made::epyc_7763(4),
-        made::xeon_8480_snc2(),
-        made::with_holes(),
+        synthetic::epyc_9654(1),
+        synthetic::epyc_9654(2),
+        synthetic::epyc_9654(4),
+        synthetic::epyc_7763(4),
+        synthetic::xeon_8480_snc2(),
+        synthetic::with_holes(),
     ];
     let layouts = [
         (CgroupVersion::V2, Driver::Systemd, Runtime::Containerd),

@@ -8,7 +8,7 @@ use berth_agent::publish::{self, Offered, Resident, Subject};
 use berth_agent::{GpuReading, Reading};
 use berth_api::Lower as _;
 use berth_api::topology::{NodeResourceTopology, Zone};
-use berth_host::made::{self, MadeMachine};
+use berth_host::synthetic::{self, SyntheticMachine};
 use berth_host::pci::DeviceNuma;
 use berth_kubelet::{KubeletVersion, MemoryManagerPolicy};
 use berth_model::numa::NumaMask;
@@ -32,19 +32,19 @@ const STRICT_WITHOUT_DISTANCES: &str = "apiVersion: kubelet.config.k8s.io/v1beta
     reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n";
 const LOOSE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-fn machines() -> Vec<(&'static str, MadeMachine)> {
+fn machines() -> Vec<(&'static str, SyntheticMachine)> {
     vec![
-        ("EPYC 9654 NPS1", made::epyc_9654(1)),
-        ("EPYC 9654 NPS2", made::epyc_9654(2)),
-        ("EPYC 9654 NPS4", made::epyc_9654(4)),
-        ("EPYC 7763 NPS1", made::epyc_7763(1)),
-        ("EPYC 7763 NPS4", made::epyc_7763(4)),
-        ("Xeon SNC2", made::xeon_8480_snc2()),
-        ("Xeon with memory on the package", made::hbm_xeon()),
-        ("with holes", made::with_holes()),
-        ("no device tells", made::without_numa_of_devices(made::epyc_9654(2))),
-        ("no GPU", made::no_gpu()),
-        ("a virtual machine", made::bare_gpu_vm()),
+        ("EPYC 9654 NPS1", synthetic::epyc_9654(1)),
+        ("EPYC 9654 NPS2", synthetic::epyc_9654(2)),
+        ("EPYC 9654 NPS4", synthetic::epyc_9654(4)),
+        ("EPYC 7763 NPS1", synthetic::epyc_7763(1)),
+        ("EPYC 7763 NPS4", synthetic::epyc_7763(4)),
+        ("Xeon SNC2", synthetic::xeon_8480_snc2()),
+        ("Xeon with memory on the package", synthetic::hbm_xeon()),
+        ("with holes", synthetic::with_holes()),
+        ("no device tells", synthetic::without_numa_of_devices(synthetic::epyc_9654(2))),
+        ("no GPU", synthetic::no_gpu()),
+        ("a virtual machine", synthetic::bare_gpu_vm()),
     ]
 }
 
@@ -150,7 +150,7 @@ fn pod(number: usize, cpus: &str, resource: &'static str, id: String, told: Opti
 
 #[test]
 fn what_pods_hold_is_not_available() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = STRICT;
     divide(&mut node.gpus.gpus[0], 7);
     node.pods.push(pod(1, "4-7,196-199", "nvidia.com/gpu", gpu_uuid(1), Some(0)));
@@ -191,7 +191,7 @@ fn what_pods_hold_is_not_available() {
 
 #[test]
 fn pods_that_ended_hold_nothing() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(pod(1, "4-7", "nvidia.com/gpu", gpu_uuid(1), Some(0)));
     let mut reading = reading(&node);
     reading.cgroups.pods.clear();
@@ -202,7 +202,7 @@ fn pods_that_ended_hold_nothing() {
 
 #[test]
 fn a_plugin_that_tells_no_numa_node_has_its_devices_nowhere() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(pod(1, "4-7", "nvidia.com/gpu", gpu_uuid(1), None));
     let (exported, _) = published(&reading(&node), &[]);
     assert!(exported.zones.iter().all(|zone| amount(zone, "nvidia.com/gpu").is_none()));
@@ -215,7 +215,7 @@ fn a_plugin_that_tells_no_numa_node_has_its_devices_nowhere() {
 
 #[test]
 fn what_somebody_else_exports_is_completed_by_annotations() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = STRICT;
     let reading = reading(&node);
     let (mut exported, offered) = published(&reading, &[]);
@@ -233,7 +233,7 @@ fn what_somebody_else_exports_is_completed_by_annotations() {
 
 #[test]
 fn labels_say_what_feature_discovery_would() {
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.gpus.gpus.iter_mut().for_each(|gpu| divide(gpu, 7));
     let first = reading(&node);
     let labels = publish::labels(&first, &publish::offered(&first));
@@ -264,7 +264,7 @@ fn labels_say_what_feature_discovery_would() {
         (said("nvidia.com/gpu.count"), said("nvidia.com/gpu.replicas")),
         (Some("56"), Some("3"))
     );
-    let irregular = reading(&Node::new(made::hbm_xeon()));
+    let irregular = reading(&Node::new(synthetic::hbm_xeon()));
     assert!(!publish::labels(&irregular, &[]).contains_key("berth.dev/numa-nodes"));
     let legal = |text: &str| text.len() <= 63 && !text.contains([' ', '+', '/', '(']);
     assert!(labels.values().all(|text| legal(text)), "{labels:?}");
@@ -272,7 +272,7 @@ fn labels_say_what_feature_discovery_would() {
 
 #[test]
 fn the_same_node_is_published_the_same() {
-    let node = Node::new(made::epyc_9654(4));
+    let node = Node::new(synthetic::epyc_9654(4));
     assert_eq!(published(&reading(&node), &[]), published(&reading(&node), &[]));
 }
 

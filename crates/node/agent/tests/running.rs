@@ -12,7 +12,7 @@ use berth_agent::run::{
 };
 use berth_api::topology::{self, NodeResourceTopology};
 use berth_host::Root;
-use berth_host::made;
+use berth_host::synthetic;
 use berth_testbed::{Testbed, Which};
 use k8s_openapi::api::core::v1::{Event, Node as ApiNode, Pod as ApiPod};
 use kube::Client;
@@ -217,7 +217,7 @@ async fn is_quiet(agent: &Agent) {
 async fn what_changes_is_published_within_a_second_and_nothing_is_written_otherwise() {
     let world = World::new().await;
     world.define().await;
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(holding(world.pod("a").await, "4-7", 0));
     let directory = written(&node);
     // Nothing is found by looking now and then: it has to be told.
@@ -264,7 +264,7 @@ async fn who_publishes_already_is_not_fought() {
         ..PostParams::default()
     };
     let theirs = world.topologies().create(&as_nfd, &theirs).await.unwrap();
-    let node = Node::new(made::epyc_9654(1));
+    let node = Node::new(synthetic::epyc_9654(1));
     let directory = written(&node);
     let agent = world.start(directory.path());
     agent.ready().await;
@@ -303,7 +303,7 @@ async fn labels_of_feature_discovery_stay_and_the_rest_is_added() {
     let as_nfd =
         PatchParams { field_manager: Some("nfd-master".to_owned()), ..PatchParams::default() };
     world.nodes().patch("n1", &as_nfd, &Patch::Merge(&label)).await.unwrap();
-    let directory = written(&Node::new(made::epyc_9654(1)));
+    let directory = written(&Node::new(synthetic::epyc_9654(1)));
     let agent = world.start(directory.path());
     agent.ready().await;
     let labels = world.nodes().get("n1").await.unwrap().metadata.labels.unwrap();
@@ -323,7 +323,7 @@ async fn labels_of_feature_discovery_stay_and_the_rest_is_added() {
 async fn a_pod_is_told_how_it_lies_when_that_changes_and_forgotten_when_it_goes() {
     let world = World::new().await;
     world.define().await;
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(holding(world.pod("far").await, "100-103", 0));
     node.pods.push(Pod { qos: "burstable", ..holding(world.pod("floats").await, "", 1) });
     // The kubelet has given it devices, and none of its containers is to be seen.
@@ -366,7 +366,7 @@ async fn a_pod_is_told_how_it_lies_when_that_changes_and_forgotten_when_it_goes(
 #[tokio::test]
 async fn without_the_kind_all_else_is_written_and_the_topology_when_it_comes() {
     let world = World::new().await;
-    let mut node = Node::new(made::xeon_8480_snc2());
+    let mut node = Node::new(synthetic::xeon_8480_snc2());
     node.pods.push(holding(world.pod("a").await, "4-7", 0));
     let directory = written(&node);
     let agent = world.start(directory.path());
@@ -383,11 +383,11 @@ async fn without_the_kind_all_else_is_written_and_the_topology_when_it_comes() {
 async fn hardware_that_changes_is_read_anew() {
     let world = World::new().await;
     world.define().await;
-    let directory = written(&Node::new(made::epyc_9654(2)));
+    let directory = written(&Node::new(synthetic::epyc_9654(2)));
     let agent = world.start(directory.path());
     agent.ready().await;
     assert_eq!(available(&world.published().await, 0, "cpu").as_deref(), Some("95"));
-    let (_, other) = Node::new(made::with_holes()).written();
+    let (_, other) = Node::new(synthetic::with_holes()).written();
     for part in ["sys/devices/system", "proc/meminfo"] {
         let (from, to) = (other.path().join(part), directory.path().join(part));
         if from.is_dir() {
@@ -449,7 +449,7 @@ async fn an_api_that_refuses_is_asked_again() {
     let world = World::new().await;
     world.define().await;
     world.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
-    let directory = written(&Node::new(made::no_gpu()));
+    let directory = written(&Node::new(synthetic::no_gpu()));
     let agent = world.start(directory.path());
     until("it says what is missing", async || {
         agent.health.ready().err().filter(|why| why.contains("there is none in the cluster"))

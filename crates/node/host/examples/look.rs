@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use berth_host::cgroup::Process;
-use berth_host::{Cgroups, KubeletFiles, KubeletPlaces, Machine, Pci, Root, record};
+use berth_host::{Cgroups, KubeletFiles, KubeletPaths, Machine, Pci, Root, record};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Root::new(std::env::args().nth(1).unwrap_or_else(|| "/".to_owned()));
@@ -26,14 +26,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (cgroups, more) = Cgroups::read(&root);
     diagnoses.extend(more);
     lap("cgroups");
-    let (_, more) = KubeletPlaces::of_running(&root);
+    let (_, more) = KubeletPaths::of_running(&root);
     diagnoses.extend(more);
     lap("running kubelet");
     let (process, more) = Process::read(&root, std::process::id(), 1 << 20);
     diagnoses.extend(more);
     lap("process");
     if let Some(to) = std::env::args().nth(2) {
-        let recording = record(&root, &KubeletPlaces::usual(&root), to.as_ref())?;
+        let recording = record(&root, &KubeletPaths::detect(&root), to.as_ref())?;
         diagnoses.extend(recording.diagnoses);
         lap("recording");
     }

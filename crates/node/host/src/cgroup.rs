@@ -1,8 +1,7 @@
-//! Pods' cgroups: which CPUs and NUMA nodes their containers may use, and their processes.
+//! Pods' cgroups: the CPUs and NUMA nodes that containers may use, and their processes.
 //!
-//! Owns how kubelets and container runtimes lay cgroups out: version 1, 2 and both at once, the drivers
-//! `systemd` and `cgroupfs`, containerd, CRI-O and Docker. Must not know pods' names, which stand nowhere
-//! in cgroups, nor whether what they have is good for them.
+//! Supports cgroups version 1, 2 and hybrid, the drivers `systemd` and `cgroupfs`, and containerd, CRI-O and
+//! Docker. Pods are identified by UID; cgroups have no pod names.
 
 mod names;
 mod process;
@@ -19,96 +18,84 @@ pub use process::{NodeMemory, Owner, Process};
 
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// Cgroups inside of a container's that are looked into for processes.
+/// Nested cgroups of a container that are searched for processes.
 const INNER_MAX: usize = 64;
-/// How deep those are looked for.
+/// Depth of that search.
 const INNER_DEPTH_MAX: usize = 4;
 
-/// Which version of cgroups a machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CgroupVersion {
-    /// A tree for each controller.
+    /// One tree per controller.
     V1,
-    /// One tree.
+    /// A single tree.
     V2,
-    /// Version 1 with an empty tree of version 2 beside it.
+    /// Version 1, with an empty version 2 tree beside it.
     Hybrid,
-    /// None was found.
+    /// No cgroups were found.
     #[default]
     Unknown,
 }
 
-/// How the kubelet makes cgroups.
+/// The kubelet's cgroup driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CgroupDriver {
-    /// As slices and scopes of systemd.
+    /// systemd slices and scopes.
     Systemd,
-    /// As directories.
+    /// Plain directories.
     Cgroupfs,
 }
 
-/// All pods' cgroups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cgroups {
-    /// Version.
     pub version: CgroupVersion,
-    /// Driver of the kubelet; `None` where there is no pod.
+    /// `None` if there is no pod.
     pub driver: Option<CgroupDriver>,
-    /// Pods, by UID.
+    /// By UID.
     pub pods: Vec<PodCgroup>,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCgroup {
-    /// Its UID.
     pub uid: String,
-    /// Its quality of service.
     pub qos: Qos,
-    /// Its containers, the one that holds its namespaces included, by id.
+    /// By id, including the sandbox container.
     pub containers: Vec<ContainerCgroup>,
 }
 
-/// A container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerCgroup {
-    /// Its id.
     pub id: String,
-    /// Who runs it, where names tell.
+    /// `None` if the cgroup's name does not tell.
     pub runtime: Option<Runtime>,
-    /// Where its cgroup is, from the root on.
+    /// Path of the cgroup, from the root.
     pub path: String,
-    /// What it may use.
     #[serde(flatten)]
     pub cpuset: Cpuset,
-    /// Its processes.
     pub pids: Vec<u32>,
 }
 
-/// CPUs and NUMA nodes of a cgroup.
+/// CPUs and NUMA nodes of a cgroup. The configured ones are `None` if not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cpuset {
-    /// CPUs set for it; `None` where none are.
     #[serde(with = "as_list_if_known")]
     pub cpus: Option<CpuSet>,
-    /// NUMA nodes set for it; `None` where none are.
     #[serde(with = "as_list_if_known")]
     pub mems: Option<IdSet>,
-    /// CPUs that it can really use.
+    /// CPUs it can actually use.
     #[serde(with = "as_list_if_known")]
     pub effective_cpus: Option<CpuSet>,
-    /// NUMA nodes that it can really use.
+    /// NUMA nodes it can actually use.
     #[serde(with = "as_list_if_known")]
     pub effective_mems: Option<IdSet>,
 }
 
-/// The names of files, which differ between versions.
+/// File names that differ between versions.
 struct Files {
     effective_cpus: &'static str,
     effective_mems: &'static str,
@@ -122,7 +109,7 @@ const V2_FILES: Files =
 impl Cgroups {
     /// Reads the cgroups of all pods below `root`.
     pub fn read(root: &Root) -> (Self, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
         let (version, trees) = trees(root, &mut notes);
         let mut reading = Reading {
@@ -146,40 +133,38 @@ impl Cgroups {
         (Self { version, driver, pods }, notes.done())
     }
 
-    /// The pod with a UID.
     pub fn pod(&self, uid: &str) -> Option<&PodCgroup> {
         self.pods.iter().find(|pod| pod.uid == uid)
     }
 
-    /// The container with an id, and its pod.
     pub fn container(&self, id: &str) -> Option<(&PodCgroup, &ContainerCgroup)> {
         let all = self.pods.iter().flat_map(|pod| pod.containers.iter().map(move |one| (pod, one)));
         all.into_iter().find(|(_, container)| container.id == id)
     }
 }
 
-/// The UID of the pod whose cgroup is named like this.
+/// The UID of the pod with a cgroup of this name.
 pub(crate) fn pod_named(name: &str) -> Option<String> {
     names::pod(name)
 }
 
-/// The id of the container whose cgroup is named like this, or of the one that is watched over.
+/// The id of the container with a cgroup of this name, or of the container that this `conmon` monitors.
 pub(crate) fn container_named(name: &str) -> Option<String> {
     let own = name.strip_prefix("crio-conmon-").unwrap_or(name);
     names::container(own).map(|(id, _)| id)
 }
 
-/// Whether a cgroup is above those of pods.
+/// Whether a cgroup of this name is a parent of pods.
 pub(crate) fn is_level(name: &str) -> bool {
     names::is_pods(name) || names::qos(name).is_some()
 }
 
-/// The version, and the trees in which cpusets may be, the likeliest first.
+/// The version, and the trees that may have cpusets, the most likely first.
 fn trees(root: &Root, notes: &mut Notes) -> (CgroupVersion, Vec<String>) {
     let names = match root.names(CGROUPS) {
         Ok(names) => names,
         Err(fault) => {
-            notes.fault(CGROUPS, &fault, "what CPUs and memory pods have is unknown");
+            notes.fault(CGROUPS, &fault, "CPUs and memory of pods are unknown");
             return (CgroupVersion::Unknown, Vec::new());
         }
     };
@@ -197,15 +182,14 @@ fn trees(root: &Root, notes: &mut Notes) -> (CgroupVersion, Vec<String>) {
         trees.push(unified);
     }
     if trees.is_empty() {
-        let what = "is neither a tree of version 2 nor has a cpuset controller, so what CPUs and memory \
-                    pods have is unknown";
+        let what = "is not a version 2 tree and has no cpuset controller, so CPUs and memory of pods are \
+                    unknown";
         notes.add(CGROUPS, what, "mount the host's cgroups there");
         return (CgroupVersion::Unknown, trees);
     }
     (if hybrid { CgroupVersion::Hybrid } else { CgroupVersion::V1 }, trees)
 }
 
-/// What is known so far.
 struct Reading<'a> {
     root: &'a Root,
     files: &'static Files,
@@ -215,7 +199,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// A tree: pods are below `kubepods`, or, where the kubelet was given a root, below that.
+    /// Pods are below `kubepods`, or below `kubelet/kubepods` if the kubelet has a cgroup root.
     fn tree(&mut self, tree: &str) {
         let above = self.cpuset(tree, Cpuset::default());
         for name in self.names(tree) {
@@ -234,7 +218,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Pods of a quality of service; other qualities are below the first.
+    /// Guaranteed pods are at the first level, other classes one below.
     fn level(&mut self, at: &str, qos: Qos, above: Cpuset) {
         for name in self.names(at) {
             let inner = format!("{at}/{name}");
@@ -271,21 +255,21 @@ impl Reading<'_> {
         self.pods.insert(uid.clone(), PodCgroup { uid, qos, containers });
     }
 
-    /// Directories; a pod may go while it is looked at, which is no fault.
+    /// Directories. A pod that disappears during the reading is not a fault.
     fn names(&mut self, at: &str) -> Vec<String> {
         match self.root.names(at) {
             Ok(names) => names,
             Err(Fault::Missing | Fault::Gone) => Vec::new(),
-            // A file in its place has nothing below it.
+            // There is nothing below a file.
             Err(Fault::Odd(_)) => Vec::new(),
             Err(fault) => {
-                self.notes.fault(at, &fault, "the pods below it are unknown");
+                self.notes.fault(at, &fault, "pods below it are unknown");
                 Vec::new()
             }
         }
     }
 
-    /// Where the controller is not passed on to a cgroup, it can use what the one above can.
+    /// A cgroup without the controller inherits what its parent can use.
     fn cpuset(&mut self, at: &str, above: Cpuset) -> Cpuset {
         let cpus = self.set(at, "cpuset.cpus");
         let mems = self.set(at, "cpuset.mems");
@@ -304,8 +288,8 @@ impl Reading<'_> {
         match self.root.line(&path).map(|line| list(&line)) {
             Ok(Ok(set)) => Some(set).filter(|set| !set.is_empty()),
             Ok(Err(why)) => {
-                let what = format!("is no list ({why}), so it counts as not set");
-                self.notes.add(&path, what, "look whether cgroups are mounted there");
+                let what = format!("is not a list ({why}), so it counts as not set");
+                self.notes.add(&path, what, "check that cgroups are mounted there");
                 None
             }
             Err(Fault::Missing | Fault::Gone) => None,
@@ -316,7 +300,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Processes of a cgroup and of those inside: CRI-O and containers that run systemd make some.
+    /// Processes of a cgroup and of nested ones, which CRI-O and containers with systemd create.
     fn pids(&mut self, at: &str, depth: usize, seen: &mut usize, pids: &mut Vec<u32>) {
         *seen += 1;
         if depth == 0 || *seen > INNER_MAX {
@@ -331,7 +315,7 @@ impl Reading<'_> {
             Err(fault) => self.notes.fault(&path, &fault, "its processes are unknown"),
         }
         for name in self.names(at) {
-            // Files of cgroups have a dot, and so have units of systemd; nothing else does.
+            // Only cgroup files and systemd units have a dot in their name.
             let inner = !name.contains('.') || names::is_unit(&name);
             let path = format!("{at}/{name}");
             if inner && self.root.has_directory(&path) {

@@ -1,11 +1,8 @@
-//! What a kubelet leaves in files: its configuration, and what its managers have given to whom.
-//!
-//! Owns where these files are and how they are put together. Must not know what follows from them for
-//! pods; [`Configuration::to_planned`] gives what the model of the kubelet is set up with.
+//! A kubelet's files: its configuration, and the state of its CPU, memory and device managers.
 
 mod checksum;
 mod configuration;
-mod places;
+mod paths;
 mod state;
 
 use serde::{Deserialize, Serialize};
@@ -16,55 +13,51 @@ pub use checksum::Checksum;
 pub(crate) use checksum::{cpu_checksum, data_checksum, device_checksum, memory_checksum};
 pub use configuration::{Configuration, ReservedMemory};
 pub(crate) use configuration::{FIELDS, configured};
-pub use places::KubeletPlaces;
+pub use paths::KubeletPaths;
 pub use state::{
     Block, ContainerCpus, ContainerMemory, CpuState, DeviceEntry, DeviceState, HeldDevice,
     MemoryState, MemoryTable, NodeState, PodCpus, PodMemory,
 };
 pub(crate) use state::{case_blind, parsed};
 
-/// Bytes of a state file: devices of thousands of replicas, each with what it was answered.
+/// Bytes of a state file. A device manager's can hold thousands of replicas with the answer for each.
 const STATE_BYTES_MAX: usize = 16 << 20;
 
-/// Names of the state files, below the kubelet's own directory.
+/// State files, relative to the kubelet's root directory.
 pub(crate) const CPU_STATE: &str = "cpu_manager_state";
 pub(crate) const MEMORY_STATE: &str = "memory_manager_state";
 pub(crate) const DEVICE_STATE: &str = "device-plugins/kubelet_internal_checkpoint";
 
-/// What a kubelet's files say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletFiles {
-    /// How it is set up; `None` where no configuration can be read.
+    /// `None` if no configuration can be read.
     pub configuration: Option<Configuration>,
-    /// CPUs given away.
     pub cpus: Option<CpuState>,
-    /// Memory given away.
     pub memory: Option<MemoryState>,
-    /// Devices given away.
     pub devices: Option<DeviceState>,
 }
 
 impl KubeletFiles {
-    /// Reads the files of the kubelet below `root`, where kubelets usually keep them.
+    /// Reads the files of the kubelet below `root` from their usual paths.
     pub fn read(root: &Root) -> (Self, Vec<Diagnosis>) {
-        Self::read_at(root, &KubeletPlaces::usual(root))
+        Self::read_at(root, &KubeletPaths::detect(root))
     }
 
-    /// Reads them in other places.
-    pub fn read_at(root: &Root, places: &KubeletPlaces) -> (Self, Vec<Diagnosis>) {
-        root.begin();
+    /// As [`KubeletFiles::read`], from the given paths.
+    pub fn read_at(root: &Root, paths: &KubeletPaths) -> (Self, Vec<Diagnosis>) {
+        root.begin_reading();
         let mut notes = Notes::default();
-        let configured = configured(root, places, &mut notes);
+        let configured = configured(root, paths, &mut notes);
         let configuration =
             configured.as_ref().map(|(value, path)| Configuration::of(value, path, &mut notes));
         let mut state = |name: &str, needed: bool| {
-            let path = places.state(name);
+            let path = paths.state(name);
             match root.text(&path, STATE_BYTES_MAX) {
                 Ok(text) => parsed(&path, &text, &mut notes).map(|value| (value, path)),
                 Err(Fault::Missing) if !needed => None,
                 Err(fault) => {
-                    notes.fault(&path, &fault, "what it holds is unknown");
+                    notes.fault(&path, &fault, "its content is unknown");
                     None
                 }
             }
@@ -82,39 +75,39 @@ impl KubeletFiles {
             memory: memory.and_then(|(value, path)| MemoryState::of(&value, &path, &mut notes)),
             devices: devices.and_then(|(value, path)| DeviceState::of(&value, &path, &mut notes)),
         };
-        files.compare(places, &mut notes);
+        files.compare(paths, &mut notes);
         (files, notes.done())
     }
 
-    /// Reads only what the device manager keeps, for whoever looks often. `None` where there is no such
-    /// file or it cannot be read; diagnoses say which.
+    /// Reads only the device manager's state, which is cheap enough for frequent reads. `None` if the file
+    /// does not exist, or cannot be read: then there is a diagnosis.
     pub fn read_devices(
         root: &Root,
-        places: &KubeletPlaces,
+        paths: &KubeletPaths,
     ) -> (Option<DeviceState>, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
-        let path = places.state(DEVICE_STATE);
+        let path = paths.state(DEVICE_STATE);
         let found = match root.text(&path, STATE_BYTES_MAX) {
             Ok(text) => parsed(&path, &text, &mut notes)
                 .and_then(|value| DeviceState::of(&value, &path, &mut notes)),
             Err(Fault::Missing) => None,
             Err(fault) => {
-                notes.fault(&path, &fault, "what it holds is unknown");
+                notes.fault(&path, &fault, "its content is unknown");
                 None
             }
         };
         (found, notes.done())
     }
 
-    /// The checksum that a kubelet writes beside this `Data` of its device manager; `None` where it is
-    /// not what kubelets write.
+    /// The checksum that a kubelet would write for this `Data` of its device manager; `None` if the format
+    /// is not a kubelet's.
     pub fn checksum_of_devices(data: &Value) -> Option<u32> {
         device_checksum(data.as_object()?)
     }
 
-    /// A kubelet that finds another policy in its state than it is configured with does not start.
-    fn compare(&self, places: &KubeletPlaces, notes: &mut Notes) {
+    /// A kubelet whose state has another policy than its configuration does not start.
+    fn compare(&self, paths: &KubeletPaths, notes: &mut Notes) {
         let Some(configuration) = &self.configuration else { return };
         let cpus = self.cpus.as_ref().map(|state| state.policy.as_str());
         let memory = self.memory.as_ref().map(|state| state.policy.as_str());
@@ -125,10 +118,10 @@ impl KubeletFiles {
             if let Some(state) = state.filter(|state| *state != configured) {
                 let what = format!(
                     "was written under policy {state:?}, but {configured:?} is configured: the kubelet \
-                     has not been restarted since, or does not start"
+                     was not restarted since, or fails to start"
                 );
                 let remedy = "drain the node, stop the kubelet, remove the file and start it again";
-                notes.add(&places.state(name), what, remedy);
+                notes.add(&paths.state(name), what, remedy);
             }
         }
     }

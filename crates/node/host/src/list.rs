@@ -1,18 +1,30 @@
-//! Sets of ids as the kernel writes them: lists (`0-3,8`), masks (`f,00000000`), and sets in what is
-//! printed.
-//!
-//! Owns the notations. Must not know what the ids mean.
+//! Sets of ids in the kernel's notations: lists (`0-3,8`) and masks (`f,00000000`).
 
 use berth_model::idset::IdSet;
 
-/// A list such as `0-3,8`; nothing is the empty set.
-pub(crate) fn list(text: &str) -> Result<IdSet, String> {
-    // The error repeats the text, which may be long and odd.
-    text.parse::<IdSet>().map_err(|error| format!("{:?} {}", shortened(&error.part), error.problem))
+/// Why a text is not a list, a mask or a number. Quotes at most 40 characters of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ParseError {
+    #[error("{part:?} {problem}")]
+    List { part: String, problem: String },
+    #[error("{0:?} is not a group of a hexadecimal mask")]
+    Mask(String),
+    #[error("{0} is beyond the {max} ids supported", max = IdSet::CAPACITY)]
+    Range(usize),
+    #[error("{0:?} is not a number")]
+    Number(String),
 }
 
-/// A mask in groups of 32 bits, the highest first: `ff,00000000` is the ids 32 to 39.
-pub(crate) fn mask(text: &str) -> Result<IdSet, String> {
+/// Parses a list such as `0-3,8`; the empty text is the empty set.
+pub(crate) fn list(text: &str) -> Result<IdSet, ParseError> {
+    text.parse::<IdSet>().map_err(|error| ParseError::List {
+        part: shortened(&error.part).to_owned(),
+        problem: error.problem.to_string(),
+    })
+}
+
+/// Parses a mask in groups of 32 bits, highest first: `ff,00000000` is the ids 32 to 39.
+pub(crate) fn mask(text: &str) -> Result<IdSet, ParseError> {
     let mut set = IdSet::EMPTY;
     for (group, digits) in text.trim().rsplit(',').enumerate() {
         let valid = !digits.is_empty()
@@ -20,12 +32,12 @@ pub(crate) fn mask(text: &str) -> Result<IdSet, String> {
             && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let bits = u32::from_str_radix(digits, 16).ok().filter(|_| valid);
         let Some(bits) = bits else {
-            return Err(format!("{:?} is no group of a mask", shortened(digits)));
+            return Err(ParseError::Mask(shortened(digits).to_owned()));
         };
         for bit in (0..32).filter(|bit| bits >> bit & 1 == 1) {
             let id = group.saturating_mul(32).saturating_add(bit);
             if id >= IdSet::CAPACITY {
-                return Err(format!("{id} is beyond the {} ids supported", IdSet::CAPACITY));
+                return Err(ParseError::Range(id));
             }
             set.insert(id);
         }
@@ -33,22 +45,22 @@ pub(crate) fn mask(text: &str) -> Result<IdSet, String> {
     Ok(set)
 }
 
-/// A number that is all of the text.
-pub(crate) fn number(text: &str) -> Result<u64, String> {
+/// Parses a text that consists of digits only.
+pub(crate) fn number(text: &str) -> Result<u64, ParseError> {
     let all_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse()
         .ok()
         .filter(|_| all_digits)
-        .ok_or_else(|| format!("{:?} is no number", shortened(text)))
+        .ok_or_else(|| ParseError::Number(shortened(text).to_owned()))
 }
 
-/// The start of a text that may be long.
+/// At most the first 40 characters.
 pub(crate) fn shortened(text: &str) -> &str {
     const CHARACTERS_MAX: usize = 40;
     text.char_indices().nth(CHARACTERS_MAX).map_or(text, |(end, _)| text.get(..end).unwrap_or(""))
 }
 
-/// Sets are printed as lists.
+/// Serde: a set as a list.
 pub(crate) mod as_list {
     use berth_model::idset::IdSet;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -63,7 +75,7 @@ pub(crate) mod as_list {
     }
 }
 
-/// Sets that may be unknown.
+/// Serde: an optional set as a list.
 pub(crate) mod as_list_if_known {
     use berth_model::idset::IdSet;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -89,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the kernel's `%*pb` writes a mask of so many bits.
+    /// Formats as the kernel's `%*pb` does with this number of bits.
     fn kernel_mask(set: &IdSet, bits: usize) -> String {
         let groups = (0..bits.div_ceil(32)).rev().map(|group| {
             let bits = (0..32)
@@ -102,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lists_and_masks_say_the_same(ids in proptest::collection::btree_set(0usize..1024, 0..200)) {
+        fn lists_and_masks_agree(ids in proptest::collection::btree_set(0usize..1024, 0..200)) {
             let set: IdSet = ids.iter().copied().collect();
             prop_assert_eq!(list(&format!("{set}\n")).unwrap(), set);
             prop_assert_eq!(mask(&kernel_mask(&set, 1024)).unwrap(), set);
@@ -120,12 +132,12 @@ mod tests {
         }
 
         #[test]
-        fn no_text_is_too_odd(text in "\\PC*") {
+        fn arbitrary_text_does_not_panic(text in "\\PC*") {
             let _ = (list(&text), mask(&text), number(&text), shortened(&text));
         }
 
         #[test]
-        fn what_is_read_is_what_was_written(text in "[0-9,-]{0,12}") {
+        fn a_list_survives_formatting(text in "[0-9,-]{0,12}") {
             if let Ok(set) = list(&text) {
                 prop_assert_eq!(list(&set.to_string()).unwrap(), set);
             }
@@ -133,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_said() {
+    fn errors_quote_the_invalid_part() {
         for (text, why) in [
             ("1-", "\"1-\" is not a number or a range"),
             ("3-1", "\"3-1\" ends before it starts"),
@@ -144,7 +156,7 @@ mod tests {
             ),
             ("+1", "\"+1\" is not a number or a range"),
         ] {
-            assert_eq!(list(text).unwrap_err(), why);
+            assert_eq!(list(text).unwrap_err().to_string(), why);
         }
         assert!(mask("+f").is_err());
         assert!(mask("").is_err());

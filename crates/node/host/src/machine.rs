@@ -1,8 +1,7 @@
-//! Sockets, cores, caches, NUMA nodes, memory.
+//! Sockets, cores, caches, NUMA nodes and memory, as the kernel reports them.
 //!
-//! Owns what a machine is made of as its kernel tells it, and the way from there to the machine that
-//! the scheduler plans with. What varies while it runs (free memory, load) is left out, so that the
-//! same hardware reads the same. Must not know devices, nor who runs on it.
+//! Values that vary at run time (free memory, load) are left out, so the same hardware always reads the
+//! same.
 
 mod cpus;
 mod nodes;
@@ -11,7 +10,7 @@ use std::collections::BTreeMap;
 
 use berth_model::idset::{CpuSet, IdSet};
 use berth_model::machine::{
-    CoreSpec, Machine as PlannedMachine, MachineError, MachineSpec, NumaSpec,
+    CoreSpec, Machine as ModelMachine, MachineError, MachineSpec, NumaSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,124 +19,112 @@ use crate::root::{Diagnosis, Notes, Root};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Bytes of `/proc/meminfo`, and of `/proc/cpuinfo` as far as it matters.
+/// Bytes of `/proc/meminfo`, and of the part of `/proc/cpuinfo` that is read.
 const PROC_BYTES_MAX: usize = 64 << 10;
 
-/// Of the machine's memory, so much at least is in NUMA nodes, as a fraction. Kernels keep some for
-/// themselves before they count, the same in both places.
-const MEMORY_TOLD: (u128, u128) = (3, 4);
+/// Minimum share of the machine's memory that its NUMA nodes must have together, as a fraction. Kernels
+/// reserve some before they count, the same in both places.
+const NODE_MEMORY_MIN: (u128, u128) = (3, 4);
 
-/// What a machine is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Machine {
-    /// What its processors are called.
+    /// Model name.
     pub processor: Option<String>,
-    /// CPUs in use.
+    /// Online CPUs.
     #[serde(with = "as_list")]
     pub cpus: CpuSet,
-    /// CPUs that are there and switched off.
+    /// CPUs that are present but offline.
     #[serde(with = "as_list")]
     pub offline_cpus: CpuSet,
-    /// All memory that the kernel manages.
     pub memory_bytes: u64,
-    /// Sockets with CPUs in use, ascending.
+    /// Sockets with online CPUs, by id.
     pub sockets: Vec<Socket>,
-    /// NUMA nodes, ascending.
+    /// By id.
     pub numa: Vec<NumaNode>,
-    /// Groups of cores with an L3 cache of their own, ascending; on EPYC, core complexes.
+    /// L3 caches and the cores that share each, by id; on EPYC, core complexes.
     pub l3: Vec<L3>,
-    /// Physical cores with CPUs in use, by their lowest CPU.
+    /// Physical cores with online CPUs, by lowest CPU.
     pub cores: Vec<Core>,
 }
 
-/// A socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Socket {
-    /// Its id, which may be any number.
     pub id: u32,
-    /// Its CPUs in use.
+    /// Online CPUs.
     #[serde(with = "as_list")]
     pub cpus: CpuSet,
 }
 
-/// A NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NumaNode {
-    /// Its id; ids may have gaps.
+    /// Ids may have gaps.
     pub id: u32,
-    /// Its CPUs in use; none where it has only memory.
+    /// Online CPUs; empty for a node with memory only.
     #[serde(with = "as_list")]
     pub cpus: CpuSet,
-    /// Sockets that its CPUs are in: one, but for odd firmware.
+    /// Sockets of its CPUs: one, except with unusual firmware.
     pub sockets: Vec<u32>,
-    /// Its memory, hugepages included; none where it has only CPUs.
+    /// Includes hugepages; 0 for a node with CPUs only.
     pub memory_bytes: u64,
-    /// Hugepages set aside in it, by size; sizes without pages are listed too.
+    /// By page size; sizes without pages are listed too.
     pub hugepages: Vec<Hugepages>,
-    /// How far it is to each node; empty if not told.
+    /// Distances to all nodes; empty if the kernel does not report them.
     pub distances: Vec<Distance>,
 }
 
-/// Hugepages of a size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hugepages {
-    /// Size of a page.
     pub page_bytes: u64,
-    /// How many, free or not.
+    /// Free or not.
     pub pages: u64,
 }
 
-/// How far it is to a NUMA node, in the firmware's measure: 10 is the node itself.
+/// Distance to a NUMA node in the firmware's unit: 10 is the node itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Distance {
-    /// Id of the node.
     pub to: u32,
-    /// How far.
     pub distance: u32,
 }
 
-/// Cores with an L3 cache of their own.
+/// An L3 cache and the CPUs that share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct L3 {
-    /// Its id; the lowest of its CPUs where the kernel gives none.
+    /// The lowest of its CPUs if the kernel gives no id.
     pub id: u32,
-    /// CPUs in use that share it.
+    /// Online CPUs.
     #[serde(with = "as_list")]
     pub cpus: CpuSet,
 }
 
-/// A physical core.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Core {
-    /// Its CPUs in use: hardware threads.
+    /// Online hardware threads.
     #[serde(with = "as_list")]
     pub threads: CpuSet,
-    /// Id of its socket.
     pub socket: u32,
-    /// Id of its NUMA node.
     pub numa: u32,
-    /// Id of its L3 cache, if it is told.
+    /// `None` if unknown.
     pub l3: Option<u32>,
 }
 
 impl Machine {
-    /// Reads the machine below `root`, as far as it can be read.
+    /// Reads what can be read; the rest becomes diagnoses.
     pub fn read(root: &Root) -> (Self, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
         let (cpus, offline_cpus) = cpus_in_use(root, &mut notes);
         let memory_bytes = all_memory_bytes(root, &mut notes);
         let mut numa = nodes::read(root, &mut notes);
         if numa.is_empty() {
-            let what = "no NUMA node is told, so all CPUs and memory count as one";
-            notes.add(nodes::NODES, what, "mount sysfs, if the kernel knows NUMA");
+            let what = "no NUMA node found, so all CPUs and memory count as one node";
+            notes.add(nodes::NODES, what, "mount sysfs, if the kernel supports NUMA");
             numa.push(NumaNode { cpus, memory_bytes, ..NumaNode::default() });
         }
         nodes::place_cpus(root, cpus, &mut numa, &mut notes);
@@ -169,33 +156,32 @@ impl Machine {
         self.sockets = sockets.into_iter().map(|(id, cpus)| Socket { id, cpus }).collect();
     }
 
-    /// The most hardware threads of a core.
+    /// Maximum over all cores.
     pub fn threads_per_core(&self) -> usize {
         self.cores.iter().map(|core| core.threads.len()).max().unwrap_or(0)
     }
 
-    /// The NUMA node with this id.
     pub fn node(&self, id: u32) -> Option<&NumaNode> {
         self.numa.iter().find(|node| node.id == id)
     }
 
-    /// Ids of the NUMA nodes that these CPUs are in, ascending.
+    /// Ids of the NUMA nodes with any of these CPUs, ascending.
     pub fn numa_of(&self, cpus: &CpuSet) -> Vec<u32> {
         let nodes = self.numa.iter().filter(|node| node.cpus.intersects(cpus));
         nodes.map(|node| node.id).collect()
     }
 
-    /// How far it is from one NUMA node to another, if that is told.
+    /// `None` if the kernel does not report it.
     pub fn distance(&self, from: u32, to: u32) -> Option<u32> {
         let distances = &self.node(from)?.distances;
         distances.iter().find(|one| one.to == to).map(|one| one.distance)
     }
 
-    /// The machine as a kubelet on it sees it, which is the one to plan with.
+    /// The machine as its kubelet sees it, for the scheduler's model.
     ///
     /// # Errors
-    /// When what was read makes no machine: it has no CPU in use, or more hugepages than memory.
-    pub fn to_planned(&self) -> Result<PlannedMachine, MachineError> {
+    /// If the machine has no online CPU, or more hugepages than memory.
+    pub fn to_model(&self) -> Result<ModelMachine, MachineError> {
         let numa = |node: &NumaNode| NumaSpec {
             id: node.id,
             memory_bytes: node.memory_bytes,
@@ -208,15 +194,15 @@ impl Machine {
             uncore: core.l3.filter(|id| self.is_uncore(*id, core)),
             threads: core.threads.iter().collect(),
         };
-        PlannedMachine::new(MachineSpec {
+        ModelMachine::new(MachineSpec {
             sockets: Some(self.sockets.len()),
             numa: self.numa.iter().map(numa).collect(),
             cores: self.cores.iter().map(core).collect(),
         })
     }
 
-    /// A kubelet takes no notice of a cache that a whole NUMA node shares, which it sees by multiplying
-    /// the node's cores by the threads of one.
+    /// A kubelet ignores a cache that a whole NUMA node shares. It detects that by multiplying the node's
+    /// cores by the threads of one core.
     fn is_uncore(&self, l3: u32, core: &Core) -> bool {
         let sharing = self.l3.iter().find(|one| one.id == l3).map_or(0, |one| one.cpus.len());
         let cores = self.cores.iter().filter(|other| other.numa == core.numa).count();
@@ -224,16 +210,17 @@ impl Machine {
     }
 }
 
-/// CPUs in use, and those that are there but switched off.
+/// Online and offline CPUs.
 fn cpus_in_use(root: &Root, notes: &mut Notes) -> (CpuSet, CpuSet) {
-    let mut told = |name: &str, unknown: &str| {
+    let mut read = |name: &str, unknown: &str| {
         let path = format!("{CPUS}/{name}");
         match root.line(&path).map(|line| list(&line)) {
             Ok(Ok(cpus)) if !(cpus.is_empty() && name == "online") => Some(cpus),
             Ok(found) => {
-                let why = found.err().unwrap_or_else(|| "it names no CPU".to_owned());
-                let what = format!("is no list of CPUs ({why}), so {unknown}");
-                notes.add(&path, what, "look whether sysfs is mounted there");
+                let why =
+                    found.err().map_or_else(|| "it is empty".to_owned(), |why| why.to_string());
+                let what = format!("is not a list of CPUs ({why}), so {unknown}");
+                notes.add(&path, what, "check that sysfs is mounted");
                 None
             }
             Err(fault) => {
@@ -242,13 +229,13 @@ fn cpus_in_use(root: &Root, notes: &mut Notes) -> (CpuSet, CpuSet) {
             }
         }
     };
-    let online = told("online", "every CPU with a topology counts as in use");
-    let present = told("present", "CPUs that are switched off are not known");
+    let online = read("online", "every CPU with a topology counts as online");
+    let present = read("present", "offline CPUs are unknown");
     let online = online.unwrap_or_else(|| with_topology(root));
     (online, present.map_or(CpuSet::EMPTY, |present| present - online))
 }
 
-/// A CPU that is switched off has no topology.
+/// An offline CPU has no topology directory.
 fn with_topology(root: &Root) -> CpuSet {
     let names = root.names(CPUS).unwrap_or_default();
     let ids = names.iter().filter_map(|name| numbered(name, "cpu"));
@@ -258,7 +245,7 @@ fn with_topology(root: &Root) -> CpuSet {
     in_use.collect()
 }
 
-/// The number in a name such as `cpu12`.
+/// The number in a name such as `cpu12`; `None` if it is beyond the ids supported.
 fn numbered(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -271,36 +258,36 @@ fn all_memory_bytes(root: &Root, notes: &mut Notes) -> u64 {
     let text = match root.start_of(path, PROC_BYTES_MAX) {
         Ok((text, _)) => text,
         Err(fault) => {
-            notes.fault(path, &fault, "how much memory there is in all is unknown");
+            notes.fault(path, &fault, "total memory is unknown");
             return 0;
         }
     };
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     total.and_then(kilobytes).unwrap_or_else(|| {
-        let what = "has no MemTotal, so how much memory there is in all is unknown";
-        notes.add(path, what, "look whether procfs is mounted there");
+        let what = "has no MemTotal, so total memory is unknown";
+        notes.add(path, what, "check that procfs is mounted");
         0
     })
 }
 
-/// What all NUMA nodes have together is all there is, but for virtual machines to which memory was added
-/// later: some kernels leave that out of the nodes' own files.
+/// The memory of all NUMA nodes must add up to that of the machine. In some virtual machines it does not:
+/// certain kernels do not add hot-plugged memory to the nodes' own files.
 fn compare_memory(memory_bytes: u64, numa: &[NumaNode], notes: &mut Notes) {
     let of_nodes: u128 = numa.iter().map(|node| u128::from(node.memory_bytes)).sum();
-    // A node whose file could not be read has its own diagnosis.
-    let all_told = of_nodes > 0 && !notes.mention(nodes::NODES, "/meminfo");
-    if !all_told || of_nodes * MEMORY_TOLD.1 >= u128::from(memory_bytes) * MEMORY_TOLD.0 {
+    // A node whose file could not be read has a diagnosis already.
+    let complete = of_nodes > 0 && !notes.mention(nodes::NODES, "/meminfo");
+    if !complete || of_nodes * NODE_MEMORY_MIN.1 >= u128::from(memory_bytes) * NODE_MEMORY_MIN.0 {
         return;
     }
     let gib = |bytes: u128| format!("{}.{} GiB", bytes >> 30, ((bytes % (1 << 30)) * 10) >> 30);
     let what = format!(
-        "NUMA nodes have {} together, while the machine has {}: what is missing counts to no node, \
-         neither here nor to the kubelet's memory manager",
+        "NUMA nodes have {} together, but the machine has {}: the kubelet's memory manager cannot assign \
+         the difference",
         gib(of_nodes),
         gib(memory_bytes.into())
     );
-    let remedy = "give the machine all its memory at the start, or a kernel that counts what is added \
-                  later; until then do not use the Static memory policy";
+    let remedy = "give the machine all its memory at boot, or use a kernel that counts hot-plugged memory; \
+                  until then do not use the Static memory policy";
     notes.add(nodes::NODES, what, remedy);
 }
 
@@ -320,13 +307,13 @@ fn processor(root: &Root, notes: &mut Notes) -> Option<String> {
             named.next().map(|(_, name)| shortened_name(name.trim()))
         }
         Err(fault) => {
-            notes.fault(path, &fault, "what the processors are called is unknown");
+            notes.fault(path, &fault, "the processor's model name is unknown");
             None
         }
     }
 }
 
-/// Names are short; what is not is cut.
+/// At most 80 characters.
 fn shortened_name(name: &str) -> String {
     let (first, rest) = (shortened(name), name.get(shortened(name).len()..).unwrap_or(""));
     format!("{first}{}", shortened(rest))

@@ -1,8 +1,4 @@
-//! Devices on PCI: GPUs, network cards, NVMe drives, and where each is attached.
-//!
-//! Owns the tree from the CPUs' root complexes through bridges to devices, the NUMA node of each device
-//! (told, or derived, or unknown with the reason), and how far two devices are from each other. Must not
-//! know drivers: what a GPU is called, and what is linked by NVLink, is told by NVML and not here.
+//! PCI devices: GPUs, NICs and NVMe drives, where each is attached, and how far apart they are.
 
 mod tree;
 
@@ -10,157 +6,128 @@ use serde::{Deserialize, Serialize};
 
 use berth_model::idset::CpuSet;
 
-use crate::list::{as_list_if_known, list};
+use crate::list::{ParseError, as_list_if_known, list, number};
 use crate::machine::Machine;
 use crate::root::{Diagnosis, Fault, Notes, Root};
-pub use tree::Place;
+pub use tree::Location;
 
 const DEVICES: &str = "sys/bus/pci/devices";
 
-const NOT_SYSFS: &str = "look whether sysfs is mounted there";
+const NOT_SYSFS: &str = "check that sysfs is mounted";
 
-/// NVIDIA's vendor id.
 pub const NVIDIA: u16 = 0x10de;
-/// AMD's vendor id for GPUs.
+/// GPUs only; CPUs have another.
 pub const AMD: u16 = 0x1002;
-/// Intel's vendor id.
 pub const INTEL: u16 = 0x8086;
 
-/// What is on PCI, as far as it matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pci {
-    /// GPUs, network cards, NVMe drives and NVSwitches, by address.
+    /// By address.
     pub devices: Vec<Device>,
-    /// Root complexes that have such devices, by name.
+    /// Root complexes with such devices, by id.
     pub roots: Vec<RootComplex>,
 }
 
-/// Where a tree of bridges and devices starts.
+/// The top of a tree of bridges and devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RootComplex {
     /// Domain and first bus, such as `0000:40`.
     pub id: String,
-    /// NUMA nodes of the devices below it.
     pub numa: Vec<u32>,
-    /// Addresses of the devices below it.
     pub devices: Vec<String>,
 }
 
-/// What a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
-    /// A GPU of NVIDIA, AMD or Intel. The display of a board's controller is none.
+    /// By NVIDIA, AMD or Intel. The display adapter of a BMC is not one.
     Gpu,
-    /// A switch between GPUs.
     NvSwitch,
-    /// A network card: Ethernet, InfiniBand.
     Nic,
-    /// A drive.
     Nvme,
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
     /// Domain, bus, device and function, such as `0000:41:00.0`.
     pub address: String,
-    /// What it is.
     pub kind: Kind,
-    /// Id of its vendor.
     pub vendor: u16,
-    /// The vendor's id of it.
     pub device: u16,
-    /// Class, subclass and interface.
     pub class: u32,
-    /// Name of its driver, if one has it.
+    /// `None` if no driver is bound.
     pub driver: Option<String>,
-    /// Its NUMA node.
     pub numa: DeviceNuma,
-    /// CPUs near to it, as the kernel tells.
+    /// CPUs near it, as reported by the kernel.
     #[serde(with = "as_list_if_known")]
     pub local_cpus: Option<CpuSet>,
-    /// Where it is in the tree.
-    pub place: Place,
-    /// Address of the device that it is a virtual function of.
+    pub location: Location,
+    /// Address of its physical function, if it is a virtual function.
     pub virtual_of: Option<String>,
-    /// How many virtual functions it has now.
+    /// Number of virtual functions currently enabled.
     pub virtual_functions: u32,
-    /// Names of its network interfaces.
+    /// Names of network interfaces.
     pub interfaces: Vec<String>,
-    /// Names of its RDMA devices, such as `mlx5_0`.
+    /// Names of RDMA devices, such as `mlx5_0`.
     pub rdma: Vec<String>,
 }
 
-/// The NUMA node of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "how")]
 pub enum DeviceNuma {
-    /// The kernel tells it.
-    Told {
-        /// Id of the node.
+    Reported {
         node: u32,
     },
-    /// The kernel does not tell it, and it follows from something else.
+    /// The kernel does not report it, but it follows from something else.
     Derived {
-        /// Id of the node.
         node: u32,
-        /// From what.
         from: DerivedFrom,
     },
-    /// It is not known.
     Unknown {
-        /// Why not.
         reason: String,
     },
 }
 
-/// What a NUMA node follows from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "what")]
 pub enum DerivedFrom {
-    /// The nearest bridge above it that tells one.
-    Bridge {
-        /// Its address.
-        address: String,
-    },
-    /// CPUs near to it are all in this node.
+    /// The nearest bridge above it that has one.
+    Bridge { address: String },
+    /// All CPUs near it are in this node.
     LocalCpus,
     /// The machine has one NUMA node.
     OnlyNode,
 }
 
 impl DeviceNuma {
-    /// The node, if it is known.
     pub fn node(&self) -> Option<u32> {
         match self {
-            Self::Told { node } | Self::Derived { node, .. } => Some(*node),
+            Self::Reported { node } | Self::Derived { node, .. } => Some(*node),
             Self::Unknown { .. } => None,
         }
     }
 }
 
-/// How far two devices are from each other, in the words of `nvidia-smi topo`; nearer is less.
+/// Distance between two devices, in the terms of `nvidia-smi topo`; less is nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Distance {
-    /// They are the same.
     #[serde(rename = "X")]
     Same,
-    /// At most one PCIe switch.
+    /// At most one PCIe switch between them.
     Pix,
-    /// Several switches, but not the root complex.
+    /// Several switches, but not a root complex.
     Pxb,
-    /// The root complex.
+    /// A root complex.
     Phb,
-    /// Several root complexes of a NUMA node.
+    /// Several root complexes of one NUMA node.
     Node,
-    /// From one NUMA node to another.
+    /// Different NUMA nodes.
     Sys,
-    /// Not known: the NUMA node of one of them is not.
+    /// The NUMA node of one of them is unknown.
     Unknown,
 }
 
@@ -179,17 +146,15 @@ impl std::fmt::Display for Distance {
 }
 
 impl Device {
-    /// Whether it is a virtual function.
     pub fn is_virtual(&self) -> bool {
         self.virtual_of.is_some()
     }
 
-    /// How far it is to another device.
     pub fn distance(&self, other: &Self) -> Distance {
         if self.address == other.address {
             return Distance::Same;
         }
-        if let Some(shared) = self.place.shared_with(&other.place) {
+        if let Some(shared) = self.location.shared_with(&other.location) {
             return shared;
         }
         match (self.numa.node(), other.numa.node()) {
@@ -201,14 +166,14 @@ impl Device {
 }
 
 impl Pci {
-    /// Reads the devices below `root`, on the machine that was read there.
+    /// Reads the devices of `machine`.
     pub fn read(root: &Root, machine: &Machine) -> (Self, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
         let names = match root.names(DEVICES) {
             Ok(names) => names,
             Err(fault) => {
-                notes.fault(DEVICES, &fault, "no device is known");
+                notes.fault(DEVICES, &fault, "PCI devices are unknown");
                 Vec::new()
             }
         };
@@ -220,18 +185,15 @@ impl Pci {
         (Self { devices, roots }, notes.done())
     }
 
-    /// The GPUs, by address.
     pub fn gpus(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(|device| device.kind == Kind::Gpu)
     }
 
-    /// The network cards, by address.
     pub fn nics(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(|device| device.kind == Kind::Nic)
     }
 
-    /// The device at an address. Drivers write addresses in capitals and with longer domains; both are
-    /// understood.
+    /// Also accepts upper case and longer domains, as drivers write them.
     pub fn at(&self, address: &str) -> Option<&Device> {
         let address = address.to_ascii_lowercase();
         let (domain, rest) = address.split_once(':')?;
@@ -244,7 +206,7 @@ impl Pci {
 fn roots(devices: &[Device]) -> Vec<RootComplex> {
     let mut roots: Vec<RootComplex> = Vec::new();
     for device in devices {
-        let Some(id) = &device.place.root else { continue };
+        let Some(id) = &device.location.root else { continue };
         let at = roots.iter().position(|root| root.id == *id).unwrap_or_else(|| {
             roots.push(RootComplex { id: id.clone(), numa: Vec::new(), devices: Vec::new() });
             roots.len() - 1
@@ -262,73 +224,76 @@ fn roots(devices: &[Device]) -> Vec<RootComplex> {
     roots
 }
 
-/// A device, if it is of a kind that matters.
+/// `None` if its kind does not matter.
 fn device(root: &Root, machine: &Machine, address: String, notes: &mut Notes) -> Option<Device> {
     let link = format!("{DEVICES}/{address}");
-    let (directory, place) = match root.link(&link) {
-        Ok(target) => tree::place(DEVICES, &target),
+    let (directory, location) = match root.link(&link) {
+        Ok(target) => tree::locate(DEVICES, &target),
         // Copies of sysfs have directories in place of links.
-        Err(Fault::Odd(_)) => (link.clone(), Place::default()),
+        Err(Fault::Odd(_)) => (link.clone(), Location::default()),
         Err(fault) => {
             notes.fault(&link, &fault, "the device is left out");
             return None;
         }
     };
     let class = hexadecimal(root, &format!("{directory}/class"), "the device is left out", notes)?;
-    // Without a vendor nothing can be said of displays; other kinds go by the class alone.
+    // Displays are GPUs only of certain vendors; other kinds follow from the class alone.
     if !matches!(class >> 16, 0x01..=0x03 | 0x06 | 0x12) {
         return None;
     }
-    let unknown = "the vendor counts as 0";
+    let unknown = "the vendor id counts as 0";
     let vendor = hexadecimal(root, &format!("{directory}/vendor"), unknown, notes).unwrap_or(0);
     let vendor = u16::try_from(vendor).unwrap_or(0);
     let kind = kind(class, vendor)?;
-    if place.root.is_none() {
-        let what = "does not say below which root complex it is, so how far it is to other devices is \
-                    not known";
-        notes.add(&link, what, "keep the links when copying sysfs");
+    if location.root.is_none() {
+        let what = "its path names no root complex, so its distance to other devices is unknown";
+        notes.add(&link, what, "preserve links when copying sysfs");
     }
-    let unknown = "the model counts as 0";
+    let unknown = "the device id counts as 0";
     let model = hexadecimal(root, &format!("{directory}/device"), unknown, notes).unwrap_or(0);
     let path = format!("{directory}/sriov_numvfs");
-    let virtual_functions = optional(root, &path, notes, |line| {
-        line.parse::<u32>().map_err(|_| "is no number".to_owned())
-    });
+    let virtual_functions = optional(root, &path, notes, number);
     let last = |target: String| target.rsplit('/').next().map(str::to_owned);
     let local_cpus = optional(root, &format!("{directory}/local_cpulist"), notes, list);
     Some(Device {
-        numa: numa(root, machine, &directory, &place, local_cpus.as_ref(), notes),
+        numa: numa(
+            root,
+            machine,
+            &DevicePath { directory: &directory, location: &location },
+            local_cpus.as_ref(),
+            notes,
+        ),
         kind,
         vendor,
         device: u16::try_from(model).unwrap_or(0),
         class,
         driver: root.link(&format!("{directory}/driver")).ok().and_then(last),
         local_cpus,
-        place,
+        location,
         virtual_of: root.link(&format!("{directory}/physfn")).ok().and_then(last),
-        virtual_functions: virtual_functions.unwrap_or(0),
+        virtual_functions: virtual_functions.and_then(|count| count.try_into().ok()).unwrap_or(0),
         interfaces: names_if_nic(root, kind, &format!("{directory}/net")),
         rdma: names_if_nic(root, kind, &format!("{directory}/infiniband")),
         address,
     })
 }
 
-/// A file that not every device has.
+/// Reads a file that not every device has.
 fn optional<T>(
     root: &Root,
     path: &str,
     notes: &mut Notes,
-    parse: impl Fn(&str) -> Result<T, String>,
+    parse: impl Fn(&str) -> Result<T, ParseError>,
 ) -> Option<T> {
     match root.line(path).map(|line| parse(&line)) {
         Ok(Ok(found)) => Some(found),
         Ok(Err(why)) => {
-            notes.add(path, format!("{why}, so it is passed over"), NOT_SYSFS);
+            notes.add(path, format!("{why}, so it is ignored"), NOT_SYSFS);
             None
         }
         Err(Fault::Missing) => None,
         Err(fault) => {
-            notes.fault(path, &fault, "it is passed over");
+            notes.fault(path, &fault, "it is ignored");
             None
         }
     }
@@ -342,14 +307,14 @@ fn names_if_nic(root: &Root, kind: Kind, directory: &str) -> Vec<String> {
     if root.names(&directory).is_err()
         && let Some((device, last)) = directory.clone().rsplit_once('/')
     {
-        // Virtual devices have a bus of their own below the function.
+        // A virtio device is below a bus of its own, inside the PCI function.
         let names = root.names(device).unwrap_or_default();
         if let Some(inner) = names.iter().find(|name| name.starts_with("virtio")) {
             directory = format!("{device}/{inner}/{last}");
         }
     }
     let names = root.names(&directory).unwrap_or_default();
-    // Asking for each records it.
+    // `has_directory` puts each into the recording.
     names.into_iter().filter(|name| root.has_directory(&format!("{directory}/{name}"))).collect()
 }
 
@@ -376,84 +341,92 @@ fn hexadecimal(root: &Root, path: &str, unknown: &str, notes: &mut Notes) -> Opt
     };
     let number = line.strip_prefix("0x").and_then(|digits| u32::from_str_radix(digits, 16).ok());
     if number.is_none() {
-        notes.add(path, format!("is no number such as 0x10de, so {unknown}"), NOT_SYSFS);
+        notes.add(path, format!("is not a number such as 0x10de, so {unknown}"), NOT_SYSFS);
     }
     number
 }
 
-/// What `numa_node` says.
-enum Said {
+/// Content of `numa_node`.
+enum NumaFile {
     Node(u32),
-    /// −1: the firmware did not say.
-    Nothing,
-    Fault(String),
+    /// −1: the firmware does not report a node.
+    Unset,
+    Invalid(String),
 }
 
-fn said(root: &Root, directory: &str) -> Said {
+fn numa_file(root: &Root, directory: &str) -> NumaFile {
     match root.line(&format!("{directory}/numa_node")) {
-        Ok(line) if line == "-1" => Said::Nothing,
+        Ok(line) if line == "-1" => NumaFile::Unset,
         Ok(line) => match line.parse() {
-            Ok(node) => Said::Node(node),
-            Err(_) => Said::Fault("is no id of a NUMA node".to_owned()),
+            Ok(node) => NumaFile::Node(node),
+            Err(_) => NumaFile::Invalid("is not a NUMA node id".to_owned()),
         },
-        Err(fault) => Said::Fault(fault.to_string()),
+        Err(fault) => NumaFile::Invalid(fault.to_string()),
     }
 }
 
-/// The NUMA node: as told, or that of the nearest bridge that tells, or that of the CPUs nearby.
+/// Where a device is in sysfs, and what that says of the bridges above it.
+struct DevicePath<'a> {
+    directory: &'a str,
+    location: &'a Location,
+}
+
+/// The NUMA node: as reported, or that of the nearest bridge that has one, or that of nearby CPUs.
 fn numa(
     root: &Root,
     machine: &Machine,
-    directory: &str,
-    place: &Place,
+    path: &DevicePath<'_>,
     local_cpus: Option<&CpuSet>,
     notes: &mut Notes,
 ) -> DeviceNuma {
-    let path = format!("{directory}/numa_node");
-    let (not_told, odd) = match said(root, directory) {
-        Said::Node(node) if machine.node(node).is_some() => return DeviceNuma::Told { node },
-        Said::Node(node) => {
-            (format!("NUMA node {node} is told, which the machine does not have"), true)
+    let file = format!("{}/numa_node", path.directory);
+    let (problem, odd) = match numa_file(root, path.directory) {
+        NumaFile::Node(node) if machine.node(node).is_some() => {
+            return DeviceNuma::Reported { node };
         }
-        Said::Nothing => ("the firmware tells no NUMA node (numa_node is -1)".to_owned(), false),
-        Said::Fault(why) => (format!("numa_node {why}"), true),
+        NumaFile::Node(node) => {
+            (format!("the machine does not have the reported NUMA node {node}"), true)
+        }
+        NumaFile::Unset => {
+            ("the firmware reports no NUMA node (numa_node is -1)".to_owned(), false)
+        }
+        NumaFile::Invalid(why) => (format!("numa_node {why}"), true),
     };
     let near = local_cpus.map(|cpus| machine.numa_of(cpus)).unwrap_or_default();
-    if let Some((node, from)) = derived(root, machine, directory, place, &near) {
-        // That nothing is told is common; that something odd is, is not.
+    if let Some((node, from)) = derived(root, machine, path, &near) {
+        // An unset node is common and not worth a diagnosis; an invalid one is.
         if odd {
-            let what = format!("{not_told}, so NUMA node {node} is derived from what is around it");
-            notes.add(&path, what, NOT_SYSFS);
+            let what = format!("{problem}, so NUMA node {node} is derived from its surroundings");
+            notes.add(&file, what, NOT_SYSFS);
         }
         return DeviceNuma::Derived { node, from };
     }
     let why = match near.len() {
-        0 => "no CPUs are told to be near",
-        _ => "CPUs of several NUMA nodes are told to be near",
+        0 => "no CPUs are near it",
+        _ => "CPUs of several NUMA nodes are near it",
     };
-    let reason = format!("{not_told}, no bridge above tells one, and {why}");
-    let remedy = "set the NUMA node in the firmware (or in the virtual machine's definition)";
-    notes.add(&path, format!("{reason}, so its NUMA node is unknown"), remedy);
+    let reason = format!("{problem}, no bridge above it reports one, and {why}");
+    let remedy = "set the NUMA node in the firmware or in the definition of the virtual machine";
+    notes.add(&file, format!("{reason}, so its NUMA node is unknown"), remedy);
     DeviceNuma::Unknown { reason }
 }
 
 fn derived(
     root: &Root,
     machine: &Machine,
-    directory: &str,
-    place: &Place,
+    path: &DevicePath<'_>,
     near: &[u32],
 ) -> Option<(u32, DerivedFrom)> {
-    let mut above = directory;
-    for bridge in place.bridges.iter().rev() {
-        // Root complexes behind devices have a directory of their own between bridges.
+    let mut above = path.directory;
+    for bridge in path.location.bridges.iter().rev() {
+        // A root complex behind a device has a directory of its own between bridges.
         while let Some((parent, _)) = above.rsplit_once('/') {
             above = parent;
             if above.ends_with(bridge.as_str()) {
                 break;
             }
         }
-        if let Said::Node(node) = said(root, above)
+        if let NumaFile::Node(node) = numa_file(root, above)
             && machine.node(node).is_some()
         {
             return Some((node, DerivedFrom::Bridge { address: bridge.clone() }));

@@ -1,9 +1,8 @@
-//! Recording a machine: the files that are read here, and nothing private.
+//! Recording of a machine: the files that are read here, without anything private.
 //!
-//! Owns which files go into a recording and what is left of each. What is not known to be harmless does
-//! not go in: there are no names of hosts, pods, containers, images or interfaces that people chose, no
-//! serial numbers, addresses, command lines or environments. UIDs and ids are replaced, each always by
-//! the same. A recording read as a root gives what the machine gave, but for those.
+//! Only content known to be harmless is recorded: no names of hosts, pods, containers or images, no
+//! interface names that people chose, no serial numbers, addresses, command lines or environments. UIDs and
+//! ids are replaced consistently. Apart from these, a recording used as a root reads like the machine.
 
 mod names;
 mod states;
@@ -18,60 +17,49 @@ use serde_json::{Map, Value};
 
 use crate::cgroup::{Cgroups, Owner, Process};
 use crate::kubelet::{
-    CPU_STATE, DEVICE_STATE, FIELDS, KubeletPlaces, MEMORY_STATE, configured, parsed,
+    CPU_STATE, DEVICE_STATE, FIELDS, KubeletPaths, MEMORY_STATE, configured, parsed,
 };
 use crate::machine::Machine;
 use crate::pci::Pci;
+use crate::read_log::{LoggedRead, ReadLog};
 use crate::root::{Diagnosis, Notes, Root, below, locked};
-use crate::tape::{Tape, Taped};
 use names::Names;
 
-/// Bytes of a recording.
 const BYTES_MAX: usize = 64 << 20;
-/// Processes of a recording.
 const PROCESSES_MAX: usize = 4096;
-/// Bytes of each process's `numa_maps`.
+/// Bytes per `numa_maps`.
 const MAPS_BYTES_MAX: usize = 256 << 10;
-/// Bytes of a kubelet's state file.
+/// Bytes of a state file.
 const STATE_BYTES_MAX: usize = 16 << 20;
-/// Where a recording has the kubelet's files, wherever they were.
+/// Path of the kubelet's files in a recording, wherever they were on the machine.
 const KUBELET: &str = "var/lib/kubelet";
 
-/// What became of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Files, links and empty directories written.
+    /// Number of files, links and empty directories written.
     pub entries: usize,
-    /// Bytes in files.
+    /// Total size of the files.
     pub bytes: usize,
-    /// What stands for the ids of devices, for what else is recorded of them: the id without the number
-    /// of a share, and the UUID in its place.
+    /// Replacements of device ids, to apply to other data about them: by the id without the number of a
+    /// share, the UUID in its place.
     pub devices: BTreeMap<String, String>,
-    /// What is missing in it, or was not still.
+    /// What is missing, or changed during the recording.
     pub diagnoses: Vec<Diagnosis>,
 }
 
-/// Why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// There is something already.
     #[error("{0}: is not an empty directory; record into one that is empty or not there yet")]
     NotEmpty(PathBuf),
-    /// It cannot be written to.
     #[error("{path}: {cause}; choose a directory that can be written to")]
-    Unwritable {
-        /// What cannot be written.
-        path: PathBuf,
-        /// Why not.
-        cause: io::Error,
-    },
+    Unwritable { path: PathBuf, cause: io::Error },
 }
 
-/// Records the machine below `root`, and its kubelet's files in `places`, into a directory.
+/// Records the machine below `root`, with the kubelet's files in `paths`, into a directory.
 ///
 /// # Errors
-/// When the directory is not empty or cannot be written to.
-pub fn record(root: &Root, places: &KubeletPlaces, to: &Path) -> Result<Recording, RecordError> {
+/// If the directory is not empty or not writable.
+pub fn record(root: &Root, paths: &KubeletPaths, to: &Path) -> Result<Recording, RecordError> {
     let unwritable = |path: &Path, cause| RecordError::Unwritable { path: path.to_owned(), cause };
     fs::create_dir_all(to).map_err(|cause| unwritable(to, cause))?;
     let mut inside = fs::read_dir(to).map_err(|cause| unwritable(to, cause))?;
@@ -79,31 +67,34 @@ pub fn record(root: &Root, places: &KubeletPlaces, to: &Path) -> Result<Recordin
         return Err(RecordError::NotEmpty(to.to_owned()));
     }
     let mut notes = Notes::default();
-    let first = taped(root, &mut notes);
-    let states = states::read(root, places, &mut notes);
+    let first = read_all(root, &mut notes);
+    let states = states::read(root, paths, &mut notes);
     let mut names = Names::of(&first.cgroups, states.values());
-    let mut entries = scrubbed(&first.tape, &mut names, &mut notes);
-    // What differs when it is read again was not still: the first reading stands.
-    let again = taped(root, &mut Notes::default());
-    let second = scrubbed(&again.tape, &mut names, &mut Notes::default());
+    let mut entries = scrubbed(&first.log, &mut names, &mut notes);
+    // The first reading is recorded; what differs in a second one changed meanwhile.
+    let again = read_all(root, &mut Notes::default());
+    let second = scrubbed(&again.log, &mut names, &mut Notes::default());
     for (path, entry) in &entries {
         let moves = path.ends_with("/numa_maps");
         if !moves && second.get(path).is_some_and(|other| other != entry) {
-            notes.add(path, "changed while it was recorded", "record again when less is going on");
+            notes.add(
+                path,
+                "changed while it was recorded",
+                "record again when the machine is idle",
+            );
         }
     }
     for (name, state) in states {
         let text = states::scrubbed(name, state, &mut names).to_string();
         entries.insert(format!("{KUBELET}/{name}"), Entry::File(text));
     }
-    if let Some(text) = configuration(root, places, &mut notes) {
+    if let Some(text) = configuration(root, paths, &mut notes) {
         entries.insert(format!("{KUBELET}/config.yaml"), Entry::File(text));
     }
     let recording = write(&entries, to, notes)?;
     Ok(Recording { devices: names.into_devices(), ..recording })
 }
 
-/// What goes into a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     File(String),
@@ -111,15 +102,14 @@ enum Entry {
     Directory,
 }
 
-/// One reading of all there is.
 struct Reading {
-    tape: BTreeMap<String, Taped>,
+    log: BTreeMap<String, LoggedRead>,
     cgroups: Cgroups,
 }
 
-fn taped(root: &Root, notes: &mut Notes) -> Reading {
-    let tape = Arc::new(Mutex::new(Tape::default()));
-    let root = root.taped(tape.clone());
+fn read_all(root: &Root, notes: &mut Notes) -> Reading {
+    let log = Arc::new(Mutex::new(ReadLog::default()));
+    let root = root.logging(log.clone());
     let (machine, _) = Machine::read(&root);
     let _ = Pci::read(&root, &machine);
     let (cgroups, _) = Cgroups::read(&root);
@@ -127,19 +117,19 @@ fn taped(root: &Root, notes: &mut Notes) -> Reading {
     let pids: Vec<u32> = containers.flat_map(|container| container.pids.iter().copied()).collect();
     if pids.len() > PROCESSES_MAX {
         let what = format!("only {PROCESSES_MAX} of {} processes are recorded", pids.len());
-        notes.add("proc", what, "record on a machine with less on it, if the others matter");
+        notes.add("proc", what, "record a machine with fewer pods, if the others matter");
     }
     for pid in pids.into_iter().take(PROCESSES_MAX) {
         let _ = Process::read(&root, pid, MAPS_BYTES_MAX);
         let _ = Owner::read(&root, pid);
     }
-    let tape = std::mem::take(&mut locked(&tape).all);
-    Reading { tape, cgroups }
+    let log = std::mem::take(&mut locked(&log).all);
+    Reading { log, cgroups }
 }
 
-/// The kubelet's configuration as it is put together, with the fields that are read and no others.
-fn configuration(root: &Root, places: &KubeletPlaces, notes: &mut Notes) -> Option<String> {
-    let (whole, _) = configured(root, places, notes)?;
+/// The kubelet's merged configuration, reduced to the fields that are read.
+fn configuration(root: &Root, paths: &KubeletPaths, notes: &mut Notes) -> Option<String> {
+    let (whole, _) = configured(root, paths, notes)?;
     let mut kept = Map::new();
     for (key, text) in
         [("apiVersion", "kubelet.config.k8s.io/v1beta1"), ("kind", "KubeletConfiguration")]
@@ -155,24 +145,23 @@ fn configuration(root: &Root, places: &KubeletPlaces, notes: &mut Notes) -> Opti
 }
 
 fn scrubbed(
-    tape: &BTreeMap<String, Taped>,
+    log: &BTreeMap<String, LoggedRead>,
     names: &mut Names,
     notes: &mut Notes,
 ) -> BTreeMap<String, Entry> {
     let mut entries = BTreeMap::new();
-    for (path, taped) in tape {
-        let entry = match taped {
-            Taped::Directory => Entry::Directory,
-            Taped::Link(target) => Entry::Link(names.path(target)),
-            Taped::Fault(fault) => {
-                notes.fault(path, fault, "the recording lacks it");
+    for (path, logged) in log {
+        let entry = match logged {
+            LoggedRead::Directory => Entry::Directory,
+            LoggedRead::Link(target) => Entry::Link(names.path(target)),
+            LoggedRead::Fault(fault) => {
+                notes.fault(path, fault, "it is not in the recording");
                 continue;
             }
-            Taped::File(text) => match kept(path, text, names) {
+            LoggedRead::File(text) => match kept(path, text, names) {
                 Some(text) => Entry::File(text),
                 None => {
-                    let what =
-                        "holds something else than was expected, so a question mark is recorded";
+                    let what = "has unexpected content, so a question mark is recorded";
                     notes.add(path, what, "look at the file, if that matters");
                     Entry::File("?\n".to_owned())
                 }
@@ -183,7 +172,7 @@ fn scrubbed(
     entries
 }
 
-/// What of a file goes into a recording; `None` if it is not what such a file holds.
+/// What to record of a file; `None` if it has unexpected content.
 fn kept(path: &str, text: &str, names: &mut Names) -> Option<String> {
     let last = path.rsplit('/').next().unwrap_or(path);
     let lines = |wanted: &dyn Fn(&&str) -> bool| -> String {
@@ -210,12 +199,12 @@ fn kept(path: &str, text: &str, names: &mut Names) -> Option<String> {
     }
 }
 
-/// Numbers, lists, masks and what stands between them.
+/// Numbers, lists, masks and separators.
 fn is_numbers(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_hexdigit() || b",-x \t\n".contains(&byte))
 }
 
-/// A line of `numa_maps` without the address and the file.
+/// A line of `numa_maps` without address and file name.
 fn maps_line(line: &str) -> String {
     let pages = line.split_ascii_whitespace().filter(|word| {
         let Some((key, value)) = word.split_once('=') else { return false };
@@ -247,7 +236,7 @@ fn write(
 ) -> Result<Recording, RecordError> {
     let mut recording = Recording::default();
     for (path, entry) in entries {
-        // Paths are made of names; this keeps them below whatever these are.
+        // Removes any `..`, so nothing is written outside of the directory.
         let at = to.join(below(Path::new(""), Path::new(path)));
         let unwritable = |cause| RecordError::Unwritable { path: at.clone(), cause };
         if let Some(parent) = at.parent() {
@@ -255,8 +244,9 @@ fn write(
         }
         match entry {
             Entry::File(text) if recording.bytes + text.len() > BYTES_MAX => {
-                let what = format!("a recording has at most {BYTES_MAX} bytes, so it is left out");
-                notes.add(path, what, "record on a machine with less on it");
+                let what =
+                    format!("the recording is limited to {BYTES_MAX} bytes, so it is left out");
+                notes.add(path, what, "record a machine with fewer pods");
                 continue;
             }
             Entry::File(text) => {

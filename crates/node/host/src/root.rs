@@ -1,7 +1,4 @@
-//! Files below a root, read with bounds, and what is wrong with them.
-//!
-//! Owns how a path is found below the root (links included, which never lead out of it), how much of a
-//! file is read, and the words for what cannot be read. Must not know what any file means.
+//! Bounded reads of files below a root directory, and diagnoses for what cannot be read.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,33 +9,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::tape::Tape;
+use crate::read_log::ReadLog;
 
-/// Links followed before a path counts as going round in circles, as the kernel has it.
+/// Links followed before a path counts as a loop; the kernel's limit.
 const LINKS_MAX: usize = 40;
 
-/// Directories whose place is remembered.
-const PLACES_MAX: usize = 1 << 16;
+/// Directories whose resolved path is cached.
+const RESOLVED_MAX: usize = 1 << 16;
 
-/// Entries of one directory.
+/// Entries read of one directory.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// Diagnoses of one reading; what is beyond is counted.
+/// Diagnoses kept per reading; the rest is only counted.
 const DIAGNOSES_MAX: usize = 500;
 
-/// Bytes of a file with one value or one line. The kernel's own bound is a page, except for lists of
-/// CPUs.
+/// Bytes of a file with one value or one line. The kernel's own limit is a page, except for CPU lists.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Something that could not be read or believed. The rest was read all the same.
+/// A file that could not be read or was not valid. Everything else was still read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
-    /// The file or directory, from the root on.
+    /// Absolute, below the root.
     pub path: String,
-    /// What is wrong with it, and what follows.
+    /// The problem and its consequence.
     pub what: String,
-    /// What to do.
     pub remedy: String,
 }
 
@@ -48,7 +43,7 @@ impl std::fmt::Display for Diagnosis {
     }
 }
 
-/// Diagnoses as they come up.
+/// Collects diagnoses, up to [`DIAGNOSES_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     all: Vec<Diagnosis>,
@@ -65,12 +60,12 @@ impl Notes {
         self.all.push(Diagnosis { path, what, remedy });
     }
 
-    /// What a fault means for what was to be read: `what` says what is unknown now.
+    /// Reports a file that could not be read; `what` is the consequence.
     pub(crate) fn fault(&mut self, path: &str, fault: &Fault, what: &str) {
         self.add(path, format!("{fault}, so {what}"), fault.remedy());
     }
 
-    /// Whether something is wrong already with a file in a directory, by the end of its name.
+    /// Whether a file in `directory` whose path ends in `end` has a diagnosis.
     pub(crate) fn mention(&self, directory: &str, end: &str) -> bool {
         let in_it = |path: &str| path.get(1..).is_some_and(|path| path.starts_with(directory));
         self.all.iter().any(|one| in_it(&one.path) && one.path.ends_with(end))
@@ -78,26 +73,25 @@ impl Notes {
 
     pub(crate) fn done(mut self) -> Vec<Diagnosis> {
         if self.beyond > 0 {
-            let what = format!("{} more files could not be read or believed", self.beyond);
+            let what = format!("{} more files could not be read or are invalid", self.beyond);
             self.beyond = 0;
             self.all.push(Diagnosis {
                 path: "/".to_owned(),
                 what,
-                remedy: "repair the files above first".to_owned(),
+                remedy: "fix the files above first".to_owned(),
             });
         }
         self.all
     }
 }
 
-/// Why a file was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Missing,
-    /// It went while it was read.
+    /// It disappeared while it was being read.
     Gone,
     Denied,
-    /// Something else is in its place: a directory, a socket.
+    /// Not a regular file where one is expected, or the like.
     Odd(&'static str),
     Circular,
     TooLarge(usize),
@@ -123,12 +117,12 @@ impl Fault {
 
     fn remedy(&self) -> &'static str {
         match self {
-            Self::Missing => "mount the directory it should be in, if the machine has it",
+            Self::Missing => "mount its directory, if the machine has one",
             Self::Gone => "read again",
-            Self::Denied => "run with the right to read it",
+            Self::Denied => "grant read permission",
             Self::Odd(_) | Self::Circular => "mount the real directory there",
-            Self::TooLarge(_) | Self::NotText => "look whether the real file system is mounted",
-            Self::Failed(_) => "read it by hand, and look at the kernel's log",
+            Self::TooLarge(_) | Self::NotText => "check that the real file system is mounted",
+            Self::Failed(_) => "try to read it by hand, and check the kernel log",
         }
     }
 }
@@ -136,30 +130,28 @@ impl Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Missing => write!(f, "is missing"),
-            Self::Gone => write!(f, "went while it was read"),
-            Self::Denied => write!(f, "may not be read"),
+            Self::Missing => write!(f, "not found"),
+            Self::Gone => write!(f, "disappeared while it was being read"),
+            Self::Denied => write!(f, "permission denied"),
             Self::Odd(what) => write!(f, "is {what}"),
-            Self::Circular => write!(f, "is behind links that go round in circles"),
-            Self::TooLarge(bytes) => write!(f, "has more than {bytes} bytes"),
-            Self::NotText => write!(f, "is no text"),
-            Self::Failed(error) => write!(f, "could not be read ({error})"),
+            Self::Circular => write!(f, "its symbolic links form a loop"),
+            Self::TooLarge(bytes) => write!(f, "is larger than {bytes} bytes"),
+            Self::NotText => write!(f, "is not UTF-8 text"),
+            Self::Failed(error) => write!(f, "cannot be read ({error})"),
         }
     }
 }
 
-/// A directory that stands for `/`.
-///
-/// All that is read is below it. Links are followed as if it were the root of the file system, so an
-/// absolute one stays inside, and none leads out.
+/// A directory that stands for `/`. Links are followed as if it were the root of the file system, so
+/// none leads out of it.
 #[derive(Clone, Debug)]
 pub struct Root {
     base: PathBuf,
-    /// Whether it is `/` itself, where the kernel follows links better than we do.
+    /// Whether it is `/` itself, where the kernel resolves links.
     whole: bool,
-    /// Where directories are, links followed.
-    places: Arc<Mutex<HashMap<PathBuf, PathBuf>>>,
-    tape: Option<Arc<Mutex<Tape>>>,
+    /// Resolved paths of directories.
+    resolved: Arc<Mutex<HashMap<PathBuf, PathBuf>>>,
+    log: Option<Arc<Mutex<ReadLog>>>,
 }
 
 impl Default for Root {
@@ -169,29 +161,28 @@ impl Default for Root {
 }
 
 impl Root {
-    /// The root in `base`. Nothing is read yet.
+    /// Reads nothing yet.
     pub fn new(base: impl Into<PathBuf>) -> Self {
         let base = base.into();
         let whole = base == Path::new("/");
-        Self { base, whole, places: Arc::default(), tape: None }
+        Self { base, whole, resolved: Arc::default(), log: None }
     }
 
-    /// Where it is.
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// The same root, writing down all that is read.
-    pub(crate) fn taped(&self, tape: Arc<Mutex<Tape>>) -> Self {
-        Self { tape: Some(tape), places: Arc::default(), ..self.clone() }
+    /// The same root, logging all reads.
+    pub(crate) fn logging(&self, log: Arc<Mutex<ReadLog>>) -> Self {
+        Self { log: Some(log), resolved: Arc::default(), ..self.clone() }
     }
 
-    /// Forgets where directories are: links may have changed since the last reading.
-    pub(crate) fn begin(&self) {
-        locked(&self.places).clear();
+    /// Starts a reading: drops resolved paths, as links may have changed since the last one.
+    pub(crate) fn begin_reading(&self) {
+        locked(&self.resolved).clear();
     }
 
-    /// A whole text of at most `bytes_max` bytes.
+    /// A text of at most `bytes_max` bytes.
     pub(crate) fn text(&self, path: &str, bytes_max: usize) -> Result<String, Fault> {
         let (text, cut) = self.start_of(path, bytes_max)?;
         if cut { Err(Fault::TooLarge(bytes_max)) } else { Ok(text) }
@@ -203,11 +194,11 @@ impl Root {
         Ok(text.trim_matches([' ', '\n', '\t', '\r']).to_owned())
     }
 
-    /// The first bytes of a text, up to the last whole line if there are more, and whether there are.
+    /// At most `bytes_max` bytes, cut at the last line break; the flag says whether the text was cut.
     pub(crate) fn start_of(&self, path: &str, bytes_max: usize) -> Result<(String, bool), Fault> {
         let found = self.read(path, bytes_max);
-        if let Some(tape) = &self.tape {
-            locked(tape).file(path, &found);
+        if let Some(log) = &self.log {
+            locked(log).file(path, &found);
         }
         found
     }
@@ -225,10 +216,14 @@ impl Root {
     /// At most `bytes_max` bytes, and whether there are more.
     fn bytes(&self, path: &str, bytes_max: usize) -> Result<(Vec<u8>, bool), Fault> {
         let at = self.find(path)?;
-        // A pipe would make us wait, a device might do anything.
+        // Opening a pipe would block, and opening a device can have side effects.
         let kind = fs::metadata(&at).map_err(|error| Fault::of(&error))?;
         if !kind.is_file() {
-            return Err(Fault::Odd(if kind.is_dir() { "a directory" } else { "no regular file" }));
+            return Err(Fault::Odd(if kind.is_dir() {
+                "a directory"
+            } else {
+                "not a regular file"
+            }));
         }
         let file = fs::File::open(&at).map_err(|error| Fault::of(&error))?;
         let mut bytes = Vec::with_capacity(bytes_max.min(512));
@@ -239,7 +234,7 @@ impl Root {
         Ok((bytes, cut))
     }
 
-    /// Words with a zero byte after each, as command lines are. They are never taped.
+    /// NUL-terminated words, such as a command line. Never logged.
     pub(crate) fn words(&self, path: &str, bytes_max: usize) -> Result<Vec<String>, Fault> {
         let (bytes, cut) = self.bytes(path, bytes_max)?;
         if cut {
@@ -249,11 +244,11 @@ impl Root {
         Ok(text.split_terminator('\0').map(str::to_owned).collect())
     }
 
-    /// Names in a directory, in order; those that are no text are left out.
+    /// Names in a directory, sorted; those that are not UTF-8 are left out.
     pub(crate) fn names(&self, path: &str) -> Result<Vec<String>, Fault> {
         let found = self.list(path);
-        if let Some(tape) = &self.tape {
-            locked(tape).directory(path, found.as_ref().err());
+        if let Some(log) = &self.log {
+            locked(log).directory(path, found.as_ref().err());
         }
         found
     }
@@ -273,29 +268,28 @@ impl Root {
         Ok(names)
     }
 
-    /// Whether there is a directory, without looking into it.
     pub(crate) fn has_directory(&self, path: &str) -> bool {
         let found = self.find(path).and_then(|at| {
             let kind = fs::metadata(at).map_err(|error| Fault::of(&error))?;
-            if kind.is_dir() { Ok(()) } else { Err(Fault::Odd("no directory")) }
+            if kind.is_dir() { Ok(()) } else { Err(Fault::Odd("not a directory")) }
         });
-        if let (Some(tape), Ok(())) = (&self.tape, &found) {
-            locked(tape).directory(path, None);
+        if let (Some(log), Ok(())) = (&self.log, &found) {
+            locked(log).directory(path, None);
         }
         found.is_ok()
     }
 
-    /// Something that changes whenever a file is written or replaced; `None` where there is none.
+    /// Inode, size and modification time; `None` if there is no such file.
     pub(crate) fn stamp(&self, path: &str) -> Option<(u64, u64, i64, i64)> {
         let found = fs::metadata(self.find(path).ok()?).ok()?;
         Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
     }
 
-    /// What a link says, as it stands there.
+    /// The target of a link, as written in it.
     pub(crate) fn link(&self, path: &str) -> Result<String, Fault> {
         let found = self.target(path);
-        if let (Some(tape), Ok(target)) = (&self.tape, &found) {
-            locked(tape).link(path, target);
+        if let (Some(log), Ok(target)) = (&self.log, &found) {
+            locked(log).link(path, target);
         }
         found
     }
@@ -304,30 +298,29 @@ impl Root {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let at = self.find(parent)?.join(name);
         let target = fs::read_link(at).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => Fault::Odd("no link"),
+            io::ErrorKind::InvalidInput => Fault::Odd("not a link"),
             _ => Fault::of(&error),
         })?;
         target.into_os_string().into_string().map_err(|_| Fault::NotText)
     }
 
-    /// Where a path really is.
     fn find(&self, path: &str) -> Result<PathBuf, Fault> {
         if self.whole {
             return Ok(self.base.join(path));
         }
-        let found = self.place(&below(Path::new(""), Path::new(path)), &mut 0)?;
+        let found = self.resolve(&below(Path::new(""), Path::new(path)), &mut 0)?;
         Ok(self.base.join(found))
     }
 
-    /// Where a path is, links followed, from the root on.
-    fn place(&self, path: &Path, links: &mut usize) -> Result<PathBuf, Fault> {
+    /// Resolves links; the result is relative to the root.
+    fn resolve(&self, path: &Path, links: &mut usize) -> Result<PathBuf, Fault> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Ok(PathBuf::new());
         };
-        if let Some(known) = locked(&self.places).get(path) {
+        if let Some(known) = locked(&self.resolved).get(path) {
             return Ok(known.clone());
         }
-        let parent = self.place(parent, links)?;
+        let parent = self.resolve(parent, links)?;
         let here = parent.join(name);
         let kind =
             fs::symlink_metadata(self.base.join(&here)).map_err(|error| Fault::of(&error))?;
@@ -337,22 +330,22 @@ impl Root {
                 return Err(Fault::Circular);
             }
             let target = fs::read_link(self.base.join(&here)).map_err(|error| Fault::of(&error))?;
-            self.place(&below(&parent, &target), links)?
+            self.resolve(&below(&parent, &target), links)?
         } else {
             here
         };
         if kind.is_dir() || kind.is_symlink() {
-            let mut places = locked(&self.places);
-            if places.len() >= PLACES_MAX {
-                places.clear();
+            let mut resolved = locked(&self.resolved);
+            if resolved.len() >= RESOLVED_MAX {
+                resolved.clear();
             }
-            places.insert(path.to_owned(), found.clone());
+            resolved.insert(path.to_owned(), found.clone());
         }
         Ok(found)
     }
 }
 
-/// A path as it is meant in a directory, from the root on, without `..`.
+/// `path` as seen from `directory`, relative to the root and without `..`.
 pub(crate) fn below(directory: &Path, path: &Path) -> PathBuf {
     let mut found = if path.is_absolute() { PathBuf::new() } else { directory.to_owned() };
     for component in path.components() {
@@ -367,7 +360,7 @@ pub(crate) fn below(directory: &Path, path: &Path) -> PathBuf {
     found
 }
 
-/// What is behind a lock is plain data, whole at any moment.
+/// The data behind each mutex is valid at every moment, so poisoning is ignored.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

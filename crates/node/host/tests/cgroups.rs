@@ -4,7 +4,9 @@
 
 use berth_host::Cgroups;
 use berth_host::cgroup::{self, CgroupDriver, CgroupVersion, NodeMemory, Owner, Process, Qos};
-use berth_host::made::{self, Driver, Layout, MadeContainer, MadePod, MadeProcess, Runtime, Tree};
+use berth_host::synthetic::{
+    self, Driver, Layout, Runtime, SyntheticContainer, SyntheticPod, SyntheticProcess, Tree,
+};
 
 mod support;
 
@@ -12,22 +14,26 @@ const UID: &str = "3f6e8b1a-52c5-4a3e-9a3e-0d4f1f7f2a11";
 const CPUS: &str = "0-127";
 const MEMS: &str = "0-1";
 
-fn pods() -> Vec<MadePod> {
-    let container = |number: u32, cpus: &str, mems: &str| MadeContainer {
+fn pods() -> Vec<SyntheticPod> {
+    let container = |number: u32, cpus: &str, mems: &str| SyntheticContainer {
         id: format!("{number:064x}"),
         cpus: cpus.to_owned(),
         mems: mems.to_owned(),
-        processes: vec![MadeProcess { pid: 1000 + number, pages: vec![(0, 100), (1, 28)] }],
+        processes: vec![SyntheticProcess { pid: 1000 + number, pages: vec![(0, 100), (1, 28)] }],
     };
     let uid = |number: u32| format!("{number:08x}-52c5-4a3e-9a3e-0d4f1f7f2a11");
     vec![
-        MadePod {
+        SyntheticPod {
             uid: UID.to_owned(),
             qos: "",
             containers: vec![container(1, "8-15,72-79", "0"), container(2, "", "")],
         },
-        MadePod { uid: uid(2), qos: "burstable", containers: vec![container(3, "0-7,64-71", "")] },
-        MadePod { uid: uid(3), qos: "besteffort", containers: vec![container(4, "", "")] },
+        SyntheticPod {
+            uid: uid(2),
+            qos: "burstable",
+            containers: vec![container(3, "0-7,64-71", "")],
+        },
+        SyntheticPod { uid: uid(3), qos: "besteffort", containers: vec![container(4, "", "")] },
     ]
 }
 
@@ -41,8 +47,12 @@ fn host(layout: Layout) -> Tree {
 }
 
 #[test]
-fn all_layouts_say_the_same() {
-    for version in [made::CgroupVersion::V1, made::CgroupVersion::V2, made::CgroupVersion::Hybrid] {
+fn all_layouts_read_the_same() {
+    for version in [
+        synthetic::CgroupVersion::V1,
+        synthetic::CgroupVersion::V2,
+        synthetic::CgroupVersion::Hybrid,
+    ] {
         for driver in [Driver::Systemd, Driver::Cgroupfs] {
             for runtime in [Runtime::Containerd, Runtime::Crio, Runtime::Docker] {
                 check(Layout { version, driver, runtime });
@@ -56,9 +66,9 @@ fn check(layout: Layout) {
     let (cgroups, diagnoses) = Cgroups::read(&root);
     assert_eq!(diagnoses, [], "{layout:?}");
     let version = match layout.version {
-        made::CgroupVersion::V1 => CgroupVersion::V1,
-        made::CgroupVersion::V2 => CgroupVersion::V2,
-        made::CgroupVersion::Hybrid => CgroupVersion::Hybrid,
+        synthetic::CgroupVersion::V1 => CgroupVersion::V1,
+        synthetic::CgroupVersion::V2 => CgroupVersion::V2,
+        synthetic::CgroupVersion::Hybrid => CgroupVersion::Hybrid,
     };
     let driver = match layout.driver {
         Driver::Systemd => CgroupDriver::Systemd,
@@ -81,7 +91,7 @@ fn check(layout: Layout) {
     assert_eq!(pinned.pids, [1001], "{layout:?}");
     let floating = &pod.containers[1];
     assert_eq!(lists(floating.cpuset.effective_cpus).as_deref(), Some(CPUS));
-    if layout.version == made::CgroupVersion::V2 {
+    if layout.version == synthetic::CgroupVersion::V2 {
         assert_eq!(floating.cpuset.cpus, None, "none are set");
     }
     let (owner, _) = Owner::read(&root, 1001);
@@ -91,13 +101,13 @@ fn check(layout: Layout) {
 }
 
 const LAYOUT: Layout = Layout {
-    version: made::CgroupVersion::V2,
+    version: synthetic::CgroupVersion::V2,
     driver: Driver::Systemd,
     runtime: Runtime::Containerd,
 };
 
 #[test]
-fn a_process_tells_where_its_memory_is() {
+fn memory_of_a_process_is_counted_by_numa_node() {
     let (root, _directory) = support::written(&host(LAYOUT));
     let (process, diagnoses) = Process::read(&root, 1001, 1 << 20);
     let process = process.unwrap();
@@ -116,7 +126,7 @@ fn a_process_tells_where_its_memory_is() {
 }
 
 #[test]
-fn a_cgroup_without_the_controller_has_what_the_one_above_has() {
+fn a_cgroup_without_the_controller_inherits_its_cpuset() {
     let mut tree = host(LAYOUT);
     let pod = &pods()[0];
     let at = format!("sys/fs/cgroup/{}", LAYOUT.pod_path(pod));
@@ -134,7 +144,7 @@ fn a_cgroup_without_the_controller_has_what_the_one_above_has() {
 }
 
 #[test]
-fn a_kubelet_with_a_root_of_its_own_is_found() {
+fn a_kubelet_with_a_cgroup_root_is_found() {
     let mut tree = Tree::default();
     tree.line("sys/fs/cgroup/cgroup.controllers", "cpuset");
     let slice = format!("kubelet-kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
@@ -154,7 +164,7 @@ fn a_kubelet_with_a_root_of_its_own_is_found() {
 }
 
 #[test]
-fn a_host_without_cgroups_says_so() {
+fn a_host_without_cgroups_has_a_diagnosis() {
     let (root, _directory) = support::written(&Tree::default());
     let (cgroups, diagnoses) = Cgroups::read(&root);
     assert_eq!((cgroups.version, cgroups.pods.len()), (CgroupVersion::Unknown, 0));

@@ -1,4 +1,4 @@
-//! Whatever files are, nothing panics, and what is whole is read.
+//! Broken files never panic, and intact ones are still read.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -9,10 +9,11 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use berth_host::cgroup::{Owner, Process};
-use berth_host::made::{
-    self, CgroupVersion, Driver, Entry, Layout, MadeContainer, MadePod, MadeProcess, Runtime, Tree,
+use berth_host::synthetic::{
+    self, CgroupVersion, Driver, Entry, Layout, Runtime, SyntheticContainer, SyntheticPod,
+    SyntheticProcess, Tree,
 };
-use berth_host::{Cgroups, Diagnosis, KubeletFiles, KubeletPlaces, Machine, Pci, Root, record};
+use berth_host::{Cgroups, Diagnosis, KubeletFiles, KubeletPaths, Machine, Pci, Root, record};
 use berth_model::dice::Dice;
 use berth_model::idset::IdSet;
 
@@ -22,7 +23,7 @@ const UID: &str = "3f6e8b1a-52c5-4a3e-9a3e-0d4f1f7f2a11";
 
 /// A host with something of everything; few CPUs, so that many rounds are quick.
 fn host() -> Tree {
-    let mut machine = made::xeon_8480_snc2();
+    let mut machine = synthetic::xeon_8480_snc2();
     machine.cores_per_numa = 3;
     machine.cores_per_l3 = 6;
     machine.offline = [5].into_iter().collect();
@@ -34,17 +35,22 @@ fn host() -> Tree {
     };
     layout.add_host(&mut tree, "0-23", "0-3");
     for number in 0..3u32 {
-        let container = MadeContainer {
+        let container = SyntheticContainer {
             id: format!("{number:064x}"),
             cpus: format!("{number}"),
             mems: "0".to_owned(),
-            processes: vec![MadeProcess { pid: 900 + number, pages: vec![(number, 7)] }],
+            processes: vec![SyntheticProcess { pid: 900 + number, pages: vec![(number, 7)] }],
         };
         let uid = UID.replace("3f6e", &format!("{number:04x}"));
         let qos = ["", "burstable", "besteffort"][number as usize];
-        layout.add(&mut tree, &MadePod { uid, qos, containers: vec![container] }, "0-23", "0-3");
+        layout.add(
+            &mut tree,
+            &SyntheticPod { uid, qos, containers: vec![container] },
+            "0-23",
+            "0-3",
+        );
     }
-    made::kubelet_on(
+    synthetic::add_kubelet(
         &mut tree,
         "kind: KubeletConfiguration\ncpuManagerPolicy: static\nmemoryManagerPolicy: Static\n",
         Some(include_str!("vectors/cpu-v4.json")),
@@ -100,7 +106,7 @@ fn check_laws(machine: &Machine) {
     let sockets = machine.sockets.iter().fold(IdSet::EMPTY, |all, one| all | one.cpus);
     assert_eq!(sockets, machine.cpus);
     assert!(machine.l3.iter().all(|one| one.cpus.is_subset(&machine.cpus)));
-    let _ = machine.to_planned();
+    let _ = machine.to_model();
 }
 
 /// Ways to break a file. The first ones leave nothing that could be believed.
@@ -146,7 +152,7 @@ fn restore(at: &Path, entry: &Entry) {
 }
 
 #[test]
-fn broken_files_take_nothing_else_with_them() {
+fn a_broken_file_affects_nothing_else() {
     let tree = host();
     let (root, directory) = support::written(&tree);
     let whole = read(&root);
@@ -180,7 +186,7 @@ fn broken_files_take_nothing_else_with_them() {
         }
         if round % 50 == 0 {
             let to = support::directory();
-            record(&root, &KubeletPlaces::usual(&root), to.path()).unwrap();
+            record(&root, &KubeletPaths::detect(&root), to.path()).unwrap();
         }
         for path in broken {
             restore(&directory.path().join(path), tree.get(path).unwrap());
@@ -188,7 +194,11 @@ fn broken_files_take_nothing_else_with_them() {
     }
     assert!(destroyed_rounds > 300);
     let again = read(&root);
-    assert_eq!((again.machine, again.diagnoses.len()), (whole.machine, 0), "all was put back");
+    assert_eq!(
+        (again.machine, again.diagnoses.len()),
+        (whole.machine, 0),
+        "all files were restored"
+    );
 }
 
 /// What no broken file is about reads as before.
@@ -214,7 +224,7 @@ fn compare(whole: &Found, found: &Found, broken: &BTreeSet<&str>) {
     }
     for device in &whole.pci.devices {
         let names: Vec<&str> = device
-            .place
+            .location
             .bridges
             .iter()
             .map(String::as_str)
@@ -251,7 +261,7 @@ fn compare(whole: &Found, found: &Found, broken: &BTreeSet<&str>) {
 }
 
 #[test]
-fn each_kind_of_file_is_told_of_when_it_is_broken() {
+fn every_kind_of_broken_file_has_a_diagnosis() {
     let gpu = "sys/devices/pci0000:48/0000:48:01.0/0000:4a:00.0";
     let node = "sys/devices/system/node/node1";
     let pod = format!("kubepods-pod{}.slice", UID.replace("3f6e", "0000").replace('-', "_"));
@@ -323,7 +333,7 @@ fn links_do_not_lead_out_of_the_root() {
     );
     let (root, _directory) = support::written(&tree);
     let (machine, diagnoses) = Machine::read(&root);
-    assert_eq!(machine.cpus.len(), 23, "as told elsewhere");
+    assert_eq!(machine.cpus.len(), 23, "from topology directories");
     assert_eq!(diagnoses.len(), 2, "{diagnoses:?}");
     // An absolute link is meant from the root on.
     let mut tree = host();
@@ -334,7 +344,7 @@ fn links_do_not_lead_out_of_the_root() {
 }
 
 #[test]
-fn what_may_not_be_read_is_told() {
+fn permission_denied_is_a_diagnosis() {
     let (root, directory) = support::written(&host());
     let at = directory.path().join("var/lib/kubelet/cpu_manager_state");
     fs::set_permissions(&at, fs::Permissions::from_mode(0o000)).unwrap();
@@ -344,8 +354,8 @@ fn what_may_not_be_read_is_told() {
     }
     let (files, diagnoses) = KubeletFiles::read(&root);
     assert!(files.cpus.is_none() && files.memory.is_some());
-    assert!(diagnoses[0].what.contains("may not be read"), "{diagnoses:?}");
-    assert!(diagnoses[0].remedy.contains("right to read"), "{diagnoses:?}");
+    assert!(diagnoses[0].what.contains("permission denied"), "{diagnoses:?}");
+    assert!(diagnoses[0].remedy.contains("read permission"), "{diagnoses:?}");
 }
 
 #[test]
@@ -353,15 +363,15 @@ fn an_empty_root_is_all_diagnoses() {
     let (root, _directory) = support::written(&Tree::default());
     let found = read(&root);
     assert!(found.machine.cpus.is_empty() && found.pci.devices.is_empty());
-    assert!(found.machine.to_planned().is_err());
+    assert!(found.machine.to_model().is_err());
     assert!(found.diagnoses.len() >= 6, "{:?}", found.diagnoses);
     let nowhere = read(&Root::new("/nowhere/at/all"));
     assert_eq!(nowhere.diagnoses, found.diagnoses);
 }
 
 #[test]
-fn complaints_have_a_bound() {
-    let mut tree = made::epyc_9654(1).tree();
+fn diagnoses_are_limited() {
+    let mut tree = synthetic::epyc_9654(1).tree();
     let broken: Vec<String> =
         tree.paths().filter(|path| path.contains("/cpu/cpu")).map(str::to_owned).collect();
     for path in broken {

@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use berth_host::kubelet::{Checksum, Configuration, KubeletPlaces};
-use berth_host::made::{Tree, kubelet_on};
+use berth_host::kubelet::{Checksum, Configuration, KubeletPaths};
+use berth_host::synthetic::{Tree, add_kubelet};
 use berth_host::{Diagnosis, KubeletFiles};
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, KubeletVersion, MemoryManagerPolicy, ReservedCpus, TopologyPolicy,
@@ -52,16 +52,16 @@ fn read(tree: &Tree) -> (KubeletFiles, Vec<Diagnosis>) {
 
 fn host(cpus: Option<&str>, memory: Option<&str>, devices: Option<&str>) -> Tree {
     let mut tree = Tree::default();
-    kubelet_on(&mut tree, CONFIGURATION, cpus, memory, devices);
+    add_kubelet(&mut tree, CONFIGURATION, cpus, memory, devices);
     tree
 }
 
 #[test]
-fn a_configuration_sets_the_model_up() {
+fn a_configuration_configures_the_model() {
     let (files, diagnoses) = read(&host(Some(CPU_V2), Some(MEMORY_V1), Some(DEVICES_V2)));
     assert_eq!(diagnoses, []);
     let configuration = files.configuration.unwrap();
-    let planned = configuration.to_planned(KubeletVersion::V1_36).unwrap();
+    let planned = configuration.to_model(KubeletVersion::V1_36).unwrap();
     assert_eq!(planned.topology_policy, TopologyPolicy::SingleNumaNode);
     assert_eq!(planned.topology_scope, TopologyScope::Pod);
     assert!(planned.prefer_closest_numa_nodes);
@@ -73,17 +73,17 @@ fn a_configuration_sets_the_model_up() {
     assert_eq!(bytes, [(0, 1 << 30), (1, 2 << 30), (1, 1 << 30)]);
 
     let by_amount = Configuration { reserved_system_cpus: None, ..configuration.clone() };
-    let planned = by_amount.to_planned(KubeletVersion::V1_36).unwrap();
+    let planned = by_amount.to_model(KubeletVersion::V1_36).unwrap();
     let CpuManagerPolicy::Static { reserved, .. } = planned.cpu_manager else { panic!() };
     assert_eq!(reserved, ReservedCpus::Millis(1000));
 
     let unknown = Configuration { cpu_manager_policy: "dynamic".into(), ..configuration };
-    let error = unknown.to_planned(KubeletVersion::V1_36).unwrap_err().to_string();
-    assert_eq!(error, "cpuManagerPolicy: \"dynamic\" is unknown; write none or static");
+    let error = unknown.to_model(KubeletVersion::V1_36).unwrap_err().to_string();
+    assert_eq!(error, "cpuManagerPolicy: unknown policy \"dynamic\"; use none or static");
 }
 
 #[test]
-fn further_files_and_flags_override_in_order() {
+fn drop_in_files_and_flags_override_in_order() {
     let mut tree = host(Some(CPU_V2), Some(MEMORY_V1), None);
     let file = |fields: &str| {
         format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{fields}\n")
@@ -96,10 +96,10 @@ fn further_files_and_flags_override_in_order() {
     .file("etc/d/30-not.yaml", file("topologyManagerPolicy: none"))
     .file("etc/d/40-broken.conf", "- a list\n");
     let (root, _directory) = support::written(&tree);
-    let mut places = KubeletPlaces::usual(&root);
-    places.directory = Some("etc/d".to_owned());
-    places.flags = json!({"topologyManagerScope": "container"});
-    let (files, diagnoses) = KubeletFiles::read_at(&root, &places);
+    let mut paths = KubeletPaths::detect(&root);
+    paths.config_dir = Some("etc/d".to_owned());
+    paths.flags = json!({"topologyManagerScope": "container"});
+    let (files, diagnoses) = KubeletFiles::read_at(&root, &paths);
     let configuration = files.configuration.unwrap();
     assert_eq!(configuration.topology_manager_policy, "best-effort");
     assert_eq!(configuration.topology_manager_scope, "container");
@@ -187,7 +187,7 @@ fn a_device_of_two_numa_nodes_is_one_device() {
 }
 
 #[test]
-fn what_is_odd_is_said_and_the_rest_is_read() {
+fn invalid_state_has_a_diagnosis_and_the_rest_is_read() {
     let mut tree = host(
         Some(r#"{"policyName":"none","defaultCpuSet":"0-x","entries":{"u":{"a":"1","b":7}}}"#),
         Some("{"),
@@ -205,16 +205,16 @@ fn what_is_odd_is_said_and_the_rest_is_read() {
     let state = files.cpus.unwrap();
     assert_eq!(state.containers[0].cpus.to_string(), "1");
     assert!(files.memory.is_none() && files.devices.is_none());
-    let told: Vec<String> = diagnoses.iter().map(ToString::to_string).collect();
+    let found: Vec<String> = diagnoses.iter().map(ToString::to_string).collect();
     for part in [
-        "reservedSystemCPUs is no list of CPUs",
-        "systemReserved is no map of texts",
+        "reservedSystemCPUs is not a list of CPUs",
+        "systemReserved is not a map of strings",
         "the shared pool",
-        "memory_manager_state: is no JSON",
+        "memory_manager_state: is not valid JSON",
         "kubelet_internal_checkpoint: has no Data",
         "was written under policy \"none\", but \"static\" is configured",
     ] {
-        assert!(told.iter().any(|one| one.contains(part)), "{part:?} in {told:#?}");
+        assert!(found.iter().any(|one| one.contains(part)), "{part:?} in {found:#?}");
     }
 }
 
@@ -227,7 +227,7 @@ fn without_a_kubelet_there_is_one_diagnosis() {
 }
 
 #[test]
-fn the_running_kubelet_says_where_its_files_are() {
+fn paths_come_from_the_running_kubelet() {
     let mut tree = Tree::default();
     tree.line("proc/1/comm", "systemd")
         // One that has ended and whose parent has not looked yet.
@@ -240,8 +240,8 @@ fn the_running_kubelet_says_where_its_files_are() {
         )
         .file("srv/k.yaml", CONFIGURATION);
     let (root, _directory) = support::written(&tree);
-    let (places, diagnoses) = KubeletPlaces::of_running(&root);
+    let (paths, diagnoses) = KubeletPaths::of_running(&root);
     assert_eq!(diagnoses, []);
-    let (files, _) = KubeletFiles::read_at(&root, &places.unwrap());
+    let (files, _) = KubeletFiles::read_at(&root, &paths.unwrap());
     assert!(files.configuration.unwrap().pins_cpus());
 }

@@ -1,9 +1,9 @@
-//! Machines that people have read as what they are.
+//! Well-known machines are read correctly.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use berth_host::made::{self, MadeMachine, Tree};
 use berth_host::pci::{DerivedFrom, DeviceNuma, Distance, Kind};
+use berth_host::synthetic::{self, SyntheticMachine, Tree};
 use berth_host::{Diagnosis, Machine, Pci};
 
 mod support;
@@ -16,9 +16,9 @@ fn read(tree: &Tree) -> (Machine, Pci, Vec<Diagnosis>) {
     (machine, pci, diagnoses)
 }
 
-fn read_clean(machine: &MadeMachine) -> (Machine, Pci) {
+fn read_clean(machine: &SyntheticMachine) -> (Machine, Pci) {
     let (machine, pci, diagnoses) = read(&machine.tree());
-    assert_eq!(diagnoses, [], "a whole tree has nothing to complain about");
+    assert_eq!(diagnoses, [], "an intact tree has no diagnoses");
     (machine, pci)
 }
 
@@ -28,7 +28,7 @@ fn gpu_nodes(pci: &Pci) -> Vec<u32> {
 
 #[test]
 fn epyc_9654_with_one_numa_node_per_socket() {
-    let (machine, pci) = read_clean(&made::epyc_9654(1));
+    let (machine, pci) = read_clean(&synthetic::epyc_9654(1));
     assert_eq!(machine.processor.as_deref(), Some("AMD EPYC 9654 96-Core Processor"));
     assert_eq!(
         (machine.cpus.len(), machine.cores.len(), machine.threads_per_core()),
@@ -52,7 +52,7 @@ fn epyc_9654_with_one_numa_node_per_socket() {
     assert_eq!(core.l3, Some(17));
 
     assert_eq!(gpu_nodes(&pci), [0, 0, 0, 0, 1, 1, 1, 1]);
-    assert_eq!(pci.gpus().count(), 8, "the display of the board's controller is no GPU");
+    assert_eq!(pci.gpus().count(), 8, "the BMC display is not a GPU");
     assert_eq!(pci.nics().count(), 8);
     let roots: Vec<&str> = pci.roots.iter().map(|root| root.id.as_str()).collect();
     assert_eq!(roots, ["0000:00", "0000:40", "0000:60", "0000:80", "0000:e0"]);
@@ -60,10 +60,10 @@ fn epyc_9654_with_one_numa_node_per_socket() {
 
 #[test]
 fn epyc_9654_with_more_numa_nodes_per_socket() {
-    let (machine, pci) = read_clean(&made::epyc_9654(2));
+    let (machine, pci) = read_clean(&synthetic::epyc_9654(2));
     assert_eq!(machine.numa[1].cpus.to_string(), "48-95,240-287");
     assert_eq!(gpu_nodes(&pci), [0, 0, 1, 1, 2, 2, 3, 3]);
-    let (machine, pci) = read_clean(&made::epyc_9654(4));
+    let (machine, pci) = read_clean(&synthetic::epyc_9654(4));
     assert_eq!(machine.numa.len(), 8);
     assert_eq!(machine.numa[7].cpus.to_string(), "168-191,360-383");
     assert_eq!((machine.distance(4, 7), machine.distance(3, 4)), (Some(12), Some(32)));
@@ -73,7 +73,7 @@ fn epyc_9654_with_more_numa_nodes_per_socket() {
 
 #[test]
 fn distances_are_those_of_nvidia_smi() {
-    let (_, pci) = read_clean(&made::epyc_9654(1));
+    let (_, pci) = read_clean(&synthetic::epyc_9654(1));
     let far = |one: &str, other: &str| pci.at(one).unwrap().distance(pci.at(other).unwrap());
     assert_eq!(far("0000:05:00.0", "0000:05:00.0"), Distance::Same);
     // As drivers write it.
@@ -81,16 +81,16 @@ fn distances_are_those_of_nvidia_smi() {
     assert_eq!(far("0000:05:00.0", "0000:0b:00.0"), Distance::Pix);
     assert_eq!(far("0000:05:00.0", "0000:65:00.0"), Distance::Node);
     assert_eq!(far("0000:05:00.0", "0000:85:00.0"), Distance::Sys);
-    let (_, pci) = read_clean(&made::epyc_9654(4));
+    let (_, pci) = read_clean(&synthetic::epyc_9654(4));
     let far = |one: &str, other: &str| pci.at(one).unwrap().distance(pci.at(other).unwrap());
     assert_eq!(far("0000:05:00.0", "0000:65:00.0"), Distance::Sys);
     // Switches below a switch.
-    let (_, pci) = read_clean(&made::epyc_7763(4));
+    let (_, pci) = read_clean(&synthetic::epyc_7763(4));
     let far = |one: &str, other: &str| pci.at(one).unwrap().distance(pci.at(other).unwrap());
     assert_eq!(far("0000:07:00.0", "0000:0f:00.0"), Distance::Pxb);
     assert_eq!(gpu_nodes(&pci), [3, 3, 1, 1, 7, 7, 5, 5]);
     // Root ports of one root complex.
-    let mut machine = made::bare_gpu_vm();
+    let mut machine = synthetic::bare_gpu_vm();
     for (slot, device) in machine.devices.iter_mut().enumerate() {
         device.path = format!("pci0000:00/0000:00:1{slot}.0/0000:0{}:00.0", slot + 1);
     }
@@ -100,9 +100,9 @@ fn distances_are_those_of_nvidia_smi() {
 }
 
 #[test]
-fn memory_that_counts_to_no_numa_node_is_told() {
+fn memory_outside_of_numa_nodes_is_reported() {
     let meminfo = "sys/devices/system/node/node0/meminfo";
-    let mut tree = made::bare_gpu_vm().tree();
+    let mut tree = synthetic::bare_gpu_vm().tree();
     let total = |kib: u64| format!("Node 0 MemTotal: {kib} kB\nNode 0 MemFree: 1 kB\n");
     tree.file("proc/meminfo", format!("MemTotal: {} kB\nMemFree: 1 kB\n", 125 << 20));
     // As a virtual machine had it: memory was added after its start.
@@ -111,7 +111,7 @@ fn memory_that_counts_to_no_numa_node_is_told() {
     assert_eq!(machine.memory_bytes, 125 << 30);
     let [one] = &diagnoses[..] else { panic!("{diagnoses:?}") };
     assert_eq!(one.path, "/sys/devices/system/node");
-    assert!(one.what.contains("have 4.3 GiB together, while the machine has 125.0 GiB"), "{one}");
+    assert!(one.what.contains("have 4.3 GiB together, but the machine has 125.0 GiB"), "{one}");
     assert!(one.remedy.contains("memory"), "{one}");
     // What the kernel keeps for itself is no reason to complain, nor is one said twice.
     tree.file(meminfo, total(120 << 20));
@@ -123,8 +123,8 @@ fn memory_that_counts_to_no_numa_node_is_told() {
 }
 
 #[test]
-fn a_divided_xeon_shares_one_cache_per_socket() {
-    let (machine, pci) = read_clean(&made::xeon_8480_snc2());
+fn a_xeon_with_snc_shares_one_cache_per_socket() {
+    let (machine, pci) = read_clean(&synthetic::xeon_8480_snc2());
     assert_eq!(machine.numa[1].cpus.to_string(), "28-55,140-167");
     assert_eq!(machine.numa[1].sockets, [0]);
     assert_eq!((machine.distance(0, 1), machine.distance(0, 2)), (Some(12), Some(21)));
@@ -143,8 +143,9 @@ fn a_divided_xeon_shares_one_cache_per_socket() {
 }
 
 #[test]
-fn a_numa_node_that_nobody_tells_is_unknown_with_the_reason() {
-    let (_, pci, diagnoses) = read(&made::without_numa_of_devices(made::epyc_9654(1)).tree());
+fn an_unreported_numa_node_is_unknown_with_a_reason() {
+    let (_, pci, diagnoses) =
+        read(&synthetic::without_numa_of_devices(synthetic::epyc_9654(1)).tree());
     assert_eq!(pci.gpus().count(), 8);
     for device in &pci.devices {
         let DeviceNuma::Unknown { reason } = &device.numa else { panic!("{device:?}") };
@@ -159,15 +160,15 @@ fn a_numa_node_that_nobody_tells_is_unknown_with_the_reason() {
 }
 
 #[test]
-fn a_numa_node_is_derived_from_bridges_then_from_cpus_then_from_there_being_one() {
-    let mut machine = made::epyc_9654(2);
+fn a_numa_node_is_derived_from_bridges_then_cpus_then_the_only_node() {
+    let mut machine = synthetic::epyc_9654(2);
     machine.devices.truncate(2);
     machine.devices[0].numa = -1;
     let (_, pci) = read_clean(&machine);
     let from = DerivedFrom::Bridge { address: "0000:02:00.0".to_owned() };
     assert_eq!(pci.gpus().next().unwrap().numa, DeviceNuma::Derived { node: 0, from });
 
-    let machine = made::without_numa_of_devices(made::epyc_9654(2));
+    let machine = synthetic::without_numa_of_devices(synthetic::epyc_9654(2));
     let mut tree = machine.tree();
     let at = format!("sys/devices/{}", machine.devices[2].path);
     tree.line(format!("{at}/local_cpulist"), "144-150");
@@ -175,7 +176,7 @@ fn a_numa_node_is_derived_from_bridges_then_from_cpus_then_from_there_being_one(
     let nic = pci.at(machine.devices[2].address()).unwrap();
     assert_eq!(nic.numa, DeviceNuma::Derived { node: 3, from: DerivedFrom::LocalCpus });
 
-    let machine = made::bare_gpu_vm();
+    let machine = synthetic::bare_gpu_vm();
     let mut tree = machine.tree();
     tree.line("sys/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0/mtu", 1500);
     let (_, pci, diagnoses) = read(&tree);
@@ -187,17 +188,17 @@ fn a_numa_node_is_derived_from_bridges_then_from_cpus_then_from_there_being_one(
     assert_eq!(gpu.numa, DeviceNuma::Derived { node: 0, from: DerivedFrom::OnlyNode });
 
     // One that the machine does not have is not believed.
-    let mut machine = made::epyc_9654(1);
+    let mut machine = synthetic::epyc_9654(1);
     machine.devices[0].numa = 9;
     machine.devices.truncate(2);
     let (_, pci, diagnoses) = read(&machine.tree());
     assert_eq!(pci.gpus().next().unwrap().numa.node(), Some(0), "its bridges tell");
-    assert!(diagnoses[0].what.contains("NUMA node 9 is told"), "{diagnoses:?}");
+    assert!(diagnoses[0].what.contains("reported NUMA node 9"), "{diagnoses:?}");
 }
 
 #[test]
-fn memory_and_nodes_taken_away_leave_holes() {
-    let (machine, pci) = read_clean(&made::with_holes());
+fn removed_nodes_and_memory_leave_gaps() {
+    let (machine, pci) = read_clean(&synthetic::with_holes());
     let ids: Vec<u32> = machine.numa.iter().map(|node| node.id).collect();
     assert_eq!(ids, [0, 2, 4, 5]);
     assert_eq!(machine.node(4).unwrap().memory_bytes, 0);
@@ -209,25 +210,25 @@ fn memory_and_nodes_taken_away_leave_holes() {
     let half = machine.cores.iter().find(|core| core.threads.contains(192)).unwrap();
     assert_eq!(half.threads.to_string(), "192");
     assert_eq!(gpu_nodes(&pci), [2, 2, 0, 0, 5, 5, 4, 4]);
-    let planned = machine.to_planned().unwrap();
+    let planned = machine.to_model().unwrap();
     assert_eq!(planned.numa_ids(planned.all_numa()), [0, 2, 4, 5]);
     assert_eq!(planned.cpus(), machine.cpus);
 }
 
 #[test]
-fn nodes_of_memory_alone_have_no_cpus() {
-    let (machine, _) = read_clean(&made::hbm_xeon());
+fn nodes_with_memory_only_have_no_cpus() {
+    let (machine, _) = read_clean(&synthetic::hbm_xeon());
     assert_eq!(machine.numa.len(), 8);
     assert!(machine.numa[6].cpus.is_empty() && machine.numa[6].sockets.is_empty());
     assert_eq!(machine.numa[6].memory_bytes, 32 << 30);
     assert_eq!(machine.distance(6, 0), Some(23));
-    let planned = machine.to_planned().unwrap();
+    let planned = machine.to_model().unwrap();
     assert_eq!(planned.cpu_numa().count(), 4);
 }
 
 #[test]
 fn a_machine_without_gpus_has_none() {
-    let (machine, pci) = read_clean(&made::no_gpu());
+    let (machine, pci) = read_clean(&synthetic::no_gpu());
     assert_eq!((machine.sockets.len(), machine.numa.len()), (1, 1));
     assert_eq!(pci.gpus().count(), 0);
     assert_eq!(pci.devices.iter().map(|one| one.kind).collect::<Vec<_>>(), [Kind::Nvme]);
@@ -235,22 +236,22 @@ fn a_machine_without_gpus_has_none() {
 
 #[test]
 fn the_kubelet_sees_caches_only_where_a_node_has_several() {
-    let planned = |machine: &MadeMachine| read_clean(machine).0.to_planned().unwrap();
-    assert_eq!(planned(&made::epyc_9654(1)).uncores().len(), 24);
+    let planned = |machine: &SyntheticMachine| read_clean(machine).0.to_model().unwrap();
+    assert_eq!(planned(&synthetic::epyc_9654(1)).uncores().len(), 24);
     // One cache for all of a NUMA node's CPUs is none to the kubelet: the socket stands in.
-    let mut machine = made::xeon_8480_snc2();
+    let mut machine = synthetic::xeon_8480_snc2();
     machine.numa_per_socket = 1;
     machine.cores_per_numa = 56;
     machine.devices.truncate(1);
     assert_eq!(planned(&machine).uncores().len(), 2);
-    let epyc = planned(&made::epyc_7763(4));
+    let epyc = planned(&synthetic::epyc_7763(4));
     assert_eq!((epyc.socket_count(), epyc.numa().len(), epyc.cores().len()), (2, 8, 128));
     assert_eq!(epyc.numa()[3].distances, [12, 12, 12, 10, 32, 32, 32, 32]);
 }
 
 #[test]
-fn what_is_read_survives_being_printed() {
-    let (machine, pci) = read_clean(&made::xeon_8480_snc2());
+fn a_reading_survives_serialization() {
+    let (machine, pci) = read_clean(&synthetic::xeon_8480_snc2());
     let text = serde_json::to_string(&machine).unwrap();
     assert!(text.contains(r#""cpus":"0-27,112-139""#), "{text}");
     assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), machine);
@@ -260,7 +261,7 @@ fn what_is_read_survives_being_printed() {
 
 #[test]
 fn reading_a_large_machine_is_quick() {
-    let (root, _directory) = support::written(&made::epyc_9654(4).tree());
+    let (root, _directory) = support::written(&synthetic::epyc_9654(4).tree());
     let once = || {
         let since = std::time::Instant::now();
         let (machine, _) = Machine::read(&root);
@@ -273,14 +274,14 @@ fn reading_a_large_machine_is_quick() {
 }
 
 #[test]
-fn a_machine_that_changed_has_another_pulse_and_one_that_did_not_the_same() {
-    use berth_host::{KubeletPlaces, Pulse, Root};
-    let mut tree = made::epyc_9654(2).tree();
-    made::kubelet_on(&mut tree, "kind: KubeletConfiguration\n", Some("{}"), None, None);
+fn the_fingerprint_changes_exactly_with_the_machine() {
+    use berth_host::{Fingerprint, KubeletPaths, Root};
+    let mut tree = synthetic::epyc_9654(2).tree();
+    synthetic::add_kubelet(&mut tree, "kind: KubeletConfiguration\n", Some("{}"), None, None);
     let directory = support::directory();
     tree.write(directory.path()).unwrap();
     let root = Root::new(directory.path());
-    let look = || Pulse::read(&root, &KubeletPlaces::usual(&root));
+    let look = || Fingerprint::read(&root, &KubeletPaths::detect(&root));
     let first = look();
     assert_eq!(look(), first);
     let state = directory.path().join("var/lib/kubelet/cpu_manager_state");

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use berth_host::cgroup::{Owner, Process};
 use berth_host::kubelet::Checksum;
-use berth_host::made::{
-    self, CgroupVersion, Driver, Layout, MadeContainer, MadePod, MadeProcess, Runtime, Tree,
+use berth_host::synthetic::{
+    self, CgroupVersion, Driver, Layout, Runtime, SyntheticContainer, SyntheticPod,
+    SyntheticProcess, Tree,
 };
-use berth_host::{Cgroups, KubeletFiles, KubeletPlaces, Machine, Pci, RecordError, Root, record};
+use berth_host::{Cgroups, KubeletFiles, KubeletPaths, Machine, Pci, RecordError, Root, record};
 
 mod support;
 
@@ -25,26 +26,29 @@ fn configuration() -> String {
 }
 
 fn host(version: CgroupVersion) -> Tree {
-    let machine = made::xeon_8480_snc2();
+    let machine = synthetic::xeon_8480_snc2();
     let mut tree = machine.tree();
     let layout = Layout { version, driver: Driver::Systemd, runtime: Runtime::Crio };
     layout.add_host(&mut tree, "0-223", "0-3");
     for (number, uid) in UIDS.iter().enumerate() {
-        let container = |at: usize| MadeContainer {
+        let container = |at: usize| SyntheticContainer {
             id: format!("{:064x}", 0xfeed_0000 + 16 * number + at),
             cpus: format!("{}-{}", 8 * at + 2, 8 * at + 9),
             mems: "0".to_owned(),
-            processes: vec![MadeProcess {
+            processes: vec![SyntheticProcess {
                 pid: 7000 + (16 * number + at) as u32,
                 pages: vec![(0, 9), (2, 1)],
             }],
         };
         let qos = if number == 0 { "" } else { "burstable" };
-        let pod =
-            MadePod { uid: (*uid).to_owned(), qos, containers: vec![container(0), container(1)] };
+        let pod = SyntheticPod {
+            uid: (*uid).to_owned(),
+            qos,
+            containers: vec![container(0), container(1)],
+        };
         layout.add(&mut tree, &pod, "0-223", "0-3");
     }
-    made::kubelet_on(
+    synthetic::add_kubelet(
         &mut tree,
         &configuration(),
         Some(include_str!("vectors/cpu-v4.json")),
@@ -81,7 +85,7 @@ fn nothing_private_is_recorded() {
     for version in [CgroupVersion::V1, CgroupVersion::V2, CgroupVersion::Hybrid] {
         let (root, _directory) = support::written(&host(version));
         let to = support::directory();
-        record(&root, &KubeletPlaces::usual(&root), to.path()).unwrap();
+        record(&root, &KubeletPaths::detect(&root), to.path()).unwrap();
         let mut all = Vec::new();
         all_below(to.path(), &mut all);
         assert!(all.len() > 1000);
@@ -116,7 +120,7 @@ fn nothing_private_is_recorded() {
 fn a_recording_reads_like_the_machine() {
     let (root, _directory) = support::written(&host(CgroupVersion::V2));
     let to = support::directory();
-    let recording = record(&root, &KubeletPlaces::usual(&root), to.path()).unwrap();
+    let recording = record(&root, &KubeletPaths::detect(&root), to.path()).unwrap();
     assert_eq!(recording.diagnoses, []);
     assert!(recording.bytes < 1 << 20, "{} bytes", recording.bytes);
     let again = Root::new(to.path());
@@ -173,9 +177,9 @@ fn a_recording_reads_like_the_machine() {
 fn a_recording_of_a_recording_is_the_same() {
     let (root, _directory) = support::written(&host(CgroupVersion::Hybrid));
     let (one, other) = (support::directory(), support::directory());
-    record(&root, &KubeletPlaces::usual(&root), one.path()).unwrap();
+    record(&root, &KubeletPaths::detect(&root), one.path()).unwrap();
     let again = Root::new(one.path());
-    record(&again, &KubeletPlaces::usual(&again), other.path()).unwrap();
+    record(&again, &KubeletPaths::detect(&again), other.path()).unwrap();
     let listed = |at: &Path| {
         let mut all = Vec::new();
         all_below(at, &mut all);
@@ -189,23 +193,23 @@ fn a_recording_of_a_recording_is_the_same() {
 }
 
 #[test]
-fn nothing_is_written_over() {
+fn existing_files_are_not_overwritten() {
     let (root, directory) = support::written(&Tree::default());
     fs::write(directory.path().join("there"), "").unwrap();
-    let error = record(&root, &KubeletPlaces::usual(&root), directory.path()).unwrap_err();
+    let error = record(&root, &KubeletPaths::detect(&root), directory.path()).unwrap_err();
     assert!(matches!(error, RecordError::NotEmpty(_)), "{error}");
 }
 
 #[test]
-fn what_is_not_as_expected_is_not_recorded() {
-    let mut tree = made::no_gpu().tree();
+fn unexpected_content_is_not_recorded() {
+    let mut tree = synthetic::no_gpu().tree();
     tree.line("sys/devices/system/node/node0/distance", "my secret");
     tree.directory("sys/devices/system/cpu/present/odd");
     tree.remove("sys/devices/system/cpu/present");
     tree.directory("sys/devices/system/cpu/present");
     let (root, _directory) = support::written(&tree);
     let to = support::directory();
-    let recording = record(&root, &KubeletPlaces::usual(&root), to.path()).unwrap();
+    let recording = record(&root, &KubeletPaths::detect(&root), to.path()).unwrap();
     let distance = to.path().join("sys/devices/system/node/node0/distance");
     assert_eq!(fs::read_to_string(distance).unwrap(), "?\n");
     let paths: Vec<&str> = recording.diagnoses.iter().map(|one| one.path.as_str()).collect();

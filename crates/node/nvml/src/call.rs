@@ -1,8 +1,7 @@
-//! The calls themselves, each as a function that cannot be called wrongly.
+//! Safe wrappers of single NVML functions.
 //!
-//! Owns pointers and what the library asks of them. Handles are made by the library, kept in types that
-//! others cannot make, and live no longer than the borrowed device, and so the library. Must not know in
-//! which order to call what.
+//! Handles are created by the library only, kept in types that other modules cannot construct, and live no
+//! longer than the borrowed device, which keeps the library loaded.
 
 use std::ptr;
 
@@ -17,21 +16,20 @@ use crate::{
     ComputeInstance, ComputeProfile, GpuInstance, MigError, PROFILE_INSTANCES_MAX, Placement,
 };
 
-/// Calls for one device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'d, 'nvml> {
     device: &'d Device<'nvml>,
 }
 
-/// What the library calls a GPU instance. Only the library makes them.
+/// Only the library creates these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GpuInstanceHandle(nvmlGpuInstance_t);
 
-/// What the library calls a compute instance. Only the library makes them.
+/// Only the library creates these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ComputeInstanceHandle(nvmlComputeInstance_t);
 
-/// A function of the library, which an older one may not have.
+/// Gets a function of the library, which older versions may lack.
 macro_rules! function {
     ($call:expr, $name:ident) => {
         match &$call.library().$name {
@@ -43,12 +41,12 @@ macro_rules! function {
 
 const NOWHERE: nvmlGpuInstancePlacement_t = nvmlGpuInstancePlacement_t { start: 0, size: 0 };
 
-fn done(code: u32) -> Result<(), MigError> {
+fn check(code: u32) -> Result<(), MigError> {
     if code == 0 { Ok(()) } else { Err(MigError::of(code)) }
 }
 
-/// What the library wrote of a list with room for so many.
-fn written<T>(mut list: Vec<T>, count: u32) -> Result<Vec<T>, MigError> {
+/// Truncates a list to the `count` entries that the library wrote.
+fn truncated<T>(mut list: Vec<T>, count: u32) -> Result<Vec<T>, MigError> {
     let length = usize::try_from(count).unwrap_or(usize::MAX);
     if length > list.len() {
         return Err(MigError::TooMany(count));
@@ -75,56 +73,56 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
     pub(crate) fn gpu_instance_id(&self) -> Result<u32, MigError> {
         let function = function!(self, nvmlDeviceGetGpuInstanceId);
         let mut id = 0;
-        // SAFETY: the device is the library's own, and `id` is where it may write one number.
-        done(unsafe { function(self.handle(), &mut id) })?;
+        // SAFETY: the device is the library's own, and `id` has room for one number.
+        check(unsafe { function(self.handle(), &mut id) })?;
         Ok(id)
     }
 
     pub(crate) fn compute_instance_id(&self) -> Result<u32, MigError> {
         let function = function!(self, nvmlDeviceGetComputeInstanceId);
         let mut id = 0;
-        // SAFETY: the device is the library's own, and `id` is where it may write one number.
-        done(unsafe { function(self.handle(), &mut id) })?;
+        // SAFETY: the device is the library's own, and `id` has room for one number.
+        check(unsafe { function(self.handle(), &mut id) })?;
         Ok(id)
     }
 
-    /// Asks how many there are, then for all of them.
+    /// Asks for the number of placements, then for all of them.
     pub(crate) fn placements(&self, profile: u32) -> Result<Vec<Placement>, MigError> {
         let function = function!(self, nvmlDeviceGetGpuInstancePossiblePlacements_v2);
         let mut count = 0;
-        // SAFETY: the device is the library's own; the library takes no list to mean that only the count
-        // is asked for, and `count` is where it may write it.
-        done(unsafe { function(self.handle(), profile, ptr::null_mut(), &mut count) })?;
+        // SAFETY: the device is the library's own; for a null list the library writes only the count, for
+        // which `count` has room.
+        check(unsafe { function(self.handle(), profile, ptr::null_mut(), &mut count) })?;
         if count > PROFILE_INSTANCES_MAX {
             return Err(MigError::TooMany(count));
         }
-        // They follow from the profile alone, so there are not more the second time; room is left anyway.
+        // They follow from the profile alone, so their number cannot grow; there is room anyway.
         let mut list = vec![NOWHERE; PROFILE_INSTANCES_MAX as usize];
-        // SAFETY: the list is initialised and has room for at least as many as the library just told,
-        // and `count` is where it may write how many it wrote.
-        done(unsafe { function(self.handle(), profile, list.as_mut_ptr(), &mut count) })?;
-        let list = written(list, count)?;
+        // SAFETY: the list is initialised and has room for at least as many as the library just
+        // reported, and `count` has room for the number written.
+        check(unsafe { function(self.handle(), profile, list.as_mut_ptr(), &mut count) })?;
+        let list = truncated(list, count)?;
         Ok(list.into_iter().map(Placement::from).collect())
     }
 
-    /// The library has no way to ask how many there are: it wants room for as many as the profile allows.
+    /// The library has no query for their number and expects room for as many as the profile allows.
     pub(crate) fn gpu_instances(&self, profile: u32) -> Result<Vec<GpuInstanceHandle>, MigError> {
         let function = function!(self, nvmlDeviceGetGpuInstances);
         let mut list: Vec<nvmlGpuInstance_t> =
             vec![ptr::null_mut(); PROFILE_INSTANCES_MAX as usize];
         let mut count = PROFILE_INSTANCES_MAX;
         // SAFETY: the device is the library's own, and the list is initialised and has room for more
-        // instances than any profile allows; `count` is where it may write how many it wrote.
-        done(unsafe { function(self.handle(), profile, list.as_mut_ptr(), &mut count) })?;
-        let list = written(list, count)?;
+        // instances than any profile allows; `count` has room for the number written.
+        check(unsafe { function(self.handle(), profile, list.as_mut_ptr(), &mut count) })?;
+        let list = truncated(list, count)?;
         Ok(list.into_iter().map(GpuInstanceHandle).collect())
     }
 
     pub(crate) fn gpu_instance_by_id(&self, id: u32) -> Result<GpuInstanceHandle, MigError> {
         let function = function!(self, nvmlDeviceGetGpuInstanceById);
         let mut handle: nvmlGpuInstance_t = ptr::null_mut();
-        // SAFETY: the device is the library's own, and `handle` is where it may write one handle.
-        done(unsafe { function(self.handle(), id, &mut handle) })?;
+        // SAFETY: the device is the library's own, and `handle` has room for one handle.
+        check(unsafe { function(self.handle(), id, &mut handle) })?;
         Ok(GpuInstanceHandle(handle))
     }
 
@@ -132,9 +130,9 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
         let function = function!(self, nvmlGpuInstanceGetInfo);
         let device = ptr::null_mut();
         let mut info = nvmlGpuInstanceInfo_t { device, id: 0, profileId: 0, placement: NOWHERE };
-        // SAFETY: the handle was made by this library, which keeps what it means for as long as it is
-        // loaded, and `info` is where it may write one of these.
-        done(unsafe { function(of.0, &mut info) })?;
+        // SAFETY: the handle was made by this library, which keeps it valid while it is loaded,
+        // and `info` has room for the answer.
+        check(unsafe { function(of.0, &mut info) })?;
         let placement = info.placement.into();
         Ok(GpuInstance { id: info.id, profile: info.profileId, placement })
     }
@@ -147,16 +145,16 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
         let function = function!(self, nvmlDeviceCreateGpuInstanceWithPlacement);
         let place = nvmlGpuInstancePlacement_t { start: placement.start, size: placement.size };
         let mut handle: nvmlGpuInstance_t = ptr::null_mut();
-        // SAFETY: the device is the library's own, `place` can be read, and `handle` is where it may
-        // write one handle.
-        done(unsafe { function(self.handle(), profile, &place, &mut handle) })?;
+        // SAFETY: the device is the library's own, `place` can be read, and `handle` has room for
+        // one handle.
+        check(unsafe { function(self.handle(), profile, &place, &mut handle) })?;
         Ok(GpuInstanceHandle(handle))
     }
 
     pub(crate) fn destroy_gpu_instance(&self, one: GpuInstanceHandle) -> Result<(), MigError> {
         let function = function!(self, nvmlGpuInstanceDestroy);
-        // SAFETY: the library just gave this handle; nobody keeps it after this.
-        done(unsafe { function(one.0) })
+        // SAFETY: the library just gave this handle, and it is not used again.
+        check(unsafe { function(one.0) })
     }
 
     pub(crate) fn compute_profile(
@@ -177,12 +175,12 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
             sharedJpegCount: 0,
             sharedOfaCount: 0,
         };
-        // SAFETY: the library gave this handle, and `info` is where it may write one of these.
-        done(unsafe { function(parent.0, kind, engines, &mut info) })?;
+        // SAFETY: the library gave this handle, and `info` has room for the answer.
+        check(unsafe { function(parent.0, kind, engines, &mut info) })?;
         Ok(ComputeProfile { id: info.id, slices: info.sliceCount, instances: info.instanceCount })
     }
 
-    /// As for GPU instances, it wants room for as many as the profile allows.
+    /// As for GPU instances, the library expects room for as many as the profile allows.
     pub(crate) fn compute_instances(
         &self,
         parent: GpuInstanceHandle,
@@ -193,9 +191,9 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
             vec![ptr::null_mut(); PROFILE_INSTANCES_MAX as usize];
         let mut count = PROFILE_INSTANCES_MAX;
         // SAFETY: the library gave this handle, and the list is initialised and has room for more
-        // instances than any profile allows; `count` is where it may write how many it wrote.
-        done(unsafe { function(parent.0, profile, list.as_mut_ptr(), &mut count) })?;
-        let list = written(list, count)?;
+        // instances than any profile allows; `count` has room for the number written.
+        check(unsafe { function(parent.0, profile, list.as_mut_ptr(), &mut count) })?;
+        let list = truncated(list, count)?;
         Ok(list.into_iter().map(ComputeInstanceHandle).collect())
     }
 
@@ -206,8 +204,8 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
     ) -> Result<ComputeInstanceHandle, MigError> {
         let function = function!(self, nvmlGpuInstanceGetComputeInstanceById);
         let mut handle: nvmlComputeInstance_t = ptr::null_mut();
-        // SAFETY: the library gave this handle, and `handle` is where it may write one.
-        done(unsafe { function(parent.0, id, &mut handle) })?;
+        // SAFETY: the library gave this handle, and `handle` has room for one.
+        check(unsafe { function(parent.0, id, &mut handle) })?;
         Ok(ComputeInstanceHandle(handle))
     }
 
@@ -223,8 +221,8 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
             profileId: 0,
             placement: nvmlComputeInstancePlacement_t { start: 0, size: 0 },
         };
-        // SAFETY: the library gave this handle, and `info` is where it may write one of these.
-        done(unsafe { function(of.0, &mut info) })?;
+        // SAFETY: the library gave this handle, and `info` has room for the answer.
+        check(unsafe { function(of.0, &mut info) })?;
         let placement = Placement { start: info.placement.start, size: info.placement.size };
         Ok(ComputeInstance { id: info.id, profile: info.profileId, placement })
     }
@@ -236,8 +234,8 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
     ) -> Result<ComputeInstanceHandle, MigError> {
         let function = function!(self, nvmlGpuInstanceCreateComputeInstance);
         let mut handle: nvmlComputeInstance_t = ptr::null_mut();
-        // SAFETY: the library gave this handle, and `handle` is where it may write one.
-        done(unsafe { function(parent.0, profile, &mut handle) })?;
+        // SAFETY: the library gave this handle, and `handle` has room for one.
+        check(unsafe { function(parent.0, profile, &mut handle) })?;
         Ok(ComputeInstanceHandle(handle))
     }
 
@@ -246,8 +244,8 @@ impl<'d, 'nvml> Call<'d, 'nvml> {
         one: ComputeInstanceHandle,
     ) -> Result<(), MigError> {
         let function = function!(self, nvmlComputeInstanceDestroy);
-        // SAFETY: the library just gave this handle; nobody keeps it after this.
-        done(unsafe { function(one.0) })
+        // SAFETY: the library just gave this handle, and it is not used again.
+        check(unsafe { function(one.0) })
     }
 }
 

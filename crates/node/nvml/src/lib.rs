@@ -1,14 +1,12 @@
-//! NVML's calls for MIG instances that [`nvml_wrapper`] lacks or gets wrong: where instances may be
-//! placed, where they are, creating and destroying them.
+//! NVML's calls for MIG instances that [`nvml_wrapper`] lacks or gets wrong: their possible placements,
+//! their actual placement, creating and destroying them.
 //!
-//! Everything else about GPUs goes through the wrapper. Its `possible_placements` (0.13) reserves
-//! room for the answer but never sets the length, so the result is always empty; it has no calls
-//! for instances at all.
+//! Everything else about GPUs goes through the wrapper. Its `possible_placements` (0.13) allocates room for
+//! the answer but never sets the length, so the result is always empty. It has no calls for instances.
 //!
-//! The only crate that may use `unsafe`. No handle of the library leaves a function: instances are
-//! named by number and looked up each time, so one that was destroyed meanwhile is an error. A
-//! missing library or function is an error, too. Tests use a stand-in library with one H200
-//! (`made_driver`, an example).
+//! The only crate that may use `unsafe`. No handle of the library leaves a function: instances are named by
+//! number and looked up each time, so using a destroyed one is an error. A missing library or function is an
+//! error, too. Tests use a fake library with one H200 (the example `fake_driver`).
 
 mod call;
 
@@ -17,97 +15,82 @@ use nvml_wrapper::error::NvmlError;
 
 use call::{Call, GpuInstanceHandle};
 
-/// Instances of one profile, and kinds of profiles: more than any GPU has.
+/// Instances per profile, and number of profiles: more than any GPU has.
 const PROFILE_INSTANCES_MAX: u32 = 64;
 
-/// A place on a GPU, in units of memory; inside of a GPU instance, in compute slices (the driver rounds up:
-/// an instance of 3 slices may have the size 4).
+/// Position on a GPU, in memory units; in a GPU instance, in compute slices. The driver rounds sizes up: an
+/// instance of 3 slices may have the size 4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
-    /// The first unit.
     pub start: u32,
-    /// How many.
     pub size: u32,
 }
 
 /// A GPU instance: a part of a GPU's memory and engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuInstance {
-    /// Its number, which may be that of another instance after it was destroyed.
+    /// Numbers are reused after an instance was destroyed.
     pub id: u32,
-    /// The id of its profile.
     pub profile: u32,
-    /// Where it is.
     pub placement: Placement,
 }
 
 /// A compute instance: a part of a GPU instance's compute slices, and what CUDA sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputeInstance {
-    /// Its number inside of the GPU instance.
+    /// Number within the GPU instance.
     pub id: u32,
-    /// The id of its profile.
     pub profile: u32,
-    /// Where it is.
     pub placement: Placement,
 }
 
-/// A kind of compute instance that a GPU instance can have.
+/// A compute instance profile that a GPU instance supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputeProfile {
-    /// Its id.
     pub id: u32,
-    /// Compute slices.
     pub slices: u32,
-    /// Most instances of this kind.
+    /// Maximum number of instances with this profile.
     pub instances: u32,
 }
 
-/// Whether a change of the MIG mode is in force.
+/// When a change of the MIG mode takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// It is.
     Active,
-    /// It will be when the GPU was reset.
+    /// After a reset of the GPU.
     ResetNeeded,
-    /// Not while somebody has the GPU open.
+    /// Not while a process has the GPU open.
     InUse,
-    /// The driver has another reason, by its number.
+    /// Another status of the driver.
     Other(u32),
 }
 
-/// Why the driver did not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum MigError {
-    /// Something runs on it, or holds it open.
-    #[error("it is in use")]
+    /// A process uses it or holds it open.
+    #[error("in use")]
     InUse,
-    /// Not for this user.
-    #[error("this user may not do it")]
+    #[error("permission denied")]
     NoPermission,
-    /// There is no room for it, or the place is taken.
-    #[error("there is no room for it")]
+    /// No room, or the position is taken.
+    #[error("insufficient room")]
     NoRoom,
-    /// There is no such instance.
-    #[error("there is no such instance")]
+    #[error("instance not found")]
     NotThere,
-    /// The GPU or its present mode does not have it.
-    #[error("the GPU does not have it in its present mode")]
+    #[error("not supported by the GPU in its current MIG mode")]
     NotSupported,
-    /// The driver's library lacks the function.
-    #[error("the driver's library has no {0}")]
+    #[error("the driver library has no function {0}")]
     NoFunction(&'static str),
-    /// More came back than there can be.
-    #[error("the driver told of {0} of them, which cannot be")]
+    /// More entries than a GPU can have.
+    #[error("the driver reported {0} entries, more than a GPU can have")]
     TooMany(u32),
-    /// Something else.
     #[error(transparent)]
     Other(#[from] NvmlError),
 }
 
 impl MigError {
     fn of(code: u32) -> Self {
-        // Two that the wrapper does not know by name.
+        // Codes that the wrapper does not know by name.
         const INSUFFICIENT_RESOURCES: u32 = 23;
         const INVALID_STATE: u32 = 29;
         match code {
@@ -125,12 +108,12 @@ impl MigError {
     }
 }
 
-/// Turns MIG on or off for a GPU.
+/// Turns MIG on or off.
 ///
 /// # Errors
-/// When the driver does not do it.
+/// If the driver refuses.
 pub fn set_mig_mode(device: &Device<'_>, enabled: bool) -> Result<Activation, MigError> {
-    // The wrapper gives the driver's second answer as its number.
+    // The wrapper returns the driver's second answer as its number.
     let status = device.set_mig_mode(enabled).map_err(|error| match error {
         NvmlError::FailedToLoadSymbol(_) => MigError::NoFunction("nvmlDeviceSetMigMode"),
         NvmlError::UnexpectedVariant(code) => MigError::of(code),
@@ -146,15 +129,15 @@ pub fn set_mig_mode(device: &Device<'_>, enabled: bool) -> Result<Activation, Mi
     })
 }
 
-/// The GPU instance that a MIG device (what CUDA sees) lies in.
+/// The GPU instance of a MIG device (the device that CUDA sees).
 ///
 /// # Errors
-/// When the driver does not tell, as for a device that is no MIG device.
+/// If the driver refuses, for example because the device is not a MIG device.
 pub fn gpu_instance_of(mig_device: &Device<'_>) -> Result<u32, MigError> {
     Call::on(mig_device).gpu_instance_id()
 }
 
-/// Which compute instance of that GPU instance it is.
+/// The compute instance of a MIG device, by its number within the GPU instance.
 ///
 /// # Errors
 /// As [`gpu_instance_of`].
@@ -162,41 +145,40 @@ pub fn compute_instance_of(mig_device: &Device<'_>) -> Result<u32, MigError> {
     Call::on(mig_device).compute_instance_id()
 }
 
-/// The instances of a GPU.
+/// MIG instances of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Instances<'d, 'nvml> {
     call: Call<'d, 'nvml>,
 }
 
 impl<'d, 'nvml> Instances<'d, 'nvml> {
-    /// Of this GPU.
     pub fn of(device: &'d Device<'nvml>) -> Self {
         Self { call: Call::on(device) }
     }
 
-    /// Where GPU instances of a profile may lie, whatever is there already.
+    /// Possible placements of GPU instances with a profile, regardless of existing instances.
     ///
     /// # Errors
-    /// When the driver does not tell.
+    /// If the driver refuses.
     pub fn placements(&self, profile: u32) -> Result<Vec<Placement>, MigError> {
         let mut found = self.call.placements(profile)?;
         found.sort_unstable();
         Ok(found)
     }
 
-    /// The GPU instances of a profile.
+    /// GPU instances with a profile.
     ///
     /// # Errors
-    /// When the driver does not tell; without MIG mode it does not.
+    /// If the driver refuses, for example because MIG is off.
     pub fn gpu_instances(&self, profile: u32) -> Result<Vec<GpuInstance>, MigError> {
         let handles = self.call.gpu_instances(profile)?;
         handles.into_iter().map(|handle| self.call.gpu_instance(handle)).collect()
     }
 
-    /// Creates a GPU instance at a place. Nothing can run on it before it has a compute instance.
+    /// Creates a GPU instance. It is usable once it has a compute instance.
     ///
     /// # Errors
-    /// When the driver does not do it.
+    /// If the driver refuses.
     pub fn create_gpu_instance(
         &self,
         profile: u32,
@@ -206,26 +188,26 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
         self.call.gpu_instance(handle)
     }
 
-    /// Destroys a GPU instance, which must have no compute instance.
+    /// Destroys a GPU instance without compute instances.
     ///
     /// # Errors
-    /// When the driver does not do it.
+    /// If the driver refuses.
     pub fn destroy_gpu_instance(&self, id: u32) -> Result<(), MigError> {
         let handle = self.found(id)?;
         self.call.destroy_gpu_instance(handle)
     }
 
-    /// Kinds of compute instances that a GPU instance can have.
+    /// Compute instance profiles that a GPU instance supports.
     ///
     /// # Errors
-    /// When the driver does not tell.
+    /// If the driver refuses.
     pub fn compute_profiles(&self, gpu_instance: u32) -> Result<Vec<ComputeProfile>, MigError> {
         let handle = self.found(gpu_instance)?;
         let mut found = Vec::new();
         for kind in 0..nvml_wrapper_sys::bindings::NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
             match self.call.compute_profile(handle, kind) {
                 Ok(profile) => found.push(profile),
-                // It has some of these kinds; an older driver takes the newest for a wrong argument.
+                // Not every profile is supported; older drivers reject the newest ones as an argument.
                 Err(MigError::NotSupported | MigError::Other(NvmlError::InvalidArg)) => {}
                 Err(error) => return Err(error),
             }
@@ -233,10 +215,10 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
         Ok(found)
     }
 
-    /// The compute instances of a GPU instance.
+    /// Compute instances of a GPU instance.
     ///
     /// # Errors
-    /// When the driver does not tell.
+    /// If the driver refuses.
     pub fn compute_instances(&self, gpu_instance: u32) -> Result<Vec<ComputeInstance>, MigError> {
         let parent = self.found(gpu_instance)?;
         let mut found = Vec::new();
@@ -245,16 +227,16 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
                 found.push(self.call.compute_instance(handle)?);
             }
         }
-        // Two kinds may share an id.
+        // Two profiles may share an id.
         found.sort_unstable_by_key(|one| one.id);
         found.dedup_by_key(|one| one.id);
         Ok(found)
     }
 
-    /// Creates a compute instance in a GPU instance, where the driver sees fit.
+    /// Creates a compute instance; the driver chooses its position.
     ///
     /// # Errors
-    /// When the driver does not do it.
+    /// If the driver refuses.
     pub fn create_compute_instance(
         &self,
         gpu_instance: u32,
@@ -265,10 +247,10 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
         self.call.compute_instance(handle)
     }
 
-    /// Destroys a compute instance, on which nothing may run.
+    /// Destroys a compute instance that no process uses.
     ///
     /// # Errors
-    /// When the driver does not do it.
+    /// If the driver refuses.
     pub fn destroy_compute_instance(&self, gpu_instance: u32, id: u32) -> Result<(), MigError> {
         let parent = self.found(gpu_instance)?;
         let handle = self.call.compute_instance_by_id(parent, id)?;

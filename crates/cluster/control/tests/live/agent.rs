@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_agent::GpuSource;
 use berth_agent::run::{AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings, run};
 use berth_control::install::{self, AgentOptions, InstallOptions};
-use berth_host::{Root, made};
+use berth_host::{Root, synthetic};
 use berth_testbed::Which;
 use kube::Client;
 use serde_json::json;
@@ -39,7 +39,7 @@ pub(crate) async fn what_the_agent_finds_is_what_the_scheduler_plans_with(world:
     undefine(&world).await;
     define(&world).await;
     world.node("n1", 8, json!({ "kubernetes.io/hostname": "n1" })).await;
-    let mut node = Node::new(made::epyc_9654(1));
+    let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = STRICT;
     let (_, directory) = node.written();
     let root = directory.path().to_owned();
@@ -77,7 +77,8 @@ pub(crate) async fn what_the_agent_finds_is_what_the_scheduler_plans_with(world:
     let said = world
         .eventually("the pod is told how it lies", async || {
             let annotations = world.find("wide").await?.metadata.annotations?;
-            serde_json::from_str::<AlignmentAnnotation>(annotations.get("berth.dev/alignment")?).ok()
+            serde_json::from_str::<AlignmentAnnotation>(annotations.get("berth.dev/alignment")?)
+                .ok()
         })
         .await;
     assert_eq!((said.alignment.as_str(), said.distance), ("misaligned", Some(32)));

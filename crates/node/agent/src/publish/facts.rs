@@ -10,7 +10,7 @@ use berth_kubelet::{
     Kubelet, KubeletConfig, KubeletVersion, MemoryManagerPolicy, ReservedMemory, TopologyPolicy,
 };
 use berth_model::idset::CpuSet;
-use berth_model::machine::Machine as PlannedMachine;
+use berth_model::machine::Machine as ModelMachine;
 use berth_topology::key_of;
 
 use crate::report::Reading;
@@ -28,10 +28,10 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) fn of(reading: &Reading, planned: Option<&PlannedMachine>) -> Self {
+    pub(super) fn of(reading: &Reading, planned: Option<&ModelMachine>) -> Self {
         let Some(configuration) = &reading.kubelet.configuration else { return Self::default() };
         let (pins_cpus, pins_memory) = (configuration.pins_cpus(), configuration.pins_memory());
-        let set = configuration.to_planned(KubeletVersion::default());
+        let set = configuration.to_model(KubeletVersion::default());
         let reserved_cpus = match (pins_cpus, configuration.reserved_system_cpus) {
             (false, _) => CpuSet::EMPTY,
             (true, Some(cpus)) => cpus & reading.machine.cpus,
@@ -78,7 +78,7 @@ impl Facts {
 }
 
 /// The CPUs that a kubelet keeps when only their number is set.
-fn chosen(set: KubeletConfig, machine: &PlannedMachine) -> CpuSet {
+fn chosen(set: KubeletConfig, machine: &ModelMachine) -> CpuSet {
     let alone = KubeletConfig {
         topology_policy: TopologyPolicy::None,
         memory_manager: MemoryManagerPolicy::None,

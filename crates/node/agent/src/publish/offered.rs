@@ -44,7 +44,7 @@ pub fn offered(reading: &Reading) -> Vec<Offered> {
 
 fn by_kernel(reading: &Reading, id: &str) -> Vec<u32> {
     match device_behind(reading, id).map(|device| &device.numa) {
-        Some(DeviceNuma::Told { node }) => vec![*node],
+        Some(DeviceNuma::Reported { node }) => vec![*node],
         _ => Vec::new(),
     }
 }

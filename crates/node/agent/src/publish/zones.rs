@@ -8,7 +8,7 @@ use berth_api::topology::{Cost, Zone, ZoneResource};
 use berth_host::kubelet::{DeviceEntry, MemoryTable};
 use berth_host::machine::NumaNode;
 use berth_model::idset::CpuSet;
-use berth_model::machine::Machine as PlannedMachine;
+use berth_model::machine::Machine as ModelMachine;
 use berth_model::resource::MemoryKind;
 use berth_topology::detail;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -18,7 +18,7 @@ use super::facts::Facts;
 
 pub(super) fn zones(
     subject: Subject<'_>,
-    planned: Option<&PlannedMachine>,
+    planned: Option<&ModelMachine>,
     facts: &Facts,
 ) -> Vec<Zone> {
     let zone = |node: &NumaNode| {

@@ -7,35 +7,25 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use berth_metrics::{Counter, FloatGauge, Gauge, MetricInfo, Registered, Registrar, Series};
 
 use super::telling::AlignmentAnnotation;
 
-/// The content type of [`Metrics::encode`].
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(super) use berth_metrics::OPEN_CONTENT_TYPE as CONTENT_TYPE;
 
-type Labels<const N: usize> = [(&'static str, &'static str); N];
-type OfPod<const N: usize> = [(&'static str, String); N];
-type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
-
-/// Everything that is counted. Cloning gives another handle on the same figures.
+/// Clones share their values.
 #[derive(Clone)]
 pub struct Metrics {
-    registry: Arc<Registry>,
-    alignment: Family<OfPod<3>, Gauge>,
-    distance: Family<OfPod<2>, Gauge>,
+    registered: Registered,
+    alignment: Series<3, Gauge>,
+    distance: Series<2, Gauge>,
     /// Pods that have series, and what these say.
     shown: Arc<Mutex<BTreeMap<(String, String), AlignmentAnnotation>>>,
-    writes: Family<Labels<1>, Counter>,
-    failures: Family<Labels<1>, Counter>,
-    watch_failures: Family<Labels<1>, Counter>,
-    looks: Family<Labels<1>, Counter>,
-    look_duration: Family<Labels<1>, Seconds>,
+    writes: Series<1, Counter>,
+    failures: Series<1, Counter>,
+    watch_failures: Series<1, Counter>,
+    looks: Series<1, Counter>,
+    look_duration: Series<1, FloatGauge>,
     foreign: Gauge,
     diagnoses: Gauge,
 }
@@ -47,82 +37,73 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// All at zero.
     pub fn new() -> Self {
-        let mut metrics = Self {
-            registry: Arc::default(),
-            alignment: Family::default(),
-            distance: Family::default(),
+        let mut to = Registrar::new(env!("CARGO_PKG_VERSION"));
+        Self {
+            alignment: to.series(
+                "alignment",
+                ["namespace", "pod", "verdict"],
+                "Alignment of a GPU pod: 1 for its verdict",
+            ),
+            distance: to.series(
+                "alignment_distance",
+                ["namespace", "pod"],
+                "NUMA distance between a misaligned pod's GPUs and its CPUs or memory; 10 is local",
+            ),
             shown: Arc::default(),
-            writes: Family::default(),
-            failures: Family::default(),
-            watch_failures: Family::default(),
-            looks: Family::default(),
-            look_duration: Family::default(),
-            foreign: Gauge::default(),
-            diagnoses: Gauge::default(),
-        };
-        metrics.registry = Arc::new(metrics.registered());
-        metrics
-    }
-
-    fn registered(&self) -> Registry {
-        let mut to = Registry::with_prefix("berth");
-        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        to.register("build", "The version that runs", version);
-        let help = "How a pod with a GPU lies: 1 for its verdict";
-        to.register("alignment", help, self.alignment.clone());
-        let help =
-            "How far a misaligned pod's CPUs or memory are from its GPUs, 10 being no distance";
-        to.register("alignment_distance", help, self.distance.clone());
-        let help = "Writes to the API server, by what was written";
-        to.register("agent_writes", help, self.writes.clone());
-        let help = "Writes that failed, by what was to be written";
-        to.register("agent_write_failures", help, self.failures.clone());
-        let help = "Watches that failed, by kind";
-        to.register("agent_watch_failures", help, self.watch_failures.clone());
-        to.register("agent_looks", "Looks at the node, by how much was read", self.looks.clone());
-        to.register_with_unit(
-            "agent_look_duration",
-            "How long the last look took, by how much was read",
-            Unit::Seconds,
-            self.look_duration.clone(),
-        );
-        let help =
-            "1 while somebody else publishes the NodeResourceTopology, which is left alone, else 0";
-        to.register("agent_topology_foreign", help, self.foreign.clone());
-        let help = "What could not be read or believed on the node";
-        to.register("agent_diagnoses", help, self.diagnoses.clone());
-        to
-    }
-
-    /// All figures.
-    pub fn encode(&self) -> String {
-        let mut text = String::new();
-        match encode(&mut text, &self.registry) {
-            Ok(()) => text,
-            Err(_) => String::new(),
+            writes: to.series("agent_writes", ["what"], "Writes to the API server"),
+            failures: to.series(
+                "agent_write_failures",
+                ["what"],
+                "Writes to the API server that failed",
+            ),
+            watch_failures: to.series("agent_watch_failures", ["kind"], "Watches that failed"),
+            looks: to.series("agent_looks", ["scope"], "Inspections of the node, by extent"),
+            look_duration: to.series(
+                "agent_look_duration_seconds",
+                ["scope"],
+                "Duration of the last inspection of the node",
+            ),
+            foreign: to.single(
+                "agent_topology_foreign",
+                "1 while another exporter publishes the NodeResourceTopology, which is then left alone",
+            ),
+            diagnoses: to.single(
+                "agent_diagnoses",
+                "Facts about the node that could not be read or that contradict each other",
+            ),
+            registered: to.finish(),
         }
+    }
+
+    /// Every metric of `berth agent`.
+    pub fn infos(&self) -> &[MetricInfo] {
+        self.registered.infos()
+    }
+
+    /// In the OpenMetrics format.
+    pub fn encode(&self) -> String {
+        self.registered.encode_open()
     }
 
     /// Something was written, or could not be.
     pub(super) fn wrote(&self, what: &'static str, done: bool) {
         let family = if done { &self.writes } else { &self.failures };
-        family.get_or_create(&[("what", what)]).inc();
+        family.with([what]).inc();
     }
 
     /// How often something was written.
     pub fn writes(&self, what: &'static str) -> u64 {
-        self.writes.get_or_create(&[("what", what)]).get()
+        self.writes.with([what]).get()
     }
 
     pub(super) fn watch_failed(&self, kind: &'static str) {
-        self.watch_failures.get_or_create(&[("kind", kind)]).inc();
+        self.watch_failures.with([kind]).inc();
     }
 
     pub(super) fn looked(&self, scope: &'static str, time: Duration) {
-        self.looks.get_or_create(&[("scope", scope)]).inc();
-        self.look_duration.get_or_create(&[("scope", scope)]).set(time.as_secs_f64());
+        self.looks.with([scope]).inc();
+        self.look_duration.with([scope]).set(time.as_secs_f64());
     }
 
     pub(super) fn diagnosed(&self, count: usize) {
@@ -139,29 +120,31 @@ impl Metrics {
         for (pod, before) in shown.iter() {
             let after = now.get(pod);
             if after.map(|after| after.alignment) != Some(before.alignment) {
-                self.alignment.remove(&verdict_of(pod, before));
+                self.alignment.remove(verdict_of(pod, before));
             }
             if before.distance.is_some() && after.is_none_or(|after| after.distance.is_none()) {
-                self.distance.remove(&labels_of(pod));
+                self.distance.remove(labels_of(pod));
             }
         }
         for (pod, alignment) in &now {
-            self.alignment.get_or_create(&verdict_of(pod, alignment)).set(1);
+            self.alignment.with(verdict_of(pod, alignment)).set(1);
             if let Some(distance) = alignment.distance {
-                self.distance.get_or_create(&labels_of(pod)).set(i64::from(distance));
+                self.distance.with(labels_of(pod)).set(i64::from(distance));
             }
         }
         *shown = now;
     }
 }
 
-fn labels_of((namespace, pod): &(String, String)) -> OfPod<2> {
-    [("namespace", namespace.clone()), ("pod", pod.clone())]
+fn labels_of((namespace, pod): &(String, String)) -> [String; 2] {
+    [namespace.clone(), pod.clone()]
 }
 
-fn verdict_of((namespace, pod): &(String, String), annotation: &AlignmentAnnotation) -> OfPod<3> {
-    let verdict = annotation.alignment.as_str().to_owned();
-    [("namespace", namespace.clone()), ("pod", pod.clone()), ("verdict", verdict)]
+fn verdict_of(
+    (namespace, pod): &(String, String),
+    alignment: &AlignmentAnnotation,
+) -> [String; 3] {
+    [namespace.clone(), pod.clone(), alignment.alignment.as_str().to_owned()]
 }
 
 #[cfg(test)]

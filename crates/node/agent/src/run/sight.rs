@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use berth_host::cgroup::NodeMemory;
-use berth_host::{Cgroups, Diagnosis, KubeletFiles, KubeletPlaces, Machine, Pci, Pulse, Root};
+use berth_host::{Cgroups, Diagnosis, KubeletFiles, KubeletPaths, Machine, Pci, Fingerprint, Root};
 
 use crate::audit::PodAudit;
 use crate::gpus::{GpuReading, GpuSource};
@@ -28,13 +28,13 @@ pub(super) enum Scope {
 pub(super) struct Sight {
     root: Root,
     source: GpuSource,
-    places: KubeletPlaces,
+    places: KubeletPaths,
     /// Whether these are a running kubelet's.
     seen_running: bool,
     pub(super) reading: Reading,
     /// What was wrong with the hardware when it was last read.
     of_hardware: Vec<Diagnosis>,
-    pulse: Pulse,
+    pulse: Fingerprint,
     /// Where memory was, by container, and when that was looked at.
     memory: BTreeMap<String, (Instant, Vec<NodeMemory>)>,
     memory_every: Duration,
@@ -43,13 +43,13 @@ pub(super) struct Sight {
 impl Sight {
     pub(super) fn new(root: Root, source: GpuSource, memory_every: Duration) -> Self {
         Self {
-            places: KubeletPlaces::usual(&root),
+            places: KubeletPaths::detect(&root),
             seen_running: false,
             root,
             source,
             reading: Reading::default(),
             of_hardware: Vec::new(),
-            pulse: Pulse::default(),
+            pulse: Fingerprint::default(),
             memory: BTreeMap::new(),
             memory_every,
         }
@@ -57,7 +57,7 @@ impl Sight {
 
     /// How much may have changed since it was last looked at, told by a few small files.
     pub(super) fn pulse(&self) -> Option<Scope> {
-        let now = Pulse::read(&self.root, &self.places);
+        let now = Fingerprint::read(&self.root, &self.places);
         if now.hardware != self.pulse.hardware {
             return Some(Scope::All);
         }
@@ -67,7 +67,7 @@ impl Sight {
     /// Looks again.
     pub(super) fn look(&mut self, scope: Scope) {
         // What changes meanwhile is seen next time.
-        let before = Pulse::read(&self.root, &self.places);
+        let before = Fingerprint::read(&self.root, &self.places);
         if scope == Scope::All {
             self.look_at_hardware();
         } else if !self.seen_running {
@@ -102,7 +102,7 @@ impl Sight {
 
     /// One that does not run now has left its files where they were.
     fn look_for_kubelet(&mut self) -> Vec<Diagnosis> {
-        let (places, diagnoses) = KubeletPlaces::of_running(&self.root);
+        let (places, diagnoses) = KubeletPaths::of_running(&self.root);
         if let Some(places) = places {
             (self.places, self.seen_running) = (places, true);
         }

@@ -11,8 +11,8 @@ use berth_agent::gpus::{DriverGpu, GpuMemory, Instance, LinkPeer, MigMode, Profi
 use berth_agent::{GpuReading, NodeReport};
 use berth_host::Root;
 use berth_host::synthetic::{
-    self, CgroupVersion, Driver, Layout, SyntheticContainer, SyntheticMachine, SyntheticPod, SyntheticProcess, Runtime,
-    Tree,
+    self, CgroupVersion, Driver, Layout, Runtime, SyntheticContainer, SyntheticMachine,
+    SyntheticPod, SyntheticProcess, Tree,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -120,7 +120,10 @@ impl Node {
                     id: format!("{id:064x}"),
                     cpus: if cpus.is_empty() { shared.clone() } else { cpus.clone() },
                     mems: mems.clone(),
-                    processes: vec![SyntheticProcess { pid: id as u32 + 1000, pages: pages.clone() }],
+                    processes: vec![SyntheticProcess {
+                        pid: id as u32 + 1000,
+                        pages: pages.clone(),
+                    }],
                 });
                 if !cpus.is_empty() {
                     let said = if pod.stale { "0".to_owned() } else { cpus.clone() };

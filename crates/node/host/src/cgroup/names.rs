@@ -1,44 +1,36 @@
-//! What the names of cgroups say.
-//!
-//! Owns the spelling of pods, qualities of service and containers by kubelets and runtimes. Must not
-//! read anything.
+//! Names of pods' and containers' cgroups, as kubelets and container runtimes spell them.
 
 use serde::{Deserialize, Serialize};
 
-/// Quality of service of a pod.
+/// Quality of service class of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Qos {
-    /// Requests and limits are equal.
     Guaranteed,
-    /// Something is requested.
     Burstable,
-    /// Nothing is.
     BestEffort,
 }
 
-/// Who runs containers.
+/// Container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Runtime {
-    /// containerd.
     Containerd,
-    /// CRI-O.
     Crio,
-    /// Docker, through cri-dockerd.
+    /// Through cri-dockerd.
     Docker,
 }
 
-/// Longest UID that counts as one.
+/// A longer text is not a UID.
 const UID_BYTES_MAX: usize = 128;
 
-/// Whether pods are below: `kubepods`, `kubepods.slice`, or with the root before it that kubelets are
-/// given inside of containers.
+/// Whether pods are below: `kubepods`, `kubepods.slice`, or with the prefix of a kubelet that runs in a
+/// container.
 pub(super) fn is_pods(name: &str) -> bool {
     let name = name.strip_suffix(".slice").unwrap_or(name);
     name.strip_prefix("kubelet-").unwrap_or(name) == "kubepods"
 }
 
-/// The quality of service that a level between `kubepods` and pods stands for.
+/// The class of pods below a cgroup between `kubepods` and pods.
 pub(super) fn qos(name: &str) -> Option<Qos> {
     let level = match name.strip_suffix(".slice") {
         Some(slice) => slice.strip_prefix("kubelet-").unwrap_or(slice).strip_prefix("kubepods-")?,
@@ -65,8 +57,8 @@ pub(super) fn pod(name: &str) -> Option<String> {
     (plain && !uid.is_empty() && uid.len() <= UID_BYTES_MAX).then_some(uid)
 }
 
-/// The id of a container, and who runs it, where the name tells. What watches over a container
-/// (`crio-conmon-…`) is none.
+/// The id of a container, and its runtime if the name tells. Its monitor (`crio-conmon-…`) is not a
+/// container.
 pub(super) fn container(name: &str) -> Option<(String, Option<Runtime>)> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let (runtime, id) = match name.rsplit_once('-') {
@@ -80,7 +72,7 @@ pub(super) fn container(name: &str) -> Option<(String, Option<Runtime>)> {
     is_id.then(|| (id.to_owned(), runtime))
 }
 
-/// Whether a name with a dot is a directory that systemd made.
+/// Whether a name with a dot is a directory created by systemd.
 pub(super) fn is_unit(name: &str) -> bool {
     [".slice", ".scope", ".service"].iter().any(|suffix| name.ends_with(suffix))
 }
@@ -114,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_told_from_what_watches_over_them() {
+    fn monitors_are_not_containers() {
         let id = "9".repeat(64);
         for (name, runtime) in [
             (format!("cri-containerd-{id}.scope"), Some(Runtime::Containerd)),
@@ -133,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_qualities_of_service() {
+    fn levels_are_qos_classes() {
         for name in ["burstable", "kubepods-burstable.slice", "kubelet-kubepods-burstable.slice"] {
             assert_eq!(qos(name), Some(Qos::Burstable), "{name}");
         }

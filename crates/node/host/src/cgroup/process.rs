@@ -1,6 +1,6 @@
-//! Processes: whose they are, which CPUs and NUMA nodes they may use, and where their memory is.
+//! Processes: their pod, the CPUs and NUMA nodes they may use, and where their memory is.
 //!
-//! Owns reading `/proc/<pid>`. Must not read command lines, environments or open files.
+//! Reads `/proc/<pid>`, but never command lines, environments or open files.
 
 use std::collections::BTreeMap;
 
@@ -14,56 +14,50 @@ use crate::root::{Diagnosis, Fault, Notes, Root};
 /// Bytes of `/proc/<pid>/status`, and of `/proc/<pid>/cgroup`.
 const STATUS_BYTES_MAX: usize = 64 << 10;
 
-/// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {
-    /// Its id.
     pub pid: u32,
-    /// CPUs that it may run on.
     #[serde(with = "as_list_if_known")]
     pub cpus_allowed: Option<CpuSet>,
-    /// NUMA nodes that it may take memory of.
+    /// NUMA nodes it may allocate memory from.
     #[serde(with = "as_list_if_known")]
     pub mems_allowed: Option<IdSet>,
-    /// Where its memory is, as far as it was looked at.
+    /// By NUMA node, as far as `numa_maps` was read.
     pub memory: Vec<NodeMemory>,
-    /// Whether all of its memory was looked at.
+    /// Whether all of `numa_maps` was read.
     pub whole: bool,
 }
 
-/// Memory in a NUMA node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMemory {
-    /// Id of the node.
     pub node: u32,
-    /// How much.
     pub bytes: u64,
 }
 
-/// Whose a process is.
+/// The pod and container of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// Id of the container, where it is in one.
+    /// Id; `None` for a process outside of containers.
     pub container: Option<String>,
 }
 
 impl Process {
-    /// Reads a process below `root`; of `numa_maps`, which the kernel makes by walking all of the
-    /// process's memory, at most `maps_bytes_max`. `None`: there is no such process (any more).
+    /// Reads a process. At most `maps_bytes_max` are read of `numa_maps`, for which the kernel walks all of
+    /// the process's memory. `None`: the process does not exist (any more).
     pub fn read(root: &Root, pid: u32, maps_bytes_max: usize) -> (Option<Self>, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
         let path = format!("proc/{pid}/status");
         let status = match root.text(&path, STATUS_BYTES_MAX) {
             Ok(status) => status,
             Err(Fault::Missing | Fault::Gone) => return (None, Vec::new()),
             Err(fault) => {
-                notes.fault(&path, &fault, "which CPUs it may use is unknown");
+                notes.fault(&path, &fault, "the CPUs it may use are unknown");
                 String::new()
             }
         };
@@ -71,8 +65,8 @@ impl Process {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             let set = list(line.trim_start_matches(':'));
             if let Err(why) = &set {
-                let what = format!("{name} is no list ({why}), so it is unknown");
-                notes.add(&path, what, "look whether procfs is mounted there");
+                let what = format!("{name} is not a list ({why}), so it is unknown");
+                notes.add(&path, what, "check that procfs is mounted");
             }
             set.ok()
         };
@@ -81,10 +75,10 @@ impl Process {
         let path = format!("proc/{pid}/numa_maps");
         let (memory, whole) = match root.start_of(&path, maps_bytes_max) {
             Ok((text, cut)) => (memory(&text), !cut),
-            // A kernel without NUMA, or a process that has ended.
+            // A kernel without NUMA, or the process has ended.
             Err(Fault::Missing | Fault::Gone) => (Vec::new(), false),
             Err(fault) => {
-                notes.fault(&path, &fault, "where its memory is is unknown");
+                notes.fault(&path, &fault, "the location of its memory is unknown");
                 (Vec::new(), false)
             }
         };
@@ -93,20 +87,20 @@ impl Process {
 }
 
 impl Owner {
-    /// Whose a process is, if it is a pod's.
+    /// `None` for a process that is not a pod's.
     pub fn read(root: &Root, pid: u32) -> (Option<Self>, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
         let path = format!("proc/{pid}/cgroup");
         let text = match root.text(&path, STATUS_BYTES_MAX) {
             Ok(text) => text,
             Err(Fault::Missing | Fault::Gone) => return (None, Vec::new()),
             Err(fault) => {
-                notes.fault(&path, &fault, "whose the process is is unknown");
+                notes.fault(&path, &fault, "the pod of the process is unknown");
                 return (None, notes.done());
             }
         };
-        // `hierarchy:controllers:path`; all of a pod's are alike.
+        // `hierarchy:controllers:path`; all paths of a pod are alike.
         let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
         (paths.filter_map(owner).next(), notes.done())
     }

@@ -1,8 +1,7 @@
-//! The checksums of kubelets' state files.
+//! Checksums of kubelets' state files.
 //!
-//! Owns the text of which a kubelet computes them: its Go types written out field by field (by spew's
-//! `%#v`, with keys in order), hashed by 32-bit FNV-1a. Held against checksums that the kubelet's own
-//! code computed. Must not know what the states mean.
+//! A kubelet computes them over its Go types, printed field by field by spew (`%#v`, keys sorted), with
+//! 32-bit FNV-1a. Tests compare with checksums that the kubelet's own code computed.
 
 use std::fmt::Write as _;
 
@@ -10,22 +9,20 @@ use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What is known of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Checksum {
-    /// It is right.
     Right,
-    /// It is wrong: the file was changed by somebody else or is damaged, and the kubelet refuses it.
+    /// The file was changed by another program or is damaged; the kubelet refuses it.
     Wrong,
-    /// There is none, as in files of very old kubelets.
+    /// As in files of very old kubelets.
     Absent,
-    /// The file has parts for which it is not known how to compute it.
+    /// The file has parts whose checksum cannot be computed here.
     NotVerified,
 }
 
 impl Checksum {
-    /// A checksum against those that would be right; none if it is not known.
+    /// Compares a checksum with the valid ones; an unknown one is `None`.
     pub(super) fn of(written: Option<&Value>, right: &[Option<u32>]) -> Self {
         match written {
             None | Some(Value::Null) => Self::Absent,
@@ -45,13 +42,13 @@ fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The checksum of a payload that is a text in the file.
+/// The checksum of a payload that is stored as text.
 pub(crate) fn data_checksum(data: &str) -> u32 {
     hash(&format!("(string){data}"))
 }
 
-/// Checksums that would be right for a CPU manager's state: with and without a member that is left out
-/// when it is empty. `None`: there are entries for whole pods, whose types are private.
+/// Valid checksums of a CPU manager's state, without and with a member that is omitted when empty. `None`:
+/// there are entries for whole pods, whose Go types are private.
 pub(crate) fn cpu_checksum(state: &Map<String, Value>) -> [Option<u32>; 2] {
     let found = || {
         let get = |name| super::case_blind(state, name);
@@ -89,7 +86,7 @@ fn has_pod_entries(state: &Map<String, Value>) -> bool {
     pods.is_some_and(|pods| !pods.is_empty())
 }
 
-/// The same for a memory manager's state.
+/// As [`cpu_checksum`], of a memory manager's state.
 pub(crate) fn memory_checksum(state: &Map<String, Value>) -> [Option<u32>; 2] {
     let found = || {
         let get = |name| super::case_blind(state, name);
@@ -168,7 +165,7 @@ fn integers(value: Option<&Value>) -> Option<String> {
     value.map_or_else(|| Some("<nil>".to_owned()), |value| list_of(value, number))
 }
 
-/// The checksum of what a device manager's state holds as `Data`.
+/// The checksum of the member `Data` of a device manager's state.
 pub(crate) fn device_checksum(data: &Map<String, Value>) -> Option<u32> {
     let get = |name| super::case_blind(data, name);
     let absent = || Some("<nil>".to_owned());
@@ -227,7 +224,7 @@ fn list_of(value: &Value, one: impl Fn(&Value) -> Option<String>) -> Option<Stri
     Some(format!("[{}]", all.join(" ")))
 }
 
-/// A map with its keys in order, whatever order the file has.
+/// A map with sorted keys.
 fn map_of(map: &Map<String, Value>, one: impl Fn(&Value) -> Option<String>) -> Option<String> {
     let mut keys: Vec<(&String, &Value)> = map.iter().collect();
     keys.sort_unstable_by_key(|(key, _)| *key);
@@ -235,7 +232,7 @@ fn map_of(map: &Map<String, Value>, one: impl Fn(&Value) -> Option<String>) -> O
     Some(format!("map[{}]", all.collect::<Option<Vec<_>>>()?.join(" ")))
 }
 
-/// A map whose keys are numbers, and in the order of numbers.
+/// A map with numeric keys in numeric order.
 fn numbered_map(
     map: &Map<String, Value>,
     one: impl Fn(&Value) -> Option<String>,

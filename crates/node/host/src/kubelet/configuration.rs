@@ -1,13 +1,12 @@
-//! A kubelet's configuration: files put together, and the fields that placement depends on.
+//! A kubelet's configuration: its files and flags merged, and the fields that placement depends on.
 //!
-//! Owns the fields' names, defaults and types, each read by itself so that one that is odd loses nothing
-//! else. Must not know the other fields, some of which are nobody's business.
+//! Each field is read by itself, so an invalid one does not affect the others.
 
 use std::collections::BTreeMap;
 
 use berth_kubelet::{
     ConfigError, CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion,
-    MemoryManagerPolicy, ReservedCpus, ReservedMemory as PlannedMemory,
+    MemoryManagerPolicy, ReservedCpus, ReservedMemory as ModelMemory,
 };
 use berth_manifest::{Source, Strictness};
 use berth_model::idset::CpuSet;
@@ -16,18 +15,18 @@ use berth_model::resource::{MemoryKind, ResourceName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::places::KubeletPlaces;
+use super::paths::KubeletPaths;
 use crate::list::{as_list_if_known, list, shortened};
-use crate::root::{Notes, Root};
+use crate::root::{Fault, Notes, Root};
 
-/// Bytes of a file of configuration.
+/// Bytes of a configuration file.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Files in a directory of configuration, and directories inside of directories.
+/// Files in a configuration directory, and the depth of nested directories.
 const FILES_MAX: usize = 256;
 const DEPTH_MAX: usize = 8;
 
-/// The fields that are read.
+/// Fields that are read and recorded. All others are ignored.
 pub(crate) const FIELDS: [&str; 12] = [
     "topologyManagerPolicy",
     "topologyManagerScope",
@@ -43,71 +42,57 @@ pub(crate) const FIELDS: [&str; 12] = [
     "cgroupDriver",
 ];
 
-/// How a kubelet is set up, in the words of its configuration. What is not set is as the kubelet
-/// defaults it.
+/// A kubelet's configuration. Fields that are not set have the kubelet's defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Configuration {
-    /// `topologyManagerPolicy`.
     pub topology_manager_policy: String,
-    /// `topologyManagerScope`.
     pub topology_manager_scope: String,
-    /// `topologyManagerPolicyOptions`.
     pub topology_manager_policy_options: BTreeMap<String, String>,
-    /// `cpuManagerPolicy`.
     pub cpu_manager_policy: String,
-    /// `cpuManagerPolicyOptions`.
     pub cpu_manager_policy_options: BTreeMap<String, String>,
-    /// `reservedSystemCPUs`.
     #[serde(with = "as_list_if_known")]
     pub reserved_system_cpus: Option<CpuSet>,
-    /// `memoryManagerPolicy`.
     pub memory_manager_policy: String,
-    /// `reservedMemory`.
     pub reserved_memory: Vec<ReservedMemory>,
-    /// `systemReserved`.
     pub system_reserved: BTreeMap<String, String>,
-    /// `kubeReserved`.
     pub kube_reserved: BTreeMap<String, String>,
-    /// `evictionHard`.
     pub eviction_hard: BTreeMap<String, String>,
-    /// `cgroupDriver`; the container runtime may override it.
+    /// The container runtime may override it.
     pub cgroup_driver: Option<String>,
 }
 
-/// Memory of a NUMA node that is kept for the system.
+/// Memory of a NUMA node that is reserved for the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReservedMemory {
-    /// Id of the node.
     pub numa_node: u32,
-    /// How much of which kind.
+    /// Quantity by resource name.
     pub limits: BTreeMap<String, String>,
 }
 
-/// The configuration as the kubelet would put it together, and the file to name with what is wrong
-/// with it; `None` if there is none.
+/// The merged configuration, and the file to name in diagnoses; `None` if there is none.
 pub(crate) fn configured(
     root: &Root,
-    places: &KubeletPlaces,
+    paths: &KubeletPaths,
     notes: &mut Notes,
 ) -> Option<(Value, String)> {
     let mut named = None;
     let mut whole = Value::Null;
-    if let Some(path) = &places.configuration {
+    if let Some(path) = &paths.configuration {
         match object(root, path) {
             Ok(value) => {
                 whole = value;
                 named = Some(path.clone());
             }
             Err(why) => {
-                let what = format!("{why}, so how the kubelet is set up is unknown");
-                notes.add(path, what, "say where the kubelet's configuration is, or mount it");
+                let what = format!("{why}, so the kubelet's configuration is unknown");
+                notes.add(path, what, "mount the kubelet's configuration file");
             }
         }
     }
     let mut files = Vec::new();
-    if let Some(directory) = &places.directory {
+    if let Some(directory) = &paths.config_dir {
         walk(root, directory, DEPTH_MAX, &mut files);
     }
     for path in files {
@@ -117,21 +102,20 @@ pub(crate) fn configured(
                 named.get_or_insert(path);
             }
             Err(why) => {
-                let what =
-                    format!("{why}, so it is passed over; a kubelet would not start with it");
-                notes.add(&path, what, "correct it or take it away");
+                let what = format!("{why}, so it is ignored; a kubelet would not start with it");
+                notes.add(&path, what, "fix or remove it");
             }
         }
     }
-    let flags = places.flags.as_object().filter(|flags| !flags.is_empty());
+    let flags = paths.flags.as_object().filter(|flags| !flags.is_empty());
     if flags.is_some() {
-        json_patch::merge(&mut whole, &places.flags);
+        json_patch::merge(&mut whole, &paths.flags);
     }
     let named = named.or_else(|| flags.map(|_| "proc".to_owned()))?;
     Some((whole, named))
 }
 
-/// Files that end in `.conf`, in the order of names, as the kubelet walks them.
+/// Collects files that end in `.conf`, in the kubelet's order: by name.
 fn walk(root: &Root, directory: &str, depth: usize, files: &mut Vec<String>) {
     for name in root.names(directory).unwrap_or_default() {
         let path = format!("{directory}/{name}");
@@ -146,19 +130,30 @@ fn walk(root: &Root, directory: &str, depth: usize, files: &mut Vec<String>) {
     }
 }
 
-fn object(root: &Root, path: &str) -> Result<Value, String> {
-    let text = root.text(path, BYTES_MAX).map_err(|fault| fault.to_string())?;
+/// Why a configuration file has no configuration.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error("{0}")]
+    File(Fault),
+    #[error("is not valid YAML or JSON ({0})")]
+    Syntax(String),
+    #[error("contains no KubeletConfiguration")]
+    NoConfiguration,
+}
+
+fn object(root: &Root, path: &str) -> Result<Value, Unreadable> {
+    let text = root.text(path, BYTES_MAX).map_err(Unreadable::File)?;
     let source = Source::new(path, text);
     let documents = berth_manifest::read_as(&source, Strictness::Dump)
-        .map_err(|problem| format!("is neither YAML nor JSON ({})", problem.message))?;
+        .map_err(|problem| Unreadable::Syntax(problem.message))?;
     let mut wanted = documents.iter().filter(|document| document.kind() == "KubeletConfiguration");
     match wanted.next() {
         Some(document) => Ok(document.value()),
-        None => Err("holds no KubeletConfiguration".to_owned()),
+        None => Err(Unreadable::NoConfiguration),
     }
 }
 
-/// Fields of a configuration, and where to complain.
+/// Reads fields, and adds a diagnosis for each invalid one.
 struct Fields<'a> {
     value: &'a Value,
     path: &'a str,
@@ -166,9 +161,9 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn odd(&mut self, name: &str, what: &str) {
-        let what = format!("{name} is {what}, so the default stands in");
-        self.notes.add(self.path, what, "correct it: the kubelet does not start with it either");
+    fn invalid(&mut self, name: &str, what: &str) {
+        let what = format!("{name} is {what}, so the default applies");
+        self.notes.add(self.path, what, "fix it: a kubelet does not start with it");
     }
 
     fn text(&mut self, name: &str) -> Option<String> {
@@ -176,20 +171,20 @@ impl Fields<'_> {
             Value::String(text) => Some(text.clone()).filter(|text| !text.is_empty()),
             Value::Null => None,
             _ => {
-                self.odd(name, "no text");
+                self.invalid(name, "not a string");
                 None
             }
         }
     }
 
-    /// Texts by name; numbers and truths are texts that somebody forgot to quote.
+    /// A map of strings; unquoted numbers and booleans count as strings.
     fn pairs(&mut self, name: &str) -> BTreeMap<String, String> {
         let found = match self.value.get(name) {
             None | Some(Value::Null) => return BTreeMap::new(),
             Some(value) => texts(value),
         };
         found.unwrap_or_else(|| {
-            self.odd(name, "no map of texts");
+            self.invalid(name, "not a map of strings");
             BTreeMap::new()
         })
     }
@@ -206,7 +201,7 @@ impl Fields<'_> {
         };
         let found = list.and_then(|list| list.iter().map(one).collect());
         found.unwrap_or_else(|| {
-            self.odd(name, "no list of numaNode and limits");
+            self.invalid(name, "not a list of numaNode and limits");
             Vec::new()
         })
     }
@@ -229,7 +224,7 @@ impl Configuration {
         let reserved_system_cpus = fields.text("reservedSystemCPUs").and_then(|text| {
             let found = list(&text);
             if let Err(why) = &found {
-                fields.odd("reservedSystemCPUs", &format!("no list of CPUs ({why})"));
+                fields.invalid("reservedSystemCPUs", &format!("not a list of CPUs ({why})"));
             }
             found.ok()
         });
@@ -251,7 +246,7 @@ impl Configuration {
         }
     }
 
-    /// Whether CPUs of Guaranteed pods are exclusive.
+    /// Whether Guaranteed pods get exclusive CPUs.
     pub fn pins_cpus(&self) -> bool {
         self.cpu_manager_policy == "static"
     }
@@ -261,16 +256,19 @@ impl Configuration {
         self.memory_manager_policy == "Static"
     }
 
-    /// What the model of a kubelet of this version is set up with.
+    /// The configuration for the model of a kubelet of this version.
     ///
     /// # Errors
-    /// When a policy, an option or an amount is not one that this kubelet knows.
-    pub fn to_planned(&self, version: KubeletVersion) -> Result<KubeletConfig, ConfigError> {
+    /// If this version of the kubelet does not know a policy, an option or a quantity.
+    pub fn to_model(&self, version: KubeletVersion) -> Result<KubeletConfig, ConfigError> {
         let option =
             |name: &str| self.topology_manager_policy_options.get(name).map(String::as_str);
         let max_allowable_numa_nodes = match option("max-allowable-numa-nodes") {
             Some(text) => Some(text.parse().map_err(|_| {
-                wrong("topologyManagerPolicyOptions", format!("{:?} is no number", shortened(text)))
+                invalid(
+                    "topologyManagerPolicyOptions",
+                    format!("{:?} is not a number", shortened(text)),
+                )
             })?),
             None => None,
         };
@@ -290,8 +288,8 @@ impl Configuration {
             "none" => return Ok(CpuManagerPolicy::None),
             "static" => {}
             other => {
-                let problem = format!("{:?} is unknown; write none or static", shortened(other));
-                return Err(wrong("cpuManagerPolicy", problem));
+                let problem = format!("unknown policy {:?}; use none or static", shortened(other));
+                return Err(invalid("cpuManagerPolicy", problem));
             }
         }
         let set = self.cpu_manager_policy_options.iter().filter(|(_, value)| *value == "true");
@@ -320,8 +318,8 @@ impl Configuration {
             "None" => return Ok(MemoryManagerPolicy::None),
             "Static" => {}
             other => {
-                let problem = format!("{:?} is unknown; write None or Static", shortened(other));
-                return Err(wrong("memoryManagerPolicy", problem));
+                let problem = format!("unknown policy {:?}; use None or Static", shortened(other));
+                return Err(invalid("memoryManagerPolicy", problem));
             }
         }
         let mut reserved = Vec::new();
@@ -329,11 +327,11 @@ impl Configuration {
             for (name, text) in &node.limits {
                 let kind = MemoryKind::of(&ResourceName::new(name.as_str()));
                 let Ok(Some(kind)) = kind else {
-                    let problem = format!("{:?} is no kind of memory", shortened(name));
-                    return Err(wrong("reservedMemory", problem));
+                    let problem = format!("{:?} is not a memory resource", shortened(name));
+                    return Err(invalid("reservedMemory", problem));
                 };
                 let bytes = u64::try_from(amount("reservedMemory", text)?.value()).unwrap_or(0);
-                reserved.push(PlannedMemory { numa: node.numa_node, kind, bytes });
+                reserved.push(ModelMemory { numa: node.numa_node, kind, bytes });
             }
         }
         Ok(MemoryManagerPolicy::Static { reserved })
@@ -341,9 +339,9 @@ impl Configuration {
 }
 
 fn amount(field: &str, text: &str) -> Result<Quantity, ConfigError> {
-    Quantity::parse(text).map_err(|error| wrong(field, error.to_string()))
+    Quantity::parse(text).map_err(|error| invalid(field, error.to_string()))
 }
 
-fn wrong(field: &str, problem: String) -> ConfigError {
+fn invalid(field: &str, problem: String) -> ConfigError {
     ConfigError { field: field.to_owned(), problem }
 }

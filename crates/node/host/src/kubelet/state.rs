@@ -1,12 +1,10 @@
-//! What a kubelet's managers have given to whom, in all versions of their files.
-//!
-//! Owns the formats:
+//! State of a kubelet's CPU, memory and device managers, in all versions of their files:
 //! - CPUs: by container id (until 1.17), then by pod and container, then also by pod, then as a text in
 //!   `data` (1.37).
 //! - Memory: by pod and container, then also by pod, then as a text in `data` (1.37).
-//! - Devices: a list (until 1.19), then lists by NUMA node. A device of several is in several lists.
+//! - Devices: a list (until 1.19), then lists by NUMA node. A device of several nodes is in several lists.
 //!
-//! Must not know what pods are called: there are only UIDs in these files.
+//! Pods are identified by UID; the files have no pod names.
 
 use std::collections::BTreeMap;
 
@@ -18,198 +16,164 @@ use super::checksum::{Checksum, cpu_checksum, data_checksum, device_checksum, me
 use crate::list::{as_list, list, shortened};
 use crate::root::Notes;
 
-const NOT_ITS_OWN: &str = "let the kubelet write it anew: drain the node, remove the file, restart the \
-                           kubelet";
+const REWRITE: &str =
+    "let the kubelet rewrite it: drain the node, remove the file, restart the kubelet";
 
-/// The CPU manager's.
+/// State of the CPU manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuState {
-    /// Version of the format.
+    /// Of the format, 1 to 4.
     pub version: u8,
-    /// The policy that it was written under.
+    /// Under which the file was written.
     pub policy: String,
-    /// CPUs that are nobody's own.
+    /// The shared pool: CPUs that no container or pod owns.
     #[serde(with = "as_list")]
     pub shared: CpuSet,
-    /// CPUs that are containers' own.
     pub containers: Vec<ContainerCpus>,
-    /// CPUs that are pods' own.
     pub pods: Vec<PodCpus>,
-    /// Whether the file is as the kubelet wrote it.
     pub checksum: Option<Checksum>,
 }
 
-/// CPUs of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerCpus {
-    /// UID of the pod; `None` in the first version.
+    /// UID; `None` in version 1.
     pub pod: Option<String>,
-    /// Name of the container; its id in the first version.
+    /// Name; in version 1 its id.
     pub container: String,
-    /// Its CPUs.
     #[serde(with = "as_list")]
     pub cpus: CpuSet,
 }
 
-/// CPUs of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCpus {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// Its CPUs.
     #[serde(with = "as_list")]
     pub cpus: CpuSet,
 }
 
-/// The memory manager's.
+/// State of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryState {
-    /// Version of the format.
+    /// Of the format, 1 to 3.
     pub version: u8,
-    /// The policy that it was written under.
     pub policy: String,
-    /// NUMA nodes.
     pub nodes: Vec<NodeState>,
-    /// Memory of containers.
     pub containers: Vec<ContainerMemory>,
-    /// Memory of pods.
     pub pods: Vec<PodMemory>,
-    /// Whether the file is as the kubelet wrote it.
     pub checksum: Option<Checksum>,
 }
 
-/// A NUMA node's books.
+/// Memory of a NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
-    /// Id of the node.
     pub id: u32,
-    /// How many pieces of memory are given away.
+    /// Number of memory blocks assigned.
     pub assignments: u64,
-    /// NUMA nodes that give memory together with it, itself included.
+    /// NUMA nodes that assign memory as a group with it, including itself.
     pub group: Vec<u32>,
-    /// Amounts by kind: `memory`, `hugepages-1Gi`.
+    /// By resource: `memory`, `hugepages-1Gi`.
     pub memory: BTreeMap<String, MemoryTable>,
 }
 
-/// Amounts of a kind of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
-    /// All there is.
     pub total_bytes: u64,
-    /// Kept for the system.
     pub system_reserved_bytes: u64,
-    /// What can be given away.
     pub allocatable_bytes: u64,
-    /// What is given away.
     pub reserved_bytes: u64,
-    /// What is not.
     pub free_bytes: u64,
 }
 
-/// Memory of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerMemory {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// Name of the container.
     pub container: String,
-    /// Its memory.
     pub blocks: Vec<Block>,
 }
 
-/// Memory of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodMemory {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// Its memory.
     pub blocks: Vec<Block>,
 }
 
-/// An amount of memory.
+/// Memory from a set of NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Block {
-    /// NUMA nodes it may come from.
     pub nodes: Vec<u32>,
-    /// Kind: `memory`, `hugepages-1Gi`.
+    /// Resource: `memory`, `hugepages-1Gi`.
     pub kind: String,
-    /// How much.
     pub bytes: u64,
 }
 
-/// The device manager's.
+/// State of the device manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceState {
-    /// Version of the format.
+    /// Of the format, 1 or 2.
     pub version: u8,
-    /// Devices given away.
     pub entries: Vec<DeviceEntry>,
-    /// Ids of all devices, by resource.
+    /// Ids of all registered devices, by resource.
     pub registered: BTreeMap<String, Vec<String>>,
-    /// Whether the file is as the kubelet wrote it.
     pub checksum: Option<Checksum>,
 }
 
-/// Devices of a container.
+/// Devices of one resource that a container has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceEntry {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// Name of the container.
     pub container: String,
-    /// Resource.
     pub resource: String,
-    /// Devices, by id.
     pub devices: Vec<HeldDevice>,
 }
 
-/// A device that is given away.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldDevice {
-    /// Its id.
     pub id: String,
-    /// NUMA nodes that the plugin said it is at.
+    /// NUMA nodes that the plugin reported for it.
     pub numa: Vec<u32>,
 }
 
-/// Go finds fields whatever their case.
+/// Finds a field as Go does: regardless of case.
 pub(crate) fn case_blind<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     map.get(name).or_else(|| {
         map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     })
 }
 
-/// A state file as a tree.
 pub(crate) fn parsed(path: &str, text: &str, notes: &mut Notes) -> Option<Value> {
     match serde_json::from_str(text) {
         Ok(value) => Some(value),
         Err(error) => {
-            let what = format!("is no JSON ({error}), so what it holds is unknown");
-            notes.add(path, what, NOT_ITS_OWN);
+            let what = format!("is not valid JSON ({error}), so its content is unknown");
+            notes.add(path, what, REWRITE);
             None
         }
     }
 }
 
-/// A reader of one file, which complains once about all that is odd in it.
+/// Reads one file and collects its problems for a single diagnosis.
 struct Reader {
     odd: Vec<String>,
 }
 
 impl Reader {
-    fn strange(&mut self, what: impl Into<String>) {
+    fn invalid(&mut self, what: impl Into<String>) {
         if self.odd.len() < 8 {
             self.odd.push(what.into());
         }
@@ -220,7 +184,7 @@ impl Reader {
             Some(Value::String(text)) => text.clone(),
             None | Some(Value::Null) => String::new(),
             Some(_) => {
-                self.strange(format!("{name} is no text"));
+                self.invalid(format!("{name} is not a string"));
                 String::new()
             }
         }
@@ -235,7 +199,7 @@ impl Reader {
             }
             None | Some(Value::Null) => Vec::new(),
             Some(_) => {
-                self.strange(format!("{name} is no map"));
+                self.invalid(format!("{name} is not a map"));
                 Vec::new()
             }
         }
@@ -246,11 +210,11 @@ impl Reader {
         match found {
             Some(Ok(cpus)) => cpus,
             Some(Err(why)) => {
-                self.strange(format!("CPUs of {:?} are no list ({why})", shortened(whose)));
+                self.invalid(format!("CPUs of {:?} are not a list ({why})", shortened(whose)));
                 CpuSet::EMPTY
             }
             None => {
-                self.strange(format!("CPUs of {:?} are no text", shortened(whose)));
+                self.invalid(format!("CPUs of {:?} are not a string", shortened(whose)));
                 CpuSet::EMPTY
             }
         }
@@ -264,7 +228,7 @@ impl Reader {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let found = list.and_then(|list| list.iter().map(id).collect());
         found.unwrap_or_else(|| {
-            self.strange(format!("NUMA nodes of {:?} are no list of ids", shortened(whose)));
+            self.invalid(format!("NUMA nodes of {:?} are not a list of ids", shortened(whose)));
             Vec::new()
         })
     }
@@ -275,13 +239,13 @@ impl Reader {
             Some(value) => value.as_array(),
         };
         let Some(list) = list else {
-            self.strange(format!("memory of {:?} is no list", shortened(whose)));
+            self.invalid(format!("memory of {:?} is not a list", shortened(whose)));
             return Vec::new();
         };
         let mut blocks = Vec::new();
         for value in list {
             let Some(block) = value.as_object() else {
-                self.strange(format!("memory of {:?} is no block", shortened(whose)));
+                self.invalid(format!("a memory block of {:?} is not a map", shortened(whose)));
                 continue;
             };
             let nodes = self.ids(case_blind(block, "numaAffinity"), whose);
@@ -291,20 +255,19 @@ impl Reader {
         blocks
     }
 
-    /// Complains about the file as a whole.
     fn finish(self, path: &str, checksum: Checksum, notes: &mut Notes) {
         if !self.odd.is_empty() {
-            let what = format!("is not as kubelets write it ({})", self.odd.join("; "));
-            notes.add(path, what, NOT_ITS_OWN);
+            let what = format!("has not the kubelet's format ({})", self.odd.join("; "));
+            notes.add(path, what, REWRITE);
         }
         if checksum == Checksum::Wrong {
-            let what = "has a wrong checksum: somebody else changed it, or it is damaged";
-            notes.add(path, what, NOT_ITS_OWN);
+            let what = "has a wrong checksum: another program changed it, or it is damaged";
+            notes.add(path, what, REWRITE);
         }
     }
 }
 
-/// The state, its version, and its checksum; newer kubelets keep a text with the real one inside.
+/// The state, its version and its checksum. Newer kubelets wrap the state as text in `data`.
 fn unwrapped(
     value: &Value,
     path: &str,
@@ -313,7 +276,7 @@ fn unwrapped(
     notes: &mut Notes,
 ) -> Option<(Map<String, Value>, u8, Checksum)> {
     let Some(outer) = value.as_object() else {
-        notes.add(path, "is no map, so what it holds is unknown", NOT_ITS_OWN);
+        notes.add(path, "is not a map, so its content is unknown", REWRITE);
         return None;
     };
     let data = case_blind(outer, "data").and_then(Value::as_str);
@@ -322,7 +285,7 @@ fn unwrapped(
             Checksum::of(case_blind(outer, "dataChecksum"), &[Some(data_checksum(data))]);
         let inner = parsed(path, data, notes)?;
         let Value::Object(inner) = inner else {
-            notes.add(path, "has data that is no map, so what it holds is unknown", NOT_ITS_OWN);
+            notes.add(path, "its data is not a map, so its content is unknown", REWRITE);
             return None;
         };
         return Some((inner, versions[1], checksum));
@@ -354,7 +317,7 @@ impl CpuState {
                         containers.push(ContainerCpus { pod, container: name.clone(), cpus });
                     }
                 }
-                _ => reader.strange(format!("the entry {:?} is no map", shortened(key))),
+                _ => reader.invalid(format!("the entry {:?} is not a map", shortened(key))),
             }
         }
         let mut pods = Vec::new();
@@ -378,7 +341,7 @@ impl MemoryState {
         let mut nodes = Vec::new();
         for (key, value) in reader.map(&map, "machineState") {
             let (Ok(id), Some(node)) = (key.parse(), value.as_object()) else {
-                reader.strange(format!("the NUMA node {:?} is none", shortened(key)));
+                reader.invalid(format!("{:?} is not a NUMA node", shortened(key)));
                 continue;
             };
             let tables = reader.map(node, "memoryMap");
@@ -396,7 +359,7 @@ impl MemoryState {
         let mut containers = Vec::new();
         for (pod, value) in reader.map(&map, "entries") {
             let Some(inner) = value.as_object() else {
-                reader.strange(format!("the entry {:?} is no map", shortened(pod)));
+                reader.invalid(format!("the entry {:?} is not a map", shortened(pod)));
                 continue;
             };
             let mut inner: Vec<_> = inner.iter().collect();
@@ -440,7 +403,7 @@ impl DeviceState {
         let outer = value.as_object();
         let data = outer.and_then(|outer| case_blind(outer, "Data")).and_then(Value::as_object);
         let (Some(outer), Some(data)) = (outer, data) else {
-            notes.add(path, "has no Data, so what it holds is unknown", NOT_ITS_OWN);
+            notes.add(path, "has no Data, so its content is unknown", REWRITE);
             return None;
         };
         let checksum = Checksum::of(case_blind(outer, "Checksum"), &[device_checksum(data)]);
@@ -450,7 +413,7 @@ impl DeviceState {
         let list = case_blind(data, "PodDeviceEntries").and_then(Value::as_array);
         for value in list.into_iter().flatten() {
             let Some(entry) = value.as_object() else {
-                reader.strange("an entry is no map");
+                reader.invalid("an entry is not a map");
                 continue;
             };
             let (devices, listed) = reader.devices(case_blind(entry, "DeviceIDs"));
@@ -476,7 +439,7 @@ impl DeviceState {
 }
 
 impl Reader {
-    /// Devices by id, and whether they were a mere list. The node −1 is none.
+    /// Devices by id, and whether they were a plain list. NUMA node −1 means unknown.
     fn devices(&mut self, value: Option<&Value>) -> (Vec<HeldDevice>, bool) {
         let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         let texts = |value: &Value| -> Option<Vec<String>> {
@@ -489,10 +452,10 @@ impl Reader {
             Some(Value::Object(nodes)) => {
                 for (node, ids) in nodes {
                     let node: Option<i64> = node.parse().ok();
-                    // A list that is empty can be null.
+                    // An empty list may be null.
                     let ids = if ids.is_null() { Some(Vec::new()) } else { texts(ids) };
                     let (Some(node), Some(ids)) = (node, ids) else {
-                        self.strange("devices are no lists by NUMA node");
+                        self.invalid("devices are not lists by NUMA node");
                         continue;
                     };
                     for id in ids {
@@ -504,7 +467,7 @@ impl Reader {
                 listed = true;
                 match texts(list) {
                     Some(ids) => found.extend(ids.into_iter().map(|id| (id, Vec::new()))),
-                    None => self.strange("devices are no list"),
+                    None => self.invalid("devices are not a list"),
                 }
             }
         }

@@ -1,6 +1,4 @@
-//! NUMA nodes: CPUs, memory, hugepages and distances.
-//!
-//! Owns reading `/sys/devices/system/node`. Must not know sockets and cores.
+//! NUMA nodes: CPUs, memory, hugepages and distances, from `/sys/devices/system/node`.
 
 use berth_model::idset::CpuSet;
 
@@ -13,9 +11,9 @@ pub(super) const NODES: &str = "sys/devices/system/node";
 /// Bytes of a node's `meminfo`.
 const MEMINFO_BYTES_MAX: usize = 64 << 10;
 
-const NOT_SYSFS: &str = "look whether sysfs is mounted there";
+const NOT_SYSFS: &str = "check that sysfs is mounted";
 
-/// The NUMA nodes, ascending; none if the kernel tells of none.
+/// By id; empty if the kernel reports none.
 pub(super) fn read(root: &Root, notes: &mut Notes) -> Vec<NumaNode> {
     let names = match root.names(NODES) {
         Ok(names) => names,
@@ -47,15 +45,15 @@ fn cpus(root: &Root, id: u32, notes: &mut Notes) -> CpuSet {
     let path = format!("{NODES}/node{id}/cpulist");
     let why = match root.line(&path).map(|line| list(&line)) {
         Ok(Ok(cpus)) => return cpus,
-        Ok(Err(why)) => format!("is no list of CPUs ({why})"),
+        Ok(Err(why)) => format!("is not a list of CPUs ({why})"),
         Err(fault) => fault.to_string(),
     };
-    let told_otherwise = root.line(&format!("{NODES}/node{id}/cpumap")).map(|line| mask(&line));
-    if let Ok(Ok(cpus)) = told_otherwise {
+    let from_map = root.line(&format!("{NODES}/node{id}/cpumap")).map(|line| mask(&line));
+    if let Ok(Ok(cpus)) = from_map {
         notes.add(&path, format!("{why}, so the CPUs are taken from cpumap"), NOT_SYSFS);
         return cpus;
     }
-    let what = format!("{why}, so the CPUs of NUMA node {id} are asked one by one");
+    let what = format!("{why}, so each CPU of NUMA node {id} is looked up by itself");
     notes.add(&path, what, NOT_SYSFS);
     CpuSet::EMPTY
 }
@@ -67,7 +65,7 @@ fn keep_cpus_apart(nodes: &mut [NumaNode], notes: &mut Notes) {
         let twice = node.cpus & seen;
         if !twice.is_empty() {
             let path = format!("{NODES}/node{}/cpulist", node.id);
-            let what = format!("lists CPUs {twice}, which another NUMA node lists too");
+            let what = format!("lists CPUs {twice}, which another NUMA node also lists");
             notes.add(&path, what, "correct the firmware's tables");
             node.cpus -= twice;
         }
@@ -77,7 +75,7 @@ fn keep_cpus_apart(nodes: &mut [NumaNode], notes: &mut Notes) {
 
 fn memory_bytes(root: &Root, id: u32, notes: &mut Notes) -> u64 {
     let path = format!("{NODES}/node{id}/meminfo");
-    let what = format!("NUMA node {id} counts as one without memory");
+    let what = format!("NUMA node {id} counts as without memory");
     let text = match root.start_of(&path, MEMINFO_BYTES_MAX) {
         Ok((text, _)) => text,
         Err(fault) => {
@@ -96,7 +94,7 @@ fn hugepages(root: &Root, id: u32, notes: &mut Notes) -> Vec<Hugepages> {
     let directory = format!("{NODES}/node{id}/hugepages");
     let names = match root.names(&directory) {
         Ok(names) => names,
-        // A kernel without them, or a node without memory.
+        // The kernel has none, or the node has no memory.
         Err(Fault::Missing) => return Vec::new(),
         Err(fault) => {
             notes.fault(&directory, &fault, &format!("hugepages of NUMA node {id} are unknown"));
@@ -106,13 +104,13 @@ fn hugepages(root: &Root, id: u32, notes: &mut Notes) -> Vec<Hugepages> {
     let mut found = Vec::new();
     for name in names {
         let Some(page_bytes) = page_bytes(&name) else {
-            let what = format!("{:?} is no size of hugepages", shortened(&name));
+            let what = format!("{:?} is not a hugepage size", shortened(&name));
             notes.add(&directory, what, NOT_SYSFS);
             continue;
         };
         let path = format!("{directory}/{name}/nr_hugepages");
         let pages = match root.line(&path) {
-            Ok(line) => number(&line),
+            Ok(line) => number(&line).map_err(|why| why.to_string()),
             Err(fault) => Err(fault.to_string()),
         };
         match pages {
@@ -133,10 +131,10 @@ fn page_bytes(name: &str) -> Option<u64> {
     bytes.is_power_of_two().then_some(bytes)
 }
 
-/// One number for each node in use, ascending by node.
+/// One number per NUMA node, in their order.
 fn distances(root: &Root, id: u32, ids: &[u32], notes: &mut Notes) -> Vec<Distance> {
     let path = format!("{NODES}/node{id}/distance");
-    let what = format!("how far it is from NUMA node {id} is unknown");
+    let what = format!("distances from NUMA node {id} are unknown");
     let line = match root.line(&path) {
         Ok(line) => line,
         Err(fault) => {
@@ -152,14 +150,14 @@ fn distances(root: &Root, id: u32, ids: &[u32], notes: &mut Notes) -> Vec<Distan
             pairs.map(|(to, distance)| Distance { to: *to, distance }).collect()
         }
         _ => {
-            let why = format!("does not give a number for each of {} NUMA nodes", ids.len());
+            let why = format!("does not have one number for each of {} NUMA nodes", ids.len());
             notes.add(&path, format!("{why}, so {what}"), NOT_SYSFS);
             Vec::new()
         }
     }
 }
 
-/// Gives every CPU in use a NUMA node, and takes away those that are not in use.
+/// Assigns each online CPU a NUMA node, and removes CPUs that are not online.
 pub(super) fn place_cpus(root: &Root, cpus: CpuSet, nodes: &mut [NumaNode], notes: &mut Notes) {
     let mut placed = CpuSet::EMPTY;
     for node in nodes.iter_mut() {
@@ -170,12 +168,12 @@ pub(super) fn place_cpus(root: &Root, cpus: CpuSet, nodes: &mut [NumaNode], note
     for cpu in (cpus - placed).iter() {
         // Each CPU's directory has a link to its node.
         let names = root.names(&format!("{CPUS}/cpu{cpu}")).unwrap_or_default();
-        let told = names.iter().find_map(|name| numbered(name, "node"));
-        if let Some(id) = told {
-            // The name is all that is needed of the link; asking for it records it.
+        let linked = names.iter().find_map(|name| numbered(name, "node"));
+        if let Some(id) = linked {
+            // The name is all that is needed; reading the link puts it into the recording.
             let _ = root.link(&format!("{CPUS}/cpu{cpu}/node{id}"));
         }
-        let position = told.and_then(|id| nodes.iter().position(|node| node.id == id));
+        let position = linked.and_then(|id| nodes.iter().position(|node| node.id == id));
         if position.is_none() {
             guessed.insert(cpu);
         }
@@ -185,8 +183,8 @@ pub(super) fn place_cpus(root: &Root, cpus: CpuSet, nodes: &mut [NumaNode], note
     }
     if let Some(first) = nodes.first().filter(|_| !guessed.is_empty()) {
         let what = format!(
-            "no NUMA node lists CPUs {guessed}, so they count as in node {}; alignment with them is \
-             not to be trusted",
+            "no NUMA node lists CPUs {guessed}, so they count to node {}; do not trust alignment that \
+             depends on them",
             first.id
         );
         notes.add(NODES, what, NOT_SYSFS);

@@ -1,7 +1,4 @@
-//! Places in the tree of PCI: a root complex, and bridges one below the other.
-//!
-//! Owns reading a place out of a device's path, and what two places have in common. Must not know what
-//! is at the places.
+//! Locations in the PCI tree: a root complex and the bridges below it.
 
 use std::path::Path;
 
@@ -10,36 +7,35 @@ use serde::{Deserialize, Serialize};
 use super::Distance;
 use crate::root::below;
 
-/// Where a device is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
-    /// The root complex, such as `0000:40`; `None` if it is not known.
+pub struct Location {
+    /// Such as `0000:40`; `None` if unknown.
     pub root: Option<String>,
-    /// Addresses of the bridges above it, from the root complex down.
+    /// Addresses of the bridges above the device, from the root complex down.
     pub bridges: Vec<String>,
 }
 
-/// The directory that a link in `links` leads to, and what place that is.
+/// The directory that a link in `links` leads to, and its location.
 ///
-/// Root complexes may be anywhere below `/sys/devices`: those of virtual machines can be below their bus,
-/// those of ARM boards below the platform, and those behind Intel's VMD below a device.
-pub(super) fn place(links: &str, target: &str) -> (String, Place) {
+/// Root complexes may be anywhere below `/sys/devices`: in virtual machines below the VM bus, on ARM
+/// boards below the platform, behind Intel VMD below a device.
+pub(super) fn locate(links: &str, target: &str) -> (String, Location) {
     let directory = below(Path::new(links), Path::new(target));
-    let mut place = Place::default();
+    let mut location = Location::default();
     let names: Vec<&str> = directory.iter().filter_map(|name| name.to_str()).collect();
     let above = names.split_last().map_or(&[][..], |(_, above)| above);
     for name in above {
         if let Some(root) = name.strip_prefix("pci").filter(|rest| is_root(rest)) {
-            place.root.get_or_insert_with(|| root.to_owned());
+            location.root.get_or_insert_with(|| root.to_owned());
         } else if is_address(name) {
-            place.bridges.push((*name).to_owned());
+            location.bridges.push((*name).to_owned());
         }
     }
-    (directory.to_string_lossy().into_owned(), place)
+    (directory.to_string_lossy().into_owned(), location)
 }
 
-/// `0000:41:00.0`; domains can be longer.
+/// `0000:41:00.0`; domains may be longer.
 pub(super) fn is_address(name: &str) -> bool {
     let Some((root, rest)) = name.rsplit_once(':') else { return false };
     let Some((device, function)) = rest.split_once('.') else { return false };
@@ -55,18 +51,19 @@ fn is_hexadecimal(text: &str, digits: std::ops::RangeInclusive<usize>) -> bool {
     digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-impl Place {
-    /// How far it is to another place below the same root complex; `None` if it is another, or not known.
+impl Location {
+    /// Distance to another location below the same root complex; `None` if the root complexes differ or
+    /// are unknown.
     ///
-    /// A switch is a bridge up and one bridge down for each device at it. So two devices are at one
-    /// switch if each is at most one bridge below the last bridge they have in common.
+    /// A switch is one upstream bridge and one downstream bridge per device. So two devices are at the same
+    /// switch if each is at most one bridge below the last bridge they share.
     pub(super) fn shared_with(&self, other: &Self) -> Option<Distance> {
         if self.root.is_none() || self.root != other.root {
             return None;
         }
         let pairs = self.bridges.iter().zip(&other.bridges);
         let common = pairs.take_while(|(mine, theirs)| mine == theirs).count();
-        let below = |place: &Self| place.bridges.len() - common;
+        let below = |location: &Self| location.bridges.len() - common;
         Some(match common {
             0 => Distance::Phb,
             _ if below(self).max(below(other)) <= 1 => Distance::Pix,
@@ -79,8 +76,8 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn at(target: &str) -> Place {
-        place("sys/bus/pci/devices", target).1
+    fn at(target: &str) -> Location {
+        locate("sys/bus/pci/devices", target).1
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! Names in recordings: which may stay, and what stands for the others.
+//! Replacement of private names in recordings.
 //!
-//! Owns the replacements. They are numbered in the order of what they replace, so that what is sorted
-//! stays so. Must not know files.
+//! Replacements are numbered in the order of what they replace, so sorted lists stay sorted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +9,13 @@ use serde_json::Value;
 use super::states;
 use crate::cgroup::Cgroups;
 
-/// How network interfaces and RDMA devices are named by kernels, drivers and udev.
+/// Prefixes of network interfaces and RDMA devices named by kernels, drivers and udev.
 const INTERFACES: [&str; 14] = [
     "bnxt", "cxgb", "efa", "en", "eth", "hns", "ib", "irdma", "mlx", "qedr", "rdmap", "roce",
     "rxe", "usnic",
 ];
 
-/// Names in trees of cgroups that are the same everywhere.
+/// Names in cgroup trees that are the same on all hosts.
 const CGROUP_NAMES: [&str; 13] = [
     "cgroup.controllers",
     "cgroup.procs",
@@ -33,26 +32,25 @@ const CGROUP_NAMES: [&str; 13] = [
     "unified",
 ];
 
-/// Digits in a row that may be an address.
+/// A run of this many hexadecimal digits may be a hardware address.
 const ADDRESS_DIGITS: usize = 12;
 
-/// What stands for what.
+/// Replacements by original name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pods: BTreeMap<String, String>,
     containers: BTreeMap<String, String>,
-    /// Names of containers.
-    called: BTreeMap<String, String>,
+    container_names: BTreeMap<String, String>,
     devices: BTreeMap<String, String>,
-    /// UUIDs anywhere else, and names of interfaces and of cgroups inside of containers, as they come.
+    /// Other UUIDs, interfaces and nested cgroups, numbered as they are found.
     others: BTreeMap<String, String>,
 }
 
 impl Names {
     pub(super) fn of<'a>(cgroups: &Cgroups, states: impl Iterator<Item = &'a Value>) -> Self {
-        let mut found = states::Found::default();
+        let mut found = states::PrivateNames::default();
         for state in states {
-            found.look(state);
+            found.collect(state);
         }
         for pod in &cgroups.pods {
             found.pods.insert(pod.uid.clone());
@@ -65,7 +63,9 @@ impl Names {
         Self {
             pods: numbered(found.pods, uuid),
             containers: numbered(found.containers, |number| format!("{number:064x}")),
-            called: numbered(found.called, |number| format!("container-{number:05}")),
+            container_names: numbered(found.container_names, |number| {
+                format!("container-{number:05}")
+            }),
             devices: numbered(found.devices, uuid),
             others: BTreeMap::new(),
         }
@@ -81,14 +81,14 @@ impl Names {
         self.containers.entry(id.to_owned()).or_insert_with(|| format!("{number:064x}")).clone()
     }
 
-    pub(super) fn called(&mut self, name: &str) -> String {
-        let number = self.called.len() + 1;
-        let made = || format!("container-{number:05}");
-        self.called.entry(name.to_owned()).or_insert_with(made).clone()
+    pub(super) fn container_name(&mut self, name: &str) -> String {
+        let number = self.container_names.len() + 1;
+        let new = || format!("container-{number:05}");
+        self.container_names.entry(name.to_owned()).or_insert_with(new).clone()
     }
 
-    /// A device's id: `GPU-<uuid>`, with `::3` behind it where it is shared. PCI addresses, small numbers
-    /// and the names that drivers give may stay.
+    /// A device id: `GPU-<uuid>`, with `::3` appended for a share. PCI addresses, small numbers and names
+    /// given by drivers are kept.
     pub(super) fn device(&mut self, id: &str) -> String {
         let address = id.len() == 12 && id.contains(':') && id.contains('.');
         let digits = id.bytes().all(|byte| byte.is_ascii_digit()) && id.len() < 6;
@@ -109,38 +109,36 @@ impl Names {
             "device-"
         };
         let number = self.devices.len() + 1;
-        let stands = self.devices.entry(base.to_owned()).or_insert_with(|| uuid(number));
+        let replacement = self.devices.entry(base.to_owned()).or_insert_with(|| uuid(number));
         match share {
-            Some(share) => format!("{kind}{stands}::{share}"),
-            None => format!("{kind}{stands}"),
+            Some(share) => format!("{kind}{replacement}::{share}"),
+            None => format!("{kind}{replacement}"),
         }
     }
 
-    /// What stands for devices.
     pub(super) fn into_devices(self) -> BTreeMap<String, String> {
         self.devices
     }
 
-    /// A path in the recording.
     pub(super) fn path(&mut self, path: &str) -> String {
         if let Some(inside) = path.strip_prefix("sys/fs/cgroup/") {
             return format!("sys/fs/cgroup/{}", self.cgroup(inside));
         }
         let parts: Vec<&str> = path.split('/').collect();
-        let mut made: Vec<String> = Vec::with_capacity(parts.len());
+        let mut kept: Vec<String> = Vec::with_capacity(parts.len());
         let mut before = "";
         for part in parts {
             let keeps = match before {
                 "net" | "infiniband" => is_interface(part),
                 _ => !has_uuid(part),
             };
-            made.push(if keeps { part.to_owned() } else { self.other(part) });
+            kept.push(if keeps { part.to_owned() } else { self.other(part) });
             before = part;
         }
-        made.join("/")
+        kept.join("/")
     }
 
-    /// A path in a tree of cgroups: only what is the same on all hosts keeps its name.
+    /// A path in a cgroup tree: only names that are the same on all hosts are kept.
     pub(super) fn cgroup(&mut self, path: &str) -> String {
         let parts = path.split('/').map(|part| self.cgroup_part(part));
         parts.collect::<Vec<_>>().join("/")
@@ -148,13 +146,13 @@ impl Names {
 
     fn cgroup_part(&mut self, part: &str) -> String {
         if let Some(uid) = crate::cgroup::pod_named(part) {
-            let stands = self.pod(&uid);
+            let replacement = self.pod(&uid);
             return match part.strip_suffix(".slice") {
                 Some(slice) => {
                     let (before, _) = slice.rsplit_once("-pod").unwrap_or((slice, ""));
-                    format!("{before}-pod{}.slice", stands.replace('-', "_"))
+                    format!("{before}-pod{}.slice", replacement.replace('-', "_"))
                 }
-                None => format!("pod{stands}"),
+                None => format!("pod{replacement}"),
             };
         }
         if let Some(id) = crate::cgroup::container_named(part) {
@@ -170,17 +168,17 @@ impl Names {
     fn other(&mut self, name: &str) -> String {
         let unit = [".slice", ".scope", ".service"].into_iter().find(|unit| name.ends_with(unit));
         let number = self.others.len() + 1;
-        let made = || format!("other{number}{}", unit.unwrap_or(""));
-        self.others.entry(name.to_owned()).or_insert_with(made).clone()
+        let new = || format!("other{number}{}", unit.unwrap_or(""));
+        self.others.entry(name.to_owned()).or_insert_with(new).clone()
     }
 }
 
-/// A UUID that is nobody's.
+/// A UUID that is not in use.
 fn uuid(number: usize) -> String {
     format!("{:08x}-0000-4000-8000-{:012x}", number, number)
 }
 
-/// Whether a name is one that kernels, drivers or udev give, and holds no address.
+/// Whether kernels, drivers or udev choose names like this, and it contains no hardware address.
 fn is_interface(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let digits = name.split(|one: char| !one.is_ascii_hexdigit());

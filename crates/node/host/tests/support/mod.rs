@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use berth_host::Root;
-use berth_host::made::Tree;
+use berth_host::synthetic::Tree;
 use tempfile::TempDir;
 
 /// A directory in memory where there is one: a machine is thousands of files.

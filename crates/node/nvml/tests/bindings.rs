@@ -1,34 +1,23 @@
-//! The bindings against a made driver's library: what is told, what is done, and what is refused.
+//! The bindings against a fake driver library: what they report, do and refuse.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::path::PathBuf;
+mod support;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use berth_nvml::{Activation, GpuInstance, Instances, MigError, Placement, gpu_instance_of};
 use nvml_wrapper::Nvml;
 
-/// There is one GPU in the made library.
+/// The fake library has one GPU.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn made() -> PathBuf {
-    // Examples are built beside the directory of tests.
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples/libmade_driver.so");
-    assert!(
-        path.is_file(),
-        "{} is not built: test the whole package, or its examples first",
-        path.display()
-    );
-    path
-}
-
 fn opened() -> Nvml {
-    Nvml::builder().lib_path(made().as_os_str()).init().unwrap()
+    Nvml::builder().lib_path(support::fake_driver().as_os_str()).init().unwrap()
 }
 
 fn place(start: u32, size: u32) -> Placement {
@@ -46,8 +35,8 @@ fn placements_are_those_of_the_driver() {
     assert_eq!(placements(9), [place(0, 4), place(4, 4)]);
     assert_eq!(placements(0), [place(0, 8)]);
     assert!(Instances::of(&device).placements(77).is_err());
-    // Should this fail, the wrapper was mended, and this crate can have one function less.
-    assert_eq!(device.possible_placements(9).unwrap().len(), 0, "the wrapper tells of placements");
+    // If this fails, the wrapper was fixed, and this crate can drop a function.
+    assert_eq!(device.possible_placements(9).unwrap().len(), 0, "the wrapper reports placements");
 }
 
 #[test]

@@ -1,12 +1,9 @@
-//! What a kubelet leaves on a host.
-//!
-//! Owns where its files are. Must not know what is in them.
+//! A kubelet's files.
 
 use super::Tree;
 
-/// Gives a host a kubelet with a configuration, and with state that follows from nothing else: texts as
-/// they stand in the files, `None` for a file that is not there.
-pub fn kubelet_on(
+/// Adds a kubelet with a configuration and state files, given as their text; `None` for a missing file.
+pub fn add_kubelet(
     tree: &mut Tree,
     configuration: &str,
     cpu_state: Option<&str>,

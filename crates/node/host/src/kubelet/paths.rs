@@ -1,13 +1,12 @@
-//! Where a kubelet has its files, and what its command line sets.
+//! Paths of a kubelet's files, and the flags that override fields of its configuration.
 //!
-//! Owns the places that distributions use, and the flags that mean the same as fields of the
-//! configuration. Of the command line of a running kubelet nothing else is kept.
+//! Nothing else of the kubelet's command line is kept.
 
 use serde_json::{Map, Value, json};
 
 use crate::root::{Diagnosis, Notes, Root};
 
-/// Where configurations usually are: kubeadm's place first, then those of EKS, GKE and Talos.
+/// Usual paths of the configuration: kubeadm's first, then those of EKS, GKE and Talos.
 const CONFIGURATIONS: [&str; 5] = [
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet/config.json",
@@ -16,7 +15,7 @@ const CONFIGURATIONS: [&str; 5] = [
     "etc/kubernetes/kubelet.yaml",
 ];
 
-/// Directories of further files, which some distributions use: EKS, k3s and RKE2.
+/// Usual directories of drop-in files: EKS, kubeadm, k3s and RKE2.
 const DIRECTORIES: [&str; 4] = [
     "etc/kubernetes/kubelet/config.json.d",
     "etc/kubernetes/kubelet.conf.d",
@@ -24,10 +23,9 @@ const DIRECTORIES: [&str; 4] = [
     "var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
 ];
 
-/// Bytes of a command line.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 
-/// Flags that are fields: texts, and pairs such as `a=b,c=d`.
+/// Flags that set a string field, and flags that set a map such as `a=b,c=d`.
 const TEXT_FLAGS: [(&str, &str); 6] = [
     ("topology-manager-policy", "topologyManagerPolicy"),
     ("topology-manager-scope", "topologyManagerScope"),
@@ -43,47 +41,47 @@ const PAIR_FLAGS: [(&str, &str); 4] = [
     ("kube-reserved", "kubeReserved"),
 ];
 
-/// Where a kubelet has its files. Paths are from the root on.
+/// Paths of a kubelet's files, relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KubeletPlaces {
-    /// The configuration; `None` where everything is in `directory`.
+pub struct KubeletPaths {
+    /// `None` if the whole configuration is in `config_dir`.
     pub configuration: Option<String>,
-    /// Further files of configuration (`--config-dir`).
-    pub directory: Option<String>,
-    /// The kubelet's own directory (`--root-dir`).
-    pub own: String,
-    /// What flags set, as fields of the configuration, which they override.
+    /// Drop-in files (`--config-dir`).
+    pub config_dir: Option<String>,
+    /// The kubelet's root directory (`--root-dir`).
+    pub root_dir: String,
+    /// Fields of the configuration that flags override.
     pub flags: Value,
 }
 
-impl KubeletPlaces {
-    /// The first of the usual places where something is.
-    pub fn usual(root: &Root) -> Self {
+impl KubeletPaths {
+    /// The first of the usual paths that exist.
+    pub fn detect(root: &Root) -> Self {
         let has = |path: &str| {
             let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
             root.names(parent).is_ok_and(|names| names.iter().any(|one| one == name))
         };
         let directory = DIRECTORIES.iter().find(|path| root.has_directory(path));
         let configuration = CONFIGURATIONS.iter().find(|path| has(path));
-        // Where there is nothing at all, the usual place is what is missing.
+        // If nothing exists, diagnoses name the usual path.
         let fallback = (directory.is_none()).then_some(&CONFIGURATIONS[0]);
         Self {
             configuration: configuration.or(fallback).map(|path| (*path).to_owned()),
-            directory: directory.map(|path| (*path).to_owned()),
-            own: "var/lib/kubelet".to_owned(),
+            config_dir: directory.map(|path| (*path).to_owned()),
+            root_dir: "var/lib/kubelet".to_owned(),
             flags: Value::Object(Map::new()),
         }
     }
 
-    /// Those of the kubelet that runs, from its command line; `None` where none is seen. All processes
-    /// are looked at, so this is for the start and not for every time.
+    /// Paths of the running kubelet, from its command line; `None` if none is found. Looks at all
+    /// processes, so call it once at the start.
     pub fn of_running(root: &Root) -> (Option<Self>, Vec<Diagnosis>) {
-        root.begin();
+        root.begin_reading();
         let mut notes = Notes::default();
         let pids = match root.names("proc") {
             Ok(names) => names,
             Err(fault) => {
-                notes.fault("proc", &fault, "whether a kubelet runs is unknown");
+                notes.fault("proc", &fault, "a running kubelet cannot be found");
                 Vec::new()
             }
         };
@@ -93,11 +91,11 @@ impl KubeletPlaces {
         for pid in kubelets {
             let path = format!("proc/{pid}/cmdline");
             match root.words(&path, COMMAND_BYTES_MAX) {
-                // One that has ended and that nobody has buried yet.
+                // A zombie has no command line.
                 Ok(words) if words.is_empty() => {}
                 Ok(words) => return (Some(Self::of_words(root, &words)), notes.done()),
                 Err(fault) => {
-                    notes.fault(&path, &fault, "flags of the kubelet are unknown");
+                    notes.fault(&path, &fault, "the kubelet's flags are unknown");
                     break;
                 }
             }
@@ -106,7 +104,7 @@ impl KubeletPlaces {
     }
 
     fn of_words(root: &Root, words: &[String]) -> Self {
-        let mut places = Self::usual(root);
+        let mut paths = Self::detect(root);
         let mut flags = Map::new();
         let mut words = words.iter().skip(1).peekable();
         while let Some(word) = words.next() {
@@ -122,9 +120,9 @@ impl KubeletPlaces {
             };
             let path = || value.trim_start_matches('/').to_owned();
             match name {
-                "config" => places.configuration = Some(path()),
-                "config-dir" => places.directory = Some(path()),
-                "root-dir" => places.own = path(),
+                "config" => paths.configuration = Some(path()),
+                "config-dir" => paths.config_dir = Some(path()),
+                "root-dir" => paths.root_dir = path(),
                 _ => {}
             }
             if let Some((_, field)) = TEXT_FLAGS.iter().find(|(flag, _)| *flag == name) {
@@ -137,25 +135,24 @@ impl KubeletPlaces {
                 flags.insert((*field).to_owned(), Value::Object(pairs));
             }
         }
-        places.flags = Value::Object(flags);
-        places
+        paths.flags = Value::Object(flags);
+        paths
     }
 
-    /// Directories in which the kubelet writes what it gives away, and is configured.
+    /// Directories to watch for changes of the kubelet's state and configuration.
     pub fn directories(&self) -> Vec<String> {
         let above = |path: &String| path.rsplit_once('/').map(|(above, _)| above.to_owned());
-        let mut all = vec![self.own.clone()];
+        let mut all = vec![self.root_dir.clone()];
         all.extend(above(&self.state(super::DEVICE_STATE)));
         all.extend(self.configuration.as_ref().and_then(above));
-        all.extend(self.directory.clone());
+        all.extend(self.config_dir.clone());
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    /// Where a state file is.
     pub(crate) fn state(&self, name: &str) -> String {
-        format!("{}/{name}", self.own)
+        format!("{}/{name}", self.root_dir)
     }
 }
 
@@ -177,12 +174,12 @@ mod tests {
             "--v=2",
         ];
         let words = words.map(str::to_owned);
-        let places = KubeletPlaces::of_words(&Root::new("/nowhere"), &words);
-        assert_eq!(places.configuration.as_deref(), Some("srv/kubelet.yaml"));
-        assert_eq!(places.directory.as_deref(), Some("srv/d"));
-        assert_eq!(places.state("x"), "srv/kubelet/x");
+        let paths = KubeletPaths::of_words(&Root::new("/nowhere"), &words);
+        assert_eq!(paths.configuration.as_deref(), Some("srv/kubelet.yaml"));
+        assert_eq!(paths.config_dir.as_deref(), Some("srv/d"));
+        assert_eq!(paths.state("x"), "srv/kubelet/x");
         let flags =
             json!({"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "500m", "memory": "1Gi"}});
-        assert_eq!(places.flags, flags);
+        assert_eq!(paths.flags, flags);
     }
 }

@@ -1,62 +1,49 @@
-//! Devices on PCI, as sysfs shows them.
-//!
-//! Owns directories, links and virtual functions of PCI. Must not know which machines have them.
+//! PCI devices, as sysfs shows them.
 
 use berth_model::idset::IdSet;
 
-use super::{MadeMachine, Tree};
+use super::{SyntheticMachine, Tree};
 
 /// A device, and the bridges above it.
 #[derive(Clone, Debug)]
-pub struct MadeDevice {
-    /// Its root complex, the bridges below that, and its own address:
-    /// `pci0000:60/0000:60:01.1/0000:65:00.0`.
+pub struct SyntheticDevice {
+    /// Root complex, bridges and own address: `pci0000:60/0000:60:01.1/0000:65:00.0`.
     pub path: String,
     /// Vendor, device and class.
     pub ids: (u16, u16, u32),
-    /// What its `numa_node` says.
     pub numa: i32,
-    /// What the `numa_node` of the bridges above it says.
     pub bridge_numa: i32,
-    /// Name of its driver.
     pub driver: Option<&'static str>,
-    /// Network interfaces.
     pub interfaces: Vec<String>,
-    /// RDMA devices.
     pub rdma: Vec<String>,
-    /// How many virtual functions it has; they follow its address.
+    /// Number of virtual functions; their addresses follow its own.
     pub virtual_functions: u8,
 }
 
-impl MadeDevice {
-    /// An H100 with 80 GB.
+impl SyntheticDevice {
     pub fn h100(path: impl Into<String>, numa: i32) -> Self {
         Self::new(path, (0x10de, 0x2330, 0x03_0200), numa, "nvidia")
     }
 
-    /// An A100 with 80 GB.
     pub fn a100(path: impl Into<String>, numa: i32) -> Self {
         Self::new(path, (0x10de, 0x20b2, 0x03_0200), numa, "nvidia")
     }
 
-    /// A ConnectX-7.
     pub fn connectx7(path: impl Into<String>, numa: i32, number: u32) -> Self {
         let nic = Self::new(path, (0x15b3, 0x1021, 0x02_0700), numa, "mlx5_core");
         let (interfaces, rdma) = (vec![format!("ibs{number}")], vec![format!("mlx5_{number}")]);
         Self { interfaces, rdma, ..nic }
     }
 
-    /// A drive.
     pub fn nvme(path: impl Into<String>, numa: i32) -> Self {
         Self::new(path, (0x144d, 0xa80a, 0x01_0802), numa, "nvme")
     }
 
-    /// The display of a board's controller.
+    /// The display adapter of a BMC.
     pub fn aspeed(path: impl Into<String>, numa: i32) -> Self {
         Self::new(path, (0x1a03, 0x2000, 0x03_0000), numa, "ast")
     }
 
-    /// Any device.
     pub fn new(
         path: impl Into<String>,
         ids: (u16, u16, u32),
@@ -75,12 +62,11 @@ impl MadeDevice {
         }
     }
 
-    /// Its address.
     pub fn address(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    pub(super) fn add(&self, tree: &mut Tree, machine: &MadeMachine) {
+    pub(super) fn add(&self, tree: &mut Tree, machine: &SyntheticMachine) {
         let mut path = String::from("sys/devices");
         for name in self.path.split('/') {
             path = format!("{path}/{name}");
@@ -90,7 +76,7 @@ impl MadeDevice {
             if name == self.address() {
                 self.function(tree, machine, &path, name, self.ids, self.driver);
             } else {
-                // A root port is the processor's, what is below is a switch.
+                // A root port belongs to the processor; bridges below it belong to switches.
                 let port = path.matches('/').count() == 3;
                 let ids =
                     if port { (0x1022, 0x14ab, 0x06_0400) } else { (0x1000, 0xc030, 0x06_0400) };
@@ -107,7 +93,7 @@ impl MadeDevice {
         self.add_virtual_functions(tree, machine, &path);
     }
 
-    fn add_virtual_functions(&self, tree: &mut Tree, machine: &MadeMachine, path: &str) {
+    fn add_virtual_functions(&self, tree: &mut Tree, machine: &SyntheticMachine, path: &str) {
         if self.virtual_functions == 0 {
             return;
         }
@@ -129,7 +115,7 @@ impl MadeDevice {
     fn function(
         &self,
         tree: &mut Tree,
-        machine: &MadeMachine,
+        machine: &SyntheticMachine,
         path: &str,
         address: &str,
         (vendor, device, class): (u16, u16, u32),

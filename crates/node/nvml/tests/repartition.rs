@@ -1,8 +1,6 @@
-//! The agent divides a GPU through the real bindings, against a made driver's library.
+//! The agent repartitions a GPU through the real bindings, against a fake driver library.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-
-use std::path::PathBuf;
 
 use berth_agent::mig::journal::Unfinished;
 use berth_agent::mig::{
@@ -10,20 +8,14 @@ use berth_agent::mig::{
     Wish,
 };
 
-fn made() -> PathBuf {
-    // Examples are built beside the directory of tests.
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples/libmade_driver.so");
-    assert!(path.is_file(), "{} is not built: test the whole package", path.display());
-    path
-}
+mod support;
 
 /// One test, since there is one GPU.
 #[test]
-fn a_gpu_is_divided_by_nvml() {
+fn a_gpu_is_repartitioned_through_nvml() {
     let directory = tempfile::tempdir().unwrap();
     let mut journal = FileJournal::new(directory.path().join("mig.json"));
-    let mut driver = NvmlDriver::of_library(made().as_os_str()).unwrap();
+    let mut driver = NvmlDriver::of_library(support::fake_driver().as_os_str()).unwrap();
     let gpu = driver.gpus().unwrap().remove(0);
     assert_eq!((gpu.product.as_str(), gpu.enabled), ("NVIDIA H200", Some(false)));
     assert_eq!(gpu.board.unwrap().id(), "h200-141gb");
@@ -61,7 +53,7 @@ fn a_gpu_is_divided_by_nvml() {
     let report = make(&mut driver, "off", &idle).unwrap();
     assert_eq!((report.is_good(), there(&mut driver).as_str()), (true, "off"));
 
-    // What a crash left: it was to have two slices, and has one without compute.
+    // After a crash: two slices were wanted, one exists, without compute.
     let mut wanted = driver.gpus().unwrap()[0].layout();
     let former = vec![wanted.clone()];
     wanted.enabled = true;

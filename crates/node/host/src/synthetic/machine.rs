@@ -1,66 +1,54 @@
-//! Processors and memory, as sysfs and procfs show them.
-//!
-//! Owns the numbering of CPUs, caches and nodes that Linux uses on x86. Must not know devices' files.
+//! Processors and memory, as sysfs and procfs show them, with the numbering that Linux uses on x86.
 
 use berth_model::idset::IdSet;
 
-use super::{MadeDevice, Tree};
+use super::{SyntheticDevice, Tree};
 
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
 
-/// A machine, in few words.
 #[derive(Clone, Debug)]
-pub struct MadeMachine {
-    /// What its processors are called.
+pub struct SyntheticMachine {
     pub processor: &'static str,
-    /// Sockets.
     pub sockets: usize,
-    /// NUMA nodes in each.
     pub numa_per_socket: usize,
-    /// Cores in each NUMA node.
     pub cores_per_numa: usize,
-    /// Hardware threads of each core.
     pub threads: usize,
-    /// Cores that share an L3 cache; they do not cross sockets.
+    /// Cores per L3 cache, which does not cross sockets.
     pub cores_per_l3: usize,
-    /// By how much ids of L3 caches go up from socket to socket.
+    /// Distance of L3 ids between sockets.
     pub l3_ids_per_socket: usize,
-    /// Id of each NUMA node with CPUs, ascending.
+    /// Ids of NUMA nodes with CPUs, ascending.
     pub numa_ids: Vec<u32>,
-    /// Memory of each of them.
+    /// Per NUMA node with CPUs.
     pub memory_bytes: u64,
-    /// Those of them without memory.
+    /// NUMA nodes with CPUs but without memory.
     pub without_memory: Vec<u32>,
-    /// Hugepages of each of them: bytes of a page, number.
+    /// Per NUMA node with memory: page size in bytes, number of pages.
     pub hugepages: Vec<(u64, u64)>,
-    /// NUMA nodes without CPUs.
-    pub more_nodes: Vec<MadeNode>,
-    /// Distance to another node of the socket, and to one of another socket.
+    pub nodes_without_cpus: Vec<SyntheticNode>,
+    /// To another node of the same socket, and of another socket.
     pub distances: (u32, u32),
     /// CPUs that are switched off.
     pub offline: IdSet,
-    /// Devices.
-    pub devices: Vec<MadeDevice>,
+    pub devices: Vec<SyntheticDevice>,
 }
 
 /// A NUMA node without CPUs.
 #[derive(Clone, Debug)]
-pub struct MadeNode {
-    /// Its id.
+pub struct SyntheticNode {
     pub id: u32,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// How far it is to all others.
+    /// To all other nodes.
     pub distance: u32,
 }
 
-impl MadeMachine {
+impl SyntheticMachine {
     fn cores(&self) -> usize {
         self.sockets * self.numa_per_socket * self.cores_per_numa
     }
 
-    /// All CPUs, in use or not: all first threads come first.
+    /// Online or not, numbered as Linux does: first threads first.
     fn present(&self) -> IdSet {
         IdSet::first_ids(self.cores() * self.threads)
     }
@@ -76,13 +64,12 @@ impl MadeMachine {
         self.cpus_of_cores(cores) - self.offline
     }
 
-    /// CPUs in use of the NUMA node at a position.
+    /// Online CPUs of the NUMA node at a position in `numa_ids`.
     pub fn cpus_of_node(&self, position: usize) -> IdSet {
         let first = position * self.cores_per_numa;
         self.online_of_cores(first..first + self.cores_per_numa)
     }
 
-    /// Its files.
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::default();
         let online = self.present() - self.offline;
@@ -110,7 +97,7 @@ impl MadeMachine {
         let core = cpu % self.cores();
         tree.link(format!("{at}/subsystem"), "../../../../bus/cpu");
         if cpu > 0 {
-            // The first CPU cannot be switched off, and does not have this.
+            // CPU 0 cannot be taken offline and has no such file.
             tree.line(format!("{at}/online"), u8::from(!self.offline.contains(cpu)));
         }
         if self.offline.contains(cpu) {
@@ -142,7 +129,7 @@ impl MadeMachine {
         for (index, (level, kind, id, sharing)) in caches.into_iter().enumerate() {
             let cache = format!("{at}/cache/index{index}");
             tree.line(format!("{cache}/level"), level);
-            // Of the others nothing but the level is ever read: a tree has enough files.
+            // Of other caches only the level is ever read; fewer files make tests faster.
             if level == 3 {
                 tree.line(format!("{cache}/type"), kind)
                     .line(format!("{cache}/id"), id)
@@ -154,7 +141,7 @@ impl MadeMachine {
     fn nodes(&self, tree: &mut Tree) {
         let count = self.sockets * self.numa_per_socket;
         let mut ids: Vec<u32> = self.numa_ids.iter().copied().take(count).collect();
-        ids.extend(self.more_nodes.iter().map(|node| node.id));
+        ids.extend(self.nodes_without_cpus.iter().map(|node| node.id));
         ids.sort_unstable();
         let all: IdSet = ids.iter().map(|id| *id as usize).collect();
         tree.line(format!("{NODES}/online"), all).line(format!("{NODES}/possible"), all);
@@ -170,7 +157,7 @@ impl MadeMachine {
             let empty = self.without_memory.contains(id);
             self.hugepages(tree, &at, if empty { &[] } else { &self.hugepages });
         }
-        for node in &self.more_nodes {
+        for node in &self.nodes_without_cpus {
             let distances = ids.iter().map(|to| self.distance(node.id, *to).to_string());
             let distances: Vec<String> = distances.collect();
             let at = format!("{NODES}/node{}", node.id);
@@ -201,7 +188,9 @@ impl MadeMachine {
             let position = self.numa_ids.iter().position(|one| *one == id)?;
             Some(position / self.numa_per_socket)
         };
-        let far = |id| self.more_nodes.iter().find(|node| node.id == id).map(|node| node.distance);
+        let far = |id| {
+            self.nodes_without_cpus.iter().find(|node| node.id == id).map(|node| node.distance)
+        };
         match (socket(from), socket(to)) {
             _ if from == to => 10,
             (Some(one), Some(another)) if one == another => self.distances.0,
@@ -213,7 +202,7 @@ impl MadeMachine {
     fn proc(&self, tree: &mut Tree) {
         let nodes = self.numa_ids.iter().take(self.sockets * self.numa_per_socket);
         let own: u64 = nodes.map(|id| self.memory_of(*id)).sum();
-        let all = own + self.more_nodes.iter().map(|node| node.memory_bytes).sum::<u64>();
+        let all = own + self.nodes_without_cpus.iter().map(|node| node.memory_bytes).sum::<u64>();
         let text = format!(
             "MemTotal:       {} kB\nMemFree:        {} kB\nHugePages_Total:       0\n",
             all / 1024,
@@ -235,7 +224,7 @@ fn meminfo(node: u32, bytes: u64) -> String {
         .concat()
 }
 
-/// A mask in groups of 32 bits, as long as the machine has CPUs.
+/// A mask in groups of 32 bits, as wide as the machine's CPU count.
 fn mask(set: &IdSet, bits: usize) -> String {
     let groups = (0..bits.div_ceil(32).max(1)).rev().map(|group| {
         let bits = (0..32).filter(|bit| set.contains(group * 32 + bit));

@@ -1,86 +1,65 @@
-//! Pods' cgroups and processes, as kubelets and container runtimes lay them out.
-//!
-//! Owns the names of cgroups and the files in them. Must not know how they are found again.
+//! Pods' cgroups and processes, as kubelets and container runtimes create them.
 
 use super::Tree;
 
-/// Version of cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// A tree for each controller.
+    /// One tree per controller.
     V1,
-    /// One tree.
+    /// A single tree.
     V2,
-    /// The first, with an empty tree of the second beside it.
+    /// Version 1, with an empty version 2 tree beside it.
     Hybrid,
 }
 
-/// How the kubelet makes cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// As slices and scopes.
     Systemd,
-    /// As directories.
     Cgroupfs,
 }
 
-/// Who runs containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
-    /// containerd.
     Containerd,
-    /// CRI-O, with processes one cgroup further in.
+    /// Processes are in a nested cgroup.
     Crio,
-    /// Docker.
     Docker,
 }
 
-/// How a host lays cgroups out.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Version.
     pub version: CgroupVersion,
-    /// Driver.
     pub driver: Driver,
-    /// Runtime.
     pub runtime: Runtime,
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default)]
-pub struct MadePod {
-    /// Its UID.
+pub struct SyntheticPod {
     pub uid: String,
     /// `""` (Guaranteed), `burstable` or `besteffort`.
     pub qos: &'static str,
-    /// Its containers.
-    pub containers: Vec<MadeContainer>,
+    pub containers: Vec<SyntheticContainer>,
 }
 
-/// A container.
 #[derive(Clone, Debug, Default)]
-pub struct MadeContainer {
-    /// Its id.
+pub struct SyntheticContainer {
     pub id: String,
-    /// CPUs set for it; `""`: none.
+    /// Configured CPUs; `""`: none.
     pub cpus: String,
-    /// NUMA nodes set for it; `""`: none.
+    /// Configured NUMA nodes; `""`: none.
     pub mems: String,
-    /// Its processes.
-    pub processes: Vec<MadeProcess>,
+    pub processes: Vec<SyntheticProcess>,
 }
 
-/// A process.
 #[derive(Clone, Debug, Default)]
-pub struct MadeProcess {
-    /// Its id.
+pub struct SyntheticProcess {
     pub pid: u32,
-    /// Pages of 4 KiB in NUMA nodes.
+    /// Pages of 4 KiB by NUMA node.
     pub pages: Vec<(u32, u64)>,
 }
 
 impl Layout {
-    /// Adds the host's cgroups without a pod. The machine has these CPUs and NUMA nodes.
+    /// Adds cgroups without pods, for a machine with these CPUs and NUMA nodes.
     pub fn add_host(self, tree: &mut Tree, cpus: &str, mems: &str) {
         match self.version {
             CgroupVersion::V2 => {
@@ -108,8 +87,7 @@ impl Layout {
         }
     }
 
-    /// Adds a pod to a machine with these CPUs and NUMA nodes.
-    pub fn add(self, tree: &mut Tree, pod: &MadePod, cpus: &str, mems: &str) {
+    pub fn add(self, tree: &mut Tree, pod: &SyntheticPod, cpus: &str, mems: &str) {
         let path = self.pod_path(pod);
         let at = format!("{}/{path}", self.base());
         self.set(tree, &at, "", "", (cpus, mems));
@@ -158,8 +136,8 @@ impl Layout {
         }
     }
 
-    /// Where the pod's cgroup is, from the tree's top.
-    pub fn pod_path(self, pod: &MadePod) -> String {
+    /// Path of the pod's cgroup in its tree.
+    pub fn pod_path(self, pod: &SyntheticPod) -> String {
         let level = self.level(pod.qos);
         match self.driver {
             Driver::Cgroupfs => format!("{level}/pod{}", pod.uid),
@@ -182,7 +160,7 @@ impl Layout {
 
     fn set(self, tree: &mut Tree, at: &str, cpus: &str, mems: &str, effective: (&str, &str)) {
         let v2 = self.version == CgroupVersion::V2;
-        // Version 1 has no empty sets: a new one is given those of the one above.
+        // Version 1 has no empty sets: a new cgroup starts with those of its parent.
         let own = if v2 { (cpus, mems) } else { effective };
         tree.line(format!("{at}/cpuset.cpus"), own.0).line(format!("{at}/cpuset.mems"), own.1);
         let names = if v2 {
@@ -197,7 +175,7 @@ impl Layout {
     fn process(
         self,
         tree: &mut Tree,
-        process: &MadeProcess,
+        process: &SyntheticProcess,
         cgroup: &str,
         (cpus, mems): (&str, &str),
     ) {

@@ -1,90 +1,82 @@
-//! Made machines, for tests: the files that a machine of a given shape would have.
+//! Synthetic machines for tests: the files that a machine of a given shape would have.
 //!
-//! Owns trees of files, and the rules by which Linux lays them out. The shapes are those of real
-//! machines; the files are made, not copied. Must not know how they are read.
+//! The shapes are those of real machines; the files are generated from them, not copied.
 
 mod devices;
-mod hosts;
-mod known;
+mod kubelet;
+mod machine;
 mod pods;
-mod silicon;
+mod shapes;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-pub use devices::MadeDevice;
-pub use hosts::kubelet_on;
-pub use known::{
+pub use devices::SyntheticDevice;
+pub use kubelet::add_kubelet;
+pub use machine::{SyntheticMachine, SyntheticNode};
+pub use pods::{
+    CgroupVersion, Driver, Layout, Runtime, SyntheticContainer, SyntheticPod, SyntheticProcess,
+};
+pub use shapes::{
     bare_gpu_vm, epyc_7763, epyc_9654, hbm_xeon, no_gpu, with_holes, without_numa_of_devices,
     xeon_8480_snc2,
 };
-pub use pods::{CgroupVersion, Driver, Layout, MadeContainer, MadePod, MadeProcess, Runtime};
-pub use silicon::{MadeMachine, MadeNode};
 
-/// Something in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A file with these bytes.
     File(Vec<u8>),
-    /// A link that says this.
+    /// With this target.
     Link(String),
-    /// A directory, empty unless something else is in it.
     Directory,
 }
 
-/// Files, links and directories by path.
+/// Files, links and directories, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, Entry>,
 }
 
 impl Tree {
-    /// Puts a file there, in place of what was.
+    /// Replaces what is at the path.
     pub fn file(&mut self, path: impl Into<String>, text: impl AsRef<[u8]>) -> &mut Self {
         self.entries.insert(path.into(), Entry::File(text.as_ref().to_vec()));
         self
     }
 
-    /// Puts a line there.
     pub fn line(&mut self, path: impl Into<String>, text: impl std::fmt::Display) -> &mut Self {
         self.file(path, format!("{text}\n"))
     }
 
-    /// Puts a link there.
     pub fn link(&mut self, path: impl Into<String>, target: impl Into<String>) -> &mut Self {
         self.entries.insert(path.into(), Entry::Link(target.into()));
         self
     }
 
-    /// Puts a directory there.
     pub fn directory(&mut self, path: impl Into<String>) -> &mut Self {
         self.entries.insert(path.into(), Entry::Directory);
         self
     }
 
-    /// Takes away what is there, and all that is below.
     pub fn remove(&mut self, path: &str) -> &mut Self {
         let below = format!("{path}/");
         self.entries.retain(|at, _| at != path && !at.starts_with(&below));
         self
     }
 
-    /// What is there.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)
     }
 
-    /// All paths, in order.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 
-    /// Writes all of it over what is in a directory: files are replaced as kubelets do it, by renaming.
+    /// Writes all entries over existing ones. Replaces files by renaming, as kubelets do.
     ///
     /// # Errors
-    /// When something cannot be written.
+    /// If something cannot be written.
     pub fn write_over(&self, to: &Path) -> io::Result<()> {
         for (path, entry) in &self.entries {
             let at = to.join(path);
@@ -107,10 +99,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes all of it into a directory.
+    /// Writes all entries into a new directory.
     ///
     /// # Errors
-    /// When something cannot be written.
+    /// If something cannot be written.
     pub fn write(&self, to: &Path) -> io::Result<()> {
         let mut made = std::collections::BTreeSet::new();
         for (path, entry) in &self.entries {

@@ -1,15 +1,14 @@
-//! Whether a machine may have changed: a few small files, read in well under a millisecond.
+//! Detects changes of a machine from a few small files, in well under a millisecond.
 //!
-//! Owns which files tell that CPUs, memory, hugepages, devices or drivers came or went, and that the kubelet
-//! wrote something. sysfs notifies nobody of these, so whoever wants to know looks now and then. Must not
-//! know what changed: whoever sees another pulse reads everything again.
+//! sysfs sends no notifications, so callers poll. A changed fingerprint does not tell what changed: read
+//! everything again.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use crate::kubelet::{CPU_STATE, DEVICE_STATE, KubeletPlaces, MEMORY_STATE};
+use crate::kubelet::{CPU_STATE, DEVICE_STATE, KubeletPaths, MEMORY_STATE};
 use crate::root::Root;
 
-/// Files whose text says what hardware there is, and how it is driven.
+/// Files that tell the hardware and its driver.
 const LINES: [&str; 4] = [
     "sys/devices/system/cpu/online",
     "sys/devices/system/node/online",
@@ -17,26 +16,25 @@ const LINES: [&str; 4] = [
     "proc/driver/nvidia/version",
 ];
 
-/// What a driver said, where it was recorded.
+/// Recorded answers of NVML.
 const RECORDED: &str = "nvml.json";
 
 const NODES: &str = "sys/devices/system/node";
 const DEVICES: &str = "sys/bus/pci/devices";
 
-/// How a machine looked. Two that are alike mean that nothing changed.
+/// Equal fingerprints mean that nothing changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pulse {
-    /// Of the hardware and its drivers.
+pub struct Fingerprint {
+    /// Of hardware and drivers.
     pub hardware: u64,
     /// Of the kubelet's files.
     pub kubelet: u64,
 }
 
-impl Pulse {
-    /// Looks at the machine below `root`, and at its kubelet's files.
-    pub fn read(root: &Root, places: &KubeletPlaces) -> Self {
-        root.begin();
-        Self { hardware: hardware(root), kubelet: kubelet(root, places) }
+impl Fingerprint {
+    pub fn read(root: &Root, paths: &KubeletPaths) -> Self {
+        root.begin_reading();
+        Self { hardware: hardware(root), kubelet: kubelet(root, paths) }
     }
 }
 
@@ -56,11 +54,11 @@ fn hardware(root: &Root) -> u64 {
     hasher.finish()
 }
 
-fn kubelet(root: &Root, places: &KubeletPlaces) -> u64 {
+fn kubelet(root: &Root, paths: &KubeletPaths) -> u64 {
     let mut hasher = DefaultHasher::new();
     for name in [CPU_STATE, MEMORY_STATE, DEVICE_STATE] {
-        root.stamp(&places.state(name)).hash(&mut hasher);
+        root.stamp(&paths.state(name)).hash(&mut hasher);
     }
-    places.configuration.as_ref().map(|path| root.stamp(path)).hash(&mut hasher);
+    paths.configuration.as_ref().map(|path| root.stamp(path)).hash(&mut hasher);
     hasher.finish()
 }

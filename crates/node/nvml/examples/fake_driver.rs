@@ -1,10 +1,9 @@
-//! A made `libnvidia-ml.so.1`: one H200 that can be divided.
+//! A fake `libnvidia-ml.so.1` with one H200 that supports MIG, so that tests can call the real bindings
+//! without a GPU.
 //!
-//! Owns the rules that the driver has for MIG, as far as they are documented, and the C functions by which
-//! they are asked. Lets tests call the real bindings, pointers and all, where there is no GPU. What
-//! `MADE_DRIVER_STATE` names keeps the GPU between processes, a line for its mode and one for each
-//! instance; `MADE_DRIVER_BUSY` lists the numbers of GPU instances that something runs on. Must not
-//! know who asks.
+//! Follows the driver's documented rules for MIG. The file named by `FAKE_DRIVER_STATE` keeps the GPU's state
+//! between processes: a line for its mode and one for each instance. `FAKE_DRIVER_BUSY` lists the numbers of
+//! GPU instances in use.
 
 #![allow(non_snake_case, reason = "they are the library's names")]
 #![allow(clippy::missing_safety_doc, reason = "they are the library's own")]
@@ -31,7 +30,7 @@ const INSUFFICIENT_RESOURCES: c_uint = 23;
 const UUID: &str = "GPU-00000000-0000-4000-8000-000000000000";
 const MEMORY_MIB: u64 = 143_771;
 
-/// Handles: numbers that are no addresses, each kind in a range of its own.
+/// Handles: numbers that are not addresses, each kind in a range of its own.
 const GPU: usize = 0x1000;
 const GPU_INSTANCE: usize = 0x2000;
 const COMPUTE_INSTANCE: usize = 0x4000;
@@ -71,7 +70,7 @@ const KINDS: [Kind; 7] = [
     kind((4, 0), "7g.141gb", (7, 8), &[0], 1, (143_360, 132)),
 ];
 
-/// Kinds of compute instances: number, which is the id too, and slices.
+/// Compute instance profiles: number, which is the id too, and slices.
 const COMPUTE: [(c_uint, c_uint); 5] = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 7)];
 
 #[derive(Clone)]
@@ -116,7 +115,7 @@ impl Instance {
     }
 
     fn is_busy(&self) -> bool {
-        let busy = env::var("MADE_DRIVER_BUSY").unwrap_or_default();
+        let busy = env::var("FAKE_DRIVER_BUSY").unwrap_or_default();
         busy.split(',').any(|id| id.trim() == self.id.to_string())
     }
 }
@@ -124,7 +123,7 @@ impl Instance {
 impl State {
     fn read() -> Self {
         let text =
-            env::var("MADE_DRIVER_STATE").ok().and_then(|path| fs::read_to_string(path).ok());
+            env::var("FAKE_DRIVER_STATE").ok().and_then(|path| fs::read_to_string(path).ok());
         let mut state = Self::default();
         for line in text.unwrap_or_default().lines() {
             let mut numbers = line.split(' ').filter_map(|one| one.parse().ok());
@@ -143,7 +142,7 @@ impl State {
     }
 
     fn keep(&self) {
-        let Ok(path) = env::var("MADE_DRIVER_STATE") else { return };
+        let Ok(path) = env::var("FAKE_DRIVER_STATE") else { return };
         let mut text = format!("mig {}\n", u8::from(self.enabled));
         for one in &self.instances {
             text += &format!("{} {} {} {}", one.id, one.profile, one.start, one.compute.len());
@@ -458,7 +457,7 @@ pub unsafe extern "C" fn nvmlDeviceCreateGpuInstanceWithPlacement(
     if taken || used + kind.slices > 7 || alike >= kind.most as usize {
         return INSUFFICIENT_RESOURCES;
     }
-    // The smallest number from 1 on that nobody has.
+    // The smallest unused number from 1 on.
     let free = (1..).find(|id| state.instances.iter().all(|one| one.id != *id));
     let Some(id) = free else { return INSUFFICIENT_RESOURCES };
     state.instances.push(Instance { id, profile, start: place.start, compute: Vec::new() });
@@ -639,7 +638,7 @@ pub unsafe extern "C" fn nvmlComputeInstanceGetInfo_v2(
     let mut state = state();
     let Some((parent, id)) = compute_at(&mut state, one) else { return INVALID_ARGUMENT };
     let Some(compute) = parent.compute.iter().find(|one| one.id == id) else { return NOT_FOUND };
-    // As an H200 with driver 580.159.04 does: the place of one with 3 slices has the size 4.
+    // As an H200 with driver 580.159.04: an instance with 3 slices has the size 4.
     let size = match slices_of(compute.profile) {
         3 => 4,
         slices => slices,
