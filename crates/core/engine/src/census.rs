@@ -24,7 +24,6 @@ use crate::table::{
 pub(crate) enum TermKind {
     /// Anti-affinity, required.
     AntiAffinity,
-    /// Affinity, required.
     Affinity,
     /// Preferred, or avoided if the weight is negative.
     Prefer(i32),
@@ -46,12 +45,9 @@ pub(crate) struct Count {
     pub(crate) counted: Counted,
 }
 
-/// Which nodes count for a spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ScopeRule {
-    /// Node selector and required terms that must match.
     pub(crate) affinity: Option<(Labels, Option<Vec<NodeTerm>>)>,
-    /// Tolerations that must cover the node's hard taints.
     pub(crate) tolerations: Option<Vec<Toleration>>,
     /// Keys that the node must have.
     pub(crate) keys: Vec<KeyIx>,
@@ -78,7 +74,6 @@ struct Key {
 struct Domain {
     value: Arc<str>,
     nodes: u32,
-    /// Any of its nodes: the only one if `nodes` is 1.
     some: NodeIx,
 }
 
@@ -89,7 +84,6 @@ struct Scope {
     spans: SmallVec<[(KeyIx, Lookup<DomainIx, u32>); 2]>,
 }
 
-/// What the census knows of a class of pods.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassEntry {
     /// Queries that match it, sorted.
@@ -106,7 +100,6 @@ pub(crate) struct Resident {
     pub(crate) terminating: bool,
 }
 
-/// The counts of a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Census {
     keys: Interner<KeyIx, Arc<str>>,
@@ -129,7 +122,6 @@ impl Tally {
         self.by_domain.get(&domain).copied().unwrap_or(0)
     }
 
-    /// Over all domains.
     pub(crate) fn total(&self) -> i64 {
         self.total
     }
@@ -224,7 +216,6 @@ impl Census {
         }
     }
 
-    /// Classes that a query may match.
     fn classes_for(&self, query: QueryIx) -> Box<dyn Iterator<Item = ClassIx> + '_> {
         match self.labelled.classes_for(query) {
             Some(classes) => Box::new(classes),
@@ -403,7 +394,6 @@ impl Census {
         &self.queries[at]
     }
 
-    /// The domain of a node, or `NONE`.
     pub(crate) fn domain(&self, key: KeyIx, node: NodeIx) -> DomainIx {
         self.key_rows[key.at()].domains.get(node.at()).copied().unwrap_or(DomainIx::NONE)
     }
@@ -434,14 +424,12 @@ impl Census {
         (domain.nodes == 1).then_some(domain.some)
     }
 
-    /// Whether the query matches pods of this class.
     pub(crate) fn matches(&self, query: QueryIx, class: ClassIx) -> bool {
         self.entry
             .get(class.at())
             .is_some_and(|entry| entry.matched_by.binary_search(&query).is_ok())
     }
 
-    /// Tallies of existing pods with terms that match this class.
     pub(crate) fn terms_about(&self, class: ClassIx) -> impl Iterator<Item = (TallyIx, TermKind)> {
         let matched_by = self.entry.get(class.at()).map_or(&[][..], |entry| &entry.matched_by);
         let resident =
@@ -454,13 +442,11 @@ impl Census {
         })
     }
 
-    /// Number of terms of this class that the tally counts.
     pub(crate) fn term_count(&self, class: ClassIx, tally: TallyIx) -> i32 {
         let own_terms = self.entry.get(class.at()).map_or(&[][..], |entry| &entry.own_terms);
         own_terms.iter().filter(|one| **one == tally).count() as i32
     }
 
-    /// Tallies of existing pods with the same anti-affinity terms as this class.
     pub(crate) fn anti_affinity_terms(&self, class: ClassIx) -> impl Iterator<Item = TallyIx> {
         let own_terms = self.entry.get(class.at()).map_or(&[][..], |entry| &entry.own_terms);
         let refuses = |tally: &&TallyIx| {
@@ -497,7 +483,6 @@ impl Census {
         queries
     }
 
-    /// Sets the terms that pods of this class have about incoming pods.
     pub(crate) fn set_own_terms(&mut self, class: ClassIx, own_terms: Vec<TallyIx>) {
         self.entry[class.at()].own_terms = own_terms;
     }

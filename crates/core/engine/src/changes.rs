@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use crate::table::NodeIx;
 
-/// Minimum number of entries kept.
 const KEPT_MIN: usize = 1 << 16;
 
 /// How a node changed, most significant first.
@@ -15,9 +14,7 @@ const KEPT_MIN: usize = 1 << 16;
 pub(crate) enum Change {
     /// The node object or its topology.
     Node,
-    /// Resources were released.
     Freed,
-    /// Resources were taken.
     Taken,
 }
 

@@ -21,7 +21,6 @@ pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 const DEFAULT_SCORED_MILLICPU: i64 = 100;
 const DEFAULT_SCORED_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
-/// CPU and memory as scores count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scored {
     pub(crate) millicpu: i64,
@@ -37,11 +36,8 @@ pub(crate) struct Class {
     pub(crate) scored: Scored,
     /// What an existing pod counts in scores; differs for pod-level resources.
     pub(crate) scored_held: Scored,
-    /// Created when the first such pod is scheduled.
     pub(crate) rules: Option<Arc<Rules>>,
-    /// As kubelets see it.
     pub(crate) demands: Demands,
-    /// As teams see it.
     pub(crate) team_charge: ClassCharge,
     /// Its ranking, if still kept.
     pub(crate) shape: Option<ShapeRef>,
@@ -53,14 +49,12 @@ pub(crate) struct Rules {
     pub(crate) hard_spread: Vec<SpreadRule>,
     pub(crate) soft_spread: Vec<SpreadRule>,
     pub(crate) affinity: Option<AffinityRule>,
-    /// Pods that must not be near.
     pub(crate) anti: Vec<TallyIx>,
     /// Pods to prefer or, with a negative weight, avoid.
     pub(crate) preferred: Vec<(i32, TallyIx)>,
 }
 
 impl Rules {
-    /// Whether the pod has no rules about other pods.
     pub(crate) fn is_empty(&self) -> bool {
         self.hard_spread.is_empty()
             && self.soft_spread.is_empty()
@@ -69,7 +63,6 @@ impl Rules {
             && self.preferred.is_empty()
     }
 
-    /// All tallies it references.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = TallyIx> {
         let spread = self.hard_spread.iter().chain(&self.soft_spread).map(|rule| rule.tally);
         let affinity = self.affinity.iter().flat_map(|rule| rule.tallies.iter().copied());
@@ -83,11 +76,9 @@ pub(crate) struct SpreadRule {
     pub(crate) tally: TallyIx,
     pub(crate) query: QueryIx,
     pub(crate) key: KeyIx,
-    /// Whether the key identifies nodes.
     pub(crate) by_host: bool,
     pub(crate) max_skew: i32,
     pub(crate) min_domains: i32,
-    /// Whether the pod itself is counted.
     pub(crate) counts_self: bool,
 }
 

@@ -1,9 +1,7 @@
 //! The engine's settings.
 
-/// Scheduling rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// kube-scheduler 1.36 with defaults.
     KubeScheduler,
     /// kube-scheduler with `MostAllocated` packing on the devices a pod asks for, as careful
     /// operators configure it.
@@ -19,7 +17,6 @@ pub enum UnknownTopology {
     /// Use them after all nodes known to admit the pod.
     #[default]
     Last,
-    /// Do not use them.
     Refuse,
 }
 
@@ -34,7 +31,6 @@ pub struct Config {
     pub eviction_max_wait_ms: i64,
     /// A gang pending this long may get a reservation, one gang at a time.
     pub gang_patience_ms: i64,
-    /// Limits of reservations for gangs.
     pub reservations: ReservationBudget,
 }
 

@@ -40,7 +40,6 @@ pub enum Decision {
     },
 }
 
-/// Result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Decided(Decision),
@@ -53,9 +52,7 @@ pub enum Step {
 /// Cost of scheduling, counted rather than timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Classes of parked pods evaluated again.
     pub rechecks: u64,
-    /// Nodes evaluated.
     pub looks: u64,
 }
 
@@ -88,7 +85,6 @@ impl GangName {
     }
 }
 
-/// Members of a gang to bind together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GangBinding {
     pub gang: GangName,
@@ -96,13 +92,12 @@ pub struct GangBinding {
     pub bindings: Vec<Binding>,
 }
 
-/// Nodes reserved for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GangReservation {
     pub gang: GangName,
     /// UIDs of members with the node each waits for.
     pub places: Vec<(Arc<str>, Arc<str>)>,
-    /// UIDs.
+    /// Their UIDs.
     pub victims: Vec<Arc<str>>,
     /// Evictions that violate a disruption budget.
     pub budget_violations: usize,
@@ -112,15 +107,12 @@ pub struct GangReservation {
     pub until_ms: Option<i64>,
 }
 
-/// A gang that gives its places back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GangDisbandment {
     pub gang: GangName,
-    /// UIDs of the members to evict.
     pub pods: Vec<Arc<str>>,
 }
 
-/// A pod to bind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     pub pod: Arc<str>,
@@ -129,21 +121,17 @@ pub struct Binding {
     pub gpu_grant: Option<GpuGrant>,
     /// New allocations for its claims, to be written before binding.
     pub devices: Option<Box<Placement>>,
-    /// Expected alignment.
     pub alignment: Alignment,
     /// The NUMA nodes of everything pinned, if aligned or misaligned.
     pub numa: Option<NumaMask>,
 }
 
-/// Pods to evict for a pending pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPreemption {
     /// UID of the pending pod.
     pub pod: Arc<str>,
     pub node: Arc<str>,
-    /// UIDs.
     pub victims: Vec<Arc<str>>,
-    /// Evictions that violate a disruption budget.
     pub budget_violations: usize,
     /// UIDs of less important pods nominated to the node, which must look elsewhere.
     pub displaced: Vec<Arc<str>>,

@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use crate::table::ResourceIx;
 
-/// A kubelet's version and the device for a part of a GPU.
 type Variant = (KubeletVersion, Option<ResourceIx>);
 
 #[derive(Clone, Debug, Default)]

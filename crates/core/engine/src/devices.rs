@@ -29,7 +29,6 @@ pub(crate) enum Order {
     LeavingMost,
 }
 
-/// The device inventory. Cheap to clone for checkpoints.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices {
     inventory: Arc<Inventory>,
@@ -141,7 +140,7 @@ impl State {
         }
     }
 
-    /// Restores the inventory of a checkpoint.
+    /// The inventory may be that of a checkpoint.
     pub(crate) fn restore_devices(&mut self, devices: Devices) {
         self.devices = devices;
         self.list_served();
@@ -158,7 +157,7 @@ impl State {
         self.served = names.iter().map(|name| self.resources.number(name)).collect();
     }
 
-    /// Sets the claims that a pod refers to, including those generated for it.
+    /// Includes claims generated for the pod.
     pub(crate) fn set_claims(&mut self, at: PodIx, claims: &Arc<[PodClaim]>) {
         if self.pods[at].claims != *claims {
             self.pods[at].claims = claims.clone();

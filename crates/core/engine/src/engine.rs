@@ -53,7 +53,6 @@ pub struct Engine {
     /// Rolled-back changes, which wake nobody.
     pub(crate) undone: Vec<Range<Cursor>>,
     pub(crate) effort: Effort,
-    /// Number of times the value of GPUs was computed.
     gpu_value_generation: u64,
 }
 
@@ -76,16 +75,13 @@ struct Saved {
     /// Pods that have yet to stop counting against quotas.
     expiring: BTreeSet<Expiry>,
     places: Places,
-    /// The same for teams.
     of_teams: LedgerChanges,
 }
 
-/// A place that a pod can have at once.
 pub(crate) struct FoundPlace {
     pub(crate) node: NodeIx,
     pub(crate) grant: Option<Grant>,
     pub(crate) fit: NumaFit,
-    /// Allocations for its claims.
     pub(crate) devices: Option<Box<Placement>>,
 }
 
@@ -96,7 +92,6 @@ pub(crate) struct Evictions {
 }
 
 impl Engine {
-    /// An engine without any objects.
     pub fn new(config: impl Into<Config>) -> Self {
         let config = config.into();
         let rankings = Rankings::new(config.unknown_topology);
@@ -109,7 +104,6 @@ impl Engine {
         engine
     }
 
-    /// Applies the new state of an object.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Pod(pod) => {
@@ -178,7 +172,6 @@ impl Engine {
         self.queue.add(at, class, crowd, self.state.queue_turn(at));
     }
 
-    /// Parks a pod and its class until what holds it changes.
     pub(crate) fn park_held(&mut self, at: PodIx) {
         self.queue.park(at);
         self.queue.hold(self.state.pods[at].class);
@@ -205,7 +198,6 @@ impl Engine {
         self.state.checkpoint()
     }
 
-    /// Keeps everything since the checkpoint.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
         self.saved.pop();
         self.state.commit(checkpoint);
@@ -255,7 +247,6 @@ impl Engine {
         Some((mirror.kubelet(), mirror.is_trusted()))
     }
 
-    /// The number of pending pods, and how many of them are parked or held.
     pub fn queued(&self) -> (usize, usize) {
         let (all, parked) = self.queue.len();
         let unqueued_members = self.unqueued_members();
@@ -271,17 +262,14 @@ impl Engine {
         }
     }
 
-    /// The number of pods held by quotas or by their team's share.
     pub fn held(&self) -> usize {
         self.queue.held() + self.held_members()
     }
 
-    /// Whether a quota or its team's share holds a pod.
     pub fn is_held(&self, uid: &str) -> bool {
         self.state.pod_by_uid(uid).is_some_and(|at| self.held_by(at).is_some())
     }
 
-    /// The team a pod belongs to.
     pub fn team_of(&self, spec: &PodSpec) -> Option<&Arc<str>> {
         let ledger = &self.state.tenancy.ledger;
         Some(ledger.name(self.state.team_of(spec))).filter(|name| !name.is_empty())
@@ -291,12 +279,10 @@ impl Engine {
         self.state.teams().keys()
     }
 
-    /// Problems with teams, by team name.
     pub fn team_problems(&self) -> Vec<TeamError> {
         self.state.team_problems()
     }
 
-    /// Usage, guarantee and borrowing by team and resource.
     pub fn accounts(&self) -> Vec<Account> {
         self.state.accounts()
     }
@@ -386,14 +372,12 @@ impl Engine {
         Decision::Wait { pod: self.state.pods[at].uid.clone() }
     }
 
-    /// A place for a pod, near placed members of its gang if it has any.
     pub(crate) fn place_near(&mut self, at: PodIx) -> Option<FoundPlace> {
         let Some((nodes, required)) = self.near_mates(at) else { return self.place(at, None) };
         let found = self.place(at, Some(&nodes));
         if found.is_none() && !required { self.place(at, None) } else { found }
     }
 
-    /// Recomputes the value of GPUs if the fleet changed.
     fn update_gpu_values(&mut self) {
         if self.config.profile == Profile::Berth && self.state.gpu_values.take_fleet_change() {
             self.gpu_value_generation += 1;
@@ -626,7 +610,6 @@ impl Engine {
         Some(FoundPlace { node, grant: None, fit: NumaFit::UNKNOWN, devices })
     }
 
-    /// The evictions for a pod that fits nowhere.
     pub(crate) fn evictions(
         &mut self,
         at: PodIx,
@@ -676,8 +659,6 @@ impl Engine {
         Some(Evictions { node, victims, budget_violations })
     }
 
-    /// What holds a pod or the gang it represents in the queue. kube-scheduler leaves that to
-    /// others.
     pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
         if self.config.profile != Profile::Berth {
             return None;
@@ -688,7 +669,6 @@ impl Engine {
         }
     }
 
-    /// Moves headroom to nodes where it fits.
     pub(crate) fn place_headroom(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
             let mut rankings = std::mem::take(&mut self.rankings);

@@ -30,7 +30,6 @@ use berth_tenancy::share::Team;
 #[derive(Clone, Debug)]
 pub struct NodeTopology {
     kubelet: Kubelet,
-    /// The GPUs behind the devices, if known.
     gpus: Option<GpuInventory>,
 }
 
@@ -109,7 +108,6 @@ impl NodeTopology {
     }
 }
 
-/// The new state of an object, or its deletion.
 #[derive(Clone, Debug)]
 pub enum Event {
     Node(Node),

@@ -19,7 +19,6 @@ type Filed = SmallVec<[u64; 1]>;
 pub(crate) struct LabelIndex {
     classes: Lookup<u64, BTreeSet<ClassIx>>,
     queries: Lookup<u64, BTreeSet<QueryIx>>,
-    /// Queries that require no value.
     loose: BTreeSet<QueryIx>,
     filed: Vec<Filed>,
 }

@@ -105,7 +105,6 @@ impl Mirror {
         &self.kubelet
     }
 
-    /// Whether nothing contradicts the model.
     pub(crate) fn is_trusted(&self) -> bool {
         self.refused.is_empty() && self.doubtful.is_empty()
     }
@@ -129,7 +128,6 @@ impl Mirror {
         self.step(Step::Came(pod, uid.clone(), demand));
     }
 
-    /// A pod placed by a decision.
     pub(crate) fn admit(&mut self, pod: PodIx, uid: &Arc<str>, demand: Option<Arc<PodDemand>>) {
         self.untouched = false;
         let unconfirmed = self.unconfirmed.get_or_insert_with(|| {
@@ -161,7 +159,6 @@ impl Mirror {
         }
     }
 
-    /// A decision was confirmed by an event.
     pub(crate) fn confirm(&mut self, pod: PodIx) {
         if let Some(unconfirmed) = &mut self.unconfirmed {
             unconfirmed.pods.retain(|one| *one != pod);
@@ -171,7 +168,6 @@ impl Mirror {
         }
     }
 
-    /// A decision was not carried out.
     pub(crate) fn undo(&mut self, pod: PodIx, uid: &Arc<str>) {
         let known = self.unconfirmed.as_ref().is_some_and(|known| known.pods.contains(&pod));
         let Some(unconfirmed) = self.unconfirmed.take().filter(|_| known) else {

@@ -13,7 +13,6 @@ pub fn accepts(spec: &PodSpec, node: &Node) -> bool {
     filter::object(spec, node).is_ok()
 }
 
-/// A part of a GPU that a node offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuPart {
     pub resource: ResourceName,

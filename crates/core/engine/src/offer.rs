@@ -20,7 +20,6 @@ use crate::placement::gpu_values::NodeGpus;
 use crate::shares::WHOLE_MILLI;
 use crate::table::ResourceIx;
 
-/// A resource of which one unit can satisfy a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) resource: ResourceIx,
@@ -32,7 +31,6 @@ pub(crate) struct Offer {
     pub(crate) divisible: bool,
 }
 
-/// By resource.
 pub(crate) type Accelerators = BTreeMap<ResourceName, Accelerator>;
 
 /// Smallest first.

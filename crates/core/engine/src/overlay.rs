@@ -60,7 +60,6 @@ impl Overlay {
         }
     }
 
-    /// Adds back a removed pod.
     pub(crate) fn restore(&mut self, state: &State, node: &NodeState, pod: PodIx) {
         if let Some(at) = self.gone.iter().rposition(|one| *one == pod) {
             self.gone.remove(at);
@@ -80,7 +79,6 @@ impl Overlay {
         self.pod_change += 1;
     }
 
-    /// Takes the device or share for a part of a GPU.
     pub(crate) fn give(&mut self, node: &NodeState, grant: Grant, need: Option<&GpuNeed>) {
         let used = self.used.get_or_insert_with(|| node.used.clone());
         let shares = shares_of(&mut self.shares, node);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_dra::{Offered, Preference};
+use berth_dra::{PoolDevice, Preference};
 use berth_model::dra::slice::{Attribute, Device, ResourceSlice};
 use berth_model::mig::{self, Board, Instance, Layout};
 use berth_packing::slice::{Fleet, Mix, Placement, Want};
@@ -30,7 +30,6 @@ struct Known {
     mix: Mix,
 }
 
-/// A device as a slice: its counter set, board and placement.
 struct Part<'a> {
     counters: &'a str,
     board: &'static Board,
@@ -71,7 +70,7 @@ impl Partitions {
 
 impl Preference for Partitions {
     /// Slices first, by what they leave possible on the node's GPUs.
-    fn ranks(&self, devices: &[Offered<'_>]) -> Vec<u64> {
+    fn ranks(&self, devices: &[PoolDevice<'_>]) -> Vec<u64> {
         let mut ranks = vec![u64::MAX; devices.len()];
         let parts: Vec<Option<Part<'_>>> = devices.iter().map(|one| read(one.device)).collect();
         let mut layouts: BTreeMap<(&str, &str, &str), Layout> = BTreeMap::new();

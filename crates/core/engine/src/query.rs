@@ -8,7 +8,6 @@ use berth_model::label::{Labels, Operator, Selector};
 
 use crate::table::Lookup;
 
-/// Labels of existing namespaces.
 pub(crate) type Namespaces = Lookup<Arc<str>, Labels>;
 
 /// The side of a query. The rules for namespace selectors differ.

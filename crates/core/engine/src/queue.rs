@@ -30,7 +30,6 @@ type Crowd = (Arc<str>, i32);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Whether namespaces take turns.
     takes_turns: bool,
     active: TeamQueue<ClassIx, Turn, PodIx>,
     /// Number of pods in line per class, and of classes in line per crowd.
@@ -42,7 +41,6 @@ pub(crate) struct Queue {
     parked: ByClass,
     /// Classes with held pods, which are not evaluated.
     held: BTreeSet<ClassIx>,
-    /// Number of held pods.
     held_pods: usize,
     /// When to evaluate parked classes that are not held.
     pub(crate) rechecks: Rechecks,
@@ -60,11 +58,9 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueState {
-    /// Decided about at its turn.
     InLine,
     /// Enters the line after other namespaces.
     Following,
-    /// Waits for a change.
     Parked,
 }
 
@@ -114,7 +110,6 @@ impl Queue {
         self.line_up(pod, Entry { turn, class, team, namespace, stand: QueueState::InLine });
     }
 
-    /// Puts a pod into the line, or among the followers.
     fn line_up(&mut self, pod: PodIx, mut entry: Entry) {
         if self.has_place(&entry) {
             entry.stand = QueueState::InLine;
@@ -288,7 +283,6 @@ impl Queue {
         first
     }
 
-    /// Recomputes the turn of a team.
     pub(crate) fn invalidate(&mut self, team: TeamIx) {
         self.active.invalidate(team);
     }
@@ -315,7 +309,6 @@ impl Queue {
         }
     }
 
-    /// Holds the pods of a class.
     pub(crate) fn hold(&mut self, class: ClassIx) {
         if self.held.insert(class) {
             self.held_pods += self.parked.get(&class).map_or(0, BTreeMap::len);
@@ -354,7 +347,6 @@ impl Queue {
         Some((turn.clone(), *pod))
     }
 
-    /// Puts a parked pod back into the line.
     pub(crate) fn wake(&mut self, pod: PodIx) {
         let parked = |entry: &&Entry| entry.stand == QueueState::Parked;
         let Some(entry) = self.entries.get(&pod).filter(parked).cloned() else { return };

@@ -42,7 +42,6 @@ struct Row {
     priority: i32,
     trigger: Trigger,
     spot: Position,
-    /// The last sweep that covered it.
     swept: u64,
 }
 
@@ -68,11 +67,9 @@ pub(crate) struct Rechecks {
     neighbour: BTreeMap<TallyIx, BTreeSet<ClassIx>>,
     room: BTreeMap<i32, BTreeSet<(ResourceIx, i64, ClassIx)>>,
     due: Lookup<ClassIx, Due>,
-    /// Due on their own.
     order: ByTurn,
     /// Unfinished sweeps, earliest first.
     sweeps: Vec<Sweep>,
-    /// Number of the latest sweep.
     sweep: u64,
     /// Position of the sweeps by namespace.
     swept: Lookup<Arc<str>, (Turn, ClassIx)>,
@@ -130,7 +127,6 @@ impl Rechecks {
         }
     }
 
-    /// Changes the position of a class.
     pub(crate) fn move_to(&mut self, class: ClassIx, turn: Turn) {
         let Some(row) = self.triggers.get_mut(&class) else { return };
         let after = (row.spot.0.clone(), turn);
@@ -191,7 +187,6 @@ impl Rechecks {
         left.find(|(_, class)| is_due(class)).map(|(turn, class)| (turn, *class))
     }
 
-    /// The first due class of a namespace.
     fn first_due(&self, namespace: &Arc<str>) -> Option<ClassIx> {
         let by_itself = self.order.get(namespace).and_then(BTreeSet::first);
         let swept = self.first_unswept(namespace);
@@ -199,7 +194,6 @@ impl Rechecks {
         both.min().map(|(_, class)| class)
     }
 
-    /// The first due class of the next namespace.
     fn peek(&self) -> Option<(Arc<str>, ClassIx)> {
         let served = self.served.as_ref();
         let after = served.and_then(|served| self.first_due_of(Bound::Excluded(served)));
@@ -252,7 +246,6 @@ impl Rechecks {
         }
     }
 
-    /// Whether no class is due.
     pub(crate) fn is_settled(&self) -> bool {
         self.due.is_empty() && self.sweeps.is_empty()
     }
@@ -261,12 +254,10 @@ impl Rechecks {
         self.triggers.is_empty()
     }
 
-    /// Classes that a changed node object may help.
     pub(crate) fn of_node_object(&self) -> impl Iterator<Item = ClassIx> {
         self.node_object.iter().copied()
     }
 
-    /// Classes that a placed pod of this tally may help.
     pub(crate) fn of_neighbour(&self, tally: TallyIx) -> impl Iterator<Item = ClassIx> {
         self.neighbour.get(&tally).into_iter().flatten().copied()
     }
@@ -285,7 +276,6 @@ impl Rechecks {
         self.room.keys().copied()
     }
 
-    /// Classes of a priority that this much of a resource may help.
     pub(crate) fn of_room(
         &self,
         priority: i32,
@@ -336,7 +326,6 @@ fn unfile(all: &mut ByTurn, (namespace, turn): Position, class: ClassIx) {
     }
 }
 
-/// The largest number.
 const LAST: ClassIx = ClassIx(u32::MAX);
 
 #[cfg(test)]

@@ -35,9 +35,7 @@ pub struct Move {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     pub pod: Arc<str>,
-    /// Where it would run.
     pub node: Arc<str>,
-    /// In order.
     pub moves: Vec<Move>,
 }
 
@@ -108,7 +106,6 @@ impl Engine {
         .unwrap_or_default()
     }
 
-    /// The places of all pods if the plan's victims are moved; `None` if one of them fits nowhere.
     fn try_moves(&mut self, uid: &str, plan: &EvictionPlan, now_ms: i64) -> Option<Repair> {
         let checkpoint = self.checkpoint();
         let repair = self.moves(uid, plan, now_ms);
@@ -133,7 +130,6 @@ impl Engine {
         Some(Repair { pod: uid.into(), node: name, moves: moves? })
     }
 
-    /// Moves a pod under the current checkpoint.
     fn try_move(&mut self, pod: PodIx, to: Option<NodeIx>, now_ms: i64) -> Option<Move> {
         let object = self.state.object(pod);
         self.apply(Event::PodGone(object.uid.clone()));
@@ -181,7 +177,6 @@ impl Engine {
         })?
     }
 
-    /// The gain of moving a pod to its best other node.
     fn gain(&mut self, pod: PodIx) -> Option<(i64, PodIx, NodeIx)> {
         let here = self.state.pods[pod].place.node()?;
         let now = self.with_inquiry(pod, |inquiry, ranking| {

@@ -27,7 +27,6 @@ const NODES_MAX: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub touch: Touch,
-    /// Limit of pods moved.
     pub moves_max: usize,
     /// Estimated time to create or destroy a slice.
     pub slice_ms: i64,
@@ -47,16 +46,12 @@ pub struct Admitted {
     pub node: Arc<str>,
 }
 
-/// The disruption that a proposal causes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
-    /// GPUs with another layout.
     pub gpus: usize,
-    /// Of those, GPUs with running pods.
     pub gpus_with_work: usize,
     /// Destroyed slices, none of them in use by then.
     pub slices_destroyed: usize,
-    /// Created slices.
     pub slices_created: usize,
     /// Nodes whose device plugin lists other devices afterwards.
     pub nodes: usize,
@@ -68,7 +63,6 @@ pub struct Disturbance {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepartitionProposal {
     pub steps: Vec<GpuLayoutChange>,
-    /// Pods to move first.
     pub moves: Vec<Move>,
     /// Pods bound then, in queue order.
     pub admits: Vec<Admitted>,
@@ -81,7 +75,6 @@ struct PendingGroup {
     pods: Vec<PodIx>,
 }
 
-/// Results so far, applied to the state.
 #[derive(Default)]
 struct Draft {
     steps: Vec<GpuLayoutChange>,
@@ -293,7 +286,6 @@ impl Engine {
     }
 }
 
-/// The pods that a plan moves.
 fn movers(planned: &PlannedRepartition) -> Vec<PodIx> {
     let mut pods = Vec::new();
     for one in &planned.plan.moves {

@@ -12,13 +12,11 @@ use crate::amounts;
 use crate::offer::Offer;
 use crate::table::ResourceIx;
 
-/// All of a GPU's compute, in thousandths.
 pub(crate) const WHOLE_MILLI: u16 = 1000;
 
 /// Larger GPU numbers are ignored.
 const GPUS_MAX: usize = 1024;
 
-/// What a pod was granted for its GPU need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) resource: ResourceIx,
@@ -40,7 +38,6 @@ pub(crate) struct Share {
     pub(crate) memory_bytes: u64,
 }
 
-/// The shares in use of one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Divided {
     pub(crate) shares: u16,
@@ -66,7 +63,6 @@ impl Shares {
         Self { resource: offer.resource, memory_bytes: offer.memory_bytes, gpus }
     }
 
-    /// The share that satisfies a need.
     pub(crate) fn share(&self, need: &GpuNeed) -> Share {
         let memory = u128::from(self.memory_bytes.max(1));
         let by_memory = (u128::from(need.memory_bytes) * u128::from(WHOLE_MILLI)).div_ceil(memory);
@@ -83,7 +79,6 @@ impl Shares {
         }
     }
 
-    /// Whether a GPU has room for a share.
     pub(crate) fn has_room(&self, gpu: &Divided, share: Share) -> bool {
         gpu.compute_milli + u32::from(share.compute_milli) <= u32::from(WHOLE_MILLI)
             && gpu.memory_bytes.saturating_add(share.memory_bytes) <= self.memory_bytes
@@ -119,7 +114,6 @@ impl Shares {
         (0..).zip(&self.gpus)
     }
 
-    /// Whether the GPU has shares in use.
     pub(crate) fn is_divided(&self, gpu: u16) -> bool {
         self.gpus.get(usize::from(gpu)).is_some_and(|gpu| gpu.shares > 0)
     }
@@ -150,7 +144,6 @@ impl Shares {
     }
 }
 
-/// Counts a grant: one unit of a resource, or a share of a GPU.
 pub(crate) fn count(
     grant: Grant,
     need: Option<&GpuNeed>,

@@ -33,7 +33,6 @@ use crate::verdict::Plugin;
 /// Pods that request more slices are not planned for.
 const SLICES_MAX: i64 = 64;
 
-/// A GPU with MIG enabled.
 #[derive(Clone, Debug)]
 pub(crate) struct SlicedGpu {
     pub(crate) node: NodeIx,
@@ -44,7 +43,6 @@ pub(crate) struct SlicedGpu {
     pub(crate) holders: Vec<(Instance, Vec<PodIx>)>,
 }
 
-/// A change of a GPU's MIG layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuLayoutChange {
     pub node: Arc<str>,
@@ -55,10 +53,8 @@ pub struct GpuLayoutChange {
     pub to: Layout,
 }
 
-/// Whether a pod can be moved.
 pub(crate) type MayMove<'a> = &'a dyn Fn(&State, PodIx) -> bool;
 
-/// The GPUs of a node whose layout can be changed.
 pub(crate) fn on_node(state: &State, node: NodeIx, may_move: MayMove<'_>) -> Vec<SlicedGpu> {
     let row = &state.nodes[node];
     let topology = state.topology(&row.object.name);
@@ -104,7 +100,6 @@ fn changeable(inventory: &GpuInventory) -> impl Iterator<Item = (usize, Layout)>
         .filter_map(|(place, gpu)| Some((place, gpu.mig?)))
 }
 
-/// GPUs with MIG enabled and no slices.
 pub(crate) fn undivided(state: &State) -> Vec<(NodeIx, usize, &'static Board)> {
     let mut found = Vec::new();
     for node in state.nodes_by_name() {
@@ -229,7 +224,6 @@ pub(crate) fn nodes_for(inquiry: &Inquiry<'_>) -> Vec<NodeIx> {
     nodes.filter(sliced).filter(unclaimed).filter(has_rest).filter(only_short).collect()
 }
 
-/// A plan for repartitioning `gpus` so that `requests` are met.
 pub(crate) fn plan(
     gpus: Vec<SlicedGpu>,
     requests: &[Want],

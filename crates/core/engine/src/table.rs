@@ -16,7 +16,6 @@ pub(crate) fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
     foldhash::quality::FixedState::default().hash_one(value)
 }
 
-/// A row number.
 pub(crate) trait Index: Copy + Eq {
     fn new(at: usize) -> Self;
     fn at(self) -> usize;
@@ -43,20 +42,13 @@ macro_rules! index {
 index! {
     NodeIx;
     PodIx;
-    /// A class of pods.
     ClassIx;
-    /// The part of a spec that nodes are ranked by.
     ShapeIx;
     ResourceIx;
-    /// A topology key.
     KeyIx;
-    /// Nodes with the same value of a topology key.
     DomainIx;
-    /// A query for pods.
     QueryIx;
-    /// Counts of pods by domain.
     TallyIx;
-    /// The nodes that count for a spread constraint.
     ScopeIx;
 }
 

@@ -23,7 +23,6 @@ use crate::table::{ClassIx, Lookup, NodeIx, PodIx};
 /// Pods of at least this priority keep clusters running: they belong to no team and are never held.
 const SYSTEM_PRIORITY: i32 = 2_000_000_000;
 
-/// A class of pods as teams see it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassCharge {
     pub(crate) team: TeamIx,
@@ -31,7 +30,6 @@ pub(crate) struct ClassCharge {
     ask: Charge,
 }
 
-/// A pod's entry in the ledger.
 #[derive(Clone, Debug)]
 struct ChargeEntry {
     team: TeamIx,
@@ -46,7 +44,6 @@ pub(crate) struct Tenancy {
     pub(crate) ledger: Ledger,
     pub(crate) books: QuotaLedger,
     charges: Lookup<PodIx, ChargeEntry>,
-    /// The capacity counted for each node.
     nodes: Lookup<NodeIx, Charge>,
 }
 
@@ -83,7 +80,6 @@ impl Tenancy {
         }
     }
 
-    /// The charge for which room is being made for this pod.
     fn arriving(&self, at: PodIx) -> Option<&Charge> {
         let entry = self.charges.get(&at).filter(|entry| entry.held == ChargeState::Arriving);
         entry.map(|entry| &entry.charge)
@@ -105,12 +101,10 @@ impl TeamClaim {
         Claim { team: *team, priority: *priority, ask, own: own.as_ref() }
     }
 
-    /// With another priority.
     pub(crate) fn with_priority(self, priority: i32) -> Self {
         Self { priority, ..self }
     }
 
-    /// Whether room is being made for it.
     pub(crate) fn has_arriving_charge(&self) -> bool {
         self.own.is_some()
     }
@@ -141,7 +135,6 @@ impl State {
         &self.tenancy.teams
     }
 
-    /// The team of a pod with this spec; `NONE` without teams.
     pub(crate) fn team_of(&self, spec: &berth_model::spec::PodSpec) -> TeamIx {
         let label = spec.labels.get(TEAM_LABEL).map(AsRef::as_ref);
         self.tenancy.ledger.team_of(&spec.namespace, label)
@@ -165,7 +158,6 @@ impl State {
         self.tenancy.count_node(at, charge);
     }
 
-    /// A spec as teams see it.
     pub(crate) fn team_charge(&mut self, spec: &berth_model::spec::PodSpec) -> ClassCharge {
         if !self.tenancy.has_teams() {
             return ClassCharge::default();
@@ -174,7 +166,6 @@ impl State {
         ClassCharge { team, ask: charge::of_spec(&mut self.tenancy.ledger, spec) }
     }
 
-    /// Updates a pod's entry in the ledger.
     pub(crate) fn update_charge(&mut self, at: PodIx) {
         if !self.tenancy.has_teams() {
             return;
@@ -199,7 +190,6 @@ impl State {
         self.tenancy.add_charge(at, ChargeEntry { team, charge, held, leaving });
     }
 
-    /// Removes a pod's entry in the ledger.
     pub(crate) fn remove_charge(&mut self, at: PodIx) {
         if self.tenancy.has_teams() {
             self.tenancy.remove_charge(at);
@@ -253,7 +243,6 @@ impl State {
         }
     }
 
-    /// What holds a pod, apart from nodes.
     pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {
         self.held_together(&[at], 1)
     }

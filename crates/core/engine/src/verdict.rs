@@ -54,7 +54,6 @@ impl Plugin {
     }
 }
 
-/// Whether evictions could change the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
     /// They could.
@@ -72,19 +71,13 @@ impl Code {
     }
 }
 
-/// Why a node is rejected. `Display` uses kube-scheduler's words where it has them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// A fixed text.
     Text(&'static str),
-    /// A text with details of this case.
     Owned(Arc<str>),
     Insufficient(ResourceName),
     TooManyPods,
-    UntoleratedTaint {
-        key: Arc<str>,
-        value: Arc<str>,
-    },
+    UntoleratedTaint { key: Arc<str>, value: Arc<str> },
 }
 
 impl fmt::Display for Reason {
@@ -99,12 +92,10 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The rejection of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The first plugin that rejects the node.
     pub plugin: Plugin,
-    /// Whether evictions could help.
     pub code: Code,
     pub reasons: SmallVec<[Reason; 1]>,
 }
@@ -122,7 +113,6 @@ impl Rejection {
     }
 }
 
-/// The verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeVerdict {
     Feasible,
@@ -138,7 +128,6 @@ pub enum NodeVerdict {
 
 pub type NodeScores = Vec<(Arc<str>, i64)>;
 
-/// Verdicts, scores and preemption for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
     /// By node name.
@@ -146,7 +135,6 @@ pub struct Diagnosis {
     /// Normalised scores per plugin, for feasible nodes by name. Empty unless at least two nodes
     /// are feasible and the nominated node is not among them.
     pub scores: Vec<(Plugin, NodeScores)>,
-    /// Weighted sums.
     pub totals: NodeScores,
     /// The best nodes, by name.
     pub best: Vec<Arc<str>>,
@@ -154,7 +142,6 @@ pub struct Diagnosis {
     pub preemption: Option<Preemption>,
 }
 
-/// The outcome of preemption for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preemption {
     /// Why the pod must not preempt.
@@ -165,7 +152,6 @@ pub struct Preemption {
     pub chosen: Vec<Arc<str>>,
 }
 
-/// A node where evictions make room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub node: Arc<str>,

@@ -84,7 +84,6 @@ impl Engine {
         }
     }
 
-    /// Makes every parked class due for evaluation on every node.
     fn recheck_all(&mut self) {
         let classes: Vec<ClassIx> = self.queue.parked_classes().collect();
         classes.into_iter().for_each(|class| self.queue.recheck(class, None));
@@ -256,7 +255,6 @@ impl Engine {
         }
     }
 
-    /// Whether a parked pod fits after some nodes changed.
     fn fits_now(&mut self, at: PodIx, changed: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
@@ -310,7 +308,6 @@ impl Engine {
         held.into_iter().for_each(|class| self.queue.recheck(class, None));
     }
 
-    /// Whether preemption could help a pod.
     fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
         let near = self.near_mates(at).filter(|(_, required)| *required);
         self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
@@ -339,7 +336,6 @@ impl Engine {
         }
     }
 
-    /// Whether a parked pod without rules about other pods fits on one of some nodes.
     fn fits_on(&mut self, at: PodIx, nodes: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
@@ -352,7 +348,6 @@ impl Engine {
         fits
     }
 
-    /// Whether preemption on one of some nodes could help a pod.
     fn could_preempt_on(&mut self, at: PodIx, nodes: &[NodeIx], now_ms: i64) -> bool {
         let class = self.state.pods[at].class;
         let never = self.state.class(class).spec.preemption != PreemptionPolicy::LowerPriority;
@@ -384,7 +379,6 @@ impl Engine {
         precheck::some_node_has_room(&inquiry)
     }
 
-    /// Whether some node may have room for a class after evictions.
     pub(crate) fn may_make_room(&mut self, class: ClassIx, preemptor: &Preemptor) -> bool {
         if self.rankings.keeps(&self.state, class) {
             return true;
@@ -448,7 +442,6 @@ impl Engine {
         Trigger::Room(resource, amount)
     }
 
-    /// Sets the trigger of a parked pod's class.
     pub(crate) fn set_trigger(&mut self, at: PodIx, trigger: Trigger) {
         let class = self.state.pods[at].class;
         let is_known = self.queue.rechecks.trigger(class) == Some(trigger);

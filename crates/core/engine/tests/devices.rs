@@ -9,7 +9,7 @@ use berth_engine::{Engine, Profile};
 use berth_kubelet::TopologyPolicy;
 use berth_model::alignment::Alignment;
 use berth_model::dra::DeviceClass;
-use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
+use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceRequest, Request, RequestKind};
 use berth_model::dra::pod::{ClaimSource, PodClaim};
 use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
 use berth_model::mig::Board;
@@ -41,9 +41,12 @@ fn class() -> Event {
 }
 
 fn claim(name: &str, count: i64) -> Claim {
-    let ask =
-        DeviceAsk { class: "gpu".into(), count: Count::Exactly(count), ..DeviceAsk::default() };
-    let requests = vec![Request { name: "gpus".into(), wanted: Wanted::Exactly(ask) }];
+    let ask = DeviceRequest {
+        class: "gpu".into(),
+        count: Count::Exactly(count),
+        ..DeviceRequest::default()
+    };
+    let requests = vec![Request { name: "gpus".into(), kind: RequestKind::Exactly(ask) }];
     Claim {
         namespace: "serving".into(),
         name: name.into(),

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use crate::cluster::KindIx;
 use berth_model::dice::Dice;
 
-/// Limit of arrivals remembered.
 const REMEMBERED_MAX: usize = 1_024;
 
 /// With fewer arrivals nothing is replayed.
@@ -16,7 +15,6 @@ const REMEMBERED_MIN: usize = 8;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrivals {
-    /// Time and kind.
     recent: VecDeque<(i64, KindIx)>,
 }
 

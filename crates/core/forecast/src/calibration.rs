@@ -11,10 +11,8 @@ use std::sync::Arc;
 
 use crate::forecast::{HORIZON_MS, LEVELS, LEVELS_MILLI};
 
-/// Limit of settled forecasts remembered.
 const SETTLED_MAX: usize = 1_536;
 
-/// Limit of open forecasts tracked.
 const OPEN_MAX: usize = 4_096;
 
 /// Limit of similar forecasts used.
@@ -39,7 +37,6 @@ const TAIL_MAX: f64 = 8.0;
 /// Shorter waits are not distinguished.
 const SHORTEST_MS: f64 = 1_000.0;
 
-/// A forecast that is not settled.
 #[derive(Clone, Copy, Debug)]
 struct OpenForecast {
     at_ms: i64,
@@ -57,7 +54,6 @@ struct Settled {
     started: bool,
 }
 
-/// How often forecasts came true.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reliability {
     /// For each level: number of settled bounds, and of those kept.
@@ -155,7 +151,6 @@ impl Calibration {
         }
     }
 
-    /// Counts a bound as kept or missed.
     fn judge(&mut self, level: usize, bound_ms: u64, kept: bool) {
         let (judged, kept_count) = &mut self.judged_bounds[level];
         *judged += 1;
@@ -212,7 +207,6 @@ fn in_numbers(bounds_ms: &[Option<u64>; LEVELS]) -> [f64; LEVELS] {
     bounds_ms.map(|bound_ms| (bound_ms.unwrap_or(HORIZON_MS) as f64).max(SHORTEST_MS))
 }
 
-/// The aim for a bound of this length.
 fn aim_of(bound_ms: u64) -> usize {
     let doublings = (bound_ms / AIM_FIRST_MS).checked_ilog2();
     doublings.map_or(0, |doublings| 1 + doublings as usize).min(AIMS - 1)

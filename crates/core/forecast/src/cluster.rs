@@ -19,7 +19,6 @@ use crate::lifetime::LifeKey;
 use crate::room::{Allocation, Ask, Resources, Room};
 use crate::table::{Index, Table};
 
-/// Assumed grace period.
 const GRACE_MS: i64 = 30_000;
 
 macro_rules! index {
@@ -43,14 +42,12 @@ macro_rules! index {
 index! {
     NodeIx;
     PodIx;
-    /// Pods of one spec.
     KindIx;
 }
 
 /// Highest priority first, then oldest, then by UID: the engine's order.
 pub(crate) type Turn = (Reverse<i32>, i64, Arc<str>);
 
-/// Pods of one spec.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) spec: Arc<PodSpec>,
@@ -90,14 +87,10 @@ pub(crate) enum Stay {
     Runs { node: NodeIx, allocation: Allocation, since_ms: i64 },
 }
 
-/// An outcome to learn from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// A pod was bound.
     Started { uid: Arc<str> },
-    /// A pod was deleted while pending.
     Abandoned { uid: Arc<str> },
-    /// A running pod is gone.
     Ended { life: LifeKey, age_ms: u64, natural: bool },
 }
 
@@ -203,7 +196,6 @@ impl ClusterState {
         }
     }
 
-    /// Adds a planned node.
     pub(crate) fn plan(&mut self, planned: PlannedNode) {
         if !self.by_name.contains_key(&planned.node.name) {
             let room = self.resources.room(&planned.node);
@@ -324,7 +316,6 @@ impl ClusterState {
         Some(Outcome::Started { uid: row.uid.clone() })
     }
 
-    /// Takes back a binding.
     pub(crate) fn unbind(&mut self, uid: &str) {
         let Some(at) = self.by_uid.get(uid).copied() else { return };
         self.vacate(at);
@@ -376,7 +367,6 @@ impl ClusterState {
         })
     }
 
-    /// Sets what keeps a pod from being scheduled.
     pub(crate) fn hold(&mut self, uid: &str, hold: Option<Hold>) {
         let Some(at) = self.by_uid.get(uid).copied() else { return };
         if let Some(row) = self.pods.get_mut(at) {
@@ -385,7 +375,6 @@ impl ClusterState {
         self.enqueue(at);
     }
 
-    /// Sets the known end of a pod.
     pub(crate) fn expect_end(&mut self, uid: &str, end: Option<End>) {
         let at = self.by_uid.get(uid).copied();
         if let Some(row) = at.and_then(|at| self.pods.get_mut(at)) {

@@ -12,7 +12,6 @@ pub const LEVELS: usize = 7;
 /// The end of every forecast: a fortnight.
 pub const HORIZON_MS: u64 = 14 * 86_400_000;
 
-/// A known end of a running pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// At the latest: a deadline (`activeDeadlineSeconds`), or the end of its grace period.
@@ -24,15 +23,12 @@ pub enum End {
 /// What keeps a pod from being scheduled at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The name of an exhausted quota.
     Quota(Arc<str>),
-    /// Its team's share.
     Share,
     /// `spec.schedulingGates`.
     Gates(Vec<Arc<str>>),
 }
 
-/// A node that is expected.
 #[derive(Clone, Debug)]
 pub struct PlannedNode {
     pub node: Node,
@@ -44,26 +40,24 @@ pub struct PlannedNode {
     pub chance_milli: u16,
 }
 
-/// The forecast for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forecast {
     pub pod: Arc<str>,
-    /// When it was made.
     pub at_ms: i64,
     pub outlook: Outlook,
 }
 
-/// When a pod starts, or why that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// When room becomes free.
     Starts(Box<Eta>),
     /// Not before it is released.
     Held(Hold),
     /// Not before capacity is added: no existing or planned node would do even if it were empty.
     NeedsCapacity(Lack),
     /// Never: it requests one node by name, which is too small even when empty.
-    Never { node: Arc<str> },
+    Never {
+        node: Arc<str>,
+    },
 }
 
 /// Why no node would do.
@@ -75,7 +69,6 @@ pub enum Lack {
     Size,
 }
 
-/// The distribution of the time until a pod starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eta {
     /// For each of [`LEVELS_MILLI`]: it starts within this time, with that probability. `None`: not
@@ -84,13 +77,11 @@ pub struct Eta {
     /// The same before correction by past forecasts.
     pub simulated_ms: [Option<u64>; LEVELS],
     pub futures: usize,
-    /// How reliable it is.
     pub confidence: Confidence,
     /// Running pods whose ends made room most often.
     pub waits_for: Vec<Blocker>,
 }
 
-/// A running pod that blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     pub pod: Arc<str>,
@@ -99,7 +90,6 @@ pub struct Blocker {
     pub share_milli: u16,
 }
 
-/// How reliable a forecast is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confidence {
     pub grade: Grade,
@@ -109,7 +99,6 @@ pub struct Confidence {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// A guess.
     Low,
     /// The order of magnitude is right.
     Medium,
@@ -117,7 +106,6 @@ pub enum Grade {
     High,
 }
 
-/// A reason for a lower grade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Number of similar pods that have ended.
@@ -131,7 +119,6 @@ pub enum Doubt {
 }
 
 impl Eta {
-    /// Half of such pods start within this time.
     pub fn median_ms(&self) -> Option<u64> {
         self.within_ms(500)
     }

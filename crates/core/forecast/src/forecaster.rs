@@ -17,10 +17,8 @@ use crate::lifetime::Lifetimes;
 use crate::table::Index as _;
 use berth_model::dice::Dice;
 
-/// How much work a forecast may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Number of futures.
     pub futures: usize,
     /// Limit of comparisons in all futures together; beyond it futures are skipped or cut short.
     pub steps_max: u64,
@@ -41,10 +39,8 @@ const FUTURES_MIN: usize = 20;
 const LIFETIMES_FEW: f64 = 100.0;
 const FORECASTS_FEW: usize = 100;
 
-/// Limit of blockers named.
 const BLOCKERS_MAX: usize = 3;
 
-/// Forecasts when pods start.
 #[derive(Default)]
 pub struct Forecaster {
     effort: Effort,
@@ -56,7 +52,6 @@ pub struct Forecaster {
 }
 
 impl Forecaster {
-    /// A forecaster without any objects.
     pub fn new(effort: Effort) -> Self {
         Self { effort, ..Self::default() }
     }
@@ -79,7 +74,6 @@ impl Forecaster {
         self.learn(outcome, now_ms);
     }
 
-    /// Applies a decision of the engine.
     pub fn observe_decision(&mut self, decision: &Decision, now_ms: i64) {
         match decision {
             Decision::Bind(binding) => self.bound(binding, now_ms),
@@ -110,12 +104,12 @@ impl Forecaster {
         self.learn(outcome, now_ms);
     }
 
-    /// Takes back a decision to bind a pod.
+    /// Takes back a binding that could not be carried out.
     pub fn undo_binding(&mut self, uid: &str) {
         self.cluster.unbind(uid);
     }
 
-    /// Expects a node until it joins or is [called off](Self::cancel_plan).
+    /// Expects a node until it joins or the plan is cancelled.
     pub fn expect_node(&mut self, planned: PlannedNode) {
         self.cluster.plan(planned);
     }
@@ -124,17 +118,14 @@ impl Forecaster {
         self.cluster.planned.remove(node);
     }
 
-    /// Sets what keeps a pod from being scheduled; `None` if nothing does.
     pub fn hold(&mut self, uid: &str, hold: Option<Hold>) {
         self.cluster.hold(uid, hold);
     }
 
-    /// Sets the known end of a pod.
     pub fn expect_end(&mut self, uid: &str, end: Option<End>) {
         self.cluster.expect_end(uid, end);
     }
 
-    /// How often forecasts have come true so far.
     pub fn reliability(&self) -> Reliability {
         self.calibration.reliability()
     }
@@ -193,7 +184,6 @@ impl Forecaster {
     }
 }
 
-/// The results of all futures.
 struct Waits {
     /// `None` last: it does not start.
     sorted_ms: Vec<Option<u64>>,
@@ -307,7 +297,6 @@ fn confidence(
     Confidence { grade, doubts: doubts.into_iter().map(|(_, doubt)| doubt).collect() }
 }
 
-/// The pods whose ends made room most often.
 fn blockers(initial: &InitialState<'_>, waits: &Waits) -> Vec<Blocker> {
     let mut counts: Vec<(u32, &Arc<str>, &Arc<str>)> = initial
         .residents

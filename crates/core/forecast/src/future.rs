@@ -14,10 +14,8 @@ use crate::room::{Allocation, Room};
 use crate::table::Index as _;
 use berth_model::dice::Dice;
 
-/// Limit of changed nodes tried for an arriving pod.
 const PROBES_MAX: usize = 48;
 
-/// Limit of arrivals per future.
 const ARRIVALS_MAX: u64 = 20_000;
 
 /// Pods that arrive later stand behind all pods pending now.
@@ -25,17 +23,12 @@ const LATER: u64 = 1 << 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FutureEvent {
-    /// A planned node joins.
     NodeJoins(u32),
-    /// A running pod ends.
     Ends(u32),
-    /// A pod that started in this future ends.
     StartedPodEnds(u32),
-    /// A pod of a kind arrives.
     Arrives(KindIx),
 }
 
-/// The first pod of a queue.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     priority: Reverse<i32>,
@@ -45,7 +38,6 @@ struct Head {
 /// Position of a queue without pending pods.
 const NOBODY: u64 = u64::MAX;
 
-/// How a future ended for the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It starts after this time, on this node.
@@ -71,7 +63,6 @@ pub(crate) struct Future {
     later: Vec<VecDeque<u64>>,
     started_pods: Vec<(NodeIx, KindIx, Allocation)>,
     pub(crate) gone: Vec<u32>,
-    /// Number of comparisons.
     pub(crate) steps: u64,
     arrived: u64,
 }
@@ -98,7 +89,7 @@ impl Future {
         (self.now_ms, self.counted, self.steps, self.arrived) = (0, 0, 0, 0);
     }
 
-    /// Adds queues that are new on the initial.
+    /// Adds queues that were created since the start.
     fn add_queues(&mut self, initial: &InitialState<'_>) {
         for queue in &initial.queues[self.heads.len()..] {
             let place = queue.places.first().copied().unwrap_or(NOBODY);

@@ -21,7 +21,6 @@ const LEAVING_MIN: f64 = 8.0;
 /// The range of a draw.
 const CERTAIN: u64 = 1 << 32;
 
-/// A running pod.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
     pub(crate) pod: PodIx,
@@ -156,7 +155,6 @@ impl<'a> InitialState<'a> {
         }
     }
 
-    /// Whether a node accepts a kind of pod, whatever runs there.
     pub(crate) fn accepts(&mut self, kind: KindIx, node: NodeIx) -> bool {
         let end = self.nodes_end();
         let Some(answers) = self.accepted.get_mut(kind.at()) else { return false };
@@ -198,7 +196,6 @@ impl<'a> InitialState<'a> {
         self.queues[queue].open.as_deref().unwrap_or_default()
     }
 
-    /// The end of a window; `None` beyond the horizon.
     pub(crate) fn window_end_ms(&mut self, window: usize) -> Option<u64> {
         while self.windows.len() <= window {
             let last_ms = self.windows.last().map_or(0, |window| window.end_ms);

@@ -25,7 +25,6 @@ const ALL_COUNT_MAX: f64 = 8_192.0;
 /// Limit of workloads and of classes; those not seen for longest are forgotten.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Identifies similar pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LifeKey {
     /// Pods of the same controller; `None` without one.
@@ -133,7 +132,6 @@ fn forget(tallies: &mut BTreeMap<u64, Tally>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CurveIx(pub(crate) u32);
 
-/// Curves, computed on demand.
 pub(crate) struct Curves<'a> {
     lifetimes: &'a Lifetimes,
     all: Vec<f32>,
@@ -274,7 +272,6 @@ mod tests {
         LifeKey { workload: Some(workload), class }
     }
 
-    /// Median of the remaining lifetime.
     fn median(lifetimes: &Lifetimes, key: LifeKey, age_ms: u64) -> u64 {
         let mut curves = lifetimes.curves(std::iter::empty());
         let number = curves.number(key);

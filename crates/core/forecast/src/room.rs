@@ -95,7 +95,6 @@ struct SharedGpuRoom {
     shares: u16,
 }
 
-/// What a node has left.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     free: SmallVec<[i64; 6]>,
@@ -103,11 +102,10 @@ pub(crate) struct Room {
     parts: Parts,
 }
 
-/// What a pod allocation for its GPU need.
+/// What a pod was allocated for its GPU need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allocation {
     None,
-    /// One unit of a resource.
     Unit(usize),
     /// GPU number, compute in thousandths and memory.
     Share(usize, u32, u64),
@@ -125,7 +123,6 @@ fn at_mut(free: &mut SmallVec<[i64; 6]>, number: usize) -> &mut i64 {
 }
 
 impl Room {
-    /// The room of a node that does not exist.
     pub(crate) fn none() -> Self {
         Self { free: SmallVec::new(), gpus: SmallVec::new(), parts: Parts::new() }
     }

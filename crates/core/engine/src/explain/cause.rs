@@ -29,7 +29,6 @@ use crate::state::{NodeState, State};
 use crate::table::{NodeIx, PodIx, ResourceIx, TallyIx};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// The key used for conditions on a node's name.
 const NAME_FIELD: &str = "metadata.name";
 
 pub(super) fn pod_name(state: &State, pod: PodIx) -> PodName {
@@ -94,7 +93,6 @@ fn headroom_cause(state: &State, at: NodeIx, turn: &Turn) -> Cause {
     Cause::Headroom { headroom, class, room, need, on_one }
 }
 
-/// The plugin's own message.
 pub(super) fn plugin_message(rejection: &Rejection) -> Cause {
     let reason = rejection.reasons.first().cloned().unwrap_or(Reason::Text("no reason given"));
     Cause::Plugin { plugin: rejection.plugin, reason }

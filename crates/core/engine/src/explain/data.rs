@@ -31,14 +31,16 @@ impl PodName {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Explanation {
-    /// It has scheduling gates.
-    Gated { pod: PodName, gates: Vec<Arc<str>> },
+    Gated {
+        pod: PodName,
+        gates: Vec<Arc<str>>,
+    },
     /// Deleted without ever being bound.
-    Leaving { pod: PodName },
-    /// Held by a quota or its team's share; more nodes would not help.
+    Leaving {
+        pod: PodName,
+    },
     Held {
         pod: PodName,
-        /// Empty if it has none.
         team: Arc<str>,
         by: HeldBy,
     },
@@ -47,13 +49,12 @@ pub enum Explanation {
         pod: PodName,
         node: Arc<str>,
         leaving: Vec<PodName>,
-        /// Preempted pods still terminating that it no longer waits for, by name.
+        /// Preempted pods still terminating that it no longer waits for.
         overdue: Vec<PodName>,
     },
     /// Pending without a nominated node.
     Waiting {
         pod: PodName,
-        /// Number of nodes in the cluster.
         nodes: usize,
         /// Nodes where it fits now; if there are any, it only waits for its turn.
         fitting: usize,
@@ -63,7 +64,7 @@ pub enum Explanation {
         nearest: Vec<Miss>,
         /// Changes after which it would fit, each on its own, each tried.
         remedies: Vec<Remedy>,
-        /// Preempted pods still terminating that it no longer waits for, by name.
+        /// Preempted pods still terminating that it no longer waits for.
         overdue: Vec<PodName>,
     },
     InGang {
@@ -72,13 +73,10 @@ pub enum Explanation {
         /// About the first member that does not fit beside the others.
         next: Option<Box<Explanation>>,
     },
-    /// Bound.
     Placed {
         pod: PodName,
         node: Arc<str>,
-        /// The alignment of its pinned resources.
         alignment: Alignment,
-        /// The device or share for a part of a GPU.
         grant: Option<GpuGrant>,
         /// As of now; the state at placement time is not kept.
         why: Box<Why>,
@@ -90,9 +88,7 @@ pub struct GangReport {
     pub name: GangName,
     /// Members that start together; `None` without a PodGroup.
     pub min: Option<usize>,
-    /// Pending members.
     pub waiting: usize,
-    /// Members that are bound or finished.
     pub served: usize,
     /// Its members disagree about the gang; the oldest member's values count.
     pub disagrees: bool,
@@ -102,13 +98,11 @@ pub struct GangReport {
     pub domains: usize,
     /// The domains where most pending members fit now, by trial.
     pub rooms: Vec<DomainRoom>,
-    /// Pods are leaving to make room for it.
     pub evicting: bool,
     /// Maximum duration of its reservation, if it has one.
     pub reserved_max_ms: Option<i64>,
     /// Why it got no reservation at its turn.
     pub unreserved: Option<Unreserved>,
-    /// Number of expired reservations.
     pub timeouts: u32,
 }
 
@@ -121,15 +115,10 @@ pub enum Tenant {
 /// Why a gang that has waited long enough gets no reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreserved {
-    /// It needs more than may be reserved.
     BeyondShare {
-        /// GPU model; `None`: nodes without GPUs.
         model: Option<Arc<str>>,
-        /// Amount needed.
         needs: i64,
-        /// Amount that may be reserved.
         allowed: i64,
-        /// Percentage that may be reserved.
         percent: u8,
     },
     /// The team or namespace has used its reservation time.
@@ -138,7 +127,6 @@ pub enum Unreserved {
     NothingEnds,
 }
 
-/// How many members of a gang fit in a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainRoom {
     pub value: Option<Arc<str>>,
@@ -148,7 +136,6 @@ pub struct DomainRoom {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub cause: Cause,
-    /// Number of nodes.
     pub nodes: usize,
     /// First nodes by name.
     pub examples: Vec<Arc<str>>,
@@ -158,11 +145,9 @@ pub struct Group {
 /// requested, and other differences are dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The pod requests another node by name.
     OtherNode {
         wanted: Arc<str>,
     },
-    /// The node is cordoned.
     Cordoned,
     /// An untolerated taint. An empty value can stand for several.
     Taint(Taint),
@@ -170,7 +155,6 @@ pub enum Cause {
         key: Arc<str>,
         value: Arc<str>,
     },
-    /// The required node affinity does not match.
     NodeAffinity {
         /// The failing requirement; `None` if there are several alternatives. The key of a
         /// condition on the node's name is `metadata.name`.
@@ -184,7 +168,6 @@ pub enum Cause {
         /// `None` if the node has no GPUs of known size.
         largest: Option<Offered>,
     },
-    /// All large enough parts of GPUs are allocated.
     OffersTaken {
         need: GpuNeed,
     },
@@ -196,7 +179,6 @@ pub enum Cause {
         free: Vec<u64>,
         /// The most on one part.
         most: u64,
-        /// Kind of the parts.
         parts: PartKind,
     },
     /// Not enough CPU or memory within one part of the node, which the kubelet requires.
@@ -205,18 +187,14 @@ pub enum Cause {
         wanted: Quantity,
         /// The most on one part.
         most: Quantity,
-        /// Kind of the parts.
         parts: PartKind,
     },
     /// Enough of everything, but not within the same part of the node.
     Apart {
-        /// Requested together.
         wanted: Vec<(ResourceName, Quantity)>,
-        /// Kind of the parts.
         parts: PartKind,
     },
     Kubelet {
-        /// As in the pod's status.
         reason: berth_kubelet::Reason,
         /// The kubelet's message on the first of the nodes.
         words: String,
@@ -227,28 +205,23 @@ pub enum Cause {
         /// A topology was given, but contradicted by a pod that runs there.
         doubted: bool,
     },
-    /// The node lacks the label of a spread constraint.
     SpreadLabel {
         key: Arc<str>,
     },
     Spread {
-        /// Topology key.
         key: Arc<str>,
         /// Its value there; `None`: several.
         domain: Option<Arc<str>>,
-        /// By how many pods the value would exceed the minimum.
         skew: i64,
         max_skew: i32,
     },
     /// No pod is near that the required pod affinity asks for.
     NoNeighbour {
-        /// Topology key.
         key: Arc<str>,
         selector: Option<Selector>,
     },
     /// A pod is near that the pod's anti-affinity excludes.
     Unwelcome {
-        /// Topology key.
         key: Arc<str>,
         /// Its value there; `None`: several.
         domain: Option<Arc<str>>,
@@ -256,7 +229,6 @@ pub enum Cause {
     },
     /// A pod is near whose anti-affinity excludes this one.
     Refused {
-        /// Topology key.
         key: Arc<str>,
         /// Its value there; `None`: several.
         domain: Option<Arc<str>>,
@@ -270,7 +242,6 @@ pub enum Cause {
     /// The free room is reserved for a gang until other pods there have ended.
     ReservedForGang {
         gang: GangName,
-        /// Maximum duration.
         max_ms: i64,
     },
     /// The node's pool is for other classes of work only.
@@ -284,12 +255,10 @@ pub enum Cause {
         headroom: Arc<str>,
         class: WorkloadClass,
         room: Vec<(ResourceName, Quantity)>,
-        /// Part of a GPU.
         need: Option<GpuNeed>,
         /// Everything must be on one such part of the node, because the kubelet requires it.
         on_one: Option<PartKind>,
     },
-    /// kube-scheduler's message, mostly about volumes.
     Plugin {
         plugin: Plugin,
         reason: Reason,
@@ -312,12 +281,10 @@ pub struct Shortage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Offered {
     pub resource: ResourceName,
-    /// Guaranteed memory.
     pub memory_bytes: u64,
     pub compute_milli: u16,
 }
 
-/// The parts of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PartKind {
     /// Each socket is one NUMA node.
@@ -338,7 +305,6 @@ pub struct Miss {
     pub lacks: Vec<Lack>,
 }
 
-/// A missing amount of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
     pub resource: ResourceName,
@@ -349,12 +315,10 @@ pub struct Lack {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// These pods leave the node.
     Evict {
         node: Arc<str>,
         /// The least important first; empty if `leaving` is enough.
         victims: Vec<PodName>,
-        /// Pods that are leaving the node already.
         leaving: Vec<PodName>,
         /// Evictions that violate a disruption budget.
         budget_violations: usize,
@@ -363,7 +327,6 @@ pub enum Remedy {
     },
     Grow {
         pool: Arc<str>,
-        /// Expected alignment.
         alignment: Alignment,
     },
     Relax {
@@ -371,7 +334,6 @@ pub enum Remedy {
         /// A node where it would fit then.
         node: Arc<str>,
     },
-    /// The node is uncordoned.
     Uncordon {
         node: Arc<str>,
     },
@@ -394,11 +356,9 @@ pub struct Why {
     pub parts: Vec<PartUse>,
     /// `None` if no other such pod could be placed anywhere.
     pub others: Option<Others>,
-    /// Its soft preferences, here and elsewhere.
     pub preferences: Vec<Preference>,
 }
 
-/// Resources that the kubelet allocated to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// The parts of the node; `None` if the kubelet does not choose any.
@@ -424,7 +384,6 @@ pub struct PartUse {
     pub all: usize,
 }
 
-/// The other nodes of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Others {
     pub nodes: usize,
@@ -436,7 +395,6 @@ pub struct Others {
     pub free: Option<FreeDevices>,
 }
 
-/// Free devices on the pod's node and on others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeDevices {
     pub resource: ResourceName,
@@ -454,7 +412,6 @@ pub enum Preference {
     Taints { here: i64, elsewhere: i64 },
     /// Number of pods in the domain that a spread constraint counts, itself included.
     Spread {
-        /// Topology key.
         key: Arc<str>,
         /// Its value on the pod's node.
         domain: Arc<str>,

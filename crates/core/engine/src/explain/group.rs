@@ -6,10 +6,8 @@ use super::data::{Cause, Group, Offered, PodName};
 use crate::state::State;
 use crate::table::{Lookup, NodeIx};
 
-/// Limit of groups; the rest is merged.
 const GROUPS_MAX: usize = 12;
 
-/// Limit of nodes named per group.
 const EXAMPLES_MAX: usize = 3;
 
 pub(super) struct Row {

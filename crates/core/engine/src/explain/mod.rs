@@ -35,7 +35,6 @@ use crate::filter::IncomingPod;
 use crate::state::{Place, State};
 use crate::table::{NodeIx, PodIx};
 
-/// Limit of nodes named in `nearest`.
 const NEAREST_MAX: usize = 3;
 
 pub(crate) fn explain(
@@ -96,7 +95,6 @@ fn in_name_order(state: &State, pods: impl Iterator<Item = PodIx>) -> Vec<PodNam
     names
 }
 
-/// The verdicts of all nodes.
 struct Survey {
     nodes: usize,
     fitting: usize,

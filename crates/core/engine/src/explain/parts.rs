@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 
 use super::data::{Cause, Lack, Part, PartKind, quantity};
 
-/// Limit of NUMA node combinations.
 const PARTS_MAX: usize = 128;
 
 /// Amounts by NUMA nodes; an empty mask: not attached to any.

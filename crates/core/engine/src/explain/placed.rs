@@ -118,7 +118,6 @@ fn part_uses(kubelet: &Kubelet, held: &Admission) -> Vec<PartUse> {
     by_pool(held).into_keys().flat_map(of_pool).collect()
 }
 
-/// The device resource that a pod requests or was granted.
 fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
     let requests = state.class_of(pod).requests.iter().map(|(one, _)| *one);
     let mut extended = requests.filter(|one| state.resources.name(*one).is_extended());
@@ -126,7 +125,6 @@ fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
     granted.or_else(|| extended.next())
 }
 
-/// Compares with one more such pod on the other nodes.
 fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why) {
     let row = &state.pods[pod];
     let incoming =
@@ -153,7 +151,6 @@ fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why
     why.preferences = preferences(&probe, at, &open);
 }
 
-/// The preferences where nodes differ.
 fn preferences(probe: &Probe<'_>, at: NodeIx, open: &[NodeIx]) -> Vec<Preference> {
     let state = probe.state;
     let spec: &PodSpec = probe.inquiry.spec();

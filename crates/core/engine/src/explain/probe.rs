@@ -27,14 +27,10 @@ pub(super) struct Probe<'s> {
 
 /// The first reason why a node is rejected.
 pub(super) enum RejectedBy {
-    /// A filter of kube-scheduler.
     Filter(Rejection),
     Room(Obstacle),
-    /// Its pool is not for this class of work.
     Pool(WorkloadClass),
-    /// Headroom reserved there.
     Headroom(Turn),
-    /// Pods nominated to the node.
     Nominated,
 }
 

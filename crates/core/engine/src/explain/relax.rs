@@ -23,34 +23,18 @@ const AMOUNTS_MAX: usize = 16;
 const CPU_STEP_MILLI: i64 = 1000;
 const MEMORY_STEP_BYTES: i64 = 1 << 30;
 
-/// A change to a pod's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relaxation {
-    /// Remove `spec.nodeName`.
     AnyNode,
     Tolerate(Taint),
-    /// Remove a label from the node selector.
-    DropNodeLabel {
-        key: Arc<str>,
-        value: Arc<str>,
-    },
+    DropNodeLabel { key: Arc<str>, value: Arc<str> },
     DropNodeAffinity,
     DropPort(HostPort),
-    /// Use `whenUnsatisfiable: ScheduleAnyway`.
     SpreadSoftly(SpreadConstraint),
     DropPodAffinity,
-    /// Remove one term of the required pod anti-affinity.
     DropAntiAffinity(PodTerm),
-    Less {
-        resource: ResourceName,
-        from: Quantity,
-        to: Quantity,
-    },
-    /// Request a smaller part of a GPU.
-    SmallerNeed {
-        from: GpuNeed,
-        to: GpuNeed,
-    },
+    Less { resource: ResourceName, from: Quantity, to: Quantity },
+    SmallerNeed { from: GpuNeed, to: GpuNeed },
 }
 
 impl Relaxation {

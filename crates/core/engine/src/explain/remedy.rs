@@ -31,22 +31,16 @@ use crate::slices::{self, GpuLayoutChange};
 use crate::state::{Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
 
-/// Limit of nodes per change, those with most free first.
 const NODES_MAX: usize = 256;
 
-/// Limit of changes tried.
 const CHANGES_MAX: usize = 24;
 
-/// Limit of pools tried.
 const POOLS_MAX: usize = 32;
 
-/// Limit of kubelet models rebuilt with a lenient policy.
 const LOOSENED_MAX: usize = 8;
 
-/// Limit of nodes for which other MIG layouts are tried.
 const REPARTITIONED_MAX: usize = 32;
 
-/// Prefix of labels that give a node's location.
 const WHERE: &str = "topology.kubernetes.io/";
 
 pub(super) struct Search<'a> {
@@ -72,7 +66,6 @@ impl Search<'_> {
         remedies
     }
 
-    /// The first of the nodes where the pod fits as another class.
     fn fits(&mut self, class: ClassIx, nodes: &[NodeIx]) -> Option<(NodeIx, Alignment)> {
         self.state.rules(class);
         let mut probe = Probe::new(self.state, incoming(self.state, self.pod, class), self.config);
@@ -80,7 +73,6 @@ impl Search<'_> {
         nodes.iter().find_map(|at| probe.verdict(*at).ok().map(|alignment| (*at, alignment)))
     }
 
-    /// The first of the nodes where the pod fits with another spec.
     fn fits_as(&mut self, spec: PodSpec, nodes: &[NodeIx]) -> Option<Arc<str>> {
         let class = self.state.acquire_class(&Arc::new(spec));
         let found = self.fits(class, nodes);
@@ -102,7 +94,6 @@ impl Search<'_> {
         nodes
     }
 
-    /// Single changes of the spec.
     fn relax(&mut self, spec: &PodSpec) -> Vec<Remedy> {
         let candidates = relax::candidates(spec, self.rows);
         let mut remedies = Vec::new();
@@ -116,7 +107,6 @@ impl Search<'_> {
         remedies
     }
 
-    /// Smaller requests: for each resource, the most that fits.
     fn lessen(&mut self, spec: &PodSpec) -> Vec<Remedy> {
         let requests = self.state.class_of(self.pod).requests.clone();
         let mut smaller = relax::smaller(self.state, &requests, self.rows);
@@ -133,7 +123,6 @@ impl Search<'_> {
         remedies
     }
 
-    /// A cordoned node where the pod would fit.
     fn uncordon(&mut self, spec: &PodSpec) -> Option<Remedy> {
         let row = self.rows.iter().find(|row| row.cause == Cause::Cordoned)?;
         let taint = Taint { key: CORDON.into(), value: "".into(), effect: Effect::NoSchedule };
@@ -246,7 +235,6 @@ impl Search<'_> {
         known.next().cloned()
     }
 
-    /// Calls `ask` with one more node in the state.
     fn with_node<T>(
         &mut self,
         template: Node,

@@ -20,14 +20,12 @@ use super::words::{
 use crate::decision::HeldBy;
 use crate::slices::GpuLayoutChange;
 
-/// Limit of every text.
 const LENGTH_MAX_BYTES: usize = 1000;
 
 /// Limits of the nearest nodes and of the remedies; reasons get the rest.
 const NEAREST_MAX_BYTES: usize = 220;
 const REMEDIES_MAX_BYTES: usize = 400;
 
-/// Limit of a quota's message.
 const QUOTA_MAX_BYTES: usize = 700;
 
 /// Limit for the gang; its member's explanation gets the rest.
@@ -213,7 +211,6 @@ fn unreserved(why: &Unreserved) -> String {
     format!("No nodes are reserved for it: {why}.")
 }
 
-/// The explanation of a member, cut to the limit.
 fn next_member(next: &Explanation, room_bytes: usize) -> String {
     shortened(&format!("Beside those, a member: {}", render(next)), room_bytes)
 }

@@ -14,16 +14,12 @@ use super::data::{Part, PartKind, PodName};
 /// Longer names are cut in the middle, because both ends distinguish them.
 const NAME_MAX: usize = 48;
 
-/// Quoted messages are cut after this many characters.
 const QUOTE_MAX: usize = 160;
 
-/// Limit of list items named.
 const LISTED_MAX: usize = 3;
 
-/// Limit of parts in a sum.
 const PARTS_MAX: usize = 8;
 
-/// A name, shortened if necessary.
 pub(super) fn name(text: &str) -> String {
     let count = text.chars().count();
     if count <= NAME_MAX {
@@ -34,7 +30,6 @@ pub(super) fn name(text: &str) -> String {
     head.chain(std::iter::once('…')).chain(text.chars().skip(count - end)).collect()
 }
 
-/// A quoted message, shortened if necessary.
 pub(super) fn quote(text: &str) -> String {
     let text = text.trim_end_matches('.');
     if text.chars().count() <= QUOTE_MAX {

@@ -21,7 +21,6 @@ use crate::volume::{Owner, PodVolumes};
 
 pub(crate) use own::{CORDON, Shortage, fit, named_nodes, object, untolerated_soft_taints};
 
-/// The pod to place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IncomingPod<'a> {
     pub(crate) class: ClassIx,
@@ -44,7 +43,6 @@ pub(crate) struct Inquiry<'s> {
     excluded_by: SmallVec<[TallyIx; 2]>,
 }
 
-/// Node names to which PreFilter narrows the search.
 pub(crate) type Narrowed = Option<Vec<Arc<str>>>;
 
 impl<'s> Inquiry<'s> {
@@ -129,7 +127,6 @@ impl<'s> Inquiry<'s> {
         self.filter(at, overlay)
     }
 
-    /// How many pods on the node a spread constraint counts.
     pub(crate) fn matching_on_node(&self, rule: &SpreadRule, at: NodeIx) -> i32 {
         if self.state.census.query(rule.query).selects_all() {
             return 0;

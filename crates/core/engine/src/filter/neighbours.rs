@@ -20,7 +20,6 @@ impl Inquiry<'_> {
             || !self.excluded_by.is_empty()
     }
 
-    /// Whether other pods influence preferences.
     pub(crate) fn has_soft_rules(&self) -> bool {
         !self.rules.soft_spread.is_empty()
             || !self.rules.preferred.is_empty()
@@ -81,7 +80,7 @@ impl Inquiry<'_> {
         nodes.into_iter().take(most).map(|(_, node)| node).collect()
     }
 
-    /// The nodes of the pods required nearby, if nearby matches on the same host: no other node is
+    /// The nodes of the pods required nearby, if nearby means on the same host: no other node is
     /// possible.
     pub(crate) fn nodes_of_required_pods(&self, coarse: &[KeyIx]) -> Option<Vec<NodeIx>> {
         let census = &self.state.census;
@@ -131,7 +130,6 @@ impl Inquiry<'_> {
         Ok(())
     }
 
-    /// By how much the node's domain would exceed the minimum.
     pub(crate) fn skew(&self, rule: &SpreadRule, at: NodeIx, overlay: &Overlay) -> i64 {
         let census = &self.state.census;
         let tally = census.tally(rule.tally);
@@ -156,7 +154,6 @@ impl Inquiry<'_> {
         i64::from(here) + i64::from(rule.counts_self) - i64::from(least)
     }
 
-    /// Change in the number of matching pods on the node.
     fn difference(&self, query: QueryIx, overlay: &Overlay) -> i32 {
         self.changed(query, overlay.differences())
     }
@@ -201,7 +198,6 @@ impl Inquiry<'_> {
         census.tally(tally).at(domain) + change
     }
 
-    /// Whether a required pod exists nowhere.
     pub(crate) fn lacks_required_pods(&self) -> bool {
         self.missing_required_pods().is_some()
     }

@@ -19,7 +19,6 @@ use crate::verdict::{Code, Plugin, Reason, Rejection};
 /// The taint that stands for a cordoned node.
 pub(crate) const CORDON: &str = "node.kubernetes.io/unschedulable";
 
-/// Filters that depend on the node object only.
 pub(crate) fn object(spec: &PodSpec, node: &Node) -> Result<(), Rejection> {
     let reject = |plugin, reason| Err(Rejection::unresolvable(plugin, reason));
     if spec.node_name.as_ref().is_some_and(|name| *name != node.name) {
@@ -84,7 +83,6 @@ pub(crate) fn named_nodes(affinity: &NodeAffinity) -> Result<Narrowed, Rejection
     Ok(Some(names.into_iter().cloned().collect()))
 }
 
-/// What is short on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     too_many_pods: bool,

@@ -20,7 +20,6 @@ use crate::table::{NodeIx, PodIx};
 const WHOLE_MILLI: i64 = 1_000;
 
 impl Engine {
-    /// The team or namespace charged for a gang's reservation.
     pub(super) fn tenant(&self, status: &GangStatus) -> Option<Tenant> {
         let class = self.state.class_of(*status.waiting.first()?);
         let team = class.team_charge.team;

@@ -98,7 +98,6 @@ impl Engine {
         Ok(self.carry_out(&status, plan, Some(until_ms), now_ms))
     }
 
-    /// Reports once that a gang waits.
     fn report_wait(&mut self, gang: &FullName, head: PodIx, is_news: bool) -> Option<Decision> {
         let row = self.gangs.row(gang);
         let is_news = is_news || !row.reported;

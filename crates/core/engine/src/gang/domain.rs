@@ -11,12 +11,9 @@ use crate::engine::Engine;
 use crate::state::Place;
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
-/// Limit of domains tried per decision.
 const DOMAINS_MAX: usize = 16;
 
-/// A set of nodes on which a gang could run.
 pub(super) struct Domain {
-    /// The value of the topology label.
     pub(super) value: Option<Arc<str>>,
     pub(super) nodes: Option<Bits>,
     /// Upper limit of pending members that fit.
@@ -27,9 +24,7 @@ pub(super) struct Domain {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodeScope {
-    /// Those with room for a member.
     WithRoom,
-    /// All nodes.
     All,
 }
 
@@ -114,7 +109,6 @@ impl Engine {
         all
     }
 
-    /// The domain of a gang's nominated nodes.
     fn kept_value(&self, status: &GangStatus) -> Option<Arc<str>> {
         let key = &status.terms.topology.as_ref()?.key;
         status.waiting.iter().find_map(|pod| {

@@ -10,14 +10,11 @@ use crate::explain::{self, DomainRoom, Explanation, GangReport, PodName};
 use crate::state::FullName;
 use crate::table::{Bits, Lookup, PodIx};
 
-/// Limit of domains named, those with most room first.
 const DOMAINS_NAMED_MAX: usize = 3;
 
-/// Limit of domains tried, those with the highest upper limit first.
 const DOMAINS_TRIED_MAX: usize = 16;
 
 impl Engine {
-    /// Explains a pending member of a gang; `None` for other pods.
     pub(crate) fn explain_gang(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
         let at = self.state.pod_by_uid(uid).filter(|at| self.state.is_pending(*at))?;
         let gang = self.scheduled_gang(at)?;
@@ -93,7 +90,6 @@ impl Engine {
         report.rooms = rooms;
     }
 
-    /// Explains the first member that does not fit beside the others.
     fn explain_next(&mut self, status: &GangStatus, now_ms: i64) -> Option<Explanation> {
         let order = self.large_first(status);
         let mut explanation = None;

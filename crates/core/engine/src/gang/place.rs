@@ -10,7 +10,6 @@ use crate::table::{Bits, ClassIx, Lookup, NodeIx, PodIx};
 pub(super) type KeptClasses = Vec<ClassIx>;
 
 impl Engine {
-    /// Places a gang now, if it fits somewhere.
     pub(super) fn place_gang(&mut self, status: &GangStatus) -> Option<Vec<Binding>> {
         let wanted: Lookup<PodIx, NodeIx> = status
             .waiting

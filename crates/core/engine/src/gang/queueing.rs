@@ -17,7 +17,6 @@ use crate::queue::Turn;
 use crate::state::{FullName, Place};
 use crate::table::PodIx;
 
-/// The current state of a gang.
 #[derive(Clone)]
 pub(super) struct GangStatus {
     pub(super) gang: FullName,
@@ -55,7 +54,6 @@ impl Engine {
         [before, finished, now].into_iter().flatten().for_each(|gang| self.gangs.note(gang));
     }
 
-    /// Marks a gang as changed when its PodGroup changes.
     pub(crate) fn note_gang(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         if self.schedules_gangs() {
             self.gangs.note((namespace.clone(), name.clone()));
@@ -71,7 +69,6 @@ impl Engine {
         }
     }
 
-    /// Evicts a pod and marks its gang as changed.
     pub(crate) fn evict(&mut self, at: PodIx, now_ms: i64) {
         self.state.evict(at, now_ms);
         if let Some(gang) = self.scheduled_gang(at) {
@@ -79,7 +76,6 @@ impl Engine {
         }
     }
 
-    /// The gang of a pod, if gangs are scheduled together.
     #[inline]
     pub(crate) fn scheduled_gang(&self, at: PodIx) -> Option<FullName> {
         if self.state.gangs.is_empty() || !self.schedules_gangs() {
@@ -88,14 +84,12 @@ impl Engine {
         self.state.gang_of(at)
     }
 
-    /// The gang whose head a pod is.
     pub(crate) fn led_by(&self, at: PodIx) -> Option<FullName> {
         let gang = self.scheduled_gang(at)?;
         let leads = self.gangs.get(&gang).is_some_and(|row| row.head == Some(at));
         leads.then_some(gang)
     }
 
-    /// The head of a pod's gang.
     pub(crate) fn head_for(&self, at: PodIx) -> Option<PodIx> {
         self.gangs.get(&self.scheduled_gang(at)?)?.head
     }
@@ -152,13 +146,11 @@ impl Engine {
         })
     }
 
-    /// What holds a gang: too few members may start together.
     pub(crate) fn gang_held_by(&self, gang: &FullName) -> Option<HeldBy> {
         let status = self.gang_status(gang)?;
         self.state.held_together(&status.waiting, status.need)
     }
 
-    /// Updates the queue for changed gangs.
     pub(crate) fn queue_gangs(&mut self, now_ms: i64) {
         if self.gangs.has_changed() {
             for gang in self.gangs.take_changed() {
@@ -248,20 +240,17 @@ impl Engine {
         members.into_iter().for_each(|pod| self.queue.remove(pod));
     }
 
-    /// Whether a member is nominated to a node.
     fn awaits_nodes(&self, gang: &FullName) -> bool {
         let mut members = self.state.gangs.members(gang);
         members.any(|pod| matches!(self.state.pods[pod].place, Place::Nominated(..)))
     }
 
-    /// Releases a gang's reservation.
     pub(super) fn release(&mut self, gang: &FullName, now_ms: i64) {
         if self.gangs.release(gang, now_ms, &self.config) {
             self.state.reservation = None;
         }
     }
 
-    /// Ends the nominations of a gang's members.
     pub(super) fn give_up_reserved(&mut self, gang: &FullName) {
         let members: Vec<PodIx> = self.state.gangs.members(gang).collect();
         for pod in members {

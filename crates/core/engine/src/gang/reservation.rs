@@ -25,16 +25,13 @@ const ENDLESS: [&str; 5] =
 #[derive(Clone, Debug)]
 pub(crate) struct Reservation {
     pub(crate) gang: FullName,
-    /// Maximum duration.
     pub(crate) max_ms: i64,
     /// Latest end of the blocking pods, if all of them have a deadline.
     pub(super) clear_at_ms: Option<i64>,
-    /// UIDs of the blocking pods.
     pub(super) blockers: BTreeSet<Arc<str>>,
 }
 
 impl Reservation {
-    /// Whether a pod on a node ends before the gang starts.
     fn ends_before_gang(&self, state: &State, pod: PodIx) -> bool {
         let ends_at_ms = || state.ends_by_ms(pod).zip(self.clear_at_ms);
         self.blockers.contains(&state.pods[pod].uid)
@@ -43,7 +40,6 @@ impl Reservation {
 }
 
 impl State {
-    /// The reservation of a nominated pod's gang.
     pub(crate) fn reservation_of(&self, waiting: PodIx) -> Option<&Reservation> {
         let reservation = self.reservation.as_deref()?;
         let gang = self.class_of(waiting).spec.gang.as_ref()?;

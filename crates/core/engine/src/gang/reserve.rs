@@ -18,7 +18,6 @@ use crate::placement::victims::Preemptor;
 use crate::state::{FullName, Place};
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
 
-/// Limit of nodes cleared in one trial.
 const CLEARED_MAX: usize = 512;
 
 /// Places for members, and the pods that must leave before.
@@ -128,7 +127,6 @@ impl Engine {
         })
     }
 
-    /// Removes a pod during a trial.
     fn take_away(&mut self, pod: PodIx, kept: &mut KeptClasses) {
         self.keep_class(pod, kept);
         let uid = self.state.pods[pod].uid.clone();
@@ -185,7 +183,6 @@ impl Engine {
         })
     }
 
-    /// The reservation for a gang with these blocking pods.
     pub(super) fn reservation(
         &self,
         gang: &FullName,

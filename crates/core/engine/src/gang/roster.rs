@@ -112,7 +112,6 @@ impl State {
             && row.evicted_at_ms.is_none()
     }
 
-    /// Whether a pod is pending.
     pub(crate) fn is_pending(&self, pod: PodIx) -> bool {
         let row = &self.pods[pod];
         !matches!(row.place, Place::Bound(..))
@@ -142,7 +141,7 @@ impl State {
         too
     }
 
-    /// The label value of most placed members; the first by name scope equals.
+    /// The label value of most placed members; the first by name among equals.
     pub(crate) fn gang_domain(&self, gang: &FullName, key: &str) -> Option<Arc<str>> {
         let mut counts: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
         for pod in self.gangs.members(gang).filter(|pod| self.is_placed(*pod)) {

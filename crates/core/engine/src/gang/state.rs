@@ -35,24 +35,20 @@ pub(crate) struct GangState {
     pub(crate) near: Option<(Option<GangTopology>, Option<Arc<str>>)>,
     /// What held it when last reported.
     pub(crate) held: Option<HeldBy>,
-    /// Whether it was reported as waiting.
     pub(crate) reported: bool,
     /// Why it got no reservation at its turn, and when to try again.
     pub(crate) refused: Option<(Unreserved, i64)>,
-    /// Number of expired reservations.
     pub(crate) timeouts: u32,
 }
 
 /// What a gang's nominations wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
-    /// Evictions for it.
     Evicting,
     /// Pods on reserved nodes to end, until this time.
     Until(i64),
 }
 
-/// The gang with reserved nodes.
 #[derive(Clone, Debug)]
 struct Holder {
     gang: FullName,
@@ -63,7 +59,6 @@ struct Holder {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gangs {
     rows: BTreeMap<FullName, GangState>,
-    /// Gangs with changed members.
     changed: BTreeSet<FullName>,
     /// When to evaluate gangs again.
     due: BTreeSet<(i64, FullName)>,
@@ -87,7 +82,6 @@ impl Gangs {
         self.rows.entry(gang.clone()).or_default()
     }
 
-    /// Marks a gang as changed.
     pub(crate) fn note(&mut self, gang: FullName) {
         self.changed.insert(gang);
     }
@@ -100,7 +94,6 @@ impl Gangs {
         !self.changed.is_empty()
     }
 
-    /// Drops a gang without members.
     pub(crate) fn forget(&mut self, gang: &FullName) {
         self.rows.remove(gang);
     }
@@ -111,7 +104,6 @@ impl Gangs {
         self.finished.insert(uid.clone(), gang);
     }
 
-    /// Forgets that a pod has finished; returns its gang.
     pub(crate) fn unfinish(&mut self, uid: &str) -> Option<FullName> {
         let gang = self.finished.remove(uid)?;
         if let Some(count) = self.finished_of.get_mut(&gang) {
@@ -127,7 +119,6 @@ impl Gangs {
         !self.finished.is_empty()
     }
 
-    /// Number of finished members.
     pub(crate) fn finished(&self, gang: &FullName) -> u32 {
         self.finished_of.get(gang).copied().unwrap_or(0)
     }
@@ -138,12 +129,10 @@ impl Gangs {
         held.filter_map(|(gang, row)| Some((gang, row.head?)))
     }
 
-    /// Evaluates a gang again at a time.
     pub(crate) fn remind(&mut self, due_ms: i64, gang: &FullName) {
         self.due.insert((due_ms, gang.clone()));
     }
 
-    /// The heads of the gangs due by now.
     pub(crate) fn take_due(&mut self, now_ms: i64) -> Vec<PodIx> {
         let mut heads = Vec::new();
         while self.due.first().is_some_and(|(due, _)| *due <= now_ms) {
@@ -190,7 +179,6 @@ impl Gangs {
         self.pauses.get(tenant).copied().filter(|until_ms| now_ms < *until_ms)
     }
 
-    /// Waits for evictions for a gang.
     pub(crate) fn await_evictions(&mut self, gang: &FullName) {
         self.row(gang).reserved = Some(Reserved::Evicting);
     }

@@ -55,7 +55,6 @@ impl Verdicts {
     }
 }
 
-/// kube-scheduler's verdicts, scores and preemption for a pod.
 pub(crate) fn diagnose(
     inquiry: &Inquiry<'_>,
     narrowed: &Narrowed,

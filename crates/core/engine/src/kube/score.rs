@@ -13,7 +13,6 @@ use crate::verdict::Plugin;
 
 const MAX: i64 = 100;
 
-/// Weight of an existing pod's required affinity for an incoming pod.
 const NEEDED_WEIGHT: i64 = 1;
 
 const MIB: i64 = 1 << 20;
@@ -29,7 +28,6 @@ const POOL_WEIGHT: i64 = 4;
 /// Weight of a node that holds the model: loading a model takes longer than pulling an image.
 const MODEL_WEIGHT: i64 = 2;
 
-/// Scores of the active plugins for each of `nodes`.
 pub(super) fn all(
     inquiry: &Inquiry<'_>,
     nodes: &[NodeIx],
@@ -62,10 +60,9 @@ pub(super) fn all(
     scores
 }
 
-/// Weight of packing.
 const PACKING_WEIGHT: i64 = 10;
 
-/// Replaces the score for utilisation by `MostAllocated` over the devices a pod term_count for.
+/// Replaces the score for utilisation by `MostAllocated` over the devices that the pod requests.
 pub(super) fn pack(inquiry: &Inquiry<'_>, nodes: &[NodeIx], scores: &mut Vec<(Plugin, Vec<i64>)>) {
     let state = inquiry.state;
     let is_device =
@@ -147,7 +144,6 @@ pub(crate) const fn weight(plugin: Plugin) -> i64 {
     }
 }
 
-/// Weighted sums for each of `count` nodes.
 pub(super) fn totals(scores: &[(Plugin, Vec<i64>)], count: usize) -> Vec<i64> {
     let mut totals = vec![0_i64; count];
     for (plugin, of) in scores {

@@ -32,7 +32,6 @@ const KIND_BITS: u32 = 7;
 pub(crate) struct NodeGpus {
     pub(crate) resource: ResourceIx,
     pub(crate) count: u16,
-    /// From the node's labels.
     pub(crate) model: Arc<str>,
 }
 
@@ -78,7 +77,6 @@ pub(crate) struct GpuValues {
     mix: Arc<Mix>,
     machines: Arc<BTreeMap<Machine, u32>>,
     rule: Arc<Rule>,
-    /// The fleet of the current rule.
     known: Arc<BTreeMap<Machine, (u32, Kind)>>,
     /// Sorted by name; the index is the model's number.
     models: Arc<Vec<Arc<str>>>,
@@ -114,7 +112,6 @@ impl GpuValues {
         self.fleet_changed = true;
     }
 
-    /// The machine's kind in the current rule.
     pub(crate) fn kind(&self, machine: &Machine) -> Kind {
         self.known.get(machine).map(|(_, kind)| *kind).unwrap_or_default()
     }
@@ -124,7 +121,6 @@ impl GpuValues {
         Arc::make_mut(&mut self.mix).observe(request)
     }
 
-    /// Whether the fleet has changed enough to rebuild the rule.
     pub(crate) fn take_fleet_change(&mut self) -> bool {
         if !std::mem::take(&mut self.fleet_changed) {
             return false;

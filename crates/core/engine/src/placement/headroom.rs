@@ -92,7 +92,6 @@ pub(crate) fn keep(state: &mut State, rankings: &mut Rankings) {
     state.headrooms.cursor = state.changes.now();
 }
 
-/// Reserves room for one more on a node, displacing weaker claims if necessary.
 fn place(state: &mut State, unknown: UnknownTopology, turn: &Turn, at: NodeIx) {
     let before = count_on(state, turn, at);
     state.reserve(turn, at);
@@ -146,7 +145,6 @@ fn is_allowed(state: &State, kept: &Kept, at: NodeIx) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     None,
-    /// A weaker claim would be displaced.
     Displaces,
     /// It fits beside everything reserved there.
     Fits,

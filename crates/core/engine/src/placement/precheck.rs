@@ -22,7 +22,6 @@ pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
         })
 }
 
-/// Whether some node could have room for a class after evictions.
 pub(crate) fn some_node_could_be_cleared(
     state: &State,
     class: ClassIx,

@@ -17,18 +17,15 @@ use crate::table::{Bits, Index, Lookup, NodeIx, ShapeIx};
 /// Least recently used orders are dropped beyond this number.
 const ORDERS_MAX: usize = 128;
 
-/// Limit of nodes tried per search.
 const TRIALS_MAX: usize = 100;
 
 #[derive(Clone, Debug)]
 struct Order {
     shape: ShapeRef,
-    /// By node index.
     places: Vec<Place>,
     by_cost: BTreeSet<(Cost, u64, NodeIx)>,
     /// Nodes with evictable pods where the estimate finds no victims.
     others: BTreeSet<(u64, NodeIx)>,
-    /// How far the last search by trial got.
     tried: usize,
     /// Nodes to evaluate again when a cooldown ends.
     cooled_down: BTreeSet<(i64, NodeIx)>,
@@ -43,9 +40,7 @@ enum Place {
     /// No evictable pods, or evictions would not help.
     #[default]
     Nobody,
-    /// The estimated cost of making room.
     Cost(Cost, u64),
-    /// The estimate finds no victims.
     Other(u64),
 }
 
@@ -62,12 +57,10 @@ impl PreemptionSearch {
         self.cut_short
     }
 
-    /// Starts the search for another pod.
     pub(crate) fn begin(&mut self) {
         self.cut_short = false;
     }
 
-    /// The cheapest evictions after which the pod fits.
     pub(crate) fn find(
         &mut self,
         inquiry: &Inquiry<'_>,

@@ -25,7 +25,6 @@ pub(crate) struct Projection<'s> {
     overlay: Overlay,
     /// A copy of the kubelet model, made at the first change.
     mirror: Option<Box<Mirror>>,
-    /// Placeholders added so far; they are not pods.
     placeholders: u32,
 }
 

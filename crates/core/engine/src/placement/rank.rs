@@ -30,13 +30,11 @@ const RANKINGS_MAX: usize = 512;
 /// Pods that name at most this many nodes get a ranking of those only.
 const NAMED_MAX: usize = 8;
 
-/// Not allowed, or no bucket.
 const NONE: u32 = u32::MAX;
 
 /// Position of a node; less is better.
 pub(crate) type Rank = (u64, u64, NodeIx);
 
-/// Soft preferences about the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Soft {
     taints: i64,
@@ -128,7 +126,6 @@ impl Ranking {
         request
     }
 
-    /// The GPU part of the request on a node.
     fn gpu_ask(&self, node: &NodeState) -> GpuAsk {
         gpu_ask(&self.spec, &self.ask, View::of(node))
     }
@@ -271,7 +268,6 @@ impl Rankings {
         self.unknown
     }
 
-    /// Calls `ask` with the up-to-date ranking of a class and the coarse keys.
     pub(crate) fn with<T>(
         &mut self,
         state: &mut State,
@@ -315,7 +311,6 @@ impl Rankings {
             || named_nodes(state, class).is_some()
     }
 
-    /// The request of a class as the mix of arrivals records it.
     pub(crate) fn typical_request(&mut self, state: &mut State, class: ClassIx) -> Request {
         if self.keeps(state, class) {
             return self.with(state, class, |state, ranking, _| ranking.typical_request(state));
@@ -439,7 +434,6 @@ impl Refresh<'_> {
         }
     }
 
-    /// After a change of GPU values.
     fn rejudge(&mut self, ranking: &mut Ranking) {
         let keys = self.localities.keys();
         for node in self.state.nodes.indexes() {

@@ -41,7 +41,6 @@ impl Ask {
     }
 }
 
-/// A node, actual or projected.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) node: &'a NodeState,
@@ -49,7 +48,6 @@ pub(crate) struct View<'a> {
     pub(crate) pods: i64,
     pub(crate) shares: Option<&'a Shares>,
     pub(crate) mirror: Option<&'a Mirror>,
-    /// Pods that are gone in the projection.
     pub(crate) gone: &'a [PodIx],
 }
 
@@ -92,9 +90,7 @@ impl NumaFit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Position among nodes; less is better.
     pub(crate) key: u64,
-    /// The device or share allocated for a part of a GPU.
     pub(crate) grant: Option<Grant>,
     pub(crate) fit: NumaFit,
     /// Lost value of GPUs to arriving work, in millionths.
@@ -105,9 +101,7 @@ pub(crate) struct Room {
 pub(crate) enum Obstacle {
     Short(Shortage),
     Ports,
-    /// No offer is a large enough part of a GPU.
     NoOffer,
-    /// The kubelet would reject the pod.
     Kubelet(Reason),
     Uncertain,
     UnknownTopology,
@@ -349,7 +343,6 @@ impl Gpus<'_> {
         self.candidates(numa).any(|(is_far, _, one)| one == gpu && is_far == far)
     }
 
-    /// Whether the GPU is whole and would no longer be.
     fn opens(&self, gpu: u16) -> bool {
         !self.shares.is_divided(gpu)
     }
@@ -377,7 +370,6 @@ impl Key {
     const LOSS_BITS: u32 = 16;
     const EXCESS_BITS: u32 = 11;
     const COST_BITS: u32 = Self::CPU_BITS + Self::FREE_BITS;
-    /// Costs can be negative.
     const COST_ZERO: i64 = 1 << (Self::COST_BITS - 1);
     const EXCESS_SHIFT: u32 = Self::CPU_BITS + Self::FREE_BITS + Self::LOSS_BITS;
     const WASTE_SHIFT: u32 = Self::EXCESS_SHIFT + Self::EXCESS_BITS;

@@ -21,7 +21,6 @@ const WEIGHED_MAX: usize = 64;
 /// Further nodes searched for one without pods to keep apart from.
 const WALKED_MAX: usize = 4096;
 
-/// The best node, or the best of `within`.
 pub(crate) fn select(
     inquiry: &Inquiry<'_>,
     ranking: &Ranking,
@@ -67,7 +66,6 @@ pub(crate) fn select(
     best(inquiry, ranking, &found)
 }
 
-/// Whether a pod may use a node that has room.
 pub(crate) fn allows(
     inquiry: &Inquiry<'_>,
     ranking: &Ranking,

@@ -45,7 +45,6 @@ pub(crate) struct Cost {
     earliest_start: Reverse<i64>,
 }
 
-/// Cost to teams; default without teams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Reclaimed {
     /// The least share beyond its guarantee among the victims' teams: the team with most gives
@@ -109,7 +108,6 @@ pub(crate) struct Preemptor {
 pub(crate) type TeamKey = Option<(TeamIx, bool)>;
 
 impl Preemptor {
-    /// A pending pod under the engine's settings.
     pub(crate) fn new(state: &State, pod: PodIx, now_ms: i64, cooldown_ms: i64) -> Self {
         let class = state.pods[pod].class;
         let team_claim = state.team_claim(class, Some(pod));
@@ -128,7 +126,6 @@ impl Preemptor {
         Self { priority: i32::MAX, cooldown_ms: 0, movable_only: true, team_claim: None, ..self }
     }
 
-    /// Whether any pod could be evicted at all.
     pub(crate) fn has_victims(&self, state: &State) -> bool {
         let equals = i32::from(self.team_claim.is_some());
         state.has_pods_below(self.priority.saturating_add(equals))
@@ -138,7 +135,6 @@ impl Preemptor {
         self.team_claim.as_ref().map(|one| (one.team, one.has_arriving_charge()))
     }
 
-    /// Whether it ranks above a pod nominated to a node.
     pub(crate) fn outranks(&self, state: &State, waiting: PodIx) -> bool {
         match &self.team_claim {
             None => priority(state, waiting) < self.priority,
@@ -256,12 +252,9 @@ fn budget_violations(state: &State, victims: &[PodIx]) -> u32 {
     split_by_budgets(state, &by_importance).0.len() as u32
 }
 
-/// What a pod lacks on a part of a node.
 struct Missing {
-    /// On the whole node.
     amounts: SmallVec<[(ResourceIx, i64); 4]>,
     pods: i64,
-    /// CPUs and devices on the part.
     part: Option<PartMissing>,
 }
 
@@ -513,7 +506,6 @@ impl<'s> Trial<'_, 's> {
         Projection::for_preemptor(self.inquiry.state, self.ranking, at, preemptor)
     }
 
-    /// Whether the pod fits once the victims are gone.
     pub(crate) fn fits_without(&mut self, projected: &Projection<'s>, victims: &[PodIx]) -> bool {
         let mut projected = projected.clone();
         victims.iter().for_each(|pod| projected.remove(*pod));

@@ -256,7 +256,6 @@ impl State {
         self.touch(at, Change::Node);
     }
 
-    /// Updates the GPUs, kind of machine and shares of a node after its offers changed.
     fn update_node_gpus(&mut self, at: NodeIx) {
         let node = &mut self.nodes[at];
         node.gpus = offer::gpus_of(&node.object, &node.offers, &mut self.resources);
@@ -266,7 +265,6 @@ impl State {
         self.rebuild_shares(at);
     }
 
-    /// Recounts the shares of a node after its offers changed.
     fn rebuild_shares(&mut self, at: NodeIx) {
         let node = &mut self.nodes[at];
         let offer = node.offers.iter().find(|offer| offer.divisible);
@@ -288,7 +286,6 @@ impl State {
         self.mirror_shares(at);
     }
 
-    /// Updates the offers of all nodes after an Accelerator changed.
     fn update_offers(&mut self) {
         for at in self.nodes.indexes().collect::<Vec<NodeIx>>() {
             let node = self.nodes[at].object.clone();
@@ -403,7 +400,6 @@ impl State {
         self.count_in_quotas(at);
     }
 
-    /// Moves a pod, or changes its requests.
     fn replace_pod(
         &mut self,
         at: PodIx,
@@ -516,7 +512,6 @@ impl State {
     }
 }
 
-/// The event that sets or removes a gang's terms.
 fn gang_event((namespace, name): FullName, terms: Option<GangTerms>) -> Event {
     match terms {
         Some(terms) => Event::Gang(Gang { namespace, name, terms }),

@@ -41,7 +41,6 @@ impl State {
         at
     }
 
-    /// Updates the teams of all classes.
     pub(crate) fn reclass_tenants(&mut self) {
         let classes: Vec<ClassIx> = self.class_rows.indexes().collect();
         for at in classes {
@@ -64,7 +63,6 @@ impl State {
         }
     }
 
-    /// Drops the tallies for incoming pods of this class.
     pub(crate) fn drop_rules(&mut self, at: ClassIx) {
         let rules = self.class_rows[at].rules.take();
         for tally in rules.iter().flat_map(|rules| rules.tallies()) {
@@ -76,7 +74,6 @@ impl State {
         self.class_rows[at].shape = Some(shape);
     }
 
-    /// Ranking criteria may have changed for every class.
     pub(super) fn forget_shapes(&mut self) {
         for at in self.class_rows.indexes().collect::<Vec<ClassIx>>() {
             self.class_rows[at].shape = None;

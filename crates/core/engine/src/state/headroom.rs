@@ -20,7 +20,6 @@ use crate::table::{Bits, ClassIx, Lookup, NodeIx};
 /// Order of headroom: the strongest claim first, then by name.
 pub(crate) type Turn = (Reverse<WorkloadClass>, Arc<str>);
 
-/// A Headroom object and its reservations.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) headroom: Headroom,
@@ -33,7 +32,6 @@ pub(crate) struct Kept {
     /// Some pieces are missing, and no node could take one when all were evaluated: only nodes
     /// changed since can.
     pub(crate) searched: bool,
-    /// Nodes that cannot take another piece as they are.
     pub(crate) blocked: Bits,
 }
 
@@ -56,7 +54,6 @@ pub(crate) struct Headrooms {
     pub(crate) cursor: Cursor,
 }
 
-/// Reservations saved for a rollback.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     of: Vec<(Turn, Vec<NodeIx>, bool)>,
@@ -165,7 +162,6 @@ impl State {
         self.touch(node, Change::Freed);
     }
 
-    /// Restores reservations. Nodes have the numbers they had.
     pub(crate) fn restore_places(&mut self, places: &Places) {
         for (turn, nodes, searched) in &places.of {
             let Some(kept) = self.headrooms.get_mut(turn) else { continue };

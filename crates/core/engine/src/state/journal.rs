@@ -13,31 +13,23 @@ use crate::event::Event;
 use crate::mirror::Mirror;
 use crate::table::PodIx;
 
-/// A point to roll back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint(usize);
 
-/// What to restore, in the order of the changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
     entries: Vec<Undo>,
-    /// Open checkpoints.
     open: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Undo {
-    /// The pod with this UID, or its absence.
     Pod(Arc<str>, Option<Box<Before>>),
-    /// The mirror of a node.
     Mirror(Arc<str>, Option<Box<Mirror>>),
-    /// The event that restores another object.
     Object(Box<Event>),
-    /// When pods of a workload were last evicted.
     Eviction(FullName, Option<i64>),
     /// Whether an entry of `eviction_times` existed.
     EvictionTime(i64, FullName, bool),
-    /// The pod had not been counted as an arrival.
     Arrival(Arc<str>),
 }
 

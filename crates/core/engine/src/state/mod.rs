@@ -79,12 +79,9 @@ pub(crate) struct State {
     pub(crate) served: Vec<ResourceIx>,
     pub(crate) gangs: Roster,
     pub(crate) reservation: Option<Arc<Reservation>>,
-    /// Time of the last decision.
     pub(crate) now_ms: i64,
-    /// Number of pods on nodes that use each claim.
     claim_users: Lookup<FullName, u32>,
     topologies: BTreeMap<Arc<str>, Arc<NodeTopology>>,
-    /// Number of nodes that hold each image.
     images: Lookup<Arc<str>, u32>,
     bindings: u64,
     /// Pods to be evicted that have not left yet.
@@ -93,9 +90,7 @@ pub(crate) struct State {
     pub(crate) eviction_max_wait_ms: Option<i64>,
     /// Preempted pods by the time until which their room is counted on.
     awaited: BTreeSet<(i64, PodIx)>,
-    /// Number of pods on nodes per priority.
     priorities: BTreeMap<i32, u32>,
-    /// The last preemption of each workload's pods.
     evictions: BTreeMap<FullName, i64>,
     eviction_times: BTreeSet<(i64, FullName)>,
     /// The value of GPUs to arriving work.
@@ -114,19 +109,15 @@ pub(crate) struct PodState {
     pub(crate) phase: Phase,
     pub(crate) deletion: Option<Deletion>,
     pub(crate) place: Place,
-    /// Whether the place is an unconfirmed decision of this engine.
     pub(crate) decided: bool,
     /// Serial number of this engine's binding.
     bound_serial: Option<u64>,
-    /// When its eviction was decided.
     pub(crate) evicted_at_ms: Option<i64>,
     /// Until when its room is counted on, if it is preempted.
     awaited_until_ms: Option<i64>,
     /// When the pod it replaces was preempted; it is not preempted itself for a while.
     pub(crate) replaces_evicted_at_ms: Option<i64>,
-    /// Whether it was counted as an arrival.
     pub(crate) counted: bool,
-    /// The grant for its GPU need.
     pub(crate) grant: Option<Grant>,
     pub(crate) claims: Arc<[PodClaim]>,
     /// UIDs of claims allocated by a decision about this pod.
@@ -137,14 +128,11 @@ pub(crate) struct PodState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Pending,
-    /// Waits for this node.
     Nominated(Arc<str>, Option<NodeIx>),
-    /// On this node.
     Bound(Arc<str>, Option<NodeIx>),
 }
 
 impl Place {
-    /// The node it is on, if that exists.
     pub(crate) fn node(&self) -> Option<NodeIx> {
         match self {
             Self::Bound(_, node) => *node,
@@ -213,7 +201,6 @@ impl State {
         self.class(self.pods[pod].class)
     }
 
-    /// Sorted by name.
     pub(crate) fn nodes_by_name(&self) -> Vec<NodeIx> {
         let mut nodes: Vec<NodeIx> = self.nodes.indexes().collect();
         nodes.sort_unstable_by(|one, other| {
@@ -321,7 +308,6 @@ impl State {
         }
     }
 
-    /// All pods on existing nodes.
     fn residents(&self) -> impl Iterator<Item = (NodeIx, Resident)> {
         let on = |(at, node): (NodeIx, &NodeState)| {
             node.pods.iter().map(move |pod| (at, *pod)).collect::<SmallVec<[_; 8]>>()

@@ -28,14 +28,11 @@ pub(crate) struct NodeState {
     pub(crate) scored: Scored,
     pub(crate) pods: Vec<PodIx>,
     pub(crate) ports: SmallVec<[(HostPort, PodIx); 0]>,
-    /// Pods nominated to this node.
     pub(crate) nominated: SmallVec<[PodIx; 1]>,
     pub(crate) has_devices: bool,
     pub(crate) offers: Offers,
     pub(crate) gpus: Option<NodeGpus>,
-    /// Its kind in the GPU value rule.
     pub(crate) kind: Kind,
-    /// Shares of its GPUs, if it splits them on demand.
     pub(crate) shares: Option<Box<Shares>>,
     /// `None` if its topology is unknown.
     pub(crate) mirror: Option<Box<Mirror>>,

@@ -46,7 +46,6 @@ impl State {
         }
     }
 
-    /// Removes a pod from the node it is on or nominated to.
     pub(super) fn detach(&mut self, at: PodIx) {
         match self.pods[at].place.clone() {
             Place::Pending => {}
@@ -180,7 +179,6 @@ impl State {
         }
     }
 
-    /// Rebuilds the mirror of a node from its topology and pods in admission order.
     pub(super) fn rebuild_mirror(&mut self, node: NodeIx) {
         let name = self.nodes[node].object.name.clone();
         let mut pods = self.nodes[node].pods.clone();
@@ -206,7 +204,6 @@ impl State {
         true
     }
 
-    /// Binds a pending pod by a decision.
     pub(crate) fn bind(&mut self, at: PodIx, node: NodeIx, grant: Option<Grant>) {
         let name = self.nodes[node].object.name.clone();
         self.journal_mirror(&name);
@@ -240,7 +237,6 @@ impl State {
         self.count_in_quotas(at);
     }
 
-    /// Removes an unconfirmed binding from the mirror.
     pub(super) fn unmirror(&mut self, at: PodIx) {
         let pod = &self.pods[at];
         if let Some(node) = pod.place.node().filter(|_| pod.decided)
@@ -250,7 +246,6 @@ impl State {
         }
     }
 
-    /// Cancels the eviction of a pod.
     pub(crate) fn cancel_eviction(&mut self, at: PodIx) {
         if self.pods[at].evicted_at_ms.is_some() {
             self.journal_pod(at);
@@ -268,7 +263,6 @@ impl State {
         }
     }
 
-    /// Cancels the eviction of a pod, and of its gang if that was to go as a whole.
     pub(crate) fn cancel_gang_eviction(&mut self, at: PodIx) {
         if let Some(gang) = self.gang_of(at).filter(|_| self.pods[at].evicted_at_ms.is_some()) {
             let mates: Vec<PodIx> = self.gangs.members(&gang).filter(|pod| *pod != at).collect();
@@ -304,7 +298,6 @@ impl State {
         self.release_class(before);
     }
 
-    /// Nominates a pending pod to a node, or ends its nomination.
     pub(crate) fn nominate(&mut self, at: PodIx, node: Option<Arc<str>>) {
         self.journal_pod(at);
         self.detach(at);
@@ -314,7 +307,6 @@ impl State {
         self.attach(at, false);
     }
 
-    /// Pods leaving the node to which a pod is nominated.
     pub(crate) fn making_room(&self, at: PodIx) -> impl Iterator<Item = PodIx> {
         let node = match self.pods[at].place {
             Place::Nominated(_, node) => node,

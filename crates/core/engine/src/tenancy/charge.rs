@@ -15,7 +15,6 @@ use berth_model::resource::{ResourceList, ResourceName};
 use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
 use berth_tenancy::share::{AMOUNT_MAX, Charge, Dimension, GPU_PARTS, Ledger};
 
-/// Assumed memory of a GPU of unknown model.
 const REFERENCE_BYTES: i64 = 80_000_000_000;
 
 const PRODUCT: &str = "nvidia.com/gpu.product";
@@ -26,14 +25,12 @@ const SHARED_PRODUCT: &str = "-SHARED";
 const MIG_PRODUCT: &str = "-MIG-";
 const MIB: i64 = 1 << 20;
 
-/// One unit of a resource, as a part of a GPU.
 struct Unit {
     parts: i64,
     memory_bytes: i64,
     model: Option<Arc<str>>,
 }
 
-/// The charge of a pending pod.
 pub(super) fn of_spec(ledger: &mut Ledger, spec: &PodSpec) -> Charge {
     let mut sums = requested(spec, &spec.node_selector);
     if let Some(need) = &spec.gpu {
@@ -67,7 +64,6 @@ pub(super) fn of_pod(
     sums.charge(ledger)
 }
 
-/// The capacity of a node.
 pub(super) fn of_node(ledger: &mut Ledger, node: &Node) -> Charge {
     let mut sums = Sums::default();
     sums.add_list(&node.allocatable, &node.labels);

@@ -23,7 +23,6 @@ const VOLUME_GONE: &str =
     "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 const NOT_BOUND: &str = "pod has unbound immediate PersistentVolumeClaims";
 
-/// A pod's claims by what has to be done for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding<'a> {
     /// In the order of the pod's volumes.
@@ -34,7 +33,6 @@ pub(super) struct Binding<'a> {
     waiting: SmallVec<[Wanted<'a>; 1]>,
 }
 
-/// A claim being provisioned for a node.
 #[derive(Clone, Debug)]
 struct Promised<'a> {
     claim: &'a Claim,
@@ -42,10 +40,8 @@ struct Promised<'a> {
     provision: Provision<'a>,
 }
 
-/// Where the volume of a bound claim can be reached.
 #[derive(Clone, Debug)]
 enum Bound<'a> {
-    /// The volume does not exist.
     Gone,
     /// On nodes that match one of the terms; `None`: everywhere.
     Within(Option<&'a [NodeTerm]>),
@@ -83,7 +79,6 @@ impl<'a> Binding<'a> {
         Ok(binding)
     }
 
-    /// Whether the claim is bound or may wait for the pod.
     fn add(&mut self, storage: &'a Storage, claim: &'a Claim) -> Result<bool, String> {
         if let Some(name) = claim.volume.as_deref().filter(|_| claim.bind_completed) {
             self.bound.push(Bound::new(storage, name));

@@ -24,7 +24,6 @@ struct Attachable<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Handle<'a> {
-    /// The driver's handle.
     Known(Cow<'a, str>),
     /// Yet to be provisioned for the claim of this namespace and name.
     Promised(&'a str, &'a str),
@@ -122,7 +121,6 @@ impl<'a> Limits<'a> {
         Err(Rejection::resolvable(Plugin::NodeVolumeLimits, Reason::Text(EXCEEDED)))
     }
 
-    /// The limits for this pod's drivers.
     fn limits_on<'n>(&self, csi_node: &'n CsiNode) -> SmallVec<[(&'n str, i64); 2]> {
         let drivers = csi_node.drivers.iter();
         let limited = drivers.filter_map(|(driver, limit)| Some((driver.as_ref(), (*limit)?)));

@@ -9,10 +9,8 @@ use smallvec::SmallVec;
 
 use super::storage::Storage;
 
-/// Provisioner of classes that provision nothing.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// A claim with matching volumes, wherever they can be reached.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'a> {
     claim: &'a Claim,
@@ -65,7 +63,6 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Whether mode, size and attributes class match.
 fn holds(volume: &PersistentVolume, claim: &Claim) -> bool {
     volume.capacity_bytes >= claim.request_bytes
         && volume.mode == claim.mode
@@ -99,7 +96,6 @@ pub(super) fn reaches(terms: Option<&[NodeTerm]>, node: &Node) -> bool {
     terms.is_none_or(|terms| terms.iter().any(matches))
 }
 
-/// The conditions for provisioning a volume for a claim.
 #[derive(Clone, Debug)]
 pub(super) struct Provision<'a> {
     class: &'a StorageClass,

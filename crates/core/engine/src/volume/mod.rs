@@ -34,7 +34,6 @@ pub(crate) struct Owner<'a> {
     pub(crate) uid: &'a str,
 }
 
-/// A pod's volumes, prepared for evaluation on many nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct PodVolumes<'a> {
     storage: &'a Storage,
@@ -84,7 +83,6 @@ impl<'a> PodVolumes<'a> {
         self.restrictions.check(pods, references_delta)
     }
 
-    /// NodeVolumeLimits on a node with `pods`.
     pub(crate) fn limits<'p>(
         &self,
         node: &str,

@@ -11,14 +11,10 @@ const DISK_CONFLICT: &str = "node(s) had no available disk";
 const IN_USE: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod \
                       access mode already in-use by another pod";
 
-/// A pod's volumes that cannot be shared.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Restrictions<'a> {
-    /// Disks with sharing rules.
     disks: SmallVec<[&'a Disk; 1]>,
-    /// Names of ReadWriteOncePod claims.
     exclusive: SmallVec<[&'a str; 1]>,
-    /// Number of these in use.
     in_use: i64,
 }
 
@@ -95,7 +91,6 @@ impl<'a> Restrictions<'a> {
     }
 }
 
-/// Whether two pods on one node conflict over these disks.
 fn conflict(one: &Disk, other: &Disk) -> bool {
     match (one, other) {
         (Disk::Ebs { id }, Disk::Ebs { id: other }) => id == other,

@@ -22,7 +22,6 @@ const KEYS: [(&str, &str); 4] =
 /// Separates the zones of a volume that is in several.
 pub(super) const ZONE_DELIMITER: &str = "__";
 
-/// The zones of a pod's bound volumes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Zones<'a>(SmallVec<[Place<'a>; 1]>);
 
@@ -30,7 +29,6 @@ pub(super) struct Zones<'a>(SmallVec<[Place<'a>; 1]>);
 struct Place<'a> {
     key: &'static str,
     substitute: &'static str,
-    /// The node must have one of these.
     values: SmallVec<[&'a str; 2]>,
 }
 

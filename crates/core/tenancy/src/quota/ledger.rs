@@ -22,7 +22,6 @@ pub struct Arrival {
     pub uid: Arc<str>,
 }
 
-/// Whether a pod is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPlacement {
     Placed,
@@ -176,12 +175,10 @@ impl QuotaLedger {
         &self.changed
     }
 
-    /// Restores `changed` of a checkpoint.
     pub fn set_changed(&mut self, changed: BTreeSet<Arc<str>>) {
         self.changed = changed;
     }
 
-    /// Takes `changed`, leaving it empty.
     pub fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.changed)
     }
@@ -195,7 +192,6 @@ fn flip(changed: &mut BTreeSet<Arc<str>>, uid: &Arc<str>) {
 }
 
 impl NamespaceUsage {
-    /// Whether all quotas have room for a pod.
     fn check(&self, entry: &Entry) -> Result<(), Refusal> {
         let quotas = self.accounts.values().map(|account| (&account.quota, &account.used));
         check(quotas, &entry.spec, &entry.usage)

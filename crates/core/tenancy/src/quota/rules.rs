@@ -46,27 +46,24 @@ impl Life {
     }
 }
 
-/// Why a quota refuses a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Containers must specify a request or limit.
     Unspecified {
         quota: Arc<str>,
         /// By quota resource, the containers that do not specify it.
         missing: BTreeMap<ResourceName, BTreeSet<String>>,
     },
-    /// The quota would be exceeded.
     Exceeded {
         quota: Arc<str>,
         /// The pod's usage of the exceeded resources.
         requested: ResourceList,
-        /// Their usage so far.
         used: ResourceList,
         /// Their hard limits.
         hard: ResourceList,
     },
-    /// The pod's usage is negative.
-    Negative { resources: Vec<ResourceName> },
+    Negative {
+        resources: Vec<ResourceName>,
+    },
 }
 
 impl Refusal {
@@ -151,7 +148,6 @@ fn is_extended(name: &str) -> bool {
     !native && !name.starts_with(REQUESTS) || name.starts_with(DEVICE_CLASS)
 }
 
-/// Whether a quota resource concerns pods.
 fn is_about_pods(name: &ResourceName) -> bool {
     let name = name.as_str();
     let plain = |name: &str| PLAIN.contains(&name);

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use super::ledger::{Cell, DimensionIx, Ledger, TeamIx};
 use super::team::Dimension;
 
-/// Where borrowed resources come from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lender {
     /// Guaranteed to no team of the group, or of the cluster.
@@ -25,7 +24,6 @@ pub enum Lender {
     Owed,
 }
 
-/// A team's account in one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Empty for pods without a team.
@@ -138,7 +136,6 @@ fn lendable(cell: &Cell) -> i64 {
     idle.min(limit).max(0)
 }
 
-/// Draws an amount from sources in order.
 fn draw(sources: &mut [(Lender, i64)], amount: i64) -> Vec<(Lender, i64)> {
     let mut missing = amount;
     let mut parts = Vec::new();

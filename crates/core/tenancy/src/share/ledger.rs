@@ -28,7 +28,6 @@ impl TeamIx {
     }
 }
 
-/// A dimension by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DimensionIx(u32);
 
@@ -45,10 +44,8 @@ impl DimensionIx {
 /// What a pod takes, each dimension once and above 0.
 pub type Charge = SmallVec<[(DimensionIx, i64); 4]>;
 
-/// The state of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeState {
-    /// In use.
     InUse,
     /// In use, and about to be lost.
     Leaving,
@@ -56,7 +53,6 @@ pub enum ChargeState {
     Arriving,
 }
 
-/// A team's amounts in one dimension.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cell {
     pub(super) entitled: Option<Entitlement>,
@@ -111,7 +107,6 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Supply {
     pub(super) dimension: Dimension,
-    /// In the whole cluster.
     pub(super) capacity: i64,
     /// Whether some team has an entitlement to it.
     pub(super) is_shared: bool,
@@ -153,7 +148,6 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Whether there are teams.
     pub fn is_active(&self) -> bool {
         self.nodes.len() > 1
     }
@@ -217,7 +211,6 @@ impl Ledger {
         self.version += 1;
     }
 
-    /// The number of a dimension.
     pub fn dimension(&mut self, dimension: &Dimension) -> DimensionIx {
         let found = self.supplies.iter().position(|one| one.dimension == *dimension);
         let at = found.unwrap_or_else(|| {
@@ -250,7 +243,6 @@ impl Ledger {
         self.supplies[dimension.at()].is_shared
     }
 
-    /// The cluster's capacity.
     pub fn capacity(&self, dimension: &Dimension) -> i64 {
         let supply = self.supplies.iter().find(|one| one.dimension == *dimension);
         supply.map_or(0, |supply| supply.capacity)
@@ -277,7 +269,6 @@ impl Ledger {
         named.or(teams.first()).copied().unwrap_or(TeamIx::NONE)
     }
 
-    /// Empty for pods without a team.
     pub fn name(&self, team: TeamIx) -> &Arc<str> {
         &self.nodes[team.at()].name
     }
@@ -363,12 +354,10 @@ impl Ledger {
         affected
     }
 
-    /// Whether anything changed since [`Ledger::take_changed`].
     pub fn has_changed(&self) -> bool {
         self.changes.everything || !self.changes.teams.is_empty()
     }
 
-    /// Changes not processed yet.
     pub fn changes(&self) -> &LedgerChanges {
         &self.changes
     }

@@ -49,14 +49,12 @@ pub struct Turn {
 pub enum Hold {
     /// Its team, or a group above it, would exceed what it may borrow.
     BorrowingLimit {
-        /// The team or the group.
         team: Arc<str>,
         dimension: Dimension,
         /// What the pod takes.
         asked: i64,
         /// What the team has, expects, and keeps for others of the group.
         has: i64,
-        /// Its guarantee.
         guaranteed: i64,
         /// What it may have beyond that.
         borrow_max: i64,
@@ -66,11 +64,9 @@ pub enum Hold {
         dimension: Dimension,
         /// What the pod takes.
         asked: i64,
-        /// The cluster's capacity.
         capacity: i64,
         /// What all teams have, expect, or do not lend.
         kept: i64,
-        /// Teams that keep idle amounts.
         by: Vec<(Arc<str>, i64)>,
     },
 }
@@ -80,24 +76,20 @@ pub enum Hold {
 pub struct Claim<'a> {
     pub team: TeamIx,
     pub priority: i32,
-    /// What it takes.
     pub ask: &'a Charge,
     /// Already counted for it, because room is being made.
     pub own: Option<&'a Charge>,
 }
 
-/// A pod that may be evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a, P> {
     pub pod: P,
     pub team: TeamIx,
     pub priority: i32,
-    /// What it uses.
     pub charge: &'a Charge,
     pub started_at_ms: i64,
 }
 
-/// What was taken from teams while choosing victims.
 #[derive(Clone, Debug, Default)]
 struct Taken(SmallVec<[(TeamIx, DimensionIx, i64); 8]>);
 
@@ -109,7 +101,6 @@ impl Taken {
 }
 
 impl Ledger {
-    /// A pod's position in the order.
     pub fn turn(&self, team: TeamIx, priority: i32, ask: &Charge) -> Turn {
         let borrows = self.borrows(team, ask, None);
         let mut shares: SmallVec<[u64; 2]> = self
@@ -274,7 +265,6 @@ impl Ledger {
         })
     }
 
-    /// Counts a pod as taken from its team and the groups above it.
     fn take(&self, from: TeamIx, charge: &Charge, taken: &mut Taken) {
         for at in self.path(from) {
             taken.0.extend(charge.iter().map(|(dimension, amount)| (at, *dimension, *amount)));

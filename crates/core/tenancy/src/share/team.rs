@@ -17,7 +17,6 @@ pub const GPU_PARTS: i64 = 36_036_000;
 /// Upper limit of one amount, so that sums over all pods of a cluster stay exact.
 pub const AMOUNT_MAX: i64 = 1 << 52;
 
-/// A resource that teams share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dimension {
     /// GPUs of any model, in parts ([`GPU_PARTS`]): whole GPUs, slices and shares.
@@ -65,7 +64,6 @@ impl fmt::Display for Dimension {
     }
 }
 
-/// A team's entitlement in one dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entitlement {
     /// What it gets whenever it has work for it, reclaimed from borrowers if necessary.
@@ -76,7 +74,6 @@ pub struct Entitlement {
     pub lend_max: Option<i64>,
 }
 
-/// A team, or a group of teams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Team {
     pub name: Arc<str>,
@@ -110,7 +107,6 @@ impl Default for Team {
 pub struct TeamError {
     pub team: Arc<str>,
     pub field: String,
-    /// The problem and its remedy.
     pub problem: String,
 }
 

@@ -8,13 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ledger::TeamIx;
 use super::rules::Turn;
 
-/// The pods of a team by lane.
 type Lanes<L, K, P> = BTreeMap<L, BTreeMap<K, P>>;
 
 /// Pods `P` in order; within each lane `L` by key `K`.
 #[derive(Clone, Debug)]
 pub struct TeamQueue<L, K, P> {
-    /// Whether teams are compared.
     is_ranked: bool,
     /// All pods, without teams.
     unranked: BTreeMap<K, P>,
@@ -23,7 +21,6 @@ pub struct TeamQueue<L, K, P> {
     /// The first of every lane, by turn.
     heads: BTreeMap<(Turn, K), P>,
     head_of: BTreeMap<(TeamIx, L), (Turn, K)>,
-    /// Lanes to compare again.
     stale: BTreeSet<(TeamIx, L)>,
 }
 
@@ -62,7 +59,6 @@ impl<L: Ord + Copy, K: Ord + Clone, P: Copy> TeamQueue<L, K, P> {
         self.len -= usize::from(before.is_some());
     }
 
-    /// Compares a team's lanes again.
     pub fn invalidate(&mut self, team: TeamIx) {
         let lanes = self.teams.get(&team).into_iter().flat_map(BTreeMap::keys);
         self.stale.extend(lanes.map(|lane| (team, *lane)));
