@@ -1,39 +1,31 @@
-//! Extended resources that are served by devices.
-//!
-//! Owns how containers' requests become requests of a claim that nobody wrote. Must not know which
-//! devices there are.
+//! Extended resources that are served by devices: a claim made from the containers' requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::dra::CLASS_RESOURCE_PREFIX;
-use berth_model::dra::claim::{ClaimSpec, Count, DeviceAsk, Request, Wanted};
+use berth_model::dra::claim::{ClaimSpec, Count, DeviceRequest, Request, RequestKind};
 use berth_model::pod::{Container, ContainerKind, Pod, PodLevelResources};
 use berth_model::resource::ResourceName;
 
 use crate::inventory::Inventory;
 
-/// The claim that a scheduler makes for a pod's extended resources.
+/// The claim that a scheduler creates for a pod's extended resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedClaim {
-    /// What it asks for.
     pub spec: ClaimSpec,
-    /// Which container gets what.
     pub mappings: Vec<RequestMapping>,
 }
 
-/// Which request of the claim serves which container.
+/// The request of the claim that serves a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestMapping {
-    /// The container.
     pub container: String,
-    /// The extended resource it asks for.
     pub resource: ResourceName,
-    /// The request.
     pub request: Arc<str>,
 }
 
-/// What a pod requests of resources that devices can serve or device plugins offer, in units.
+/// What a pod requests of resources that devices or device plugins can serve, in units.
 pub(crate) fn requested(pod: &Pod) -> BTreeMap<ResourceName, i64> {
     let all = pod.total_requests(PodLevelResources::HonouredIfEmptyToo);
     let known = all.into_iter().filter(|(name, amount)| is_extended(name) && !amount.is_zero());
@@ -46,9 +38,8 @@ fn is_extended(name: &ResourceName) -> bool {
 }
 
 impl ExtendedClaim {
-    /// The claim for `resources` of `pod`.
     pub(crate) fn of(pod: &Pod, resources: &[ResourceName], inventory: &Inventory) -> Self {
-        let mut requests: Vec<(Arc<str>, DeviceAsk)> = Vec::new();
+        let mut requests: Vec<(Arc<str>, DeviceRequest)> = Vec::new();
         let mut mappings = Vec::new();
         for resource in resources {
             let Some(class) = inventory.class_for(resource) else { continue };
@@ -58,7 +49,7 @@ impl ExtendedClaim {
         requests.sort_by(|(one, _), (two, _)| one.cmp(two));
         let requests = requests
             .into_iter()
-            .map(|(name, ask)| Request { name, wanted: Wanted::Exactly(ask) })
+            .map(|(name, ask)| Request { name, kind: RequestKind::Exactly(ask) })
             .collect();
         Self { spec: ClaimSpec { requests, ..ClaimSpec::default() }, mappings }
     }
@@ -70,7 +61,6 @@ struct Needs<'a> {
     class: &'a Arc<str>,
 }
 
-/// A request of one container.
 struct OwnRequest {
     name: Arc<str>,
     count: i64,
@@ -80,7 +70,7 @@ impl Needs<'_> {
     fn add(
         &self,
         containers: &[Container],
-        requests: &mut Vec<(Arc<str>, DeviceAsk)>,
+        requests: &mut Vec<(Arc<str>, DeviceRequest)>,
         mappings: &mut Vec<RequestMapping>,
     ) {
         let of_kind = |init: bool| {
@@ -93,8 +83,8 @@ impl Needs<'_> {
             lasting[at] = own;
             mappings.extend(mapped);
         }
-        // Init containers run one after the other: what the most demanding one needs beyond what
-        // later containers have anyway serves all of them.
+        // Init containers run one after the other: one request serves all of them, for what the
+        // most demanding one needs beyond the devices of later containers.
         let mut most: Option<OwnRequest> = None;
         let mut passing = Vec::new();
         let mut names = Vec::new();
@@ -116,11 +106,11 @@ impl Needs<'_> {
         for OwnRequest { name, count } in most.into_iter().chain(lasting.into_iter().flatten()) {
             let class = self.class.clone();
             let count = Count::Exactly(count);
-            requests.push((name, DeviceAsk { class, count, ..DeviceAsk::default() }));
+            requests.push((name, DeviceRequest { class, count, ..DeviceRequest::default() }));
         }
     }
 
-    /// What a container needs beyond what it can use of others, and all that it uses.
+    /// What a container needs beyond what it can share with others, and all that it uses.
     fn of_container(
         &self,
         at: usize,

@@ -1,47 +1,41 @@
-//! What there is: slices, classes and claims, kept up to date event by event.
-//!
-//! Owns the state and what is taken of it. Must not know pods beyond their claims.
+//! Slices, classes and claims, and the devices in use, kept up to date event by event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_model::dra::claim::{AllocatedDevice, Claim, Wanted};
+use berth_model::dra::claim::{AllocatedDevice, Claim, RequestKind};
 use berth_model::dra::slice::{Device, ResourceSlice};
 use berth_model::dra::{DeviceClass, DeviceId};
 use berth_model::resource::ResourceName;
 
+use crate::in_use::DevicesInUse;
 use crate::numa::{self, NumaNodes};
 use crate::plugin::{ClaimRef, Placement};
 use crate::pools::Pools;
-use crate::published::Published;
+use crate::published::PublishedSlice;
 use crate::selectors::{Selector, Selectors};
-use crate::taken::Taken;
 
-/// Slices, classes and claims, and what is taken.
-///
 /// Events may come in any order that keeps the order of events of one object.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     pub(crate) pools: Pools,
     pub(crate) classes: BTreeMap<Arc<str>, Class>,
-    /// Which class serves an extended resource.
+    /// The class that serves an extended resource.
     extended: BTreeMap<ResourceName, Arc<str>>,
     /// By namespace and name.
     claims: BTreeMap<(Arc<str>, Arc<str>), Arc<KnownClaim>>,
-    /// Devices that were taken for claims whose status does not say so yet, by the claim's UID.
+    /// Devices of allocations that are not in the claim's status yet, by the claim's UID.
     in_flight: BTreeMap<Arc<str>, Vec<AllocatedDevice>>,
-    pub(crate) taken: Taken,
+    pub(crate) in_use: DevicesInUse,
     selectors: Selectors,
 }
 
-/// A class with its selectors compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
     pub(crate) class: Arc<DeviceClass>,
     pub(crate) selectors: Vec<Arc<Selector>>,
 }
 
-/// A claim with its selectors compiled.
 #[derive(Debug)]
 pub(crate) struct KnownClaim {
     pub(crate) claim: Claim,
@@ -50,22 +44,18 @@ pub(crate) struct KnownClaim {
 }
 
 impl Inventory {
-    /// One without anything.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A slice was published, or published anew.
     pub fn apply_slice(&mut self, slice: ResourceSlice) {
-        self.pools.insert(Arc::new(Published::new(slice)));
+        self.pools.insert(Arc::new(PublishedSlice::new(slice)));
     }
 
-    /// A slice was withdrawn.
     pub fn remove_slice(&mut self, name: &str) {
         self.pools.remove(name);
     }
 
-    /// A class was made or changed.
     pub fn apply_class(&mut self, class: DeviceClass) {
         let selectors = class.selectors.iter().map(|text| self.selectors.get(text)).collect();
         let class = Arc::new(class);
@@ -73,28 +63,25 @@ impl Inventory {
         self.map_extended_resources();
     }
 
-    /// A class was removed.
     pub fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
         self.map_extended_resources();
         self.tidy();
     }
 
-    /// A claim was made or changed.
     pub fn apply_claim(&mut self, claim: Claim) {
         let key = (claim.namespace.clone(), claim.name.clone());
         self.forget_allocation(&key);
         if let Some(allocation) = &claim.allocation {
-            // What was in flight has arrived.
+            // The in-flight allocation is in the status now.
             self.release(&claim.uid);
-            self.taken.add(&allocation.devices);
+            self.in_use.add(&allocation.devices);
         }
         let selectors = self.compile(&claim);
         self.claims.insert(key, Arc::new(KnownClaim { claim, selectors }));
         self.tidy();
     }
 
-    /// A claim was removed.
     pub fn remove_claim(&mut self, namespace: &str, name: &str) {
         let key = (namespace.into(), name.into());
         self.forget_allocation(&key);
@@ -104,28 +91,28 @@ impl Inventory {
         self.tidy();
     }
 
-    /// Takes what `placement` gives, until claims say so themselves or [`Self::release`] is called.
+    /// Records the allocations of `placement` as in flight, until claims have them in their status
+    /// or [`Self::release`] is called.
     pub fn take(&mut self, placement: &Placement) {
         for (claim, allocation) in &placement.allocations {
             self.release(&claim.uid);
-            self.taken.add(&allocation.devices);
+            self.in_use.add(&allocation.devices);
             self.in_flight.insert(claim.uid.clone(), allocation.devices.clone());
         }
     }
 
-    /// Gives back what was taken for the claim of this UID. What its status says stays taken.
+    /// Drops the in-flight allocation of a claim. What its status lists stays in use.
     pub fn release(&mut self, claim_uid: &str) {
         if let Some(devices) = self.in_flight.remove(claim_uid) {
-            self.taken.remove(&devices);
+            self.in_use.remove(&devices);
         }
     }
 
-    /// The claim of this name, as it was last told.
     pub fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
         self.known(namespace, name).map(|known| &known.claim)
     }
 
-    /// The extended resources that classes serve through devices, in the order of their names.
+    /// Extended resources that classes serve through devices, in order of name.
     pub fn extended_resources(&self) -> impl Iterator<Item = ResourceName> {
         self.extended.keys().cloned()
     }
@@ -136,13 +123,12 @@ impl Inventory {
         self.classes.get(name).map(|class| class.class.as_ref())
     }
 
-    /// A device, as it was last published.
     pub fn device(&self, id: &DeviceId) -> Option<&Device> {
         let (published, at) = self.pools.find(id)?;
         published.slice.devices.get(at)
     }
 
-    /// The NUMA nodes that devices are on, as far as their attributes say.
+    /// The NUMA nodes of devices, as far as their attributes state them.
     pub fn numa_nodes<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceId>) -> NumaNodes {
         let of = |id: &DeviceId| {
             let (published, at) = self.pools.find(id)?;
@@ -166,7 +152,7 @@ impl Inventory {
     fn forget_allocation(&mut self, key: &(Arc<str>, Arc<str>)) {
         let old = self.claims.get(key).and_then(|known| known.claim.allocation.as_ref());
         if let Some(allocation) = old {
-            self.taken.remove(&allocation.devices);
+            self.in_use.remove(&allocation.devices);
         }
     }
 
@@ -174,17 +160,17 @@ impl Inventory {
         let mut of = |texts: &[Arc<str>]| -> Vec<Arc<Selector>> {
             texts.iter().map(|text| self.selectors.get(text)).collect()
         };
-        let requests = claim.spec.requests.iter().map(|request| match &request.wanted {
-            Wanted::Exactly(ask) => vec![of(&ask.selectors)],
-            Wanted::FirstOf(list) => list.iter().map(|(_, ask)| of(&ask.selectors)).collect(),
-            Wanted::Unknown => Vec::new(),
+        let requests = claim.spec.requests.iter().map(|request| match &request.kind {
+            RequestKind::Exactly(ask) => vec![of(&ask.selectors)],
+            RequestKind::FirstOf(list) => list.iter().map(|(_, ask)| of(&ask.selectors)).collect(),
+            RequestKind::Unknown => Vec::new(),
         });
         requests.collect()
     }
 
-    /// Which class serves which extended resource, as kube-scheduler finds out when it starts: of
-    /// classes with the same one the newest, then the first by name. A class that comes too late is
-    /// not even known by the resource of its own name; that is a defect, and kept.
+    /// Maps extended resources to classes as kube-scheduler does when it starts: of classes for one
+    /// resource the newest, then the first by name. A class that is created later is not even known
+    /// by its implicit resource; that is a defect of kube-scheduler, and modelled.
     fn map_extended_resources(&mut self) {
         let mut map: BTreeMap<ResourceName, Arc<str>> = BTreeMap::new();
         for (name, class) in &self.classes {
@@ -201,7 +187,7 @@ impl Inventory {
         self.extended = map;
     }
 
-    /// Forgets selectors that nobody uses any more, now and then.
+    /// Occasionally drops unused selectors.
     fn tidy(&mut self) {
         if self.selectors.forget_idle() {
             let kept = self.selectors.numbers();

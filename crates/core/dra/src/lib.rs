@@ -18,6 +18,7 @@
 //! writing allocations.
 
 mod extended;
+mod in_use;
 mod inventory;
 mod numa;
 mod plugin;
@@ -26,19 +27,18 @@ mod preference;
 mod published;
 mod search;
 mod selectors;
-mod taken;
 mod verdict;
 
 pub use extended::{ExtendedClaim, RequestMapping};
 pub use inventory::Inventory;
 pub use numa::NumaNodes;
 pub use plugin::{ClaimRef, Demand, Options, Placement, normalize_scores};
-pub use preference::{Offered, Preference};
-pub use verdict::{Code, Rejection, Why};
+pub use preference::{PoolDevice, Preference};
+pub use verdict::{Code, Rejection, RejectionReason};
 
-/// The most devices that are looked at in one search, each time counted anew. kube-scheduler stops
-/// after 10 seconds of real time instead; a search that is stopped is an error there and here.
+/// Limit of devices examined in one search, repetitions included. kube-scheduler stops after 10
+/// seconds of real time instead; a search that is stopped is an error there and here.
 pub const SEARCH_STEPS_MAX: u64 = 4_000_000;
 
-/// A map to look things up in, with a fixed seed but no order.
+/// A map with a fixed seed, for lookups only: its order is unspecified.
 type Lookup<K, V> = hashbrown::HashMap<K, V, foldhash::fast::FixedState>;

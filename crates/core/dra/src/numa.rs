@@ -1,22 +1,17 @@
-//! The NUMA nodes of devices, read from their attributes.
-//!
-//! Owns which attributes say so. Kubernetes itself does not look at them; a caller that knows where
-//! a pod's CPUs will be can ask for devices there.
+//! The NUMA nodes of devices, read from their attributes. Kubernetes itself does not use them.
 
 use std::collections::BTreeSet;
 
 use berth_model::dra::slice::{Attribute, Device, ResourceSlice};
 
-/// Ids of NUMA nodes.
 pub type NumaNodes = BTreeSet<u32>;
 
 /// The attribute that Kubernetes reserves for it.
 const STANDARD: &str = "resource.kubernetes.io/numaNode";
 
-/// What drivers call it in their own domain.
+/// Names in the drivers' own domains.
 const OF_DRIVERS: [&str; 2] = ["numaNode", "numa"];
 
-/// The NUMA node that a device is on, if it says.
 pub(crate) fn of(slice: &ResourceSlice, device: &Device) -> Option<u32> {
     let standard = device.attributes.get(STANDARD);
     let own = OF_DRIVERS.iter().find_map(|name| {
@@ -30,8 +25,8 @@ pub(crate) fn of(slice: &ResourceSlice, device: &Device) -> Option<u32> {
     }
 }
 
-/// Whether a device may be given if only these NUMA nodes will do. One that does not say where it
-/// is may.
+/// Whether a device may be used under a restriction to these NUMA nodes. A device without the
+/// attribute may.
 pub(crate) fn allows(allowed: &NumaNodes, slice: &ResourceSlice, device: &Device) -> bool {
     of(slice, device).is_none_or(|id| allowed.contains(&id))
 }

@@ -1,11 +1,9 @@
-//! The plugin DynamicResources: what it says about a pod, and about a node for it.
-//!
-//! Owns the order of its checks, its codes and its score. Must not know how devices are searched.
+//! The plugin DynamicResources: `PreFilter`, `Filter` and `Score`.
 
 use std::sync::Arc;
 
 use berth_model::dra::ALTERNATIVES_MAX;
-use berth_model::dra::claim::{Allocation, Claim, ClaimSpec, DeviceAsk, Wanted};
+use berth_model::dra::claim::{Allocation, Claim, ClaimSpec, DeviceRequest, RequestKind};
 use berth_model::dra::pod::{ClaimSource, DeviceNeeds, PodClaim};
 use berth_model::node::Node;
 use berth_model::pod::Pod;
@@ -17,16 +15,15 @@ use crate::inventory::{Inventory, KnownClaim};
 use crate::numa::NumaNodes;
 use crate::preference::Preference;
 use crate::published::any_matches;
-use crate::search::{self, Wish};
-use crate::verdict::{Rejection, Why};
+use crate::search::{self, PendingClaim};
+use crate::verdict::{Rejection, RejectionReason};
 
 /// How long drivers may take to prepare a device before another is tried.
 const BINDING_TIMEOUT_MS: i64 = 600_000;
 
-/// The best score a node can have.
 const SCORE_MAX: i64 = 100;
 
-/// What the claim for extended resources is called before it exists.
+/// The name of the claim for extended resources before it exists.
 const EXTENDED_CLAIM_NAME: &str = "<extended-resources>";
 
 /// A pod's claims, looked up and checked once for all nodes.
@@ -40,20 +37,18 @@ pub struct Demand {
 struct ExtendedDemand {
     claim: ClaimRef,
     pod: Pod,
-    /// What is asked for, in units.
+    /// Amounts in units.
     requested: Vec<(ResourceName, i64)>,
-    /// A claim made for the pod earlier.
+    /// A claim created for the pod earlier.
     earlier: Option<Arc<KnownClaim>>,
 }
 
-/// Which claim is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRef {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name; `<extended-resources>` for one that is yet to be made.
+    /// `<extended-resources>` for a claim that does not exist yet.
     pub name: Arc<str>,
-    /// Its UID; made up for one that is yet to be made.
+    /// Synthetic for a claim that does not exist yet.
     pub uid: Arc<str>,
 }
 
@@ -64,15 +59,14 @@ impl ClaimRef {
     }
 }
 
-/// How to look for devices.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
-    /// Only devices on these NUMA nodes, or that do not say where they are. `None`, as in
-    /// Kubernetes: devices anywhere.
+    /// Only devices on these NUMA nodes, or without the attribute. `None`, as in Kubernetes:
+    /// devices anywhere.
     pub numa: Option<NumaNodes>,
-    /// The present time, to tell since when devices are being prepared.
+    /// To decide whether preparation of devices has timed out.
     pub now_ms: i64,
-    /// How many devices are looked at before giving up.
+    /// Limit of examined devices.
     pub steps_max: u64,
     /// Which devices are tried first. `None`, as in Kubernetes: those that are listed first.
     pub preference: Option<&'a dyn Preference>,
@@ -84,23 +78,20 @@ impl Default for Options<'_> {
     }
 }
 
-/// What a pod's claims would be given on a node.
+/// The allocations of a pod's claims on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// For each claim that has nothing yet, in the order of the pod.
+    /// For each unallocated claim, in the order of the pod.
     pub allocations: Vec<(ClaimRef, Allocation)>,
-    /// The claim to be made for extended resources; its allocation is the last.
+    /// The claim to create for extended resources; its allocation is the last.
     pub extended: Option<ExtendedClaim>,
-    /// How much the node is preferred, before [`normalize_scores`].
+    /// Before [`normalize_scores`].
     pub score: i64,
 }
 
 impl Inventory {
-    /// Looks at a pod before any node (`PreFilter`). `None`: it needs no devices.
-    ///
-    /// # Errors
-    ///
-    /// When the pod cannot be placed anywhere, as things are.
+    /// `PreFilter`. `None`: the pod needs no devices. Fails if the pod cannot be placed on any node
+    /// now.
     pub fn prepare(&self, needs: &DeviceNeeds) -> Result<Option<Demand>, Rejection> {
         let mut claims = Vec::new();
         for claim in &needs.claims {
@@ -122,7 +113,7 @@ impl Inventory {
         claim: &PodClaim,
     ) -> Result<Option<Arc<KnownClaim>>, Rejection> {
         let DeviceNeeds { namespace, name: pod, .. } = needs;
-        let problem = |text: String| Why::Claim(text).rejects();
+        let problem = |text: String| RejectionReason::Claim(text).into_rejection();
         let (name, for_pod) = match &claim.source {
             ClaimSource::Named(name) => (name, false),
             ClaimSource::Generated(name) => (name, true),
@@ -165,20 +156,20 @@ impl Inventory {
                 && known.claim.controller_uid.as_ref() == Some(&needs.uid)
         };
         let earlier = self.all_claims().find(ours).cloned();
-        let made_up = ClaimRef {
+        let placeholder = ClaimRef {
             namespace: needs.namespace.clone(),
             name: EXTENDED_CLAIM_NAME.into(),
             uid: format!("{EXTENDED_CLAIM_NAME}/{}", needs.uid).into(),
         };
         Some(ExtendedDemand {
-            claim: earlier.as_ref().map_or(made_up, |known| ClaimRef::of(&known.claim)),
+            claim: earlier.as_ref().map_or(placeholder, |known| ClaimRef::of(&known.claim)),
             pod: needs.pod.clone(),
             requested: requested.into_iter().collect(),
             earlier,
         })
     }
 
-    /// Whether a claim can be given devices at all, if it has none.
+    /// Whether an unallocated claim can be allocated at all.
     fn check(&self, known: &KnownClaim) -> Result<(), Rejection> {
         let claim = &known.claim;
         if claim.allocation.is_some() {
@@ -186,45 +177,42 @@ impl Inventory {
         }
         let name = format!("{}/{}", claim.namespace, claim.name);
         if self.is_in_flight(&ClaimRef::of(claim)) {
-            return Err(Why::InFlight(name).rejects());
+            return Err(RejectionReason::InFlight(name).into_rejection());
         }
         for request in &claim.spec.requests {
-            match &request.wanted {
-                Wanted::Exactly(ask) => self.check_class(ask, request.name.to_string())?,
-                Wanted::FirstOf(list) => {
+            match &request.kind {
+                RequestKind::Exactly(ask) => self.check_class(ask, request.name.to_string())?,
+                RequestKind::FirstOf(list) => {
                     for (alternative, ask) in list {
                         self.check_class(ask, format!("{}/{alternative}", request.name))?;
                     }
                 }
-                Wanted::Unknown => {
+                RequestKind::Unknown => {
                     let text = format!(
                         "resource claim {name}, request {}: unknown request type",
                         request.name
                     );
-                    return Err(Why::UnknownRequest(text).rejects());
+                    return Err(RejectionReason::UnknownRequest(text).into_rejection());
                 }
             }
         }
         Ok(())
     }
 
-    fn check_class(&self, ask: &DeviceAsk, request: String) -> Result<(), Rejection> {
+    fn check_class(&self, ask: &DeviceRequest, request: String) -> Result<(), Rejection> {
         if ask.class.is_empty() {
             let text = format!("request {request}: unsupported request type");
-            return Err(Why::Failed(text).rejects());
+            return Err(RejectionReason::Failed(text).into_rejection());
         }
         if !self.classes.contains_key(&ask.class) {
             let class = ask.class.clone();
-            return Err(Why::ClassMissing { request, class }.rejects());
+            return Err(RejectionReason::ClassMissing { request, class }.into_rejection());
         }
         Ok(())
     }
 
-    /// Looks at one node (`Filter`): what the pod's claims would be given there. Changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// When the node will not do; with [`Code::Error`](crate::Code::Error) no node will.
+    /// `Filter` for one node: the allocations the pod's claims would get there. Changes nothing. If
+    /// it fails with [`Code::Error`](crate::Code::Error), every node fails.
     pub fn place(
         &self,
         demand: &Demand,
@@ -243,26 +231,27 @@ impl Inventory {
             unavailable |= !is_available(&known.claim, node, options.now_ms)?;
         }
         let wanting = demand.claims.iter().filter(|known| known.claim.allocation.is_none());
-        let mut wishes: Vec<Wish<'_>> = wanting.clone().map(|known| wish_of(known)).collect();
+        let mut claims: Vec<PendingClaim<'_>> =
+            wanting.clone().map(|known| pending_claim(known)).collect();
         let mut names: Vec<ClaimRef> = wanting.map(|known| ClaimRef::of(&known.claim)).collect();
-        if let (Some(made), Some(asked)) = (&extended, &demand.extended) {
-            let name = format!("{}/{}", asked.claim.namespace, asked.claim.name);
-            wishes.push(Wish { name, spec: &made.spec, selectors: &[] });
-            names.push(asked.claim.clone());
+        if let (Some(extended_claim), Some(demanded)) = (&extended, &demand.extended) {
+            let name = format!("{}/{}", demanded.claim.namespace, demanded.claim.name);
+            claims.push(PendingClaim { name, spec: &extended_claim.spec, selectors: &[] });
+            names.push(demanded.claim.clone());
         }
-        let mut given = Vec::new();
-        if !wishes.is_empty() {
-            given = search::allocate(self, node, &wishes, options).map_err(Why::rejects)?;
+        let mut allocations = Vec::new();
+        if !claims.is_empty() {
+            allocations = search::allocate(self, node, &claims, options)
+                .map_err(RejectionReason::into_rejection)?;
         }
         if unavailable {
-            return Err(Why::UnavailableClaim.rejects());
+            return Err(RejectionReason::UnavailableClaim.into_rejection());
         }
-        let score = if given.is_empty() { 0 } else { score(demand, &given) };
-        Ok(Placement { allocations: names.into_iter().zip(given).collect(), extended, score })
+        let score = if allocations.is_empty() { 0 } else { score(demand, &allocations) };
+        Ok(Placement { allocations: names.into_iter().zip(allocations).collect(), extended, score })
     }
 
-    /// The claim that the node makes necessary for extended resources: what it has no device plugin
-    /// for is served by devices.
+    /// The claim for the extended resources that the node has no device plugin for.
     fn extended_on(
         &self,
         extended: &ExtendedDemand,
@@ -271,7 +260,7 @@ impl Inventory {
         if let Some(earlier) = &extended.earlier
             && !earlier.claim.spec.requests.is_empty()
         {
-            return Err(Why::StaleExtendedClaim.rejects());
+            return Err(RejectionReason::StaleExtendedClaim.into_rejection());
         }
         let mut by_devices = Vec::new();
         for (resource, _) in extended.requested.iter().filter(|(_, amount)| *amount != 0) {
@@ -280,7 +269,7 @@ impl Inventory {
             if none && self.class_for(resource).is_some() {
                 by_devices.push(resource.clone());
             } else if allocatable.is_none() {
-                return Err(Why::NoExtendedResource.rejects());
+                return Err(RejectionReason::NoExtendedResource.into_rejection());
             }
         }
         if by_devices.is_empty() {
@@ -297,19 +286,20 @@ impl Inventory {
     }
 }
 
-fn wish_of(known: &KnownClaim) -> Wish<'_> {
-    Wish {
+fn pending_claim(known: &KnownClaim) -> PendingClaim<'_> {
+    PendingClaim {
         name: format!("{}/{}", known.claim.namespace, known.claim.name),
         spec: &known.claim.spec,
         selectors: &known.selectors,
     }
 }
 
-/// Whether a claim that has been given devices can be used from `node`.
+/// Whether an allocated claim can be used from `node`.
 fn is_available(claim: &Claim, node: &Node, now_ms: i64) -> Result<bool, Rejection> {
     let Some(allocation) = &claim.allocation else { return Ok(true) };
     if let Some(terms) = &allocation.nodes {
-        let matches = any_matches(terms, node).map_err(|problem| Why::Failed(problem).rejects())?;
+        let matches = any_matches(terms, node)
+            .map_err(|error| RejectionReason::Failed(error.to_string()).into_rejection())?;
         if !matches {
             return Ok(false);
         }
@@ -325,7 +315,7 @@ fn is_available(claim: &Claim, node: &Node, now_ms: i64) -> Result<bool, Rejecti
     })
 }
 
-/// How far drivers are with preparing devices.
+/// Progress of drivers in preparing devices.
 enum Readiness {
     Ready,
     Waiting,
@@ -334,10 +324,12 @@ enum Readiness {
 
 fn readiness(claim: &Claim, allocation: &Allocation) -> Readiness {
     for device in allocation.devices.iter().filter(|one| !one.binding_conditions.is_empty()) {
-        let Some(said) = claim.device_conditions.iter().find(|said| said.id == device.id) else {
+        let Some(reported) =
+            claim.device_conditions.iter().find(|reported| reported.id == device.id)
+        else {
             return Readiness::Waiting;
         };
-        let holds = |condition: &Arc<str>| said.holding.contains(condition);
+        let holds = |condition: &Arc<str>| reported.true_conditions.contains(condition);
         if device.binding_failure_conditions.iter().any(holds) {
             return Readiness::Failed;
         }
@@ -348,12 +340,12 @@ fn readiness(claim: &Claim, allocation: &Allocation) -> Readiness {
     Readiness::Ready
 }
 
-/// The earlier the alternatives that claims were given stand in their lists, the better.
-fn score(demand: &Demand, given: &[Allocation]) -> i64 {
-    let mut given = given.iter();
+/// Claims that got earlier alternatives of their lists score higher.
+fn score(demand: &Demand, allocations: &[Allocation]) -> i64 {
+    let mut allocations = allocations.iter();
     let mut score = 0;
     for known in &demand.claims {
-        let allocation = known.claim.allocation.as_ref().or_else(|| given.next());
+        let allocation = known.claim.allocation.as_ref().or_else(|| allocations.next());
         score += allocation.map_or(0, |allocation| score_of(&known.claim.spec, allocation));
     }
     score
@@ -366,7 +358,7 @@ fn score_of(spec: &ClaimSpec, allocation: &Allocation) -> i64 {
     };
     let mut score = 0;
     for request in &spec.requests {
-        let Wanted::FirstOf(list) = &request.wanted else { continue };
+        let RequestKind::FirstOf(list) = &request.kind else { continue };
         for (at, (alternative, _)) in list.iter().enumerate() {
             if is_given(&request.name, alternative) {
                 score += i64::try_from(ALTERNATIVES_MAX.saturating_sub(at)).unwrap_or(0);
@@ -376,7 +368,7 @@ fn score_of(spec: &ClaimSpec, allocation: &Allocation) -> i64 {
     score
 }
 
-/// Scores of all nodes that will do, from 0 to 100 (`NormalizeScore`).
+/// `NormalizeScore`: scores from 0 to 100.
 pub fn normalize_scores(scores: &mut [i64]) {
     let most = scores.iter().copied().max().unwrap_or(0);
     if most > 0 {

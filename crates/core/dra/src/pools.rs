@@ -1,7 +1,5 @@
-//! Pools: which slices belong together, and whether they can be relied on.
-//!
-//! Owns generations, completeness and consistency of pools, and which pools matter for a node. Must
-//! not know who asks for devices.
+//! Pools of devices: generations, completeness and consistency of their slices, and which pools
+//! matter for a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -12,9 +10,9 @@ use berth_model::node::Node;
 use berth_model::quantity::Quantity;
 
 use crate::Lookup;
-use crate::published::Published;
+use crate::published::{PublishedSlice, SliceError};
 
-/// A pool. Pools are tried in this order.
+/// Pools are tried in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PoolKey {
     pub(crate) driver: Arc<str>,
@@ -26,31 +24,30 @@ impl PoolKey {
         Self { driver: id.driver.clone(), pool: id.pool.clone() }
     }
 
-    fn of_slice(published: &Published) -> Self {
+    fn of_slice(published: &PublishedSlice) -> Self {
         let slice = &published.slice;
         Self { driver: slice.driver.clone(), pool: slice.pool.name.clone() }
     }
 }
 
-/// What there is in a pool for one node.
+/// A pool as one node sees it.
 #[derive(Debug)]
 pub(crate) struct PoolView {
     pub(crate) key: PoolKey,
     pub(crate) state: PoolState,
     /// Slices with devices for the node, by name.
-    pub(crate) here: Vec<Arc<Published>>,
-    /// Further slices of the pool.
-    pub(crate) elsewhere: Vec<Arc<Published>>,
+    pub(crate) here: Vec<Arc<PublishedSlice>>,
+    /// The other slices of the pool.
+    pub(crate) elsewhere: Vec<Arc<PublishedSlice>>,
     pub(crate) counters: CounterTable,
 }
 
-/// Whether a pool can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolState {
     Usable,
     /// Not all of its slices have been published yet.
     Incomplete,
-    /// It contradicts itself.
+    /// Its slices contradict each other.
     Invalid,
 }
 
@@ -70,13 +67,13 @@ impl PoolView {
 #[derive(Debug, Default)]
 pub(crate) struct CounterTable {
     numbers: BTreeMap<Arc<str>, BTreeMap<Arc<str>, usize>>,
-    /// What there is of each.
+    /// Available amounts.
     pub(crate) values: Vec<Quantity>,
 }
 
 impl CounterTable {
-    /// The counters of these slices; `None` if a set occurs twice.
-    fn of(slices: &[&Arc<Published>]) -> Option<Self> {
+    /// `None` if a set occurs twice.
+    fn of(slices: &[&Arc<PublishedSlice>]) -> Option<Self> {
         let mut table = Self::default();
         for set in slices.iter().flat_map(|published| &published.slice.shared_counters) {
             let mut numbers = BTreeMap::new();
@@ -91,13 +88,12 @@ impl CounterTable {
         Some(table)
     }
 
-    /// The number of a counter.
     pub(crate) fn number(&self, set: &str, counter: &str) -> Option<usize> {
         self.numbers.get(set)?.get(counter).copied()
     }
 
-    /// Whether all counters exist that devices of `slices` use up.
-    fn knows_all_of<'a>(&self, slices: impl IntoIterator<Item = &'a Arc<Published>>) -> bool {
+    /// Whether all counters exist that devices of `slices` consume.
+    fn knows_all_of<'a>(&self, slices: impl IntoIterator<Item = &'a Arc<PublishedSlice>>) -> bool {
         let devices = slices.into_iter().flat_map(|published| &published.slice.devices);
         let mut used = devices.flat_map(|device| &device.consumes);
         used.all(|set| {
@@ -107,31 +103,30 @@ impl CounterTable {
     }
 }
 
-/// All slices of a pool, and what follows from them alone.
+/// All slices of a pool, with cached views.
 #[derive(Clone, Debug, Default)]
 struct Slices {
-    by_name: BTreeMap<Arc<str>, Arc<Published>>,
-    /// The pool for a node that all its current slices are for.
+    by_name: BTreeMap<Arc<str>, Arc<PublishedSlice>>,
+    /// The view of nodes that all current slices are for.
     whole: OnceLock<Option<Arc<PoolView>>>,
-    /// The pool for a node that only its counters are for, if it has any.
+    /// The view of nodes that only the counters are for.
     counters_alone: OnceLock<Option<Arc<PoolView>>>,
 }
 
-/// All pools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     pools: BTreeMap<PoolKey, Slices>,
     slices: BTreeMap<Arc<str>, PoolKey>,
-    /// Pools with devices for one node, by node, with how many such slices they have.
+    /// Pools with devices for one node, by node, with the number of such slices.
     local: Lookup<Arc<str>, BTreeMap<PoolKey, usize>>,
-    /// Pools with devices for more than one node, with how many such slices they have.
+    /// Pools with devices for several nodes, with the number of such slices.
     wide: BTreeMap<PoolKey, usize>,
-    /// Pools that are in the way on every node, because they have counters but cannot be relied on.
+    /// Unusable pools with counters: they matter on every node.
     troubled: BTreeSet<PoolKey>,
 }
 
 impl Pools {
-    pub(crate) fn insert(&mut self, published: Arc<Published>) {
+    pub(crate) fn insert(&mut self, published: Arc<PublishedSlice>) {
         self.remove(&published.slice.name);
         let key = PoolKey::of_slice(&published);
         self.count(&key, &published, true);
@@ -151,12 +146,12 @@ impl Pools {
         self.changed(&key);
     }
 
-    pub(crate) fn slices(&self) -> impl Iterator<Item = &Arc<Published>> {
+    pub(crate) fn slices(&self) -> impl Iterator<Item = &Arc<PublishedSlice>> {
         self.pools.values().flat_map(|pool| pool.by_name.values())
     }
 
-    /// The slice that has this device, of the newest generation.
-    pub(crate) fn find(&self, id: &DeviceId) -> Option<(&Arc<Published>, usize)> {
+    /// The slice of this device, of the newest generation.
+    pub(crate) fn find(&self, id: &DeviceId) -> Option<(&Arc<PublishedSlice>, usize)> {
         let slices = self.pools.get(&PoolKey::of(id))?.by_name.values();
         let found = slices.filter_map(|published| {
             let devices = &published.slice.devices;
@@ -166,7 +161,7 @@ impl Pools {
         found.max_by_key(|(published, _)| published.slice.pool.generation)
     }
 
-    fn count(&mut self, key: &PoolKey, published: &Published, more: bool) {
+    fn count(&mut self, key: &PoolKey, published: &PublishedSlice, more: bool) {
         if published.has_counters() {
             return;
         }
@@ -206,11 +201,7 @@ impl Pools {
 
     /// The pools that matter for `node`, in the order in which they are tried: those whose devices
     /// have binding conditions come last.
-    ///
-    /// # Errors
-    ///
-    /// When a node selector cannot be understood.
-    pub(crate) fn gather(&self, node: &Node) -> Result<Vec<Arc<PoolView>>, String> {
+    pub(crate) fn gather(&self, node: &Node) -> Result<Vec<Arc<PoolView>>, SliceError> {
         let local = self.local.get(&node.name).into_iter().flat_map(BTreeMap::keys);
         let mut keys: Vec<&PoolKey> = local.chain(self.wide.keys()).chain(&self.troubled).collect();
         keys.sort_unstable();
@@ -236,8 +227,8 @@ impl Slices {
         alone.as_ref()
     }
 
-    /// The pool as `node` sees it; `None` if it does not.
-    fn for_node(&self, key: &PoolKey, node: &Node) -> Result<Option<Arc<PoolView>>, String> {
+    /// `None` if no slice concerns the node.
+    fn for_node(&self, key: &PoolKey, node: &Node) -> Result<Option<Arc<PoolView>>, SliceError> {
         let mut concerned = Vec::with_capacity(self.by_name.len());
         for published in self.by_name.values() {
             if published.concerns(node)? {
@@ -251,12 +242,12 @@ impl Slices {
         Ok(self.view(key, concerned).map(Arc::new))
     }
 
-    /// The pool as a node sees it that these of its slices are for.
-    fn view(&self, key: &PoolKey, mut concerned: Vec<&Arc<Published>>) -> Option<PoolView> {
+    /// The view of a node that these slices concern.
+    fn view(&self, key: &PoolKey, mut concerned: Vec<&Arc<PublishedSlice>>) -> Option<PoolView> {
         let generation = concerned.iter().map(|published| published.slice.pool.generation).max()?;
         concerned.retain(|published| published.slice.pool.generation == generation);
-        // Those for one node are looked at before others.
-        let local = |published: &&&Arc<Published>| {
+        // A slice for one node is preferred.
+        let local = |published: &&&Arc<PublishedSlice>| {
             matches!(published.slice.reach, Reach::Node(_)) && !published.has_counters()
         };
         let first = concerned.iter().find(local).or(concerned.first())?;
@@ -270,11 +261,11 @@ impl Slices {
                 return None;
             }
             let current =
-                |published: &&Arc<Published>| published.slice.pool.generation == generation;
+                |published: &&Arc<PublishedSlice>| published.slice.pool.generation == generation;
             if !is_all(all().filter(current).count()) {
                 return Some(PoolView::without_devices(key, PoolState::Incomplete));
             }
-            let here = |published: &&Arc<Published>| {
+            let here = |published: &&Arc<PublishedSlice>| {
                 concerned.iter().any(|one| one.slice.name == published.slice.name)
             };
             elsewhere = all().filter(current).filter(|one| !here(one)).cloned().collect();
@@ -283,14 +274,14 @@ impl Slices {
     }
 }
 
-/// A complete pool, unless it contradicts itself.
+/// A complete pool; invalid if it contradicts itself.
 fn checked(
     key: &PoolKey,
-    concerned: &[&Arc<Published>],
-    elsewhere: Vec<Arc<Published>>,
+    concerned: &[&Arc<PublishedSlice>],
+    elsewhere: Vec<Arc<PublishedSlice>>,
 ) -> PoolView {
     let invalid = || PoolView::without_devices(key, PoolState::Invalid);
-    let (counting, here): (Vec<&Arc<Published>>, Vec<&Arc<Published>>) =
+    let (counting, here): (Vec<&Arc<PublishedSlice>>, Vec<&Arc<PublishedSlice>>) =
         concerned.iter().partition(|published| published.has_counters());
     let devices = || here.iter().flat_map(|published| &published.slice.devices);
     let mut names: Vec<&Arc<str>> = devices().map(|device| &device.name).collect();

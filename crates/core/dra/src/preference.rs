@@ -1,28 +1,24 @@
-//! Which of several devices that will do is tried first, where somebody has a reason to choose.
+//! A caller's preference among suitable devices.
 //!
-//! Owns the question only. kube-scheduler has no such reason: without a preference devices are tried
-//! in its order, and with one whatever can be given there can be given as well. Must not know what is
-//! preferred.
+//! kube-scheduler has none. A preference changes which devices are allocated, never whether any can
+//! be.
 
 use std::fmt;
 
 use berth_model::dra::slice::Device;
 
-/// A device that a node has, given out or not.
+/// A device of a node, in use or not.
 #[derive(Clone, Copy, Debug)]
-pub struct Offered<'a> {
-    /// The driver that offers it.
+pub struct PoolDevice<'a> {
     pub driver: &'a str,
-    /// Its pool; devices of one pool share counters.
+    /// Devices of one pool share counters.
     pub pool: &'a str,
-    /// The device.
     pub device: &'a Device,
-    /// Whether somebody holds it or a part of it.
+    /// Whether some claim has the device or a part of it.
     pub held: bool,
 }
 
-/// Says which devices are tried first.
 pub trait Preference: fmt::Debug {
-    /// A number for each device, of which the least is tried first; of equals kube-scheduler's order.
-    fn ranks(&self, devices: &[Offered<'_>]) -> Vec<u64>;
+    /// A rank for each device; lower ranks are tried first, equal ranks in kube-scheduler's order.
+    fn ranks(&self, devices: &[PoolDevice<'_>]) -> Vec<u64>;
 }

@@ -1,23 +1,32 @@
-//! A slice as it was published, with what selectors said about its devices.
-//!
-//! Owns the answers: each selector is evaluated once for each device. Must not know other slices.
+//! A published slice, with cached results of selectors: each selector is evaluated once per device.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_model::affinity::NodeTerm;
 use berth_model::dra::slice::{Reach, ResourceSlice};
 use berth_model::label::Operator;
 use berth_model::node::Node;
+use thiserror::Error;
 
 use crate::Lookup;
-use crate::selectors::Selector;
-use berth_cel::Failure;
+use crate::selectors::{Selector, SelectorError};
 
-/// A slice.
+/// A node selector that kube-scheduler refuses to evaluate; ends the attempt to place the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a node selector has a value that no label can have")]
+pub(crate) struct InvalidNodeSelector;
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("slice {slice}: {cause}")]
+pub(crate) struct SliceError {
+    slice: Arc<str>,
+    cause: InvalidNodeSelector,
+}
+
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct PublishedSlice {
     pub(crate) slice: ResourceSlice,
-    /// By selector, an answer for each device.
+    /// By selector, a result for each device.
     answers: RwLock<Lookup<u64, Box<[Answer]>>>,
 }
 
@@ -28,13 +37,13 @@ enum Answer {
     Yes,
 }
 
-impl Published {
+impl PublishedSlice {
     pub(crate) fn new(slice: ResourceSlice) -> Self {
         Self { slice, answers: RwLock::default() }
     }
 
-    /// Whether `selector` holds for the device at `at`.
-    pub(crate) fn matches(&self, selector: &Selector, at: usize) -> Result<bool, String> {
+    /// Whether `selector` matches the device at `at`.
+    pub(crate) fn matches(&self, selector: &Selector, at: usize) -> Result<bool, SelectorError> {
         let known = self.answers.read().unwrap_or_else(PoisonError::into_inner);
         let answer = known.get(&selector.number).and_then(|answers| answers.get(at)).copied();
         drop(known);
@@ -43,12 +52,10 @@ impl Published {
             Some(Answer::No) => return Ok(false),
             Some(Answer::Unknown) | None => {}
         }
-        let program = selector.program.as_ref().map_err(ToString::to_string)?;
+        let program = selector.program.as_ref().map_err(Clone::clone)?;
         let Some(device) = self.slice.devices.get(at) else { return Ok(false) };
-        // What fails is asked again: it ends the attempt, and its text is wanted.
-        let matches = program
-            .matches(&self.slice.driver, device)
-            .map_err(|failure: Failure| failure.to_string())?;
+        // Failures are not cached: a failure ends the attempt, and its message is needed.
+        let matches = program.matches(&self.slice.driver, device)?;
         let mut known = self.answers.write().unwrap_or_else(PoisonError::into_inner);
         let answers = known
             .entry(selector.number)
@@ -59,28 +66,28 @@ impl Published {
         Ok(matches)
     }
 
-    /// Forgets answers about selectors for which `keep` does not hold.
+    /// Drops the results of selectors for which `keep` is false.
     pub(crate) fn forget(&self, keep: impl Fn(u64) -> bool) {
         let mut known = self.answers.write().unwrap_or_else(PoisonError::into_inner);
         known.retain(|number, _| keep(*number));
     }
 
-    /// Whether it says what the devices of its pool share, rather than what devices there are.
+    /// A slice has either shared counters or devices.
     pub(crate) fn has_counters(&self) -> bool {
         !self.slice.shared_counters.is_empty()
     }
 
-    /// Whether it matters for `node`.
-    pub(crate) fn concerns(&self, node: &Node) -> Result<bool, String> {
+    /// Whether the slice matters for `node`.
+    pub(crate) fn concerns(&self, node: &Node) -> Result<bool, SliceError> {
         if self.has_counters() {
             return Ok(true);
         }
-        let problem = |problem: String| format!("slice {}: {problem}", self.slice.name);
+        let error = |cause| SliceError { slice: self.slice.name.clone(), cause };
         if self.slice.reach != Reach::PerDevice {
-            return reaches(&self.slice.reach, node).map_err(problem);
+            return reaches(&self.slice.reach, node).map_err(error);
         }
         for device in &self.slice.devices {
-            if reaches(&device.reach, node).map_err(problem)? {
+            if reaches(&device.reach, node).map_err(error)? {
                 return Ok(true);
             }
         }
@@ -88,12 +95,8 @@ impl Published {
     }
 }
 
-/// Whether what reaches so far can be used from `node`.
-///
-/// # Errors
-///
-/// When a node selector cannot be understood, which ends the attempt.
-pub(crate) fn reaches(reach: &Reach, node: &Node) -> Result<bool, String> {
+/// Whether devices of this reach can be used from `node`.
+pub(crate) fn reaches(reach: &Reach, node: &Node) -> Result<bool, InvalidNodeSelector> {
     match reach {
         Reach::Node(name) => Ok(*name == node.name),
         Reach::AllNodes => Ok(true),
@@ -102,14 +105,13 @@ pub(crate) fn reaches(reach: &Reach, node: &Node) -> Result<bool, String> {
     }
 }
 
-/// Whether one of the terms matches `node`.
-pub(crate) fn any_matches(terms: &[NodeTerm], node: &Node) -> Result<bool, String> {
+pub(crate) fn any_matches(terms: &[NodeTerm], node: &Node) -> Result<bool, InvalidNodeSelector> {
     let operators = terms.iter().flat_map(|term| {
         term.labels.iter().map(|requirement| &requirement.operator).chain(&term.name)
     });
     for operator in operators {
         if *operator == Operator::Never {
-            return Err("a node selector has a value that no label can have".to_owned());
+            return Err(InvalidNodeSelector);
         }
     }
     Ok(terms.iter().any(|term| term.matches(node)))

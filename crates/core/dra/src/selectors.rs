@@ -1,20 +1,25 @@
-//! Selectors, compiled once for all who write the same.
-//!
-//! Owns which expressions are known and for how long. Must not know what they are asked about.
+//! Compiled selectors, one per distinct expression.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Lookup;
-use berth_cel::{CompileError, Program};
+use berth_cel::{CompileError, Failure, Program};
+use thiserror::Error;
 
-/// Expressions that nobody uses are kept until there are so many, since claims come and go.
+/// Unused expressions are kept up to this number, since claims come and go.
 const IDLE_MAX: usize = 1024;
 
-/// A compiled expression.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(transparent)]
+pub(crate) enum SelectorError {
+    Compile(#[from] CompileError),
+    Evaluation(#[from] Failure),
+}
+
 #[derive(Debug)]
 pub(crate) struct Selector {
-    /// Tells it from all others there have been.
+    /// Unique over the lifetime of the inventory and its clones.
     pub(crate) number: u64,
     pub(crate) program: Result<Program, CompileError>,
 }
@@ -23,13 +28,12 @@ pub(crate) struct Selector {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selectors {
     known: Lookup<Arc<str>, Arc<Selector>>,
-    /// Shared by clones, as answers about devices are: the same number must not come to mean one
-    /// expression here and another one there.
+    /// Shared by clones, like the cached results: a number must not mean different expressions.
     next: Arc<AtomicU64>,
 }
 
 impl Selectors {
-    /// The expression `text`, compiled now if it is new.
+    /// Compiles `text` if it is new.
     pub(crate) fn get(&mut self, text: &Arc<str>) -> Arc<Selector> {
         if let Some(known) = self.known.get(text) {
             return known.clone();
@@ -40,7 +44,7 @@ impl Selectors {
         selector
     }
 
-    /// Forgets expressions nobody uses, if there are many. Whether it did.
+    /// Drops unused expressions if there are many. Returns whether it did.
     pub(crate) fn forget_idle(&mut self) -> bool {
         let idle = |selector: &Arc<Selector>| Arc::strong_count(selector) == 1;
         if self.known.len() <= IDLE_MAX
@@ -52,7 +56,7 @@ impl Selectors {
         true
     }
 
-    /// Whether the expression of this number is still known.
+    /// The numbers of all known expressions.
     pub(crate) fn numbers(&self) -> hashbrown::HashSet<u64, foldhash::fast::FixedState> {
         self.known.values().map(|selector| selector.number).collect()
     }

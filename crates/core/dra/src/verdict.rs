@@ -1,30 +1,26 @@
-//! Why a pod cannot have its devices.
-//!
-//! Owns the reasons as data, and kube-scheduler's words and codes for them.
+//! Rejections, with kube-scheduler's messages and status codes.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a pod cannot have its devices, on one node or at all.
+/// RejectionReason a pod's claims cannot be allocated, on one node or at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// What it means for the pod.
     pub code: Code,
-    /// Why.
-    pub why: Why,
+    pub reason: RejectionReason,
 }
 
-/// What a rejection means for the pod. Evicting other pods never helps.
+/// Evicting other pods never helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// `UnschedulableAndUnresolvable`: not here, as things are.
+    /// `UnschedulableAndUnresolvable`: not on this node in the current state.
     Unresolvable,
-    /// `Error`: the attempt to place the pod ends, whatever other nodes say.
+    /// `Error`: scheduling of the pod fails for all nodes.
     Error,
 }
 
 impl Code {
-    /// The code as kube-scheduler spells it.
+    /// As kube-scheduler spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unresolvable => "UnschedulableAndUnresolvable",
@@ -33,49 +29,45 @@ impl Code {
     }
 }
 
-/// A reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// A claim of the pod is not there, is being deleted, or is not the pod's.
+pub enum RejectionReason {
+    /// A claim of the pod is missing, being deleted, or another pod's.
     Claim(String),
-    /// A class that a request names is not there.
+    /// A class named by a request does not exist.
     ClassMissing {
-        /// The request.
         request: String,
-        /// The class.
         class: Arc<str>,
     },
-    /// A claim is being given devices for another pod.
+    /// A claim is being allocated for another pod.
     InFlight(String),
-    /// A claim asks for something in a way that is not understood.
+    /// A request has a form that is not supported.
     UnknownRequest(String),
-    /// A claim for extended resources is left from before.
+    /// A claim for extended resources is left from an earlier attempt.
     StaleExtendedClaim,
     /// An extended resource is neither on the node nor served by a class.
     NoExtendedResource,
-    /// There are not enough devices.
     NotEnough,
-    /// There are not enough devices, and there are pools that contradict themselves.
+    /// There are not enough devices, and some pools are invalid.
     InvalidPools,
-    /// A claim that has been given devices cannot be used from the node.
+    /// An allocated claim cannot be used from the node.
     UnavailableClaim,
-    /// A selector failed, a pool was incomplete where all is asked for, or the like.
+    /// A selector failed, a pool was incomplete for a request for all devices, or similar.
     Failed(String),
-    /// The search took too long.
+    /// The search reached its limit of steps.
     TooLong,
 }
 
-impl Why {
-    pub(crate) fn rejects(self) -> Rejection {
+impl RejectionReason {
+    pub(crate) fn into_rejection(self) -> Rejection {
         let code = match self {
             Self::Failed(_) | Self::TooLong => Code::Error,
             _ => Code::Unresolvable,
         };
-        Rejection { code, why: self }
+        Rejection { code, reason: self }
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claim(problem) | Self::UnknownRequest(problem) | Self::Failed(problem) => {
@@ -92,14 +84,14 @@ impl fmt::Display for Why {
             Self::NotEnough => f.write_str("cannot allocate all claims"),
             Self::InvalidPools => f.write_str("invalid resource pools were encountered"),
             Self::UnavailableClaim => f.write_str("resourceclaim not available on the node"),
-            Self::TooLong => f.write_str("timed out trying to allocate devices"),
+            Self::TooLong => f.write_str("timed out attempt to allocate devices"),
         }
     }
 }
 
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.why.fmt(f)
+        self.reason.fmt(f)
     }
 }
 

@@ -1,10 +1,12 @@
-//! What the inventory keeps between questions, and what Kubernetes does not know: NUMA nodes.
+//! The inventory's state between queries, and what Kubernetes does not have: NUMA nodes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
-use berth_dra::{Code, Inventory, Offered, Options, Preference, Why, normalize_scores};
-use berth_model::dra::claim::{Allocation, Claim, Wanted};
+use berth_dra::{
+    Code, Inventory, Options, PoolDevice, Preference, RejectionReason, normalize_scores,
+};
+use berth_model::dra::claim::{Allocation, Claim, RequestKind};
 
 use common::{DRIVER, ask, claim, class, demand, device, devices, node, place, pod, slice};
 
@@ -32,7 +34,7 @@ fn what_is_taken_is_gone_until_it_is_released() {
     let placement = place(&inventory, &["a"], "n0").unwrap();
     assert_eq!(devices(&placement), ["gpu-0", "gpu-1", "gpu-2"]);
     inventory.take(&placement);
-    assert_eq!(place(&inventory, &["b"], "n0").unwrap_err().why, Why::NotEnough);
+    assert_eq!(place(&inventory, &["b"], "n0").unwrap_err().reason, RejectionReason::NotEnough);
     let waiting = inventory.prepare(&pod("other", &["a"])).unwrap_err();
     assert_eq!(
         waiting.to_string(),
@@ -65,14 +67,14 @@ fn news_from_before_a_decision_does_not_undo_it() {
     inventory.apply_claim(claim("b", vec![ask(1, &[])]));
     inventory.take(&place(&inventory, &["a"], "n0").unwrap());
     inventory.apply_claim(a);
-    assert_eq!(place(&inventory, &["b"], "n0").unwrap_err().why, Why::NotEnough);
+    assert_eq!(place(&inventory, &["b"], "n0").unwrap_err().reason, RejectionReason::NotEnough);
 }
 
 #[test]
 fn devices_that_are_only_looked_at_are_not_taken() {
     let mut inventory = inventory();
     let mut watching = claim("watch", vec![ask(4, &[])]);
-    if let Wanted::Exactly(ask) = &mut watching.spec.requests[0].wanted {
+    if let RequestKind::Exactly(ask) = &mut watching.spec.requests[0].kind {
         ask.admin_access = true;
     }
     inventory.apply_claim(watching);
@@ -106,7 +108,7 @@ fn a_restriction_to_numa_nodes_holds_and_is_off_unless_asked_for() {
     };
     assert_eq!(devices(&on(&[1]).unwrap()), ["gpu-2", "gpu-3"]);
     assert_eq!(devices(&on(&[0, 1]).unwrap()), ["gpu-0", "gpu-1"]);
-    assert_eq!(on(&[2]).unwrap_err().why, Why::NotEnough);
+    assert_eq!(on(&[2]).unwrap_err().reason, RejectionReason::NotEnough);
     let placement = on(&[1]).unwrap();
     let ids = placement.allocations[0].1.devices.iter().map(|device| &device.id);
     assert_eq!(inventory.numa_nodes(ids), [1].into());
@@ -136,7 +138,7 @@ fn a_newer_generation_replaces_the_older_one_wherever_it_is_for() {
     inventory.remove_slice("another-name");
     assert_eq!(devices(&place(&inventory, &["a"], "n0").unwrap()), ["gpu-0"]);
     inventory.remove_slice("n0-gpus");
-    assert_eq!(place(&inventory, &["a"], "n0").unwrap_err().why, Why::NotEnough);
+    assert_eq!(place(&inventory, &["a"], "n0").unwrap_err().reason, RejectionReason::NotEnough);
 }
 
 #[test]
@@ -191,7 +193,10 @@ fn a_claim_that_has_devices_ties_the_pod_to_their_node() {
     );
     inventory.apply_claim(told);
     assert!(place(&inventory, &["a"], "n0").unwrap().allocations.is_empty());
-    assert_eq!(place(&inventory, &["a"], "n1").unwrap_err().why, Why::UnavailableClaim);
+    assert_eq!(
+        place(&inventory, &["a"], "n1").unwrap_err().reason,
+        RejectionReason::UnavailableClaim
+    );
 }
 
 #[test]
@@ -204,14 +209,14 @@ fn scores_are_stretched_to_a_hundred() {
     assert_eq!(none, [0, 0]);
 }
 
-/// Prefers devices that are listed last, and says what it was asked.
+/// Prefers devices that are listed last, and checks its input.
 #[derive(Debug)]
 struct LastFirst;
 
 impl Preference for LastFirst {
-    fn ranks(&self, devices: &[Offered<'_>]) -> Vec<u64> {
+    fn ranks(&self, devices: &[PoolDevice<'_>]) -> Vec<u64> {
         assert!(devices.iter().all(|one| one.driver == DRIVER && one.pool == "n0"));
-        // It has nothing to say of the last.
+        // No rank for the last.
         (1..devices.len() as u64).rev().collect()
     }
 }

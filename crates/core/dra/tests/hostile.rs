@@ -1,10 +1,10 @@
-//! Input that was made to hang, to overflow or to panic.
+//! Input made to hang, overflow or panic.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
 use berth_cel::Program;
-use berth_dra::{Code, Inventory, Options, Why};
+use berth_dra::{Code, Inventory, Options, RejectionReason};
 use berth_model::dra::claim::{Constraint, ConstraintRule};
 
 use common::{DRIVER, ask, claim, class, demand, device, devices, node, place, slice};
@@ -35,7 +35,7 @@ fn a_search_without_end_is_ended() {
     inventory.apply_claim(hopeless);
     let options = Options { steps_max: 200_000, ..Options::default() };
     let ended = inventory.place(&demand(&inventory, &["a"]), &node("n0"), &options).unwrap_err();
-    assert_eq!((ended.code, ended.why), (Code::Error, Why::TooLong));
+    assert_eq!((ended.code, ended.reason), (Code::Error, RejectionReason::TooLong));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn expressions_that_cost_too_much_are_ended() {
     ];
     for expression in expressions {
         let program = Program::compile(&expression).unwrap();
-        // Ended or not, it comes back.
+        // Stopped or not, it returns.
         let _ = program.matches(DRIVER, &device(0, 0));
     }
     let failure = Program::compile(walk).unwrap().matches(DRIVER, &device(0, 0)).unwrap_err();

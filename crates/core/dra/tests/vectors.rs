@@ -1,4 +1,4 @@
-//! Allocations and selections held against what kube-scheduler 1.36.4 and its CEL recorded.
+//! Comparison with allocations and selections recorded from kube-scheduler 1.36.4 and its CEL.
 //! `cargo xtask conformance dra` and `cargo xtask conformance cel` run more.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -52,7 +52,7 @@ fn the_cel_of_kubernetes_1_36_selects_the_same_devices() {
     assert!(evaluations > 1_500, "{evaluations}");
 }
 
-/// What the API would show of a claim that was given this.
+/// The allocation as the API returns it.
 fn shown(given: &Allocation) -> Allocation {
     let mut number = 0;
     let raised = raise::allocation(given, || {

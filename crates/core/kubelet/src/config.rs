@@ -1,7 +1,5 @@
-//! A kubelet's configuration, as far as admission depends on it.
-//!
-//! Owns the option names, which of them exclude each other, and what differs between versions. Must
-//! not know the algorithms behind the options.
+//! A kubelet's configuration, as far as admission depends on it: options, which of them exclude
+//! each other, and differences between versions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,26 +10,21 @@ use berth_model::pod::PodLevelResources;
 use berth_model::resource::MemoryKind;
 use thiserror::Error;
 
-/// Most NUMA nodes whose subsets are gone through for one container. A kubelet lists them all, so it
-/// would not get through an admission beyond this either.
+/// Limit of NUMA nodes whose subsets are enumerated for one container. A kubelet lists all subsets,
+/// so it would not finish an admission beyond this either.
 const MAX_SUBSET_NODES: usize = 16;
 
-/// NUMA nodes the topology manager accepts unless configured otherwise.
+/// The topology manager's default limit.
 const DEFAULT_MAX_ALLOWABLE_NUMA_NODES: usize = 8;
 
-/// Version of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum KubeletVersion {
-    /// Kubernetes 1.33.
     V1_33,
-    /// Kubernetes 1.34.
     V1_34,
-    /// Kubernetes 1.35.
     V1_35,
-    /// Kubernetes 1.36, from which the conformance vectors were recorded.
+    /// The version that the conformance vectors were recorded from.
     #[default]
     V1_36,
-    /// Kubernetes 1.37.
     V1_37,
 }
 
@@ -49,23 +42,23 @@ impl KubeletVersion {
         self >= Self::V1_36
     }
 
-    /// Before 1.34, a need that leaves half a core never fits into a part of an uncore cache.
+    /// Before 1.34, a request that leaves half a core never fits into a part of an uncore cache.
     pub(crate) fn takes_odd_parts_of_uncore(self) -> bool {
         self >= Self::V1_34
     }
 
     /// Since 1.37, distribution over NUMA nodes prefers one socket under align-by-socket, and never
-    /// asks a node for more than it has.
+    /// takes more from a node than it has.
     pub(crate) fn distributes_within_sockets(self) -> bool {
         self >= Self::V1_37
     }
 
-    /// Since 1.37, the memory manager leaves containers alone that request no memory.
+    /// Since 1.37, the memory manager ignores containers that request no memory.
     pub(crate) fn skips_containers_without_memory(self) -> bool {
         self >= Self::V1_37
     }
 
-    /// Whether `spec.resources` of pods counts by default.
+    /// The default treatment of `spec.resources` of pods.
     pub fn pod_level_resources(self) -> PodLevelResources {
         match self {
             Self::V1_33 => PodLevelResources::Ignored,
@@ -75,17 +68,16 @@ impl KubeletVersion {
     }
 }
 
-/// What the topology manager insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum TopologyPolicy {
-    /// Nothing; it does not even ask.
+    /// No hints are collected.
     #[default]
     None,
-    /// Nothing, but it looks for the best alignment.
+    /// Prefers the best alignment, admits any.
     BestEffort,
-    /// The narrowest alignment the hardware could give.
+    /// Requires the narrowest alignment the hardware could provide.
     Restricted,
-    /// One NUMA node.
+    /// Requires one NUMA node.
     SingleNumaNode,
 }
 
@@ -97,7 +89,6 @@ impl TopologyPolicy {
         (Self::SingleNumaNode, "single-numa-node"),
     ];
 
-    /// Whether pods that cannot be aligned are rejected.
     pub const fn is_strict(self) -> bool {
         matches!(self, Self::Restricted | Self::SingleNumaNode)
     }
@@ -117,20 +108,20 @@ impl TopologyScope {
     const ALL: [(Self, &'static str); 2] = [(Self::Container, "container"), (Self::Pod, "pod")];
 }
 
-/// An option of the static CPU manager policy.
+/// `cpuManagerPolicyOptions` of the static policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CpuOption {
-    /// Only whole physical cores.
+    /// Whole physical cores only.
     FullPcpusOnly,
-    /// Spread evenly over NUMA nodes when one does not suffice.
+    /// Even distribution over NUMA nodes when one does not suffice.
     DistributeCpusAcrossNuma,
-    /// A socket is as good as a NUMA node.
+    /// Aligns to sockets instead of NUMA nodes.
     AlignBySocket,
-    /// Spread over physical cores.
+    /// Distribution over physical cores.
     DistributeCpusAcrossCores,
-    /// The shared pool leaves out the reserved CPUs.
+    /// The shared pool excludes the reserved CPUs.
     StrictCpuReservation,
-    /// Prefer CPUs that share an uncore cache.
+    /// Prefers CPUs that share an uncore cache.
     PreferAlignCpusByUncoreCache,
 }
 
@@ -153,17 +144,15 @@ impl CpuOption {
     ];
 }
 
-/// The options that are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct CpuOptions(u8);
 
 impl CpuOptions {
-    /// Whether `option` is set.
     pub fn has(self, option: CpuOption) -> bool {
         self.0 >> option as u8 & 1 == 1
     }
 
-    /// The options that are set, in a fixed order.
+    /// In a fixed order.
     pub fn iter(self) -> impl Iterator<Item = CpuOption> {
         CpuOption::ALL.into_iter().map(|(option, _)| option).filter(move |option| self.has(*option))
     }
@@ -175,58 +164,44 @@ impl FromIterator<CpuOption> for CpuOptions {
     }
 }
 
-/// The CPUs kept for the system.
+/// CPUs reserved for the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReservedCpus {
-    /// These.
     Explicit(CpuSet),
-    /// So many, rounded up; the kubelet chooses which.
+    /// This much CPU, rounded up; the kubelet chooses which.
     Millis(u64),
 }
 
-/// The CPU manager.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum CpuManagerPolicy {
     /// Every container runs in the shared pool.
     #[default]
     None,
     /// Whole CPUs of Guaranteed pods are exclusive.
-    Static {
-        /// Options of the policy.
-        options: CpuOptions,
-        /// CPUs kept for the system.
-        reserved: ReservedCpus,
-    },
+    Static { options: CpuOptions, reserved: ReservedCpus },
 }
 
-/// The memory manager.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum MemoryManagerPolicy {
-    /// Memory comes from anywhere.
+    /// Memory comes from any NUMA node.
     #[default]
     None,
     /// Memory of Guaranteed pods is pinned to NUMA nodes.
-    Static {
-        /// Memory kept for the system.
-        reserved: Vec<ReservedMemory>,
-    },
+    Static { reserved: Vec<ReservedMemory> },
 }
 
-/// Memory of one kind kept for the system on one NUMA node.
+/// System-reserved memory of one kind on one NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedMemory {
-    /// Id of the NUMA node.
+    /// Node id.
     pub numa: u32,
-    /// Kind of memory.
     pub kind: MemoryKind,
-    /// How much.
     pub bytes: u64,
 }
 
-/// A kubelet's configuration. Names are those of its configuration file.
+/// Names are those of the kubelet's configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct KubeletConfig {
-    /// Version of the kubelet.
     pub version: KubeletVersion,
     /// `topologyManagerPolicy`.
     pub topology_policy: TopologyPolicy,
@@ -242,13 +217,11 @@ pub struct KubeletConfig {
     pub memory_manager: MemoryManagerPolicy,
 }
 
-/// A configuration, or a description of devices, with which no kubelet runs.
+/// A configuration or device list with which no kubelet starts.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {problem}")]
 pub struct ConfigError {
-    /// The field that is wrong.
     pub field: String,
-    /// What is wrong with it, and what to do.
     pub problem: String,
 }
 
@@ -259,7 +232,7 @@ impl ConfigError {
 }
 
 impl KubeletConfig {
-    /// Checks what a kubelet checks when it starts on `machine`.
+    /// The checks of a kubelet that starts on `machine`.
     pub(crate) fn check(&self, machine: &Machine) -> Result<(), ConfigError> {
         if self.topology_policy != TopologyPolicy::None {
             self.check_topology(machine)?;
@@ -325,7 +298,7 @@ impl KubeletConfig {
             check_subsets("cpu_manager.policy", "NUMA nodes with CPUs", nodes)?;
         }
         if options.has(CpuOption::DistributeCpusAcrossNuma) {
-            // Where sockets contain NUMA nodes, a node is tried once for every socket it is in.
+            // Where NUMA nodes contain sockets, a node is tried once for every socket it is in.
             let nodes = machine.cpu_numa().count();
             let in_sockets = machine.sockets().iter().map(|socket| socket.numa.count()).sum();
             let tried = if machine.socket_count() >= nodes { nodes } else { in_sockets };
@@ -335,7 +308,7 @@ impl KubeletConfig {
     }
 }
 
-/// Refuses what the kubelet itself would not get through: all subsets of so many things.
+/// Rejects sets whose subsets the kubelet itself could not enumerate.
 pub(crate) fn check_subsets(field: &str, what: &str, count: usize) -> Result<(), ConfigError> {
     if count <= MAX_SUBSET_NODES {
         return Ok(());

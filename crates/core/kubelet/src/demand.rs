@@ -1,8 +1,8 @@
-//! What a kubelet sees of a pod: whole CPUs, bytes and device counts, per container and in all.
+//! A pod as the kubelet's managers see it: exclusive CPUs, bytes and device counts, per container
+//! and in total.
 //!
-//! Owns the lowering from quantities to what the managers count, done once per kind of pod and then
-//! asked about on many nodes. Quantities are taken as the API server stores them: `1.5Gi` is `1536Mi`
-//! by the time a kubelet sees it. Must not know any node.
+//! Computed once per kind of pod and then used for many nodes. Quantities are taken as the API
+//! server stores them: `1.5Gi` is `1536Mi` by the time a kubelet sees it.
 
 use berth_model::pod::{ContainerKind, Pod, PodError, QosClass, peak_over_time};
 use berth_model::resource::{MemoryKind, ResourceList, ResourceName};
@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::config::KubeletVersion;
 
-/// A pod as the managers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDemand {
     version: KubeletVersion,
@@ -18,27 +17,23 @@ pub struct PodDemand {
     total: ContainerDemand,
 }
 
-/// What one container asks of the managers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDemand {
-    /// Its name.
     pub name: String,
-    /// When it runs.
     pub kind: ContainerKind,
-    /// CPUs it may have for itself; 0: it runs in the shared pool.
+    /// Exclusive CPUs; 0: it runs in the shared pool.
     pub cpus: usize,
     pub(crate) memory: MemoryDemand,
     pub(crate) devices: SmallVec<[(ResourceName, u64); 2]>,
 }
 
 impl ContainerDemand {
-    /// Devices it asks for, by resource.
     pub fn devices(&self) -> &[(ResourceName, u64)] {
         &self.devices
     }
 
-    /// Memory to be pinned, by kind; none if it is not of a class whose memory is pinned, or asks
-    /// for an amount that cannot be counted.
+    /// Pinned memory by kind; empty if memory of its QoS class is not pinned, or its amount cannot
+    /// be counted.
     pub fn memory_bytes(&self) -> &[(MemoryKind, u64)] {
         match &self.memory {
             MemoryDemand::Bytes(bytes) => bytes,
@@ -46,30 +41,28 @@ impl ContainerDemand {
         }
     }
 
-    /// Whether it asks for devices.
     pub fn asks_devices(&self) -> bool {
         self.devices.iter().any(|(_, count)| *count > 0)
     }
 }
 
-/// Memory to be pinned.
+/// Pinned memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryDemand {
-    /// None: the pod is not of a class whose memory is pinned.
+    /// Memory of the pod's QoS class is not pinned.
     Unpinned,
-    /// A fraction of a byte or too many of them, at which the memory manager gives up.
+    /// A fraction of a byte, or too many bytes: the memory manager fails.
     NotWhole,
-    /// Bytes by kind, ordered by kind.
+    /// Ordered by kind.
     Bytes(SmallVec<[(MemoryKind, u64); 2]>),
 }
 
 impl PodDemand {
-    /// What a kubelet of this version sees of `pod`, whose requests have been defaulted. Ask only
-    /// kubelets of this version about it.
+    /// The demand of `pod`, whose requests have been defaulted, as kubelets of this version see it.
     pub fn new(pod: &Pod, version: KubeletVersion) -> Result<Self, PodError> {
         pod.check_quantities()?;
         let pod_level = version.pod_level_resources();
-        // Pods with pod-level resources are left alone by the CPU and memory managers.
+        // The CPU and memory managers ignore pods with pod-level resources.
         let pinned = pod.qos(pod_level) == QosClass::Guaranteed
             && !(pod_level.counts(true) && pod.has_pod_level_resources());
         let containers: Vec<ContainerDemand> = pod
@@ -97,17 +90,16 @@ impl PodDemand {
         Ok(Self { version, containers, total })
     }
 
-    /// The version of the kubelets it is meant for.
     pub fn version(&self) -> KubeletVersion {
         self.version
     }
 
-    /// The containers in the order in which they are admitted.
+    /// In the order in which they are admitted.
     pub fn containers(&self) -> &[ContainerDemand] {
         &self.containers
     }
 
-    /// The pod as a whole: the most that is needed at any time.
+    /// The peak over time of the pod as a whole.
     pub fn total(&self) -> &ContainerDemand {
         &self.total
     }
@@ -116,7 +108,7 @@ impl PodDemand {
 fn whole_cpus(requests: &ResourceList) -> usize {
     let Some(quantity) = requests.get("cpu") else { return 0 };
     let millis = quantity.milli_value();
-    // So many CPUs that their thousandths do not fit are whole CPUs too.
+    // Amounts whose thousandths do not fit are whole CPUs too.
     let whole = millis % 1000 == 0 || quantity.as_i64().is_some();
     if whole { usize::try_from(quantity.value()).unwrap_or(0) } else { 0 }
 }
@@ -145,7 +137,7 @@ fn peak(containers: &[ContainerDemand], amount: impl Fn(&ContainerDemand) -> u64
     peak_over_time(asked, 0, u64::saturating_add)
 }
 
-/// Only kinds that some app container asks for count for the pod as a whole.
+/// Only kinds that some app container requests count for the pod as a whole.
 fn total_memory(containers: &[ContainerDemand]) -> MemoryDemand {
     let mut kinds = SmallVec::<[MemoryKind; 4]>::new();
     for container in containers {

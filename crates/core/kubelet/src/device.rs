@@ -1,9 +1,8 @@
-//! The device manager: who holds which devices.
+//! The device manager: device pools, their hints and allocation.
 //!
-//! Owns the pools, what their hints say and which devices are handed out. Devices attached to the
-//! same NUMA nodes form a class and are counted together. Where the kubelet takes "any" device, one
-//! is picked here by a fixed rule and the outcome says how much of it is certain. Must not know
-//! about CPUs or memory.
+//! Devices attached to the same NUMA nodes form a class and are counted together. Where the kubelet
+//! takes "any" device, one is picked here by a fixed rule and the outcome says how much of it is
+//! certain.
 
 use berth_model::device::{DevicePool, PreferredAllocation};
 use berth_model::idset::DeviceSet;
@@ -12,13 +11,13 @@ use berth_model::numa::NumaMask;
 use smallvec::SmallVec;
 
 use crate::config::{ConfigError, KubeletVersion, check_subsets};
-use crate::hint::{Hints, Voice};
+use crate::hint::{HintSource, Hints};
 use crate::outcome::{Certainty, ShortageKind};
 
-/// One resource's devices on a node.
+/// One resource's devices, grouped by the NUMA nodes they are attached to.
 #[derive(Clone, Debug)]
 pub(crate) struct NumaPool {
-    /// As described, with the devices in order of id.
+    /// Devices in order of id.
     pub(crate) inventory: DevicePool,
     classes: SmallVec<[Class; 8]>,
     domain: NumaMask,
@@ -31,29 +30,28 @@ pub(crate) struct NumaPool {
 #[derive(Clone, Debug)]
 struct Class {
     numa: NumaMask,
-    /// The plugin says where they are, even if the machine does not have all those NUMA nodes.
+    /// The plugin reports NUMA nodes, even if the machine does not have all of them.
     has_topology: bool,
     members: DeviceSet,
 }
 
-/// Who holds what of one pool.
+/// The state of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolLedger {
     held: DeviceSet,
     healthy: DeviceSet,
-    /// How many devices of each class are healthy and not held: counted where it is asked most.
+    /// By class: healthy devices that are not held.
     free: SmallVec<[u16; 8]>,
-    /// How much of `held` is known.
+    /// Certainty of `held`.
     pub(crate) certainty: Certainty,
 }
 
 impl PoolLedger {
-    /// Devices that can be handed out.
     pub(crate) fn available(&self) -> DeviceSet {
         self.healthy - self.held
     }
 
-    /// Whether somebody holds one of `devices`.
+    /// Whether one of `devices` is held.
     pub(crate) fn holds_any(&self, devices: DeviceSet) -> bool {
         self.held.intersects(&devices)
     }
@@ -63,7 +61,7 @@ impl PoolLedger {
     }
 }
 
-/// Which device "any" is.
+/// Which device stands for "any".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnyDevice {
     /// The one with the lowest id.
@@ -77,7 +75,7 @@ pub enum AnyDevice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pick {
     pub(crate) devices: DeviceSet,
-    /// Given in every outcome.
+    /// Picked in every outcome.
     pub(crate) certain: DeviceSet,
     /// The rest is drawn from these.
     pub(crate) candidates: DeviceSet,
@@ -171,21 +169,21 @@ impl NumaPool {
         ledger.free = self.classes.iter().map(free).collect();
     }
 
-    /// A container holds `devices`, as far as that is certain.
+    /// Records that a container holds `devices`.
     pub(crate) fn hold(&self, ledger: &mut PoolLedger, devices: DeviceSet, certainty: Certainty) {
         ledger.held |= devices;
         ledger.certainty = ledger.certainty.max(certainty);
         self.count(ledger);
     }
 
-    /// `devices` are given back; the rest is as certain as its least certain holder.
+    /// Releases `devices`; `rest` is the certainty of the least certain remaining holder.
     pub(crate) fn release(&self, ledger: &mut PoolLedger, devices: DeviceSet, rest: Certainty) {
         ledger.held -= devices;
         ledger.certainty = rest;
         self.count(ledger);
     }
 
-    /// A device is reported as healthy or not; whether there is such a device.
+    /// Returns whether there is such a device.
     pub(crate) fn set_health(&self, ledger: &mut PoolLedger, device: usize, healthy: bool) -> bool {
         if device >= self.inventory.devices.len() {
             return false;
@@ -199,20 +197,19 @@ impl NumaPool {
         true
     }
 
-    /// What a request for `need` devices says about NUMA nodes. The pod as a whole has nothing to
-    /// reuse.
-    pub(crate) fn voice<'a>(
+    /// The hints for `need` devices. For the pod as a whole nothing is reusable.
+    pub(crate) fn hint_source<'a>(
         &'a self,
         ledger: &'a PoolLedger,
         reusable: DeviceSet,
         need: u64,
-    ) -> Voice<'a> {
+    ) -> HintSource<'a> {
         if !self.has_topology {
-            return Voice::Indifferent;
+            return HintSource::Indifferent;
         }
-        // What is reusable is held, so nothing is counted twice.
+        // Reusable devices are held, so nothing is counted twice.
         if ((ledger.available_count() + reusable.len()) as u64) < need {
-            return Voice::Impossible;
+            return HintSource::Impossible;
         }
         let reusable = if reusable.is_empty() {
             SmallVec::new()
@@ -220,17 +217,17 @@ impl NumaPool {
             self.classes.iter().map(|class| class.members.count_in(&reusable)).collect()
         };
         let most = self.most.iter().skip(1).position(|most| *most as u64 >= need);
-        let voice = DeviceVoice {
+        let hints = DeviceHints {
             pool: self,
             free: &ledger.free,
             reusable,
             need,
             narrowest: most.map_or(self.domain.count(), |at| at + 1),
         };
-        if voice.feasible(self.domain) { Voice::Device(voice) } else { Voice::Impossible }
+        if hints.feasible(self.domain) { HintSource::Device(hints) } else { HintSource::Impossible }
     }
 
-    /// Whether there are `need` devices to be had.
+    /// Whether `need` devices are available.
     pub(crate) fn check(
         &self,
         ledger: &PoolLedger,
@@ -249,9 +246,9 @@ impl NumaPool {
         }
     }
 
-    /// The devices a container is given: what the pod's init containers left first, then those on
-    /// the hint's NUMA nodes, then the others, then those without topology. That there are enough
-    /// is for [`Self::check`] to say.
+    /// Picks a container's devices: reusable ones of the pod's init containers first, then those on
+    /// the hint's NUMA nodes, then the others, then those without topology. The caller has checked
+    /// with [`Self::check`] that there are enough.
     pub(crate) fn pick(
         &self,
         ledger: &PoolLedger,
@@ -260,7 +257,7 @@ impl NumaPool {
         affinity: Option<NumaMask>,
         any: AnyDevice,
     ) -> Pick {
-        let mut picking = Picking::new(self, ledger, need as usize, any);
+        let mut picking = DeviceSelection::new(self, ledger, need as usize, any);
         picking.draw(reusable);
         let available = ledger.available();
         let (mut aligned, mut elsewhere, mut without) =
@@ -300,7 +297,7 @@ impl NumaPool {
         classes.fold(DeviceSet::EMPTY, |all, class| all | (class.members & ledger.healthy))
     }
 
-    /// Healthy devices that nobody holds, counted by the NUMA nodes they are attached to.
+    /// Healthy devices that are not held, by the NUMA nodes they are attached to.
     pub(crate) fn free_by_numa(
         &self,
         ledger: &PoolLedger,
@@ -316,14 +313,13 @@ impl NumaPool {
         near.map(|class| (class.members & devices).len()).sum()
     }
 
-    /// How many of `devices` are attached to which NUMA nodes, for every class of the pool.
+    /// `devices` counted by NUMA nodes, for every class of the pool.
     pub(crate) fn by_numa(&self, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
         self.classes.iter().map(|class| (class.numa, class.members.count_in(&devices))).collect()
     }
 }
 
-/// Devices being picked.
-struct Picking<'a> {
+struct DeviceSelection<'a> {
     pool: &'a NumaPool,
     ledger: &'a PoolLedger,
     any: AnyDevice,
@@ -331,7 +327,7 @@ struct Picking<'a> {
     pick: Pick,
 }
 
-impl<'a> Picking<'a> {
+impl<'a> DeviceSelection<'a> {
     fn new(pool: &'a NumaPool, ledger: &'a PoolLedger, need: usize, any: AnyDevice) -> Self {
         let pick = Pick {
             devices: DeviceSet::EMPTY,
@@ -342,7 +338,7 @@ impl<'a> Picking<'a> {
         Self { pool, ledger, any, missing: need, pick }
     }
 
-    /// Takes any of `devices`, all of them if so many are missing.
+    /// Takes any of `devices`, all of them if that many are missing.
     fn draw(&mut self, devices: DeviceSet) {
         if self.missing >= devices.len() {
             self.pick.devices |= devices;
@@ -388,7 +384,7 @@ impl<'a> Picking<'a> {
         self.missing -= chosen.len();
     }
 
-    /// What was already uncertain before makes this pick uncertain too.
+    /// If the pool was uncertain before, so is this pick.
     fn finish(mut self) -> Pick {
         let inherited = self.ledger.certainty;
         self.pick.certainty = self.pick.certainty.max(inherited);
@@ -403,18 +399,17 @@ impl<'a> Picking<'a> {
     }
 }
 
-/// What a request for devices says about NUMA nodes.
-pub(crate) struct DeviceVoice<'a> {
+pub(crate) struct DeviceHints<'a> {
     pool: &'a NumaPool,
     /// By class.
     free: &'a [u16],
-    /// By class; empty if there is nothing to reuse.
+    /// By class; empty if nothing is reusable.
     reusable: SmallVec<[usize; 8]>,
     need: u64,
     narrowest: usize,
 }
 
-impl Hints for DeviceVoice<'_> {
+impl Hints for DeviceHints<'_> {
     fn domain(&self) -> NumaMask {
         self.pool.domain
     }

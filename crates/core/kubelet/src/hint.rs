@@ -1,43 +1,40 @@
-//! What one resource of a pod says about NUMA nodes.
+//! Topology hints of the managers.
 //!
-//! A manager does not list its hints: it gives a [`Voice`], from which the merge asks about the
-//! masks it needs. Owns the question; must not know how the answers are weighed.
+//! A manager does not list its hints: it provides a [`HintSource`], which the merge asks about the
+//! masks it needs.
 
 use berth_model::numa::NumaMask;
 
-use crate::cpu::CpuVoice;
-use crate::device::DeviceVoice;
-use crate::memory::MemoryVoice;
+use crate::cpu::CpuHints;
+use crate::device::DeviceHints;
+use crate::memory::MemoryHints;
 
-/// A merged hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// The NUMA nodes; `None`: any.
+    /// `None`: any NUMA nodes.
     pub numa: Option<NumaMask>,
-    /// Whether nothing narrower could have been had on this hardware.
+    /// Whether nothing narrower is possible on this hardware.
     pub preferred: bool,
 }
 
 impl Hint {
-    /// What every container has under topology policy none.
+    /// The hint of every container under topology policy none.
     pub(crate) const NO_POLICY: Self = Self { numa: None, preferred: false };
 }
 
-/// What one manager says about one resource.
-pub(crate) enum Voice<'a> {
-    /// Any NUMA nodes will do.
+/// One manager's hints for one resource.
+pub(crate) enum HintSource<'a> {
+    /// No preference.
     Indifferent,
-    /// None will.
+    /// No NUMA nodes are feasible.
     Impossible,
-    /// Some will.
-    Cpu(CpuVoice<'a>),
-    /// Some will; the same for each kind of memory requested.
-    Memory(MemoryVoice<'a>),
-    /// Some will.
-    Device(DeviceVoice<'a>),
+    Cpu(CpuHints<'a>),
+    /// The same for each kind of memory requested.
+    Memory(MemoryHints<'a>),
+    Device(DeviceHints<'a>),
 }
 
-/// A voice that has hints to give.
+/// The hints of a source that has a preference.
 pub(crate) trait Hints {
     /// The NUMA nodes over whose non-empty subsets the hints range.
     fn domain(&self) -> NumaMask;
@@ -48,7 +45,7 @@ pub(crate) trait Hints {
     /// Whether there is a hint for `mask`, a non-empty subset of the domain.
     fn feasible(&self, mask: NumaMask) -> bool;
 
-    /// Whether the hint for `mask` is a preferred one.
+    /// Whether the hint for `mask` is preferred.
     fn preferred(&self, mask: NumaMask) -> bool {
         mask.count() == self.narrowest()
     }
@@ -58,25 +55,24 @@ pub(crate) trait Hints {
         false
     }
 
-    /// How many resources speak with this one voice.
+    /// How many resources these hints stand for.
     fn resources(&self) -> usize {
         1
     }
 }
 
-impl Voice<'_> {
-    /// The hints, if it has any to give.
+impl HintSource<'_> {
     pub(crate) fn hints(&self) -> Option<&dyn Hints> {
         match self {
             Self::Indifferent | Self::Impossible => None,
-            Self::Cpu(voice) => Some(voice),
-            Self::Memory(voice) => Some(voice),
-            Self::Device(voice) => Some(voice),
+            Self::Cpu(hints) => Some(hints),
+            Self::Memory(hints) => Some(hints),
+            Self::Device(hints) => Some(hints),
         }
     }
 }
 
-/// For each number of NUMA nodes, the most that so many of them have together.
+/// `most[k]`: the largest sum over `k` NUMA nodes.
 pub(crate) fn most_of_nodes(of_nodes: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut amounts: Vec<u64> = of_nodes.collect();
     amounts.sort_unstable_by(|a, b| b.cmp(a));

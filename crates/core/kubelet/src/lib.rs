@@ -64,7 +64,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod arrival;
+mod attempt;
 mod config;
 mod cpu;
 mod demand;

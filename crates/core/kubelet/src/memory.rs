@@ -1,9 +1,8 @@
-//! The memory manager: whose memory lies on which NUMA nodes.
+//! The static memory manager policy.
 //!
-//! Owns the static policy. NUMA nodes that serve one container together form a group; a node is
-//! either in one group or serves alone, and free bytes move between the nodes of a group as the
-//! kubelet moves them: taken from and given back to the lowest node first. Must not know about CPUs
-//! or devices.
+//! NUMA nodes that serve one container together form a group; a node is either in one group or
+//! serves alone. Free bytes move between the nodes of a group as in the kubelet: taken from and
+//! returned to the lowest node first.
 
 use berth_model::machine::Machine;
 use berth_model::numa::NumaMask;
@@ -13,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::config::{ConfigError, KubeletVersion, ReservedMemory};
 use crate::demand::MemoryDemand;
-use crate::hint::{Hint, Hints, Voice, most_of_nodes};
+use crate::hint::{Hint, HintSource, Hints, most_of_nodes};
 use crate::outcome::{Failure, MemoryBlock};
 
 const UNLISTED: &str = "the kubelet would crash: a NUMA node does not list the requested page size";
@@ -26,15 +25,14 @@ const WITHOUT_ORDINARY: &str =
 pub(crate) struct StaticMemory {
     kinds: Vec<MemoryKind>,
     nodes: usize,
-    /// By node, then kind: bytes that pods may have; `None` if the node does not list the kind.
+    /// By node, then kind: bytes for pods; `None` if the node does not list the kind.
     allocatable: Vec<Option<u64>>,
-    /// By kind, then number of NUMA nodes: the most bytes so many nodes have.
+    /// By kind, then number of NUMA nodes: the most bytes that many nodes have.
     most: Vec<Vec<u64>>,
-    /// Containers without memory requests are left alone.
+    /// Containers without memory requests are ignored.
     skips_empty: bool,
 }
 
-/// Who uses what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLedger {
     groups: SmallVec<[Group; 8]>,
@@ -46,9 +44,9 @@ pub(crate) struct MemoryLedger {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
-    /// Blocks that lie on this node.
+    /// Blocks on this node.
     blocks: u32,
-    /// The nodes it serves together with; itself alone if none.
+    /// The nodes it serves together with; itself if it serves alone.
     members: NumaMask,
 }
 
@@ -58,7 +56,7 @@ struct Cell {
     taken: u64,
 }
 
-/// What a pod's init containers leave to the containers after them, by exact group.
+/// Memory of the pod's init containers that later containers may reuse, by exact group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReusableMemory(SmallVec<[MemoryBlock; 2]>);
 
@@ -120,17 +118,17 @@ impl StaticMemory {
         }
     }
 
-    /// Kinds of memory, in the order in which [`Self::free_bytes`] lists them.
+    /// In the order in which [`Self::free_bytes`] lists them.
     pub(crate) fn kinds(&self) -> &[MemoryKind] {
         &self.kinds
     }
 
-    /// Where the cell of a NUMA node for a kind is.
+    /// Index of the cell of a NUMA node and kind.
     fn at(&self, node: usize, kind: usize) -> usize {
         node * self.kinds.len() + kind
     }
 
-    /// Free bytes of a kind by node; `None` where a node does not list the kind.
+    /// By node; `None` if a node does not list the kind.
     pub(crate) fn free_bytes(&self, ledger: &MemoryLedger, kind: usize) -> Vec<Option<u64>> {
         let cells = (0..self.nodes).map(|node| self.at(node, kind));
         cells.map(|at| self.allocatable[at].map(|_| ledger.cells[at].free)).collect()
@@ -144,7 +142,7 @@ impl StaticMemory {
         bytes.iter().map(index).collect::<Option<_>>().ok_or(Failure::Fault(UNLISTED))
     }
 
-    /// The kubelet crashes when it looks for a kind on a NUMA node that does not list it.
+    /// The kubelet crashes when it looks up a kind on a NUMA node that does not list it.
     fn look_up(&self, request: &Request, nodes: NumaMask) -> Result<(), Failure> {
         let listed = |(kind, _): &(usize, u64)| {
             nodes.iter().all(|node| self.allocatable[self.at(node, *kind)].is_some())
@@ -152,32 +150,32 @@ impl StaticMemory {
         if request.iter().all(listed) { Ok(()) } else { Err(Failure::Fault(UNLISTED)) }
     }
 
-    /// What a request says about NUMA nodes.
-    pub(crate) fn voice<'a>(
+    /// The hints for a request.
+    pub(crate) fn hint_source<'a>(
         &'a self,
         ledger: &'a MemoryLedger,
         reusable: &'a ReusableMemory,
         demand: &MemoryDemand,
-    ) -> Result<Voice<'a>, Failure> {
-        let MemoryDemand::Bytes(bytes) = demand else { return Ok(Voice::Indifferent) };
-        let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
-        self.look_up(&voice.request, voice.domain())?;
-        // Nothing feasible reads as no preference: the failure comes later, when allocating.
-        Ok(if !voice.request.is_empty() && voice.best(NumaMask::EMPTY).is_some() {
-            Voice::Memory(voice)
+    ) -> Result<HintSource<'a>, Failure> {
+        let MemoryDemand::Bytes(bytes) = demand else { return Ok(HintSource::Indifferent) };
+        let hints = self.hints_for(ledger, reusable, self.request(bytes)?);
+        self.look_up(&hints.request, hints.domain())?;
+        // Without a feasible mask there is no preference: the failure comes later, when allocating.
+        Ok(if !hints.request.is_empty() && hints.best(NumaMask::EMPTY).is_some() {
+            HintSource::Memory(hints)
         } else {
-            Voice::Indifferent
+            HintSource::Indifferent
         })
     }
 
-    fn voice_for<'a>(
+    fn hints_for<'a>(
         &'a self,
         ledger: &'a MemoryLedger,
         reusable: &'a ReusableMemory,
         request: Request,
-    ) -> MemoryVoice<'a> {
+    ) -> MemoryHints<'a> {
         let narrowest = self.narrowest(&request);
-        MemoryVoice { policy: self, ledger, reusable, request, narrowest }
+        MemoryHints { policy: self, ledger, reusable, request, narrowest }
     }
 
     /// Size of the narrowest masks that have enough of every kind on an empty machine.
@@ -199,7 +197,7 @@ impl StaticMemory {
         })
     }
 
-    /// The group of NUMA nodes that will hold a container's memory.
+    /// The group of NUMA nodes for a container's memory.
     pub(crate) fn choose(
         &self,
         ledger: &MemoryLedger,
@@ -213,10 +211,10 @@ impl StaticMemory {
             MemoryDemand::Bytes(bytes) if bytes.is_empty() && self.skips_empty => return Ok(None),
             MemoryDemand::Bytes(bytes) => bytes,
         };
-        let voice = self.voice_for(ledger, reusable, self.request(bytes)?);
+        let hints = self.hints_for(ledger, reusable, self.request(bytes)?);
         let best = |within: NumaMask, none: Failure| {
-            self.look_up(&voice.request, voice.domain())?;
-            voice.best(within).ok_or(none)
+            self.look_up(&hints.request, hints.domain())?;
+            hints.best(within).ok_or(none)
         };
         // The kubelet looks only at the hints for ordinary memory, which are missing without it.
         let ordinary = bytes.first().is_some_and(|(kind, _)| *kind == MemoryKind::Ordinary);
@@ -230,19 +228,19 @@ impl StaticMemory {
                 if !ordinary {
                     return Err(Failure::Fault(WITHOUT_ORDINARY));
                 }
-                if hint.preferred && !voice.preferred(best) {
+                if hint.preferred && !hints.preferred(best) {
                     return Err(Failure::MemoryDefaultNotPreferred);
                 }
-                (best, voice.preferred(best))
+                (best, hints.preferred(best))
             }
         };
-        self.look_up(&voice.request, mask)?;
-        if !voice.has_free(mask) {
+        self.look_up(&hints.request, mask)?;
+        if !hints.has_free(mask) {
             let wider = best(mask, Failure::MemoryNoExtension)?;
             if !ordinary {
                 return Err(Failure::MemoryNoExtension);
             }
-            if preferred && !voice.preferred(wider) {
+            if preferred && !hints.preferred(wider) {
                 return Err(Failure::MemoryExtensionNotPreferred);
             }
             mask = wider;
@@ -254,7 +252,7 @@ impl StaticMemory {
         }
     }
 
-    /// Sets the memory of a container aside on the group `mask`.
+    /// Allocates a container's memory on the group `mask`.
     pub(crate) fn take(
         &self,
         ledger: &mut MemoryLedger,
@@ -294,7 +292,7 @@ impl StaticMemory {
         }
     }
 
-    /// Gives a block back, to the lowest node of its group first.
+    /// Returns a block, to the lowest node of its group first.
     pub(crate) fn release(&self, ledger: &mut MemoryLedger, block: MemoryBlock) {
         let mut returned = block.bytes;
         for node in block.numa.iter() {
@@ -333,7 +331,7 @@ fn total_bytes(machine: &Machine, position: usize, kind: MemoryKind) -> Option<u
     }
 }
 
-/// What is left of a kind after what the system and, for ordinary memory, hugepages take.
+/// What remains of a kind after the system's reservation and, for ordinary memory, hugepages.
 fn allocatable_bytes(
     machine: &Machine,
     position: usize,
@@ -377,7 +375,7 @@ impl ReusableMemory {
         self.0.iter().find(same).map_or(0, |block| block.bytes)
     }
 
-    /// An init container leaves its memory to those after it, who use it up.
+    /// Memory of an init container becomes reusable; later containers use it up.
     fn update(&mut self, used: MemoryBlock, by: ContainerKind) {
         let entry = self.0.iter_mut().find(|left| left.kind == used.kind && left.numa == used.numa);
         match (entry, by) {
@@ -389,8 +387,7 @@ impl ReusableMemory {
     }
 }
 
-/// What a request for memory says about NUMA nodes.
-pub(crate) struct MemoryVoice<'a> {
+pub(crate) struct MemoryHints<'a> {
     policy: &'a StaticMemory,
     ledger: &'a MemoryLedger,
     reusable: &'a ReusableMemory,
@@ -398,13 +395,13 @@ pub(crate) struct MemoryVoice<'a> {
     narrowest: usize,
 }
 
-impl MemoryVoice<'_> {
+impl MemoryHints<'_> {
     fn free(&self, mask: NumaMask, kind: usize) -> u64 {
         let cells = mask.iter().map(|node| self.ledger.cells[self.policy.at(node, kind)].free);
         cells.fold(0, u64::saturating_add)
     }
 
-    /// Whether `mask` has the bytes, leaving aside what could be taken over from init containers.
+    /// Whether `mask` has the bytes, without those reusable from init containers.
     fn has_free(&self, mask: NumaMask) -> bool {
         self.request.iter().all(|(kind, bytes)| self.free(mask, *kind) >= *bytes)
     }
@@ -420,7 +417,7 @@ impl MemoryVoice<'_> {
     }
 }
 
-impl Hints for MemoryVoice<'_> {
+impl Hints for MemoryHints<'_> {
     fn domain(&self) -> NumaMask {
         NumaMask::first(self.policy.nodes)
     }

@@ -1,31 +1,28 @@
-//! The topology manager's choice: one hint out of what all resources say.
+//! The topology manager's merge: one hint out of the hints of all resources.
 //!
 //! The kubelet forms every combination of one hint per resource, ANDs the masks of each, and keeps
 //! the best result; with 255 hints per resource on 8 NUMA nodes that is billions of combinations.
-//! The same choice without them:
+//! This computes the same choice without them:
 //!
 //! - A combination is preferred only if all its masks are the same one and each is preferred, so a
 //!   preferred result is found by asking about single masks, narrowest first.
-//! - Only when there is none, and the policy admits pods all the same, it matters which masks some
-//!   combination ANDs to. The number of combinations that give exactly mask `M` is, by inclusion and
-//!   exclusion over the supersets of `M`, obtained from how many hints of each resource contain it
-//!   (a zeta transform over the lattice of masks, a product, and the inverse transform).
-//!
-//! Owns the comparison rules of the policies. Must not know where hints come from.
+//! - Only if there is none, and the policy admits such pods, it matters which masks some
+//!   combination ANDs to. The number of combinations that give exactly mask `M` is, by inclusion
+//!   and exclusion over the supersets of `M`, obtained from how many hints of each resource contain
+//!   it (a zeta transform over the lattice of masks, a product, and the inverse transform).
 
 use berth_model::machine::Machine;
 use berth_model::numa::NumaMask;
 use smallvec::SmallVec;
 
 use crate::config::TopologyPolicy;
-use crate::hint::{Hint, Hints, Voice};
+use crate::hint::{Hint, HintSource, Hints};
 
-type Wants<'v> = SmallVec<[&'v dyn Hints; 8]>;
+type Requests<'v> = SmallVec<[&'v dyn Hints; 8]>;
 
-/// One entry per subset of the NUMA nodes in question; on the stack up to 8 of them.
+/// One entry per subset of the relevant NUMA nodes; on the stack up to 8 of them.
 type PerMask = SmallVec<[u64; 256]>;
 
-/// How merged masks are compared.
 pub(crate) struct Merge<'m> {
     pub(crate) machine: &'m Machine,
     pub(crate) policy: TopologyPolicy,
@@ -33,71 +30,72 @@ pub(crate) struct Merge<'m> {
 }
 
 impl Merge<'_> {
-    /// The best hint, or `None` if the policy does not admit it.
-    pub(crate) fn best(&self, voices: &[Voice<'_>]) -> Option<Hint> {
-        let possible = !voices.iter().any(|voice| matches!(voice, Voice::Impossible));
-        let wants: Wants<'_> = voices.iter().filter_map(Voice::hints).collect();
+    /// `None` if the policy does not admit the best hint.
+    pub(crate) fn best(&self, sources: &[HintSource<'_>]) -> Option<Hint> {
+        let possible = !sources.iter().any(|hints| matches!(hints, HintSource::Impossible));
+        let requests: Requests<'_> = sources.iter().filter_map(HintSource::hints).collect();
         let all = self.machine.all_numa();
         let preferred = |numa| Some(Hint { numa, preferred: true });
         match self.policy {
             TopologyPolicy::None => Some(Hint::NO_POLICY),
             TopologyPolicy::SingleNumaNode if !possible => None,
-            TopologyPolicy::SingleNumaNode if wants.is_empty() => preferred(None),
+            TopologyPolicy::SingleNumaNode if requests.is_empty() => preferred(None),
             TopologyPolicy::SingleNumaNode => {
-                let single = self.preferred_of_size(&wants, common_domain(&wants), 1)?;
+                let single = self.preferred_of_size(&requests, common_domain(&requests), 1)?;
                 preferred((single != all).then_some(single))
             }
-            _ if possible && wants.is_empty() => preferred(Some(all)),
-            _ => match possible.then(|| self.preferred(&wants)).flatten() {
+            _ if possible && requests.is_empty() => preferred(Some(all)),
+            _ => match possible.then(|| self.preferred(&requests)).flatten() {
                 Some(mask) => preferred(Some(mask)),
                 None if self.policy == TopologyPolicy::Restricted => None,
-                None => Some(Hint { numa: Some(self.compromise(&wants)), preferred: false }),
+                None => Some(Hint { numa: Some(self.compromise(&requests)), preferred: false }),
             },
         }
     }
 
     /// The best mask that every resource prefers.
-    fn preferred(&self, wants: &Wants<'_>) -> Option<NumaMask> {
-        let domain = common_domain(wants);
-        // Resources that prefer one size only leave no choice of size; the rest prefer several.
-        let mut fixed = wants.iter().filter(|want| !want.prefers_wider()).map(|w| w.narrowest());
+    fn preferred(&self, requests: &Requests<'_>) -> Option<NumaMask> {
+        let domain = common_domain(requests);
+        // Resources that prefer one size leave no choice of size; the others prefer several.
+        let mut fixed =
+            requests.iter().filter(|request| !request.prefers_wider()).map(|w| w.narrowest());
         match fixed.next() {
             Some(size) if fixed.all(|other| other == size) => {
-                self.preferred_of_size(wants, domain, size)
+                self.preferred_of_size(requests, domain, size)
             }
             Some(_) => None,
             None => {
-                (1..=domain.count()).find_map(|size| self.preferred_of_size(wants, domain, size))
+                (1..=domain.count()).find_map(|size| self.preferred_of_size(requests, domain, size))
             }
         }
     }
 
     fn preferred_of_size(
         &self,
-        wants: &Wants<'_>,
+        requests: &Requests<'_>,
         domain: NumaMask,
         size: usize,
     ) -> Option<NumaMask> {
-        let mut agreed = domain
-            .subsets(size)
-            .filter(|mask| wants.iter().all(|want| want.preferred(*mask) && want.feasible(*mask)));
+        let mut agreed = domain.subsets(size).filter(|mask| {
+            requests.iter().all(|request| request.preferred(*mask) && request.feasible(*mask))
+        });
         if self.compares_distances() {
-            agreed.min_by_key(|mask| (self.spread_out(*mask), *mask))
+            agreed.min_by_key(|mask| (self.total_distance(*mask), *mask))
         } else {
             agreed.next()
         }
     }
 
-    /// The best mask that some combination of hints ANDs to, when none is preferred.
-    fn compromise(&self, wants: &Wants<'_>) -> NumaMask {
-        // What is outside of any domain is never in the result, so the rest of the hints suffices.
-        let domain = common_domain(wants) & self.machine.all_numa();
+    /// The best mask that some combination of hints ANDs to, if none is preferred.
+    fn compromise(&self, requests: &Requests<'_>) -> NumaMask {
+        // The result is within every domain, so the hints' parts in the common domain suffice.
+        let domain = common_domain(requests) & self.machine.all_numa();
         let mut reached: Option<PerMask> = None;
         let mut widest_need = 0;
-        for want in wants {
-            let (hints, narrowest) = hint_table(*want, domain);
+        for request in requests {
+            let (hints, narrowest) = hint_table(*request, domain);
             widest_need = widest_need.max(narrowest);
-            for _ in 0..want.resources() {
+            for _ in 0..request.resources() {
                 reached = Some(match reached {
                     None => hints.clone(),
                     Some(reached) => intersections(reached, hints.clone()),
@@ -118,7 +116,7 @@ impl Merge<'_> {
         let size = mask.count();
         let by_size =
             if size <= widest_need { widest_need - size } else { NumaMask::CAPACITY + size };
-        let distance = if self.compares_distances() { self.spread_out(mask) } else { 0 };
+        let distance = if self.compares_distances() { self.total_distance(mask) } else { 0 };
         (by_size, distance, mask)
     }
 
@@ -128,7 +126,7 @@ impl Merge<'_> {
 
     /// Sum of the distances between all pairs of nodes, each with itself included. Masks are
     /// compared only with masks of the same size, so this orders them as their mean does.
-    fn spread_out(&self, mask: NumaMask) -> u64 {
+    fn total_distance(&self, mask: NumaMask) -> u64 {
         let distances = |from: usize| {
             let row = self.machine.numa()[from].distances.as_slice();
             mask.iter().filter_map(move |to| row.get(to)).map(|distance| u64::from(*distance))
@@ -137,20 +135,19 @@ impl Merge<'_> {
     }
 }
 
-fn common_domain(wants: &Wants<'_>) -> NumaMask {
+fn common_domain(requests: &Requests<'_>) -> NumaMask {
     let all = NumaMask::first(NumaMask::CAPACITY);
-    wants.iter().fold(all, |common, want| common & want.domain())
+    requests.iter().fold(all, |common, request| common & request.domain())
 }
 
-/// 1 for every subset of `common` that is the part of a hint in it, and the size of the narrowest
-/// hint.
-fn hint_table(want: &dyn Hints, common: NumaMask) -> (PerMask, usize) {
+/// 1 for every subset of `common` that is a hint's part in it, and the size of the narrowest hint.
+fn hint_table(request: &dyn Hints, common: NumaMask) -> (PerMask, usize) {
     let mut table = PerMask::from_elem(0, 1 << common.count());
-    let domain = want.domain();
+    let domain = request.domain();
     let mut narrowest = usize::MAX;
     for index in 1..1 << domain.count() {
         let mask = domain.spread(index);
-        if want.feasible(mask) {
+        if request.feasible(mask) {
             narrowest = narrowest.min(mask.count());
             let part = if domain == common { index } else { common.gather(mask) };
             table[part as usize] = 1;
@@ -169,7 +166,7 @@ fn intersections(mut one: PerMask, mut other: PerMask) -> PerMask {
     one
 }
 
-/// Replaces every entry by the sum over its supersets, or undoes that.
+/// Replaces every entry by the sum over its supersets, or the inverse.
 fn sum_over_supersets(table: &mut [u64], combine: impl Fn(u64, u64) -> u64) {
     let mut stride = 1;
     while stride < table.len() {
@@ -201,13 +198,13 @@ mod tests {
                     (0..size).map(|i| u64::from(i > 0 && random() % 8 < density)).collect()
                 };
                 let (a, b) = (table(3, &mut random), table(5, &mut random));
-                let mut want = PerMask::from_elem(0, size);
+                let mut expected = PerMask::from_elem(0, size);
                 for i in (0..size).filter(|i| a[*i] == 1) {
                     for j in (0..size).filter(|j| b[*j] == 1) {
-                        want[i & j] = 1;
+                        expected[i & j] = 1;
                     }
                 }
-                assert_eq!(intersections(a, b), want);
+                assert_eq!(intersections(a, b), expected);
             }
         }
     }

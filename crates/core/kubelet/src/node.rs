@@ -1,7 +1,5 @@
-//! One node's kubelet: its configuration, what it has handed out and to whom.
-//!
-//! Owns the books: what is held and free, what a rejected pod leaves behind, what a removed pod gives
-//! back. How a pod gets in is in [`arrival`](crate::arrival).
+//! One node's kubelet: its configuration, allocations and free resources. Admission is in
+//! [`attempt`](crate::attempt).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,7 +14,7 @@ use berth_model::resource::MemoryKind;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::arrival::Arrival;
+use crate::attempt::Attempt;
 use crate::config::{
     ConfigError, CpuManagerPolicy, KubeletConfig, MemoryManagerPolicy, TopologyPolicy,
 };
@@ -29,7 +27,7 @@ use crate::outcome::{
     Admission, Certainty, ContainerAssignment, DeviceAssignment, MemoryBlock, Rejection, Verdict,
 };
 
-/// A node's kubelet with what its pods hold.
+/// A node's kubelet with the allocations of its pods.
 #[derive(Clone, Debug)]
 pub struct Kubelet {
     setup: Arc<Setup>,
@@ -48,7 +46,7 @@ pub(crate) struct Setup {
     pub(crate) pools: Vec<NumaPool>,
 }
 
-/// Who has what. Small enough to try things on a copy.
+/// The allocation state. Small, so that it can be copied for each attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
     pub(crate) cpus: Option<CpuLedger>,
@@ -58,7 +56,7 @@ pub(crate) struct Ledger {
     pub(crate) hints_certain: bool,
 }
 
-/// What one container holds.
+/// A container's allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Holding {
     pub(crate) container: String,
@@ -71,53 +69,48 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    fn of(given: &ContainerAssignment) -> Self {
+    fn of(assignment: &ContainerAssignment) -> Self {
         Self {
-            container: given.name.clone(),
+            container: assignment.name.clone(),
             kind: ContainerKind::App,
-            affinity: given.affinity,
-            cpus: given.cpus,
-            memory: given.memory.iter().copied().collect(),
-            devices: given.devices.clone(),
-            certain: given.certain,
+            affinity: assignment.affinity,
+            cpus: assignment.cpus,
+            memory: assignment.memory.iter().copied().collect(),
+            devices: assignment.devices.clone(),
+            certain: assignment.certain,
         }
     }
 }
 
-/// A pod that cannot be on the node with what it is said to hold.
+/// Why a pod cannot hold what it is reported to hold on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("pod {pod:?}: {field}: {problem}")]
 pub struct AdoptError {
-    /// The pod.
     pub pod: String,
-    /// The field that is wrong.
     pub field: String,
-    /// What is wrong with it.
     pub problem: String,
 }
 
 /// What a pod holds on some NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Exclusive CPUs.
     pub cpus: usize,
-    /// NUMA nodes on which it has pinned memory, whether asked about or not.
+    /// NUMA nodes on which it has pinned memory, inside the mask asked about or not.
     pub numa: NumaMask,
-    /// Devices by pool; a pool can occur more than once.
+    /// Pool and count; a pool can occur more than once.
     pub devices: SmallVec<[(usize, usize); 4]>,
 }
 
-/// Free bytes of one kind of memory.
+/// Free memory of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeMemory {
-    /// The kind.
     pub kind: MemoryKind,
-    /// Bytes per NUMA node; `None` where a node does not list the kind.
+    /// Per NUMA node; `None` if a node does not list the kind.
     pub bytes: Vec<Option<u64>>,
 }
 
 impl Kubelet {
-    /// A kubelet that starts on `machine` with no pods.
+    /// A kubelet on `machine` without pods.
     pub fn new(
         machine: impl Into<Arc<Machine>>,
         config: KubeletConfig,
@@ -165,32 +158,30 @@ impl Kubelet {
         self.any_device = any;
     }
 
-    /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.setup.machine
     }
 
-    /// The configuration.
     pub fn config(&self) -> &KubeletConfig {
         &self.setup.config
     }
 
-    /// The device pools in order of resource name, each with its devices in order of id.
+    /// In order of resource name, each with its devices in order of id.
     pub fn pools(&self) -> impl Iterator<Item = &DevicePool> {
         self.setup.pools.iter().map(|pool| &pool.inventory)
     }
 
-    /// CPUs kept for the system; `None` unless the CPU manager's policy is static.
+    /// `None` unless the CPU manager's policy is static.
     pub fn reserved_cpus(&self) -> Option<CpuSet> {
         self.setup.cpus.as_ref().map(StaticCpus::reserved)
     }
 
-    /// CPUs that no container has for itself; `None` unless the CPU manager's policy is static.
+    /// CPUs that are not exclusive; `None` unless the CPU manager's policy is static.
     pub fn shared_cpus(&self) -> Option<CpuSet> {
         self.ledger.cpus.as_ref().map(|ledger| ledger.shared)
     }
 
-    /// Free memory by kind; empty unless the memory manager's policy is Static.
+    /// Empty unless the memory manager's policy is Static.
     pub fn free_memory(&self) -> Vec<FreeMemory> {
         let (Some(policy), Some(ledger)) = (&self.setup.memory, &self.ledger.memory) else {
             return Vec::new();
@@ -201,36 +192,35 @@ impl Kubelet {
             .collect()
     }
 
-    /// Healthy devices of the pool at `pool` that nobody holds.
+    /// Healthy devices that are not held.
     pub fn free_devices(&self, pool: usize) -> DeviceSet {
         self.ledger.pools.get(pool).map_or(DeviceSet::EMPTY, PoolLedger::available)
     }
 
-    /// How many of `devices` of the pool at `pool` are attached to which NUMA nodes.
+    /// `devices` counted by the NUMA nodes they are attached to.
     pub fn devices_by_numa(&self, pool: usize, devices: DeviceSet) -> Vec<(NumaMask, usize)> {
         self.setup.pools.get(pool).map_or_else(Vec::new, |pool| pool.by_numa(devices))
     }
 
-    /// The position of the pool of this resource.
+    /// The position of a resource's pool.
     pub fn pool_of(&self, resource: &str) -> Option<usize> {
         self.setup.pools.iter().position(|pool| pool.inventory.resource.as_str() == resource)
     }
 
-    /// How many devices of the pool at `pool` are healthy and not held, by the NUMA nodes they are
-    /// attached to.
+    /// Healthy devices that are not held, counted by the NUMA nodes they are attached to.
     pub fn free_by_numa(&self, pool: usize) -> impl Iterator<Item = (NumaMask, usize)> {
         let both = self.setup.pools.get(pool).zip(self.ledger.pools.get(pool));
         both.into_iter().flat_map(|(pool, ledger)| pool.free_by_numa(ledger))
     }
 
-    /// CPUs that could be given away for exclusive use, by NUMA node; `None` unless the CPU
-    /// manager's policy is static.
+    /// CPUs that can become exclusive, by NUMA node; `None` unless the CPU manager's policy is
+    /// static.
     pub fn free_cpus_by_numa(&self) -> Option<&[u16]> {
         self.ledger.cpus.as_ref().map(CpuLedger::free_by_numa)
     }
 
-    /// What the pod `name` holds on some of the NUMA nodes. Init containers that have ended are
-    /// counted with what they held, as the kubelet does until the pod is gone.
+    /// What the pod `name` holds on some of the NUMA nodes. Init containers that have ended still
+    /// count, as in the kubelet until the pod is gone.
     pub fn held_on(&self, name: &str, numa: NumaMask) -> Option<Held> {
         let holdings = self.pods.get(name)?;
         let mut held = Held::default();
@@ -241,37 +231,36 @@ impl Kubelet {
         for holding in holdings {
             held.cpus += holding.cpus.map_or(0, |cpus| (cpus & on_numa).len());
             held.numa = holding.memory.iter().fold(held.numa, |all, block| all | block.numa);
-            for given in &holding.devices {
-                let Some(pool) = self.setup.pools.get(given.pool) else { continue };
-                let count = pool.count_on(given.devices, numa);
-                held.devices.push((given.pool, count));
+            for assignment in &holding.devices {
+                let Some(pool) = self.setup.pools.get(assignment.pool) else { continue };
+                let count = pool.count_on(assignment.devices, numa);
+                held.devices.push((assignment.pool, count));
             }
         }
         Some(held)
     }
 
-    /// How well it is known which devices of the pool at `pool` are held.
+    /// The certainty of which devices of a pool are held.
     pub fn device_certainty(&self, pool: usize) -> Certainty {
         self.ledger.pools.get(pool).map_or(Certainty::Exact, |use_| use_.certainty)
     }
 
-    /// Whether what is assigned and free follows from the kubelet's code alone, device ids aside.
-    /// It does not after a hint depended on where devices taken at random are attached, until the
-    /// node is empty again; nor once the kubelet [may lose memory](Self::may_lose_memory), because
-    /// then it matters in which order terminated pods and containers give theirs back.
+    /// Whether allocations follow from the kubelet's code alone, device ids aside. They do not
+    /// after a hint depended on where devices taken at random are attached, until the node is empty
+    /// again; nor once the kubelet [may lose memory](Self::may_lose_memory), because then it
+    /// matters in which order terminated pods and containers are released.
     pub fn is_certain(&self) -> bool {
         self.ledger.is_certain()
     }
 
-    /// Whether a NUMA node has served in different groups at once, as best-effort hints can make it.
-    /// The kubelet then loses track of which node holds whose bytes: what pods give back may be less
-    /// than what they took, and after that it refuses to start again with its own state file.
+    /// Whether a NUMA node has served in different groups at once, which best-effort hints allow.
+    /// The kubelet then loses track of bytes: what pods release may be less than what they took,
+    /// and after that it refuses to start again with its own state file.
     pub fn may_lose_memory(&self) -> bool {
         self.ledger.may_lose_memory()
     }
 
-    /// A device plugin reports a device of the pool at `pool` as healthy or not. Whether there is
-    /// such a device.
+    /// Sets a device's health as its plugin reports it. Returns whether there is such a device.
     pub fn set_device_health(&mut self, pool: usize, device: usize, healthy: bool) -> bool {
         match (self.setup.pools.get(pool), self.ledger.pools.get_mut(pool)) {
             (Some(pool), Some(ledger)) => pool.set_health(ledger, device, healthy),
@@ -279,28 +268,26 @@ impl Kubelet {
         }
     }
 
-    /// Names of the pods on the node.
     pub fn pods(&self) -> impl Iterator<Item = &str> {
         self.pods.keys().map(String::as_str)
     }
 
-    /// What the pod `name` holds.
     pub fn assignment(&self, name: &str) -> Option<Admission> {
         self.pods.get(name).map(|holdings| admission(holdings))
     }
 
-    /// The pod arrives. If it is rejected, it leaves again with whatever its first containers had
-    /// been given; memory can have moved within a group all the same. A pod that is on the node
-    /// already keeps what it has.
+    /// Admits a pod, or rejects it and releases what its first containers had been allocated;
+    /// memory can have moved within a group all the same. A pod that is on the node already keeps
+    /// what it has.
     pub fn admit(&mut self, name: &str, demand: &PodDemand) -> Result<Admission, Rejection> {
         if let Some(holdings) = self.pods.get(name) {
             return Ok(admission(holdings));
         }
         let mut holdings = Vec::with_capacity(demand.containers().len());
-        let mut arrival =
-            Arrival::new(&self.setup, Cow::Owned(self.ledger.clone()), self.any_device);
-        let outcome = arrival.run(demand, Some(&mut holdings));
-        self.ledger = arrival.ledger.into_owned();
+        let mut attempt =
+            Attempt::new(&self.setup, Cow::Owned(self.ledger.clone()), self.any_device);
+        let outcome = attempt.run(demand, Some(&mut holdings));
+        self.ledger = attempt.ledger.into_owned();
         match outcome {
             Ok(_) => {
                 let admission = admission(&holdings);
@@ -309,15 +296,15 @@ impl Kubelet {
             }
             Err((failure, container)) => {
                 let certain = self.ledger.is_certain();
-                self.give_back(&holdings);
+                self.release(&holdings);
                 let container = container.and_then(|at| demand.containers().get(at));
                 Err(failure.rejection(container.map(|container| container.name.clone()), certain))
             }
         }
     }
 
-    /// A pod is on the node and holds this, as its state files or an agent report it. Nothing is
-    /// changed if that cannot be.
+    /// Records that a pod is on the node and holds this, as state files or an agent report it. On
+    /// an error nothing changes.
     pub fn adopt(&mut self, name: &str, held: &Admission) -> Result<(), AdoptError> {
         let field = |container: &str, what: &str| format!("containers[{container}].{what}");
         let error = |field: String, problem: &str| {
@@ -327,38 +314,44 @@ impl Kubelet {
             return error("name".to_owned(), "is on the node already; remove it first");
         }
         let machine = &self.setup.machine;
-        for given in &held.containers {
-            if !given.cpus.unwrap_or_default().is_subset(&machine.cpus()) {
-                return error(field(&given.name, "cpus"), "the machine has no such CPUs");
+        for assignment in &held.containers {
+            if !assignment.cpus.unwrap_or_default().is_subset(&machine.cpus()) {
+                return error(field(&assignment.name, "cpus"), "the machine has no such CPUs");
             }
             let known = |block: &MemoryBlock| {
                 block.numa.is_subset(machine.all_numa())
                     && machine.memory_kinds().contains(&block.kind)
             };
-            if !given.memory.iter().all(known) {
-                return error(field(&given.name, "memory"), "the machine has no such memory");
+            if !assignment.memory.iter().all(known) {
+                return error(field(&assignment.name, "memory"), "the machine has no such memory");
             }
-            for devices in &given.devices {
+            for devices in &assignment.devices {
                 let pool = self.setup.pools.get(devices.pool);
                 let known = pool.is_some_and(|pool| {
                     let all = DeviceSet::first_ids(pool.inventory.devices.len());
                     pool.inventory.resource == devices.resource && devices.devices.is_subset(&all)
                 });
                 if !known {
-                    return error(field(&given.name, "devices"), "the node has no such devices");
+                    return error(
+                        field(&assignment.name, "devices"),
+                        "the node has no such devices",
+                    );
                 }
                 if self.ledger.pools[devices.pool].holds_any(devices.devices) {
-                    return error(field(&given.name, "devices"), "another pod holds some of them");
+                    return error(
+                        field(&assignment.name, "devices"),
+                        "another pod holds some of them",
+                    );
                 }
             }
         }
         let holdings: Vec<Holding> = held.containers.iter().map(Holding::of).collect();
-        self.take_over(&holdings);
+        self.record(&holdings);
         self.pods.insert(name.to_owned(), holdings);
         Ok(())
     }
 
-    fn take_over(&mut self, holdings: &[Holding]) {
+    fn record(&mut self, holdings: &[Holding]) {
         let setup = &self.setup;
         if let (Some(policy), Some(ledger)) = (&setup.cpus, &mut self.ledger.cpus) {
             let cpus = holdings.iter().filter_map(|holding| holding.cpus);
@@ -369,36 +362,36 @@ impl Kubelet {
             let blocks = holdings.iter().flat_map(|holding| &holding.memory);
             blocks.for_each(|block| policy.claim(ledger, *block));
         }
-        for given in holdings.iter().flat_map(|holding| &holding.devices) {
-            let pool = &setup.pools[given.pool];
-            pool.hold(&mut self.ledger.pools[given.pool], given.devices, given.certainty);
+        for held in holdings.iter().flat_map(|holding| &holding.devices) {
+            let pool = &setup.pools[held.pool];
+            pool.hold(&mut self.ledger.pools[held.pool], held.devices, held.certainty);
         }
     }
 
-    /// What this kubelet sees of `pod`.
+    /// The demand of `pod` for this kubelet's version.
     pub fn demand(&self, pod: &Pod) -> Result<PodDemand, PodError> {
         PodDemand::new(pod, self.setup.config.version)
     }
 
-    /// Whether the pod would be admitted, without admitting it.
+    /// Whether the pod would be admitted. Changes nothing.
     pub fn would_admit(&self, demand: &PodDemand) -> Verdict {
-        let mut arrival = Arrival::new(&self.setup, Cow::Borrowed(&self.ledger), self.any_device);
-        let outcome = arrival.run(demand, None);
-        let certain = arrival.ledger.is_certain();
+        let mut attempt = Attempt::new(&self.setup, Cow::Borrowed(&self.ledger), self.any_device);
+        let outcome = attempt.run(demand, None);
+        let certain = attempt.ledger.is_certain();
         match outcome {
             Ok(Hint { numa, preferred }) => Verdict::Admit { numa, preferred, certain },
             Err((failure, _)) => Verdict::Reject { reason: failure.reason(), certain },
         }
     }
 
-    /// The pod has terminated and gives back what it held. Whether it was there.
+    /// Releases a terminated pod. Returns whether it was on the node.
     pub fn remove(&mut self, name: &str) -> bool {
         let holdings = self.pods.remove(name);
-        self.give_back(holdings.as_deref().unwrap_or_default());
+        self.release(holdings.as_deref().unwrap_or_default());
         holdings.is_some()
     }
 
-    fn give_back(&mut self, holdings: &[Holding]) {
+    fn release(&mut self, holdings: &[Holding]) {
         if let (Some(policy), Some(ledger)) = (&self.setup.cpus, &mut self.ledger.cpus) {
             let cpus = holdings.iter().filter_map(|holding| holding.cpus);
             let shared = cpus.fold(ledger.shared, |shared, cpus| shared | cpus);
@@ -412,13 +405,13 @@ impl Kubelet {
         for (at, ledger) in self.ledger.pools.iter_mut().enumerate() {
             let of_pool = |holdings: &[Holding]| {
                 let devices = holdings.iter().flat_map(|holding| &holding.devices);
-                let of_pool = devices.filter(|given| given.pool == at);
-                of_pool.fold((DeviceSet::EMPTY, Certainty::Exact), |(held, certainty), given| {
-                    (held | given.devices, certainty.max(given.certainty))
+                let of_pool = devices.filter(|one| one.pool == at);
+                of_pool.fold((DeviceSet::EMPTY, Certainty::Exact), |(held, certainty), one| {
+                    (held | one.devices, certainty.max(one.certainty))
                 })
             };
             let (returned, _) = of_pool(holdings);
-            // Where everything is certain, so is the rest; nobody has to be asked.
+            // If everything is certain, so is the rest.
             let rest = match ledger.certainty {
                 Certainty::Exact => Certainty::Exact,
                 _ => {

@@ -1,6 +1,4 @@
-//! What comes of an admission: the assignment, or the rejection in the kubelet's own words.
-//!
-//! Owns the vocabulary only. Must not know how any of it is arrived at.
+//! Outcomes of an admission: the allocation, or the rejection with the kubelet's message.
 
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::numa::NumaMask;
@@ -22,61 +20,54 @@ pub enum Certainty {
     CountOnly,
 }
 
-/// What a pod was given.
+/// A pod's allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Per container, in the order of the pod.
+    /// In the order of the pod.
     pub containers: Vec<ContainerAssignment>,
 }
 
-/// What one container was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerAssignment {
-    /// Name of the container.
     pub name: String,
     /// The topology manager's merged hint; `None` under policy none.
     pub affinity: Option<Hint>,
     /// Exclusive CPUs; `None` if it runs in the shared pool.
     pub cpus: Option<CpuSet>,
-    /// Memory set aside, ordered by kind. Blocks of init containers are net of what later
-    /// containers took over from them.
+    /// Ordered by kind. Blocks of init containers are net of what later containers reuse.
     pub memory: Vec<MemoryBlock>,
-    /// Devices, ordered by resource name.
+    /// Ordered by resource name.
     pub devices: Vec<DeviceAssignment>,
-    /// Whether affinity, CPUs and memory follow from the kubelet's code alone. They do not where the
-    /// hint depends on where devices taken at random are attached; this is then one possible outcome.
+    /// Whether affinity, CPUs and memory follow from the kubelet's code alone. They do not if the
+    /// hint depends on where devices taken at random are attached; this is then one possible
+    /// outcome.
     pub certain: bool,
 }
 
 /// Memory of one kind on a group of NUMA nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Kind of memory.
     pub kind: MemoryKind,
-    /// The group.
     pub numa: NumaMask,
-    /// Size.
     pub bytes: u64,
 }
 
-/// Devices of one resource given to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceAssignment {
-    /// The resource.
     pub resource: ResourceName,
     /// Position of the pool among the node's pools.
     pub pool: usize,
-    /// One outcome the kubelet may arrive at; the only one if `certainty` is exact.
+    /// A possible outcome; the only one if `certainty` is exact.
     pub devices: DeviceSet,
-    /// The devices that are given in every outcome.
+    /// Devices that are allocated in every outcome.
     pub certain: DeviceSet,
-    /// The devices from which the rest is drawn.
+    /// Devices from which the rest is drawn.
     pub candidates: DeviceSet,
-    /// How much of `devices` can be relied on.
+    /// Certainty of `devices`.
     pub certainty: Certainty,
 }
 
-/// Why the kubelet rejects a pod.
+/// Reasons of rejections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The topology policy is not satisfied.
@@ -85,13 +76,13 @@ pub enum Reason {
     SmtAlignmentError,
     /// A manager could not allocate.
     UnexpectedAdmissionError,
-    /// The kubelet does not answer: a defect makes it crash or loop for ever on this pod in this
-    /// state. Not a reason the kubelet knows.
+    /// A defect makes the kubelet crash or loop for ever on this pod in this state. No status shows
+    /// this reason.
     KubeletFault,
 }
 
 impl Reason {
-    /// The reason as the pod's status shows it, or `KubeletFault`, which no status shows.
+    /// As in the pod's status, or `KubeletFault`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TopologyAffinityError => "TopologyAffinityError",
@@ -102,16 +93,14 @@ impl Reason {
     }
 }
 
-/// A rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// Why.
     pub reason: Reason,
-    /// In the kubelet's words.
+    /// The kubelet's message.
     pub message: String,
-    /// The container at which it happened; `None` if the pod as a whole was judged.
+    /// The container at which it happened; `None` if the pod as a whole was rejected.
     pub container: Option<String>,
-    /// Other messages the kubelet may give instead, where it picks the first shortage at random.
+    /// Other messages the kubelet may give instead, if it picks the first shortage at random.
     pub other_messages: Vec<String>,
     /// Whether the rejection follows from the kubelet's code alone; see
     /// [`ContainerAssignment::certain`].
@@ -121,66 +110,72 @@ pub struct Rejection {
 /// The answer of [`Kubelet::would_admit`](crate::Kubelet::would_admit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It would be admitted.
     Admit {
-        /// NUMA nodes the containers' hints name together; `None` if no hint names any.
+        /// Union of the NUMA nodes in the containers' hints; `None` if no hint names any.
         numa: Option<NumaMask>,
-        /// Whether every hint is a preferred one. Under policy none nobody asks: `false`.
+        /// Whether every hint is preferred. `false` under policy none.
         preferred: bool,
         /// Whether that follows from the kubelet's code alone; see
         /// [`ContainerAssignment::certain`].
         certain: bool,
     },
-    /// It would be rejected.
     Reject {
-        /// Why.
         reason: Reason,
-        /// As above.
         certain: bool,
     },
 }
 
 impl Verdict {
-    /// Whether the pod would run.
     pub fn admits(&self) -> bool {
         matches!(self, Self::Admit { .. })
     }
 }
 
-/// What a manager answers when it cannot allocate; turned into words only when somebody asks.
+/// A manager's failure to allocate, formatted only on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The topology policy is not satisfied.
     Topology,
-    /// A request for so many CPUs does not fill cores of so many threads.
-    SmtMultiple { requested: usize, threads: usize },
-    /// Not enough whole cores.
-    SmtShortage { available: usize, requested: usize, threads: usize },
-    /// Not enough CPUs.
-    CpuShortage { requested: usize, available: usize },
+    /// The requested CPUs do not fill whole cores.
+    SmtMultiple {
+        requested: usize,
+        threads: usize,
+    },
+    SmtShortage {
+        available: usize,
+        requested: usize,
+        threads: usize,
+    },
+    CpuShortage {
+        requested: usize,
+        available: usize,
+    },
     /// The CPU manager stopped short without a reason.
     CpuIncomplete,
-    /// Distribution over NUMA nodes ended with so many CPUs missing, or too many if negative.
-    CpuAccounting { missing: i64 },
+    /// CPUs missing after distribution over NUMA nodes; negative: too many.
+    CpuAccounting {
+        missing: i64,
+    },
     /// No group of NUMA nodes has the memory.
     MemoryNoDefault,
-    /// The only groups that have the memory are not preferred though the hint was.
+    /// The only groups that have the memory are not preferred, but the hint was.
     MemoryDefaultNotPreferred,
     /// No group that contains the hint has the memory.
     MemoryNoExtension,
-    /// The only such groups are not preferred though the hint was.
+    /// The only such groups are not preferred, but the hint was.
     MemoryExtensionNotPreferred,
     /// The group overlaps with another.
     MemoryGroupConflict,
     /// Memory of a fraction of a byte.
     MemoryNotWhole,
-    /// Devices; the kubelet stops at one of these, whichever it comes to first.
-    Devices { first: DeviceShortage, others: SmallVec<[DeviceShortage; 1]> },
+    /// The kubelet stops at one of these, whichever it reaches first.
+    Devices {
+        first: DeviceShortage,
+        others: SmallVec<[DeviceShortage; 1]>,
+    },
     /// The kubelet crashes or hangs.
     Fault(&'static str),
 }
 
-/// Which devices are short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceShortage {
     pub(crate) resource: ResourceName,
@@ -267,7 +262,7 @@ impl DeviceShortage {
     }
 }
 
-/// How the kubelet words what a manager did not expect.
+/// The kubelet's wording of an unexpected manager error.
 fn unexpected(cause: &str) -> String {
     format!("Allocate failed due to {cause}, which is unexpected")
 }

@@ -1,4 +1,4 @@
-//! Bad input gives an error that names the field, never a panic.
+//! Invalid input gives an error that names the field, never a panic.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use berth_testkit::kubelet::Case;

@@ -1,4 +1,4 @@
-//! What the kubelet does with pods, told in small: the cases people meet.
+//! Common cases of admission, in small.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use berth_kubelet::{
@@ -16,7 +16,7 @@ use berth_testkit::node::{RegularMachine, pod, spread_devices};
 const GPU: &str = "nvidia.com/gpu";
 
 /// Two sockets with 16 cores of two threads, 64 GiB and 4 GPUs each; CPUs 0 and 32 and 1 GiB of
-/// node 0 are kept for the system.
+/// node 0 are reserved for the system.
 fn node(policy: TopologyPolicy, options: &[CpuOption]) -> Kubelet {
     node_with(policy, options, PreferredAllocation::LowestId)
 }
@@ -79,7 +79,7 @@ fn cpus_memory_and_gpus_come_from_one_numa_node_where_they_fit() {
 fn four_free_gpus_split_over_sockets_are_no_place_for_a_pod_of_four() {
     let mut kubelet = node(TopologyPolicy::SingleNumaNode, &[]);
     admit(&mut kubelet, "left", "4", "8Gi", "2").unwrap();
-    // The second pod would go beside the first; a third keeps it away.
+    // The second pod would go beside the first; a third prevents that.
     admit(&mut kubelet, "filler", "24", "8Gi", "0").unwrap();
     admit(&mut kubelet, "right", "4", "8Gi", "2").unwrap();
     kubelet.remove("filler");
@@ -151,7 +151,7 @@ fn devices_without_a_preference_are_given_as_a_set_of_outcomes() {
     assert_eq!(given.certainty, Certainty::PerNuma);
     assert!(given.certain.is_empty());
     assert_eq!(given.candidates.to_string(), "0-3");
-    // All that is left of a NUMA node is certain again in number, and everything once it is empty.
+    // What is left of a NUMA node is certain again in number, and everything once it is empty.
     assert_eq!(kubelet.device_certainty(0), Certainty::PerNuma);
     kubelet.remove("a");
     assert_eq!(kubelet.device_certainty(0), Certainty::Exact);
@@ -212,7 +212,7 @@ fn a_question_leaves_no_trace() {
     assert!(kubelet.admit("a", &demand).is_ok());
 }
 
-/// The kubelet means to take {2, 3, 4, 5}, but by then the last element reads 7.
+/// The kubelet chose {2, 3, 4, 5}, but by then the last element reads 7.
 #[test]
 fn distribution_remembers_the_wrong_combination_of_four_nodes() {
     let machine = RegularMachine {
@@ -237,8 +237,8 @@ fn distribution_remembers_the_wrong_combination_of_four_nodes() {
     assert_eq!(nodes.map(|node| node.id).collect::<Vec<_>>(), [2, 3, 4, 7]);
 }
 
-/// With single threads reserved, free CPUs do not come in whole cores everywhere, and a loop of the
-/// kubelet that hands out the remainder core by core goes round for ever.
+/// With single threads reserved, free CPUs do not form whole cores everywhere, and a loop of the
+/// kubelet that distributes the remainder core by core never ends.
 #[test]
 fn distribution_in_whole_cores_can_hang_the_kubelet() {
     let node = |id| NumaSpec { id, memory_bytes: 8 << 30, ..NumaSpec::default() };

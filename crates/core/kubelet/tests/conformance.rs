@@ -1,5 +1,5 @@
-//! The model held against verdicts recorded from the real kubelet: a few hundred cases over all
-//! policies, options, machine shapes and versions. `cargo xtask conformance kubelet` runs more.
+//! Comparison with verdicts recorded from the real kubelet: a few hundred cases over all policies,
+//! options, machine shapes and versions. `cargo xtask conformance kubelet` runs more.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! `would_admit` is asked millions of times: on common nodes it must not touch the heap.
+//! `would_admit` runs millions of times: on common nodes it must not touch the heap.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::ops::AddAssign;

@@ -1,4 +1,4 @@
-//! Laws that hold on arbitrary nodes.
+//! Invariants on arbitrary nodes.
 
 use arbitrary::Unstructured;
 use berth_testkit::{invariants, scenario};
@@ -10,7 +10,7 @@ proptest! {
         cases: 3_000,
         // Some bytes describe no node; if most did not, this would fail.
         max_global_rejects: 2_000,
-        // The same scenarios every time; the fuzz target looks for others.
+        // The same scenarios every time; the fuzz target searches for others.
         rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
         ..ProptestConfig::default()

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use berth_model::dra::DeviceClass;
-use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
+use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceRequest, Request, RequestKind};
 use berth_model::dra::slice::{Attribute, CounterSet, Device, PoolPart, Reach, ResourceSlice};
 use berth_model::mig::{Board, Profile};
 use berth_model::quantity::{Format, Quantity};
@@ -22,13 +22,13 @@ pub fn slice_class() -> DeviceClass {
 
 /// A claim for one slice that this expression selects.
 pub fn slice_claim(namespace: &Arc<str>, name: &str, selector: &str) -> Claim {
-    let ask = DeviceAsk {
+    let ask = DeviceRequest {
         class: CLASS.into(),
         selectors: vec![selector.into()],
         count: Count::Exactly(1),
-        ..DeviceAsk::default()
+        ..DeviceRequest::default()
     };
-    let requests = vec![Request { name: "slice".into(), wanted: Wanted::Exactly(ask) }];
+    let requests = vec![Request { name: "slice".into(), kind: RequestKind::Exactly(ask) }];
     Claim {
         namespace: namespace.clone(),
         name: name.into(),

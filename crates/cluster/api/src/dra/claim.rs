@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use berth_model::dra::claim::{
     AllocatedConfig, AllocatedDevice, Allocation, Claim, ClaimConfig, ClaimSpec, ConfigSource,
-    Constraint, ConstraintRule, Count, DeviceAsk, DeviceConditions, Request, Share, Wanted,
+    Constraint, ConstraintRule, Count, DeviceConditions, DeviceRequest, Request, RequestKind,
+    Share,
 };
 use berth_model::dra::{Amounts, DeviceId};
 use berth_model::taint::{Toleration, TolerationOperator};
@@ -68,8 +69,8 @@ fn spec(devices: &resource::DeviceClaim) -> Result<ClaimSpec, Problem> {
 
 fn request(request: &resource::DeviceRequest) -> Result<Request, Problem> {
     let alternatives = request.first_available.as_ref().filter(|list| !list.is_empty());
-    let wanted = match (&request.exactly, alternatives) {
-        (Some(exactly), _) => Wanted::Exactly(DeviceAsk {
+    let kind = match (&request.exactly, alternatives) {
+        (Some(exactly), _) => RequestKind::Exactly(DeviceRequest {
             class: exactly.device_class_name.as_str().into(),
             selectors: each("exactly.selectors", exactly.selectors.as_ref(), selector)?,
             count: count(exactly.allocation_mode.as_deref(), exactly.count),
@@ -78,14 +79,14 @@ fn request(request: &resource::DeviceRequest) -> Result<Request, Problem> {
             capacity: capacity(exactly.capacity.as_ref())
                 .map_err(|problem| problem.under("exactly"))?,
         }),
-        (None, Some(_)) => Wanted::FirstOf(each("firstAvailable", alternatives, alternative)?),
-        (None, None) => Wanted::Unknown,
+        (None, Some(_)) => RequestKind::FirstOf(each("firstAvailable", alternatives, alternative)?),
+        (None, None) => RequestKind::Unknown,
     };
-    Ok(Request { name: request.name.as_str().into(), wanted })
+    Ok(Request { name: request.name.as_str().into(), kind })
 }
 
-fn alternative(one: &resource::DeviceSubRequest) -> Result<(Arc<str>, DeviceAsk), Problem> {
-    let ask = DeviceAsk {
+fn alternative(one: &resource::DeviceSubRequest) -> Result<(Arc<str>, DeviceRequest), Problem> {
+    let ask = DeviceRequest {
         class: one.device_class_name.as_str().into(),
         selectors: each("selectors", one.selectors.as_ref(), selector)?,
         count: count(one.allocation_mode.as_deref(), one.count),
@@ -184,7 +185,7 @@ fn device_conditions(given: &resource::AllocatedDeviceStatus) -> DeviceCondition
     let conditions = given.conditions.iter().flatten();
     DeviceConditions {
         id: id(&given.driver, &given.pool, &given.device),
-        holding: conditions
+        true_conditions: conditions
             .filter(|condition| condition.status == "True")
             .map(|condition| condition.type_.as_str().into())
             .collect(),

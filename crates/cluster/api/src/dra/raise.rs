@@ -9,8 +9,8 @@ use std::sync::Arc;
 use berth_model::affinity::NodeTerm;
 use berth_model::dra::Amounts;
 use berth_model::dra::claim::{
-    AllocatedConfig, AllocatedDevice, Allocation, ClaimSpec, ConfigSource, Count, DeviceAsk,
-    Request, Share, Wanted,
+    AllocatedConfig, AllocatedDevice, Allocation, ClaimSpec, ConfigSource, Count, DeviceRequest,
+    Request, RequestKind, Share,
 };
 use berth_model::label::Operator;
 use berth_model::taint::{Effect, Toleration, TolerationOperator};
@@ -85,7 +85,7 @@ fn amounts(amounts: &Amounts) -> BTreeMap<String, Text> {
 }
 
 fn request(request: &Request) -> Result<resource::DeviceRequest, RaiseError> {
-    let Wanted::Exactly(ask) = &request.wanted else {
+    let RequestKind::Exactly(ask) = &request.kind else {
         return Err(RaiseError::Request(request.name.clone()));
     };
     let exactly = exactly(ask).ok_or_else(|| RaiseError::Request(request.name.clone()))?;
@@ -96,7 +96,7 @@ fn request(request: &Request) -> Result<resource::DeviceRequest, RaiseError> {
     })
 }
 
-fn exactly(ask: &DeviceAsk) -> Option<resource::ExactDeviceRequest> {
+fn exactly(ask: &DeviceRequest) -> Option<resource::ExactDeviceRequest> {
     let (mode, count) = match ask.count {
         Count::Exactly(count) => ("ExactCount", Some(count)),
         Count::All => ("All", None),

@@ -1,6 +1,6 @@
 //! What slices and claims become, and what is wrong with those that cannot be lowered.
 
-use berth_model::dra::claim::{Claim, Count, Share, Wanted};
+use berth_model::dra::claim::{Claim, Count, RequestKind, Share};
 use berth_model::dra::slice::{Attribute, Reach, ResourceSlice};
 use k8s_openapi::api::resource::v1 as resource;
 use serde_json::{Value, from_value, json};
@@ -59,10 +59,10 @@ fn requests_have_the_defaults_of_the_api_server() {
         .spec
         .requests
         .iter()
-        .map(|request| match &request.wanted {
-            Wanted::Exactly(ask) => Some(&ask.count),
-            Wanted::FirstOf(list) => list.first().map(|(_, ask)| &ask.count),
-            Wanted::Unknown => None,
+        .map(|request| match &request.kind {
+            RequestKind::Exactly(ask) => Some(&ask.count),
+            RequestKind::FirstOf(list) => list.first().map(|(_, ask)| &ask.count),
+            RequestKind::Unknown => None,
         })
         .collect();
     let expected = [Some(&Count::Exactly(1)), Some(&Count::All), Some(&Count::Exactly(2)), None];

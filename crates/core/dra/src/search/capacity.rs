@@ -1,29 +1,27 @@
-//! How much of a device is taken: parts of shared devices, and counters of pools.
-//!
-//! Owns the rounding of requests and the sums. Must not know in which order devices are tried.
+//! Consumption: parts of shared devices, and counters of pools.
 
 use std::sync::Arc;
 
 use berth_model::dra::Amounts;
-use berth_model::dra::claim::DeviceAsk;
+use berth_model::dra::claim::DeviceRequest;
 use berth_model::dra::slice::{Capacity, Device, ValidRequests};
 use berth_model::quantity::{Format, Quantity};
 
 use super::{Counters, Search, Spot, Undo};
+use crate::in_use::{Hold, PoolHolds, add, subtract};
 use crate::pools::PoolView;
-use crate::published::Published;
-use crate::taken::{Hold, PoolHolds, add, subtract};
+use crate::published::PublishedSlice;
 
-/// What an ask would take of a device.
-pub(super) enum Take {
-    /// It cannot be met, whatever else is taken.
+/// What a request would consume of a device.
+pub(super) enum Consumption {
+    /// Never satisfiable on this device.
     Impossible,
-    /// So much of each of its capacities.
+    /// Amounts of its capacities.
     Amounts(Amounts),
 }
 
-impl Take {
-    pub(super) fn of(ask: &DeviceAsk, device: &Device) -> Self {
+impl Consumption {
+    pub(super) fn of(ask: &DeviceRequest, device: &Device) -> Self {
         if ask.capacity.keys().any(|name| !device.capacity.contains_key(name)) {
             return Self::Impossible;
         }
@@ -41,7 +39,7 @@ impl Take {
     }
 }
 
-/// What a request, or none, takes of a capacity; `None` if the policy does not allow it.
+/// What a request (or none) consumes of a capacity; `None` if the policy does not allow it.
 fn consumed(asked: Option<Quantity>, capacity: &Capacity) -> Option<Quantity> {
     let Some(policy) = &capacity.policy else { return Some(asked.unwrap_or(capacity.value)) };
     let Some(asked) = asked else {
@@ -80,44 +78,47 @@ fn is_valid(amount: Quantity, valid: &ValidRequests) -> bool {
 }
 
 impl Search<'_> {
-    /// Whether a device has left what the ask takes of it.
+    /// Whether a device has enough left for the request.
     pub(super) fn has_room(&mut self, spot: Spot, candidate: usize) -> bool {
-        let ask = &mut self.asks[spot.claim][spot.request][spot.alternative];
+        let ask = &mut self.requests[spot.claim][spot.request][spot.alternative];
         let one = &self.candidates[candidate];
         if one.device.capacity.is_empty() {
             return ask.ask.capacity.is_empty();
         }
-        let take = ask.takes.entry(candidate).or_insert_with(|| Take::of(ask.ask, one.device));
-        let Take::Amounts(amounts) = take else { return false };
-        let (held, trying) =
-            (one.hold.and_then(Hold::consumed), self.trying[candidate].shared.as_ref());
-        if held.is_none() && trying.is_none() {
+        let take = ask
+            .consumptions
+            .entry(candidate)
+            .or_insert_with(|| Consumption::of(ask.ask, one.device));
+        let Consumption::Amounts(amounts) = take else { return false };
+        let (held, attempt) =
+            (one.hold.and_then(Hold::consumed), self.states[candidate].shared.as_ref());
+        if held.is_none() && attempt.is_none() {
             return true;
         }
         amounts.iter().all(|(name, amount)| {
             let of = |all: Option<&Amounts>| {
                 all.and_then(|all| all.get(name)).copied().unwrap_or(Quantity::ZERO)
             };
-            let all = amount.saturating_add(of(held)).saturating_add(of(trying));
+            let all = amount.saturating_add(of(held)).saturating_add(of(attempt));
             one.device.capacity.get(name).is_some_and(|capacity| all <= capacity.value)
         })
     }
 
-    /// Gives a part of a device.
+    /// Allocates a part of a device.
     pub(super) fn share(&mut self, spot: Spot, candidate: usize, undo: &mut Undo) -> Amounts {
-        let ask = &self.asks[spot.claim][spot.request][spot.alternative];
-        let amounts = match ask.takes.get(&candidate) {
-            Some(Take::Amounts(amounts)) => amounts.clone(),
+        let ask = &self.requests[spot.claim][spot.request][spot.alternative];
+        let amounts = match ask.consumptions.get(&candidate) {
+            Some(Consumption::Amounts(amounts)) => amounts.clone(),
             _ => Amounts::new(),
         };
-        let shared = &mut self.trying[candidate].shared;
+        let shared = &mut self.states[candidate].shared;
         undo.shared = Some((amounts.clone(), shared.is_some()));
         add(shared.get_or_insert_default(), &amounts);
         amounts
     }
 
     pub(super) fn unshare(&mut self, candidate: usize, consumed: &Amounts, shared_before: bool) {
-        let shared = &mut self.trying[candidate].shared;
+        let shared = &mut self.states[candidate].shared;
         if let Some(all) = shared {
             subtract(all, consumed);
         }
@@ -126,7 +127,7 @@ impl Search<'_> {
         }
     }
 
-    /// Uses up the counters of a device, if there is enough of them.
+    /// Consumes the counters of a device, if they suffice.
     pub(super) fn count_up(&mut self, candidate: usize) -> bool {
         self.counters_of(candidate);
         self.adjust(candidate, Quantity::saturating_add);
@@ -161,20 +162,20 @@ impl Search<'_> {
         let at = self.candidates[candidate].pool;
         if self.counters[at].is_none() {
             let pool = &self.pools[at];
-            let available = available(pool, self.inventory.taken.of(&pool.key));
+            let available = available(pool, self.inventory.in_use.of(&pool.key));
             let consumed = vec![Quantity::ZERO; available.len()];
             self.counters[at] = Some(Counters { available, consumed });
         }
     }
 }
 
-/// What is left of a pool's counters by devices that have been given out. It may be less than
-/// nothing; then no device of the pool can be given that uses up any counter.
+/// What allocated devices leave of a pool's counters. It may be negative; then no device that
+/// consumes any counter of the pool can be allocated.
 fn available(pool: &PoolView, holds: Option<&PoolHolds>) -> Vec<Quantity> {
     let mut left = pool.counters.values.clone();
     let Some(holds) = holds else { return left };
     let slices = pool.here.iter().chain(&pool.elsewhere);
-    let devices = slices.flat_map(|published: &Arc<Published>| &published.slice.devices);
+    let devices = slices.flat_map(|published: &Arc<PublishedSlice>| &published.slice.devices);
     for device in devices.filter(|device| holds.contains_key(&device.name)) {
         for set in &device.consumes {
             for (name, amount) in &set.counters {

@@ -1,6 +1,4 @@
-//! What must hold for the devices of a claim together.
-//!
-//! Owns the constraints in the present attempt, as kube-scheduler keeps them.
+//! Constraints of a claim in the current attempt, as kube-scheduler tracks them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,27 +8,27 @@ use berth_model::dra::slice::{Attribute, Device};
 
 use super::{Search, Undo};
 
-/// A constraint in the present attempt.
+/// A constraint in the current attempt.
 pub(super) struct Rule<'a> {
     requests: &'a [Arc<str>],
     attribute: &'a Arc<str>,
     seen: Seen<'a>,
-    /// How many devices it is about so far.
+    /// How many devices it covers so far.
     devices: usize,
 }
 
-/// The values seen so far.
+/// Values so far.
 enum Seen<'a> {
-    /// The one that all must have.
+    /// The value that all must have.
     Match(Option<&'a Attribute>),
-    /// By request, those that others must not have. kube-scheduler remembers one value for each
-    /// request: two devices of one request need only differ from the last one, and forgetting one
-    /// forgets all of the request.
+    /// Values by request, which others must not have. kube-scheduler remembers one value for each
+    /// request: two devices of one request need only differ from the last one, and removing one
+    /// removes the value of the request.
     Distinct(BTreeMap<Arc<str>, &'a Attribute>),
 }
 
 impl<'a> Rule<'a> {
-    /// The constraint without any devices; `None` if it says nothing that is understood.
+    /// `None` if the constraint has a form that Berth does not know.
     pub(super) fn of(constraint: &'a Constraint) -> Option<Self> {
         let (attribute, seen) = match &constraint.rule {
             ConstraintRule::Match(attribute) => (attribute, Seen::Match(None)),
@@ -90,10 +88,10 @@ pub(super) fn attribute<'a>(device: &'a Device, driver: &str, name: &str) -> Opt
 }
 
 impl Search<'_> {
-    /// Adds a device to all constraints of its claim; whether all hold.
+    /// Adds a device to all constraints of its claim. Returns whether all hold.
     pub(super) fn follow_rules(&mut self, undo: &mut Undo) -> bool {
         let one = &self.candidates[undo.candidate];
-        let ask = &self.asks[undo.claim][undo.request][undo.alternative];
+        let ask = &self.requests[undo.claim][undo.request][undo.alternative];
         for rule in &mut self.rules[undo.claim] {
             if rule.is_about(&ask.request, ask.alternative.as_ref()) {
                 let value = attribute(one.device, &one.slice.slice.driver, rule.attribute);
@@ -106,7 +104,7 @@ impl Search<'_> {
         true
     }
 
-    /// Takes a device from the first so many constraints.
+    /// Removes a device from the first `count` constraints.
     pub(super) fn unfollow_rules(
         &mut self,
         claim: usize,
@@ -114,7 +112,7 @@ impl Search<'_> {
         alternative: usize,
         added: usize,
     ) {
-        let ask = &self.asks[claim][request][alternative];
+        let ask = &self.requests[claim][request][alternative];
         for rule in self.rules[claim].iter_mut().take(added) {
             if rule.is_about(&ask.request, ask.alternative.as_ref()) {
                 rule.remove(&ask.request);

@@ -1,14 +1,12 @@
-//! The search for devices: first fit, with every way tried if need be.
+//! The search for devices: first fit with backtracking.
 //!
-//! Owns the order in which devices are tried, which decides what is given: claims, requests and
-//! alternatives in their order, pools by name, slices by name, devices as listed. Must not know how
-//! a pod comes to its claims.
-//!
-//! kube-scheduler recurses; here the way so far is a list, so that no input can exhaust the stack.
+//! The order decides what is allocated: claims, requests and alternatives in their order, pools by
+//! name, slices by name, devices as listed. kube-scheduler recurses; here the path is a list, so
+//! that no input can exhaust the stack.
 
-mod asks;
 mod capacity;
 mod constraint;
+mod requests;
 mod result;
 
 use std::sync::Arc;
@@ -19,21 +17,21 @@ use berth_model::dra::{Amounts, RESULTS_MAX};
 use berth_model::node::Node;
 use berth_model::quantity::Quantity;
 
+use crate::in_use::{Hold, PoolHolds};
 use crate::inventory::{Class, Inventory};
 use crate::numa::{self, NumaNodes};
 use crate::plugin::Options;
 use crate::pools::{PoolState, PoolView};
-use crate::preference::{Offered, Preference};
-use crate::published::Published;
+use crate::preference::{PoolDevice, Preference};
+use crate::published::PublishedSlice;
 use crate::selectors::Selector;
-use crate::taken::{Hold, PoolHolds};
-use crate::verdict::Why;
+use crate::verdict::RejectionReason;
 
-use asks::Ask;
 use constraint::Rule;
+use requests::PreparedRequest;
 
-/// A claim that is to be given devices.
-pub(crate) struct Wish<'a> {
+/// A claim to allocate.
+pub(crate) struct PendingClaim<'a> {
     /// `namespace/name`, for messages.
     pub(crate) name: String,
     pub(crate) spec: &'a ClaimSpec,
@@ -41,57 +39,58 @@ pub(crate) struct Wish<'a> {
     pub(crate) selectors: &'a [Vec<Vec<Arc<Selector>>>],
 }
 
-/// Gives devices to `wishes` on `node`: one allocation for each, or why not.
+/// Allocates `claims` on `node`: one allocation for each.
 pub(crate) fn allocate(
     inventory: &Inventory,
     node: &Node,
-    wishes: &[Wish<'_>],
+    claims: &[PendingClaim<'_>],
     options: &Options<'_>,
-) -> Result<Vec<Allocation>, Why> {
-    let pools = inventory.pools.gather(node).map_err(Why::Failed)?;
+) -> Result<Vec<Allocation>, RejectionReason> {
+    let pools =
+        inventory.pools.gather(node).map_err(|error| RejectionReason::Failed(error.to_string()))?;
     let mut candidates = Vec::new();
     for (at, pool) in pools.iter().enumerate() {
-        let holds = inventory.taken.of(&pool.key);
+        let holds = inventory.in_use.of(&pool.key);
         candidates.extend(candidates_of(pool, at, holds));
     }
     if let Some(preference) = options.preference {
         candidates = prefer(candidates, &pools, preference);
     }
-    let trying = candidates.iter().map(|_| Trying::default()).collect();
+    let states = candidates.iter().map(|_| AttemptState::default()).collect();
     let mut search = Search {
         inventory,
         node,
         pools: &pools,
         candidates: &candidates,
-        trying,
+        states,
         counters: pools.iter().map(|_| None).collect(),
-        asks: Vec::new(),
+        requests: Vec::new(),
         rules: Vec::new(),
-        given: wishes.iter().map(|_| Vec::new()).collect(),
+        allocated: claims.iter().map(|_| Vec::new()).collect(),
         chosen: Vec::new(),
         numa: options.numa.as_ref(),
         steps_left: options.steps_max,
     };
-    search.read(wishes)?;
-    match search.run(wishes) {
-        Outcome::Done => Ok(search.results(wishes)),
-        Outcome::Failed(why) => Err(why),
-        // That too many devices would be needed is only told apart inside of the search, or here.
-        Outcome::TooMany => Err(Why::Failed("allocation max size exceeded".to_owned())),
+    search.read(claims)?;
+    match search.run(claims) {
+        Outcome::Done => Ok(search.results(claims)),
+        Outcome::Failed(reason) => Err(reason),
+        // Only the search itself tells this from other failures.
+        Outcome::TooMany => Err(RejectionReason::Failed("allocation max size exceeded".to_owned())),
         Outcome::No if pools.iter().any(|pool| pool.state == PoolState::Invalid) => {
-            Err(Why::InvalidPools)
+            Err(RejectionReason::InvalidPools)
         }
-        Outcome::No => Err(Why::NotEnough),
+        Outcome::No => Err(RejectionReason::NotEnough),
     }
 }
 
-/// Puts devices into another order. Those that need preparation stay behind all others.
+/// Sorts candidates by preference. Devices with binding conditions stay last.
 fn prefer<'a>(
     candidates: Vec<Candidate<'a>>,
     pools: &[Arc<PoolView>],
     preference: &dyn Preference,
 ) -> Vec<Candidate<'a>> {
-    let offers = candidates.iter().map(|one| Offered {
+    let offers = candidates.iter().map(|one| PoolDevice {
         driver: &pools[one.pool].key.driver,
         pool: &pools[one.pool].key.pool,
         device: one.device,
@@ -120,31 +119,30 @@ fn candidates_of<'a>(
     })
 }
 
-/// A device that could be given.
 struct Candidate<'a> {
     pool: usize,
-    slice: &'a Arc<Published>,
+    slice: &'a Arc<PublishedSlice>,
     position: usize,
     device: &'a Device,
     hold: Option<&'a Hold>,
 }
 
-/// What the present attempt does with a device.
+/// A device's state in the current attempt.
 #[derive(Default)]
-struct Trying {
-    /// The claims it is given to.
+struct AttemptState {
+    /// The claims that have it.
     claims: smallvec::SmallVec<[usize; 2]>,
-    /// How much of it is given in parts; there is an entry as soon as one part is given.
+    /// Allocated parts; `Some` as soon as one part is allocated.
     shared: Option<Amounts>,
 }
 
-/// The counters of a pool in the present attempt.
+/// The counters of a pool in the current attempt.
 struct Counters {
     available: Vec<Quantity>,
     consumed: Vec<Quantity>,
 }
 
-/// Where the search is.
+/// The position of the search.
 #[derive(Clone, Copy)]
 struct Spot {
     claim: usize,
@@ -154,7 +152,7 @@ struct Spot {
     settled: bool,
     /// How many devices the request has got.
     device: usize,
-    /// From which candidate on devices are tried.
+    /// The first candidate to try.
     from: usize,
 }
 
@@ -172,19 +170,19 @@ impl Spot {
     }
 }
 
-/// A choice that was made and may have to be revised.
+/// A choice that may have to be revised.
 enum Choice {
     /// The next claim was begun.
     Claim,
-    /// An alternative is tried. Whether all so far needed too many devices.
+    /// An alternative is tried. `all_too_many`: all earlier ones needed too many devices.
     Alternative { spot: Spot, all_too_many: bool },
-    /// A device was given because all are asked for.
+    /// A device was allocated because all are requested.
     OneOfAll { undo: Undo },
-    /// A device was given; the search goes on after it if that leads nowhere.
+    /// A device was allocated; if that fails, the search continues after it.
     Device { spot: Spot, undo: Undo },
 }
 
-/// How to take a device back.
+/// How to undo the allocation of a device.
 struct Undo {
     claim: usize,
     request: usize,
@@ -193,26 +191,26 @@ struct Undo {
     counted: bool,
     rules_added: usize,
     marked: bool,
-    /// What was added to the parts given, and whether others were given before.
+    /// The amounts added to the allocated parts, and whether there were parts before.
     shared: Option<(Amounts, bool)>,
     recorded: bool,
 }
 
-/// What came of a part of the search.
+/// Outcome of a part of the search.
 enum Outcome {
     Done,
     No,
-    /// A claim would be given more devices than it can have.
+    /// A claim would get more devices than the limit.
     TooMany,
-    Failed(Why),
+    Failed(RejectionReason),
 }
 
-/// A device that the present attempt gives.
-struct Given {
+/// A device allocated in the current attempt.
+struct AllocatedCandidate {
     request: usize,
     alternative: usize,
     candidate: usize,
-    /// How much of it, if it is shared.
+    /// The consumed amounts, if it is shared.
     shared: Option<Amounts>,
 }
 
@@ -221,57 +219,63 @@ struct Search<'a> {
     node: &'a Node,
     pools: &'a [Arc<PoolView>],
     candidates: &'a [Candidate<'a>],
-    trying: Vec<Trying>,
-    /// By pool, once needed.
+    states: Vec<AttemptState>,
+    /// By pool, filled on demand.
     counters: Vec<Option<Counters>>,
     /// By claim, request and alternative.
-    asks: Vec<Vec<Vec<Ask<'a>>>>,
+    requests: Vec<Vec<Vec<PreparedRequest<'a>>>>,
     /// By claim.
     rules: Vec<Vec<Rule<'a>>>,
     /// By claim.
-    given: Vec<Vec<Given>>,
-    /// By claim and request, the alternative that was chosen.
+    allocated: Vec<Vec<AllocatedCandidate>>,
+    /// By claim and request: the chosen alternative.
     chosen: Vec<Vec<usize>>,
     numa: Option<&'a NumaNodes>,
     steps_left: u64,
 }
 
-/// What to do next.
 enum Next {
     Enter(Spot),
     Leave(Outcome),
 }
 
 impl<'a> Search<'a> {
-    fn run(&mut self, wishes: &[Wish<'_>]) -> Outcome {
+    fn run(&mut self, claims: &[PendingClaim<'_>]) -> Outcome {
         let mut choices: Vec<Choice> = Vec::new();
         let mut next = Next::Enter(Spot::claim(0));
         loop {
             next = match next {
-                Next::Enter(spot) => self.enter(spot, wishes, &mut choices),
+                Next::Enter(spot) => self.enter(spot, claims, &mut choices),
                 Next::Leave(outcome) => match choices.pop() {
-                    Some(choice) => self.revise(choice, outcome, wishes, &mut choices),
+                    Some(choice) => self.revise(choice, outcome, claims, &mut choices),
                     None => return outcome,
                 },
             };
         }
     }
 
-    fn step(&mut self) -> Result<(), Why> {
+    fn step(&mut self) -> Result<(), RejectionReason> {
         match self.steps_left.checked_sub(1) {
             Some(left) => {
                 self.steps_left = left;
                 Ok(())
             }
-            None => Err(Why::TooLong),
+            None => Err(RejectionReason::TooLong),
         }
     }
 
-    fn enter(&mut self, spot: Spot, wishes: &[Wish<'_>], choices: &mut Vec<Choice>) -> Next {
-        if let Err(why) = self.step() {
-            return Next::Leave(Outcome::Failed(why));
+    fn enter(
+        &mut self,
+        spot: Spot,
+        claims: &[PendingClaim<'_>],
+        choices: &mut Vec<Choice>,
+    ) -> Next {
+        if let Err(reason) = self.step() {
+            return Next::Leave(Outcome::Failed(reason));
         }
-        let Some(requests) = self.asks.get(spot.claim) else { return Next::Leave(Outcome::Done) };
+        let Some(requests) = self.requests.get(spot.claim) else {
+            return Next::Leave(Outcome::Done);
+        };
         let Some(alternatives) = requests.get(spot.request) else {
             choices.push(Choice::Claim);
             return Next::Enter(Spot::claim(spot.claim + 1));
@@ -290,15 +294,15 @@ impl<'a> Search<'a> {
         if spot.device >= ask.count {
             return Next::Enter(spot.next_request());
         }
-        if self.given[spot.claim].len() + (ask.count - spot.device) > RESULTS_MAX {
+        if self.allocated[spot.claim].len() + (ask.count - spot.device) > RESULTS_MAX {
             return Next::Leave(Outcome::TooMany);
         }
         if !of_all {
-            return self.try_from(spot, wishes, choices);
+            return self.try_from(spot, claims, choices);
         }
         let candidate = ask.all[spot.device];
-        match self.give(spot, candidate, wishes, true) {
-            Err(why) => Next::Leave(Outcome::Failed(why)),
+        match self.allocate(spot, candidate, claims, true) {
+            Err(reason) => Next::Leave(Outcome::Failed(reason)),
             Ok(None) => Next::Leave(Outcome::No),
             Ok(Some(undo)) => {
                 choices.push(Choice::OneOfAll { undo });
@@ -307,17 +311,22 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Gives the next device that will do, from `spot.from` on.
-    fn try_from(&mut self, spot: Spot, wishes: &[Wish<'_>], choices: &mut Vec<Choice>) -> Next {
+    /// Allocates the next suitable device, from `spot.from` on.
+    fn try_from(
+        &mut self,
+        spot: Spot,
+        claims: &[PendingClaim<'_>],
+        choices: &mut Vec<Choice>,
+    ) -> Next {
         for candidate in spot.from..self.candidates.len() {
-            let given = self.step().and_then(|()| {
-                if !self.could_serve(spot, candidate, wishes)? {
+            let allocated = self.step().and_then(|()| {
+                if !self.could_serve(spot, candidate, claims)? {
                     return Ok(None);
                 }
-                self.give(spot, candidate, wishes, false)
+                self.allocate(spot, candidate, claims, false)
             });
-            match given {
-                Err(why) => return Next::Leave(Outcome::Failed(why)),
+            match allocated {
+                Err(reason) => return Next::Leave(Outcome::Failed(reason)),
                 Ok(None) => {}
                 Ok(Some(undo)) => {
                     let after = candidate + 1;
@@ -333,7 +342,7 @@ impl<'a> Search<'a> {
         &mut self,
         choice: Choice,
         outcome: Outcome,
-        wishes: &[Wish<'_>],
+        claims: &[PendingClaim<'_>],
         choices: &mut Vec<Choice>,
     ) -> Next {
         match choice {
@@ -348,12 +357,12 @@ impl<'a> Search<'a> {
                         self.chosen[spot.claim][spot.request] = spot.alternative;
                         return Next::Leave(Outcome::Done);
                     }
-                    Outcome::Failed(why) => return Next::Leave(Outcome::Failed(why)),
+                    Outcome::Failed(reason) => return Next::Leave(Outcome::Failed(reason)),
                     Outcome::TooMany => {}
                     Outcome::No => all_too_many = false,
                 }
                 spot.alternative += 1;
-                if spot.alternative >= self.asks[spot.claim][spot.request].len() {
+                if spot.alternative >= self.requests[spot.claim][spot.request].len() {
                     let outcome = if all_too_many { Outcome::TooMany } else { Outcome::No };
                     return Next::Leave(outcome);
                 }
@@ -370,7 +379,7 @@ impl<'a> Search<'a> {
                 Outcome::Done => Next::Leave(Outcome::Done),
                 Outcome::No => {
                     self.take_back(undo);
-                    self.try_from(spot, wishes, choices)
+                    self.try_from(spot, claims, choices)
                 }
                 other => {
                     self.take_back(undo);
@@ -382,37 +391,37 @@ impl<'a> Search<'a> {
 
     fn in_use(&self, candidate: usize) -> bool {
         self.candidates[candidate].hold.is_some_and(Hold::is_whole)
-            || !self.trying[candidate].claims.is_empty()
+            || !self.states[candidate].claims.is_empty()
     }
 
-    /// Whether a device is free for the request, selected by it, and large enough.
+    /// Whether a device is free for the request, selected by it, and has enough left.
     fn could_serve(
         &mut self,
         spot: Spot,
         candidate: usize,
-        wishes: &[Wish<'_>],
-    ) -> Result<bool, Why> {
-        let admin = self.asks[spot.claim][spot.request][spot.alternative].ask.admin_access;
-        if admin && self.trying[candidate].claims.contains(&spot.claim)
+        claims: &[PendingClaim<'_>],
+    ) -> Result<bool, RejectionReason> {
+        let admin = self.requests[spot.claim][spot.request][spot.alternative].ask.admin_access;
+        if admin && self.states[candidate].claims.contains(&spot.claim)
             || !admin && self.in_use(candidate)
         {
             return Ok(false);
         }
-        Ok(self.is_selected(spot, candidate, wishes)? && self.has_room(spot, candidate))
+        Ok(self.is_selected(spot, candidate, claims)? && self.has_room(spot, candidate))
     }
 
-    /// Gives a device that could serve to the claim, if nothing else is against it.
-    fn give(
+    /// Allocates a suitable device to the claim, if constraints and counters allow.
+    fn allocate(
         &mut self,
         spot: Spot,
         candidate: usize,
-        wishes: &[Wish<'_>],
+        claims: &[PendingClaim<'_>],
         must: bool,
-    ) -> Result<Option<Undo>, Why> {
+    ) -> Result<Option<Undo>, RejectionReason> {
         let one = &self.candidates[candidate];
-        let ask = &self.asks[spot.claim][spot.request][spot.alternative];
+        let ask = &self.requests[spot.claim][spot.request][spot.alternative];
         let (admin, shareable) = (ask.ask.admin_access, one.device.shareable);
-        let ours = self.trying[candidate].claims.contains(&spot.claim);
+        let ours = self.states[candidate].claims.contains(&spot.claim);
         if !shareable && admin && ours || !admin && self.in_use(candidate) {
             return Ok(None);
         }
@@ -434,9 +443,9 @@ impl<'a> Search<'a> {
             shared: None,
             recorded: false,
         };
-        // The parts of a shared device use up its counters once.
+        // The parts of a shared device consume its counters once.
         let shared_already = one.hold.is_some_and(|hold| hold.consumed().is_some())
-            || self.trying[candidate].shared.is_some();
+            || self.states[candidate].shared.is_some();
         if !(shareable && shared_already || one.device.consumes.is_empty()) {
             if !self.count_up(candidate) {
                 return Ok(None);
@@ -448,15 +457,15 @@ impl<'a> Search<'a> {
             if !must {
                 return Ok(None);
             }
-            let (claim, request) = (&wishes[spot.claim].name, self.ask_name(spot));
-            return Err(Why::Failed(format!(
+            let (claim, request) = (&claims[spot.claim].name, self.request_name(spot));
+            return Err(RejectionReason::Failed(format!(
                 "claim {claim}, request {request}: cannot add device {} because a claim constraint \
                  would not be satisfied",
                 self.candidates[candidate].device.name
             )));
         }
         if !shareable {
-            self.trying[candidate].claims.push(spot.claim);
+            self.states[candidate].claims.push(spot.claim);
             undo.marked = true;
         }
         if !self.has_room(spot, candidate) {
@@ -465,25 +474,30 @@ impl<'a> Search<'a> {
         }
         let shared = shareable.then(|| self.share(spot, candidate, &mut undo));
         let (request, alternative) = (spot.request, spot.alternative);
-        self.given[spot.claim].push(Given { request, alternative, candidate, shared });
+        self.allocated[spot.claim].push(AllocatedCandidate {
+            request,
+            alternative,
+            candidate,
+            shared,
+        });
         undo.recorded = true;
         Ok(Some(undo))
     }
 
-    fn ask_name(&self, spot: Spot) -> &str {
-        &self.asks[spot.claim][spot.request][spot.alternative].name
+    fn request_name(&self, spot: Spot) -> &str {
+        &self.requests[spot.claim][spot.request][spot.alternative].name
     }
 
     fn take_back(&mut self, undo: Undo) {
         let Undo { claim, candidate, .. } = undo;
         if undo.recorded {
-            self.given[claim].pop();
+            self.allocated[claim].pop();
         }
         if let Some((consumed, shared_before)) = undo.shared {
             self.unshare(candidate, &consumed, shared_before);
         }
         if undo.marked {
-            self.trying[candidate].claims.retain(|one| *one != claim);
+            self.states[candidate].claims.retain(|one| *one != claim);
         }
         self.unfollow_rules(claim, undo.request, undo.alternative, undo.rules_added);
         if undo.counted {
@@ -491,7 +505,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The class of an ask.
     fn class(inventory: &'a Inventory, name: &str) -> Option<&'a Class> {
         inventory.classes.get(name)
     }

@@ -1,6 +1,4 @@
-//! What the search found, as claims store it.
-//!
-//! Owns which nodes an allocation ties its users to, and what drivers are told.
+//! Allocations as stored in claims: their node selectors and driver configurations.
 
 use std::sync::Arc;
 
@@ -10,23 +8,26 @@ use berth_model::dra::claim::{AllocatedConfig, AllocatedDevice, Allocation, Conf
 use berth_model::dra::slice::Reach;
 use berth_model::label::{Operator, Requirement};
 
-use super::asks::Ask;
-use super::{Given, Search, Wish};
+use super::requests::PreparedRequest;
+use super::{AllocatedCandidate, PendingClaim, Search};
 
 impl Search<'_> {
-    pub(super) fn results(&self, wishes: &[Wish<'_>]) -> Vec<Allocation> {
-        let result = |(claim, wish): (usize, &Wish<'_>)| Allocation {
-            devices: self.given[claim].iter().map(|given| self.device(claim, given)).collect(),
-            configs: self.configs(claim, wish),
-            nodes: self.nodes(&self.given[claim]).map(|term| vec![term]),
+    pub(super) fn results(&self, claims: &[PendingClaim<'_>]) -> Vec<Allocation> {
+        let result = |(claim, pending): (usize, &PendingClaim<'_>)| Allocation {
+            devices: self.allocated[claim]
+                .iter()
+                .map(|allocated| self.device(claim, allocated))
+                .collect(),
+            configs: self.configs(claim, pending),
+            nodes: self.nodes(&self.allocated[claim]).map(|term| vec![term]),
             allocated_at_ms: None,
         };
-        wishes.iter().enumerate().map(result).collect()
+        claims.iter().enumerate().map(result).collect()
     }
 
-    fn device(&self, claim: usize, given: &Given) -> AllocatedDevice {
-        let ask = &self.asks[claim][given.request][given.alternative];
-        let one = &self.candidates[given.candidate];
+    fn device(&self, claim: usize, allocated: &AllocatedCandidate) -> AllocatedDevice {
+        let ask = &self.requests[claim][allocated.request][allocated.alternative];
+        let one = &self.candidates[allocated.candidate];
         let slice = &one.slice.slice;
         AllocatedDevice {
             request: ask.full_name(),
@@ -36,7 +37,7 @@ impl Search<'_> {
                 device: one.device.name.clone(),
             },
             admin_access: ask.ask.admin_access,
-            share: match &given.shared {
+            share: match &allocated.shared {
                 Some(consumed) => Share::Part { share_id: None, consumed: consumed.clone() },
                 None => Share::Whole,
             },
@@ -46,11 +47,11 @@ impl Search<'_> {
         }
     }
 
-    /// The nodes from which all devices can be used; `None`: from all nodes.
-    fn nodes(&self, given: &[Given]) -> Option<NodeTerm> {
+    /// The nodes from which all devices can be used; `None`: all nodes.
+    fn nodes(&self, allocated: &[AllocatedCandidate]) -> Option<NodeTerm> {
         let mut term = NodeTerm::default();
-        for given in given {
-            let one = &self.candidates[given.candidate];
+        for allocated in allocated {
+            let one = &self.candidates[allocated.candidate];
             let reach = match &one.slice.slice.reach {
                 Reach::PerDevice => &one.device.reach,
                 reach => reach,
@@ -60,7 +61,7 @@ impl Search<'_> {
                 return Some(NodeTerm { labels: Vec::new(), name });
             }
             let Reach::Nodes(terms) = reach else { continue };
-            // The API server takes one term only.
+            // The API server accepts one term only.
             for other in terms.iter().take(1) {
                 for operator in &other.name {
                     if !term.name.iter().any(|one| says_the_same(one, operator)) {
@@ -81,16 +82,16 @@ impl Search<'_> {
         (term != NodeTerm::default()).then_some(term)
     }
 
-    fn chosen_ask(&self, claim: usize, request: usize) -> Option<&Ask<'_>> {
+    fn chosen_ask(&self, claim: usize, request: usize) -> Option<&PreparedRequest<'_>> {
         let chosen = *self.chosen.get(claim)?.get(request)?;
-        self.asks.get(claim)?.get(request)?.get(chosen)
+        self.requests.get(claim)?.get(request)?.get(chosen)
     }
 
-    /// What drivers are told: first what classes say, each once, then what the claim says.
-    fn configs(&self, claim: usize, wish: &Wish<'_>) -> Vec<AllocatedConfig> {
+    /// First the configurations of classes, each once, then those of the claim.
+    fn configs(&self, claim: usize, pending: &PendingClaim<'_>) -> Vec<AllocatedConfig> {
         let mut configs: Vec<AllocatedConfig> = Vec::new();
         let mut classes: Vec<(&Arc<str>, std::ops::Range<usize>)> = Vec::new();
-        for request in 0..wish.spec.requests.len() {
+        for request in 0..pending.spec.requests.len() {
             let Some(ask) = self.chosen_ask(claim, request) else { continue };
             let class = &ask.class.class;
             if let Some((_, range)) = classes.iter().find(|(name, _)| **name == class.name) {
@@ -107,21 +108,21 @@ impl Search<'_> {
             }));
             classes.push((&class.name, start..configs.len()));
         }
-        for given in &wish.spec.configs {
+        for configured in &pending.spec.configs {
             let named = |request: usize| {
                 let Some(ask) = self.chosen_ask(claim, request) else { return false };
-                given.requests.contains(&ask.request)
-                    || ask.alternative.is_some() && given.requests.contains(&ask.full_name())
+                configured.requests.contains(&ask.request)
+                    || ask.alternative.is_some() && configured.requests.contains(&ask.full_name())
             };
-            let times = if given.requests.is_empty() {
+            let times = if configured.requests.is_empty() {
                 1
             } else {
-                (0..wish.spec.requests.len()).filter(|request| named(*request)).count()
+                (0..pending.spec.requests.len()).filter(|request| named(*request)).count()
             };
             let config = AllocatedConfig {
                 source: ConfigSource::Claim,
-                requests: given.requests.clone(),
-                config: given.config.clone(),
+                requests: configured.requests.clone(),
+                config: configured.config.clone(),
             };
             configs.extend(std::iter::repeat_n(config, times));
         }
@@ -129,7 +130,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether two conditions are written with the same values, in any order.
+/// Whether two conditions have the same values, in any order.
 fn says_the_same(one: &Operator, two: &Operator) -> bool {
     let same = |one: &[Arc<str>], two: &[Arc<str>]| {
         one.iter().all(|value| two.contains(value)) && two.iter().all(|value| one.contains(value))

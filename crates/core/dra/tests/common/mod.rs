@@ -1,11 +1,11 @@
-//! Builders for devices, claims and pods, spelled out by hand.
+//! Builders for devices, claims and pods.
 #![allow(dead_code, reason = "not every test uses every builder")]
 
 use std::sync::Arc;
 
 use berth_dra::{Demand, Inventory, Options, Placement, Rejection};
 use berth_model::dra::DeviceClass;
-use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceAsk, Request, Wanted};
+use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceRequest, Request, RequestKind};
 use berth_model::dra::pod::{ClaimSource, DeviceNeeds, PodClaim};
 use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
 use berth_model::node::Node;
@@ -46,19 +46,19 @@ pub(crate) fn class(selectors: &[&str]) -> DeviceClass {
     DeviceClass { name: "gpu".into(), selectors, ..DeviceClass::default() }
 }
 
-pub(crate) fn ask(count: i64, selectors: &[&str]) -> DeviceAsk {
-    DeviceAsk {
+pub(crate) fn ask(count: i64, selectors: &[&str]) -> DeviceRequest {
+    DeviceRequest {
         class: "gpu".into(),
         selectors: selectors.iter().map(|text| Arc::from(*text)).collect(),
         count: Count::Exactly(count),
-        ..DeviceAsk::default()
+        ..DeviceRequest::default()
     }
 }
 
-pub(crate) fn claim(name: &str, asks: Vec<DeviceAsk>) -> Claim {
-    let request = |(at, ask): (usize, DeviceAsk)| Request {
+pub(crate) fn claim(name: &str, asks: Vec<DeviceRequest>) -> Claim {
+    let request = |(at, ask): (usize, DeviceRequest)| Request {
         name: format!("r{at}").into(),
-        wanted: Wanted::Exactly(ask),
+        kind: RequestKind::Exactly(ask),
     };
     let requests = asks.into_iter().enumerate().map(request).collect();
     Claim {
@@ -94,7 +94,7 @@ pub(crate) fn place(
     inventory.place(&demand(inventory, claims), &node(on), &Options::default())
 }
 
-/// The names of the devices that are given.
+/// Names of the allocated devices.
 pub(crate) fn devices(placement: &Placement) -> Vec<String> {
     let given = placement.allocations.iter().flat_map(|(_, allocation)| &allocation.devices);
     given.map(|device| device.id.device.to_string()).collect()

@@ -1,12 +1,12 @@
-//! Distribution: an even share from each of several NUMA nodes.
+//! Distribution of CPUs: an even share from each of several NUMA nodes, chosen so that the free
+//! CPUs stay balanced.
 //!
-//! Owns the search for the combination of NUMA nodes that leaves the free CPUs best balanced. Two
-//! defects of the kubelet are part of the behaviour and modelled as such:
+//! Two defects of the kubelet are modelled:
 //!
 //! - A combination it remembers as the best shares memory with combinations tried later, which
 //!   overwrite its last elements; see [`Combinations`].
-//! - Its loops that hand out a remainder never end when the nodes they go round have no whole group
-//!   of CPUs left; here that is a [`Failure::Fault`].
+//! - Its loops that distribute a remainder never end when the nodes have no whole group of CPUs
+//!   left; here that is a [`Failure::Fault`].
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use berth_model::machine::Machine;
 use smallvec::SmallVec;
 
 use super::StaticCpus;
-use super::take::{Gathering, Order};
+use super::take::{CpuSelection, Order};
 use crate::config::CpuOption;
 use crate::outcome::Failure;
 
@@ -27,24 +27,21 @@ type PerNode = SmallVec<[i64; 16]>;
 /// Indexes into [`Search::nodes`].
 type Combination = SmallVec<[u8; 16]>;
 
-/// The search for one allocation.
 struct Search<'a> {
     machine: &'a Machine,
     policy: &'a StaticCpus,
     /// Positions of the NUMA nodes with free CPUs, each once.
     nodes: Order,
-    /// Their free CPUs.
     free: PerNode,
-    /// The nodes in the order in which they are visited: a node that spans sockets may come up once
+    /// The nodes in the order in which they are visited: a node that spans sockets can occur once
     /// for each of them, and is then counted as often.
     visits: Combination,
-    /// CPUs wanted.
     need: i64,
-    /// CPUs are handed out in groups of this size.
+    /// CPUs are allocated in groups of this size.
     group: i64,
 }
 
-/// The best way to take CPUs found so far.
+/// The best distribution found so far.
 struct Best {
     /// Balance of what is left, in thousandths; lower is better.
     balance: Option<i64>,
@@ -66,7 +63,7 @@ impl StaticCpus {
             return Ok(CpuSet::EMPTY);
         }
         if need % group == 0 && need <= free.len() as i64 {
-            let cpus = Gathering::new(machine, self, free, need);
+            let cpus = CpuSelection::new(machine, self, free, need);
             let search = Search::new(&cpus, need, group);
             if let Some(best) = search.best()? {
                 return search.hand_out(cpus, &best);
@@ -75,7 +72,7 @@ impl StaticCpus {
         self.take_packed(machine, free, need, false)
     }
 
-    /// The fewest and the most NUMA nodes that it makes sense to spread `need` CPUs over.
+    /// The fewest and the most NUMA nodes to spread `need` CPUs over.
     fn nodes_needed(&self, machine: &Machine, search: &Search<'_>) -> (usize, usize) {
         let groups = divide_up(machine.cpus().len() as i64, search.group);
         let groups_per_node = divide_up(groups, self.domain.count() as i64);
@@ -85,13 +82,13 @@ impl StaticCpus {
     }
 }
 
-/// Division of positive numbers, rounded up.
+/// Rounded up, for positive numbers.
 fn divide_up(number: i64, by: i64) -> i64 {
     (number - 1) / by + 1
 }
 
 impl<'a> Search<'a> {
-    fn new(cpus: &Gathering<'a>, need: i64, group: i64) -> Self {
+    fn new(cpus: &CpuSelection<'a>, need: i64, group: i64) -> Self {
         let (machine, policy) = (cpus.machine, cpus.policy);
         let mut nodes = Order::new();
         let mut visits = Combination::new();
@@ -152,13 +149,13 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Whether no NUMA node comes up twice. Then combinations whose nodes have the same numbers of
+    /// Whether no NUMA node occurs twice. Then combinations whose nodes have the same numbers of
     /// CPUs, one by one, leave the same behind; only the first of them can be the best.
     fn each_once(&self) -> bool {
         self.visits.len() == self.nodes.len()
     }
 
-    /// CPUs that each of `nodes` can give alike, in whole groups; `None` if they cannot serve.
+    /// CPUs to take from each of `nodes` alike, in whole groups; `None` if they do not suffice.
     fn even_share(&self, nodes: &[u8], by_socket: bool) -> Option<i64> {
         let free = || nodes.iter().map(|node| self.free[usize::from(*node)]);
         let distinct = nodes.iter().fold(0u64, |seen, node| seen | 1 << node);
@@ -187,8 +184,8 @@ impl<'a> Search<'a> {
         nodes.iter().map(whole).min().unwrap_or(share).min(share)
     }
 
-    /// How balanced the machine is after `share` from each of `nodes`, with the remainder from the
-    /// best of their subsets; no balance if no subset has the remainder.
+    /// The balance after `share` from each of `nodes`, with the remainder from the best of their
+    /// subsets; no balance if no subset has the remainder.
     fn balance(&self, nodes: &[u8], share: i64) -> Result<(Option<i64>, Combination), Failure> {
         let mut left = self.free.clone();
         nodes.iter().for_each(|node| left[usize::from(*node)] -= share);
@@ -258,7 +255,7 @@ impl<'a> Search<'a> {
         sockets.filter(|socket| socket.cpus.intersects(&all)).count() == 1
     }
 
-    fn hand_out(&self, mut cpus: Gathering<'_>, best: &Best) -> Result<CpuSet, Failure> {
+    fn hand_out(&self, mut cpus: CpuSelection<'_>, best: &Best) -> Result<CpuSet, Failure> {
         let mut share = self.share(best.nodes.len());
         if self.policy.version.distributes_within_sockets() {
             share = self.capped(share, &best.nodes);
@@ -297,7 +294,7 @@ fn amounts(per_node: &PerNode, nodes: &[u8]) -> PerNode {
     nodes.iter().map(|node| per_node[usize::from(*node)]).collect()
 }
 
-/// No balance at all is worse than any.
+/// No balance is worse than any.
 fn is_less(one: Option<i64>, other: Option<i64>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => one < other,
@@ -314,20 +311,20 @@ fn deviation_thousandths(values: &[i64]) -> i64 {
     ((squares / count).sqrt() * 1000.0).round() as i64
 }
 
-/// The combinations of `size` items, in lexicographic order, each in a buffer as a Go slice that is
-/// grown by `append` would have it: a buffer is replaced when its capacity (1, 2, 4, 8, …) is
-/// exhausted, and shared with the combinations that differ only after that point. What is retained
-/// is the buffer, so its tail changes as the walk goes on.
+/// The combinations of `size` items, in lexicographic order, each in a buffer that behaves as a Go
+/// slice grown by `append`: it is replaced when its capacity (1, 2, 4, 8, …) is exhausted, and
+/// shared with the combinations that differ only after that point. The buffer is retained, not its
+/// contents, so its tail changes as the walk continues.
 struct Combinations<'a> {
     items: &'a [u8],
     /// Indexes into `items` of the current combination; empty before the first.
     current: SmallVec<[u8; 16]>,
     size: usize,
     started: bool,
-    /// The current combination, and how many buffers there have been.
+    /// The current combination, and the number of its buffer.
     buffer: Combination,
     buffers: usize,
-    /// The retained buffer as it reads now, and which one it is.
+    /// The retained buffer's contents now, and its number.
     kept: Option<(Combination, usize)>,
 }
 
@@ -356,23 +353,23 @@ impl<'a> Combinations<'a> {
         } else if let Some((kept, buffer)) = &mut self.kept
             && *buffer == self.buffers
         {
-            // The walk writes the elements from where it changed, into the retained buffer too.
+            // The walk also writes into the retained buffer, from the first changed element on.
             kept[changed_from..].copy_from_slice(&self.buffer[changed_from..]);
         }
         Some(&self.buffer)
     }
 
-    /// Remembers the current combination.
+    /// Retains the current combination's buffer.
     fn retain(&mut self) {
         self.kept = Some((self.buffer.clone(), self.buffers));
     }
 
-    /// The remembered combination, as it reads now.
+    /// The retained buffer's contents now.
     fn retained(self) -> Combination {
         self.kept.map(|(kept, _)| kept).unwrap_or_default()
     }
 
-    /// Steps to the next combination and says from which element on it differs.
+    /// Steps to the next combination; returns the first element that differs.
     fn advance(&mut self) -> Option<usize> {
         let last = self.items.len() as u8;
         let size = self.size;
@@ -384,7 +381,7 @@ impl<'a> Combinations<'a> {
         Some(at)
     }
 
-    /// Elements up to and including the one whose append made the buffer: 1, 2, 3, 5, 9, …
+    /// Elements up to and including the one whose append allocated the buffer: 1, 2, 3, 5, 9, …
     fn own_elements(&self) -> usize {
         match self.size {
             0..=2 => self.size,
@@ -397,7 +394,7 @@ impl<'a> Combinations<'a> {
 mod tests {
     use super::*;
 
-    /// The walk as the kubelet does it, with its buffers spelled out.
+    /// The kubelet's walk, with explicit buffers.
     fn retained_by_recursion(items: &[u8], size: usize, stop_after: usize, keep: usize) -> Vec<u8> {
         use std::cell::RefCell;
         use std::rc::Rc;
@@ -455,7 +452,7 @@ mod tests {
     #[test]
     fn retained_combinations_change_as_go_slices_do() {
         for count in 1..=9u8 {
-            // Some items come twice.
+            // Some items occur twice.
             let items: Vec<u8> = (0..count).map(|item| item / 3 * 2).collect();
             for size in 1..=usize::from(count) {
                 let total = {
@@ -475,8 +472,8 @@ mod tests {
                             }
                             seen += 1;
                         }
-                        let want = retained_by_recursion(&items, size, stop_after, keep);
-                        assert_eq!(walk.retained().as_slice(), want, "{count} {size} {keep}");
+                        let request = retained_by_recursion(&items, size, stop_after, keep);
+                        assert_eq!(walk.retained().as_slice(), request, "{count} {size} {keep}");
                     }
                 }
             }

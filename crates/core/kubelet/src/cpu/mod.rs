@@ -1,8 +1,5 @@
-//! The CPU manager: who runs on which CPUs.
-//!
-//! Owns the static policy: what is reserved, what its hints say, and what it hands out given the
-//! merged hint. The choice of CPUs itself is in [`take`] (packed) and [`distribute`] (spread over
-//! NUMA nodes). Must not know about memory or devices.
+//! The static CPU manager policy: reserved CPUs, hints, and allocation under the merged hint. CPUs
+//! are chosen in [`take`] (packed) and [`distribute`] (spread over NUMA nodes).
 
 mod distribute;
 mod take;
@@ -13,7 +10,7 @@ use berth_model::numa::NumaMask;
 use smallvec::SmallVec;
 
 use crate::config::{ConfigError, CpuOption, CpuOptions, KubeletVersion, ReservedCpus};
-use crate::hint::{Hints, Voice, most_of_nodes};
+use crate::hint::{HintSource, Hints, most_of_nodes};
 use crate::outcome::Failure;
 
 /// The static policy on one machine.
@@ -30,7 +27,7 @@ pub(crate) struct StaticCpus {
     threads_per_core: usize,
     cpus_per_socket: usize,
     cpus_per_uncore: usize,
-    /// NUMA nodes that a socket has on average.
+    /// Average NUMA nodes per socket.
     numa_per_socket: usize,
     /// NUMA nodes contain sockets, rather than the other way round.
     numa_outermost: bool,
@@ -38,14 +35,14 @@ pub(crate) struct StaticCpus {
     regular: bool,
 }
 
-/// The shared pool, counted where it is asked about most.
+/// The shared pool with precomputed counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpuLedger {
-    /// CPUs that no container has for itself.
+    /// CPUs that are not exclusive.
     pub(crate) shared: CpuSet,
-    /// By NUMA node: how many of them can be given away.
+    /// By NUMA node: how many of them can become exclusive.
     free: SmallVec<[u16; 8]>,
-    /// How many of them are on cores of which nothing is reserved.
+    /// How many of them are on cores without reserved CPUs.
     on_free_cores: usize,
 }
 
@@ -55,11 +52,11 @@ impl CpuLedger {
     }
 }
 
-/// What a container may be given CPUs from.
+/// What a container's CPUs are taken from.
 #[derive(Clone, Copy)]
 pub(crate) struct CpuPool<'a> {
     pub(crate) ledger: &'a CpuLedger,
-    /// What the pod's init containers leave to the containers after them.
+    /// CPUs of the pod's init containers that later containers may reuse.
     pub(crate) reusable: CpuSet,
 }
 
@@ -114,12 +111,11 @@ impl StaticCpus {
         Ok(chosen)
     }
 
-    /// The CPUs kept for the system.
     pub(crate) fn reserved(&self) -> CpuSet {
         self.reserved
     }
 
-    /// The shared pool while nothing is assigned.
+    /// The shared pool without any pods.
     pub(crate) fn initial_pool(&self, machine: &Machine) -> CpuLedger {
         self.count(
             machine,
@@ -131,7 +127,6 @@ impl StaticCpus {
         )
     }
 
-    /// The shared pool `shared`, counted.
     pub(crate) fn count(&self, machine: &Machine, shared: CpuSet) -> CpuLedger {
         let available = shared - self.reserved;
         CpuLedger {
@@ -145,15 +140,15 @@ impl StaticCpus {
         self.options.has(option)
     }
 
-    /// What a request for `need` whole CPUs says about NUMA nodes.
-    pub(crate) fn voice<'a>(
+    /// The hints for `need` exclusive CPUs.
+    pub(crate) fn hint_source<'a>(
         &'a self,
         machine: &'a Machine,
         pool: CpuPool<'a>,
         need: usize,
-    ) -> Voice<'a> {
+    ) -> HintSource<'a> {
         if need == 0 {
-            return Voice::Indifferent;
+            return HintSource::Indifferent;
         }
         let mut reusable_numa = NumaMask::EMPTY;
         if !pool.reusable.is_empty() {
@@ -161,7 +156,7 @@ impl StaticCpus {
             reusable_numa = self.domain.iter().filter(touched).collect();
         }
         let most = self.most.iter().position(|most| *most >= need as u64);
-        let voice = CpuVoice {
+        let hints = CpuHints {
             policy: self,
             machine,
             free: &pool.ledger.free,
@@ -170,7 +165,7 @@ impl StaticCpus {
             need,
             narrowest: most.unwrap_or(self.domain.count()),
         };
-        if voice.feasible(self.domain) { Voice::Cpu(voice) } else { Voice::Impossible }
+        if hints.feasible(self.domain) { HintSource::Cpu(hints) } else { HintSource::Impossible }
     }
 
     /// Whether a container can have `need` exclusive CPUs at all.
@@ -189,10 +184,9 @@ impl StaticCpus {
         Ok(())
     }
 
-    /// Whether [`Self::allocate`] will succeed, where that is plain without choosing CPUs: as many
-    /// CPUs as are asked for are found wherever there are so many, unless the machine is irregular
-    /// or distribution over several NUMA nodes loses count. It does so in whole cores, by sockets,
-    /// and from four nodes on.
+    /// Whether [`Self::allocate`] is certain to succeed, decided without choosing CPUs. That is so
+    /// unless the machine is irregular, or distribution over several NUMA nodes can lose count:
+    /// with whole cores, by sockets, and from four nodes on.
     pub(crate) fn surely_allocates(
         &self,
         pool: CpuPool<'_>,
@@ -228,7 +222,7 @@ impl StaticCpus {
             && (self.numa_outermost || self.domain.iter().all(nested))
     }
 
-    /// The CPUs a container is given, from the hint's NUMA nodes first.
+    /// CPUs for a container, from the hint's NUMA nodes first.
     pub(crate) fn allocate(
         &self,
         machine: &Machine,
@@ -237,13 +231,13 @@ impl StaticCpus {
         affinity: Option<NumaMask>,
     ) -> Result<CpuSet, Failure> {
         let allocatable = (pool.ledger.shared - self.reserved) | pool.reusable;
-        let mut given = CpuSet::EMPTY;
+        let mut taken = CpuSet::EMPTY;
         if let Some(mask) = affinity {
             let aligned = allocatable & self.aligned_cpus(machine, mask);
-            given = self.take(machine, aligned, need.min(aligned.len()) as i64)?;
+            taken = self.take(machine, aligned, need.min(aligned.len()) as i64)?;
         }
-        let missing = need as i64 - given.len() as i64;
-        Ok(given | self.take(machine, allocatable - given, missing)?)
+        let missing = need as i64 - taken.len() as i64;
+        Ok(taken | self.take(machine, allocatable - taken, missing)?)
     }
 
     fn aligned_cpus(&self, machine: &Machine, mask: NumaMask) -> CpuSet {
@@ -266,8 +260,7 @@ impl StaticCpus {
     }
 }
 
-/// What a request for CPUs says about NUMA nodes.
-pub(crate) struct CpuVoice<'a> {
+pub(crate) struct CpuHints<'a> {
     policy: &'a StaticCpus,
     machine: &'a Machine,
     free: &'a [u16],
@@ -277,7 +270,7 @@ pub(crate) struct CpuVoice<'a> {
     narrowest: usize,
 }
 
-impl Hints for CpuVoice<'_> {
+impl Hints for CpuHints<'_> {
     fn domain(&self) -> NumaMask {
         self.policy.domain
     }

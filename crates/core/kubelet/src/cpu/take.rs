@@ -1,10 +1,9 @@
-//! Packing: the fewest and fullest NUMA nodes, sockets, caches and cores first.
+//! Packed allocation of CPUs: the fewest and fullest NUMA nodes, sockets, caches and cores first.
 //!
-//! Owns the order in which free CPUs are taken. All ids compared here are those of the operating
-//! system; "free" numbers are counted when a list is made, not while it is walked, because the
-//! kubelet makes its lists first. On uneven machines it takes a socket or core for free whose free
-//! CPUs are as many as the average socket or core has, and then takes all of it: CPUs can be handed
-//! out twice. That is modelled as it is.
+//! All ids compared here are those of the operating system. Numbers of free CPUs are counted when a
+//! list is made, not while it is walked, as in the kubelet. On uneven machines the kubelet
+//! considers a socket or core free if it has as many free CPUs as the average socket or core has
+//! CPUs, and then takes all of it, so CPUs can be allocated twice. That is modelled.
 
 use berth_model::idset::CpuSet;
 use berth_model::machine::{Core, CpuGroup, Machine};
@@ -17,13 +16,12 @@ use crate::outcome::Failure;
 /// Positions of NUMA nodes, sockets or caches, in the order in which they are visited.
 pub(super) type Order = SmallVec<[u16; 32]>;
 
-/// CPUs being gathered.
-pub(super) struct Gathering<'m> {
+pub(super) struct CpuSelection<'m> {
     pub(super) machine: &'m Machine,
     pub(super) policy: &'m StaticCpus,
     pub(super) free: CpuSet,
     pub(super) taken: CpuSet,
-    /// How many are still missing; negative once more were taken than asked for.
+    /// Negative once more were taken than requested.
     pub(super) missing: i64,
 }
 
@@ -35,7 +33,7 @@ impl StaticCpus {
         need: i64,
         by_uncore: bool,
     ) -> Result<CpuSet, Failure> {
-        let mut cpus = Gathering::new(machine, self, free, need);
+        let mut cpus = CpuSelection::new(machine, self, free, need);
         if cpus.done() {
             return Ok(cpus.taken);
         }
@@ -65,7 +63,7 @@ impl StaticCpus {
     }
 }
 
-impl<'m> Gathering<'m> {
+impl<'m> CpuSelection<'m> {
     pub(super) fn new(
         machine: &'m Machine,
         policy: &'m StaticCpus,
@@ -85,7 +83,7 @@ impl<'m> Gathering<'m> {
         self.missing -= cpus.len() as i64;
     }
 
-    /// Takes each group whole, as long as so much is missing.
+    /// Takes each group whole, while at least that many are missing.
     fn take_whole(&mut self, groups: impl Iterator<Item = CpuSet>) {
         for cpus in groups {
             if self.missing >= cpus.len() as i64 {
@@ -136,7 +134,7 @@ impl<'m> Gathering<'m> {
         self.take_whole(cpus.filter(|cpus| cpus.is_subset(&free)));
     }
 
-    /// Takes all that is missing from the lowest cores of one cache, or nothing.
+    /// Takes all missing CPUs from the lowest cores of one cache, or none.
     fn take_part_of_uncore_cache(&mut self, at: u16) {
         let threads = self.policy.threads_per_core as i64;
         let odd_parts = self.policy.version.takes_odd_parts_of_uncore();
@@ -169,7 +167,8 @@ impl<'m> Gathering<'m> {
         self.visit_core_groups(|cpus, group| {
             // All these cores have the same number of free CPUs, so their order is that of ids.
             for core in group.cores(cpus.machine) {
-                // A core with so many free CPUs has at least as many, which is more than is missing.
+                // A core with this many free CPUs has at least as many, which is more than is
+                // missing.
                 if cpus.missing < whole as i64 {
                     return;
                 }
@@ -232,7 +231,7 @@ impl<'m> Gathering<'m> {
         self.machine.numa()[usize::from(at)].cpus
     }
 
-    /// NUMA nodes with free CPUs: the fullest first, within their sockets where those are larger.
+    /// NUMA nodes with free CPUs: the fullest first, within their sockets if those are larger.
     pub(super) fn numa_in_order(&self) -> Order {
         if self.policy.numa_outermost {
             return self.numa_within(&self.free);
@@ -242,7 +241,7 @@ impl<'m> Gathering<'m> {
         cpus.flat_map(|cpus| self.numa_within(&cpus)).collect()
     }
 
-    /// Sockets with free CPUs: the fullest first, within their NUMA nodes where those are larger.
+    /// Sockets with free CPUs: the fullest first, within their NUMA nodes if those are larger.
     fn sockets_in_order(&self) -> Order {
         if !self.policy.numa_outermost {
             return self.groups_within(self.machine.sockets(), &self.free);

@@ -35,20 +35,20 @@ pub struct ClaimSpec {
 pub struct Request {
     /// Unique in the claim.
     pub name: Arc<str>,
-    pub wanted: Wanted,
+    pub kind: RequestKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Exactly(DeviceAsk),
+pub enum RequestKind {
+    Exactly(DeviceRequest),
     /// The first alternative that can be allocated, with the alternatives' names.
-    FirstOf(Vec<(Arc<str>, DeviceAsk)>),
+    FirstOf(Vec<(Arc<str>, DeviceRequest)>),
     /// A form that Berth does not know.
     Unknown,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceAsk {
+pub struct DeviceRequest {
     pub class: Arc<str>,
     /// CEL expressions that must all hold, besides those of the class.
     pub selectors: Vec<Arc<str>>,
@@ -154,5 +154,5 @@ pub enum ConfigSource {
 pub struct DeviceConditions {
     pub id: DeviceId,
     /// The conditions whose status is true.
-    pub holding: Vec<Arc<str>>,
+    pub true_conditions: Vec<Arc<str>>,
 }

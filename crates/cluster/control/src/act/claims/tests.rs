@@ -11,7 +11,7 @@ use berth_engine::decision::Binding;
 use berth_model::alignment::Alignment;
 use berth_model::dra::DeviceId;
 use berth_model::dra::claim::{
-    AllocatedDevice, Allocation, ClaimSpec, DeviceAsk, Request as Ask, Share, Wanted,
+    AllocatedDevice, Allocation, ClaimSpec, DeviceRequest, Request as Ask, Share, RequestKind,
 };
 use berth_model::dra::pod::{ClaimSource, PodClaim};
 use berth_model::resource::ResourceName;
@@ -362,8 +362,8 @@ async fn two_pods_share_a_claim(client: &Client, suffix: &str) {
 }
 
 fn extended() -> Placement {
-    let ask = DeviceAsk { class: "gpu.example.com".into(), ..DeviceAsk::default() };
-    let request = Ask { name: "container-0-request-0".into(), wanted: Wanted::Exactly(ask) };
+    let ask = DeviceRequest { class: "gpu.example.com".into(), ..DeviceRequest::default() };
+    let request = Ask { name: "container-0-request-0".into(), kind: RequestKind::Exactly(ask) };
     let mapping = RequestMapping {
         container: "main".to_owned(),
         resource: ResourceName::new("example.com/gpu"),

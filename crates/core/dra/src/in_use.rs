@@ -1,6 +1,4 @@
-//! Who holds what: devices that are given out, wholly or in part.
-//!
-//! Owns the counting. Must not know which devices exist.
+//! Devices in use, wholly or in part.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,24 +10,23 @@ use berth_model::quantity::Quantity;
 use crate::Lookup;
 use crate::pools::PoolKey;
 
-/// What is held of one device.
+/// The use of one device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hold {
-    /// How many claims hold all of it; more than one only if someone else erred.
+    /// How many claims have all of it; more than one only after an error elsewhere.
     whole: usize,
-    /// How many claims hold a part of it.
+    /// How many claims have a part of it.
     parts: usize,
-    /// How much of its capacities all parts have, and in how many of them any was said.
+    /// The sum of all parts' capacities; `None` if no part states any.
     consumed: Option<Amounts>,
 }
 
 impl Hold {
-    /// Whether somebody holds all of it.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole > 0
     }
 
-    /// How much of its capacities is used; `None` if nobody said.
+    /// `None` if no part states any.
     pub(crate) fn consumed(&self) -> Option<&Amounts> {
         self.consumed.as_ref()
     }
@@ -39,21 +36,20 @@ impl Hold {
     }
 }
 
-/// What is held of the devices of one pool, by name.
+/// The devices of one pool, by name.
 pub(crate) type PoolHolds = BTreeMap<Arc<str>, Hold>;
 
-/// What is held of all devices.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct DevicesInUse {
     pools: Lookup<PoolKey, PoolHolds>,
 }
 
-impl Taken {
+impl DevicesInUse {
     pub(crate) fn of(&self, pool: &PoolKey) -> Option<&PoolHolds> {
         self.pools.get(pool)
     }
 
-    /// Counts devices that were given. Those with admin access are not held.
+    /// Adds allocated devices. Those with admin access are not in use.
     pub(crate) fn add(&mut self, devices: &[AllocatedDevice]) {
         for device in devices.iter().filter(|device| !device.admin_access) {
             let pool = self.pools.entry(PoolKey::of(&device.id)).or_default();
@@ -70,7 +66,6 @@ impl Taken {
         }
     }
 
-    /// Takes back what was counted.
     pub(crate) fn remove(&mut self, devices: &[AllocatedDevice]) {
         for device in devices.iter().filter(|device| !device.admin_access) {
             let key = PoolKey::of(&device.id);
@@ -83,7 +78,7 @@ impl Taken {
                     if let Some(all) = &mut hold.consumed {
                         subtract(all, consumed);
                     }
-                    // Kubernetes forgets an entry that came to nothing.
+                    // Kubernetes removes an entry that reached zero.
                     let nothing = |all: &mut Amounts| all.values().all(|amount| amount.is_zero());
                     hold.consumed.take_if(nothing);
                 }
@@ -98,7 +93,7 @@ impl Taken {
     }
 }
 
-/// Adds to amounts, by name.
+/// By name.
 pub(crate) fn add(to: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         let all = to.entry(name.clone()).or_insert(Quantity::ZERO);
@@ -106,7 +101,7 @@ pub(crate) fn add(to: &mut Amounts, more: &Amounts) {
     }
 }
 
-/// Takes from amounts, by name; what is not there stays so.
+/// By name; ignores names that are absent.
 pub(crate) fn subtract(from: &mut Amounts, less: &Amounts) {
     for (name, amount) in less {
         if let Some(all) = from.get_mut(name) {

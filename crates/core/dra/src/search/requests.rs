@@ -1,46 +1,41 @@
-//! What is asked for, made ready for the search.
-//!
-//! Owns which devices an ask could have at all, and what "all" devices are.
+//! The requests of a search: candidates per request, and what "all" devices are.
 
 use std::sync::Arc;
 
 use berth_model::dra::RESULTS_MAX;
-use berth_model::dra::claim::{Count, DeviceAsk, Wanted};
+use berth_model::dra::claim::{Count, DeviceRequest, RequestKind};
 use berth_model::dra::slice::Reach;
 
-use super::capacity::Take;
+use super::capacity::Consumption;
 use super::constraint::Rule;
-use super::{Search, Spot, Wish};
+use super::{PendingClaim, Search, Spot};
 use crate::Lookup;
 use crate::inventory::Class;
 use crate::pools::PoolState;
 use crate::published::reaches;
 use crate::selectors::Selector;
-use crate::verdict::Why;
+use crate::verdict::RejectionReason;
 
 /// An exact request, or one alternative.
-pub(super) struct Ask<'a> {
-    /// Its own name.
+pub(super) struct PreparedRequest<'a> {
     pub(super) name: Arc<str>,
     /// Its name if it is an alternative.
     pub(super) alternative: Option<Arc<str>>,
-    /// The name of the request.
     pub(super) request: Arc<str>,
-    pub(super) ask: &'a DeviceAsk,
+    pub(super) ask: &'a DeviceRequest,
     pub(super) class: &'a Class,
     selectors: &'a [Arc<Selector>],
-    /// How many devices.
     pub(super) count: usize,
-    /// Which, if all are asked for.
+    /// The devices, if all are requested.
     pub(super) all: Vec<usize>,
-    /// By candidate, whether it is selected, once known.
+    /// By candidate; `None`: not evaluated yet.
     selected: Vec<Option<bool>>,
-    /// By candidate with capacities, what would be taken of it, once known.
-    pub(super) takes: Lookup<usize, Take>,
+    /// By candidate with capacities: what would be consumed, once known.
+    pub(super) consumptions: Lookup<usize, Consumption>,
 }
 
-impl Ask<'_> {
-    /// The name that results have.
+impl PreparedRequest<'_> {
+    /// As in allocation results.
     pub(super) fn full_name(&self) -> Arc<str> {
         match &self.alternative {
             Some(alternative) => format!("{}/{alternative}", self.request).into(),
@@ -50,28 +45,33 @@ impl Ask<'_> {
 }
 
 impl<'a> Search<'a> {
-    /// Reads what is wished for, and fails where that makes no sense.
-    pub(super) fn read<'w: 'a>(&mut self, wishes: &[Wish<'w>]) -> Result<(), Why> {
-        for (claim, wish) in wishes.iter().enumerate() {
-            self.asks.push(Vec::new());
-            self.chosen.push(vec![0; wish.spec.requests.len()]);
+    /// Validates the claims and prepares their requests.
+    pub(super) fn read<'w: 'a>(
+        &mut self,
+        claims: &[PendingClaim<'w>],
+    ) -> Result<(), RejectionReason> {
+        for (claim, pending) in claims.iter().enumerate() {
+            self.requests.push(Vec::new());
+            self.chosen.push(vec![0; pending.spec.requests.len()]);
             let mut least = 0_usize;
-            for request in 0..wish.spec.requests.len() {
-                let counts = self.read_request(wishes, claim, request)?;
+            for request in 0..pending.spec.requests.len() {
+                let counts = self.read_request(claims, claim, request)?;
                 least = least.saturating_add(counts);
             }
             if least > RESULTS_MAX {
-                return Err(Why::Failed(format!(
+                return Err(RejectionReason::Failed(format!(
                     "claim {}: number of requested devices {least} exceeds the claim limit of \
                      {RESULTS_MAX}",
-                    wish.name
+                    pending.name
                 )));
             }
             let mut rules = Vec::new();
-            for (at, constraint) in wish.spec.constraints.iter().enumerate() {
+            for (at, constraint) in pending.spec.constraints.iter().enumerate() {
                 let problem = || {
-                    let name = &wish.name;
-                    Why::Failed(format!("claim {name}, constraint #{at}: empty constraint"))
+                    let name = &pending.name;
+                    RejectionReason::Failed(format!(
+                        "claim {name}, constraint #{at}: empty constraint"
+                    ))
                 };
                 rules.push(Rule::of(constraint).ok_or_else(problem)?);
             }
@@ -80,33 +80,36 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Reads one request; the least number of devices it needs.
+    /// Prepares one request; returns the minimum of devices it needs.
     fn read_request<'w: 'a>(
         &mut self,
-        wishes: &[Wish<'w>],
+        claims: &[PendingClaim<'w>],
         claim: usize,
         request: usize,
-    ) -> Result<usize, Why> {
-        let wish = &wishes[claim];
-        let (spec, selectors): (&'w _, &'w [_]) = (wish.spec, wish.selectors);
+    ) -> Result<usize, RejectionReason> {
+        let pending = &claims[claim];
+        let (spec, selectors): (&'w _, &'w [_]) = (pending.spec, pending.selectors);
         let asked = &spec.requests[request];
-        let alternatives: Vec<(Option<&Arc<str>>, &'w DeviceAsk)> = match &asked.wanted {
-            Wanted::Exactly(ask) => vec![(None, ask)],
-            Wanted::FirstOf(list) => list.iter().map(|(name, ask)| (Some(name), ask)).collect(),
-            Wanted::Unknown => {
-                let (claim, request) = (&wish.name, &asked.name);
-                return Err(Why::Failed(format!(
+        let alternatives: Vec<(Option<&Arc<str>>, &'w DeviceRequest)> = match &asked.kind {
+            RequestKind::Exactly(ask) => vec![(None, ask)],
+            RequestKind::FirstOf(list) => {
+                list.iter().map(|(name, ask)| (Some(name), ask)).collect()
+            }
+            RequestKind::Unknown => {
+                let (claim, request) = (&pending.name, &asked.name);
+                return Err(RejectionReason::Failed(format!(
                     "claim {claim}, request {request}: unknown request type"
                 )));
             }
         };
-        self.asks[claim].push(Vec::new());
+        self.requests[claim].push(Vec::new());
         let mut least = usize::MAX;
         for (at, (alternative, ask)) in alternatives.into_iter().enumerate() {
             let compiled = selectors.get(request).and_then(|list| list.get(at));
             let name = alternative.unwrap_or(&asked.name).clone();
-            let problem =
-                |what: String| Why::Failed(format!("claim {}, request {name}: {what}", wish.name));
+            let problem = |what: String| {
+                RejectionReason::Failed(format!("claim {}, request {name}: {what}", pending.name))
+            };
             let Some(class) = Self::class(self.inventory, &ask.class) else {
                 return Err(problem(format!("could not retrieve device class {}", ask.class)));
             };
@@ -117,7 +120,7 @@ impl<'a> Search<'a> {
                     return Err(problem(format!("unsupported count mode {mode}")));
                 }
             };
-            self.asks[claim][request].push(Ask {
+            self.requests[claim][request].push(PreparedRequest {
                 alternative: alternative.cloned(),
                 name: name.clone(),
                 request: asked.name.clone(),
@@ -127,27 +130,27 @@ impl<'a> Search<'a> {
                 count,
                 all: Vec::new(),
                 selected: vec![None; self.candidates.len()],
-                takes: Lookup::default(),
+                consumptions: Lookup::default(),
             });
             let spot = Spot { request, alternative: at, settled: true, ..Spot::claim(claim) };
             if ask.count == Count::All {
-                let all = self.all_devices(spot, wishes, &problem)?;
-                let ask = &mut self.asks[claim][request][at];
+                let all = self.all_devices(spot, claims, &problem)?;
+                let ask = &mut self.requests[claim][request][at];
                 ask.count = all.len();
                 ask.all = all;
             }
-            least = least.min(self.asks[claim][request][at].count);
+            least = least.min(self.requests[claim][request][at].count);
         }
         Ok(least)
     }
 
-    /// Which devices "all" are. Cannot be told while a pool is not whole.
+    /// The devices of a request for all. Fails while a pool is incomplete or invalid.
     fn all_devices(
         &mut self,
         spot: Spot,
-        wishes: &[Wish<'_>],
-        problem: &dyn Fn(String) -> Why,
-    ) -> Result<Vec<usize>, Why> {
+        claims: &[PendingClaim<'_>],
+        problem: &dyn Fn(String) -> RejectionReason,
+    ) -> Result<Vec<usize>, RejectionReason> {
         let mut all = Vec::new();
         let mut candidate = 0;
         for at in 0..self.pools.len() {
@@ -165,7 +168,7 @@ impl<'a> Search<'a> {
             }
             while self.candidates.get(candidate).is_some_and(|one| one.pool == at) {
                 self.step()?;
-                if self.is_selected(spot, candidate, wishes)? && self.has_room(spot, candidate) {
+                if self.is_selected(spot, candidate, claims)? && self.has_room(spot, candidate) {
                     all.push(candidate);
                 }
                 candidate += 1;
@@ -174,42 +177,50 @@ impl<'a> Search<'a> {
         Ok(all)
     }
 
-    /// Whether the selectors of the class and the ask hold, and the device can be used from here.
+    /// Whether the selectors of the class and the request match, and the device can be used from
+    /// the node.
     pub(super) fn is_selected(
         &mut self,
         spot: Spot,
         candidate: usize,
-        wishes: &[Wish<'_>],
-    ) -> Result<bool, Why> {
-        let ask = &self.asks[spot.claim][spot.request][spot.alternative];
+        claims: &[PendingClaim<'_>],
+    ) -> Result<bool, RejectionReason> {
+        let ask = &self.requests[spot.claim][spot.request][spot.alternative];
         if let Some(known) = ask.selected[candidate] {
             return Ok(known);
         }
         let one = &self.candidates[candidate];
         let selected = (|| {
             for (at, selector) in ask.class.selectors.iter().enumerate() {
-                let matches = one.slice.matches(selector, one.position).map_err(|failure| {
-                    format!("class {}: selector #{at}: {failure}", ask.class.class.name)
+                let matches = one.slice.matches(selector, one.position).map_err(|error| {
+                    RejectionReason::Failed(format!(
+                        "class {}: selector #{at}: {error}",
+                        ask.class.class.name
+                    ))
                 })?;
                 if !matches {
                     return Ok(false);
                 }
             }
             for (at, selector) in ask.selectors.iter().enumerate() {
-                let matches = one.slice.matches(selector, one.position).map_err(|failure| {
-                    format!("claim {}: selector #{at}: {failure}", wishes[spot.claim].name)
+                let matches = one.slice.matches(selector, one.position).map_err(|error| {
+                    RejectionReason::Failed(format!(
+                        "claim {}: selector #{at}: {error}",
+                        claims[spot.claim].name
+                    ))
                 })?;
                 if !matches {
                     return Ok(false);
                 }
             }
             match one.slice.slice.reach {
-                Reach::PerDevice => reaches(&one.device.reach, self.node),
+                Reach::PerDevice => reaches(&one.device.reach, self.node)
+                    .map_err(|error| RejectionReason::Failed(error.to_string())),
                 _ => Ok(true),
             }
-        })();
-        let selected = selected.map_err(Why::Failed)?;
-        self.asks[spot.claim][spot.request][spot.alternative].selected[candidate] = Some(selected);
+        })()?;
+        self.requests[spot.claim][spot.request][spot.alternative].selected[candidate] =
+            Some(selected);
         Ok(selected)
     }
 }

@@ -1,8 +1,7 @@
-//! A pod on its way in.
+//! One admission attempt, in the kubelet's order: hints and merge, then devices, CPUs and memory,
+//! container by container.
 //!
-//! Owns the order of things: hints, merge, then devices, CPUs and memory, container by container.
-//! Works on a copy of the node's ledger, so that a question leaves no trace. The managers own the
-//! rest.
+//! It works on a copy of the node's ledger, so a failed or hypothetical attempt changes nothing.
 
 use std::borrow::Cow;
 
@@ -14,28 +13,27 @@ use crate::config::{TopologyPolicy, TopologyScope};
 use crate::cpu::{CpuPool, StaticCpus};
 use crate::demand::{ContainerDemand, PodDemand};
 use crate::device::{AnyDevice, NumaPool};
-use crate::hint::{Hint, Voice};
+use crate::hint::{Hint, HintSource};
 use crate::memory::ReusableMemory;
 use crate::merge::Merge;
 use crate::node::{Holding, Ledger, Setup};
 use crate::outcome::{Certainty, DeviceAssignment, DeviceShortage, Failure, MemoryBlock};
 
-/// A pod on its way in.
-pub(crate) struct Arrival<'k> {
+pub(crate) struct Attempt<'k> {
     setup: &'k Setup,
-    /// The node's own ledger until something is given.
+    /// Borrowed until something is allocated.
     pub(crate) ledger: Cow<'k, Ledger>,
     any_device: AnyDevice,
     reusable_cpus: CpuSet,
     reusable_memory: ReusableMemory,
-    /// By pool; empty until an init container leaves something.
+    /// By pool; empty until an init container leaves devices.
     reusable_devices: SmallVec<[DeviceSet; 8]>,
 }
 
 /// A failure, and the container at which it happened.
-pub(crate) type Refusal = (Failure, Option<usize>);
+pub(crate) type LocatedFailure = (Failure, Option<usize>);
 
-impl<'k> Arrival<'k> {
+impl<'k> Attempt<'k> {
     pub(crate) fn new(setup: &'k Setup, ledger: Cow<'k, Ledger>, any_device: AnyDevice) -> Self {
         Self {
             setup,
@@ -47,13 +45,13 @@ impl<'k> Arrival<'k> {
         }
     }
 
-    /// Admits the containers one after the other; gives the hint of all of them together. Without
-    /// `holdings` only the verdict matters, so the last container need not be given anything.
+    /// Admits the containers in order and returns their combined hint. Without `holdings` only the
+    /// verdict matters, so nothing needs to be allocated for the last container.
     pub(crate) fn run(
         &mut self,
         demand: &PodDemand,
         mut holdings: Option<&mut Vec<Holding>>,
-    ) -> Result<Hint, Refusal> {
+    ) -> Result<Hint, LocatedFailure> {
         let config = &self.setup.config;
         debug_assert_eq!(demand.version(), config.version, "lowered for another kubelet");
         let of_pod = match (config.topology_policy, config.topology_scope) {
@@ -77,16 +75,16 @@ impl<'k> Arrival<'k> {
                 },
             });
             match &mut holdings {
-                None if at == last => self.could_give(container, hint),
-                record => self.give(container, hint, record.as_deref_mut()),
+                None if at == last => self.can_allocate(container, hint),
+                record => self.allocate(container, hint, record.as_deref_mut()),
             }
             .map_err(refused)?;
         }
         Ok(together.unwrap_or(Hint::NO_POLICY))
     }
 
-    /// The static CPU policy and what it gives from, if there is one and the container is to have
-    /// CPUs for itself.
+    /// The static CPU policy and its pool, if the policy is static and the container gets exclusive
+    /// CPUs.
     fn exclusive_cpus(&self, demand: &ContainerDemand) -> Option<(&'k StaticCpus, CpuPool<'_>)> {
         let policy = self.setup.cpus.as_ref().filter(|_| demand.cpus > 0)?;
         let ledger = self.ledger.cpus.as_ref()?;
@@ -97,7 +95,7 @@ impl<'k> Arrival<'k> {
         self.reusable_devices.get(pool).copied().unwrap_or_default()
     }
 
-    /// Pools the container asks for, with how many devices.
+    /// Pools the container requests from, with device counts.
     fn requested_pools<'d>(
         &self,
         demand: &'d ContainerDemand,
@@ -111,33 +109,37 @@ impl<'k> Arrival<'k> {
 
     fn merge(&mut self, demand: &ContainerDemand) -> Result<Hint, Failure> {
         let setup = self.setup;
-        let mut voices = SmallVec::<[Voice<'_>; 8]>::new();
+        let mut sources = SmallVec::<[HintSource<'_>; 8]>::new();
         let mut uncertain = false;
         for (at, pool, count) in self.requested_pools(demand) {
             uncertain |= self.ledger.pools[at].certainty == Certainty::CountOnly;
-            voices.push(pool.voice(&self.ledger.pools[at], self.reusable_devices(at), count));
+            sources.push(pool.hint_source(
+                &self.ledger.pools[at],
+                self.reusable_devices(at),
+                count,
+            ));
         }
         if let Some((policy, pool)) = self.exclusive_cpus(demand) {
-            voices.push(policy.voice(&setup.machine, pool, demand.cpus));
+            sources.push(policy.hint_source(&setup.machine, pool, demand.cpus));
         }
         if let (Some(policy), Some(ledger)) = (&setup.memory, &self.ledger.memory) {
-            voices.push(policy.voice(ledger, &self.reusable_memory, &demand.memory)?);
+            sources.push(policy.hint_source(ledger, &self.reusable_memory, &demand.memory)?);
         }
         let merge = Merge {
             machine: &setup.machine,
             policy: setup.config.topology_policy,
             prefer_closest: setup.config.prefer_closest_numa_nodes,
         };
-        let hint = merge.best(&voices).ok_or(Failure::Topology);
-        drop(voices);
+        let hint = merge.best(&sources).ok_or(Failure::Topology);
+        drop(sources);
         if uncertain && self.ledger.hints_certain {
             self.ledger.to_mut().hints_certain = false;
         }
         hint
     }
 
-    /// Whether [`Self::give`] would succeed.
-    fn could_give(&self, demand: &ContainerDemand, hint: Hint) -> Result<(), Failure> {
+    /// Whether [`Self::allocate`] would succeed.
+    fn can_allocate(&self, demand: &ContainerDemand, hint: Hint) -> Result<(), Failure> {
         self.check_devices(demand)?;
         if let Some((policy, pool)) = self.exclusive_cpus(demand) {
             policy.check(pool, demand.cpus)?;
@@ -151,9 +153,9 @@ impl<'k> Arrival<'k> {
         Ok(())
     }
 
-    /// Gives a container its devices, CPUs and memory. What was given before a failure stays in
-    /// `holdings`.
-    fn give(
+    /// Allocates a container's devices, CPUs and memory. What was allocated before a failure stays
+    /// in `holdings`.
+    fn allocate(
         &mut self,
         demand: &ContainerDemand,
         hint: Hint,
@@ -173,7 +175,11 @@ impl<'k> Arrival<'k> {
         }
         let mut record = holdings.and_then(|holdings| holdings.split_last_mut());
         self.check_devices(demand)?;
-        self.give_devices(demand, hint, record.as_mut().map(|(holding, _)| &mut holding.devices));
+        self.allocate_devices(
+            demand,
+            hint,
+            record.as_mut().map(|(holding, _)| &mut holding.devices),
+        );
         if let Some((policy, pool)) = self.exclusive_cpus(demand) {
             policy.check(pool, demand.cpus)?;
             let cpus = policy.allocate(&self.setup.machine, pool, demand.cpus, hint.numa)?;
@@ -193,7 +199,7 @@ impl<'k> Arrival<'k> {
             if let Some(mask) = policy.choose(ledger, reusable, &demand.memory, hint)? {
                 let blocks = policy.take(ledger, reusable, &demand.memory, mask, demand.kind);
                 if let Some((holding, earlier)) = record {
-                    hand_over(earlier, &blocks, holding.certain);
+                    transfer_memory(earlier, &blocks, holding.certain);
                     holding.memory = blocks;
                 }
             }
@@ -214,7 +220,7 @@ impl<'k> Arrival<'k> {
         }
     }
 
-    fn give_devices(
+    fn allocate_devices(
         &mut self,
         demand: &ContainerDemand,
         hint: Hint,
@@ -247,9 +253,9 @@ impl<'k> Arrival<'k> {
     }
 }
 
-/// Memory that a container took over is no longer counted for the init containers that had it. If
-/// it is not certain what it took, neither is what they keep.
-fn hand_over(earlier: &mut [Holding], blocks: &[MemoryBlock], certain: bool) {
+/// Memory that a container reuses no longer counts for the init containers that had it. If it is
+/// uncertain what it reuses, so is what they keep.
+fn transfer_memory(earlier: &mut [Holding], blocks: &[MemoryBlock], certain: bool) {
     fn init(earlier: &mut [Holding]) -> impl Iterator<Item = &mut Holding> {
         earlier.iter_mut().filter(|holding| holding.kind == ContainerKind::Init)
     }
