@@ -1,6 +1,4 @@
 //! The subcommand `berth agent`.
-//!
-//! Owns its arguments and exit codes. Must not know what is on a node.
 
 mod mig;
 mod mps;
@@ -26,29 +24,29 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 
 use crate::output::{self, Format};
-use crate::serve::{LogFormat, log, told_to_stop};
+use crate::serve::{LogFormat, start_logging, stop_signal};
 
-/// The agent is taken for dead after so long without a sign of life.
+/// `/healthz` fails if the agent has not reported for this long.
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// Tell what is really on this machine, and whether each pod with a GPU is really aligned.
+/// Inspect this node's hardware and the NUMA alignment of its GPU pods
 ///
-/// With --once it is printed, and no Kubernetes is needed. Otherwise it runs as a service: it publishes the
-/// node's NodeResourceTopology (unless somebody else does) and labels, writes on each pod with a GPU how it
-/// lies, and tells of changes in events and metrics. What cannot be read is said, with what to do about it,
-/// and the rest is told. To see all, run it as root: the kubelet's files, pods' memory and others' GPU
-/// processes are not for everybody. Exit codes: 0, or 2 if the arguments or a directory cannot be used.
+/// With --once, prints a report; Kubernetes is not needed. Otherwise runs as a service, which publishes the
+/// node's NodeResourceTopology (unless another exporter does) and labels, annotates GPU pods with their
+/// alignment, and reports changes as Events and metrics. Files that cannot be read are reported with a
+/// remedy. Run it as root for a complete report. Exit codes: 0, or 2 if arguments or a directory are
+/// invalid.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Agent {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Look once, and print what was found.
+    /// Print a report and exit
     #[arg(long)]
     once: bool,
 
-    /// How it is shown.
+    /// Output format of the report
     #[arg(short, long, value_enum, default_value_t, requires = "once")]
     output: Shown,
 
@@ -59,36 +57,35 @@ pub(crate) struct Agent {
     service: Service,
 }
 
-/// How it runs as a service.
 #[derive(Args)]
 struct Service {
-    /// The Node that this machine is.
+    /// Name of this machine's Node
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
 
-    /// The kubeconfig to use; without one what KUBECONFIG says, or the pod's service account.
+    /// Kubeconfig file (default: KUBECONFIG, then the pod's service account)
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// The context of the kubeconfig.
+    /// Kubeconfig context (default: the current context)
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
-    /// Where health and metrics are served.
+    /// Address to serve health and metrics on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9441")]
     listen: SocketAddr,
 
-    /// Hand out GPUs as this file says (kind DeviceOffers), as a device plugin of the kubelet; NVIDIA's must
-    /// not offer the same resources.
+    /// Serve GPUs as a device plugin, as this file (kind DeviceOffers) lists them; NVIDIA's plugin must not
+    /// offer the same resources
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
 
-    /// Divide GPUs (MIG) as the Node's annotation berth.dev/mig-layout says; where NVIDIA's mig-manager runs,
-    /// it is asked instead.
+    /// Repartition GPUs (MIG) as the Node's annotation berth.dev/mig-layout asks; if NVIDIA's mig-manager
+    /// runs, it does the work
     #[arg(long)]
     mig: bool,
 
-    /// How logs look.
+    /// Log format
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -100,10 +97,10 @@ enum Command {
     Mps(mps::Mps),
 }
 
-/// Record this machine into a directory, with nothing private in it; `--root` reads it again.
+/// Record this machine as files, without private data; --root reads a recording
 #[derive(Args)]
 struct Record {
-    /// Where to: a directory that is empty or not there yet.
+    /// Directory to write to; it must be empty or not exist
     #[arg(value_name = "DIR")]
     to: PathBuf,
 
@@ -111,44 +108,37 @@ struct Record {
     from: From,
 }
 
-/// Which machine.
 #[derive(Args)]
 struct From {
-    /// Read this directory as if it were the machine's `/`: a recording, or a mounted root.
+    /// Directory to read as the machine's root: a recording, or a mounted file system
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 
-    /// Ask this machine's driver, though --root is elsewhere: a container that has the machine's files
-    /// mounted there.
+    /// Use this machine's NVIDIA driver although --root is not /, for a container with the host's files
+    /// mounted
     #[arg(long)]
     nvml: bool,
 }
 
-/// How a node is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Shown {
-    /// For people.
     #[default]
     Table,
-    /// As JSON.
     Json,
-    /// As YAML.
     Yaml,
 }
 
-/// What the help shows.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
-    ("What is on this machine, and how its pods lie", "agent --once"),
-    ("Run as a service, for the Node of this name", "agent --node-name gpu-1"),
-    ("The same for programs", "agent --once -o json"),
-    ("Record a machine, to look at it elsewhere", "agent record node-a/"),
-    ("Look at a recording", "agent --once --root node-a/"),
+    ("Print this machine's hardware and the alignment of its pods", "agent --once"),
+    ("Run as a service", "agent --node-name gpu-1"),
+    ("Record a machine, to inspect it elsewhere", "agent record node-a/"),
+    ("Inspect a recording", "agent --once --root node-a/"),
     (
-        "Say what dividing a GPU would change",
+        "Show what repartitioning a GPU would change",
         "agent mig --layout 4g.71gb,3g.71gb --gpu 0 --dry-run",
     ),
-    ("Divide all GPUs into as many small slices as fit", "agent mig --layout all-1g.18gb"),
-    ("Keep the MPS daemons that shares need", "agent mps --devices offers.yaml"),
+    ("Repartition all GPUs into as many 1g.18gb slices as fit", "agent mig --layout all-1g.18gb"),
+    ("Run the MPS daemons that shares need", "agent mps --devices offers.yaml"),
 ];
 
 impl Agent {
@@ -169,7 +159,7 @@ impl Agent {
             Shown::Json => output::data(&report, Format::Json)?,
             Shown::Yaml => output::data(&report, Format::Yaml)?,
         };
-        output::say(&text)?;
+        output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -179,9 +169,9 @@ impl Record {
         let (root, gpus) = self.from.read()?;
         let recording = berth_agent::record::record(&root, &gpus, &self.to)?;
         for diagnosis in gpus.diagnoses.iter().chain(&recording.diagnoses) {
-            output::complain(&format!("note: {diagnosis}\n"));
+            output::print_error(&format!("note: {diagnosis}\n"));
         }
-        output::say(&format!(
+        output::print(&format!(
             "{} entries, {} KiB in {}\n",
             recording.entries,
             recording.bytes.div_ceil(1024),
@@ -192,13 +182,10 @@ impl Record {
 }
 
 impl Service {
-    /// Runs until it is told to stop, on one thread: it waits more than it works.
+    /// Runs until SIGTERM or an interrupt, on one thread: it is idle most of the time.
     fn run(self, from: &From) -> anyhow::Result<ExitCode> {
         let Some(node) = self.node_name.clone().filter(|name| !name.is_empty()) else {
-            bail!(
-                "which Node this machine is has to be said with --node-name or NODE_NAME; add --once to \
-                 look without a cluster"
-            );
+            bail!("--node-name is required (or --once, to inspect this machine without a cluster)");
         };
         let (root, gpus) = from.source()?;
         let handing = match &self.devices {
@@ -210,11 +197,11 @@ impl Service {
                 Some(Handing { node, root, gpus, config, offers })
             }
         };
-        log(self.log_format, "info");
+        start_logging(self.log_format, "info");
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let options = Options { node, root, gpus, settings: Settings::default() };
         runtime.block_on(self.serve(options, handing))?;
-        output::complain("stopped\n");
+        output::print_error("stopped\n");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -228,27 +215,26 @@ impl Service {
         let client = connect(&access).await?.client;
         let (metrics, health) = (Metrics::new(), Health::new(SILENCE));
         let listener = TcpListener::bind(self.listen).await;
-        let listener =
-            listener.with_context(|| format!("{} cannot be listened on", self.listen))?;
-        let shown = run::router(health.clone(), metrics.clone());
-        let serving = tokio::spawn(run::serve(listener, shown));
+        let listener = listener.with_context(|| format!("cannot listen on {}", self.listen))?;
+        let router = run::router(health.clone(), metrics.clone());
+        let serving = tokio::spawn(run::serve(listener, router));
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let told = || {
+        let shutdown = || {
             let mut stopped = stopped.clone();
             async move { drop(stopped.wait_for(|stop| *stop).await) }
         };
         let mut beside = tokio::task::JoinSet::new();
         if let Some(handing) = handing {
-            beside.spawn(handing.run(client.clone(), told()));
+            beside.spawn(handing.run(client.clone(), shutdown()));
         }
         if self.mig {
-            beside.spawn(dividing(&options).run(client.clone(), told()));
+            beside.spawn(dividing(&options).run(client.clone(), shutdown()));
         }
         let socket = options.root.base().join("var/lib/kubelet/pod-resources/kubelet.sock");
         let holdings = Box::new(PodResources::new(socket));
-        run::run(client, options, holdings, (metrics, health), told_to_stop()).await;
+        run::run(client, options, holdings, (metrics, health), stop_signal()).await;
         stop.send_replace(true);
-        // What was given stays given; the kubelet sees the sockets go. A division under way is finished.
+        // Pods keep their devices; the kubelet sees the sockets close. A repartition in progress is finished.
         while beside.join_next().await.is_some() {}
         serving.abort();
         Ok(())
@@ -274,13 +260,10 @@ impl From {
         Ok((root, GpuReading::read(&source)))
     }
 
-    /// The driver of this machine is asked for this machine only.
+    /// NVML is used only if the root is this machine's.
     fn source(&self) -> anyhow::Result<(Root, GpuSource)> {
         if !self.root.is_dir() {
-            bail!(
-                "{}: is no directory; give --root the directory of a recording",
-                self.root.display()
-            );
+            bail!("--root {} is not a directory", self.root.display());
         }
         let here = self.nvml || self.root == Path::new("/");
         let source = if here { GpuSource::Nvml } else { GpuSource::Recorded(self.root.clone()) };

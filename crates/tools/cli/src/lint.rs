@@ -1,6 +1,4 @@
 //! The subcommand `berth lint`.
-//!
-//! Owns its arguments and exit codes. Must not know rules, nor how files are read and changed.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,54 +11,54 @@ use clap::{Args, ValueEnum};
 
 use crate::output::{self, Colour};
 
-/// Check manifests against the scheduling contract.
+/// Check manifests against the scheduling contract
 ///
-/// Exit codes: 0 if nothing was found, 1 if something as grave as --fail-on was, 2 if the input cannot
-/// be used.
+/// Exit codes: 0 for no findings, 1 for findings of at least the severity of --fail-on, 2 if the input is
+/// invalid.
 #[derive(Args)]
 pub(crate) struct Lint {
-    /// Files and directories to check; `-` is standard input.
+    /// Files and directories to check; - is standard input
     #[arg(value_name = "FILE|DIR|-", required_unless_present_any = ["rules", "explain"])]
     paths: Vec<PathBuf>,
 
-    /// Nodes, node pools, priority classes and the like to check against, such as from `kubectl get
-    /// -o yaml`; they are not checked themselves.
+    /// Cluster objects to check against, such as nodes, node pools and priority classes from
+    /// `kubectl get -o yaml`; they are not checked themselves
     #[arg(long, value_name = "FILE|DIR")]
     cluster: Vec<PathBuf>,
 
-    /// Settings: names of labels, taints, resources and schedulers, and how much each rule weighs.
+    /// Settings file: names of labels, taints, resources and schedulers, severities of rules
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Do not check this rule.
+    /// Do not check this rule; repeat for more
     #[arg(long, value_name = "CODE", value_delimiter = ',')]
     disable: Vec<String>,
 
-    /// Mend in place what can be mended without risk: all files, or none.
+    /// Apply safe fixes in place, to all files or none
     #[arg(long)]
     fix: bool,
 
-    /// With --fix: show what would change, and change nothing.
+    /// With --fix: show the changes without applying them
     #[arg(long, visible_alias = "dry-run", requires = "fix")]
     diff: bool,
 
-    /// How findings are shown; markdown is for --rules.
+    /// Output format; markdown is for --rules only
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
-    /// The least that makes the exit code 1.
+    /// Minimum severity for exit code 1
     #[arg(long, value_enum, default_value_t = Threshold::Warning)]
     fail_on: Threshold,
 
-    /// When output is in colour.
+    /// When to use colours
     #[arg(long, value_enum, default_value_t)]
     color: Colour,
 
-    /// List all rules.
+    /// List all rules
     #[arg(long, conflicts_with_all = ["paths", "fix"])]
     rules: bool,
 
-    /// Say everything about one rule.
+    /// Explain a rule
     #[arg(long, value_name = "CODE", conflicts_with_all = ["paths", "fix", "rules"])]
     explain: Option<String>,
 }
@@ -97,15 +95,15 @@ impl Lint {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let settings = self.settings()?;
         if self.rules {
-            return self.list();
+            return self.list_rules();
         }
         if let Some(code) = &self.explain {
-            let rule = Rule::find(code).with_context(|| no_rule(code))?;
-            output::say(&berth_contract::lint::explain(rule, self.paint()))?;
+            let rule = Rule::find(code).with_context(|| unknown_rule(code))?;
+            output::print(&berth_contract::lint::explain(rule, self.paint()))?;
             return Ok(ExitCode::SUCCESS);
         }
         if self.output == Format::Markdown {
-            bail!("findings are shown as text, json or sarif; markdown is for --rules");
+            bail!("-o markdown is for --rules only; use text, json or sarif");
         }
         let input = match Input::read(&self.paths, &self.cluster, &mut io::stdin().lock()) {
             Ok(input) => input,
@@ -113,16 +111,16 @@ impl Lint {
                 let colour = self.color.is_on(&io::stderr());
                 let paint = if colour { Paint::Coloured } else { Paint::Plain };
                 for problem in &problems {
-                    output::complain(&berth_contract::lint::render_problem(problem, paint));
+                    output::print_error(&berth_contract::lint::render_problem(problem, paint));
                 }
                 return Ok(ExitCode::from(output::UNUSABLE));
             }
         };
         let report = berth_contract::lint::lint(&input, &settings);
         if self.fix {
-            return self.mend(&report, &input, &settings);
+            return self.fix(&report, &input, &settings);
         }
-        self.show(&report, &input)
+        self.print(&report, &input)
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
@@ -135,24 +133,23 @@ impl Lint {
         };
         settings.disabled.extend(self.disable.iter().cloned());
         if let Some(code) = settings.unknown_codes().first() {
-            bail!(no_rule(code));
+            bail!(unknown_rule(code));
         }
         Ok(settings)
     }
 
-    fn list(&self) -> anyhow::Result<ExitCode> {
+    fn list_rules(&self) -> anyhow::Result<ExitCode> {
         let text = match self.output {
             Format::Text => Catalogue.text(),
             Format::Json => format!("{:#}\n", Catalogue.json()),
             Format::Markdown => Catalogue.markdown(),
-            Format::Sarif => bail!("rules are listed as text, json or markdown"),
+            Format::Sarif => bail!("-o sarif is for findings only; use text, json or markdown"),
         };
-        output::say(&text)?;
+        output::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Shows findings, and says by the exit code whether some are grave.
-    fn show(&self, report: &Report, input: &Input) -> anyhow::Result<ExitCode> {
+    fn print(&self, report: &Report, input: &Input) -> anyhow::Result<ExitCode> {
         let text = match self.output {
             Format::Text | Format::Markdown => {
                 berth_contract::lint::text(report, input, self.paint())
@@ -162,30 +159,28 @@ impl Lint {
                 format!("{:#}\n", berth_contract::lint::sarif(report, env!("CARGO_PKG_VERSION")))
             }
         };
-        output::say(&text)?;
-        let grave = self.fail_on.severity().is_some_and(|least| report.reaches(least));
-        Ok(if grave { ExitCode::from(output::FOUND) } else { ExitCode::SUCCESS })
+        output::print(&text)?;
+        let fails = self.fail_on.severity().is_some_and(|least| report.reaches(least));
+        Ok(if fails { ExitCode::from(output::FOUND) } else { ExitCode::SUCCESS })
     }
 
-    /// Mends what can be mended, and shows what is left.
-    fn mend(
-        &self,
-        report: &Report,
-        input: &Input,
-        settings: &Settings,
-    ) -> anyhow::Result<ExitCode> {
+    /// Applies safe fixes, and prints the findings that remain.
+    fn fix(&self, report: &Report, input: &Input, settings: &Settings) -> anyhow::Result<ExitCode> {
         let changes = berth_contract::lint::plan(report, input)?;
         if self.diff {
-            output::say(&berth_contract::lint::diff(&changes))?;
-            let left = !changes.is_empty();
-            return Ok(if left { ExitCode::from(output::FOUND) } else { ExitCode::SUCCESS });
+            output::print(&berth_contract::lint::diff(&changes))?;
+            return Ok(if !changes.is_empty() {
+                ExitCode::from(output::FOUND)
+            } else {
+                ExitCode::SUCCESS
+            });
         }
         berth_contract::lint::write(&changes)?;
         for change in &changes {
-            output::complain(&format!("{}: {} mended\n", change.path.display(), change.fixed));
+            output::print_error(&format!("{}: {} fixed\n", change.path.display(), change.fixed));
         }
         let after = Input::read(&self.paths, &self.cluster, &mut io::empty())?;
-        self.show(&berth_contract::lint::lint(&after, settings), &after)
+        self.print(&berth_contract::lint::lint(&after, settings), &after)
     }
 
     fn paint(&self) -> Paint {
@@ -193,6 +188,6 @@ impl Lint {
     }
 }
 
-fn no_rule(code: &str) -> String {
-    format!("there is no rule {code:?}; `berth lint --rules` lists them")
+fn unknown_rule(code: &str) -> String {
+    format!("unknown rule {code:?}; `berth lint --rules` lists all rules")
 }

@@ -1,6 +1,4 @@
 //! The subcommand `berth manifests`.
-//!
-//! Owns its arguments. Must not know what is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,103 +11,103 @@ use clap::{Args, ValueEnum};
 
 use crate::output;
 
-/// Print everything that a cluster needs to run Berth.
+/// Print the Kubernetes manifests that install Berth
 ///
-/// `berth manifests | kubectl apply --server-side -f -` installs it.
+/// Install with `berth manifests | kubectl apply --server-side -f -`.
 #[derive(Args)]
 pub(crate) struct Manifests {
-    /// The namespace that it runs in.
+    /// Namespace to install into
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
 
-    /// The container image; by default the one of this version.
+    /// Container image (default: the image of this version)
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
-    /// How many replicas run; one of them leads.
+    /// Number of replicas; one of them leads
     #[arg(long, value_name = "N", default_value_t = 2)]
     replicas: u32,
 
-    /// What the admission webhook does.
+    /// Mode of the admission webhook
     #[arg(long, value_enum, default_value_t)]
     webhook: Webhook,
 
-    /// What becomes of objects while the webhook cannot be reached.
+    /// Whether to admit or deny objects while the webhook is unreachable
     #[arg(long, value_enum, default_value_t)]
     fail: Fail,
 
-    /// More settings of the webhook: a YAML file with deny, warn, contract and mutations.
+    /// Webhook settings: a YAML file with deny, warn, contract and mutations
     #[arg(long, value_name = "FILE")]
     webhook_settings: Option<PathBuf>,
 
-    /// Namespaces that the webhook leaves alone. Can be given several times.
+    /// Namespace that the webhook skips; repeat for more
     #[arg(long, value_name = "NAME")]
     exempt: Vec<String>,
 
-    /// Let cert-manager make the webhook's certificate.
+    /// Let cert-manager issue the webhook's certificate
     #[arg(long)]
     cert_manager: bool,
 
-    /// Add a ServiceMonitor for the Prometheus operator.
+    /// Add ServiceMonitors for the Prometheus operator
     #[arg(long)]
     service_monitor: bool,
 
-    /// Add priority classes for the classes of work.
+    /// Add a PriorityClass for each workload class
     #[arg(long)]
     priority_classes: bool,
 
-    /// Add the node agent, which tells what is on each node and whether its pods are aligned.
+    /// Add the node agent, which publishes each node's topology and the alignment of its GPU pods
     #[arg(long)]
     agent: bool,
 
-    /// The runtime class that gives the agent NVIDIA's driver, where that is not the default.
+    /// RuntimeClass that gives the agent NVIDIA's driver, if the default one does not
     #[arg(long, value_name = "NAME", requires = "agent")]
     agent_runtime_class: Option<String>,
 
-    /// Let the agent see where the memory of other users' processes is, which needs SYS_PTRACE.
+    /// Let the agent see on which NUMA nodes processes have their memory (adds SYS_PTRACE)
     #[arg(long, requires = "agent")]
     agent_memory: bool,
 
-    /// Let the agent hand out GPUs as this file says (kind DeviceOffers), as a device plugin of the kubelet; for
-    /// shares MPS daemons come along.
+    /// Let the agent serve GPUs as a device plugin, as this file (kind DeviceOffers) lists them; adds
+    /// MPS daemons if it offers shares
     #[arg(long, value_name = "FILE", requires = "agent")]
     agent_devices: Option<PathBuf>,
 
-    /// Let the agent divide GPUs (MIG) as their Nodes say, for which it is privileged.
+    /// Let the agent repartition GPUs (MIG) as their Nodes ask (makes it privileged)
     #[arg(long, requires = "agent")]
     agent_mig: bool,
 
-    /// Add the definition of NodeResourceTopology, where nobody else (such as NFD) brings it.
+    /// Add the CRD of NodeResourceTopology, if nothing else (such as NFD) installs it
     #[arg(long)]
     topology_definition: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Webhook {
-    /// Is not installed.
+    /// Do not install it
     Off,
-    /// Counts and logs.
+    /// Count and log findings
     DryRun,
-    /// Warns.
+    /// Warn about findings, and apply the mutations that are turned on
     #[default]
     Warn,
-    /// Denies.
+    /// Also deny objects with errors
     Enforce,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Fail {
-    /// They are let through.
+    /// Admit
     #[default]
     Open,
-    /// They are denied.
+    /// Deny
     Closed,
 }
 
 impl Manifests {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if self.replicas == 0 {
-            bail!("--replicas is 0; write 1 or more");
+            bail!("--replicas must be at least 1");
         }
         let offers = self.agent_devices.as_deref().map(offers).transpose()?;
         let mut options = InstallOptions {
@@ -145,32 +143,35 @@ impl Manifests {
         if let Some(path) = &self.webhook_settings {
             let text = std::fs::read_to_string(path);
             options.webhook_settings =
-                text.with_context(|| format!("{} cannot be read", path.display()))?;
+                text.with_context(|| format!("cannot read {}", path.display()))?;
         }
         let documents = install::manifests(&options);
         let documents: Vec<String> = documents.iter().map(berth_manifest::to_yaml).collect();
-        output::say(&documents.join("---\n"))?;
+        output::print(&documents.join("---\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What is to be handed out, and whether there are shares among it. The agent's pods have the usual directories of
-/// the node, and no others.
+/// The text of a DeviceOffers file, and whether it offers shares. Only the default directories are mounted
+/// into the agent's pods, so other directories are an error.
 fn offers(path: &Path) -> anyhow::Result<(String, bool)> {
     let source = berth_manifest::read_file(path)?;
     let config = DeviceConfig::read(&source)?;
-    let usual = DeviceConfig::default();
-    let written = config.specification.as_ref().map(|written| written.directory.as_path());
-    let places = [
-        ("kubeletDirectory", config.plugin.kubelet_directory == usual.plugin.kubelet_directory),
-        ("journal", config.plugin.journal == usual.plugin.journal),
-        ("mpsDirectory", config.plugin.answers.mps_directory == usual.plugin.answers.mps_directory),
-        ("cdi.directory", written.is_none_or(|path| path == Path::new("/var/run/cdi"))),
+    let default = DeviceConfig::default();
+    let cdi = config.specification.as_ref().map(|one| one.directory.as_path());
+    let directories = [
+        ("kubeletDirectory", config.plugin.kubelet_directory == default.plugin.kubelet_directory),
+        ("journal", config.plugin.journal == default.plugin.journal),
+        (
+            "mpsDirectory",
+            config.plugin.answers.mps_directory == default.plugin.answers.mps_directory,
+        ),
+        ("cdi.directory", cdi.is_none_or(|path| path == Path::new("/var/run/cdi"))),
     ];
-    if let Some((field, _)) = places.iter().find(|(_, is_usual)| !is_usual) {
+    if let Some((field, _)) = directories.iter().find(|(_, is_default)| !is_default) {
         bail!(
-            "{}: spec.{field} is not the usual directory, and no other is mounted into the agent's pods; leave it \
-             out (cdi.directory: write /var/run/cdi), or change the printed DaemonSet",
+            "{}: spec.{field} must be the default directory, because no other is mounted into the agent's pods; \
+             remove it (cdi.directory: set /var/run/cdi)",
             path.display()
         );
     }
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agents_pods_have_the_directories_that_the_plugin_uses() {
+    fn the_agents_pods_mount_the_default_directories_of_the_plugin() {
         let agent = install::AgentOptions {
             offers: Some(String::new()),
             shares: true,

@@ -1,6 +1,4 @@
-//! `berth replay`: plays public traces under several schedulers.
-//!
-//! Owns the arguments. What traces say is theirs.
+//! The subcommand `berth replay`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,87 +10,86 @@ use berth_sim::experiment::{Division, KubeletPolicy, Setup};
 use berth_sim::latency::Speed;
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::sim::{Destination, play};
+use crate::sim::{Destination, run};
 
-/// Replay public traces, policies side by side
+/// Replay public traces and compare schedulers on them
 #[derive(Args)]
 pub(crate) struct Replay {
     #[command(subcommand)]
-    of: Of,
+    trace: Trace,
 }
 
 #[derive(Subcommand)]
-enum Of {
-    /// Alibaba's openb cluster: machines and pods, as CSV
+enum Trace {
+    /// Replay Alibaba's openb cluster trace (CSV)
     Openb(Openb),
-    /// Requests to language models (Azure, Mooncake, ServeGen) on a serving cluster
+    /// Replay requests to language models (Azure, Mooncake, ServeGen) on a serving cluster
     Requests(Requests),
 }
 
-/// How pods are played.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Play {
-    /// They come and stay, until they ask for more GPUs than there are
+enum Mode {
+    /// Pods arrive and stay, until they have requested --demand of the GPUs
     Fill,
-    /// They come and go as they did
+    /// Pods arrive and end as in the trace
     Live,
 }
 
 #[derive(Args)]
 struct Openb {
-    /// The list of machines
+    /// CSV file of machines
     #[arg(long, value_name = "FILE")]
     nodes: PathBuf,
-    /// The list of pods
+    /// CSV file of pods
     #[arg(long, value_name = "FILE")]
     pods: PathBuf,
-    /// How they are played
+    /// How to replay the pods
     #[arg(long, default_value = "fill")]
-    play: Play,
-    /// Fill: how much they ask for, as a part of all GPUs
+    play: Mode,
+    /// With --play fill: GPUs to request, relative to the GPUs of the cluster
     #[arg(long, default_value_t = 1.3)]
     demand: f64,
-    /// Live: how often each pod comes
+    /// With --play live: number of copies of each pod
     #[arg(long, default_value_t = 1)]
     copies: u32,
-    /// Use the first so many machines only
-    #[arg(long)]
+    /// Use only the first N machines
+    #[arg(long, value_name = "N")]
     machines: Option<usize>,
-    /// The same seed gives the same order
+    /// Seed of the order of arrivals
     #[arg(long, default_value_t = 42)]
     seed: u64,
     #[command(flatten)]
-    into: Destination,
+    output: Destination,
 }
 
 #[derive(Args)]
 struct Requests {
-    /// Traces; each is a service of its own
+    /// Trace files; each becomes a service
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// GPUs of the cluster, eight on a node
+    /// GPUs of the cluster, eight per node
     #[arg(long, default_value_t = 64)]
     gpus: usize,
-    /// How many times the load of the traces
+    /// Factor on the load of the traces
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Milliseconds for a token that is read
+    /// Milliseconds per input token
     #[arg(long, default_value_t = 0.1)]
     input_token_ms: f64,
-    /// Milliseconds for a token that is written
+    /// Milliseconds per output token
     #[arg(long, default_value_t = 20.0)]
     output_token_ms: f64,
-    /// Mean milliseconds of a request, where the trace has rates only
+    /// Mean milliseconds per request, for traces that contain only rates
     #[arg(long, default_value_t = 4_000.0)]
     mean_ms: f64,
-    /// Requests that a replica serves at a time
+    /// Requests that a replica serves at the same time
     #[arg(long, default_value_t = 64)]
     slots: u32,
-    /// The same seed gives the same course of things
+    /// Seed of random arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    into: Destination,
+    output: Destination,
 }
 
 fn setup(name: &str, profile: Profile, kubelet: KubeletPolicy) -> Setup {
@@ -112,9 +109,9 @@ fn read(path: &Path) -> anyhow::Result<(String, String)> {
 
 impl Replay {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.of {
-            Of::Openb(openb) => openb.run(),
-            Of::Requests(requests) => requests.run(),
+        match self.trace {
+            Trace::Openb(openb) => openb.run(),
+            Trace::Requests(requests) => requests.run(),
         }
     }
 }
@@ -126,22 +123,22 @@ impl Openb {
         nodes.truncate(self.machines.unwrap_or(usize::MAX));
         let (file, text) = read(&self.pods)?;
         let pods = openb::read_pods(&file, &text)?;
-        let play_as = match self.play {
-            Play::Fill if !(0.0..=10.0).contains(&self.demand) => {
-                bail!("--demand {} is out of range; write a part of all GPUs up to 10", self.demand)
+        let mode = match self.play {
+            Mode::Fill if !(0.0..=10.0).contains(&self.demand) => {
+                bail!("--demand must be between 0 and 10 (got {})", self.demand)
             }
-            Play::Fill => openb::Play::Fill { demand: self.demand, pods_max: usize::MAX },
-            Play::Live if pods.iter().all(|pod| pod.life_ms.is_none()) => {
-                bail!("{file}: has no creation_time and deletion_time; play it with --play fill")
+            Mode::Fill => openb::Play::Fill { demand: self.demand, pods_max: usize::MAX },
+            Mode::Live if pods.iter().all(|pod| pod.life_ms.is_none()) => {
+                bail!("{file} has no columns creation_time and deletion_time; use --play fill")
             }
-            Play::Live => openb::Play::Live { copies: self.copies },
+            Mode::Live => openb::Play::Live { copies: self.copies },
         };
         let setups = vec![
             setup("kube-scheduler", Profile::KubeScheduler, KubeletPolicy::AsDescribed),
             setup("packing", Profile::KubeSchedulerPacking, KubeletPolicy::AsDescribed),
             setup("berth", Profile::Berth, KubeletPolicy::AsDescribed),
         ];
-        play(&openb::experiment(&nodes, &pods, play_as, self.seed, setups), &self.into)
+        run(&openb::experiment(&nodes, &pods, mode, self.seed, setups), &self.output)
     }
 }
 
@@ -154,7 +151,7 @@ impl Requests {
             ("--mean-ms", self.mean_ms),
         ] {
             if !(0.0..=1e9).contains(&value) {
-                bail!("{name} {value} is out of range; write a number from 0 to 1000000000");
+                bail!("{name} must be between 0 and 1000000000 (got {value})");
             }
         }
         let us = |ms: f64| ms * 1000.0;
@@ -183,6 +180,6 @@ impl Requests {
             setup("berth", Profile::Berth, KubeletPolicy::AsDescribed),
         ];
         let experiment = serving::experiment(&traces, serving, setups);
-        play(&experiment.map_err(|error| anyhow!("{error}"))?, &self.into)
+        run(&experiment.map_err(|error| anyhow!("{error}"))?, &self.output)
     }
 }

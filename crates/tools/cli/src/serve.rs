@@ -1,6 +1,4 @@
-//! `berth serve`: the scheduler on a cluster.
-//!
-//! Owns its arguments and what runs beside each other in the process. Must not know how pods are placed.
+//! The subcommand `berth serve`: its arguments, and the threads and tasks of the process.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
@@ -35,48 +33,48 @@ use tokio::task::JoinHandle;
 
 use crate::output;
 
-/// The engine's task is taken for dead after so long without a sign of life.
+/// `/livez` fails if the engine's task has not reported for this long.
 const SILENCE_MS_MAX: u64 = 60_000;
 
-/// Threads that serve ports, and as many for what takes longer.
+/// Threads that serve the ports, and as many for blocking work.
 const PORT_THREADS_MAX: usize = 4;
 
-/// How nice threads that serve ports are.
+/// Niceness of the threads that serve the ports.
 #[cfg(target_os = "linux")]
 const PORT_NICENESS: i32 = 10;
 
-/// So many questions may wait for the engine's task.
+/// Queue length of HTTP queries to the engine's task.
 const QUESTIONS_MAX: usize = 64;
 
-/// Schedule a cluster: pods that say `schedulerName: berth`
+/// Run the scheduler: places pods with `schedulerName: berth`
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// The kubeconfig to use; without one what KUBECONFIG says, or the pod's service account
+    /// Kubeconfig file (default: KUBECONFIG, then the pod's service account)
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig
+    /// Kubeconfig context (default: the current context)
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Pods with this schedulerName are placed; can be given several times
+    /// schedulerName of the pods to place; repeat for more
     #[arg(long, value_name = "NAME", default_value = "berth")]
     scheduler_name: Vec<String>,
-    /// The namespace of the Lease by which replicas agree on who leads
+    /// Namespace of the Lease for leader election
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
-    /// The name of that Lease
+    /// Name of the Lease
     #[arg(long, value_name = "NAME", default_value = "berth")]
     lease_name: String,
-    /// So long after its last sign of life a leader is taken for dead
+    /// How long a leader may go without renewing before another takes over
     #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().duration_ms)]
     lease_duration_ms: u64,
-    /// A leader that cannot renew the Lease for so long stops by itself
+    /// How long a leader tries to renew the Lease before it stops leading
     #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().renew_deadline_ms)]
     renew_deadline_ms: u64,
-    /// How often the Lease is renewed, and looked at
+    /// Interval between renewals, and between checks by the other replicas
     #[arg(long, value_name = "MS", default_value_t = lease::Settings::default().retry_ms)]
     lease_retry_ms: u64,
-    /// Maximum time that a pod waits for the pods it preempted to terminate; then it looks for room
-    /// elsewhere. It waits for their own grace period and one minute more, if that is shorter
+    /// Maximum time that a pod waits for the pods it preempted to terminate before it looks for room
+    /// elsewhere; it never waits longer than their grace period and a minute
     #[arg(long, value_name = "MS", default_value_t = Config::default().eviction_max_wait_ms,
           value_parser = clap::value_parser!(i64).range(1..))]
     eviction_max_wait_ms: i64,
@@ -98,46 +96,45 @@ pub(crate) struct Serve {
     /// the words and the value of the PriorityClass); repeat for more
     #[arg(long, value_name = "PRIORITYCLASS=CLASS", value_parser = workload_class)]
     workload_class: Vec<(Arc<str>, WorkloadClass)>,
-    /// What others know this replica by; a random number is added
+    /// Name of this replica in the Lease; a random number is appended
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "berth")]
     identity: String,
-    /// Where health and metrics are served, and on this machine the engine's view as well
+    /// Address to serve health and metrics on, and the HTTP API if it is a loopback address
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9440")]
     listen: SocketAddr,
-    /// Where the webhook and the engine's view are served with TLS; nowhere if it is not given
+    /// Address to serve the webhook and the HTTP API on, with TLS (default: none)
     #[arg(long, value_name = "ADDRESS")]
     tls_listen: Option<SocketAddr>,
-    /// What the admission webhook does
+    /// Mode of the admission webhook
     #[arg(long, value_enum, default_value_t)]
     webhook: Webhook,
-    /// More settings of the webhook: a YAML file with deny, warn, contract and mutations
+    /// Webhook settings: a YAML file with deny, warn, contract and mutations
     #[arg(long, value_name = "FILE")]
     webhook_settings: Option<PathBuf>,
-    /// The directory of a certificate that somebody else makes, as tls.crt and tls.key; otherwise it is
-    /// made here, and kept in a Secret
+    /// Directory with a certificate (tls.crt, tls.key) issued by someone else (default: issue one and
+    /// keep it in a Secret)
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
-    /// How logs look
+    /// Log format
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 
-/// What the webhook does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Webhook {
-    /// There is none.
+    /// Do not serve it
     #[default]
     Off,
-    /// It counts and logs.
+    /// Count and log findings
     DryRun,
-    /// It warns, and changes what is turned on.
+    /// Warn about findings, and apply the mutations that are turned on
     Warn,
-    /// It denies.
+    /// Also deny objects with errors
     Enforce,
 }
 
 impl Webhook {
-    /// Its settings; `None`: there is none.
+    /// `None`: no webhook.
     pub(crate) fn settings(self, file: Option<&Path>) -> anyhow::Result<Option<Settings>> {
         let mode = match self {
             Self::Off => return Ok(None),
@@ -150,17 +147,15 @@ impl Webhook {
     }
 }
 
-/// How logs look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
     Text,
-    /// For machines, an object a line.
+    /// One JSON object per line
     Json,
 }
 
-/// Logs go to standard error; RUST_LOG says how much, or else `level`.
-pub(crate) fn log(format: LogFormat, level: &str) {
+/// Logs to standard error, at RUST_LOG or else at `level`.
+pub(crate) fn start_logging(format: LogFormat, level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -171,14 +166,13 @@ pub(crate) fn log(format: LogFormat, level: &str) {
 }
 
 impl Serve {
-    /// Serves until it is told to stop.
+    /// Runs until SIGTERM or an interrupt.
     ///
-    /// Scheduling has a thread of its own, with its own connections: what it does is one chain of small
-    /// steps, and handing each from thread to thread costs more than the step. Whoever asks the ports is
-    /// answered by others, however long a decision takes; those are few, and wait for the CPU when scheduling
-    /// needs it.
+    /// Scheduling has its own thread and connections: it is a chain of small steps, and passing each of
+    /// them between threads would cost more than the step. The ports are served by a few other threads of
+    /// lower CPU priority, so requests are answered during a long decision and do not slow it down.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        log(self.log_format, "info");
+        start_logging(self.log_format, "info");
         let ports = runtime::Builder::new_multi_thread()
             .worker_threads(
                 thread::available_parallelism().map_or(1, usize::from).min(PORT_THREADS_MAX),
@@ -189,14 +183,14 @@ impl Serve {
             .build()?;
         let scheduling = runtime::Builder::new_current_thread().enable_all().build()?;
         let (open, scheduler) = ports.block_on(self.open_ports())?;
-        // As a task: to wake what a runtime blocks on takes a system call, to queue a task takes none.
+        // As a task, because waking the future that a runtime blocks on takes a system call, waking a task none.
         let running = scheduling.spawn(scheduler.run(open));
         scheduling.block_on(running)??;
-        output::complain("stopped\n");
+        output::print_error("stopped\n");
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The port with TLS, if there is to be one.
+    /// The TLS port, if one is configured.
     fn front(&self) -> anyhow::Result<Option<Front>> {
         let mut webhook = self.webhook.settings(self.webhook_settings.as_deref())?;
         if let Some(settings) = &mut webhook {
@@ -204,7 +198,7 @@ impl Serve {
         }
         let Some(listen) = self.tls_listen else {
             if webhook.is_some() {
-                bail!("the webhook needs TLS: say with --tls-listen where it is to listen");
+                bail!("--tls-listen is required with --webhook");
             }
             return Ok(None);
         };
@@ -216,7 +210,7 @@ impl Serve {
         }))
     }
 
-    /// Serves what can be asked; gives what is left to be run.
+    /// Starts to serve the ports, and returns what remains to be run.
     async fn open_ports(self) -> anyhow::Result<(Ports, Scheduling)> {
         let front = self.front()?;
         let access = Access {
@@ -227,19 +221,19 @@ impl Serve {
         };
         let client = connect(&access).await?.client;
         let identity = lease::incarnation(&self.identity)?;
-        let (site, questions) = shown(&client);
+        let (site, questions) = site(&client);
         let (metrics, health) = (site.metrics.clone(), site.health.clone());
         let (stop, shutdown) = watch::channel(false);
         open(self.listen, &site)?;
         let fronting = front.map(|front| {
             let mut shutdown = shutdown.clone();
             let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
-            let shown = (metrics.clone(), health.clone());
-            tokio::spawn(front.run(client, shown, api(&site), stopped))
+            let state = (metrics.clone(), health.clone());
+            tokio::spawn(front.run(client, state, api(&site), stopped))
         });
         tokio::spawn(async move {
-            told_to_stop().await;
-            tracing::info!("stopping: what is under way is finished first");
+            stop_signal().await;
+            tracing::info!("stopping after calls in flight have finished");
             stop.send_replace(true);
         });
         let by_priority_class = self.workload_class.into_iter().collect();
@@ -274,8 +268,8 @@ impl Serve {
     }
 }
 
-/// What is shown of a scheduler, and the questions to it.
-pub(crate) fn shown(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
+/// The HTTP site of a scheduler, and the queries that it sends to the engine's task.
+pub(crate) fn site(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
     let (asking, questions) = mpsc::channel(QUESTIONS_MAX);
     let site = Site {
         health: Health::new(SILENCE_MS_MAX),
@@ -288,18 +282,19 @@ pub(crate) fn shown(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
     (site, questions)
 }
 
-/// Shows it at an address. Tokens are secrets: beyond this machine they travel with TLS only.
+/// Serves health, metrics and, on a loopback address, the HTTP API. Elsewhere the API needs TLS, because
+/// requests contain tokens.
 pub(crate) fn open(address: SocketAddr, site: &Site) -> anyhow::Result<()> {
     let listener = listen(address).with_context(|| format!("cannot listen on {address}"))?;
     let open = if address.ip().is_loopback() { router(site) } else { probes(site) };
-    let own_only = move |request, next| refuse_foreign(address.ip(), request, next);
-    let open = open.layer(from_fn(own_only));
+    let same_site = move |request, next| require_same_site(address.ip(), request, next);
+    let open = open.layer(from_fn(same_site));
     let port = Port { name: "http", limits: Limits::PLAIN, metrics: site.metrics.clone() };
     tokio::spawn(port.serve(listener, open, std::future::pending()));
     Ok(())
 }
 
-/// Lets scheduling go first on the CPU. Where niceness is one of the process there is nothing to do.
+/// Gives scheduling precedence on the CPU. Only Linux has a niceness per thread.
 fn yield_to_scheduling() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, PORT_NICENESS) {
@@ -307,19 +302,19 @@ fn yield_to_scheduling() {
     }
 }
 
-/// Refuses what a browser sends for a page of another site.
-async fn refuse_foreign(local: IpAddr, request: Request, next: Next) -> Response {
+/// Rejects cross-site requests of browsers.
+async fn require_same_site(local: IpAddr, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     match origin::check(&head, local) {
         Ok(()) => next.run(Request::from_parts(head, body)).await,
-        Err(foreign) => http::status(StatusCode::FORBIDDEN, "Forbidden", &foreign.to_string()),
+        Err(error) => http::status(StatusCode::FORBIDDEN, "Forbidden", &error.to_string()),
     }
 }
 
-/// The port with TLS, if there is one.
+/// The task that serves the TLS port, if there is one.
 struct Ports(Option<JoinHandle<io::Result<()>>>);
 
-/// What schedules, before it is connected.
+/// A scheduler that is not connected yet.
 struct Scheduling {
     access: Access,
     options: Options,
@@ -341,11 +336,11 @@ impl Scheduling {
         tokio::select! {
             ended = &mut running => {
                 ended?;
-                // Whoever has asked the webhook gets an answer.
+                // Requests to the webhook in flight are answered.
                 fronting.await??;
             }
             closed = &mut fronting => {
-                // An error: without that port nobody can ask the webhook, and a new start is due.
+                // An error ends the process, because the webhook is unreachable without the port.
                 closed??;
                 running.await?;
             }
@@ -354,27 +349,26 @@ impl Scheduling {
     }
 }
 
-fn workload_class(text: &str) -> Result<(Arc<str>, WorkloadClass), String> {
-    let (name, class) = text.split_once('=').ok_or("write PRIORITYCLASS=CLASS")?;
+fn workload_class(text: &str) -> anyhow::Result<(Arc<str>, WorkloadClass)> {
+    let (name, class) = text.split_once('=').context("expected PRIORITYCLASS=CLASS")?;
     let class = WorkloadClass::parse(class).ok_or_else(|| {
         let known = WorkloadClass::ALL.map(WorkloadClass::as_str).join(", ");
-        format!("unknown workload class {class:?}; write one of {known}")
+        anyhow!("unknown workload class {class:?}; use one of {known}")
     })?;
     Ok((name.into(), class))
 }
 
-/// The webhook's settings, as a file has them.
 fn webhook_settings(path: &Path) -> anyhow::Result<Settings> {
     let mut documents = read(&read_file(path)?)?;
     match (documents.pop(), documents.is_empty()) {
         (None, _) => Ok(Settings::default()),
         (Some(document), true) => Ok(document.decode()?),
-        (Some(_), false) => bail!("{} holds several documents; write one", path.display()),
+        (Some(_), false) => bail!("{} must contain a single YAML document", path.display()),
     }
 }
 
 /// Waits for SIGTERM or an interrupt.
-pub(crate) async fn told_to_stop() {
+pub(crate) async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {

@@ -1,4 +1,4 @@
-//! `berth sim`: simulates a scenario under several setups.
+//! The subcommand `berth sim`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,26 +15,24 @@ use crate::output;
 /// Simulate a cluster and compare schedulers, kubelet policies and GPU sharing on the same arrivals
 #[derive(Args)]
 pub(crate) struct Sim {
-    /// The scenario: a YAML file with a cluster, manifests, arrivals and what to compare
+    /// Scenario: a YAML file with the cluster, manifests, arrivals and the setups to compare
     scenario: PathBuf,
     /// Seed of the random arrivals (default: the scenario's)
     #[arg(long)]
     seed: Option<u64>,
-    /// Run this many seeds in parallel, from --seed on, and report medians, ranges and which
-    /// differences are noise
+    /// Run N seeds in parallel, starting with --seed, and report medians, ranges and significance
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     #[command(flatten)]
-    into: Destination,
+    output: Destination,
 }
 
-/// Where a report goes.
 #[derive(Args)]
 pub(crate) struct Destination {
-    /// Write the whole report as JSON to this file; - is standard output, instead of the summary
+    /// Write the report as JSON to a file; - writes it to standard output, without the summary
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with charts and a map of every node to this file
+    /// Write the report as an HTML page with charts and a map of every node
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -43,10 +41,10 @@ impl Sim {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let experiment = match berth_scenario::scenario::load(&self.scenario, self.seed) {
             Ok(experiment) => experiment,
-            Err(error) => return Ok(output::refused(&error)),
+            Err(error) => return Ok(output::failed_to_load(&error)),
         };
         if self.seeds == 1 {
-            return play(&experiment, &self.into);
+            return run(&experiment, &self.output);
         }
         let first = experiment.seed;
         let mut experiments = vec![experiment];
@@ -54,15 +52,15 @@ impl Sim {
             let seed = first.wrapping_add(further);
             match berth_scenario::scenario::load(&self.scenario, Some(seed)) {
                 Ok(experiment) => experiments.push(experiment),
-                Err(error) => return Ok(output::refused(&error)),
+                Err(error) => return Ok(output::failed_to_load(&error)),
             }
         }
-        play_all(&experiments, &self.into)
+        run_all(&experiments, &self.output)
     }
 }
 
 /// Runs one experiment with several seeds. The page shows the first.
-fn play_all(experiments: &[Experiment], into: &Destination) -> anyhow::Result<ExitCode> {
+fn run_all(experiments: &[Experiment], into: &Destination) -> anyhow::Result<ExitCode> {
     into.check()?;
     let bar = progress_bar(experiments.len() as u64);
     let reports = berth_sim::run_all(experiments, &|done| bar.set_position(done as u64));
@@ -73,14 +71,14 @@ fn play_all(experiments: &[Experiment], into: &Destination) -> anyhow::Result<Ex
 }
 
 /// Runs an experiment and writes its report.
-pub(crate) fn play(experiment: &Experiment, into: &Destination) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(experiment: &Experiment, into: &Destination) -> anyhow::Result<ExitCode> {
     into.check()?;
     let bar = progress_bar(100 * experiment.setups.len() as u64);
     let mut before = 0;
-    let report = berth_sim::run(experiment, &mut |setup, part| {
+    let report = berth_sim::run(experiment, &mut |setup, fraction| {
         bar.set_message(setup.name.clone());
-        bar.set_position(before + (part * 100.0) as u64);
-        if part >= 1.0 {
+        bar.set_position(before + (fraction * 100.0) as u64);
+        if fraction >= 1.0 {
             before += 100;
         }
     });
@@ -105,12 +103,12 @@ fn is_stdout(path: &Path) -> bool {
 impl Destination {
     fn check(&self) -> anyhow::Result<()> {
         if self.html.as_deref().is_some_and(is_stdout) {
-            bail!("--html takes a file, not standard output");
+            bail!("--html requires a file; standard output is not supported");
         }
         Ok(())
     }
 
-    /// Writes all of the data as JSON, one report as a page, and the summary.
+    /// Writes `data` as JSON, `page` as HTML, and the summary.
     fn write(
         &self,
         data: &impl Serialize,
@@ -118,7 +116,7 @@ impl Destination {
         summary: &str,
     ) -> anyhow::Result<()> {
         match &self.json {
-            Some(path) if is_stdout(path) => output::say(&format!("{}\n", json(data)?))?,
+            Some(path) if is_stdout(path) => output::print(&format!("{}\n", json(data)?))?,
             Some(path) => output::write_file(path, &json(data)?)?,
             None => {}
         }
@@ -126,9 +124,9 @@ impl Destination {
             output::write_file(path, &berth_web::sim_page(&report.title, &json(report)?))?;
         }
         if self.json.as_deref().is_none_or(|path| !is_stdout(path)) {
-            output::say(summary)?;
+            output::print(summary)?;
             if let Some(path) = &self.html {
-                output::say(&format!("\nThe page is {}\n", path.display()))?;
+                output::print(&format!("\nWrote {}\n", path.display()))?;
             }
         }
         Ok(())

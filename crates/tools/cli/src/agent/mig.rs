@@ -1,6 +1,4 @@
 //! The subcommand `berth agent mig`.
-//!
-//! Owns its arguments and exit codes. Must not know how GPUs are divided.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,40 +13,40 @@ use clap::Args;
 use super::Shown;
 use crate::output::{self, FOUND, Format};
 
-/// Divide the GPUs of this machine into slices (MIG), all as wanted or none.
+/// Repartition this machine's GPUs into slices (MIG), all of them or none
 ///
-/// GPUs that a process runs on, or that the kubelet has given to a pod, are not touched. Whatever fails on
-/// the way, what was there is made again. Where NVIDIA's mig-manager runs, set its label instead: two who
-/// divide the same GPUs undo each other's work. Needs root. Exit codes: 0; 1 if GPUs are not as wanted; 2 if
-/// that cannot be had.
+/// GPUs that run a process or that the kubelet has given to a pod are not changed. If a step fails, the
+/// previous layout is restored. If NVIDIA's mig-manager runs on the node, set its label instead, because the
+/// two would undo each other's changes. Needs root. Exit codes: 0, 1 if the GPUs do not have the layout, 2 if
+/// the layout is impossible.
 #[derive(Args)]
 pub(super) struct Mig {
-    /// What is wanted: slices such as `7x1g.18gb` or `4g.71gb@0,3g.71gb`, for some GPUs as
-    /// `0=off; 1-7=all-balanced`; or a file with mig-parted's configurations.
-    #[arg(long, value_name = "SLICES|FILE")]
+    /// Slices such as 7x1g.18gb or 4g.71gb@0,3g.71gb; by GPU as in `0=off; 1-7=all-balanced`; or a file
+    /// with configurations of mig-parted
+    #[arg(long, value_name = "LAYOUT|FILE")]
     layout: String,
 
-    /// Which configuration of the file, if it has several.
+    /// Configuration to use, if the file has several
     #[arg(long, value_name = "NAME")]
     config: Option<String>,
 
-    /// Only for this GPU, or these: `0`, `0-3` or a UUID.
+    /// Repartition only these GPUs: 0, 0-3 or a UUID
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
 
-    /// Say what would be done, and do nothing.
+    /// Show what would change, without changing it
     #[arg(long)]
     dry_run: bool,
 
-    /// Also divide GPUs with work, around the slices that have it.
+    /// Also repartition GPUs in use, and keep the slices that are in use
     #[arg(long)]
     around_work: bool,
 
-    /// Where to keep what is being done, for the case of a crash.
+    /// Journal of the change in progress, for recovery after a crash
     #[arg(long, value_name = "FILE", default_value_os_t = Path::new("/").join(PLACE))]
     journal: PathBuf,
 
-    /// How it is shown.
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Shown,
 }
@@ -70,17 +68,17 @@ impl Mig {
             Shown::Json => output::data(&report, Format::Json)?,
             Shown::Yaml => output::data(&report, Format::Yaml)?,
         };
-        output::say(&text)?;
+        output::print(&text)?;
         Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
     }
 
-    /// What names a file is one, whatever else it could mean.
+    /// A layout that is also the name of a file is read as the file.
     fn wish(&self) -> anyhow::Result<Wish> {
         let path = Path::new(&self.layout);
         let wish = if path.is_file() {
             Wish::from_file(&berth_manifest::read_file(path)?, self.config.as_deref())?
         } else if self.config.is_some() {
-            bail!("{}: is no file; --config chooses among a file's configurations", self.layout);
+            bail!("--config requires --layout to be a file; {} is not one", self.layout);
         } else {
             Wish::parse(&self.layout)?
         };
