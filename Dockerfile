@@ -1,6 +1,6 @@
-# Berth in an image without a shell: docker build -t berth .
+# Builds an image without a shell: docker build --build-arg BERTH_COMMIT=$(git rev-parse HEAD) -t berth .
 FROM docker.io/library/rust:1.95-bookworm AS build
-# ring needs a C compiler and nothing else.
+ARG BERTH_COMMIT
 WORKDIR /src
 COPY . .
 RUN cargo build --profile dist --locked -p berth-cli
