@@ -59,7 +59,7 @@ pub(crate) struct Tally {
     by_domain: Lookup<DomainIx, i32>,
     /// Number of domains per nonzero count.
     levels: BTreeMap<i32, u32>,
-    total: i64,
+    pub(crate) total: i64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -120,10 +120,6 @@ pub(crate) struct Census {
 impl Tally {
     pub(crate) fn at(&self, domain: DomainIx) -> i32 {
         self.by_domain.get(&domain).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn total(&self) -> i64 {
-        self.total
     }
 
     pub(crate) fn domains(&self) -> impl Iterator<Item = (DomainIx, i32)> {

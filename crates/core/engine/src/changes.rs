@@ -27,7 +27,7 @@ pub(crate) struct Changes {
     /// Entries dropped before the first one kept.
     dropped: u64,
     /// Counts changes that can affect every pod and node (volumes, namespaces).
-    epoch: u64,
+    pub(crate) epoch: u64,
 }
 
 impl Changes {
@@ -42,10 +42,6 @@ impl Changes {
 
     pub(crate) fn everything(&mut self) {
         self.epoch += 1;
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
     }
 
     pub(crate) fn now(&self) -> Cursor {

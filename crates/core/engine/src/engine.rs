@@ -185,7 +185,7 @@ impl Engine {
             woken_epoch: self.woken_epoch,
             woken_at_ms: self.woken_at_ms,
             at: self.state.changes.now(),
-            epoch: self.state.changes.epoch(),
+            epoch: self.state.changes.epoch,
             undone: self.undone.clone(),
             gpu_values: self.state.gpu_values.clone(),
             devices: self.state.devices.clone(),
@@ -218,7 +218,7 @@ impl Engine {
             self.undone.push(saved.at..self.state.changes.now());
             self.woken = saved.woken;
             self.woken_epoch = if saved.woken_epoch == saved.epoch {
-                self.state.changes.epoch()
+                self.state.changes.epoch
             } else {
                 saved.woken_epoch
             };
@@ -263,7 +263,7 @@ impl Engine {
     }
 
     pub fn held(&self) -> usize {
-        self.queue.held() + self.held_members()
+        self.queue.held_pods + self.held_members()
     }
 
     pub fn is_held(&self, uid: &str) -> bool {
@@ -341,7 +341,7 @@ impl Engine {
 
     pub fn effort(&self) -> Effort {
         let Effort { rechecks, looks } = self.effort;
-        Effort { rechecks, looks: looks + self.rankings.looks() }
+        Effort { rechecks, looks: looks + self.rankings.looks }
     }
 
     fn decide_pod(&mut self, at: PodIx, now_ms: i64) -> Decision {
@@ -367,7 +367,7 @@ impl Engine {
             self.set_trigger(at, Trigger::Anything);
             return self.preempt(at, evictions, now_ms);
         }
-        let cut_short = self.preemption.was_cut_short();
+        let cut_short = self.preemption.cut_short;
         self.set_trigger(at, if cut_short { Trigger::Anything } else { self.trigger_of(at) });
         Decision::Wait { pod: self.state.pods[at].uid.clone() }
     }
@@ -543,7 +543,7 @@ impl Engine {
         let class = self.state.pods[at].class;
         self.state.rules(class);
         self.rankings.with(&mut self.state, class, |state, ranking, _| {
-            let inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
+            let inquiry = Inquiry::new(state, IncomingPod::of(state, at)).ok()?.0;
             Some(ask(&inquiry, ranking))
         })
     }
@@ -560,12 +560,11 @@ impl Engine {
         if !self.may_have_room(at) {
             return None;
         }
-        let mut rankings = std::mem::take(&mut self.rankings);
-        let found = rankings.with(&mut self.state, class, |state, ranking, coarse| {
-            if ranking.feasible() == 0 {
+        self.rankings.with(&mut self.state, class, |state, ranking, coarse| {
+            if ranking.feasible == 0 {
                 return None;
             }
-            let mut inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
+            let mut inquiry = Inquiry::new(state, IncomingPod::of(state, at)).ok()?.0;
             let nominated = match state.pods[at].place {
                 Place::Nominated(_, node) => node,
                 _ => wanted,
@@ -587,24 +586,24 @@ impl Engine {
             let node = chosen?;
             let room = ranking.judge(state, View::of(&state.nodes[node])).ok()?;
             found(&inquiry, node, &room)
-        });
-        self.rankings = rankings;
-        found
+        })
     }
 
     fn place_scored(&mut self, at: PodIx, class: ClassIx) -> Option<FoundPlace> {
         let spread = self.state.default_spread(class);
         let packing = self.config.profile == Profile::KubeSchedulerPacking;
         let state = &self.state;
-        let node = Inquiry::new(state, incoming(state, at)).ok().and_then(|(inquiry, narrowed)| {
-            let feasible = Verdicts::of(&inquiry, &narrowed).feasible();
-            let nominated = match state.pods[at].place {
-                Place::Nominated(_, node) => node.filter(|node| feasible.contains(node)),
-                _ => None,
-            };
-            let node = nominated.or_else(|| kube::pick(&inquiry, &feasible, &spread, packing))?;
-            Some((node, inquiry.devices_on(node, None, Order::Listed).ok()?.map(Box::new)))
-        });
+        let node =
+            Inquiry::new(state, IncomingPod::of(state, at)).ok().and_then(|(inquiry, narrowed)| {
+                let feasible = Verdicts::of(&inquiry, &narrowed).feasible();
+                let nominated = match state.pods[at].place {
+                    Place::Nominated(_, node) => node.filter(|node| feasible.contains(node)),
+                    _ => None,
+                };
+                let node =
+                    nominated.or_else(|| kube::pick(&inquiry, &feasible, &spread, packing))?;
+                Some((node, inquiry.devices_on(node, None, Order::Listed).ok()?.map(Box::new)))
+            });
         self.state.release_spread(spread);
         let (node, devices) = node?;
         Some(FoundPlace { node, grant: None, fit: NumaFit::UNKNOWN, devices })
@@ -632,13 +631,11 @@ impl Engine {
         if !self.may_make_room(class, &preemptor) {
             return None;
         }
-        let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
-        let plan = rankings.with(&mut self.state, class, |state, ranking, _| {
-            let inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
+        let plan = self.rankings.with(&mut self.state, class, |state, ranking, _| {
+            let inquiry = Inquiry::new(state, IncomingPod::of(state, at)).ok()?.0;
             preemption.find(&inquiry, ranking, &preemptor, within)
         });
-        self.rankings = rankings;
         plan.map(|plan| Evictions {
             node: plan.node,
             budget_violations: plan.cost.budget_violations as usize,
@@ -648,7 +645,7 @@ impl Engine {
 
     fn evictions_scored(&self, at: PodIx) -> Option<Evictions> {
         let state = &self.state;
-        let (inquiry, narrowed) = Inquiry::new(state, incoming(state, at)).ok()?;
+        let (inquiry, narrowed) = Inquiry::new(state, IncomingPod::of(state, at)).ok()?;
         let verdicts = Verdicts::of(&inquiry, &narrowed);
         let nominated = match &state.pods[at].place {
             Place::Nominated(node, _) => Some(node),
@@ -671,9 +668,7 @@ impl Engine {
 
     pub(crate) fn place_headroom(&mut self) {
         if self.config.profile == Profile::Berth && !self.state.headrooms.is_empty() {
-            let mut rankings = std::mem::take(&mut self.rankings);
-            headroom::keep(&mut self.state, &mut rankings);
-            self.rankings = rankings;
+            headroom::keep(&mut self.state, &mut self.rankings);
         }
     }
 
@@ -724,9 +719,4 @@ pub(crate) fn found(inquiry: &Inquiry<'_>, node: NodeIx, room: &Room) -> Option<
         (fit, _) => fit,
     };
     Some(FoundPlace { node, grant: room.grant, fit, devices })
-}
-
-pub(crate) fn incoming(state: &State, at: PodIx) -> IncomingPod<'_> {
-    let pod = &state.pods[at];
-    IncomingPod { class: pod.class, uid: &pod.uid, name: &pod.name, claims: &pod.claims }
 }

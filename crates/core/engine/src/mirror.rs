@@ -27,7 +27,7 @@ pub(crate) struct Mirror {
     doubtful: Vec<PodIx>,
     /// Only pods from events were admitted, and none has left: the admission order can still be
     /// corrected.
-    untouched: bool,
+    pub(crate) untouched: bool,
     /// Devices with shares in use.
     divided: Vec<u16>,
     /// Steps since the oldest unconfirmed decision.
@@ -107,11 +107,6 @@ impl Mirror {
 
     pub(crate) fn is_trusted(&self) -> bool {
         self.refused.is_empty() && self.doubtful.is_empty()
-    }
-
-    /// Whether rebuilding it from the node's pods would give the same.
-    pub(crate) fn is_untouched(&self) -> bool {
-        self.untouched
     }
 
     pub(crate) fn would_admit(&self, demand: &PodDemand) -> Verdict {

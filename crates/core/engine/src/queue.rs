@@ -41,7 +41,7 @@ pub(crate) struct Queue {
     parked: ByClass,
     /// Classes with held pods, which are not evaluated.
     held: BTreeSet<ClassIx>,
-    held_pods: usize,
+    pub(crate) held_pods: usize,
     /// When to evaluate parked classes that are not held.
     pub(crate) rechecks: Rechecks,
     entries: Lookup<PodIx, Entry>,
@@ -374,9 +374,5 @@ impl Queue {
     /// Number of pods, and of those parked.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.entries.len(), self.entries.len() - self.active.len() - self.followers)
-    }
-
-    pub(crate) fn held(&self) -> usize {
-        self.held_pods
     }
 }

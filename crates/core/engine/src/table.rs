@@ -4,8 +4,8 @@
 //! name.
 
 use std::hash::{BuildHasher, Hash};
-use std::marker::PhantomData;
 
+pub(crate) use berth_model::table::{Index, Slab};
 use hashbrown::{HashMap, HashTable};
 
 /// A map with a fixed seed but without order: iterate only to count, or sort the result.
@@ -16,40 +16,17 @@ pub(crate) fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
     foldhash::quality::FixedState::default().hash_one(value)
 }
 
-pub(crate) trait Index: Copy + Eq {
-    fn new(at: usize) -> Self;
-    fn at(self) -> usize;
-}
-
-macro_rules! index {
-    ($($(#[$docs:meta])* $name:ident;)*) => {$(
-        $(#[$docs])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(crate) struct $name(pub(crate) u32);
-
-        impl Index for $name {
-            fn new(at: usize) -> Self {
-                Self(u32::try_from(at).unwrap_or(u32::MAX))
-            }
-
-            fn at(self) -> usize {
-                self.0 as usize
-            }
-        }
-    )*};
-}
-
-index! {
-    NodeIx;
-    PodIx;
-    ClassIx;
-    ShapeIx;
-    ResourceIx;
-    KeyIx;
-    DomainIx;
-    QueryIx;
-    TallyIx;
-    ScopeIx;
+berth_model::row_numbers! {
+    pub(crate) NodeIx;
+    pub(crate) PodIx;
+    pub(crate) ClassIx;
+    pub(crate) ShapeIx;
+    pub(crate) ResourceIx;
+    pub(crate) KeyIx;
+    pub(crate) DomainIx;
+    pub(crate) QueryIx;
+    pub(crate) TallyIx;
+    pub(crate) ScopeIx;
 }
 
 impl DomainIx {
@@ -58,91 +35,6 @@ impl DomainIx {
 
     pub(crate) fn exists(self) -> bool {
         self != Self::NONE
-    }
-}
-
-/// Rows with reused numbers.
-#[derive(Clone, Debug)]
-pub(crate) struct Slab<I, T> {
-    rows: Vec<Option<T>>,
-    free: Vec<u32>,
-    of: PhantomData<I>,
-}
-
-impl<I, T> Default for Slab<I, T> {
-    fn default() -> Self {
-        Self { rows: Vec::new(), free: Vec::new(), of: PhantomData }
-    }
-}
-
-impl<I: Index, T> Slab<I, T> {
-    pub(crate) fn insert(&mut self, row: T) -> I {
-        match self.free.pop() {
-            Some(at) => {
-                self.rows[at as usize] = Some(row);
-                I::new(at as usize)
-            }
-            None => {
-                self.rows.push(Some(row));
-                I::new(self.rows.len() - 1)
-            }
-        }
-    }
-
-    pub(crate) fn remove(&mut self, at: I) -> Option<T> {
-        let row = self.rows.get_mut(at.at())?.take();
-        if row.is_some() {
-            self.free.push(at.at() as u32);
-        }
-        row
-    }
-
-    pub(crate) fn get(&self, at: I) -> Option<&T> {
-        self.rows.get(at.at())?.as_ref()
-    }
-
-    pub(crate) fn get_mut(&mut self, at: I) -> Option<&mut T> {
-        self.rows.get_mut(at.at())?.as_mut()
-    }
-
-    /// Ordered by number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
-        let rows = self.rows.iter().enumerate();
-        rows.filter_map(|(at, row)| row.as_ref().map(|row| (I::new(at), row)))
-    }
-
-    pub(crate) fn indexes(&self) -> impl Iterator<Item = I> + use<'_, I, T> {
-        self.iter().map(|(at, _)| at)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.rows.len() - self.free.len()
-    }
-
-    /// One more than the highest number ever used.
-    pub(crate) fn bound(&self) -> usize {
-        self.rows.len()
-    }
-}
-
-impl<I: Index, T> std::ops::Index<I> for Slab<I, T> {
-    type Output = T;
-
-    /// Numbers come from the table itself, and rows are removed only when nothing refers to them.
-    fn index(&self, at: I) -> &T {
-        match &self.rows[at.at()] {
-            Some(row) => row,
-            None => unreachable!("a row that is gone is still referred to"),
-        }
-    }
-}
-
-impl<I: Index, T> std::ops::IndexMut<I> for Slab<I, T> {
-    fn index_mut(&mut self, at: I) -> &mut T {
-        match &mut self.rows[at.at()] {
-            Some(row) => row,
-            None => unreachable!("a row that is gone is still referred to"),
-        }
     }
 }
 

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use crate::amounts::{self, CPU};
 use crate::changes::Change;
 use crate::config::Profile;
-use crate::engine::{Engine, incoming, is_open};
-use crate::filter::{Inquiry, fit};
+use crate::engine::{Engine, is_open};
+use crate::filter::{IncomingPod, Inquiry, fit};
 use crate::placement::precheck::{self, scarcest, used_without_lower};
 use crate::placement::select::select;
 use crate::placement::victims::Preemptor;
@@ -36,7 +36,7 @@ type Changed = Vec<(NodeIx, bool)>;
 impl Engine {
     /// Processes changes: pods nominated to changed nodes, and classes whose trigger fires.
     pub(crate) fn wake(&mut self, now_ms: i64) {
-        let epoch = self.state.changes.epoch();
+        let epoch = self.state.changes.epoch;
         let cooled_down = self.state.end_cooldowns(now_ms, self.config.eviction_cooldown_ms);
         let woken_at_ms = std::mem::replace(&mut self.woken_at_ms, now_ms);
         self.state.touch_overdue(woken_at_ms, now_ms);
@@ -205,7 +205,7 @@ impl Engine {
         }
         match self.first_not_nominated(class) {
             Some(next) if self.could_preempt(next, now_ms) => self.queue.wake(next),
-            Some(next) if next == first && may_fit && !self.preemption.was_cut_short() => {
+            Some(next) if next == first && may_fit && !self.preemption.cut_short => {
                 self.set_trigger(first, trigger);
             }
             _ => {}
@@ -263,12 +263,13 @@ impl Engine {
         }
         let near = self.near_mates(at).filter(|(_, required)| *required);
         let within = near.as_ref().map(|(nodes, _)| nodes);
-        let mut rankings = std::mem::take(&mut self.rankings);
-        let fits = rankings.with(&mut self.state, class, |state, ranking, coarse| {
-            if ranking.feasible() == 0 {
+        self.rankings.with(&mut self.state, class, |state, ranking, coarse| {
+            if ranking.feasible == 0 {
                 return false;
             }
-            let Ok((inquiry, _)) = Inquiry::new(state, incoming(state, at)) else { return false };
+            let Ok((inquiry, _)) = Inquiry::new(state, IncomingPod::of(state, at)) else {
+                return false;
+            };
             // Volumes are evaluated node by node, which is expensive if they rule out most.
             if inquiry.has_volumes() && !inquiry.has_neighbour_rules() {
                 let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
@@ -276,9 +277,7 @@ impl Engine {
                 return changed.any(|node| is_open(&inquiry, ranking, *node));
             }
             select(&inquiry, ranking, coarse, within).is_some()
-        });
-        self.rankings = rankings;
-        fits
+        })
     }
 
     /// Evaluates held pods again where quotas or teams changed: the first of every class, since the
@@ -339,13 +338,12 @@ impl Engine {
     fn fits_on(&mut self, at: PodIx, nodes: &[NodeIx]) -> bool {
         let class = self.state.pods[at].class;
         self.state.rules(class);
-        let mut rankings = std::mem::take(&mut self.rankings);
-        let fits = rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
-            let Ok((inquiry, _)) = Inquiry::new(state, incoming(state, at)) else { return false };
+        self.rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
+            let Ok((inquiry, _)) = Inquiry::new(state, IncomingPod::of(state, at)) else {
+                return false;
+            };
             nodes.iter().any(|node| is_open(&inquiry, ranking, *node))
-        });
-        self.rankings = rankings;
-        fits
+        })
     }
 
     fn could_preempt_on(&mut self, at: PodIx, nodes: &[NodeIx], now_ms: i64) -> bool {
@@ -355,13 +353,11 @@ impl Engine {
             return false;
         }
         let preemptor = Preemptor::new(&self.state, at, now_ms, self.config.eviction_cooldown_ms);
-        let mut rankings = std::mem::take(&mut self.rankings);
         let preemption = &mut self.preemption;
-        let plan = rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
-            let inquiry = Inquiry::new(state, incoming(state, at)).ok()?.0;
+        let plan = self.rankings.with_nodes(&mut self.state, class, nodes, |state, ranking, _| {
+            let inquiry = Inquiry::new(state, IncomingPod::of(state, at)).ok()?.0;
             preemption.find(&inquiry, ranking, &preemptor, None)
         });
-        self.rankings = rankings;
         plan.is_some()
     }
 
@@ -370,7 +366,7 @@ impl Engine {
         if self.rankings.keeps(&self.state, self.state.pods[at].class) {
             return true;
         }
-        let Ok((inquiry, _)) = Inquiry::new(&self.state, incoming(&self.state, at)) else {
+        let Ok((inquiry, _)) = Inquiry::new(&self.state, IncomingPod::of(&self.state, at)) else {
             return false;
         };
         if !inquiry.lacks_required_pods() {
@@ -410,7 +406,7 @@ impl Engine {
         let is_alone = self.config.profile == Profile::Berth
             && pod.claims.is_empty()
             && class.spec.gang.is_none();
-        let inquiry = is_alone.then(|| Inquiry::new(state, incoming(state, at)));
+        let inquiry = is_alone.then(|| Inquiry::new(state, IncomingPod::of(state, at)));
         let Some(Ok((inquiry, _))) = inquiry else { return Trigger::Anything };
         if let Some(tally) = inquiry.missing_required_pods() {
             return Trigger::Neighbour(tally);

@@ -11,38 +11,20 @@ use std::sync::Arc;
 use berth_engine::decision::Binding;
 use berth_model::node::Node;
 use berth_model::spec::{GpuGrant, Phase, PodObject, PodSpec};
+use berth_model::table::Slab;
 use hashbrown::HashMap;
 
 use crate::arrivals::Arrivals;
 use crate::forecast::{End, Hold, PlannedNode};
 use crate::lifetime::LifeKey;
 use crate::room::{Allocation, Ask, Resources, Room};
-use crate::table::{Index, Table};
 
 const GRACE_MS: i64 = 30_000;
 
-macro_rules! index {
-    ($($(#[$docs:meta])* $name:ident;)*) => {$(
-        $(#[$docs])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(crate) struct $name(pub(crate) u32);
-
-        impl Index for $name {
-            fn new(at: usize) -> Self {
-                Self(u32::try_from(at).unwrap_or(u32::MAX))
-            }
-
-            fn at(self) -> usize {
-                self.0 as usize
-            }
-        }
-    )*};
-}
-
-index! {
-    NodeIx;
-    PodIx;
-    KindIx;
+berth_model::row_numbers! {
+    pub(crate) NodeIx;
+    pub(crate) PodIx;
+    pub(crate) KindIx;
 }
 
 /// Highest priority first, then oldest, then by UID: the engine's order.
@@ -97,11 +79,11 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterState {
     resources: Resources,
-    pub(crate) kinds: Table<KindIx, Kind>,
+    pub(crate) kinds: Slab<KindIx, Kind>,
     by_spec: HashMap<Arc<PodSpec>, KindIx, foldhash::fast::FixedState>,
-    pub(crate) nodes: Table<NodeIx, NodeRow>,
+    pub(crate) nodes: Slab<NodeIx, NodeRow>,
     by_name: BTreeMap<Arc<str>, NodeIx>,
-    pub(crate) pods: Table<PodIx, PodRow>,
+    pub(crate) pods: Slab<PodIx, PodRow>,
     by_uid: BTreeMap<Arc<str>, PodIx>,
     /// In queue order, without held and gated pods.
     pub(crate) waiting: BTreeMap<Turn, PodIx>,
@@ -130,7 +112,7 @@ impl ClusterState {
             workload: spec.controller.as_ref().map(|controller| hash(of(controller))),
             class: hash(seeds.hash_one((&spec.namespace, &ask, spec.priority))),
         };
-        let kind = self.kinds.add(Kind { spec: spec.clone(), ask, life, holders: 1 });
+        let kind = self.kinds.insert(Kind { spec: spec.clone(), ask, life, holders: 1 });
         self.by_spec.insert(spec.clone(), kind);
         kind
     }
@@ -170,7 +152,7 @@ impl ClusterState {
             return *at;
         }
         let row = NodeRow { object: None, empty: Room::none(), left: Room::none(), pods: 0 };
-        let at = self.nodes.add(row);
+        let at = self.nodes.insert(row);
         self.by_name.insert(name.clone(), at);
         at
     }
@@ -247,7 +229,7 @@ impl ClusterState {
             hold: (!gates.is_empty()).then(|| Hold::Gates(gates.clone())),
             made_to_leave: false,
         };
-        let at = self.pods.add(row);
+        let at = self.pods.insert(row);
         self.by_uid.insert(pod.uid.clone(), at);
         // Pods already running at the start are not arrivals.
         if pod.node.is_none() {

@@ -14,8 +14,8 @@ use crate::forecast::{
 use crate::future::{Ending, Future, Target};
 use crate::initial::InitialState;
 use crate::lifetime::Lifetimes;
-use crate::table::Index as _;
 use berth_model::dice::Dice;
+use berth_model::table::Index as _;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {

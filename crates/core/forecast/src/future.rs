@@ -11,8 +11,8 @@ use crate::arrivals::Replay;
 use crate::cluster::{KindIx, NodeIx};
 use crate::initial::{InitialState, KindQueue};
 use crate::room::{Allocation, Room};
-use crate::table::Index as _;
 use berth_model::dice::Dice;
+use berth_model::table::Index as _;
 
 const PROBES_MAX: usize = 48;
 
@@ -161,7 +161,7 @@ impl Future {
     ) -> Option<NodeIx> {
         let node = match event {
             FutureEvent::NodeJoins(planned) => {
-                NodeIx::new(initial.cluster.nodes.end() + planned as usize)
+                NodeIx::new(initial.cluster.nodes.bound() + planned as usize)
             }
             FutureEvent::Ends(number) => {
                 let resident = *initial.residents.get(number as usize)?;

@@ -8,8 +8,8 @@ use crate::cluster::{ClusterState, KindIx, NodeIx, PodIx, Stay};
 use crate::forecast::{End, HORIZON_MS, PlannedNode};
 use crate::lifetime::{CurveIx, Curves, Lifetimes};
 use crate::room::{Allocation, Ask, Room};
-use crate::table::Index as _;
 use berth_model::dice::Dice;
+use berth_model::table::Index as _;
 
 /// Length of the first window; each next one multiplies the time covered by the growth.
 const WINDOW_MS: u64 = 60_000;
@@ -89,10 +89,10 @@ impl<'a> InitialState<'a> {
             curves: lifetimes.curves(running),
             residents: Vec::new(),
             queues: Vec::new(),
-            queue_of: vec![None; cluster.kinds.end()],
+            queue_of: vec![None; cluster.kinds.bound()],
             planned: cluster.planned.values().collect(),
             windows: Vec::new(),
-            accepted: vec![Vec::new(); cluster.kinds.end()],
+            accepted: vec![Vec::new(); cluster.kinds.bound()],
             now_ms,
         };
         for (at, pod) in cluster.pods.iter() {
@@ -138,13 +138,13 @@ impl<'a> InitialState<'a> {
 
     /// Planned nodes are numbered after existing ones.
     pub(crate) fn planned_at(&self, node: NodeIx) -> Option<&'a (PlannedNode, Room)> {
-        let number = node.at().checked_sub(self.cluster.nodes.end())?;
+        let number = node.at().checked_sub(self.cluster.nodes.bound())?;
         self.planned.get(number).copied()
     }
 
     /// Number of all nodes, planned ones last.
     pub(crate) fn nodes_end(&self) -> usize {
-        self.cluster.nodes.end() + self.planned.len()
+        self.cluster.nodes.bound() + self.planned.len()
     }
 
     /// What a node has left now; planned ones are empty.

@@ -21,7 +21,6 @@ mod future;
 mod initial;
 pub mod lifetime;
 mod room;
-mod table;
 pub mod words;
 
 pub use calibration::Reliability;

@@ -23,5 +23,6 @@ pub mod resize;
 pub mod resource;
 pub mod spec;
 pub mod storage;
+pub mod table;
 pub mod taint;
 pub mod workload;

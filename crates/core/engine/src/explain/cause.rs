@@ -251,7 +251,7 @@ pub(super) fn demand<'s>(
     let node = &state.nodes[at];
     let asked = |mirror: &&Mirror| probe.kubelets && mirror.is_trusted();
     let mirror = node.mirror.as_deref().filter(asked)?;
-    let spec = probe.ranking.spec();
+    let spec = probe.ranking.spec.clone();
     let grant = match &spec.gpu {
         None => None,
         Some(need) => {
@@ -262,7 +262,7 @@ pub(super) fn demand<'s>(
     };
     let named = grant.map(|grant| (grant, state.resources.name(grant)));
     let version = mirror.kubelet().config().version;
-    let demands = &mut probe.ranking.ask_mut().demands;
+    let demands = &mut probe.ranking.ask.demands;
     Some((mirror.kubelet(), demands.get(&spec.pod, version, named)?.clone()))
 }
 

@@ -103,11 +103,10 @@ struct Survey {
 }
 
 fn survey(state: &State, config: &Config, at: PodIx) -> Survey {
-    let row = &state.pods[at];
     let nodes = state.nodes_by_name();
     let mut survey =
         Survey { nodes: nodes.len(), fitting: 0, rows: Vec::new(), nearest: Vec::new() };
-    let pod = IncomingPod { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
+    let pod = IncomingPod::of(state, at);
     let mut probe = match Probe::new(state, pod, config) {
         Ok(probe) => probe,
         Err(rejection) => {

@@ -126,10 +126,7 @@ fn device(state: &State, pod: PodIx) -> Option<ResourceIx> {
 }
 
 fn compare(state: &State, config: &Config, pod: PodIx, at: NodeIx, why: &mut Why) {
-    let row = &state.pods[pod];
-    let incoming =
-        IncomingPod { class: row.class, uid: &row.uid, name: &row.name, claims: &row.claims };
-    let Ok(mut probe) = Probe::new(state, incoming, config) else { return };
+    let Ok(mut probe) = Probe::new(state, IncomingPod::of(state, pod), config) else { return };
     let (mut open, mut aligned) = (Vec::new(), None);
     for other in state.nodes.indexes().filter(|other| *other != at) {
         let Ok(alignment) = probe.verdict(other) else { continue };

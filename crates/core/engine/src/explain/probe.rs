@@ -56,7 +56,7 @@ impl<'s> Probe<'s> {
             return beside.map(|()| Alignment::Floating).map_err(|_| RejectedBy::Nominated);
         }
         let node = &self.state.nodes[at];
-        let claim = self.ranking.claim();
+        let claim = self.ranking.claim;
         if let (Some(class), None) = (claim, self.state.pool_fit(claim, &node.object)) {
             return Err(RejectedBy::Pool(class));
         }

@@ -68,7 +68,11 @@ impl Search<'_> {
 
     fn fits(&mut self, class: ClassIx, nodes: &[NodeIx]) -> Option<(NodeIx, Alignment)> {
         self.state.rules(class);
-        let mut probe = Probe::new(self.state, incoming(self.state, self.pod, class), self.config);
+        let mut probe = Probe::new(
+            self.state,
+            IncomingPod { class, ..IncomingPod::of(self.state, self.pod) },
+            self.config,
+        );
         let probe = probe.as_mut().ok()?;
         nodes.iter().find_map(|at| probe.verdict(*at).ok().map(|alignment| (*at, alignment)))
     }
@@ -163,7 +167,7 @@ impl Search<'_> {
             return self.victims_scored(spec, preemptor.priority);
         }
         let class = self.state.pods[self.pod].class;
-        let pod = incoming(self.state, self.pod, class);
+        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
         let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
         ranking.look_at_all(self.state);
         // A fresh one, because searches correct the engine's.
@@ -182,7 +186,10 @@ impl Search<'_> {
             self.state.acquire_class(&Arc::new(PodSpec { priority, preemption, ..spec.clone() }));
         self.state.rules(class);
         let state = &*self.state;
-        let found = crate::filter::Inquiry::new(state, incoming(state, self.pod, class));
+        let found = crate::filter::Inquiry::new(
+            state,
+            IncomingPod { class, ..IncomingPod::of(state, self.pod) },
+        );
         let found = found.ok().and_then(|(inquiry, narrowed)| {
             let verdicts = Verdicts::of(&inquiry, &narrowed);
             let nominated = match &state.pods[self.pod].place {
@@ -276,7 +283,7 @@ impl Search<'_> {
             return None;
         }
         let class = self.state.pods[self.pod].class;
-        let pod = incoming(self.state, self.pod, class);
+        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
         let nodes = slices::nodes_for(&crate::filter::Inquiry::new(self.state, pod).ok()?.0);
         [Touch::IdleGpus, Touch::AroundWork].into_iter().find_map(|touch| {
             nodes.iter().take(REPARTITIONED_MAX).find_map(|at| {
@@ -319,7 +326,7 @@ impl Search<'_> {
         let rows = self.rows.iter().filter(strict);
         let nodes = self.most_free(rows.flat_map(|row| row.nodes.iter().copied()).collect());
         let class = self.state.pods[self.pod].class;
-        let pod = incoming(self.state, self.pod, class);
+        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
         let mut probe = Probe::new(self.state, pod, self.config).ok()?;
         let mut nodes = nodes.into_iter().take(LOOSENED_MAX);
         let at = nodes.find(|at| admits_loosely(&mut probe, *at) == Some(true))?;
@@ -340,13 +347,8 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
     // The rebuilt kubelet lacks nominated pods and headroom, so there must be none.
     let headrooms = &probe.state.headrooms;
     let nobody = probe.inquiry.ahead(at).is_empty()
-        && headrooms.kept_from(probe.ranking.claim(), at).next().is_none();
+        && headrooms.kept_from(probe.ranking.claim, at).next().is_none();
     Some(nobody && loose.would_admit(&demand).admits())
-}
-
-fn incoming(state: &State, pod: PodIx, class: ClassIx) -> IncomingPod<'_> {
-    let row = &state.pods[pod];
-    IncomingPod { class, uid: &row.uid, name: &row.name, claims: &row.claims }
 }
 
 fn devices(list: &ResourceList) -> impl Iterator<Item = (&str, i64)> {

@@ -29,6 +29,13 @@ pub(crate) struct IncomingPod<'a> {
     pub(crate) claims: &'a [PodClaim],
 }
 
+impl<'a> IncomingPod<'a> {
+    pub(crate) fn of(state: &'a State, at: PodIx) -> Self {
+        let pod = &state.pods[at];
+        Self { class: pod.class, uid: &pod.uid, name: &pod.name, claims: &pod.claims }
+    }
+}
+
 /// A pod prepared for evaluation on many nodes.
 pub(crate) struct Inquiry<'s> {
     pub(crate) state: &'s State,
@@ -62,7 +69,7 @@ impl<'s> Inquiry<'s> {
             .terms_about(pod.class)
             .filter(|(_, claim)| *claim == crate::census::TermKind::AntiAffinity)
             .map(|(tally, _)| tally)
-            .filter(|tally| state.census.tally(*tally).total() > 0)
+            .filter(|tally| state.census.tally(*tally).total > 0)
             .collect();
         let rules = class.rules.clone().unwrap_or_default();
         let inquiry = Self {

@@ -204,7 +204,7 @@ impl Inquiry<'_> {
 
     /// The tally of required pods that exist nowhere.
     pub(crate) fn missing_required_pods(&self) -> Option<TallyIx> {
-        let total = |tally: &TallyIx| self.state.census.tally(*tally).total();
+        let total = |tally: &TallyIx| self.state.census.tally(*tally).total;
         let affinity = self.rules.affinity.as_ref().filter(|rule| !rule.matches_self)?;
         affinity.tallies.iter().copied().find(|tally| total(tally) == 0)
     }
@@ -221,7 +221,7 @@ impl Inquiry<'_> {
         }
         // The first of pods that require each other may go anywhere.
         let change = i64::from(self.difference(rule.query, overlay));
-        let none = |tally: &TallyIx| census.tally(*tally).total() + change == 0;
+        let none = |tally: &TallyIx| census.tally(*tally).total + change == 0;
         rule.matches_self && rule.tallies.iter().all(none)
     }
 

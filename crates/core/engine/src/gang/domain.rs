@@ -96,16 +96,14 @@ impl Engine {
         classes.sort_unstable();
         classes.dedup();
         let mut all = Vec::new();
-        let mut rankings = std::mem::take(&mut self.rankings);
         for class in classes {
             self.state.rules(class);
-            let copies = rankings.with(&mut self.state, class, |state, ranking, _| {
+            let copies = self.rankings.with(&mut self.state, class, |state, ranking, _| {
                 let nodes = ranking.buckets().flat_map(|bucket| bucket.order.iter());
                 nodes.map(|(_, _, node)| (*node, ranking.copies(state, *node))).collect()
             });
             all.push((class, copies));
         }
-        self.rankings = rankings;
         all
     }
 

@@ -316,7 +316,7 @@ fn pod_affinity(inquiry: &Inquiry<'_>, nodes: &[NodeIx]) -> Option<Vec<i64>> {
         TermKind::Prefer(weight) => Some((i64::from(weight), tally)),
     });
     let terms: Vec<(i64, _)> =
-        own.chain(residents).filter(|(_, tally)| census.tally(*tally).total() > 0).collect();
+        own.chain(residents).filter(|(_, tally)| census.tally(*tally).total > 0).collect();
     if terms.is_empty() {
         return None;
     }

@@ -32,21 +32,21 @@ pub(super) fn leaves_room(state: &State, ranking: &Ranking, at: NodeIx) -> bool 
 /// The same for a projected node, with the arriving pods and without them.
 pub(super) fn spares(ranking: &Ranking, projected: &Projection<'_>) -> bool {
     let nothing = |projected: &Projection<'_>| in_the_way(ranking, projected).is_none();
-    projected.state().headrooms.is_empty()
+    projected.state.headrooms.is_empty()
         || nothing(projected) && projected.without_arrivals().is_none_or(|plain| nothing(&plain))
 }
 
 /// The first reservation that fits on a node now, but not after a pod of this ranking.
 pub(crate) fn in_the_way<'s>(ranking: &Ranking, projected: &Projection<'s>) -> Option<&'s Kept> {
-    let headrooms = &projected.state().headrooms;
-    let kept = headrooms.kept_from(ranking.claim(), projected.at);
+    let headrooms = &projected.state.headrooms;
+    let kept = headrooms.kept_from(ranking.claim, projected.at);
     let kept: SmallVec<[&Kept; 4]> = kept.collect();
     if kept.is_empty() {
         return None;
     }
-    let unknown = ranking.unknown();
+    let unknown = ranking.unknown;
     let mut with = projected.clone();
-    with.add_placeholder(unknown, &ranking.spec(), &mut ranking.ask().clone())?;
+    with.add_placeholder(unknown, &ranking.spec, &mut ranking.ask.clone())?;
     let mut beside = with.clone();
     if kept.iter().all(|kept| add(&mut beside, unknown, kept)) {
         return None;
@@ -81,11 +81,11 @@ pub(crate) fn keep(state: &mut State, rankings: &mut Rankings) {
     }
     let reserved: Vec<NodeIx> = state.headrooms.nodes().filter(|at| changed.contains(at)).collect();
     for at in reserved {
-        give_up(state, rankings.unknown(), at);
+        give_up(state, rankings.unknown, at);
     }
     for turn in turns {
         while let Some(at) = find(state, rankings, &turn, &changed) {
-            place(state, rankings.unknown(), &turn, at);
+            place(state, rankings.unknown, &turn, at);
             changed.insert(at);
         }
     }
@@ -225,7 +225,7 @@ fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome
     if state.headrooms.turns_on(at).len() >= ON_NODE_MAX {
         return Outcome::None;
     }
-    let unknown = ranking.unknown();
+    let unknown = ranking.unknown;
     let mut projected = Projection::now(state, at);
     for pod in state.waiting_for(at, |_| true) {
         // While a nominated pod does not fit yet, the node takes no reservations.

@@ -26,7 +26,7 @@ pub(crate) struct Localities {
     /// valid.
     keys: SmallVec<[KeyIx; 8]>,
     numbers: Lookup<SmallVec<[DomainIx; 4]>, LocalityIx>,
-    generation: u64,
+    pub(crate) generation: u64,
 }
 
 impl Localities {
@@ -61,10 +61,6 @@ impl Localities {
         }
         self.numbers.clear();
         self.generation += 1;
-    }
-
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
     }
 
     pub(crate) fn keys(&self) -> SmallVec<[KeyIx; 8]> {

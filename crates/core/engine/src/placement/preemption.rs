@@ -48,15 +48,10 @@ enum Place {
 pub(crate) struct PreemptionSearch {
     orders: Lookup<(ShapeIx, i32, TeamKey), Box<Order>>,
     serial: u64,
-    cut_short: bool,
+    pub(crate) cut_short: bool,
 }
 
 impl PreemptionSearch {
-    /// Whether the last search ended before it had tried every node: the next continues.
-    pub(crate) fn was_cut_short(&self) -> bool {
-        self.cut_short
-    }
-
     pub(crate) fn begin(&mut self) {
         self.cut_short = false;
     }
@@ -93,7 +88,7 @@ impl PreemptionSearch {
             }
             let evictable = preemptor.evictable_now(state, &state.nodes[*at]);
             let Some(projected) = trial.project(*at, preemptor) else { continue };
-            let ask = trial.ranking.ask_mut();
+            let ask = &mut trial.ranking.ask;
             let plan = estimate(state, ask, inquiry.spec(), &projected, &evictable);
             if let Some(plan) = plan.filter(|plan| trial.fits_without(&projected, &plan.victims)) {
                 // Budgets may have been used since the node was ordered, and the order ignores
@@ -152,14 +147,14 @@ impl PreemptionSearch {
 
     fn order(&mut self, state: &State, ranking: &mut Ranking, preemptor: &Preemptor) -> &mut Order {
         self.serial += 1;
-        let key = (ranking.shape().at, preemptor.priority, preemptor.team_key());
+        let key = (ranking.shape.at, preemptor.priority, preemptor.team_key());
         if self.orders.len() >= ORDERS_MAX && !self.orders.contains_key(&key) {
             let oldest = self.orders.iter().min_by_key(|(_, order)| order.used_at);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
                 self.orders.remove(&oldest);
             }
         }
-        let shape = ranking.shape();
+        let shape = ranking.shape;
         let order = self.orders.entry(key).or_insert_with(|| Box::new(Order::new(shape)));
         if order.shape != shape {
             **order = Order::new(shape);
@@ -303,8 +298,8 @@ impl Order {
             None => Place::Nobody,
             Some(projected) => {
                 let evictable = preemptor.evictable(state, node);
-                let spec = ranking.spec();
-                match estimate(state, ranking.ask_mut(), &spec, &projected, &evictable) {
+                let spec = ranking.spec.clone();
+                match estimate(state, &mut ranking.ask, &spec, &projected, &evictable) {
                     Some(plan) => Place::Cost(plan.cost, node.tie),
                     // Whether whole gangs may go changes without this node changing.
                     None if evictable.is_empty() && !depends_on_gangs(state, at) => Place::Nobody,

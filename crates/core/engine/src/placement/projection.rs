@@ -20,7 +20,7 @@ use crate::table::{NodeIx, PodIx};
 
 #[derive(Clone)]
 pub(crate) struct Projection<'s> {
-    state: &'s State,
+    pub(crate) state: &'s State,
     pub(crate) at: NodeIx,
     overlay: Overlay,
     /// A copy of the kubelet model, made at the first change.
@@ -47,10 +47,6 @@ impl<'s> Projection<'s> {
             projected.add(ranking, pod)?;
         }
         Some(projected)
-    }
-
-    pub(crate) fn state(&self) -> &'s State {
-        self.state
     }
 
     pub(crate) fn node(&self) -> &'s NodeState {

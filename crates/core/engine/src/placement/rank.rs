@@ -54,18 +54,18 @@ pub(crate) struct Bucket {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ranking {
-    shape: ShapeRef,
+    pub(crate) shape: ShapeRef,
     /// A pod of this shape; labels and priority are arbitrary.
-    spec: Arc<PodSpec>,
-    ask: Ask,
-    unknown: UnknownTopology,
+    pub(crate) spec: Arc<PodSpec>,
+    pub(crate) ask: Ask,
+    pub(crate) unknown: UnknownTopology,
     /// Class of work, if headroom or pools depend on it.
-    claim: Option<WorkloadClass>,
+    pub(crate) claim: Option<WorkloadClass>,
     /// By node: its bucket, or `NONE` if its object rules it out; and its key, or `FULL`.
     places: Vec<(u32, u64)>,
     buckets: Vec<Bucket>,
     bucket_numbers: Lookup<(LocalityIx, Soft), u32>,
-    feasible: usize,
+    pub(crate) feasible: usize,
     cursor: Cursor,
     generation: u64,
     /// Generation of the GPU values used.
@@ -80,8 +80,8 @@ pub(crate) struct Rankings {
     rows: Lookup<ShapeIx, Box<Ranking>>,
     localities: Localities,
     serial: u64,
-    unknown: UnknownTopology,
-    looks: u64,
+    pub(crate) unknown: UnknownTopology,
+    pub(crate) looks: u64,
 }
 
 const FULL: u64 = u64::MAX;
@@ -144,10 +144,6 @@ impl Ranking {
         }
     }
 
-    pub(crate) fn feasible(&self) -> usize {
-        self.feasible
-    }
-
     pub(crate) fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.buckets.iter().filter(|bucket| !bucket.order.is_empty())
     }
@@ -179,30 +175,6 @@ impl Ranking {
     pub(crate) fn allowed_nodes(&self) -> impl Iterator<Item = NodeIx> {
         let places = self.places.iter().enumerate();
         places.filter(|(_, (bucket, _))| *bucket != NONE).map(|(at, _)| NodeIx::new(at))
-    }
-
-    pub(crate) fn shape(&self) -> ShapeRef {
-        self.shape
-    }
-
-    pub(crate) fn spec(&self) -> Arc<PodSpec> {
-        self.spec.clone()
-    }
-
-    pub(crate) fn unknown(&self) -> UnknownTopology {
-        self.unknown
-    }
-
-    pub(crate) fn claim(&self) -> Option<WorkloadClass> {
-        self.claim
-    }
-
-    pub(crate) fn ask(&self) -> &Ask {
-        &self.ask
-    }
-
-    pub(crate) fn ask_mut(&mut self) -> &mut Ask {
-        &mut self.ask
     }
 
     /// Whether the node's object allows such pods, whatever runs there.
@@ -264,10 +236,6 @@ impl Rankings {
         Self { unknown, ..Self::default() }
     }
 
-    pub(crate) fn unknown(&self) -> UnknownTopology {
-        self.unknown
-    }
-
     pub(crate) fn with<T>(
         &mut self,
         state: &mut State,
@@ -321,15 +289,11 @@ impl Rankings {
         ranking.typical_request(state)
     }
 
-    pub(crate) fn looks(&self) -> u64 {
-        self.looks
-    }
-
     fn of(&mut self, state: &mut State, class: ClassIx) -> &mut Ranking {
         let shape = self.shape_of(state, class);
         self.serial += 1;
         let serial = self.serial;
-        let generation = self.localities.generation();
+        let generation = self.localities.generation;
         let ranking = self.rows.entry(shape.at).or_insert_with(|| {
             Box::new(Ranking { shape, ..Ranking::detached(state, class, self.unknown) })
         });

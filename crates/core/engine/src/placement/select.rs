@@ -27,7 +27,7 @@ pub(crate) fn select(
     coarse: &[KeyIx],
     within: Option<&Bits>,
 ) -> Option<NodeIx> {
-    if ranking.feasible() == 0 {
+    if ranking.feasible == 0 {
         return None;
     }
     let cares = inquiry.has_neighbour_rules();
@@ -80,7 +80,7 @@ pub(crate) fn allows(
 /// Whether the node has devices for the pod's claims, near its CPUs if that is wanted.
 fn devices_allow(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> bool {
     let numa = || {
-        let (state, mut ask) = (inquiry.state, ranking.ask().clone());
+        let (state, mut ask) = (inquiry.state, ranking.ask.clone());
         let view = View::of(&state.nodes[at]);
         ranking.judge_other(state, inquiry.spec(), &mut ask, view).ok()?.fit.numa
     };
@@ -106,7 +106,7 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
             None => return false,
         }
     }
-    let mut ask = ranking.ask().clone();
+    let mut ask = ranking.ask.clone();
     projected.neighbours_allow(inquiry)
         && ranking.judge_other(state, inquiry.spec(), &mut ask, projected.view()).is_ok()
         && headroom::in_the_way(ranking, &projected).is_none()

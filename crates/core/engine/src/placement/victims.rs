@@ -575,7 +575,7 @@ impl<'s> Trial<'_, 's> {
                 victims.insert(spare, pod);
             }
         }
-        let ask = self.ranking.ask();
+        let ask = &self.ranking.ask;
         let cost = cost(state, &victims, &ask.requests, ask);
         Some(EvictionPlan { node: at, victims, cost })
     }

@@ -157,7 +157,7 @@ impl State {
         let Some(mirror) = &self.nodes[node].mirror else { return };
         let arrival = self.pods[at].arrival();
         let late = |other: &PodIx| *other != at && self.pods[*other].arrival() > arrival;
-        if from_event && mirror.is_untouched() && self.nodes[node].pods.iter().any(late) {
+        if from_event && mirror.untouched && self.nodes[node].pods.iter().any(late) {
             self.rebuild_mirror(node);
         } else {
             self.admit(at, node, from_event);

@@ -61,14 +61,14 @@ impl<'a> Binding<'a> {
         for volume in &pod.volumes {
             if let Volume::Claim { name, ephemeral } = volume {
                 let claim = storage.claim(&pod.namespace, name);
-                let claim = usable(claim, name, ephemeral.then_some(owner)).map_err(unusable)?;
+                let claim = usable(claim, name, ephemeral.then_some(owner))?;
                 claims.push(claim);
             }
         }
         let mut binding = Self::default();
         let mut all_bound = true;
         for claim in claims {
-            all_bound &= binding.add(storage, claim).map_err(unusable)?;
+            all_bound &= binding.add(storage, claim)?;
         }
         if !all_bound {
             return Err(Rejection::unresolvable(Plugin::VolumeBinding, Reason::Text(NOT_BOUND)));
@@ -79,7 +79,7 @@ impl<'a> Binding<'a> {
         Ok(binding)
     }
 
-    fn add(&mut self, storage: &'a Storage, claim: &'a Claim) -> Result<bool, String> {
+    fn add(&mut self, storage: &'a Storage, claim: &'a Claim) -> Result<bool, Rejection> {
         if let Some(name) = claim.volume.as_deref().filter(|_| claim.bind_completed) {
             self.bound.push(Bound::new(storage, name));
             return Ok(true);
@@ -87,7 +87,8 @@ impl<'a> Binding<'a> {
         let Some(class) = storage.class_of(claim) else { return Ok(false) };
         let Some(waits) = class.waits_for_consumer else {
             // The API server always sets it. Without it kube-scheduler fails with this message.
-            return Err(format!("VolumeBindingMode not set for StorageClass \"{}\"", class.name));
+            let name = &class.name;
+            return Err(unusable(format!("VolumeBindingMode not set for StorageClass \"{name}\"")));
         };
         if !waits || claim.volume.is_some() {
             return Ok(false);
@@ -139,7 +140,7 @@ impl<'a> Binding<'a> {
         }
         let found = self.found(node);
         let unmatched = found.iter().filter(|(_, volume)| volume.is_none());
-        let unmatched = unmatched.map(|(wanted, _)| wanted.provision());
+        let unmatched = unmatched.map(|(wanted, _)| &wanted.provision);
         let promised = self.promised.iter().map(|promised| &promised.provision);
         promised.chain(unmatched).find_map(|provision| {
             if !provision.is_possible(node) {
@@ -167,14 +168,16 @@ impl<'a> Binding<'a> {
     }
 
     /// What has to be bound or provisioned if the pod goes to this node.
-    pub(super) fn late(&self, node: &Node) -> Vec<DelayedVolume> {
-        let late = |claim: &Claim, volume: Option<&PersistentVolume>| DelayedVolume {
+    pub(super) fn delayed(&self, node: &Node) -> Vec<DelayedVolume> {
+        let delayed = |claim: &Claim, volume: Option<&PersistentVolume>| DelayedVolume {
             claim: claim.name.clone(),
             volume: volume.map(|volume| volume.name.clone()),
         };
-        let promised = self.promised.iter().map(|promised| late(promised.claim, None));
+        let promised = self.promised.iter().map(|promised| delayed(promised.claim, None));
         let found = self.found(node);
-        promised.chain(found.iter().map(|(wanted, volume)| late(wanted.claim(), *volume))).collect()
+        promised
+            .chain(found.iter().map(|(wanted, volume)| delayed(wanted.claim, *volume)))
+            .collect()
     }
 }
 
@@ -196,28 +199,32 @@ fn usable<'a>(
     claim: Option<&'a Claim>,
     name: &str,
     owner: Option<Owner<'_>>,
-) -> Result<&'a Claim, String> {
-    let claim = claim.ok_or_else(|| match owner {
-        Some(_) => format!(
-            "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
-        ),
-        None => format!("persistentvolumeclaim \"{name}\" not found"),
+) -> Result<&'a Claim, Rejection> {
+    let claim = claim.ok_or_else(|| {
+        unusable(match owner {
+            Some(_) => format!(
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+            ),
+            None => format!("persistentvolumeclaim \"{name}\" not found"),
+        })
     })?;
     if claim.lost {
         let volume = claim.volume.as_deref().unwrap_or_default();
-        return Err(format!(
+        return Err(unusable(format!(
             "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
-        ));
+        )));
     }
     if claim.deleting {
-        return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+        return Err(unusable(format!("persistentvolumeclaim \"{name}\" is being deleted")));
     }
     match owner {
-        Some(owner) if claim.controller_uid.as_deref() != Some(owner.uid) => Err(format!(
-            "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)",
-            namespace = claim.namespace,
-            pod = owner.name,
-        )),
+        Some(owner) if claim.controller_uid.as_deref() != Some(owner.uid) => {
+            Err(unusable(format!(
+                "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)",
+                namespace = claim.namespace,
+                pod = owner.name,
+            )))
+        }
         _ => Ok(claim),
     }
 }

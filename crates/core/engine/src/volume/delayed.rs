@@ -17,6 +17,6 @@ impl Engine {
             return Vec::new();
         }
         let owner = Owner { name: &pod.name, uid: &pod.uid };
-        PodVolumes::late(&self.state.storage, spec, owner, &self.state.nodes[node].object)
+        PodVolumes::delayed(&self.state.storage, spec, owner, &self.state.nodes[node].object)
     }
 }

@@ -13,12 +13,12 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 #[derive(Clone, Debug)]
 pub(super) struct Wanted<'a> {
-    claim: &'a Claim,
+    pub(super) claim: &'a Claim,
     /// Pre-bound to this claim, by name.
     reserved: SmallVec<[&'a PersistentVolume; 1]>,
     /// Available, the smallest first, then by name.
     free: Vec<&'a PersistentVolume>,
-    provision: Provision<'a>,
+    pub(super) provision: Provision<'a>,
 }
 
 impl<'a> Wanted<'a> {
@@ -38,16 +38,8 @@ impl<'a> Wanted<'a> {
         wanted
     }
 
-    pub(super) fn claim(&self) -> &'a Claim {
-        self.claim
-    }
-
     pub(super) fn request_bytes(&self) -> i64 {
         self.claim.request_bytes
-    }
-
-    pub(super) fn provision(&self) -> &Provision<'a> {
-        &self.provision
     }
 
     /// The volume for the claim on a node, except `taken` ones. A pre-bound one comes first; if it

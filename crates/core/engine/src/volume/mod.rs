@@ -6,7 +6,6 @@
 
 mod binding;
 mod delayed;
-mod events;
 mod limits;
 mod matching;
 mod migration;
@@ -99,14 +98,14 @@ impl<'a> PodVolumes<'a> {
     }
 
     /// What has to be bound or provisioned if a pod goes to a node; empty if it cannot.
-    pub(crate) fn late(
+    pub(crate) fn delayed(
         storage: &Storage,
         pod: &PodSpec,
         owner: Owner<'_>,
         node: &Node,
     ) -> Vec<DelayedVolume> {
         let binding = Binding::new(storage, pod, owner);
-        binding.map(|binding| binding.late(node)).unwrap_or_default()
+        binding.map(|binding| binding.delayed(node)).unwrap_or_default()
     }
 
     pub(crate) fn zone(&self, node: &Node) -> Result<(), Rejection> {

@@ -7,8 +7,10 @@ use berth_model::storage::{
     Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
 };
 
-type ByName<T> = BTreeMap<Arc<str>, T>;
+use crate::event::Event;
+use crate::state::FullName;
 
+type ByName<T> = BTreeMap<Arc<str>, T>;
 type Index = ByName<BTreeSet<Arc<str>>>;
 
 #[derive(Clone, Debug, Default)]
@@ -20,81 +22,89 @@ pub(crate) struct Storage {
     classes: ByName<StorageClass>,
     csi_nodes: ByName<CsiNode>,
     drivers: ByName<CsiDriver>,
-    /// By namespace and name.
-    capacities: BTreeMap<(Arc<str>, Arc<str>), StorageCapacity>,
+    capacities: BTreeMap<FullName, StorageCapacity>,
     attachments: ByName<VolumeAttachment>,
     attachments_by_node: Index,
 }
 
 impl Storage {
-    pub(crate) fn set_claim(&mut self, claim: Claim) {
-        let claims = self.claims.entry(claim.namespace.clone()).or_default();
-        claims.insert(claim.name.clone(), claim);
+    /// Applies an event; returns the event that undoes it if anything changed.
+    pub(crate) fn apply(&mut self, event: Event) -> Option<Event> {
+        use Event::{CsiDriverGone, CsiNodeGone, StorageClassGone};
+        match event {
+            Event::Claim(claim) => {
+                let name = (claim.namespace.clone(), claim.name.clone());
+                self.set_claim(name, Some(claim))
+            }
+            Event::ClaimGone(namespace, name) => self.set_claim((namespace, name), None),
+            Event::Volume(volume) => self.set_volume(volume.name.clone(), Some(volume)),
+            Event::VolumeGone(name) => self.set_volume(name, None),
+            Event::StorageClass(class) => {
+                let (name, class) = (class.name.clone(), Some(class));
+                set(&mut self.classes, name, class, Event::StorageClass, StorageClassGone)
+            }
+            StorageClassGone(name) => {
+                set(&mut self.classes, name, None, Event::StorageClass, StorageClassGone)
+            }
+            Event::CsiNode(node) => {
+                let (name, node) = (node.node.clone(), Some(node));
+                set(&mut self.csi_nodes, name, node, Event::CsiNode, CsiNodeGone)
+            }
+            CsiNodeGone(name) => set(&mut self.csi_nodes, name, None, Event::CsiNode, CsiNodeGone),
+            Event::CsiDriver(driver) => {
+                let (name, driver) = (driver.name.clone(), Some(driver));
+                set(&mut self.drivers, name, driver, Event::CsiDriver, CsiDriverGone)
+            }
+            CsiDriverGone(name) => {
+                set(&mut self.drivers, name, None, Event::CsiDriver, CsiDriverGone)
+            }
+            Event::StorageCapacity(capacity) => {
+                let name = (capacity.namespace.clone(), capacity.name.clone());
+                self.set_capacity(name, Some(capacity))
+            }
+            Event::StorageCapacityGone(namespace, name) => {
+                self.set_capacity((namespace, name), None)
+            }
+            Event::Attachment(one) => self.set_attachment(one.name.clone(), Some(one)),
+            Event::AttachmentGone(name) => self.set_attachment(name, None),
+            _ => None,
+        }
     }
 
-    pub(crate) fn remove_claim(&mut self, namespace: &str, name: &str) {
-        let Some(claims) = self.claims.get_mut(namespace) else { return };
-        claims.remove(name);
+    fn set_claim(&mut self, (namespace, name): FullName, claim: Option<Claim>) -> Option<Event> {
+        let claims = self.claims.entry(namespace.clone()).or_default();
+        let gone = |name| Event::ClaimGone(namespace.clone(), name);
+        let undo = set(claims, name, claim, Event::Claim, gone);
         if claims.is_empty() {
-            self.claims.remove(namespace);
+            self.claims.remove(&namespace);
         }
+        undo
     }
 
-    pub(crate) fn set_volume(&mut self, volume: PersistentVolume) {
-        self.remove_volume(&volume.name);
-        link(&mut self.volumes_by_class, &volume.class, &volume.name);
-        self.volumes.insert(volume.name.clone(), volume);
-    }
-
-    pub(crate) fn remove_volume(&mut self, name: &str) {
-        if let Some(volume) = self.volumes.remove(name) {
-            unlink(&mut self.volumes_by_class, &volume.class, name);
+    fn set_volume(&mut self, name: Arc<str>, volume: Option<PersistentVolume>) -> Option<Event> {
+        let class = volume.as_ref().map(|volume| volume.class.clone());
+        let undo = set(&mut self.volumes, name.clone(), volume, Event::Volume, Event::VolumeGone)?;
+        if let Event::Volume(before) = &undo {
+            unlink(&mut self.volumes_by_class, &before.class, &name);
         }
+        link(&mut self.volumes_by_class, class, name);
+        Some(undo)
     }
 
-    pub(crate) fn set_class(&mut self, class: StorageClass) {
-        self.classes.insert(class.name.clone(), class);
+    fn set_capacity(&mut self, name: FullName, capacity: Option<StorageCapacity>) -> Option<Event> {
+        let gone = |(namespace, name)| Event::StorageCapacityGone(namespace, name);
+        set(&mut self.capacities, name, capacity, Event::StorageCapacity, gone)
     }
 
-    pub(crate) fn remove_class(&mut self, name: &str) {
-        self.classes.remove(name);
-    }
-
-    pub(crate) fn set_csi_node(&mut self, csi_node: CsiNode) {
-        self.csi_nodes.insert(csi_node.node.clone(), csi_node);
-    }
-
-    pub(crate) fn remove_csi_node(&mut self, node: &str) {
-        self.csi_nodes.remove(node);
-    }
-
-    pub(crate) fn set_driver(&mut self, driver: CsiDriver) {
-        self.drivers.insert(driver.name.clone(), driver);
-    }
-
-    pub(crate) fn remove_driver(&mut self, name: &str) {
-        self.drivers.remove(name);
-    }
-
-    pub(crate) fn set_capacity(&mut self, capacity: StorageCapacity) {
-        let key = (capacity.namespace.clone(), capacity.name.clone());
-        self.capacities.insert(key, capacity);
-    }
-
-    pub(crate) fn remove_capacity(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
-        self.capacities.remove(&(namespace.clone(), name.clone()));
-    }
-
-    pub(crate) fn set_attachment(&mut self, attachment: VolumeAttachment) {
-        self.remove_attachment(&attachment.name);
-        link(&mut self.attachments_by_node, &attachment.node, &attachment.name);
-        self.attachments.insert(attachment.name.clone(), attachment);
-    }
-
-    pub(crate) fn remove_attachment(&mut self, name: &str) {
-        if let Some(attachment) = self.attachments.remove(name) {
-            unlink(&mut self.attachments_by_node, &attachment.node, name);
+    fn set_attachment(&mut self, name: Arc<str>, one: Option<VolumeAttachment>) -> Option<Event> {
+        let node = one.as_ref().map(|attachment| attachment.node.clone());
+        let table = &mut self.attachments;
+        let undo = set(table, name.clone(), one, Event::Attachment, Event::AttachmentGone)?;
+        if let Event::Attachment(before) = &undo {
+            unlink(&mut self.attachments_by_node, &before.node, &name);
         }
+        link(&mut self.attachments_by_node, node, name);
+        Some(undo)
     }
 
     pub(super) fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
@@ -124,22 +134,6 @@ impl Storage {
         self.csi_nodes.get(node)
     }
 
-    pub(super) fn driver(&self, name: &str) -> Option<&CsiDriver> {
-        self.drivers.get(name)
-    }
-
-    pub(super) fn capacity(
-        &self,
-        namespace: &Arc<str>,
-        name: &Arc<str>,
-    ) -> Option<&StorageCapacity> {
-        self.capacities.get(&(namespace.clone(), name.clone()))
-    }
-
-    pub(super) fn attachment(&self, name: &str) -> Option<&VolumeAttachment> {
-        self.attachments.get(name)
-    }
-
     pub(super) fn tracks_capacity(&self, driver: &str) -> bool {
         self.drivers.get(driver).is_some_and(|driver| driver.tracks_capacity)
     }
@@ -154,8 +148,28 @@ impl Storage {
     }
 }
 
-fn link(index: &mut Index, key: &Arc<str>, name: &Arc<str>) {
-    index.entry(key.clone()).or_default().insert(name.clone());
+/// Sets or removes an object; returns the event that undoes it if anything changed.
+fn set<K: Ord + Clone, T: PartialEq>(
+    table: &mut BTreeMap<K, T>,
+    key: K,
+    object: Option<T>,
+    event: impl Fn(T) -> Event,
+    gone: impl Fn(K) -> Event,
+) -> Option<Event> {
+    if table.get(&key) == object.as_ref() {
+        return None;
+    }
+    let before = match object {
+        Some(object) => table.insert(key.clone(), object),
+        None => table.remove(&key),
+    };
+    Some(before.map_or_else(|| gone(key), event))
+}
+
+fn link(index: &mut Index, key: Option<Arc<str>>, name: Arc<str>) {
+    if let Some(key) = key {
+        index.entry(key).or_default().insert(name);
+    }
 }
 
 fn unlink(index: &mut Index, key: &str, name: &str) {

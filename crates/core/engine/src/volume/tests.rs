@@ -13,7 +13,14 @@ use berth_model::storage::{
 };
 
 use super::{Owner, PodVolumes, Storage};
+use crate::event::Event;
 use crate::verdict::{Code, Plugin, Rejection};
+
+impl Storage {
+    fn put<T>(&mut self, event: impl Fn(T) -> Event, object: T) {
+        self.apply(event(object));
+    }
+}
 
 const GIB: i64 = 1 << 30;
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -95,8 +102,8 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
 
 fn storage(claims: impl IntoIterator<Item = Claim>) -> Storage {
     let mut storage = Storage::default();
-    claims.into_iter().for_each(|claim| storage.set_claim(claim));
-    storage.set_class(class("kubernetes.io/no-provisioner"));
+    claims.into_iter().for_each(|claim| storage.put(Event::Claim, claim));
+    storage.put(Event::StorageClass, class("kubernetes.io/no-provisioner"));
     storage
 }
 
@@ -104,7 +111,7 @@ fn with_volumes(
     mut storage: Storage,
     volumes: impl IntoIterator<Item = PersistentVolume>,
 ) -> Storage {
-    volumes.into_iter().for_each(|volume| storage.set_volume(volume));
+    volumes.into_iter().for_each(|volume| storage.put(Event::Volume, volume));
     storage
 }
 
@@ -266,12 +273,15 @@ fn attaching(limit: i32) -> Storage {
         storage([bound("a", "va"), bound("b", "vb"), unbound]),
         [csi("va", "d"), csi("vb", "d"), csi("vc", "d")],
     );
-    storage.set_class(class("d"));
-    storage.set_csi_node(CsiNode {
-        node: "n".into(),
-        drivers: vec![("d".into(), Some(limit)), ("free".into(), None)],
-        migrated_plugins: vec![],
-    });
+    storage.put(Event::StorageClass, class("d"));
+    storage.put(
+        Event::CsiNode,
+        CsiNode {
+            node: "n".into(),
+            drivers: vec![("d".into(), Some(limit)), ("free".into(), None)],
+            migrated_plugins: vec![],
+        },
+    );
     storage
 }
 
@@ -306,11 +316,11 @@ fn volumes_to_be_provisioned_count_by_their_claim() {
 #[test]
 fn nodes_without_limits_attach_everything() {
     let mut storage = attaching(0);
-    storage.remove_csi_node("n");
+    storage.apply(Event::CsiNodeGone("n".into()));
     assert!(attaches(&storage, &["a", "b"], &[]));
     let free =
         CsiNode { node: "n".into(), drivers: vec![("d".into(), None)], ..CsiNode::default() };
-    storage.set_csi_node(free);
+    storage.put(Event::CsiNode, free);
     assert!(attaches(&storage, &["a", "b"], &[]));
 }
 
@@ -323,16 +333,16 @@ fn lingering_attachments_count_even_if_they_are_the_pods_own() {
         volume: Some(volume.into()),
     };
     let mut storage = attaching(2);
-    storage.set_attachment(attach("x", "vc"));
+    storage.put(Event::Attachment, attach("x", "vc"));
     assert!(attaches(&storage, &["a"], &["a", "b"]));
     assert!(!attaches(&storage, &["a"], &["b"]));
-    storage.set_attachment(attach("x", "vb"));
+    storage.put(Event::Attachment, attach("x", "vb"));
     assert!(attaches(&storage, &["a"], &["b"]));
-    storage.set_attachment(attach("x", "va"));
+    storage.put(Event::Attachment, attach("x", "va"));
     assert!(attaches(&storage, &["a"], &[]));
-    storage.set_attachment(attach("y", "vb"));
+    storage.put(Event::Attachment, attach("y", "vb"));
     assert!(!attaches(&storage, &["a"], &[]));
-    storage.remove_attachment("y");
+    storage.apply(Event::AttachmentGone("y".into()));
     assert!(attaches(&storage, &["a"], &[]));
 }
 
@@ -347,7 +357,7 @@ fn in_tree_disks_count_against_the_driver_that_serves_them() {
         [ebs("va", "aws://zone/vol-1"), ebs("vb", "vol-2")],
     );
     let drivers = vec![("ebs.csi.aws.com".into(), Some(1))];
-    storage.set_csi_node(CsiNode { node: "n".into(), drivers, ..CsiNode::default() });
+    storage.put(Event::CsiNode, CsiNode { node: "n".into(), drivers, ..CsiNode::default() });
     assert!(!attaches(&storage, &["a"], &["b"]));
     let inline = |id: &str| pod([Volume::Disk(Disk::Ebs { id: id.into() })]);
     let incoming = pod([uses("a")]);
@@ -370,7 +380,7 @@ fn gce_disks_are_told_apart_by_their_place() {
             [gce("va", "us-central1-a__us-central1-b"), gce("vb", zone)],
         );
         let drivers = vec![("pd.csi.storage.gke.io".into(), Some(1))];
-        storage.set_csi_node(CsiNode { node: "n".into(), drivers, ..CsiNode::default() });
+        storage.put(Event::CsiNode, CsiNode { node: "n".into(), drivers, ..CsiNode::default() });
         attaches(&storage, &["a"], &["b"])
     };
     assert!(fits_beside("us-central1-c__us-central1-f"));
@@ -439,7 +449,10 @@ fn in_tree_zones_become_the_drivers_where_the_plugin_has_moved() {
         if moved {
             let names = [InTreePlugin::AwsEbs, InTreePlugin::AzureDisk].map(InTreePlugin::name);
             let migrated_plugins = names.map(Arc::from).to_vec();
-            storage.set_csi_node(CsiNode { node: "n".into(), drivers: vec![], migrated_plugins });
+            storage.put(
+                Event::CsiNode,
+                CsiNode { node: "n".into(), drivers: vec![], migrated_plugins },
+            );
         }
         let verdicts = [&today[..], &csi[..]].map(|on| binds(&storage, &["c"], on).is_empty());
         assert_eq!(verdicts, reached, "{volume:?} {moved}");
@@ -500,11 +513,11 @@ fn what_has_to_be_bound_or_made_first_is_told_claim_by_claim() {
         storage([promised, huge, claim("small"), bound("done", "d")]),
         [volume("a", 3), volume("b", 1), volume("d", 1)],
     );
-    storage.set_class(class("driver"));
+    storage.put(Event::StorageClass, class("driver"));
     let pod = pod(["huge", "small", "promised", "done"].map(uses));
-    let late = PodVolumes::late(&storage, &pod, OWNER, &node(&[]));
-    let late: Vec<_> = late.iter().map(|one| (&*one.claim, one.volume.as_deref())).collect();
-    assert_eq!(late, [("promised", None), ("small", Some("b")), ("huge", None)]);
+    let delayed = PodVolumes::delayed(&storage, &pod, OWNER, &node(&[]));
+    let delayed: Vec<_> = delayed.iter().map(|one| (&*one.claim, one.volume.as_deref())).collect();
+    assert_eq!(delayed, [("promised", None), ("small", Some("b")), ("huge", None)]);
 }
 
 #[test]
@@ -524,10 +537,10 @@ fn a_volume_kept_for_the_claim_shuts_out_others_where_it_cannot_be_reached() {
 fn what_is_not_found_is_provisioned_where_the_class_allows() {
     let mut storage = storage([claim("c")]);
     assert_eq!(binds(&storage, &["c"], &[]), [NO_VOLUME]);
-    storage.set_class(class("d"));
+    storage.put(Event::StorageClass, class("d"));
     assert!(binds(&storage, &["c"], &[]).is_empty());
     let allowed_topologies = vec![NodeTerm::default(), wants(ZONE, "a")];
-    storage.set_class(StorageClass { allowed_topologies, ..class("d") });
+    storage.put(Event::StorageClass, StorageClass { allowed_topologies, ..class("d") });
     assert!(binds(&storage, &["c"], &[(ZONE, "a")]).is_empty());
     assert_eq!(binds(&storage, &["c"], &[(ZONE, "b")]), [NO_VOLUME]);
 }
@@ -539,7 +552,7 @@ fn provisioning_stays_on_the_node_it_was_begun_for() {
         let mut storage = with_volumes(storage([chosen(name)]), [volume("v", 1)]);
         // A matching volume is ignored.
         assert_eq!(binds(&storage, &["c"], &[]), [NO_VOLUME]);
-        storage.set_class(class("d"));
+        storage.put(Event::StorageClass, class("d"));
         assert_eq!(binds(&storage, &["c"], &[]).is_empty(), fits);
     }
 }
@@ -547,7 +560,7 @@ fn provisioning_stays_on_the_node_it_was_begun_for() {
 #[test]
 fn drivers_that_tell_their_space_are_believed() {
     let mut storage = storage([claim("c")]);
-    storage.set_class(class("d"));
+    storage.put(Event::StorageClass, class("d"));
     let told = |largest_bytes, nodes| StorageCapacity {
         namespace: "sys".into(),
         name: "x".into(),
@@ -555,9 +568,9 @@ fn drivers_that_tell_their_space_are_believed() {
         nodes,
         largest_bytes,
     };
-    storage.set_driver(CsiDriver { name: "d".into(), tracks_capacity: false });
+    storage.put(Event::CsiDriver, CsiDriver { name: "d".into(), tracks_capacity: false });
     assert!(binds(&storage, &["c"], &[]).is_empty());
-    storage.set_driver(CsiDriver { name: "d".into(), tracks_capacity: true });
+    storage.put(Event::CsiDriver, CsiDriver { name: "d".into(), tracks_capacity: true });
     assert_eq!(binds(&storage, &["c"], &[]), [NO_SPACE]);
     let zone = Selector::of_labels(&labels(&[(ZONE, "a")]));
     for (capacity, fits) in [
@@ -571,10 +584,10 @@ fn drivers_that_tell_their_space_are_believed() {
             false,
         ),
     ] {
-        storage.set_capacity(capacity.clone());
+        storage.put(Event::StorageCapacity, capacity.clone());
         assert_eq!(binds(&storage, &["c"], &[(ZONE, "a")]).is_empty(), fits, "{capacity:?}");
     }
-    storage.remove_driver("d");
+    storage.apply(Event::CsiDriverGone("d".into()));
     assert!(binds(&storage, &["c"], &[]).is_empty());
 }
 
@@ -622,12 +635,12 @@ fn zones_of_ephemeral_volumes_do_not_count() {
 fn tables_forget_what_is_gone() {
     let mut storage = with_volumes(storage([claim("c")]), [volume("v", 1)]);
     assert!(binds(&storage, &["c"], &[]).is_empty());
-    storage.set_volume(PersistentVolume { class: "other".into(), ..volume("v", 1) });
+    storage.put(Event::Volume, PersistentVolume { class: "other".into(), ..volume("v", 1) });
     assert_eq!(binds(&storage, &["c"], &[]), [NO_VOLUME]);
-    storage.set_volume(volume("v", 1));
+    storage.put(Event::Volume, volume("v", 1));
     assert!(binds(&storage, &["c"], &[]).is_empty());
-    storage.remove_volume("v");
+    storage.apply(Event::VolumeGone("v".into()));
     assert_eq!(binds(&storage, &["c"], &[]), [NO_VOLUME]);
-    storage.remove_claim("ns", "c");
+    storage.apply(Event::ClaimGone("ns".into(), "c".into()));
     assert_eq!(refusal(&storage, &pod([uses("c")])).0, Plugin::VolumeRestrictions);
 }

@@ -9,6 +9,8 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use berth_model::table::Index as _;
+
 use super::ledger::{Cell, DimensionIx, Ledger, TeamIx};
 use super::team::Dimension;
 

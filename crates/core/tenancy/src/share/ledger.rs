@@ -7,38 +7,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_model::table::Index as _;
 use smallvec::SmallVec;
 
 use super::team::{AMOUNT_MAX, Dimension, Entitlement, Team, is_below_itself};
 
-/// A team by number, in name order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TeamIx(u32);
+berth_model::row_numbers! {
+    /// Numbered by name.
+    pub TeamIx;
+    pub DimensionIx;
+}
 
 impl TeamIx {
     /// Pods without a team: no guarantee and no limit.
     pub const NONE: Self = Self(0);
-
-    pub(super) fn new(at: usize) -> Self {
-        Self(u32::try_from(at).unwrap_or(u32::MAX))
-    }
-
-    pub(super) fn at(self) -> usize {
-        self.0 as usize
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DimensionIx(u32);
-
-impl DimensionIx {
-    pub(super) fn new(at: usize) -> Self {
-        Self(u32::try_from(at).unwrap_or(u32::MAX))
-    }
-
-    pub(super) fn at(self) -> usize {
-        self.0 as usize
-    }
 }
 
 /// What a pod takes, each dimension once and above 0.

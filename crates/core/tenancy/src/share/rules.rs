@@ -29,6 +29,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use berth_model::table::Index as _;
+
 use super::ledger::{Cell, Charge, DimensionIx, Ledger, Supply, TeamIx};
 use super::team::Dimension;
 
