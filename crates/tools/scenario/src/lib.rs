@@ -10,3 +10,5 @@ pub mod objects;
 pub mod scenario;
 pub mod traces;
 pub mod workloads;
+
+pub use scenario::json_schema;

@@ -69,17 +69,20 @@ pub struct Template {
     individual: bool,
 }
 
-/// How a job ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobBounds {
-    /// So many pods have to succeed.
+    /// Pods that have to succeed.
     pub completions: u32,
-    /// So many run at a time.
     pub parallelism: u32,
-    /// So many may fail before it is given up.
+    /// Pods that may fail before the job fails.
     pub backoff_limit: u32,
-    /// It is ended after so long.
     pub deadline_ms: Option<i64>,
+}
+
+impl JobBounds {
+    /// A pod without a Job: it is not retried.
+    pub const ONE_POD: Self =
+        Self { completions: 1, parallelism: 1, backoff_limit: 0, deadline_ms: None };
 }
 
 /// A pod that is to be placed, and what is made for it.

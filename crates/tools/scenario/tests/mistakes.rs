@@ -48,16 +48,16 @@ fn a_scenario_may_hold_its_manifests() {
 
 #[test]
 fn mistakes_are_told_with_file_line_and_field() {
-    let cases: [(&str, &str, &[&str]); 12] = [
+    let cases: [(&str, &str, &[&str]); 17] = [
         ("duration: 1h", "duration: 1 fortnight", &["s.yaml:5:", "spec.duration", "fortnight"]),
         ("duration: 1h", "durations: 1h", &["s.yaml:5:", "durations", "duration"]),
-        ("duration: 1h", "seed: 1", &["spec.duration", "is missing"]),
+        ("duration: 1h", "seed: 1", &["spec.duration", "is required"]),
         ("count: 1", "count: -1", &["s.yaml:9:", "spec.cluster.pools[0].count"]),
         ("count: 8}", "count: 800}", &["s.yaml:10:", "gpus.count", "800"]),
         ("count: 8}", "count: 8, mig: [9x1g.10gb]}", &["s.yaml:10:", "gpus.mig", "9x1g.10gb"]),
         ("count: 8}", "count: 8, mig: [8g.80gb]}", &["s.yaml:10:", "gpus.mig", "8g.80gb"]),
         ("64Gi", "64Gib", &["s.yaml:22:", "Job batch/train", "64Gib"]),
-        ("kind: Scenario", "kind: Scene", &["s.yaml", "holds no scenario"]),
+        ("kind: Scenario", "kind: Scene", &["s.yaml", "contains no scenario"]),
         ("v1alpha1", "v2", &["s.yaml:1:", "apiVersion", "berth.dev/v1alpha1"]),
         (
             "  duration: 1h\n",
@@ -66,8 +66,33 @@ fn mistakes_are_told_with_file_line_and_field() {
         ),
         (
             "  duration: 1h\n",
-            "  duration: 1h\n  failures: [{at: 5m, node: h100-7}]\n",
-            &["s.yaml:6:", "spec.failures[0].node", "h100-7", "h100-0"],
+            "  duration: 1h\n  failures: [{at: 5m, fault: {nodeLoss: h100-7}}]\n",
+            &["s.yaml:6:", "spec.failures[0].fault", "unknown node", "h100-7", "h100-0"],
+        ),
+        (
+            "  duration: 1h\n",
+            "  duration: 1h\n  failures: [{at: 5m, fault: {nodeLost: h100-0}}]\n",
+            &["s.yaml:6:", "spec.failures[0].fault", "nodeLost", "nodeLoss"],
+        ),
+        (
+            "  duration: 1h\n",
+            "  duration: 1h\n  failures: [{at: 1, fault: {nodeLoss: h100-0}}]\n",
+            &["s.yaml:6:", "spec.failures[0].at", "1 has no unit"],
+        ),
+        (
+            "  duration: 1h\n",
+            "  duration: 1h\n  reservations: {time: 0%}\n",
+            &["s.yaml:6:", "spec.reservations.time", "between 1% and 100%"],
+        ),
+        (
+            "  duration: 1h\n",
+            "  duration: 1h\n  workloadClasses: {night: nightly}\n",
+            &["s.yaml:6:", "spec.workloadClasses.night", "nightly", "interactive"],
+        ),
+        (
+            "  duration: 1h\n",
+            "  duration: 1h\n  goals: {against: tuned}\n",
+            &["s.yaml:6:", "spec.goals.against", "tuned", "kube-scheduler, berth"],
         ),
     ];
     for (at, (from, to, words)) in cases.into_iter().enumerate() {

@@ -151,7 +151,7 @@ fn a_lost_node_is_noticed_and_its_replicas_come_back_elsewhere() {
         failures: vec![Failure {
             at_ms: HOUR_MS,
             for_ms: Some(HOUR_MS),
-            what: Fault::Zone("a".into()),
+            fault: Fault::ZoneLoss("a".into()),
         }],
         setups: vec![setup("berth", Profile::Berth)],
         ..Experiment::default()
@@ -256,14 +256,14 @@ fn important_work_takes_the_place_of_batch_which_goes_on_later() {
 #[test]
 fn failures_that_overlap_end_one_by_one() {
     let one = gpus("chat", "ReplicaSet", 1, 0);
-    let failure = |at_ms, for_ms, what| Failure { at_ms, for_ms, what };
+    let failure = |at_ms, for_ms, fault| Failure { at_ms, for_ms, fault };
     let experiment = Experiment {
         duration_ms: 6 * HOUR_MS,
         nodes: vec![node("n0", "a", STRICT, &[])],
         workloads: vec![service("chat", &one, 1, 100.0)],
         failures: vec![
-            failure(HOUR_MS, Some(4 * HOUR_MS), Fault::Node("n0".into())),
-            failure(2 * HOUR_MS, Some(HOUR_MS), Fault::Zone("a".into())),
+            failure(HOUR_MS, Some(4 * HOUR_MS), Fault::NodeLoss("n0".into())),
+            failure(2 * HOUR_MS, Some(HOUR_MS), Fault::ZoneLoss("a".into())),
         ],
         setups: vec![setup("berth", Profile::Berth)],
         ..Experiment::default()
@@ -303,7 +303,7 @@ fn work_that_is_lost_is_not_work_done() {
         failures: vec![Failure {
             at_ms: 2 * HOUR_MS,
             for_ms: Some(HOUR_MS),
-            what: Fault::Node("n0".into()),
+            fault: Fault::NodeLoss("n0".into()),
         }],
         setups: vec![setup("berth", Profile::Berth)],
         ..Experiment::default()

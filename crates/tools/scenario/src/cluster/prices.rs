@@ -11,6 +11,7 @@ use berth_model::gpu::Gpu;
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::workload::pool_of;
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 
 pub use berth_api::keys::PRICE_PER_HOUR as PRICE;
@@ -48,15 +49,23 @@ pub struct Prices {
     memory_gib_hour: Option<i64>,
 }
 
-/// A table as people write it.
-#[derive(Debug, Default, Deserialize)]
+/// Prices in US dollars, for `berth plan --prices`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "Prices")]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Written {
+    /// Price of a GPU by product: all words of the key must occur in the product's name. Default: AWS's list
+    /// prices.
     gpu_hour: BTreeMap<String, f64>,
+    /// Price of a node by its name, pool or instance type. Takes precedence over the parts.
     node_hour: BTreeMap<String, f64>,
+    /// Price of a CPU of nodes without GPUs.
     cpu_hour: Option<f64>,
+    /// Price of a GiB of memory of nodes without GPUs.
     memory_gib_hour: Option<f64>,
+    /// Hours of a month in reports. Default: 730.
     hours_per_month: Option<i64>,
+    /// Where the prices come from, for the report.
     source: Option<String>,
 }
 
@@ -85,6 +94,11 @@ fn words(product: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Prices {
+    /// The JSON Schema of a price file.
+    pub fn json_schema() -> Schema {
+        schema_for!(Written)
+    }
+
     /// A table: `gpuHour` by product, `nodeHour` by name, pool or instance type, `cpuHour`,
     /// `memoryGibHour`, `hoursPerMonth` and `source`, in dollars. GPUs it does not name keep the price
     /// that is known of them.

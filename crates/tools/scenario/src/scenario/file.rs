@@ -61,6 +61,7 @@ pub(crate) struct Spec {
     /// When copies of Jobs and Pods are created. A workload that no entry names is created once, at
     /// the start.
     pub(crate) arrivals: Vec<Arrivals>,
+    /// What fails and when.
     pub(crate) failures: Vec<Failure>,
     /// Workload class (`interactive`, `embedding`, `batch` or `experimentation`) by name of the
     /// PriorityClass, for pods without the label `berth.dev/class`. The same as `--workload-class` of
@@ -163,6 +164,7 @@ pub(crate) struct GpuSharing {
     pub(crate) replicas: Option<u16>,
 }
 
+/// How a GPU is shared.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SharingMethod {
@@ -436,9 +438,11 @@ pub(crate) struct Consolidate {
     pub(crate) gain: Fraction,
 }
 
+/// The scheduler.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Scheduler {
+    /// Berth.
     #[default]
     Berth,
     /// kube-scheduler with its default plugins.

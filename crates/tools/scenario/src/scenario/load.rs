@@ -1,7 +1,5 @@
-//! Reads a scenario and everything it names.
-//!
-//! Owns which files belong to it: its own, whose other objects are manifests too, and those it names,
-//! relative to it. Must not know what the fields mean.
+//! Reads a scenario with the files that it names. Other objects in the scenario's own file are
+//! manifests, too.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +12,7 @@ use berth_sim::experiment as sim;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::assemble::{Form, Given, Made, Wrong, assemble};
+use super::assemble::{FieldError, Inputs, Lifecycle, ManifestWorkload, assemble};
 use super::file::{self, API_VERSION, KIND, Scenario};
 use super::pools;
 use crate::cluster::{Cluster, ClusterNode, Objects, Prices};
@@ -22,13 +20,13 @@ use crate::traces::openb;
 use crate::traces::requests::{self, TokenSpeed, Trace};
 use crate::workloads::{WorkloadPods, pods_of};
 
-/// A node pool without a limit grows by so many nodes at most.
+/// Growth of a NodePool object without limits.
 const GROWTH_MAX: u32 = 1_000;
 
-/// How long a node of a node pool takes to come.
+/// Time until a new node of a NodePool object is ready.
 const PROVISION_MS: i64 = 5 * 60_000;
 
-/// Reads a scenario from a file; `seed` counts instead of its own.
+/// Reads a scenario. `seed` overrides its own.
 pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError> {
     let source = read_file(path)?;
     let documents = berth_manifest::read(&source)?;
@@ -36,56 +34,57 @@ pub fn load(path: &Path, seed: Option<u64>) -> Result<sim::Experiment, LoadError
         documents.into_iter().partition(is_scenario);
     let Some(document) = scenarios.pop() else {
         let message =
-            format!("holds no scenario; write `apiVersion: {API_VERSION}`, `kind: {KIND}`");
+            format!("contains no scenario; write `apiVersion: {API_VERSION}`, `kind: {KIND}`");
         return Err(LoadError::File { path: path.to_owned(), message });
     };
     if let Some(other) = scenarios.pop() {
-        let problem = document.problem(FieldPath::root(), "is a second scenario");
-        let remedy = format!("leave one out; the first is {}", other.label());
+        let problem = document.problem(FieldPath::root(), "is the second scenario in this file");
+        let remedy = format!("remove one; the first is {}", other.label());
         return Err(problem.with_remedy(remedy).into());
     }
     if document.api_version() != API_VERSION {
         let field = FieldPath::root().key("apiVersion");
-        let problem = document.problem(field, format!("{:?} is unknown", document.api_version()));
+        let problem =
+            document.problem(field, format!("unknown version {:?}", document.api_version()));
         return Err(problem.with_remedy(format!("write {API_VERSION}")).into());
     }
     let Scenario { metadata, mut spec, .. } = document.decode()?;
     spec.seed = seed.unwrap_or(spec.seed);
-    let beside = path.parent().unwrap_or(Path::new("")).to_owned();
+    let base = path.parent().unwrap_or(Path::new("")).to_owned();
     for (field, files) in
         [("manifests", &spec.manifests), ("cluster.manifests", &spec.cluster.manifests)]
     {
         let field = FieldPath::parse(&format!("spec.{field}"));
-        manifests.append(&mut named(&document, &field, &beside, files)?);
+        manifests.append(&mut read_manifests(&document, &field, &base, files)?);
     }
-    let mut given = given(manifests)?;
-    given.made.sort_by_key(|made| {
-        (made.outline.namespace.clone(), made.outline.name.clone(), made.outline.kind.clone())
+    let mut inputs = read_inputs(manifests)?;
+    inputs.workloads.sort_by_key(|one| {
+        (one.outline.namespace.clone(), one.outline.name.clone(), one.outline.kind.clone())
     });
-    given.traced = traced(&document, &spec, &beside)?;
+    inputs.traced = trace_workloads(&document, &spec, &base)?;
     let mut read_trace = |load: &file::Load, latency: Option<&file::Latency>| {
-        trace(&beside, load, latency).map_err(|error| error.to_string())
+        request_trace(&base, load, latency).map_err(|error| error.to_string())
     };
-    let assembled = assemble(&metadata.name, &spec, given, &mut read_trace);
-    assembled.map_err(|Wrong { field, message }| document.problem(field, message).into())
+    let assembled = assemble(&metadata.name, &spec, inputs, &mut read_trace);
+    assembled.map_err(|FieldError { field, message }| document.problem(field, message).into())
 }
 
-/// Pods of traces that arrivals name.
-fn traced(
+/// Workloads of the pod traces that arrivals name.
+fn trace_workloads(
     document: &Document,
     spec: &file::Spec,
-    beside: &Path,
+    base: &Path,
 ) -> Result<Vec<sim::Workload>, LoadError> {
     let mut workloads = Vec::new();
     for (at, arrivals) in spec.arrivals.iter().enumerate() {
         let Some(name) = &arrivals.trace else { continue };
         let field = FieldPath::root().key("spec").key("arrivals").at(at).key("trace");
-        let wrong = |message: String| LoadError::Text(document.problem(field.clone(), message));
-        let source = read_file(&beside.join(name)).map_err(|error| wrong(error.to_string()))?;
+        let problem = |message: String| LoadError::Text(document.problem(field.clone(), message));
+        let source = read_file(&base.join(name)).map_err(|error| problem(error.to_string()))?;
         let pods =
-            openb::read_pods(name, &source.text).map_err(|error| wrong(error.to_string()))?;
+            openb::read_pods(name, &source.text).map_err(|error| problem(error.to_string()))?;
         if pods.iter().all(|pod| pod.life_ms.is_none()) {
-            return Err(wrong(format!("{name} has no creation_time and deletion_time")));
+            return Err(problem(format!("{name} has no columns creation_time and deletion_time")));
         }
         workloads.push(openb::workload(name, &pods, arrivals.copies.unwrap_or(1), spec.seed));
     }
@@ -97,11 +96,11 @@ pub fn is_scenario(document: &Document) -> bool {
     document.kind() == KIND && document.group() == "berth.dev"
 }
 
-/// Adds the pools that a scenario describes to a cluster: their nodes, empty, and how they can grow.
+/// Adds the pools of a scenario to a cluster: their nodes, empty, and how much they can grow.
 pub fn add_pools(document: &Document, cluster: &mut Cluster) -> Result<(), LoadError> {
     let Scenario { spec, .. } = document.decode()?;
     for (at, pool) in spec.cluster.pools.iter().enumerate() {
-        let built = pools::build(pool).map_err(|problem| {
+        let built = pools::build(pool, &cluster.pools).map_err(|problem| {
             let field = FieldPath::parse(&format!("spec.cluster.pools[{at}].{}", problem.field));
             document.problem(field, problem.message)
         })?;
@@ -114,21 +113,21 @@ pub fn add_pools(document: &Document, cluster: &mut Cluster) -> Result<(), LoadE
             })?;
             cluster.nodes.push(node);
         }
-        cluster.pools.push(built.pool);
+        cluster.put_pool(built.pool);
     }
     Ok(())
 }
 
-/// Objects of files that a field names.
-fn named(
+/// The objects in the files that a field lists.
+fn read_manifests(
     document: &Document,
     field: &FieldPath,
-    beside: &Path,
+    base: &Path,
     files: &[String],
 ) -> Result<Vec<Document>, LoadError> {
     let mut documents = Vec::new();
     for (at, file) in files.iter().enumerate() {
-        let paths: [PathBuf; 1] = [beside.join(file)];
+        let paths: [PathBuf; 1] = [base.join(file)];
         let loaded = berth_manifest::load(&paths, &mut io::empty(), Strictness::Manifest);
         documents.append(&mut loaded.map_err(|error| match error {
             LoadError::File { message, .. } => {
@@ -141,25 +140,24 @@ fn named(
     Ok(documents)
 }
 
-/// What the objects amount to.
-fn given(documents: Vec<Document>) -> Result<Given, LoadError> {
+fn read_inputs(documents: Vec<Document>) -> Result<Inputs, LoadError> {
     let objects = Objects::new(documents)?;
     let mut cluster = Cluster::default();
     cluster.add(&objects, false)?;
     let prices = Prices::default();
-    let mut given = Given::default();
+    let mut inputs = Inputs::default();
     for node in &cluster.nodes {
         let setup = node.setup(&prices).map_err(|problem| {
             let path = PathBuf::from(format!("Node {}", node.node.name));
             LoadError::File { path, message: problem }
         })?;
-        given.nodes.push(setup);
+        inputs.nodes.push(setup);
     }
     for pool in &cluster.pools {
-        // A new node is like those that are there.
+        // New nodes are like the existing ones.
         let like = cluster.nodes.iter().find(|node| node.pool() == pool.name.as_ref());
         let template = like.and_then(|node| node.setup(&prices).ok());
-        given.pools.extend(template.map(|template| sim::PoolSetup {
+        inputs.growth.extend(template.map(|template| sim::PoolSetup {
             name: pool.name.clone(),
             template,
             growth: pool.growth.unwrap_or(GROWTH_MAX),
@@ -168,24 +166,24 @@ fn given(documents: Vec<Document>) -> Result<Given, LoadError> {
         }));
     }
     for workload in pods_of(&objects, &cluster)? {
-        given.objects.extend(workload.groupings.iter().cloned().map(Event::Grouping));
-        given.made.append(&mut made(&workload)?);
+        inputs.objects.extend(workload.groupings.iter().cloned().map(Event::Grouping));
+        inputs.workloads.append(&mut manifest_workloads(&workload)?);
     }
-    given.objects.extend(cluster.priority_classes.iter().cloned().map(Event::PriorityClass));
-    given.objects.extend(cluster.quotas.iter().cloned().map(Event::Quota));
-    given.objects.extend(cluster.pools.iter().cloned().map(Event::Pool));
-    // What is left of budgets is counted as pods come and go.
+    inputs.objects.extend(cluster.priority_classes.iter().cloned().map(Event::PriorityClass));
+    inputs.objects.extend(cluster.quotas.iter().cloned().map(Event::Quota));
+    inputs.pools = cluster.pools;
+    // The simulation computes the state of budgets itself.
     let others = cluster.others.into_iter().filter(|event| !matches!(event, Event::Budget(_)));
-    given.objects.extend(others);
+    inputs.objects.extend(others);
     for read in &objects.0 {
         if let Object::PodDisruptionBudget(budget) = &read.object {
-            given.budgets.extend(budget_of(&read.document, budget)?);
+            inputs.budgets.extend(budget_of(&read.document, budget)?);
         }
     }
-    Ok(given)
+    Ok(inputs)
 }
 
-fn made(workload: &WorkloadPods) -> Result<Vec<Made>, LoadError> {
+fn manifest_workloads(workload: &WorkloadPods) -> Result<Vec<ManifestWorkload>, LoadError> {
     let several = workload.templates.len() > 1;
     let mut all = Vec::new();
     for (at, template) in workload.templates.iter().enumerate() {
@@ -193,16 +191,13 @@ fn made(workload: &WorkloadPods) -> Result<Vec<Made>, LoadError> {
             let problem = workload.document.problem(FieldPath::root(), refused.clone());
             return Err(problem.into());
         }
-        let form = match (template.job, template.copies) {
-            (Some(job), _) => Form::Job {
-                completions: job.completions,
-                parallelism: job.parallelism,
-                retries: job.backoff_limit,
-                deadline_ms: job.deadline_ms,
-            },
-            (None, None) => Form::PerNode,
-            (None, Some(_)) if workload.kind == berth_api::workload::WorkloadKind::Pod => Form::Pod,
-            (None, Some(copies)) => Form::Replicas(copies),
+        let lifecycle = match (template.job, template.copies) {
+            (Some(job), _) => Lifecycle::Job(job),
+            (None, None) => Lifecycle::Daemon,
+            (None, Some(_)) if workload.kind == berth_api::workload::WorkloadKind::Pod => {
+                Lifecycle::Pod
+            }
+            (None, Some(copies)) => Lifecycle::Replicas(copies),
         };
         let mut outline = workload.outline.clone();
         if several {
@@ -211,7 +206,7 @@ fn made(workload: &WorkloadPods) -> Result<Vec<Made>, LoadError> {
         if outline.team.is_empty() {
             outline.team.clone_from(&outline.namespace);
         }
-        all.push(Made { outline, template: template.spec.clone(), form });
+        all.push(ManifestWorkload { outline, template: template.spec.clone(), lifecycle });
     }
     Ok(all)
 }
@@ -230,7 +225,7 @@ fn budget_of(
             let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
             percent.map(sim::Amount::Percent).ok_or_else(|| {
                 let field = FieldPath::root().key("spec").key(field);
-                let problem = document.problem(field, format!("{text:?} is no number"));
+                let problem = document.problem(field, format!("invalid number {text:?}"));
                 LoadError::Text(problem.with_remedy("write a number, or a percentage such as 50%"))
             })
         }
@@ -244,14 +239,14 @@ fn budget_of(
     Ok(Some(sim::Budget { namespace, name, selector, bound }))
 }
 
-/// The trace that a load names.
-fn trace(
-    beside: &Path,
+/// The request trace that a load names.
+fn request_trace(
+    base: &Path,
     load: &file::Load,
     latency: Option<&file::Latency>,
 ) -> Result<Trace, String> {
     let name = load.trace.as_deref().unwrap_or_default();
-    let source = read_file(&beside.join(name)).map_err(|error| error.to_string())?;
+    let source = read_file(&base.join(name)).map_err(|error| error.to_string())?;
     let assumed = TokenSpeed::default();
     let latency = latency.copied().unwrap_or_default();
     let us = |time: Option<super::units::Time>, otherwise: f64| {

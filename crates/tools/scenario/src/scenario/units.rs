@@ -1,93 +1,126 @@
-//! Times, sizes and parts as people write them: `90d`, `8.2ms`, `40Gi`, `14%`.
-//!
-//! Owns the spelling only.
+//! Spellings of times, amounts of memory and fractions: `90d`, `8.2ms`, `40Gi`, `14%`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use berth_model::quantity::Quantity;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// A time, in microseconds: `90d`, `1h30m`, `45s`, `8.2ms`, `500us`.
+/// A time or duration, to the microsecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Time {
     us: u64,
 }
 
-/// The longest time: a century.
+/// A century.
 const TIME_MAX_US: f64 = 100.0 * 366.0 * 86_400.0 * 1e6;
 
 const TIME_UNITS: [(&str, f64); 7] =
     [("us", 1.0), ("µs", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 6e7), ("h", 3.6e9), ("d", 8.64e10)];
 
+/// Why a text is no time, amount of memory or fraction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UnitError {
+    #[error("invalid time {0:?}; write numbers with us, ms, s, m, h or d, such as 1h30m")]
+    Time(String),
+    #[error("{0:?} is longer than 100 years")]
+    TooLong(String),
+    #[error("{0}")]
+    Memory(String),
+    #[error("{0} is negative; write 0 or more")]
+    Negative(String),
+    #[error("invalid fraction {0}; write a percentage such as 14%, or a number such as 0.14")]
+    Fraction(String),
+}
+
 impl Time {
-    /// In milliseconds.
     pub(crate) fn ms(self) -> i64 {
         i64::try_from(self.us / 1000).unwrap_or(i64::MAX)
     }
 
-    /// In microseconds.
     pub(crate) fn us(self) -> u64 {
         self.us
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("{text:?} is no time; write a number with us, ms, s, m, h or d, such as 1h30m")
-        };
+    fn parse(text: &str) -> Result<Self, UnitError> {
+        let invalid = || UnitError::Time(text.to_owned());
         let (mut rest, mut us) = (text.trim(), 0.0);
         if rest.is_empty() {
-            return Err(wrong());
+            return Err(invalid());
         }
         while !rest.is_empty() {
             let digits = rest.find(|one: char| !one.is_ascii_digit() && one != '.');
-            let (number, after) = rest.split_at(digits.ok_or_else(wrong)?);
+            let (number, after) = rest.split_at(digits.ok_or_else(invalid)?);
             let letters = after.find(|one: char| one.is_ascii_digit()).unwrap_or(after.len());
             let (unit, after) = after.split_at(letters);
             let known = TIME_UNITS.iter().find(|(name, _)| *name == unit.trim());
-            let (_, factor) = known.ok_or_else(wrong)?;
-            us += number.parse::<f64>().map_err(|_| wrong())? * factor;
+            let (_, factor) = known.ok_or_else(invalid)?;
+            us += number.parse::<f64>().map_err(|_| invalid())? * factor;
             rest = after;
         }
         if !(0.0..=TIME_MAX_US).contains(&us) {
-            return Err(format!("{text:?} is longer than a century"));
+            return Err(UnitError::TooLong(text.to_owned()));
         }
         Ok(Self { us: us.round() as u64 })
     }
 }
 
-/// An amount of memory: `40Gi`.
+/// An amount of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
 
-/// A part of something: `14%` or `0.14`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Part(pub(crate) f64);
+impl Bytes {
+    fn parse(text: &str) -> Result<Self, UnitError> {
+        let quantity =
+            Quantity::parse(text).map_err(|error| UnitError::Memory(error.to_string()))?;
+        let bytes = u64::try_from(quantity.value());
+        bytes.map(Self).map_err(|_| UnitError::Negative(format!("{text:?}")))
+    }
 
-impl Part {
+    fn of_number(bytes: f64) -> Result<Self, UnitError> {
+        if bytes < 0.0 {
+            Err(UnitError::Negative(bytes.to_string()))
+        } else {
+            Ok(Self(bytes as u64))
+        }
+    }
+}
+
+/// A fraction; it may exceed 1, as loads on weekends can.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Fraction(pub(crate) f64);
+
+impl Fraction {
     /// In thousandths.
     pub(crate) fn milli(self) -> u32 {
         (self.0 * 1000.0).round() as u32
     }
 
-    fn checked(part: f64, text: &str) -> Result<Self, String> {
-        if (0.0..=1000.0).contains(&part) {
-            Ok(Self(part))
+    fn parse(text: &str) -> Result<Self, UnitError> {
+        let number = text.trim().strip_suffix('%');
+        let percent = number.and_then(|number| number.trim().parse::<f64>().ok());
+        let fraction = percent.map(|percent| percent / 100.0);
+        Self::checked(fraction.or_else(|| text.parse().ok()).unwrap_or(f64::NAN), text)
+    }
+
+    fn checked(fraction: f64, text: &str) -> Result<Self, UnitError> {
+        if (0.0..=1000.0).contains(&fraction) {
+            Ok(Self(fraction))
         } else {
-            Err(format!(
-                "{text} is no part; write a percentage such as 14%, or a number such as 0.14"
-            ))
+            Err(UnitError::Fraction(text.to_owned()))
         }
     }
 }
 
-/// Reads a value that is written as text, or as a plain number.
-struct Written<T> {
+/// Reads a value from text or, where the unit is clear, from a number.
+struct UnitVisitor<T> {
     expects: &'static str,
-    of_text: fn(&str) -> Result<T, String>,
-    of_number: Option<fn(f64) -> Result<T, String>>,
+    of_text: fn(&str) -> Result<T, UnitError>,
+    of_number: Option<fn(f64) -> Result<T, UnitError>>,
 }
 
-impl<T> Written<T> {
+impl<T> UnitVisitor<T> {
     fn number<E: de::Error>(&self, number: f64) -> Result<T, E> {
         match self.of_number {
             Some(read) => read(number).map_err(E::custom),
@@ -96,7 +129,7 @@ impl<T> Written<T> {
     }
 }
 
-impl<T> Visitor<'_> for Written<T> {
+impl<T> Visitor<'_> for UnitVisitor<T> {
     type Value = T;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,7 +155,7 @@ impl<T> Visitor<'_> for Written<T> {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Written {
+        from.deserialize_any(UnitVisitor {
             expects: "a time such as 90d, 1h30m or 8.2ms",
             of_text: Self::parse,
             of_number: None,
@@ -132,34 +165,63 @@ impl<'de> Deserialize<'de> for Time {
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let read = |text: &str| {
-            let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
-            let bytes = u64::try_from(quantity.value());
-            bytes.map(Self).map_err(|_| format!("{text:?} is negative; write 0 or more"))
-        };
-        from.deserialize_any(Written {
+        from.deserialize_any(UnitVisitor {
             expects: "an amount of memory such as 40Gi",
-            of_text: read,
-            of_number: Some(|number| match number {
-                bytes if bytes >= 0.0 => Ok(Self(bytes as u64)),
-                bytes => Err(format!("{bytes} is negative; write 0 or more")),
-            }),
+            of_text: Self::parse,
+            of_number: Some(Self::of_number),
         })
     }
 }
 
-impl<'de> Deserialize<'de> for Part {
+impl<'de> Deserialize<'de> for Fraction {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let read = |text: &str| {
-            let number = text.trim().strip_suffix('%');
-            let percent = number.and_then(|number| number.trim().parse::<f64>().ok());
-            let part = percent.map(|percent| percent / 100.0);
-            Self::checked(part.or_else(|| text.parse().ok()).unwrap_or(f64::NAN), text)
-        };
-        from.deserialize_any(Written {
-            expects: "a part such as 14% or 0.14",
-            of_text: read,
+        from.deserialize_any(UnitVisitor {
+            expects: "a fraction such as 14% or 0.14",
+            of_text: Self::parse,
             of_number: Some(|number| Self::checked(number, &number.to_string())),
+        })
+    }
+}
+
+impl JsonSchema for Time {
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "A time or duration such as 90d, 1h30m or 8.2ms.",
+            "pattern": r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(us|µs|ms|s|m|h|d)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(us|µs|ms|s|m|h|d))*$",
+        })
+    }
+}
+
+impl JsonSchema for Bytes {
+    fn schema_name() -> Cow<'static, str> {
+        "Bytes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": ["string", "number"],
+            "description": "An amount of memory such as 40Gi.",
+            "minimum": 0,
+        })
+    }
+}
+
+impl JsonSchema for Fraction {
+    fn schema_name() -> Cow<'static, str> {
+        "Fraction".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": ["string", "number"],
+            "description": "A fraction such as 14% or 0.14.",
+            "minimum": 0,
+            "maximum": 1000,
         })
     }
 }
@@ -185,11 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_sizes_are_read_with_and_without_units() {
-        let part = |text: &str| serde_json::from_str::<Part>(text).map(Part::milli);
-        assert_eq!(part("\"14%\"").unwrap(), 140);
-        assert_eq!(part("0.14").unwrap(), 140);
-        assert!(part("\"much\"").is_err());
+    fn fractions_and_sizes_are_read_with_and_without_units() {
+        let fraction = |text: &str| serde_json::from_str::<Fraction>(text).map(Fraction::milli);
+        assert_eq!(fraction("\"14%\"").unwrap(), 140);
+        assert_eq!(fraction("0.14").unwrap(), 140);
+        assert!(fraction("\"much\"").is_err());
         let bytes = |text: &str| serde_json::from_str::<Bytes>(text).map(|bytes| bytes.0);
         assert_eq!(bytes("\"40Gi\"").unwrap(), 40 << 30);
         assert!(bytes("\"1Gib\"").is_err());

@@ -4,6 +4,7 @@
 //! before it decides. What pods do is in [`pods`], what nodes do in [`nodes`], what services do in
 //! [`serving`], what comes of it all in [`outcome`].
 
+mod failures;
 mod nodes;
 mod outcome;
 mod pods;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use berth_engine::decision::Decision;
 use berth_engine::event::Event;
-use berth_engine::{Engine, Profile};
+use berth_engine::{Config, Engine, Profile};
 use berth_kubelet::PodDemand;
 use berth_model::policy::DisruptionBudget;
 use berth_model::resource::ResourceName;
@@ -108,8 +109,8 @@ pub(crate) struct World<'a> {
     jobs_done: u64,
     /// GPUs times milliseconds of work that was lost.
     wasted_gpu_ms: f64,
-    /// Which nodes a failure struck.
-    struck_by: BTreeMap<usize, Vec<usize>>,
+    /// By failure: the nodes that it took down.
+    lost_by_failure: BTreeMap<usize, Vec<usize>>,
     /// What pods of DaemonSets are made from, by workload and node.
     daemons: BTreeMap<(usize, usize), Arc<PodSpec>>,
     out_of_memory: u64,
@@ -159,7 +160,11 @@ pub(crate) fn run(
 
 impl<'a> World<'a> {
     fn new(experiment: &'a Experiment, setup: &'a Setup) -> Result<Self, NodeError> {
-        let mut engine = Engine::new(setup.profile);
+        let mut engine = Engine::new(Config {
+            profile: setup.profile,
+            reservations: experiment.reservations,
+            ..Config::default()
+        });
         experiment.objects.iter().cloned().for_each(|event| engine.apply(event));
         let nodes: Vec<VirtualNode> = experiment
             .nodes
@@ -199,7 +204,7 @@ impl<'a> World<'a> {
             moves: 0,
             jobs_done: 0,
             wasted_gpu_ms: 0.0,
-            struck_by: BTreeMap::new(),
+            lost_by_failure: BTreeMap::new(),
             daemons: BTreeMap::new(),
             out_of_memory: 0,
             decisions: 0,
@@ -329,7 +334,7 @@ impl<'a> World<'a> {
             }
             Coming::Step => self.close_step(),
             Coming::Fail(number) => self.fail(number),
-            Coming::Mend(number) => self.mend(number)?,
+            Coming::Mend(number) => self.recover(number),
             Coming::Unreachable { node, loss } => self.mark_unreachable(node, loss),
             Coming::GiveUp { node, loss } => self.give_up(node, loss),
             Coming::Deadline { workload, job } => self.end_job(workload, job),

@@ -1,6 +1,4 @@
-//! What nodes do: they come, fail, are given up, mend, and are given back.
-//!
-//! Owns failures and growth. Must not know what pods are for.
+//! Nodes that join, are requested from a growing pool, and are removed when idle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,26 +8,23 @@ use berth_engine::decision::Decision;
 use berth_engine::event::Event;
 use berth_model::node::Node;
 use berth_model::spec::{Phase, PodObject, PodSpec};
-use berth_model::taint::{Effect, Taint};
+use berth_model::taint::Taint;
 
 use super::pods::{Fate, Past};
 use super::{Coming, World};
-use crate::experiment::{Experiment, Fault, WorkloadKind};
+use crate::experiment::{Experiment, WorkloadKind};
 use crate::node::{NodeError, VirtualNode};
 
 /// More pods of a kind are not tried on a new node.
 const TRIED_MAX: u32 = 64;
-
-const ZONE: &str = "topology.kubernetes.io/zone";
-const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// Nodes that were asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Growth {
     /// How many of each pool there are beyond those of the beginning, with those that are coming.
     added: Vec<u32>,
-    /// How much longer new ones take, in thousandths.
-    factor_milli: Vec<u32>,
+    /// By pool: the factor of the time until a new node is ready.
+    pub(super) provision_factor: Vec<f64>,
     orders: u64,
     /// Room that is left on nodes that are coming: the pool, and the part of the node.
     coming: BTreeMap<u64, (usize, f64)>,
@@ -42,7 +37,7 @@ pub(crate) struct Growth {
 impl Growth {
     pub(super) fn new(experiment: &Experiment) -> Self {
         let pools = experiment.pools.len();
-        Self { added: vec![0; pools], factor_milli: vec![1000; pools], ..Self::default() }
+        Self { added: vec![0; pools], provision_factor: vec![1.0; pools], ..Self::default() }
     }
 
     /// Whether there are nodes that were not there in the beginning.
@@ -75,7 +70,7 @@ impl World<'_> {
         number
     }
 
-    fn tell_node(&mut self, node: &Node) {
+    pub(super) fn tell_node(&mut self, node: &Node) {
         self.engine.apply(Event::Node(node.clone()));
     }
 
@@ -142,8 +137,8 @@ impl World<'_> {
         *added += 1;
         self.growth.orders += 1;
         let order = self.growth.orders;
-        let factor = i64::from(self.growth.factor_milli.get(pool).copied().unwrap_or(1000));
-        let at_ms = self.now_ms + described.provision_ms * factor / 1000;
+        let factor = self.growth.provision_factor.get(pool).copied().unwrap_or(1.0);
+        let at_ms = self.now_ms + (described.provision_ms as f64 * factor) as i64;
         self.later(at_ms, Coming::Provisioned { pool, order });
         Some(order)
     }
@@ -257,144 +252,12 @@ impl World<'_> {
         self.node_cost += node.microusd_per_hour as f64 * hours;
     }
 
-    fn lose_pods(&mut self, number: usize) {
+    pub(super) fn lose_pods(&mut self, number: usize) {
         let pods: Vec<u64> = self
             .nodes
             .get(number)
             .map(|node| node.pods.iter().copied().collect())
             .unwrap_or_default();
         pods.into_iter().for_each(|pod| self.lose(pod));
-    }
-
-    /// The nodes a fault strikes.
-    fn struck(&self, fault: &Fault) -> Vec<usize> {
-        let of_zone = |zone: &Arc<str>| {
-            let nodes = self.nodes.iter().enumerate();
-            let there =
-                nodes.filter(|(_, node)| !node.gone && node.object.labels.get(ZONE) == Some(zone));
-            there.map(|(number, _)| number).collect()
-        };
-        match fault {
-            Fault::Node(name) | Fault::Kubelet(name) => {
-                self.node_by_name.get(name).copied().into_iter().collect()
-            }
-            Fault::Zone(zone) => of_zone(zone),
-            Fault::Provisioning { .. } => Vec::new(),
-        }
-    }
-
-    pub(super) fn fail(&mut self, number: usize) {
-        let Some(failure) = self.experiment.failures.get(number) else { return };
-        self.meter.tell("failure", || match &failure.what {
-            Fault::Node(node) => format!("{node} is lost"),
-            Fault::Zone(zone) => format!("zone {zone} is lost"),
-            Fault::Kubelet(node) => format!("the kubelet of {node} restarts"),
-            Fault::Provisioning { pool, .. } => format!("new nodes of {pool} take longer"),
-        });
-        let assumed = &self.experiment.assumptions;
-        match &failure.what {
-            Fault::Node(_) | Fault::Zone(_) => {
-                let struck = self.struck(&failure.what);
-                struck.iter().for_each(|node| self.strike(*node));
-                self.struck_by.insert(number, struck);
-            }
-            Fault::Kubelet(_) => {
-                let back_ms = self.now_ms + failure.for_ms.unwrap_or(assumed.plugin_gap_ms);
-                for node in self.struck(&failure.what) {
-                    if let Some(node) = self.nodes.get_mut(node) {
-                        node.plugin_back_ms = back_ms;
-                    }
-                }
-            }
-            Fault::Provisioning { pool, factor_milli } => self.slow_down(pool, *factor_milli),
-        }
-        if let Some(for_ms) = failure.for_ms {
-            self.later(self.now_ms + for_ms, Coming::Mend(number));
-        }
-    }
-
-    fn slow_down(&mut self, pool: &Arc<str>, factor_milli: u32) {
-        let pools = self.experiment.pools.iter().zip(&mut self.growth.factor_milli);
-        for (described, factor) in pools {
-            if described.name == *pool {
-                *factor = factor_milli;
-            }
-        }
-    }
-
-    /// A node is lost. Nobody knows it yet.
-    fn strike(&mut self, number: usize) {
-        let Some(node) = self.nodes.get_mut(number) else { return };
-        node.struck += 1;
-        node.losses += u64::from(node.struck == 1);
-        let (is_new, loss) = (node.struck == 1, node.losses);
-        if !is_new {
-            return;
-        }
-        let pods: Vec<u64> = node.pods.iter().copied().collect();
-        pods.into_iter().for_each(|pod| self.halt(pod));
-        let assumed = &self.experiment.assumptions;
-        let noticed_ms = self.now_ms + assumed.unreachable_ms;
-        self.later(noticed_ms, Coming::Unreachable { node: number, loss });
-        self.later(noticed_ms + assumed.evict_ms, Coming::GiveUp { node: number, loss });
-    }
-
-    /// The node, if it is still lost as it was then.
-    fn still_lost(&self, number: usize, loss: u64) -> Option<&VirtualNode> {
-        let lost = |node: &&VirtualNode| node.struck > 0 && node.losses == loss && !node.gone;
-        self.nodes.get(number).filter(lost)
-    }
-
-    pub(super) fn mark_unreachable(&mut self, number: usize, loss: u64) {
-        let Some(node) = self.still_lost(number, loss) else { return };
-        let mut object = node.object.clone();
-        for effect in [Effect::NoSchedule, Effect::NoExecute] {
-            object.taints.push(Taint { key: UNREACHABLE.into(), value: "".into(), effect });
-        }
-        // Nobody sends requests there any more.
-        let pods: Vec<u64> = node.pods.iter().copied().collect();
-        self.tell_node(&object);
-        pods.into_iter().for_each(|pod| self.leave_service(pod));
-    }
-
-    /// Pods on a node that does not answer are given up.
-    pub(super) fn give_up(&mut self, number: usize, loss: u64) {
-        if self.still_lost(number, loss).is_some() {
-            self.lose_pods(number);
-        }
-    }
-
-    /// A failure is over for a node; it comes back, empty, when no other strikes it.
-    fn bring_back(&mut self, number: usize) {
-        let Some(node) = self.nodes.get_mut(number) else { return };
-        node.struck = node.struck.saturating_sub(1);
-        if !node.is_up() {
-            return;
-        }
-        let object = node.object.clone();
-        self.lose_pods(number);
-        self.tell_node(&object);
-        self.make_daemons(number);
-    }
-
-    /// Something works again. A node comes back empty.
-    pub(super) fn mend(&mut self, number: usize) -> Result<(), NodeError> {
-        let Some(failure) = self.experiment.failures.get(number) else { return Ok(()) };
-        match &failure.what {
-            Fault::Node(_) | Fault::Zone(_) => {
-                for node in self.struck_by.remove(&number).unwrap_or_default() {
-                    self.bring_back(node);
-                }
-            }
-            Fault::Kubelet(_) => {}
-            Fault::Provisioning { pool, .. } => self.slow_down(pool, 1000),
-        }
-        self.meter.tell("recovery", || match &failure.what {
-            Fault::Node(node) => format!("{node} is back"),
-            Fault::Zone(zone) => format!("zone {zone} is back"),
-            Fault::Kubelet(node) => format!("the device plugin of {node} is back"),
-            Fault::Provisioning { pool, .. } => format!("new nodes of {pool} take as long as ever"),
-        });
-        Ok(())
     }
 }
