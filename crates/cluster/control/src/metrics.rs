@@ -1,28 +1,16 @@
-//! What Prometheus is told.
-//!
-//! Owns names, units, labels and buckets. Must not know where any figure comes from: whoever does
-//! something says so by a method here. Labels have few values, whatever the cluster holds.
+//! The scheduler's Prometheus metrics: names, labels, help and buckets. Label values come from short fixed
+//! lists, whatever the cluster holds.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+pub use berth_metrics::{CLASSIC_CONTENT_TYPE as CONTENT_TYPE, MetricInfo};
+use berth_metrics::{
+    Counter, Gauge, Histogram, Registered, Registrar, Series, microsecond_buckets,
+    millisecond_buckets, wait_buckets,
+};
 
-/// The content type of [`Metrics::encode`].
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-type Labels<const N: usize> = [(&'static str, &'static str); N];
-type Counters<const N: usize> = Family<Labels<N>, Counter>;
-type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
-type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
-
-/// Reasons for which kubelets reject pods. Any other is told as `Other`.
+/// Reasons for which kubelets reject pods. All others are counted as `Other`.
 const REJECTIONS: &[&str] = &[
     "TopologyAffinityError",
     "UnexpectedAdmissionError",
@@ -38,51 +26,34 @@ const REJECTIONS: &[&str] = &[
     "AdmissionError",
 ];
 
-/// Everything that is counted. Cloning gives another handle on the same figures.
+/// Clones share their values.
 #[derive(Clone)]
 pub struct Metrics {
-    registry: Arc<Registry>,
-    decisions: Counters<1>,
-    bindings: Counters<1>,
+    registered: Registered,
+    decisions: Series<1, Counter>,
+    bindings: Series<1, Counter>,
     binding_duration: Histogram,
     scheduling_duration: Histogram,
-    queue_pods: Gauges<1>,
-    kubelet_rejections: Counters<2>,
-    evictions: Counters<2>,
-    watch_events: Counters<2>,
-    watch_errors: Counters<1>,
-    watch_skipped: Counters<1>,
-    watch_relists: Counters<1>,
+    queue_pods: Series<1, Gauge>,
+    kubelet_rejections: Series<2, Counter>,
+    evictions: Series<2, Counter>,
+    engine_duration: Series<1, Histogram>,
+    watch_events: Series<2, Counter>,
+    watch_errors: Series<1, Counter>,
+    watch_skipped: Series<1, Counter>,
+    watch_relists: Series<1, Counter>,
     leader: Gauge,
-    leader_transitions: Counters<1>,
+    leader_transitions: Series<1, Counter>,
+    lease_errors: Series<1, Counter>,
     fenced_pods: Counter,
     unfenced_pods: Gauge,
-    webhook_requests: Counters<2>,
-    webhook_findings: Counters<2>,
-    webhook_duration: Histograms<1>,
-    api_requests: Family<ApiLabels, Counter>,
-    engine_duration: Histograms<1>,
-    http_connections: Gauges<1>,
-    http_inflight_bytes: Gauges<1>,
-    http_shed: Counters<2>,
-}
-
-/// Codes have more values than are worth a list.
-type ApiLabels = (Labels<2>, [(&'static str, u16); 1]);
-
-fn milliseconds() -> Histogram {
-    // 0.25 ms to 8 s.
-    Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
-}
-
-fn microseconds() -> Histogram {
-    // 1 µs to 4 s.
-    Histogram::new(exponential_buckets(0.000_001, 4.0, 12))
-}
-
-fn waits() -> Histogram {
-    // 5 ms to 3 hours.
-    Histogram::new(exponential_buckets(0.005, 3.0, 14))
+    webhook_requests: Series<2, Counter>,
+    webhook_findings: Series<2, Counter>,
+    webhook_duration: Series<1, Histogram>,
+    api_requests: Series<3, Counter>,
+    http_connections: Series<1, Gauge>,
+    http_inflight_bytes: Series<1, Gauge>,
+    http_shed: Series<2, Counter>,
 }
 
 impl Default for Metrics {
@@ -92,282 +63,211 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// All at zero.
+    #[allow(clippy::too_many_lines, reason = "one list")]
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix("berth");
-        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The version that runs", version);
-        let mut metrics = Self {
-            registry: Arc::default(),
-            decisions: Family::default(),
-            bindings: Family::default(),
-            binding_duration: milliseconds(),
-            scheduling_duration: waits(),
-            queue_pods: Family::default(),
-            kubelet_rejections: Family::default(),
-            evictions: Family::default(),
-            watch_events: Family::default(),
-            watch_errors: Family::default(),
-            watch_skipped: Family::default(),
-            watch_relists: Family::default(),
-            leader: Gauge::default(),
-            leader_transitions: Family::default(),
-            fenced_pods: Counter::default(),
-            unfenced_pods: Gauge::default(),
-            webhook_requests: Family::default(),
-            webhook_findings: Family::default(),
-            webhook_duration: Family::new_with_constructor(milliseconds),
-            api_requests: Family::default(),
-            engine_duration: Family::new_with_constructor(microseconds),
-            http_connections: Family::default(),
-            http_inflight_bytes: Family::default(),
-            http_shed: Family::default(),
-        };
-        metrics.register_placing(&mut registry);
-        metrics.register_around(&mut registry);
-        metrics.register_ports(&mut registry);
-        metrics.registry = Arc::new(registry);
-        metrics
-    }
-
-    fn register_placing(&self, to: &mut Registry) {
-        to.register("decisions", "Decisions of the engine, by verdict", self.decisions.clone());
-        to.register("bindings", "Bindings posted, by what became of them", self.bindings.clone());
-        to.register_with_unit(
-            "binding_duration",
-            "From posting a binding to the answer",
-            Unit::Seconds,
-            self.binding_duration.clone(),
-        );
-        to.register_with_unit(
-            "scheduling_duration",
-            "From the creation of a pod to its binding",
-            Unit::Seconds,
-            self.scheduling_duration.clone(),
-        );
-        to.register("queue_pods", "Pods that are not bound, by state", self.queue_pods.clone());
-        to.register(
-            "kubelet_rejections",
-            "Pods bound by us that a kubelet did not take, by reason and by whether we had predicted that it would",
-            self.kubelet_rejections.clone(),
-        );
-        to.register(
-            "evictions",
-            "Pods evicted to make room, by way and by what became of it",
-            self.evictions.clone(),
-        );
-        to.register_with_unit(
-            "engine_duration",
-            "Time in the engine, by what it did",
-            Unit::Seconds,
-            self.engine_duration.clone(),
-        );
-    }
-
-    fn register_around(&self, to: &mut Registry) {
-        to.register("watch_events", "News from the API server, by kind", self.watch_events.clone());
-        to.register("watch_errors", "Watches that failed, by kind", self.watch_errors.clone());
-        to.register(
-            "watch_skipped_objects",
-            "Objects that could not be understood and are left out, by kind",
-            self.watch_skipped.clone(),
-        );
-        to.register("watch_relists", "Lists read anew, by kind", self.watch_relists.clone());
-        to.register("leader", "1 while this replica leads, else 0", self.leader.clone());
-        to.register(
-            "leader_transitions",
-            "Times that this replica began or ceased to lead",
-            self.leader_transitions.clone(),
-        );
-        to.register(
-            "fenced_pods",
-            "Pods touched so that bindings of an earlier leader cannot land",
-            self.fenced_pods.clone(),
-        );
-        to.register(
-            "unfenced_pods",
-            "Pods excluded from scheduling until they can be fenced",
-            self.unfenced_pods.clone(),
-        );
-        to.register(
-            "webhook_requests",
-            "Admission requests, by webhook and verdict",
-            self.webhook_requests.clone(),
-        );
-        to.register(
-            "webhook_findings",
-            "Breaches of the contract seen by the webhook, by rule and severity",
-            self.webhook_findings.clone(),
-        );
-        to.register_with_unit(
-            "webhook_duration",
-            "From an admission request read to its answer, by webhook",
-            Unit::Seconds,
-            self.webhook_duration.clone(),
-        );
-        to.register(
-            "api_requests",
-            "Requests to the API server, by verb, resource and status code; 0: no answer",
-            self.api_requests.clone(),
-        );
-    }
-
-    fn register_ports(&self, to: &mut Registry) {
-        to.register("http_connections", "Open connections, by port", self.http_connections.clone());
-        to.register(
-            "http_inflight_bytes",
-            "Bytes reserved for requests in flight, by port",
-            self.http_inflight_bytes.clone(),
-        );
-        to.register(
-            "http_shed",
-            "Connections and requests shed to protect the process, by port and reason",
-            self.http_shed.clone(),
-        );
-    }
-
-    /// All figures, as the text that every scraper reads.
-    pub fn encode(&self) -> String {
-        let mut open = String::new();
-        if encode(&mut open, &self.registry).is_err() {
-            return String::new();
+        let mut to = Registrar::new(env!("CARGO_PKG_VERSION"));
+        Self {
+            decisions: to.series("decisions", ["verdict"], "Scheduling decisions"),
+            bindings: to.series("bindings", ["result"], "Bindings posted, by result"),
+            binding_duration: to.histogram(
+                "binding_duration_seconds",
+                "Time from posting a binding to the answer",
+                millisecond_buckets,
+            ),
+            scheduling_duration: to.histogram(
+                "scheduling_duration_seconds",
+                "Time from the creation of a pod to its binding",
+                wait_buckets,
+            ),
+            queue_pods: to.series("queue_pods", ["state"], "Pods that are not bound, by state"),
+            kubelet_rejections: to.series(
+                "kubelet_rejections",
+                ["reason", "predicted"],
+                "Pods bound by Berth that a kubelet rejected, and whether Berth had predicted admission",
+            ),
+            evictions: to.series(
+                "evictions",
+                ["via", "result"],
+                "Pods evicted to make room for others",
+            ),
+            engine_duration: to.histograms(
+                "engine_duration_seconds",
+                ["step"],
+                "Time spent in the scheduling engine",
+                microsecond_buckets,
+            ),
+            watch_events: to.series("watch_events", ["kind", "event"], "Watch events received"),
+            watch_errors: to.series("watch_errors", ["kind"], "Watches that failed"),
+            watch_skipped: to.series(
+                "watch_skipped_objects",
+                ["kind"],
+                "Objects that could not be read and are ignored",
+            ),
+            watch_relists: to.series("watch_relists", ["kind"], "Lists read again from the start"),
+            leader: to.single("leader", "1 while this replica leads, else 0"),
+            leader_transitions: to.series(
+                "leader_transitions",
+                ["to"],
+                "Times this replica started or stopped leading",
+            ),
+            lease_errors: to.series(
+                "lease_errors",
+                ["reason"],
+                "Requests for the leader election Lease that failed",
+            ),
+            fenced_pods: to.single(
+                "fenced_pods",
+                "Pods fenced, so that in-flight bindings of a previous leader fail",
+            ),
+            unfenced_pods: to.single(
+                "unfenced_pods",
+                "Pods excluded from scheduling until they can be fenced",
+            ),
+            webhook_requests: to.series(
+                "webhook_requests",
+                ["webhook", "verdict"],
+                "Admission requests answered",
+            ),
+            webhook_findings: to.series(
+                "webhook_findings",
+                ["rule", "severity"],
+                "Violations of the contract found by the webhook",
+            ),
+            webhook_duration: to.histograms(
+                "webhook_duration_seconds",
+                ["webhook"],
+                "Time from receiving an admission request to answering it",
+                millisecond_buckets,
+            ),
+            api_requests: to.series(
+                "api_requests",
+                ["verb", "resource", "code"],
+                "Requests to the API server, by status code; 0 if there was no answer",
+            ),
+            http_connections: to.series("http_connections", ["port"], "Open connections"),
+            http_inflight_bytes: to.series(
+                "http_inflight_bytes",
+                ["port"],
+                "Bytes reserved for requests in flight",
+            ),
+            http_shed: to.series(
+                "http_shed",
+                ["port", "reason"],
+                "Connections and requests shed to protect the process",
+            ),
+            registered: to.finish(),
         }
-        classic(&open)
     }
 
-    /// The engine decided.
+    /// Every metric of `berth serve`.
+    pub fn infos(&self) -> &[MetricInfo] {
+        self.registered.infos()
+    }
+
+    /// In the text format of [`CONTENT_TYPE`].
+    pub fn encode(&self) -> String {
+        self.registered.encode_classic()
+    }
+
     pub fn decided(&self, verdict: &'static str) {
-        self.decisions.get_or_create(&[("verdict", verdict)]).inc();
+        self.decisions.with([verdict]).inc();
     }
 
-    /// The engine worked for so long: `step` is what it did.
     pub fn engine_worked(&self, step: &'static str, time: Duration) {
-        self.engine_duration.get_or_create(&[("step", step)]).observe(time.as_secs_f64());
+        self.engine_duration.with([step]).observe(time.as_secs_f64());
     }
 
-    /// A binding was answered after so long; `result` is `bound`, `conflict`, `gone`, `failed` or the
-    /// like.
+    /// A binding was answered after `time`; `result` is `bound`, `conflict`, `gone`, `failed` or similar.
     pub fn bound(&self, result: &'static str, time: Duration) {
-        self.bindings.get_or_create(&[("result", result)]).inc();
+        self.bindings.with([result]).inc();
         self.binding_duration.observe(time.as_secs_f64());
     }
 
-    /// A pod was bound so long after it was created.
+    /// A pod was bound this long after its creation.
     pub fn scheduled(&self, wait: Duration) {
         self.scheduling_duration.observe(wait.as_secs_f64());
     }
 
-    /// So many pods are in this state of the queue.
     pub fn queue(&self, state: &'static str, pods: usize) {
-        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
-        self.queue_pods.get_or_create(&[("state", state)]).set(pods);
+        self.queue_pods.with([state]).set(gauge(pods));
     }
 
-    /// A kubelet did not take a pod.
     pub fn rejected(&self, reason: &str, predicted: bool) {
         let reason = REJECTIONS.iter().find(|known| **known == reason).unwrap_or(&"Other");
         let predicted = if predicted { "true" } else { "false" };
-        let labels = [("reason", *reason), ("predicted", predicted)];
-        self.kubelet_rejections.get_or_create(&labels).inc();
+        self.kubelet_rejections.with([*reason, predicted]).inc();
     }
 
-    /// A pod was evicted or deleted to make room; `via` is `eviction` or `delete`.
     pub fn evicted(&self, via: &'static str, result: &'static str) {
-        self.evictions.get_or_create(&[("via", via), ("result", result)]).inc();
+        self.evictions.with([via, result]).inc();
     }
 
-    /// Something came from a watch: `event` is `applied`, `deleted` and so on.
+    /// `event` is `applied` or `deleted`.
     pub fn watched(&self, kind: &'static str, event: &'static str) {
-        self.watch_events.get_or_create(&[("kind", kind), ("event", event)]).inc();
+        self.watch_events.with([kind, event]).inc();
     }
 
-    /// A watch failed.
     pub fn watch_failed(&self, kind: &'static str) {
-        self.watch_errors.get_or_create(&[("kind", kind)]).inc();
+        self.watch_errors.with([kind]).inc();
     }
 
-    /// An object could not be understood.
     pub fn skipped(&self, kind: &'static str) {
-        self.watch_skipped.get_or_create(&[("kind", kind)]).inc();
+        self.watch_skipped.with([kind]).inc();
     }
 
-    /// A list was read anew.
     pub fn relisted(&self, kind: &'static str) {
-        self.watch_relists.get_or_create(&[("kind", kind)]).inc();
+        self.watch_relists.with([kind]).inc();
     }
 
-    /// We began to lead, or ceased to.
+    /// This replica started or stopped leading.
     pub fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
         let to = if leads { "leader" } else { "follower" };
-        self.leader_transitions.get_or_create(&[("to", to)]).inc();
+        self.leader_transitions.with([to]).inc();
     }
 
-    /// A pod was touched so that an earlier leader's binding cannot land.
+    pub fn lease_failed(&self, reason: &'static str) {
+        self.lease_errors.with([reason]).inc();
+    }
+
     pub fn fenced(&self) {
         self.fenced_pods.inc();
     }
 
-    /// How many pods could not be fenced yet.
     pub fn unfenced(&self, pods: usize) {
-        self.unfenced_pods.set(i64::try_from(pods).unwrap_or(i64::MAX));
+        self.unfenced_pods.set(gauge(pods));
     }
 
-    /// The webhook answered a request after so long.
     pub fn admitted(&self, webhook: &'static str, verdict: &'static str, time: Duration) {
-        self.webhook_requests.get_or_create(&[("webhook", webhook), ("verdict", verdict)]).inc();
-        self.webhook_duration.get_or_create(&[("webhook", webhook)]).observe(time.as_secs_f64());
+        self.webhook_requests.with([webhook, verdict]).inc();
+        self.webhook_duration.with([webhook]).observe(time.as_secs_f64());
     }
 
-    /// The webhook saw a rule broken.
     pub fn found(&self, rule: &'static str, severity: &'static str) {
-        self.webhook_findings.get_or_create(&[("rule", rule), ("severity", severity)]).inc();
+        self.webhook_findings.with([rule, severity]).inc();
     }
 
-    /// A port has open connections and bytes of requests in flight.
+    /// A port has this many open connections, and this many bytes reserved for requests in flight.
     pub fn holds(&self, port: &'static str, connections: usize, bytes: u64) {
-        let connections = i64::try_from(connections).unwrap_or(i64::MAX);
-        self.http_connections.get_or_create(&[("port", port)]).set(connections);
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.http_inflight_bytes.get_or_create(&[("port", port)]).set(bytes);
+        self.http_connections.with([port]).set(gauge(connections));
+        self.http_inflight_bytes.with([port]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// A port shed a connection or a request; `reason` is `connections`, `bytes`, `body_timeout` or `idle`.
+    /// `reason` is `connections`, `bytes`, `body_timeout` or `idle`.
     pub fn shed(&self, port: &'static str, reason: &'static str) {
-        self.http_shed.get_or_create(&[("port", port), ("reason", reason)]).inc();
+        self.http_shed.with([port, reason]).inc();
     }
 
-    /// The API server answered; 0: it did not.
+    /// `code` is the HTTP status; 0 if there was no answer.
     pub fn called(&self, verb: &'static str, resource: &'static str, code: u16) {
-        let labels = ([("verb", verb), ("resource", resource)], [("code", code)]);
-        self.api_requests.get_or_create(&labels).inc();
+        let labels: [Cow<'static, str>; 3] =
+            [verb.into(), resource.into(), code.to_string().into()];
+        self.api_requests.with(labels).inc();
     }
 }
 
-/// OpenMetrics names a family without the ending of its samples; the older format, which everybody
-/// reads, with it. It knows no units and no `info`.
-fn classic(open: &str) -> String {
-    let mut text = String::with_capacity(open.len());
-    let mut lines = open.lines().peekable();
-    while let Some(line) = lines.next() {
-        let Some(help) = line.strip_prefix("# HELP ") else {
-            if !line.starts_with("# UNIT ") && line != "# EOF" {
-                text.extend([line, "\n"]);
-            }
-            continue;
-        };
-        let kind = lines.next_if(|next| next.starts_with("# TYPE ")).unwrap_or_default();
-        let (suffix, kind) = match kind.rsplit(' ').next() {
-            Some("counter") => ("_total", "counter"),
-            Some("info") => ("_info", "gauge"),
-            Some(kind) => ("", kind),
-            None => ("", "untyped"),
-        };
-        let (name, words) = help.split_once(' ').unwrap_or((help, ""));
-        text.extend(["# HELP ", name, suffix, " ", words, "\n"]);
-        text.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
-    }
-    text
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -391,6 +291,7 @@ mod tests {
         metrics.skipped("Pod");
         metrics.relisted("Pod");
         metrics.leads(true);
+        metrics.lease_failed("timeout");
         metrics.fenced();
         metrics.admitted("validate", "allowed", Duration::from_micros(300));
         metrics.found("BERTH-101", "error");
@@ -415,8 +316,12 @@ mod tests {
                 helps.insert(name, help);
             }
         }
-        assert_eq!(types.len(), 24);
+        assert_eq!(types.len(), 25);
         assert!(types.keys().eq(helps.keys()));
+        let metrics = all();
+        let listed: BTreeMap<&str, &str> =
+            metrics.infos().iter().map(|info| (info.name.as_str(), info.kind)).collect();
+        assert_eq!(listed, types);
         for (name, kind) in &types {
             let legal = |c: char| c.is_ascii_lowercase() || c == '_';
             assert!(name.starts_with("berth_") && name.chars().all(legal), "{name}");
