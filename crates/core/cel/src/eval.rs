@@ -1,27 +1,23 @@
-//! How expressions are evaluated.
-//!
-//! Owns the order of evaluation, what errors are passed over (`false && error` is false), and the
-//! budget. Must not know how expressions are written.
+//! Evaluation, with cel-go's error absorption (`false && error` is false) and a cost budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::library::list::sorted_by;
-use super::syntax::{Expr, IfThere, Walk, WalkKind};
+use super::syntax::{Comprehension, ComprehensionKind, Expr, IsOptional};
 use super::value::{Key, Map, Value};
-use super::{Failure, Meter};
+use super::{EvaluationError, Meter};
 
-/// An evaluation.
-pub(super) struct Run<'a> {
-    /// What is asked about.
+pub(super) struct Evaluator<'a> {
+    /// The value of `device` or `self`.
     pub(super) subject: &'a Value,
     pub(super) variables: Vec<Value>,
     pub(super) meter: Meter,
 }
 
-type Evaluated = Result<Value, Failure>;
+type Evaluated = Result<Value, EvaluationError>;
 
-impl Run<'_> {
+impl Evaluator<'_> {
     pub(super) fn eval(&mut self, expr: &Expr) -> Evaluated {
         self.meter.charge(1)?;
         match expr {
@@ -29,7 +25,7 @@ impl Run<'_> {
             Expr::Subject => Ok(self.subject.clone()),
             Expr::Variable(at) => match self.variables.get(*at) {
                 Some(value) => Ok(value.clone()),
-                None => Err(Failure::new("a variable without a value")),
+                None => Err(EvaluationError::new("variable has no value")),
             },
             Expr::Select(of, field) => {
                 let of = self.eval(of)?;
@@ -39,17 +35,17 @@ impl Run<'_> {
                 let of = self.eval(of)?;
                 has(&of, &Value::Text(field.clone()))
             }
-            Expr::SelectIfThere(of, field) => {
+            Expr::SelectOptional(of, field) => {
                 let of = self.eval(of)?;
-                select_if_there(&of, &Value::Text(field.clone()))
+                select_optional(&of, &Value::Text(field.clone()))
             }
             Expr::Index(of, key) => {
                 let (of, key) = (self.eval(of)?, self.eval(key)?);
                 select(&of, &key, "_[_]")
             }
-            Expr::IndexIfThere(of, key) => {
+            Expr::IndexOptional(of, key) => {
                 let (of, key) = (self.eval(of)?, self.eval(key)?);
-                select_if_there(&of, &key)
+                select_optional(&of, &key)
             }
             Expr::Call(function, arguments) => {
                 let mut values = smallvec::SmallVec::<[Value; 3]>::new();
@@ -61,7 +57,7 @@ impl Run<'_> {
             Expr::Matches(of, regex) => {
                 let of = self.eval(of)?;
                 let Value::Text(text) = &of else {
-                    return Err(Failure::no_overload("matches", &[of]));
+                    return Err(EvaluationError::no_overload("matches", &[of]));
                 };
                 self.meter.charge_size(text.len().saturating_mul(regex.as_str().len()))?;
                 Ok(Value::Bool(regex.is_match(text)))
@@ -70,14 +66,14 @@ impl Run<'_> {
             Expr::Or(terms) => self.junction(terms, true),
             Expr::Not(term) => match self.eval(term)? {
                 Value::Bool(value) => Ok(Value::Bool(!value)),
-                other => Err(Failure::no_overload("!_", &[other])),
+                other => Err(EvaluationError::no_overload("!_", &[other])),
             },
             Expr::Choice(parts) => {
                 let [condition, then, otherwise] = parts.as_ref();
                 match self.eval(condition)? {
                     Value::Bool(true) => self.eval(then),
                     Value::Bool(false) => self.eval(otherwise),
-                    other => Err(Failure::no_overload("_?_:_", &[other])),
+                    other => Err(EvaluationError::no_overload("_?_:_", &[other])),
                 }
             }
             Expr::List(elements) => self.list(elements),
@@ -88,11 +84,11 @@ impl Run<'_> {
                 self.with(&[what], then)
             }
             Expr::MapOptional(parts, flat) => self.map_optional(parts, *flat),
-            Expr::Walk(walk) => self.walk(walk),
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension),
         }
     }
 
-    /// Evaluates with further variables.
+    /// Evaluates with additional variables.
     fn with(&mut self, values: &[Value], expr: &Expr) -> Evaluated {
         let outside = self.variables.len();
         self.variables.extend_from_slice(values);
@@ -106,20 +102,20 @@ impl Run<'_> {
         weigh(terms.iter().map(|term| self.eval(term)), decides)
     }
 
-    fn list(&mut self, elements: &[(Expr, IfThere)]) -> Evaluated {
+    fn list(&mut self, elements: &[(Expr, IsOptional)]) -> Evaluated {
         let mut values = Vec::with_capacity(elements.len());
         for (element, if_there) in elements {
             match (self.eval(element)?, if_there) {
                 (value, false) => values.push(value),
                 (Value::Optional(Some(value)), true) => values.push(value.as_ref().clone()),
                 (Value::Optional(None), true) => {}
-                (other, true) => return Err(Failure::no_overload("[?_]", &[other])),
+                (other, true) => return Err(EvaluationError::no_overload("[?_]", &[other])),
             }
         }
         Ok(Value::list(values))
     }
 
-    fn map(&mut self, entries: &[(Expr, Expr, IfThere)]) -> Evaluated {
+    fn map(&mut self, entries: &[(Expr, Expr, IsOptional)]) -> Evaluated {
         let mut map = BTreeMap::new();
         for (key, value, if_there) in entries {
             let key = Key::of(&self.eval(key)?)?;
@@ -131,7 +127,7 @@ impl Run<'_> {
                     map.insert(key, value.as_ref().clone());
                 }
                 (Value::Optional(None), true) => {}
-                (other, true) => return Err(Failure::no_overload("{?_}", &[other])),
+                (other, true) => return Err(EvaluationError::no_overload("{?_}", &[other])),
             }
         }
         Ok(Value::Map(Arc::new(Map { entries: map, otherwise: None })))
@@ -142,105 +138,116 @@ impl Run<'_> {
         match self.eval(of)? {
             Value::Optional(None) => Ok(Value::none()),
             Value::Optional(Some(value)) => {
-                let made = self.with(&[value.as_ref().clone()], then)?;
-                match (flat, made) {
-                    (false, made) => Ok(Value::some(made)),
-                    (true, made @ Value::Optional(_)) => Ok(made),
-                    (true, other) => Err(Failure::no_overload("optFlatMap", &[other])),
+                let result = self.with(&[value.as_ref().clone()], then)?;
+                match (flat, result) {
+                    (false, result) => Ok(Value::some(result)),
+                    (true, result @ Value::Optional(_)) => Ok(result),
+                    (true, other) => Err(EvaluationError::no_overload("optFlatMap", &[other])),
                 }
             }
-            other => Err(Failure::no_overload("optMap", &[other])),
+            other => Err(EvaluationError::no_overload("optMap", &[other])),
         }
     }
 
-    fn walk(&mut self, walk: &Walk) -> Evaluated {
-        let over = self.eval(&walk.over)?;
-        let items = items(&over, walk.two)?;
-        match walk.kind {
-            WalkKind::All => self.quantify(walk, &items, false),
-            WalkKind::Exists => self.quantify(walk, &items, true),
-            WalkKind::ExistsOne => {
+    fn comprehension(&mut self, comprehension: &Comprehension) -> Evaluated {
+        let over = self.eval(&comprehension.over)?;
+        let items = items(&over, comprehension.two)?;
+        match comprehension.kind {
+            ComprehensionKind::All => self.quantify(comprehension, &items, false),
+            ComprehensionKind::Exists => self.quantify(comprehension, &items, true),
+            ComprehensionKind::ExistsOne => {
                 let mut found = 0;
                 for item in &items {
-                    found += usize::from(self.holds(item, &walk.body)?);
+                    found += usize::from(self.holds(item, &comprehension.body)?);
                 }
                 Ok(Value::Bool(found == 1))
             }
-            WalkKind::Filter => {
+            ComprehensionKind::Filter => {
                 let mut kept = Vec::new();
                 for item in &items {
-                    if self.holds(item, &walk.body)? {
+                    if self.holds(item, &comprehension.body)? {
                         kept.extend(item.first().cloned());
                     }
                 }
                 Ok(Value::list(kept))
             }
-            WalkKind::List => {
-                let mut made = Vec::new();
+            ComprehensionKind::List => {
+                let mut result = Vec::new();
                 for item in &items {
-                    if self.passes(walk, item)? {
-                        made.push(self.with(item, &walk.body)?);
+                    if self.passes(comprehension, item)? {
+                        result.push(self.with(item, &comprehension.body)?);
                     }
                 }
-                Ok(Value::list(made))
+                Ok(Value::list(result))
             }
-            WalkKind::Map | WalkKind::Entries => self.entries(walk, &items),
-            WalkKind::Sort => {
+            ComprehensionKind::Map | ComprehensionKind::Entries => {
+                self.entries(comprehension, &items)
+            }
+            ComprehensionKind::Sort => {
                 let mut keys = Vec::with_capacity(items.len());
                 for item in &items {
-                    keys.push(self.with(item, &walk.body)?);
+                    keys.push(self.with(item, &comprehension.body)?);
                 }
                 sorted_by(items.iter().filter_map(|item| item.first().cloned()).collect(), &keys)
             }
         }
     }
 
-    fn entries(&mut self, walk: &Walk, items: &[Item]) -> Evaluated {
+    fn entries(&mut self, comprehension: &Comprehension, items: &[Item]) -> Evaluated {
         let mut map = BTreeMap::new();
         for item in items {
-            if !self.passes(walk, item)? {
+            if !self.passes(comprehension, item)? {
                 continue;
             }
-            let made = self.with(item, &walk.body)?;
-            let new = match (walk.kind, &made, item.first()) {
-                (WalkKind::Map, _, Some(key)) => vec![(Key::of(key)?, made)],
+            let result = self.with(item, &comprehension.body)?;
+            let new = match (comprehension.kind, &result, item.first()) {
+                (ComprehensionKind::Map, _, Some(key)) => vec![(Key::of(key)?, result)],
                 (_, Value::Map(entries), _) => entries
                     .entries
                     .iter()
                     .map(|(key, value)| (key.clone(), value.clone()))
                     .collect(),
-                _ => return Err(Failure::no_overload("transformMapEntry", &[made])),
+                _ => return Err(EvaluationError::no_overload("transformMapEntry", &[result])),
             };
             for (key, value) in new {
                 if map.insert(key, value).is_some() {
-                    return Err(Failure::new("insert failed: key already exists"));
+                    return Err(EvaluationError::new("insert failed: key already exists"));
                 }
             }
         }
         Ok(Value::Map(Arc::new(Map { entries: map, otherwise: None })))
     }
 
-    fn passes(&mut self, walk: &Walk, item: &Item) -> Result<bool, Failure> {
-        match &walk.filter {
+    fn passes(
+        &mut self,
+        comprehension: &Comprehension,
+        item: &Item,
+    ) -> Result<bool, EvaluationError> {
+        match &comprehension.filter {
             Some(filter) => self.holds(item, filter),
             None => Ok(true),
         }
     }
 
-    fn holds(&mut self, item: &Item, expr: &Expr) -> Result<bool, Failure> {
+    fn holds(&mut self, item: &Item, expr: &Expr) -> Result<bool, EvaluationError> {
         match self.with(item, expr)? {
             Value::Bool(value) => Ok(value),
-            other => Err(Failure::no_overload("_?_:_", &[other])),
+            other => Err(EvaluationError::no_overload("_?_:_", &[other])),
         }
     }
 
     /// `all` and `exists`.
-    fn quantify(&mut self, walk: &Walk, items: &[Item], decides: bool) -> Evaluated {
-        weigh(items.iter().map(|item| self.with(item, &walk.body)), decides)
+    fn quantify(
+        &mut self,
+        comprehension: &Comprehension,
+        items: &[Item],
+        decides: bool,
+    ) -> Evaluated {
+        weigh(items.iter().map(|item| self.with(item, &comprehension.body)), decides)
     }
 }
 
-/// Truths put together: one that decides outweighs errors in others.
+/// Combines booleans: one that decides outweighs errors in others.
 fn weigh(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated {
     let mut failure = None;
     for truth in truths {
@@ -248,7 +255,7 @@ fn weigh(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated {
             Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
             Ok(Value::Bool(_)) => {}
             Ok(other) => {
-                failure.get_or_insert(Failure::no_overload("logic", &[other]));
+                failure.get_or_insert(EvaluationError::no_overload("logic", &[other]));
             }
             Err(fatal) if fatal.is_final => return Err(fatal),
             Err(one) => {
@@ -262,10 +269,10 @@ fn weigh(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated {
     }
 }
 
-/// What the variables of a walk are for one element.
+/// The variables of a comprehension for one element.
 type Item = smallvec::SmallVec<[Value; 2]>;
 
-fn items(over: &Value, two: bool) -> Result<Vec<Item>, Failure> {
+fn items(over: &Value, two: bool) -> Result<Vec<Item>, EvaluationError> {
     match over {
         Value::List(list) => {
             let item = |(at, value): (usize, &Value)| -> Item {
@@ -286,14 +293,14 @@ fn items(over: &Value, two: bool) -> Result<Vec<Item>, Failure> {
             Ok(map.entries.iter().map(item).collect())
         }
         other => {
-            let problem = format!("cannot go through the elements of a {}", other.type_name());
-            Err(Failure::new(problem))
+            let problem = format!("cannot iterate over a {}", other.type_name());
+            Err(EvaluationError::new(problem))
         }
     }
 }
 
-fn missing(key: &Value) -> Failure {
-    Failure::new(match key {
+fn missing(key: &Value) -> EvaluationError {
+    EvaluationError::new(match key {
         Value::Text(text) => format!("no such key: {text}"),
         other => format!("no such key: {other:?}"),
     })
@@ -308,38 +315,40 @@ fn position(key: &Value) -> Option<i128> {
     }
 }
 
-/// `a.b` and `a[b]`. Of an optional value, what is selected is optional too.
+/// `a.b` and `a[b]`. A selection from an optional value is optional too.
 fn select(of: &Value, key: &Value, function: &str) -> Evaluated {
     match of {
         Value::Map(map) => map.find(key).cloned().ok_or_else(|| missing(key)),
         Value::List(list) => {
             let Some(at) = position(key) else {
-                return Err(Failure::no_overload(function, &[of.clone(), key.clone()]));
+                return Err(EvaluationError::no_overload(function, &[of.clone(), key.clone()]));
             };
             let found = usize::try_from(at).ok().and_then(|at| list.get(at));
             found.cloned().ok_or_else(|| {
-                Failure::new(format!("index {at} out of range in a list of {}", list.len()))
+                EvaluationError::new(format!("index {at} out of range in a list of {}", list.len()))
             })
         }
-        Value::Optional(_) => select_if_there(of, key),
-        other => Err(Failure::no_overload(function, &[other.clone(), key.clone()])),
+        Value::Optional(_) => select_optional(of, key),
+        other => Err(EvaluationError::no_overload(function, &[other.clone(), key.clone()])),
     }
 }
 
-/// The element of a list at a position that is there; fails if it is no position.
-fn element<'a>(list: &'a [Value], key: &Value) -> Result<Option<&'a Value>, Failure> {
+/// `None` if the position is out of range; fails if the key is not a position.
+fn element<'a>(list: &'a [Value], key: &Value) -> Result<Option<&'a Value>, EvaluationError> {
     match position(key) {
         Some(at) => Ok(usize::try_from(at).ok().and_then(|at| list.get(at))),
-        None => Err(Failure::new(format!("unsupported index type {} in list", key.type_name()))),
+        None => {
+            Err(EvaluationError::new(format!("unsupported index type {} in list", key.type_name())))
+        }
     }
 }
 
-/// `a.?b` and `a[?b]`. What has no fields has not this one.
-fn select_if_there(of: &Value, key: &Value) -> Evaluated {
+/// `a.?b` and `a[?b]`. A value without fields does not have this one.
+fn select_optional(of: &Value, key: &Value) -> Evaluated {
     let found = match of {
         Value::Map(map) => map.find(key),
         Value::List(list) => element(list, key)?,
-        Value::Optional(Some(inner)) => return select_if_there(inner, key),
+        Value::Optional(Some(inner)) => return select_optional(inner, key),
         _ => None,
     };
     Ok(found.map_or(Value::none(), |one| Value::some(one.clone())))

@@ -25,42 +25,39 @@ use std::sync::Arc;
 use berth_model::dra::slice::{Attribute, Device};
 use thiserror::Error;
 
-use eval::Run;
+use eval::Evaluator;
 pub use parse::field_name;
 use syntax::Expr;
 use value::{Amount, Key, Map, Value};
 use version::Version;
 
-/// The most an evaluation may cost: a step costs one, work on long texts and lists more.
+/// Cost limit of an evaluation: a step costs one, work on long texts and lists more.
 pub const COST_MAX: u64 = 1_000_000;
 
-/// The longest expression that is read.
 pub const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
 
-/// The deepest nesting that is read.
+/// Limit of nesting.
 const DEPTH_MAX: usize = 250;
 
-/// Why an expression cannot be evaluated at all.
+/// Why an expression cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CEL compile error at byte {at}: {problem}")]
 pub struct CompileError {
-    /// Where.
+    /// Byte offset.
     pub at: usize,
-    /// What is wrong.
     pub problem: String,
 }
 
-/// Why an expression has no value.
+/// Why an evaluation has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CEL runtime error: {message}")]
-pub struct Failure {
-    /// What went wrong.
+pub struct EvaluationError {
     pub message: String,
-    /// Whether it ends the evaluation, whatever else holds.
+    /// It ends the evaluation: `&&` and `||` do not absorb it.
     is_final: bool,
 }
 
-impl Failure {
+impl EvaluationError {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_final: false }
     }
@@ -71,79 +68,64 @@ impl Failure {
     }
 }
 
-/// What is left of the budget.
+/// The remaining budget.
 struct Meter {
     left: u64,
 }
 
 impl Meter {
-    fn charge(&mut self, cost: u64) -> Result<(), Failure> {
+    fn charge(&mut self, cost: u64) -> Result<(), EvaluationError> {
         match self.left.checked_sub(cost) {
             Some(left) => {
                 self.left = left;
                 Ok(())
             }
             None => {
-                let message = format!("the evaluation costs more than {COST_MAX}");
-                Err(Failure { message, is_final: true })
+                let message = format!("cost limit of {COST_MAX} exceeded");
+                Err(EvaluationError { message, is_final: true })
             }
         }
     }
 
-    /// Work on a text or a list of this size.
-    fn charge_size(&mut self, size: usize) -> Result<(), Failure> {
+    /// Charges work on a text or list of this size.
+    fn charge_size(&mut self, size: usize) -> Result<(), EvaluationError> {
         self.charge(u64::try_from(size / 10).unwrap_or(u64::MAX))
     }
 
-    /// Making so many values.
-    fn charge_values(&mut self, count: usize) -> Result<(), Failure> {
+    /// Charges the creation of values.
+    fn charge_values(&mut self, count: usize) -> Result<(), EvaluationError> {
         self.charge(u64::try_from(count).unwrap_or(u64::MAX))
     }
 }
 
-/// An expression, ready to be evaluated.
+/// A compiled expression about a `device`.
 #[derive(Clone, Debug)]
 pub struct Program {
     expr: Expr,
 }
 
 impl Program {
-    /// Reads an expression.
-    ///
-    /// # Errors
-    ///
-    /// When it is not CEL, or calls what there is not; the error says where.
+    /// Fails if the text is not CEL or calls an unknown function.
     pub fn compile(text: &str) -> Result<Self, CompileError> {
         Ok(Self { expr: parse::parse(text, "device")? })
     }
 
-    /// Whether it holds for a device of this driver.
-    ///
-    /// # Errors
-    ///
-    /// When it has no value, or one that is neither true nor false. In Kubernetes that ends the
-    /// attempt to place the pod.
-    pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, Failure> {
+    /// Whether the expression is true for a device of this driver. It fails if there is no result,
+    /// or a result that is not a boolean. In Kubernetes that ends the attempt to place the pod.
+    pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, EvaluationError> {
         holds(&self.expr, &device_value(driver, device)?)
     }
 }
 
-/// Data as JSON has it, with whole numbers apart from others.
+/// JSON data, with integers apart from other numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
-    /// Nothing.
     Null,
-    /// True or false.
     Bool(bool),
-    /// A whole number.
     Int(i64),
-    /// Any number.
     Double(f64),
-    /// A text.
     Text(String),
-    /// Several.
     List(Vec<Data>),
-    /// Several, by name.
     Map(BTreeMap<String, Data>),
 }
 
@@ -165,54 +147,46 @@ impl Data {
     }
 }
 
-/// A rule about data, which it calls `self`.
+/// A compiled rule about data, called `self` in its text.
 #[derive(Clone, Debug)]
 pub struct Rule {
     expr: Expr,
 }
 
 impl Rule {
-    /// Reads a rule.
-    ///
-    /// # Errors
-    ///
-    /// When it is not CEL, or calls what there is not; the error says where.
+    /// Fails if the text is not CEL or calls an unknown function.
     pub fn compile(text: &str) -> Result<Self, CompileError> {
         Ok(Self { expr: parse::parse(text, "self")? })
     }
 
-    /// Whether it holds.
-    ///
-    /// # Errors
-    ///
-    /// When it has no value, or one that is neither true nor false.
-    pub fn holds(&self, data: &Data) -> Result<bool, Failure> {
+    /// Fails if there is no result, or a result that is not a boolean.
+    pub fn holds(&self, data: &Data) -> Result<bool, EvaluationError> {
         holds(&self.expr, &data.value())
     }
 }
 
-fn holds(expr: &Expr, subject: &Value) -> Result<bool, Failure> {
-    let mut run = Run { subject, variables: Vec::new(), meter: Meter { left: COST_MAX } };
+fn holds(expr: &Expr, subject: &Value) -> Result<bool, EvaluationError> {
+    let mut run = Evaluator { subject, variables: Vec::new(), meter: Meter { left: COST_MAX } };
     match run.eval(expr)? {
         Value::Bool(value) => Ok(value),
         other => {
             let found = other.type_name();
-            Err(Failure::new(format!("the value is a {found}; it has to be true or false")))
+            Err(EvaluationError::new(format!("expression must be true or false (got {found})")))
         }
     }
 }
 
 /// The variable `device`.
-fn device_value(driver: &str, device: &Device) -> Result<Value, Failure> {
+fn device_value(driver: &str, device: &Device) -> Result<Value, EvaluationError> {
     let mut attributes: BTreeMap<Key, BTreeMap<Key, Value>> = BTreeMap::new();
     for (name, attribute) in &device.attributes {
-        let problem = |what: &str| Failure::new(format!("attribute {name}: {what}"));
+        let problem = |what: &str| EvaluationError::new(format!("attribute {name}: {what}"));
         let value = match attribute {
             Attribute::Int(value) => Value::Int(*value),
             Attribute::Bool(value) => Value::Bool(*value),
             Attribute::Text(value) => Value::Text(value.clone()),
             Attribute::Version(text) => {
-                let version = Version::parse(text).map_err(|cause| problem(&cause))?;
+                let version = Version::parse(text).map_err(|error| problem(&error.to_string()))?;
                 Value::Version(Arc::new(version))
             }
             Attribute::Unsupported => return Err(problem("unsupported attribute value")),
@@ -221,9 +195,9 @@ fn device_value(driver: &str, device: &Device) -> Result<Value, Failure> {
         attributes.entry(domain).or_default().insert(id, value);
     }
     let mut capacity: BTreeMap<Key, BTreeMap<Key, Value>> = BTreeMap::new();
-    for (name, given) in &device.capacity {
+    for (name, amount) in &device.capacity {
         let (domain, id) = qualified(name, driver);
-        let amount = Amount { quantity: given.value, computed: false };
+        let amount = Amount { quantity: amount.value, computed: false };
         capacity.entry(domain).or_default().insert(id, Value::Quantity(amount));
     }
     let fields = [
@@ -236,13 +210,13 @@ fn device_value(driver: &str, device: &Device) -> Result<Value, Failure> {
     Ok(Value::Map(Arc::new(Map { entries: entries.collect(), otherwise: None })))
 }
 
-/// The domain and the name in it; a name without a domain belongs to the driver's.
+/// The domain and the name in it; a name without a domain belongs to the driver's domain.
 fn qualified(name: &str, driver: &str) -> (Key, Key) {
     let (domain, id) = name.split_once('/').unwrap_or((driver, name));
     (Key::Text(domain.into()), Key::Text(id.into()))
 }
 
-/// A map in which every domain can be looked up: those that are not there are empty.
+/// A map that returns an empty map for every unknown domain.
 fn by_domain(domains: BTreeMap<Key, BTreeMap<Key, Value>>) -> Value {
     let map = |entries| Value::Map(Arc::new(Map { entries, otherwise: None }));
     let entries = domains.into_iter().map(|(domain, values)| (domain, map(values))).collect();

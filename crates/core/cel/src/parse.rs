@@ -1,13 +1,11 @@
-//! How expressions are read from their text.
-//!
-//! Owns CEL's grammar, its macros and what names mean where. Must not know any device.
+//! The parser: CEL's grammar, its macros and name resolution.
 
 use std::sync::Arc;
 
 use regex::Regex;
 
 use super::library::{self, text};
-use super::syntax::{Expr, Walk, WalkKind};
+use super::syntax::{Comprehension, ComprehensionKind, Expr};
 use super::token::{Token, tokens};
 use super::value::Value;
 use super::{CompileError, DEPTH_MAX, EXPRESSION_BYTES_MAX};
@@ -32,11 +30,12 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// What in the name of a field has to be written otherwise.
+/// Escapes for parts of field names.
 const ESCAPES: [(&str, &str); 4] =
     [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
 
-/// The name of a field of data as expressions write it, which cannot write every name.
+/// The name of a data field as expressions must write it, with escapes for names that CEL cannot
+/// write.
 pub fn field_name(name: &str) -> String {
     if RESERVED.contains(&name) || ["true", "false", "null", "in"].contains(&name) {
         return format!("__{name}__");
@@ -48,19 +47,19 @@ pub fn field_name(name: &str) -> String {
 const TYPES: [&str; 10] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
-/// Prefixes of functions that are called as if they were members of something.
+/// Namespaces of functions that are called as if they were members.
 const PREFIXES: [&str; 4] = ["optional", "sets", "lists", "strings"];
 
-/// An expression, and how deep it is.
-type Deep = (Expr, usize);
+/// An expression and its depth.
+type Nested = (Expr, usize);
 
-/// Reads `text`, which calls what it is about `subject`.
+/// Parses `text`, in which `subject` is the name of the root variable.
 pub(super) fn parse(text: &str, subject: &'static str) -> Result<Expr, CompileError> {
     if text.len() > EXPRESSION_BYTES_MAX {
         let problem = format!("longer than {EXPRESSION_BYTES_MAX} bytes; write a shorter one");
         return Err(CompileError { at: EXPRESSION_BYTES_MAX, problem });
     }
-    let tokens = tokens(text).map_err(|(at, problem)| CompileError { at, problem })?;
+    let tokens = tokens(text)?;
     let mut parser = Parser { tokens, next: 0, nested: 0, subject, variables: Vec::new() };
     let (expr, _) = parser.expression()?;
     match parser.peek() {
@@ -72,9 +71,8 @@ pub(super) fn parse(text: &str, subject: &'static str) -> Result<Expr, CompileEr
 struct Parser {
     tokens: Vec<(usize, Token)>,
     next: usize,
-    /// How many expressions the present one is in.
     nested: usize,
-    /// What the expression is about is called this.
+    /// Name of the root variable.
     subject: &'static str,
     /// Names of variables, from the outermost.
     variables: Vec<Arc<str>>,
@@ -121,15 +119,17 @@ impl Parser {
         }
     }
 
-    /// Adds one to the depth of what is inside, unless that is too deep.
+    /// Adds one to a depth; fails at the limit.
     fn deepen(&self, depth: usize) -> Result<usize, CompileError> {
         if depth >= DEPTH_MAX {
-            return Err(self.error(format!("nested more than {DEPTH_MAX} deep; write it flatter")));
+            return Err(
+                self.error(format!("expression is nested more than {DEPTH_MAX} levels deep"))
+            );
         }
         Ok(depth + 1)
     }
 
-    fn expression(&mut self) -> Result<Deep, CompileError> {
+    fn expression(&mut self) -> Result<Nested, CompileError> {
         self.nested = self.deepen(self.nested)?;
         let (condition, depth) = self.either()?;
         let parsed = if self.accept("?") {
@@ -145,20 +145,20 @@ impl Parser {
         Ok(parsed)
     }
 
-    fn either(&mut self) -> Result<Deep, CompileError> {
+    fn either(&mut self) -> Result<Nested, CompileError> {
         self.joined("||", Self::both, Expr::Or)
     }
 
-    fn both(&mut self) -> Result<Deep, CompileError> {
+    fn both(&mut self) -> Result<Nested, CompileError> {
         self.joined("&&", |parser| parser.binary(0), Expr::And)
     }
 
     fn joined(
         &mut self,
         sign: &str,
-        part: fn(&mut Self) -> Result<Deep, CompileError>,
+        part: fn(&mut Self) -> Result<Nested, CompileError>,
         join: fn(Vec<Expr>) -> Expr,
-    ) -> Result<Deep, CompileError> {
+    ) -> Result<Nested, CompileError> {
         let (first, mut depth) = part(self)?;
         if !self.is(sign) {
             return Ok((first, depth));
@@ -173,7 +173,7 @@ impl Parser {
     }
 
     /// Comparisons, sums and products, from the loosest.
-    fn binary(&mut self, level: usize) -> Result<Deep, CompileError> {
+    fn binary(&mut self, level: usize) -> Result<Nested, CompileError> {
         const LEVELS: [&[&str]; 3] =
             [&["==", "!=", "<=", ">=", "<", ">", "in"], &["+", "-"], &["*", "/", "%"]];
         let Some(signs) = LEVELS.get(level) else { return self.unary() };
@@ -191,7 +191,7 @@ impl Parser {
             let (right, right_depth) = self.binary(level + 1)?;
             depth = self.deepen(depth.max(right_depth))?;
             left = match (function.name, &right) {
-                // Nothing is in an empty list, and then nobody asks what it is.
+                // `x in []` is false without evaluating `x`.
                 ("in", Expr::List(elements)) if elements.is_empty() => {
                     Expr::Constant(Value::Bool(false))
                 }
@@ -200,7 +200,7 @@ impl Parser {
         }
     }
 
-    fn unary(&mut self) -> Result<Deep, CompileError> {
+    fn unary(&mut self) -> Result<Nested, CompileError> {
         let mut count = 0;
         if self.is("!") {
             while self.accept("!") {
@@ -228,7 +228,7 @@ impl Parser {
         Ok((Expr::Call(negate, vec![expr]), self.deepen(depth)?))
     }
 
-    /// A number after one minus, which may be the least of all.
+    /// A negative literal, which may be the smallest integer.
     fn negative_number(&mut self) -> Option<Expr> {
         let value = match self.peek_after(1) {
             Token::Int(one) => Value::Int(i64::try_from(-i128::from(*one)).ok()?),
@@ -239,13 +239,13 @@ impl Parser {
         Some(Expr::Constant(value))
     }
 
-    fn member(&mut self) -> Result<Deep, CompileError> {
+    fn member(&mut self) -> Result<Nested, CompileError> {
         let (primary, depth) = self.primary()?;
         self.members(primary, depth)
     }
 
     /// What follows an operand: `.name`, `.name(…)`, `[…]`.
-    fn members(&mut self, mut expr: Expr, mut depth: usize) -> Result<Deep, CompileError> {
+    fn members(&mut self, mut expr: Expr, mut depth: usize) -> Result<Nested, CompileError> {
         loop {
             if self.accept("[") {
                 let optional = self.accept("?");
@@ -253,7 +253,7 @@ impl Parser {
                 self.expect("]")?;
                 depth = self.deepen(depth.max(key_depth))?;
                 let (of, key) = (Box::new(expr), Box::new(key));
-                expr = if optional { Expr::IndexIfThere(of, key) } else { Expr::Index(of, key) };
+                expr = if optional { Expr::IndexOptional(of, key) } else { Expr::Index(of, key) };
             } else if self.accept(".") {
                 let optional = self.accept("?");
                 let name = self.name()?;
@@ -264,20 +264,20 @@ impl Parser {
                 depth = self.deepen(depth)?;
                 let of = Box::new(expr);
                 expr =
-                    if optional { Expr::SelectIfThere(of, name) } else { Expr::Select(of, name) };
+                    if optional { Expr::SelectOptional(of, name) } else { Expr::Select(of, name) };
             } else {
                 return Ok((expr, depth));
             }
         }
     }
 
-    fn primary(&mut self) -> Result<Deep, CompileError> {
+    fn primary(&mut self) -> Result<Nested, CompileError> {
         let token = self.peek().clone();
         self.next += 1;
         let value = match token {
             Token::Int(one) => match i64::try_from(one) {
                 Ok(one) => Value::Int(one),
-                Err(_) => return Err(self.error("a number that does not fit 64 bits")),
+                Err(_) => return Err(self.error("number does not fit 64 bits")),
             },
             Token::Uint(one) => Value::Uint(one),
             Token::Double(one) => Value::Double(one),
@@ -303,8 +303,8 @@ impl Parser {
         Ok((Expr::Constant(value), 1))
     }
 
-    /// A name that stands by itself, or before what it qualifies.
-    fn named(&mut self, name: &Arc<str>, from_root: bool) -> Result<Deep, CompileError> {
+    /// An identifier, or a namespace before what it qualifies.
+    fn named(&mut self, name: &Arc<str>, from_root: bool) -> Result<Nested, CompileError> {
         match name.as_ref() {
             "true" => return Ok((Expr::Constant(Value::Bool(true)), 1)),
             "false" => return Ok((Expr::Constant(Value::Bool(false)), 1)),
@@ -343,25 +343,25 @@ impl Parser {
         }
         self.next -= 1;
         let subject = self.subject;
-        Err(self.error(format!("there is nothing called {name:?}; the variable is `{subject}`")))
+        Err(self.error(format!("unknown variable {name:?}; the only one is `{subject}`")))
     }
 
-    /// A call of a function by itself, after its opening parenthesis.
-    fn function(&mut self, name: &str) -> Result<Deep, CompileError> {
+    /// A function call, after its opening parenthesis.
+    fn function(&mut self, name: &str) -> Result<Nested, CompileError> {
         if name == "has" {
             let (argument, depth) = self.expression()?;
             self.expect(")")?;
             return match argument {
                 Expr::Select(of, field) => Ok((Expr::Has(of, field), depth)),
-                _ => Err(self.error("has() takes a field, such as has(a.b)")),
+                _ => Err(self.error("has() requires a field selection such as has(a.b)")),
             };
         }
         let (arguments, depth) = self.arguments(Vec::new(), 1)?;
         self.call(name, false, arguments, depth)
     }
 
-    /// A call of a member, after its opening parenthesis.
-    fn method(&mut self, of: Expr, depth: usize, name: &str) -> Result<Deep, CompileError> {
+    /// A member call, after its opening parenthesis.
+    fn method(&mut self, of: Expr, depth: usize, name: &str) -> Result<Nested, CompileError> {
         if let (Token::Name(variable), Token::Sign(",")) = (self.peek(), self.peek_after(1)) {
             let variable = variable.clone();
             if matches!(name, "optMap" | "optFlatMap") {
@@ -372,7 +372,7 @@ impl Parser {
                 let depth = self.deepen(depth.max(then_depth))?;
                 return Ok((Expr::MapOptional(both, name == "optFlatMap"), depth));
             }
-            if let Some(parsed) = self.walk(&of, depth, name, &variable)? {
+            if let Some(parsed) = self.comprehension(&of, depth, name, &variable)? {
                 return Ok(parsed);
             }
         }
@@ -380,36 +380,41 @@ impl Parser {
         self.call(name, true, arguments, depth)
     }
 
-    /// A macro that goes through elements, if this is one.
-    fn walk(
+    /// A comprehension macro; `None` if it is another call.
+    fn comprehension(
         &mut self,
         over: &Expr,
         depth: usize,
         name: &str,
         first: &Arc<str>,
-    ) -> Result<Option<Deep>, CompileError> {
+    ) -> Result<Option<Nested>, CompileError> {
         let (kind, one_variable) = match name {
-            "all" => (WalkKind::All, true),
-            "exists" => (WalkKind::Exists, true),
-            "exists_one" | "existsOne" => (WalkKind::ExistsOne, true),
-            "filter" => (WalkKind::Filter, true),
-            "map" => (WalkKind::List, true),
-            "sortBy" => (WalkKind::Sort, true),
-            "transformList" => (WalkKind::List, false),
-            "transformMap" => (WalkKind::Map, false),
-            "transformMapEntry" => (WalkKind::Entries, false),
+            "all" => (ComprehensionKind::All, true),
+            "exists" => (ComprehensionKind::Exists, true),
+            "exists_one" | "existsOne" => (ComprehensionKind::ExistsOne, true),
+            "filter" => (ComprehensionKind::Filter, true),
+            "map" => (ComprehensionKind::List, true),
+            "sortBy" => (ComprehensionKind::Sort, true),
+            "transformList" => (ComprehensionKind::List, false),
+            "transformMap" => (ComprehensionKind::Map, false),
+            "transformMapEntry" => (ComprehensionKind::Entries, false),
             _ => return Ok(None),
         };
         let start = self.next;
         self.next += 2;
         let parts = self.count_parts();
-        let quantifier = matches!(kind, WalkKind::All | WalkKind::Exists | WalkKind::ExistsOne);
+        let quantifier = matches!(
+            kind,
+            ComprehensionKind::All | ComprehensionKind::Exists | ComprehensionKind::ExistsOne
+        );
         // Parts after the first variable: [second variable,] [filter,] body.
         let two = !one_variable || quantifier && parts == 2;
         let wanted = if two { 2..=3 } else { 1..=2 };
         let filtered = parts == if two { 3 } else { 2 };
         if !wanted.contains(&parts)
-            || filtered && (quantifier || matches!(kind, WalkKind::Filter | WalkKind::Sort))
+            || filtered
+                && (quantifier
+                    || matches!(kind, ComprehensionKind::Filter | ComprehensionKind::Sort))
         {
             self.next = start;
             return Err(self.error(format!("wrong number of arguments for {name}()")));
@@ -432,12 +437,18 @@ impl Parser {
         self.expect(")")?;
         let depth = self.deepen(depth.max(body_depth))?;
         Ok(Some((
-            Expr::Walk(Box::new(Walk { kind, over: over.clone(), two, filter, body })),
+            Expr::Comprehension(Box::new(Comprehension {
+                kind,
+                over: over.clone(),
+                two,
+                filter,
+                body,
+            })),
             depth,
         )))
     }
 
-    /// How many arguments follow until the closing parenthesis.
+    /// The number of arguments until the closing parenthesis.
     fn count_parts(&self) -> usize {
         let (mut open, mut parts) = (0_usize, 1);
         for (_, token) in self.tokens.iter().skip(self.next) {
@@ -452,7 +463,7 @@ impl Parser {
         parts
     }
 
-    fn bind(&mut self) -> Result<Deep, CompileError> {
+    fn bind(&mut self) -> Result<Nested, CompileError> {
         let variable = self.name()?;
         self.expect(",")?;
         let (what, what_depth) = self.expression()?;
@@ -464,7 +475,7 @@ impl Parser {
     }
 
     /// An expression in which `names` are variables.
-    fn scoped(&mut self, names: &[Arc<str>]) -> Result<Deep, CompileError> {
+    fn scoped(&mut self, names: &[Arc<str>]) -> Result<Nested, CompileError> {
         let outside = self.variables.len();
         self.variables.extend_from_slice(names);
         let parsed = self.expression();
@@ -494,7 +505,7 @@ impl Parser {
         member: bool,
         mut arguments: Vec<Expr>,
         depth: usize,
-    ) -> Result<Deep, CompileError> {
+    ) -> Result<Nested, CompileError> {
         let depth = self.deepen(depth)?;
         if let (true, "matches", [_, Expr::Constant(Value::Text(pattern))]) =
             (member, name, &arguments[..])
@@ -509,13 +520,13 @@ impl Parser {
         match library::function(name, member, arguments.len()) {
             Some(function) => Ok((Expr::Call(function, arguments), depth)),
             None => {
-                let given = arguments.len() - usize::from(member);
-                Err(self.error(format!("there is no function {name}() with {given} arguments")))
+                let count = arguments.len() - usize::from(member);
+                Err(self.error(format!("unknown function {name}() with {count} arguments")))
             }
         }
     }
 
-    fn list(&mut self) -> Result<Deep, CompileError> {
+    fn list(&mut self) -> Result<Nested, CompileError> {
         let (mut elements, mut depth) = (Vec::new(), 1);
         while !self.accept("]") {
             let optional = self.accept("?");
@@ -529,7 +540,7 @@ impl Parser {
         Ok((Expr::List(elements), self.deepen(depth)?))
     }
 
-    fn map(&mut self) -> Result<Deep, CompileError> {
+    fn map(&mut self) -> Result<Nested, CompileError> {
         let (mut entries, mut depth) = (Vec::new(), 1);
         while !self.accept("}") {
             let optional = self.accept("?");

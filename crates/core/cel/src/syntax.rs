@@ -1,6 +1,4 @@
-//! Expressions as they are evaluated.
-//!
-//! Owns their shape. Names are resolved: variables are positions, functions are code.
+//! The syntax tree. Names are resolved: variables are positions, functions are code.
 
 use std::sync::Arc;
 
@@ -9,66 +7,65 @@ use regex::Regex;
 use super::library::Function;
 use super::value::Value;
 
-/// An expression.
 #[derive(Clone, Debug)]
 pub(super) enum Expr {
     Constant(Value),
-    /// What is asked about.
+    /// `device` or `self`.
     Subject,
-    /// The variable at this position, counted from the outermost.
+    /// By position, counted from the outermost.
     Variable(usize),
     Select(Box<Expr>, Arc<str>),
     /// `has(a.b)`.
     Has(Box<Expr>, Arc<str>),
     /// `a.?b`.
-    SelectIfThere(Box<Expr>, Arc<str>),
+    SelectOptional(Box<Expr>, Arc<str>),
     Index(Box<Expr>, Box<Expr>),
     /// `a[?b]`.
-    IndexIfThere(Box<Expr>, Box<Expr>),
+    IndexOptional(Box<Expr>, Box<Expr>),
     Call(&'static Function, Vec<Expr>),
-    /// A call whose pattern does not depend on anything.
+    /// `matches` with a constant pattern.
     Matches(Box<Expr>, Box<Regex>),
     And(Vec<Expr>),
     Or(Vec<Expr>),
     Not(Box<Expr>),
     Choice(Box<[Expr; 3]>),
-    List(Vec<(Expr, IfThere)>),
-    Map(Vec<(Expr, Expr, IfThere)>),
-    /// `cel.bind(name, what, then)`.
+    List(Vec<(Expr, IsOptional)>),
+    Map(Vec<(Expr, Expr, IsOptional)>),
+    /// `cel.bind(name, value, body)`.
     Bind(Box<[Expr; 2]>),
-    /// `optional.optMap(name, then)`; whether `then` is itself optional.
+    /// `optional.optMap(name, body)`; whether `body` is itself optional.
     MapOptional(Box<[Expr; 2]>, bool),
-    Walk(Box<Walk>),
+    Comprehension(Box<Comprehension>),
 }
 
-/// Whether an element is left out if it is an empty optional (`[?a]`).
-pub(super) type IfThere = bool;
+/// `[?a]`: the element is left out if it is an empty optional.
+pub(super) type IsOptional = bool;
 
-/// Going through the elements of a list or the keys of a map.
+/// A comprehension over the elements of a list or the keys of a map.
 #[derive(Clone, Debug)]
-pub(super) struct Walk {
-    pub(super) kind: WalkKind,
+pub(super) struct Comprehension {
+    pub(super) kind: ComprehensionKind,
     pub(super) over: Expr,
-    /// Two variables, position or key and value, rather than one.
+    /// Two variables (position or key, and value) rather than one.
     pub(super) two: bool,
-    /// Those for which it does not hold are passed over.
+    /// Elements for which it is false are skipped.
     pub(super) filter: Option<Expr>,
     pub(super) body: Expr,
 }
 
-/// What is made of the elements.
+/// The result of a comprehension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WalkKind {
+pub(super) enum ComprehensionKind {
     All,
     Exists,
     ExistsOne,
     Filter,
-    /// A list of what the body gives.
+    /// A list of the body's values.
     List,
-    /// A map from the keys to what the body gives.
+    /// A map from the keys to the body's values.
     Map,
-    /// A map of the entries that the body gives.
+    /// A map of the entries that the body returns.
     Entries,
-    /// The elements, sorted by what the body gives.
+    /// The elements, sorted by the body's values.
     Sort,
 }

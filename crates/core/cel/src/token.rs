@@ -1,10 +1,11 @@
-//! The words of CEL.
-//!
-//! Owns how text is cut into tokens: literals, names and signs. Must not know what they mean.
+//! The tokenizer: literals, names and signs.
 
 use std::sync::Arc;
 
-/// A token.
+use thiserror::Error;
+
+use crate::CompileError;
+
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     Name(Arc<str>),
@@ -23,20 +24,40 @@ const SIGNS: [&str; 26] = [
     "*", "/", "%", "!", "<", ">", "=", "@",
 ];
 
-/// Cuts `text` into tokens, each with where it starts.
-pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, (usize, String)> {
+/// Tokens with their byte offsets.
+pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, CompileError> {
     let mut scanner = Scanner { text, at: 0 };
     let mut found = Vec::new();
     loop {
         scanner.skip_blank();
         let start = scanner.at;
-        let token = scanner.next().map_err(|problem| (start, problem))?;
+        let token = scanner
+            .next()
+            .map_err(|error| CompileError { at: start, problem: error.to_string() })?;
         let end = token == Token::End;
         found.push((start, token));
         if end {
             return Ok(found);
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+enum TokenError {
+    #[error("unexpected character {0:?}")]
+    UnexpectedCharacter(char),
+    #[error("number does not fit 64 bits")]
+    NumberOutOfRange,
+    #[error("invalid number")]
+    InvalidNumber,
+    #[error("string is not valid UTF-8; write it as bytes, b\"…\"")]
+    NotUtf8,
+    #[error("unterminated string")]
+    UnterminatedString,
+    #[error("line break in a string; use triple quotes or \\n")]
+    LineBreakInString,
+    #[error("unknown escape sequence")]
+    UnknownEscape,
 }
 
 struct Scanner<'a> {
@@ -61,7 +82,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn next(&mut self) -> Result<Token, String> {
+    fn next(&mut self) -> Result<Token, TokenError> {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return Ok(Token::End) };
         if let Some(literal) = self.quoted() {
@@ -78,18 +99,18 @@ impl<'a> Scanner<'a> {
             return self.number();
         }
         let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign));
-        let sign = sign.ok_or_else(|| format!("unexpected {first:?}"))?;
+        let sign = sign.ok_or_else(|| TokenError::UnexpectedCharacter(first))?;
         self.at += sign.len();
         Ok(Token::Sign(sign))
     }
 
-    fn number(&mut self) -> Result<Token, String> {
+    fn number(&mut self) -> Result<Token, TokenError> {
         let rest = self.rest();
         if let Some(hex) = rest.strip_prefix("0x").or_else(|| rest.strip_prefix("0X")) {
             let length = hex.find(|one: char| !one.is_ascii_hexdigit()).unwrap_or(hex.len());
             let value = u64::from_str_radix(&hex[..length], 16);
             self.at += 2 + length;
-            return self.whole(value.map_err(|_| "a number that does not fit".to_owned())?);
+            return self.whole(value.map_err(|_| TokenError::NumberOutOfRange)?);
         }
         let digits =
             |text: &str| text.find(|one: char| !one.is_ascii_digit()).unwrap_or(text.len());
@@ -113,14 +134,14 @@ impl<'a> Scanner<'a> {
         let written = &rest[..length];
         self.at += length;
         if whole {
-            let value = written.parse().map_err(|_| "a number that does not fit".to_owned())?;
+            let value = written.parse().map_err(|_| TokenError::NumberOutOfRange)?;
             return self.whole(value);
         }
-        let value = written.parse().map_err(|_| "a number that cannot be read".to_owned())?;
+        let value = written.parse().map_err(|_| TokenError::InvalidNumber)?;
         Ok(Token::Double(value))
     }
 
-    fn whole(&mut self, value: u64) -> Result<Token, String> {
+    fn whole(&mut self, value: u64) -> Result<Token, TokenError> {
         if self.rest().starts_with(['u', 'U']) {
             self.at += 1;
             return Ok(Token::Uint(value));
@@ -128,8 +149,8 @@ impl<'a> Scanner<'a> {
         Ok(Token::Int(value))
     }
 
-    /// A text or bytes, if one starts here.
-    fn quoted(&mut self) -> Option<Result<Token, String>> {
+    /// A string or bytes literal, if one starts here.
+    fn quoted(&mut self) -> Option<Result<Token, TokenError>> {
         let rest = self.rest();
         let prefix = rest.find(['"', '\'']).filter(|at| *at <= 2)?;
         let (marks, from_quote) = rest.split_at(prefix);
@@ -144,17 +165,17 @@ impl<'a> Scanner<'a> {
         self.at += prefix + quote.len();
         let content = match self.content(quote, raw, bytes) {
             Ok(content) => content,
-            Err(problem) => return Some(Err(problem)),
+            Err(error) => return Some(Err(error)),
         };
         Some(match (bytes, String::from_utf8(content)) {
             (true, Ok(text)) => Ok(Token::Bytes(text.into_bytes().into())),
             (true, Err(error)) => Ok(Token::Bytes(error.into_bytes().into())),
             (false, Ok(text)) => Ok(Token::Text(text.into())),
-            (false, Err(_)) => Err("a text that is not UTF-8".to_owned()),
+            (false, Err(_)) => Err(TokenError::NotUtf8),
         })
     }
 
-    fn content(&mut self, quote: &str, raw: bool, bytes: bool) -> Result<Vec<u8>, String> {
+    fn content(&mut self, quote: &str, raw: bool, bytes: bool) -> Result<Vec<u8>, TokenError> {
         let mut content = Vec::new();
         loop {
             let rest = self.rest();
@@ -163,10 +184,10 @@ impl<'a> Scanner<'a> {
                 return Ok(content);
             }
             let Some(one) = rest.chars().next() else {
-                return Err("a text that does not end".to_owned());
+                return Err(TokenError::UnterminatedString);
             };
             if one == '\n' && quote.len() == 1 {
-                return Err("a text that does not end on its line".to_owned());
+                return Err(TokenError::LineBreakInString);
             }
             self.at += one.len_utf8();
             if one == '\\' && !raw {
@@ -177,9 +198,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn escape(&mut self, bytes: bool, content: &mut Vec<u8>) -> Result<(), String> {
-        let wrong = || "an escape sequence that is not known".to_owned();
-        let one = self.rest().chars().next().ok_or_else(wrong)?;
+    fn escape(&mut self, bytes: bool, content: &mut Vec<u8>) -> Result<(), TokenError> {
+        let one = self.rest().chars().next().ok_or(TokenError::UnknownEscape)?;
         self.at += one.len_utf8();
         let plain = match one {
             'a' => 0x07,
@@ -199,15 +219,16 @@ impl<'a> Scanner<'a> {
                         self.at -= 1;
                         (3, 8)
                     }
-                    _ => return Err(wrong()),
+                    _ => return Err(TokenError::UnknownEscape),
                 };
-                let written = self.rest().get(..digits).ok_or_else(wrong)?;
-                let code = u32::from_str_radix(written, radix).map_err(|_| wrong())?;
+                let written = self.rest().get(..digits).ok_or(TokenError::UnknownEscape)?;
+                let code =
+                    u32::from_str_radix(written, radix).map_err(|_| TokenError::UnknownEscape)?;
                 self.at += digits;
                 if bytes {
-                    content.push(u8::try_from(code).map_err(|_| wrong())?);
+                    content.push(u8::try_from(code).map_err(|_| TokenError::UnknownEscape)?);
                 } else {
-                    let one = char::from_u32(code).ok_or_else(wrong)?;
+                    let one = char::from_u32(code).ok_or(TokenError::UnknownEscape)?;
                     content.extend(one.encode_utf8(&mut [0; 4]).as_bytes());
                 }
                 return Ok(());

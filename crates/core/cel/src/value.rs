@@ -1,6 +1,4 @@
-//! The values of CEL, and which of them are equal or less than others.
-//!
-//! Owns cel-go's rules of equality and order, its asymmetries included. Must not know expressions.
+//! CEL values with cel-go's rules of equality and order, asymmetries included.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -8,10 +6,9 @@ use std::sync::Arc;
 
 use berth_model::quantity::Quantity;
 
-use super::Failure;
+use super::EvaluationError;
 use super::version::Version;
 
-/// A value.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Null,
@@ -33,24 +30,21 @@ pub(super) enum Value {
     Duration(i64),
 }
 
-/// A quantity in CEL.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Amount {
     pub(super) quantity: Quantity,
-    /// Whether it is the outcome of `add` or `sub`. Kubernetes then has it by reference, and nothing
-    /// is equal to it that stands on the left.
+    /// Whether it is the result of `add` or `sub`. Kubernetes then has it by reference, and it does
+    /// not equal anything when on the left.
     pub(super) computed: bool,
 }
 
-/// A map.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     pub(super) entries: BTreeMap<Key, Value>,
-    /// What looking up any other key gives, without the key being in the map.
+    /// The result of looking up any other key, which is not in the map all the same.
     pub(super) otherwise: Option<Value>,
 }
 
-/// A key of a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Bool(bool),
@@ -60,13 +54,15 @@ pub(super) enum Key {
 }
 
 impl Key {
-    pub(super) fn of(value: &Value) -> Result<Self, Failure> {
+    pub(super) fn of(value: &Value) -> Result<Self, EvaluationError> {
         match value {
             Value::Bool(one) => Ok(Self::Bool(*one)),
             Value::Int(one) => Ok(Self::Int(*one)),
             Value::Uint(one) => Ok(Self::Uint(*one)),
             Value::Text(one) => Ok(Self::Text(one.clone())),
-            other => Err(Failure::new(format!("unsupported key type {}", other.type_name()))),
+            other => {
+                Err(EvaluationError::new(format!("unsupported key type {}", other.type_name())))
+            }
         }
     }
 
@@ -81,7 +77,7 @@ impl Key {
 }
 
 impl Map {
-    /// What is stored under `key`; whole numbers are found whatever their type.
+    /// The value under `key`; integers match whatever their type.
     pub(super) fn stored(&self, key: &Value) -> Option<&Value> {
         let text;
         let key = match key {
@@ -107,7 +103,7 @@ impl Map {
         int.or_else(|| u64::try_from(whole).ok().and_then(|one| self.entries.get(&Key::Uint(one))))
     }
 
-    /// What looking up `key` gives.
+    /// The result of looking up `key`.
     pub(super) fn find(&self, key: &Value) -> Option<&Value> {
         self.stored(key).or(self.otherwise.as_ref())
     }
@@ -130,7 +126,6 @@ impl Value {
         Self::Optional(None)
     }
 
-    /// The name of its type.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
@@ -151,9 +146,9 @@ impl Value {
         }
     }
 
-    /// Whether `==` holds between the two. Values of different types are not equal, except that
-    /// asking a quantity or a version about something else fails.
-    pub(super) fn equals(&self, other: &Self) -> Result<bool, Failure> {
+    /// `==`. Values of different types are not equal, except that comparing a quantity or a version
+    /// with something else fails.
+    pub(super) fn equals(&self, other: &Self) -> Result<bool, EvaluationError> {
         Ok(match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Null, _) | (_, Self::Null) => false,
@@ -168,7 +163,7 @@ impl Value {
             }
             (Self::Version(one), Self::Version(two)) => one.compare(two) == Ordering::Equal,
             (Self::Quantity(_) | Self::Version(_), _) => {
-                return Err(Failure::no_overload("==", &[self.clone(), other.clone()]));
+                return Err(EvaluationError::no_overload("==", &[self.clone(), other.clone()]));
             }
             (Self::Optional(one), Self::Optional(two)) => match (one, two) {
                 (None, None) => true,
@@ -202,7 +197,7 @@ impl Value {
         }
     }
 
-    /// How the two are ordered; `None` if `<` does not know them, or one is not a number.
+    /// `None` if `<` does not support the types, or one is NaN.
     pub(super) fn order(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(one), Self::Bool(two)) => Some(one.cmp(two)),
@@ -214,7 +209,7 @@ impl Value {
         }
     }
 
-    /// Whether `<` knows values of its type.
+    /// Whether `<` supports its type.
     pub(super) fn is_ordered(&self) -> bool {
         matches!(
             self,
@@ -229,7 +224,7 @@ impl Value {
         )
     }
 
-    /// Whether it is what its type has when nothing is said.
+    /// Whether it is the default value of its type.
     pub(super) fn is_zero(&self) -> bool {
         match self {
             Self::Null => true,
@@ -248,7 +243,7 @@ impl Value {
     }
 }
 
-/// Whether elements of lists and maps count as equal: also if asking them fails.
+/// Equality of elements of lists and maps: true also if comparing them fails.
 fn alike(one: &Value, two: &Value) -> bool {
     one.equals(two).unwrap_or(true)
 }
@@ -257,7 +252,7 @@ fn compare_double(one: f64, two: i128) -> Option<Ordering> {
     if one.is_nan() {
         return None;
     }
-    // Beyond 64 bits every whole number is on the same side.
+    // Beyond 64 bits every integer is on the same side.
     if one.abs() >= 1e30 {
         return Some(if one > 0.0 { Ordering::Greater } else { Ordering::Less });
     }

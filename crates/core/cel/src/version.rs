@@ -1,65 +1,74 @@
-//! Semantic versions, as attributes of devices and expressions have them.
-//!
-//! Owns how versions are read and ordered, as Kubernetes does it. Must not know CEL.
+//! Semantic versions, parsed and ordered as Kubernetes does.
 
 use std::cmp::Ordering;
 
-/// A semantic version. What was built is not compared, so it is only checked.
+use thiserror::Error;
+
+/// Build metadata is validated but not compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) major: u64,
     pub(super) minor: u64,
     pub(super) patch: u64,
-    before: Vec<Part>,
+    pre_release: Vec<Part>,
 }
 
-/// A part of what says that a version comes before the one without it.
+/// An identifier of the pre-release.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Number(u64),
     Text(String),
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum VersionError {
+    #[error("version {text:?}: write major.minor.patch")]
+    Incomplete { text: String },
+    #[error("version {text:?}: {part:?} is invalid")]
+    Part { text: String, part: String },
+}
+
 impl Version {
-    /// Reads `1.2.3-rc.1+build`.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// Parses `1.2.3-rc.1+build`.
+    pub(super) fn parse(text: &str) -> Result<Self, VersionError> {
         let mut parts = text.splitn(3, '.');
         let (Some(major), Some(minor), Some(rest)) = (parts.next(), parts.next(), parts.next())
         else {
-            return Err(format!("version {text:?}: write major.minor.patch"));
+            return Err(VersionError::Incomplete { text: text.to_owned() });
         };
         let (rest, build) = match rest.split_once('+') {
             Some((rest, build)) => (rest, Some(build)),
             None => (rest, None),
         };
-        let (patch, before) = match rest.split_once('-') {
-            Some((patch, before)) => (patch, Some(before)),
+        let (patch, pre_release) = match rest.split_once('-') {
+            Some((patch, pre_release)) => (patch, Some(pre_release)),
             None => (rest, None),
         };
-        let before = before.into_iter().flat_map(|before| before.split('.'));
-        let wrong = |part: &str| format!("version {text:?}: {part:?} is not valid");
+        let pre_release = pre_release.into_iter().flat_map(|pre_release| pre_release.split('.'));
+        let invalid =
+            |part: &str| VersionError::Part { text: text.to_owned(), part: part.to_owned() };
         for part in build.into_iter().flat_map(|build| build.split('.')) {
             if part.is_empty() || !part.bytes().all(is_word) {
-                return Err(wrong(part));
+                return Err(invalid(part));
             }
         }
         Ok(Self {
-            major: number(major).ok_or_else(|| wrong(major))?,
-            minor: number(minor).ok_or_else(|| wrong(minor))?,
-            patch: number(patch).ok_or_else(|| wrong(patch))?,
-            before: before
-                .map(|one| part(one).ok_or_else(|| wrong(one)))
+            major: number(major).ok_or_else(|| invalid(major))?,
+            minor: number(minor).ok_or_else(|| invalid(minor))?,
+            patch: number(patch).ok_or_else(|| invalid(patch))?,
+            pre_release: pre_release
+                .map(|one| part(one).ok_or_else(|| invalid(one)))
                 .collect::<Result<_, _>>()?,
         })
     }
 
-    /// Reads also `v1`, `1.2` and `01.2.3`.
-    pub(super) fn parse_loosely(text: &str) -> Result<Self, String> {
+    /// Also parses `v1`, `1.2` and `01.2.3`.
+    pub(super) fn parse_loosely(text: &str) -> Result<Self, VersionError> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts: Vec<String> = text.splitn(3, '.').map(without_leading_zeros).collect();
         if parts.len() < 3 {
             if parts.last().is_some_and(|last| last.contains(['+', '-'])) {
-                return Err(format!("version {text:?}: a short one cannot say more than numbers"));
+                return Err(VersionError::Incomplete { text: text.to_owned() });
             }
             parts.resize(3, "0".to_owned());
         }
@@ -68,11 +77,11 @@ impl Version {
 
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         let numbers = |one: &Self| (one.major, one.minor, one.patch);
-        // Having something before the release comes before having nothing.
+        // A pre-release comes before the release.
         numbers(self)
             .cmp(&numbers(other))
-            .then_with(|| self.before.is_empty().cmp(&other.before.is_empty()))
-            .then_with(|| self.before.cmp(&other.before))
+            .then_with(|| self.pre_release.is_empty().cmp(&other.pre_release.is_empty()))
+            .then_with(|| self.pre_release.cmp(&other.pre_release))
     }
 }
 

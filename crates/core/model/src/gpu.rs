@@ -185,20 +185,22 @@ fn check(gpus: &[Gpu], strategy: MigStrategy) -> Result<(), DivisionError> {
     for gpu in gpus {
         let error = |problem| Err(DivisionError { gpu: gpu.id.clone(), problem });
         if gpu.replicas == Some(0) {
-            return error("has no replicas; share it among one or more, or not at all");
+            return error("has 0 replicas; set at least 1, or none");
         }
         let Some(layout) = gpu.mig.as_ref().filter(|_| strategy != MigStrategy::None) else {
             if strategy == MigStrategy::Single && first.is_some() {
-                return error("is not divided as the others are; strategy single needs all alike");
+                return error(
+                    "has MIG off, unlike the first GPU; strategy single requires one profile",
+                );
             }
             continue;
         };
         if layout.is_empty() {
-            return error("has MIG on but no slices; create some or switch it off");
+            return error("has MIG on but no slices; create slices or turn MIG off");
         }
         let alike = layout.instances().all(|slice| Some(slice.profile) == first);
         if strategy == MigStrategy::Single && !alike {
-            return error("has slices of another profile; strategy single needs all alike");
+            return error("has slices of another profile; strategy single requires one profile");
         }
     }
     Ok(())

@@ -177,7 +177,7 @@ impl Machine {
             numa: Vec::new(),
         };
         if machine.socket_count > IdSet::CAPACITY {
-            return error("sockets", "are more than the CPUs supported; correct the number");
+            return error("sockets", "exceeds the number of supported CPUs");
         }
         if machine.socket_count < machine.sockets.len() {
             let named = machine.sockets.len();
@@ -318,7 +318,7 @@ fn checked_nodes(mut specs: Vec<NumaSpec>) -> Result<Vec<NumaNode>, MachineError
             return error(field("distances"), problem);
         }
         if let Some(size) = spec.hugepages.keys().find(|size| !size.is_power_of_two()) {
-            let problem = format!("{size} bytes is no page size; page sizes are powers of two");
+            let problem = format!("{size} bytes is not a page size; page sizes are powers of two");
             return error(field("hugepages"), problem);
         }
         let mut in_hugepages = spec.hugepages.iter().map(|(size, pages)| size.checked_mul(*pages));

@@ -113,10 +113,10 @@ impl MemoryKind {
                 let kind = Self::Hugepages { page_bytes: page_bytes.unsigned_abs() };
                 match kind.resource_name() {
                     canonical if canonical == *name => Ok(Some(kind)),
-                    canonical => Err(error(format!("nodes list this page size as {canonical}"))),
+                    canonical => Err(error(format!("the canonical name is {canonical}"))),
                 }
             }
-            _ => Err(error("the page size is not a whole number of bytes above 0".to_owned())),
+            _ => Err(error("page size must be a positive integer of bytes".to_owned())),
         }
     }
 

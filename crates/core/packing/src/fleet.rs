@@ -1,7 +1,5 @@
-//! The kinds of machine in the cluster and how many there are of each.
-//!
-//! Owns capacities. Scarcity is judged by them: a machine that few others can stand in for is dear,
-//! whatever is running on it now. Must not know what is free.
+//! The kinds of machine in the cluster and how many there are of each. Scarcity is judged by
+//! capacity, whatever is running now.
 
 use crate::request::Request;
 
@@ -9,16 +7,15 @@ use crate::request::Request;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindIx(pub u32);
 
-/// What an empty machine offers.
+/// Resources of an empty machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Capacity {
-    /// CPU, in thousandths of a core.
+    /// In thousandths of a core.
     pub cpu_milli: u64,
-    /// Memory of the host.
     pub memory_bytes: u64,
-    /// GPUs, all of one model.
+    /// All of one model.
     pub gpus: u16,
-    /// Index of their model.
+    /// Index of the GPU model.
     pub model: u8,
 }
 
@@ -33,7 +30,6 @@ impl Capacity {
     }
 }
 
-/// A kind of machine and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) capacity: Capacity,
@@ -46,14 +42,12 @@ impl Kind {
     }
 }
 
-/// All machines, by kind.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     kinds: Vec<Kind>,
 }
 
 impl Fleet {
-    /// A machine joins.
     pub fn join(&mut self, capacity: Capacity) -> KindIx {
         let at =
             self.kinds.iter().position(|kind| kind.capacity == capacity).unwrap_or_else(|| {
@@ -66,7 +60,6 @@ impl Fleet {
         KindIx(u32::try_from(at).unwrap_or(u32::MAX))
     }
 
-    /// A machine of this kind leaves.
     pub fn leave(&mut self, kind: KindIx) {
         if let Some(kind) = self.kinds.get_mut(kind.0 as usize) {
             kind.machines = kind.machines.saturating_sub(1);

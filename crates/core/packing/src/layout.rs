@@ -1,18 +1,16 @@
-//! Layouts: how to divide GPUs before the work for them comes.
+//! Static MIG layouts, chosen before the work arrives, as a device plugin with the `mixed` strategy
+//! publishes them: for GPUs without instances, and for the rest of one that is to have certain
+//! instances.
 //!
-//! Owns the choice of static layouts, as a device plugin with the `mixed` strategy would publish
-//! them: for GPUs that are not partitioned yet, and for the rest of one that is to hold certain
-//! instances. It must not know which pods run where, nor when to repartition.
-//!
-//! Pending work comes first: as much of it as possible, by share of a GPU. What is left is divided
-//! for the mix. An instance that is created ahead can be used by its own profile only, so each kind of
+//! Pending work comes first: as much of it as possible, by share of a GPU. The rest is divided for
+//! the mix. An instance that is created ahead can be used by its own profile only, so each kind of
 //! request has a number of servers of its own and is lost when all are busy. That is Erlang's loss
-//! system, and its formula says what one more instance is worth: the offered load is taken to be what
-//! the GPUs could just hold, divided by the mix, and layouts are chosen so that the most of it is
-//! accepted, by share of a GPU. Expensive profiles thus get fewer spare instances than cheap ones, and
-//! rare ones more than their proportion.
+//! system, and its formula gives the value of one more instance: the offered load is what the GPUs
+//! could just hold, divided by the mix, and layouts are chosen so that the most of it is accepted,
+//! by share of a GPU. Expensive profiles thus get fewer spare instances than cheap ones, and rare
+//! ones more than their proportion.
 //!
-//! GPUs are taken one by one, then each is chosen anew, given the others, while that helps.
+//! Layouts are chosen GPU by GPU, then each is chosen again, given the others, while that helps.
 
 use std::collections::BTreeMap;
 
@@ -23,31 +21,28 @@ use crate::slice::{Mix, Want};
 #[cfg(test)]
 mod tests;
 
-/// How often every GPU's layout is chosen anew at most.
+/// How often every GPU's layout is chosen again at most.
 const ROUNDS_MAX: usize = 8;
 
-/// Requests of one kind that wait.
+/// Pending requests of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// What they ask for.
     pub want: Want,
-    /// How many.
     pub count: u32,
 }
 
-/// Layouts for GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Partition {
-    /// One for each GPU, in the order in which they were given.
+    /// One for each GPU, in input order.
     pub layouts: Vec<Layout>,
-    /// Of each kind of pending request, how many get an instance.
+    /// For each kind of pending request, how many get an instance.
     pub served: Vec<u32>,
-    /// Of the load that the mix offers, how much is expected to be refused, in thousandths, by
-    /// share of a GPU; 0 where the mix is empty.
+    /// Expected refused part of the mix's load, in thousandths, by share of a GPU; 0 if the mix is
+    /// empty.
     pub refused_per_mille: u32,
 }
 
-/// How many instances there are, by board and profile.
+/// Number of instances by board and profile.
 type Counts = BTreeMap<(&'static str, u8), u32>;
 
 fn spot(board: &Board, profile: &Profile) -> Option<(&'static str, u8)> {
@@ -62,11 +57,8 @@ fn count(counts: &mut Counts, layout: &Layout, add: bool) {
     }
 }
 
-/// The best layouts for GPUs of these boards that are not partitioned yet, beside idle instances
-/// that exist already. A GPU that nothing is wanted of stays empty.
-///
-/// # Errors
-/// When the placements of a board are not known.
+/// The best layouts for GPUs of these boards without instances, beside idle instances that exist
+/// already. A GPU that nothing wants stays empty. Fails if the placements of a board are unknown.
 pub fn partition(
     boards: &[&'static Board],
     idle: &[Layout],
@@ -115,8 +107,7 @@ pub fn partition(
 }
 
 /// The best full layout that has these instances, beside idle instances that exist elsewhere.
-///
-/// Without a mix the instances stay alone.
+/// Without a mix nothing is added.
 #[must_use]
 pub fn complete(base: &Layout, idle: &[Layout], mix: &Mix) -> Layout {
     let worth = Worth::new(&[base.board()], idle, &[], mix);
@@ -130,21 +121,21 @@ struct Stream {
     want: Want,
     /// Mean share of a GPU.
     size: f64,
-    /// How many are wanted at once, on average.
+    /// Mean number wanted at once.
     offered: f64,
-    /// By number of instances: the share of GPUs that accepted requests take, on average.
+    /// By number of instances: the mean share of GPUs that accepted requests take.
     accepted: Vec<f64>,
 }
 
-/// What numbers of instances are worth.
+/// Values numbers of instances.
 struct Worth<'a> {
     pending: &'a [Pending],
-    /// Those with the fewest boards first, so that they are not left out for others' sake.
+    /// Pending kinds with the fewest boards first, so that others do not take their instances.
     order: Vec<usize>,
     streams: Vec<Stream>,
 }
 
-/// Pending work served, in millionths of a GPU; then what is accepted of the mix.
+/// Pending work served, in millionths of a GPU; then the accepted part of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 struct Value {
     served_micro: u64,
@@ -188,8 +179,8 @@ impl<'a> Worth<'a> {
         Self { pending, order, streams }
     }
 
-    /// All full layouts of profiles that somebody wants that have these instances; of those with
-    /// the same profiles, the first.
+    /// All full layouts of wanted profiles that have these instances; of those with the same
+    /// profiles, the first.
     fn extensions(&self, base: Layout) -> Vec<Layout> {
         let board = base.board();
         let pending = self.pending.iter().filter(|p| p.count > 0).map(|p| &p.want);
@@ -211,7 +202,7 @@ impl<'a> Worth<'a> {
         found.into_values().collect()
     }
 
-    /// The candidate that is worth the most beside what there is; of equals the first.
+    /// The candidate with the highest value beside the others; of equals the first.
     fn best(&self, candidates: &[Layout], counts: &mut Counts) -> Option<Layout> {
         let mut best: Option<(Value, Layout)> = None;
         for candidate in candidates {
@@ -236,7 +227,7 @@ impl<'a> Worth<'a> {
         Value { served_micro: self.pending.iter().zip(&served).map(micro).sum(), accepted }
     }
 
-    /// How much of what is pending gets an instance, and which instances are left.
+    /// How much pending work gets an instance, and which instances are left.
     fn served(&self, counts: &Counts) -> (Vec<u32>, Counts) {
         let mut left = counts.clone();
         let mut served = vec![0; self.pending.len()];
@@ -269,8 +260,8 @@ impl Stream {
     }
 }
 
-/// By number of servers up to `most`: the load that is accepted of what is offered, by Erlang's
-/// recursion for the chance that all are busy.
+/// The accepted load by number of servers up to `most`, by Erlang's recursion for the probability
+/// that all are busy.
 fn accepted(offered: f64, size: f64, most: usize) -> Vec<f64> {
     let mut busy = 1.0;
     let mut table = vec![0.0];

@@ -1,14 +1,12 @@
 //! How to fill GPUs so that what is left stays usable.
 //!
-//! For whole GPUs and shares: the mix of work that arrives ([`mix`]), what is free on a node
+//! For whole GPUs and shares: the mix of arriving work ([`mix`]), free resources of a node
 //! ([`node`]), the kinds of machine ([`fleet`]) and the cost of a placement ([`score`]). For MIG
 //! slices: where to create one ([`mod@slice`]), which layouts to start with ([`layout`]) and which
 //! to change ([`repartition`]).
 //!
-//! The caller has filtered already and takes the lowest cost. NUMA nodes, the queue and carrying
-//! anything out are not here.
-//!
-//! Pure: no I/O, no clock, no randomness; the same question gets the same answer on every machine.
+//! The caller filters nodes and takes the lowest cost. NUMA nodes, the queue and execution are not
+//! here.
 
 pub mod fleet;
 pub mod layout;

@@ -1,31 +1,29 @@
-//! The mix of work, learned from what arrives.
-//!
-//! Owns how often each request for GPUs was seen, and the question whether that has changed enough to
-//! judge by it anew. Nothing is known in advance, and nothing depends on what became of a pod:
-//! those that found no place count like the others. Must not know nodes.
+//! The mix of work, learned from arrivals. Every arriving pod counts, placed or not; nothing is
+//! known in advance.
 
 use std::collections::BTreeMap;
 
 use crate::request::{GpuAsk, Request};
 
-/// Beyond so many observations, all counts are halved: half of what is remembered is recent.
+/// Beyond this number of observations all counts are halved, so half of the memory is recent.
 const OBSERVATIONS_MAX: u64 = 16_384;
 
-/// So many different requests are told apart. Beyond that the rarest are forgotten.
+/// Limit of distinct requests; beyond it the rarest are forgotten.
 const REQUESTS_MAX: usize = 1_024;
 
-/// The mix is looked at again after an eighth as many observations as there are, within these bounds.
+/// The mix is compared again after an eighth as many observations as there are, within these
+/// bounds.
 const LOOK_AFTER: (u64, u64) = (16, 512);
 
-/// So much of the mix must have moved, in thousandths, to count as changed.
+/// The part of the mix that must have moved to count as a change, in thousandths.
 const CHANGED_MILLI: u64 = 20;
 
-/// How often requests for GPUs were seen.
+/// How often requests for GPUs were observed.
 #[derive(Clone, Debug, Default)]
 pub struct Mix {
     counts: BTreeMap<Request, Count>,
     total: u64,
-    /// How many observations the last look was at, and how many came since.
+    /// Observations at the last comparison, and since.
     settled_total: u64,
     since_look: u64,
 }
@@ -33,13 +31,13 @@ pub struct Mix {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     now: u64,
-    /// When the mix last counted as changed.
+    /// The count when the mix last changed.
     settled: u64,
 }
 
 impl Mix {
-    /// A pod arrived. Whether the mix has changed by now, so that a [`Rule`](crate::score::Rule) made
-    /// from it is worth making again.
+    /// Counts an arrival. Returns whether the mix has changed enough for a new
+    /// [`Rule`](crate::score::Rule).
     pub fn observe(&mut self, request: &Request) -> bool {
         if request.gpus == GpuAsk::None {
             return false;
@@ -62,7 +60,7 @@ impl Mix {
         changed
     }
 
-    /// Models have other indexes now: the one of each is where its old index points.
+    /// Replaces model indexes: `moved[old]` is the new index.
     pub fn renumber(&mut self, moved: &[u8]) {
         let counts = std::mem::take(&mut self.counts);
         for (request, count) in counts {
@@ -73,7 +71,6 @@ impl Mix {
         }
     }
 
-    /// What was seen, and how often.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Request, u64)> {
         self.counts.iter().map(|(request, count)| (request, count.now))
     }

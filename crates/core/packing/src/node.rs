@@ -1,7 +1,4 @@
-//! What is free on one node.
-//!
-//! Owns the free amounts and the arithmetic of taking and giving back. Must not know who holds the
-//! rest, nor what would be a good place.
+//! Free resources of one node.
 
 use smallvec::SmallVec;
 
@@ -11,23 +8,20 @@ use crate::request::{GpuAsk, Part, Request};
 /// Positions of GPUs on their node.
 pub type GpuPositions = SmallVec<[u16; 8]>;
 
-/// What is free on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeNode {
-    /// CPU, in thousandths of a core.
+    /// In thousandths of a core.
     pub cpu_milli: u64,
-    /// Memory of the host.
     pub memory_bytes: u64,
-    /// What is free of each GPU, by position. One that cannot be used now has nothing free.
+    /// By position. An unusable GPU has nothing free.
     pub gpus: SmallVec<[Part; 8]>,
-    /// Index of the GPUs' model.
+    /// Index of the GPU model.
     pub model: u8,
-    /// What kind of machine it is.
     pub kind: KindIx,
 }
 
 impl FreeNode {
-    /// A machine that nothing runs on.
+    /// A node without pods.
     #[must_use]
     pub fn empty(capacity: &Capacity, kind: KindIx) -> Self {
         Self {
@@ -39,7 +33,7 @@ impl FreeNode {
         }
     }
 
-    /// Whether CPU, memory and the model will do.
+    /// Whether CPU, memory and the model suffice.
     #[must_use]
     pub fn has_host_room(&self, request: &Request) -> bool {
         request.cpu_milli <= self.cpu_milli
@@ -47,7 +41,6 @@ impl FreeNode {
             && (request.gpus == GpuAsk::None || request.models.contains(self.model))
     }
 
-    /// Whether the pod fits.
     #[must_use]
     pub fn can_take(&self, request: &Request) -> bool {
         self.has_host_room(request)
@@ -58,13 +51,13 @@ impl FreeNode {
             }
     }
 
-    /// How many GPUs nobody uses.
+    /// Number of unused GPUs.
     #[must_use]
     pub fn wholes(&self) -> usize {
         self.gpus.iter().filter(|free| **free == Part::WHOLE).count()
     }
 
-    /// Positions of the first so many GPUs that nobody uses; fewer if there are fewer.
+    /// Positions of the first `count` unused GPUs; fewer if there are fewer.
     #[must_use]
     pub fn first_wholes(&self, count: u16) -> GpuPositions {
         (0_u16..)
@@ -75,14 +68,14 @@ impl FreeNode {
             .collect()
     }
 
-    /// Takes what the pod asks for, on these GPUs.
+    /// Takes the requested amounts, on these GPUs.
     pub fn take(&mut self, request: &Request, gpus: &[u16]) {
         self.cpu_milli = self.cpu_milli.saturating_sub(request.cpu_milli);
         self.memory_bytes = self.memory_bytes.saturating_sub(request.memory_bytes);
         self.each_gpu(request, gpus, Part::minus);
     }
 
-    /// Gives back what the pod held, on these GPUs.
+    /// Returns the requested amounts, on these GPUs.
     pub fn give_back(&mut self, request: &Request, gpus: &[u16]) {
         self.cpu_milli = self.cpu_milli.saturating_add(request.cpu_milli);
         self.memory_bytes = self.memory_bytes.saturating_add(request.memory_bytes);

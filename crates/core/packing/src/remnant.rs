@@ -1,37 +1,37 @@
-//! What the rest of a partly used GPU is worth.
+//! The value of the rest of a partly used GPU.
 //!
-//! A rest of 190 thousandths looks like a fifth of a GPU, but in a mix where next to nothing asks for
-//! less than 200 it is waste. Its worth is what will come to fill it: each rest sees so many arrivals
-//! of shares, and takes one or waits for a better one, whichever is worth more. That is a small
-//! dynamic program over the size of the rest. It makes halves wait for halves, and keeps small pods
-//! for the small rests that only they can fill.
+//! A rest of 190 thousandths looks like a fifth of a GPU, but in a mix where next to nothing
+//! requests less than 200 it is waste. Its value is what will come to fill it: each rest sees a
+//! number of arrivals of shares, and takes one or waits for a better one, whichever is worth more.
+//! That is a small dynamic program over the size of the rest. Halves then wait for halves, and
+//! small pods go to the small rests that only they can fill.
 
 use std::collections::BTreeMap;
 
 use crate::request::{GpuAsk, WHOLE_MILLI};
 
-/// Millionths of a GPU.
+/// In millionths.
 pub(crate) const GPU_MICRO: i64 = 1_000_000;
 
 /// How many arrivals a rest waits for. Fewer would take the first that fits and pair badly; with
 /// many more every rest would wait for its perfect partner and new GPUs would be opened meanwhile.
-/// From 16 to 50 the outcome hardly differs (shorter is better by a little where pods come and go,
-/// longer where they only come); beyond 70 it falls.
+/// From 16 to 50 the outcome hardly differs (shorter is better by a little if pods come and go,
+/// longer if they only come); beyond 70 it falls.
 const ARRIVALS: usize = 24;
 
-/// So many sizes of shares are considered, the most frequent ones.
+/// Limit of sizes of shares; the most frequent ones are kept.
 const SIZES_MAX: usize = 64;
 
 const SIZES: usize = WHOLE_MILLI as usize + 1;
 
-/// Worth of the rest of a GPU, by its size.
+/// The value of a rest by its size.
 #[derive(Clone, Debug)]
 pub(crate) struct Remnants {
     worth_micro: Vec<i64>,
 }
 
 impl Remnants {
-    /// From what is asked for and how often.
+    /// From GPU requests with their frequencies.
     pub(crate) fn new(asked: impl Iterator<Item = (GpuAsk, u64)>) -> Self {
         let mut by_size: BTreeMap<usize, i64> = BTreeMap::new();
         for (ask, count) in asked {
@@ -59,13 +59,12 @@ impl Remnants {
         Self { worth_micro }
     }
 
-    /// Of a rest of so many thousandths.
     pub(crate) fn worth_micro(&self, rest_milli: u16) -> i64 {
         self.worth_micro.get(usize::from(rest_milli)).copied().unwrap_or(GPU_MICRO)
     }
 }
 
-/// Worth of a rest before one more arrival than `worth` is for.
+/// Value of a rest before one more arrival than `worth` is for.
 fn wait(worth: &[i64], rest: usize, shares: &[(usize, i64)], total: i64) -> i64 {
     let now = worth.get(rest).copied().unwrap_or_default();
     let gain: i64 = shares

@@ -1,16 +1,16 @@
-//! Repartitioning: which GPUs to divide anew so that pending work fits, and what that disturbs.
+//! Repartitioning: which GPUs' MIG layouts to change so that pending work fits, and what that
+//! disrupts.
 //!
-//! Owns the proposal. It must not carry anything out, nor know why work is pending. A plan touches a
-//! GPU with work on it only if [`Touch`] says so, moves nothing unless asked, and is minimal: fewest
-//! pods moved, then fewest GPUs touched, then fewest instances destroyed, as far as one GPU can be
-//! left out of it at a time.
+//! A plan touches a GPU with work on it only if [`Touch`] allows it, moves pods only if allowed,
+//! and is minimal: fewest pods moved, then fewest GPUs touched, then fewest instances destroyed, as
+//! far as leaving out one GPU at a time can tell.
 //!
-//! - Requests that an idle instance already meets need no change and get that instance.
-//! - Largest first; where not all fit, in the order given.
-//! - Each is placed where it disturbs least: on a GPU that the plan touches anyway, or else on one
-//!   more. Idle instances that are in the way are destroyed, others are kept where they are.
-//! - Then GPUs are left out of the plan one by one as long as the others serve as many.
-//! - What stays free on a touched GPU is divided for the mix: see [`crate::layout`].
+//! - Requests that an idle instance meets get that instance without a change.
+//! - Largest first; if not all fit, in input order.
+//! - Each is placed where it disrupts least: on a GPU that the plan touches anyway, else on another
+//!   one. Idle instances in the way are destroyed, others are kept.
+//! - Then GPUs are left out of the plan one by one while the others serve as many requests.
+//! - The free rest of a touched GPU is divided for the mix: see [`crate::layout`].
 
 mod search;
 
@@ -23,138 +23,104 @@ use crate::layout::complete;
 use crate::slice::{Mix, Want};
 use search::{Books, Moved, Promise};
 
-/// An instance that work runs on.
+/// An instance in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Its profile.
     pub profile: &'static Profile,
-    /// Where it starts.
     pub start: u8,
-    /// How many pods use it.
     pub pods: u32,
-    /// Whether they may be moved to another instance of the same profile.
+    /// Whether the pods may be moved to another instance of the same profile.
     pub movable: bool,
 }
 
-/// A GPU as it is.
+/// A GPU before the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuState {
-    /// All instances there are.
+    /// All instances.
     pub layout: Layout,
-    /// Those that are in use; the others are idle.
+    /// Instances in use; the others are idle.
     pub held: Vec<Held>,
 }
 
-/// What a plan may touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Touch {
     /// GPUs without work only.
     #[default]
     IdleGpus,
-    /// Also the idle instances and the free rest of GPUs with work, around the work.
+    /// Also idle instances and the free rest of GPUs with work.
     AroundWork,
     /// Also movable pods, each to an instance of the same profile elsewhere.
     MovablePods,
 }
 
-/// One GPU to be divided anew: first all destructions, then all creations.
+/// The change of one GPU: first all destructions, then all creations.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    /// Which GPU, as a position in what was given.
+    /// Position in the input.
     pub gpu: usize,
-    /// Its instances now.
     pub from: Layout,
-    /// Its instances afterwards.
     pub to: Layout,
-    /// The difference.
     pub change: Repartition,
 }
 
 /// A request and the instance that meets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Serve {
-    /// Which request, as a position in what was given.
+    /// Position in the input.
     pub request: usize,
-    /// On which GPU.
     pub gpu: usize,
-    /// The instance: an idle one that is there, or one that the plan creates.
+    /// An idle instance, or one that the plan creates.
     pub instance: Instance,
 }
 
 /// Pods that must move before a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// From which GPU.
     pub from_gpu: usize,
-    /// From which instance.
     pub from: Instance,
-    /// To which GPU.
     pub to_gpu: usize,
-    /// To which instance: an idle one that is there, or one that the plan creates.
+    /// An idle instance, or one that the plan creates.
     pub to: Instance,
-    /// How many pods.
     pub pods: u32,
 }
 
-/// What a plan disturbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Disruption {
-    /// Pods that must move.
     pub pods_moved: u32,
     /// GPUs on which instances are created or destroyed.
     pub gpus_touched: u32,
-    /// Of those, GPUs on which work keeps running.
+    /// Touched GPUs on which work keeps running.
     pub gpus_with_work: u32,
-    /// Instances destroyed; all of them idle by then.
+    /// All of them idle by then.
     pub instances_destroyed: u32,
-    /// Instances created.
     pub instances_created: u32,
 }
 
-/// A proposal.
 #[derive(Debug, Clone, Default)]
 pub struct RepartitionPlan {
-    /// The GPUs to divide anew, ascending.
+    /// Ascending by GPU.
     pub steps: Vec<Step>,
-    /// The requests that are met, ascending.
+    /// Ascending by request.
     pub serves: Vec<Serve>,
-    /// The pods that must move.
     pub moves: Vec<Move>,
-    /// The requests that are not met, ascending.
+    /// Requests that are not met, ascending.
     pub unserved: Vec<usize>,
-    /// What it disturbs.
     pub disruption: Disruption,
 }
 
-/// A GPU that is not as it can be.
+/// An inconsistent [`GpuState`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// Work on an instance that is not there.
+    /// An instance in use that is not in the layout.
     #[error("GPU {gpu}: work holds {profile}@{start}, which its layout lacks; list it there")]
-    HeldIsMissing {
-        /// Position of the GPU.
-        gpu: usize,
-        /// The profile.
-        profile: berth_model::mig::ProfileName,
-        /// The start.
-        start: u8,
-    },
-    /// An instance that is listed as held twice.
+    HeldIsMissing { gpu: usize, profile: berth_model::mig::ProfileName, start: u8 },
+    /// An instance that is listed as in use twice.
     #[error("GPU {gpu}: {profile}@{start} is held twice; add up its pods in one entry")]
-    HeldTwice {
-        /// Position of the GPU.
-        gpu: usize,
-        /// The profile.
-        profile: berth_model::mig::ProfileName,
-        /// The start.
-        start: u8,
-    },
+    HeldTwice { gpu: usize, profile: berth_model::mig::ProfileName, start: u8 },
 }
 
-/// Proposes what to divide anew so that the requests fit; the first requests matter most.
-///
-/// # Errors
-/// When work is said to hold an instance that is not there, or one is said to be held twice.
+/// Proposes layout changes after which the requests fit; earlier requests matter more. Fails if a
+/// GPU's instances in use are not in its layout or listed twice.
 pub fn propose(
     gpus: &[GpuState],
     requests: &[Want],
@@ -206,8 +172,6 @@ fn check(gpus: &[GpuState]) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Turns the books into a plan: what was promised gets its final place, and what is free is divided
-/// for the mix.
 fn plan(gpus: &[GpuState], requests: usize, books: &Books, mix: &Mix) -> RepartitionPlan {
     let mut plan = RepartitionPlan::default();
     let mut place: Vec<Option<(usize, Instance)>> = vec![None; requests + books.moved.len()];

@@ -1,21 +1,16 @@
-//! What a pod asks of a node, as far as packing cares.
-//!
-//! Owns units and the two ways to ask for GPUs. Must not know names, priorities or topology.
+//! A pod's request, as far as packing needs it.
 
 /// A whole GPU, or all of its compute or memory, in thousandths.
 pub const WHOLE_MILLI: u16 = 1_000;
 
-/// A part of one GPU, or what is free of it, in thousandths.
+/// A part of one GPU, or its free part, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Part {
-    /// Of its compute.
     pub compute_milli: u16,
-    /// Of its memory.
     pub memory_milli: u16,
 }
 
 impl Part {
-    /// All of a GPU.
     pub const WHOLE: Self = Self { compute_milli: WHOLE_MILLI, memory_milli: WHOLE_MILLI };
 
     /// The same part of compute and of memory.
@@ -30,7 +25,7 @@ impl Part {
         self.compute_milli >= other.compute_milli && self.memory_milli >= other.memory_milli
     }
 
-    /// This without `other`; nothing is below zero.
+    /// Saturates at zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self {
@@ -39,7 +34,7 @@ impl Part {
         }
     }
 
-    /// This and `other`; nothing is above a whole GPU.
+    /// Saturates at a whole GPU.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let sum = |a: u16, b: u16| a.saturating_add(b).min(WHOLE_MILLI);
@@ -49,34 +44,32 @@ impl Part {
         }
     }
 
-    /// How much room it needs: the larger of the two. Whoever asks for memory alone leaves compute
-    /// behind that nobody without memory can use.
+    /// The room it needs: the larger of the two. A pod that requests memory alone leaves compute
+    /// behind that nothing without memory can use.
     #[must_use]
     pub fn size_milli(self) -> u16 {
         self.compute_milli.max(self.memory_milli).min(WHOLE_MILLI)
     }
 
-    /// How much room it gives: the smaller of the two.
+    /// The room it provides: the smaller of the two.
     #[must_use]
     pub fn room_milli(self) -> u16 {
         self.compute_milli.min(self.memory_milli).min(WHOLE_MILLI)
     }
 }
 
-/// How a pod asks for GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GpuAsk {
-    /// Not at all.
     #[default]
     None,
-    /// So many, each for itself alone.
+    /// Exclusive GPUs.
     Whole(u16),
     /// A part of one.
     Share(Part),
 }
 
 impl GpuAsk {
-    /// All that is asked for, in thousandths of a GPU.
+    /// In thousandths of a GPU.
     #[must_use]
     pub fn total_milli(self) -> u64 {
         match self {
@@ -86,7 +79,7 @@ impl GpuAsk {
         }
     }
 
-    /// On how many GPUs.
+    /// Number of GPUs.
     #[must_use]
     pub fn count(self) -> u16 {
         match self {
@@ -102,10 +95,9 @@ impl GpuAsk {
 pub struct Models(pub u64);
 
 impl Models {
-    /// Any model.
     pub const ANY: Self = Self(u64::MAX);
 
-    /// Whether the model is among them. An index of 64 or more is only in [`Models::ANY`].
+    /// An index of 64 or more is only in [`Models::ANY`].
     #[must_use]
     pub fn contains(self, model: u8) -> bool {
         1_u64.checked_shl(u32::from(model)).map_or(self == Self::ANY, |bit| self.0 & bit != 0)
@@ -113,7 +105,7 @@ impl Models {
 }
 
 impl Models {
-    /// The same models where each index is another.
+    /// The same models with new indexes.
     #[must_use]
     pub(crate) fn moved(self, moved: &[u8]) -> Self {
         if self == Self::ANY {
@@ -131,21 +123,17 @@ impl Default for Models {
     }
 }
 
-/// What a pod asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// CPU, in thousandths of a core.
+    /// In thousandths of a core.
     pub cpu_milli: u64,
-    /// Memory of the host.
     pub memory_bytes: u64,
-    /// GPUs.
     pub gpus: GpuAsk,
-    /// Which models will do. Without GPUs this does not matter.
+    /// Ignored without GPUs.
     pub models: Models,
 }
 
 impl Request {
-    /// The same, of these models.
     #[must_use]
     pub fn with_models(self, models: Models) -> Self {
         Self { models, ..self }

@@ -1,29 +1,27 @@
-//! The rule: what a placement costs in GPUs that the mix can no longer use.
+//! The cost of a placement in GPUs that the mix can no longer use.
 //!
-//! A node is worth what the mix will be able to use of it:
+//! A node's value is what the mix will be able to use of it:
 //!
 //! 1. each GPU is worth what will come to fill the rest of it (`remnant`);
 //! 2. less what CPU and memory are too short for (`supply`);
-//! 3. more, a little, for every pod of several GPUs that it could still take as a whole.
+//! 3. plus a little for every pod of several GPUs that it could still take as a whole.
 //!
-//! A placement costs the worth that the node loses beyond what the pod gets. On top comes the
+//! A placement costs the value that the node loses beyond what the pod gets. Added to that is the
 //! scarcity of the machine: GPUs of a kind that much of the mix cannot do without cost more, which
 //! only matters to pods that could go elsewhere. All of that depends on the node's own free amounts
-//! and on facts that change slowly (the mix, the fleet), so a ranking of nodes stays valid but for
-//! the nodes that change.
+//! and on facts that change slowly (the mix, the fleet), so a ranking of nodes stays valid except
+//! for nodes that change.
 //!
 //! **Ties** go to the first node in a fixed order, the same for all pods; which order does not
-//! matter. Costs are exact enough that little hangs on it: on Alibaba's traces ties by name, by
-//! other orders and by chance end within 0.1 points of each other, but where CPU is the scarcest
-//! (`cpu250`), where chance loses 0.7. FGD by comparison owes five points on its default trace to
-//! its ties.
+//! matter. Costs are so exact that ties matter little: on Alibaba's traces ties by name, by other
+//! orders and at random end within 0.1 points of each other, except where CPU is the scarcest
+//! (`cpu250`), where random order loses 0.7. FGD by comparison owes five points on its default
+//! trace to its ties.
 //!
 //! **Tried and rejected**, with the effect on allocation: counting how many typical pods fit
 //! (lower), breaking ties by best fit (lower), a bonus for nodes with many free GPUs (higher with
 //! departures, lower without), and waiting for the perfect match (much lower, because new GPUs are
 //! opened meanwhile).
-//!
-//! Must not know which nodes a pod may use for other reasons, nor whose turn it is.
 
 use crate::fleet::{Fleet, KindIx};
 use crate::mix::Mix;
@@ -32,32 +30,32 @@ use crate::remnant::{GPU_MICRO, Remnants};
 use crate::request::{GpuAsk, Part, Request};
 use crate::supply::Supply;
 
-/// Pods of several GPUs that count by themselves, the most demanded ones.
+/// Limit of distinct pods of several GPUs; those with the most demand are kept.
 const BLOCKS_MAX: usize = 16;
 
 /// Room for a pod of several GPUs counts by its share of demand, divided by this: enough to decide
-/// between nodes that are alike otherwise, too little to waste parts of GPUs for.
+/// between otherwise equal nodes, too little to waste parts of GPUs for.
 const BLOCK_DIVISOR: f64 = 20.0;
 
-/// What CPU or memory is too short for counts by this much: it is not lost for good, as those that
-/// hold them leave again.
+/// The factor for GPUs that CPU or memory is too short for: they are not lost for good, as pods
+/// that hold CPU and memory leave again.
 const SHORTAGE_FACTOR: f64 = 0.7;
 
-/// A GPU of a kind that is asked for by those who need that kind as much as it is there costs so much
-/// of a GPU more to everybody.
+/// The surcharge, in GPUs, for a GPU of a kind whose demand by pods that need that kind equals its
+/// supply.
 const SCARCITY_FACTOR: f64 = 0.4;
 
-/// Memory is counted in these.
+/// The unit of memory.
 const MIB: u64 = 1 << 20;
 
-/// How placements are judged: made from a mix and a fleet, and valid until they change.
+/// The cost model, made from a mix and a fleet, and valid until they change.
 #[derive(Clone, Debug)]
 pub struct Rule {
     remnants: Remnants,
     cpu: Supply,
     memory: Supply,
     blocks: Vec<Block>,
-    /// By kind of machine: what using one of its GPUs takes from those that need that kind.
+    /// By kind of machine: the surcharge per GPU.
     scarcity: Vec<f64>,
 }
 
@@ -66,32 +64,31 @@ pub struct Rule {
 struct Block {
     request: Request,
     gpus: u64,
-    /// What each of its GPUs adds to a node that could take it.
+    /// Added value of a node per GPU that this pod could use.
     worth_micro: f64,
 }
 
-/// What a placement would be.
+/// A possible placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// In millionths of a GPU; less is better. Below zero where a rest is filled that was given up.
+    /// In millionths of a GPU; lower is better. Negative if it fills a rest that counted as lost.
     pub cost_micro: i64,
     /// For a share, the position of its GPU. For whole GPUs any will do.
     pub gpu: Option<u16>,
 }
 
-/// What counts of a node's free amounts.
+/// A node's free amounts, as far as they matter.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     cpu_milli: u64,
     memory_bytes: u64,
-    /// Worth of its GPUs by themselves.
+    /// The value of its GPUs by themselves.
     gpus_micro: i64,
-    /// GPUs that nobody uses.
+    /// Unused GPUs.
     wholes: u64,
 }
 
 impl Rule {
-    /// From what arrives and what there is.
     #[must_use]
     pub fn new(mix: &Mix, fleet: &Fleet) -> Self {
         Self {
@@ -108,7 +105,7 @@ impl Rule {
         }
     }
 
-    /// What placing the pod on the node would cost, or `None` if it does not fit.
+    /// `None` if the pod does not fit.
     #[must_use]
     pub fn judge(&self, node: &FreeNode, request: &Request) -> Option<Choice> {
         if !node.has_host_room(request) {
@@ -122,7 +119,7 @@ impl Rule {
         };
         match request.gpus {
             GpuAsk::None => {
-                // Where the rule sees no difference, machines without GPUs come first.
+                // If the costs are equal, machines without GPUs come first.
                 let lost = self.lost(node, &before, &after) + i64::from(!node.gpus.is_empty());
                 Some(Choice { cost_micro: lost, gpu: None })
             }
@@ -183,7 +180,7 @@ impl Rule {
         self.worth_micro(node, before) - self.worth_micro(node, after)
     }
 
-    /// What the mix can use of what is left on a node.
+    /// What the mix can use of a node's free amounts.
     fn worth_micro(&self, node: &FreeNode, left: &Left) -> i64 {
         let gpus = left.gpus_micro as f64;
         let short = self.cpu.unusable(gpus, left.cpu_milli as f64 * GPU_MICRO as f64)
@@ -191,7 +188,7 @@ impl Rule {
         left.gpus_micro + (self.blocks_micro(node, left) - short * SHORTAGE_FACTOR) as i64
     }
 
-    /// What room for pods of several GPUs adds.
+    /// The value of room for pods of several GPUs.
     fn blocks_micro(&self, node: &FreeNode, left: &Left) -> f64 {
         if left.wholes < 2 {
             return 0.0;
@@ -210,11 +207,11 @@ impl Rule {
 }
 
 impl Block {
-    /// How many GPUs pods like this could take of what is left.
+    /// How many GPUs pods like this could use.
     fn room(&self, left: &Left) -> u64 {
         let Request { cpu_milli, memory_bytes, .. } = self.request;
         let mut pods = left.wholes / self.gpus;
-        // Mostly all fit; divisions take longer than looking.
+        // Usually all fit; comparing is faster than dividing.
         if cpu_milli.saturating_mul(pods) > left.cpu_milli {
             pods = left.cpu_milli / cpu_milli;
         }
@@ -243,9 +240,8 @@ fn blocks(mix: &Mix) -> Vec<Block> {
     blocks
 }
 
-/// For each kind, what is asked of its GPUs beyond an even spread of all demand over all GPUs, as a
-/// part of the GPUs there are. Pods that can run anywhere add nothing. So do pods that can run
-/// nowhere.
+/// For each kind, the demand for its GPUs beyond an even spread of all demand over all GPUs, as a
+/// part of its GPUs. Pods that can run anywhere add nothing, nor do pods that can run nowhere.
 fn scarcity(mix: &Mix, fleet: &Fleet) -> Vec<f64> {
     let kinds = fleet.kinds();
     let all: f64 = kinds.iter().map(|kind| kind.gpus() as f64).sum();

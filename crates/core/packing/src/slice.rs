@@ -1,23 +1,23 @@
-//! Slices: on which GPU and at which start to create an instance.
+//! MIG slices: on which GPU and at which start to create an instance.
 //!
-//! Owns the online choice for GPUs whose instances are created when a request comes: what is asked
-//! for ([`Want`]), the mix of what arrives ([`Mix`]), the GPUs ([`Fleet`]) and the rule. It must not
-//! know pods, nodes or time.
+//! This is the online choice for GPUs whose instances are created when a request comes: requests
+//! ([`Want`]), the mix of arrivals ([`Mix`]) and the GPUs ([`Fleet`]).
 //!
-//! The rule: take the GPU and start after which the least is at risk, the fullest GPU of equals, then
-//! the first, then the lowest start. At risk are
-//! - *requests that will find no place*: for each kind of request, count the places it has, that is,
-//!   how many instances could be created, each GPU by itself, after every instance there has left with
-//!   a chance of one in [`LEAVES_ONE_IN`]; the risk is 1/(places + 1), weighted by the mix. So an empty
-//!   GPU is broken up as long as there are many and hardly ever the last one, and a GPU that is nearly
-//!   empty is worth more than one that is nearly full, although neither can hold a whole GPU's work now;
-//! - *memory that is stranded*: the share of all GPUs' memory that no profile of the mix can use. A `1g`
-//!   at 6 leaves unit 7 to nobody; at 5 it does not. Both are shares of what is wanted, so they add up:
-//!   a unit is given up where the last place for something large would go otherwise.
+//! The rule: take the GPU and start after which the least is at risk, the fullest GPU of equals,
+//! then the first, then the lowest start. At risk are
+//! - *requests that will find no place*: for each kind of request, count its places, that is, how
+//!   many instances could be created, each GPU by itself, after every instance there has left with
+//!   a probability of one in [`LEAVES_ONE_IN`]; the risk is 1/(places + 1), weighted by the mix. So
+//!   an empty GPU is broken up while there are many and hardly ever the last one, and a GPU that is
+//!   nearly empty is worth more than one that is nearly full, although neither can hold a whole
+//!   GPU's work now;
+//! - *stranded memory*: the share of all GPUs' memory that no profile of the mix can use. A `1g` at
+//!   6 makes unit 7 unusable; at 5 it does not. Both are shares of what is wanted, so they add up:
+//!   a unit is given up if the last place for something large would be lost otherwise.
 //!
-//! Fragmentation as others define it counts, per GPU, the units that some profile cannot use; it does
-//! not see that the last place for a profile matters more than the hundredth, nor that instances
-//! leave. `cargo xtask bench mig` compares.
+//! Fragmentation as others define it counts, per GPU, the units that some profile cannot use; it
+//! does not see that the last place for a profile matters more than the hundredth, nor that
+//! instances leave. `cargo xtask bench mig` compares.
 
 mod fleet;
 mod grid;

@@ -1,24 +1,23 @@
-//! How far CPU or memory of a node goes towards its free GPUs.
+//! How far CPU or memory of a node suffices for its free GPUs.
 //!
-//! The mix needs so much CPU for each GPU on average. With less, a part of the GPUs cannot be used;
-//! but the little there is goes to those that need the least, so the first shortage costs little and
-//! the last core costs most. The curve says which part of the free GPUs can still be used with a
-//! given part of the average need.
+//! The mix needs an average of CPU for each GPU. With less, a part of the GPUs cannot be used; but
+//! pods that need the least can still run, so the first shortage costs little and the last core
+//! costs most. The curve gives the usable part of the free GPUs for a part of the average need.
 
-/// The curve is known at so many even steps of the need.
+/// Number of even steps of the curve.
 const STEPS: usize = 256;
 
-/// How much of one resource GPUs need, and what they can do with less.
+/// The need of one resource for GPUs, and the curve.
 #[derive(Clone, Debug)]
 pub(crate) struct Supply {
-    /// For one GPU, on average over the mix. Zero if nothing is needed.
+    /// Average of the mix per GPU. Zero if nothing is needed.
     per_gpu: f64,
     /// The unusable part, by step.
     unusable: Vec<f64>,
 }
 
 impl Supply {
-    /// From pods as (resource asked for, thousandths of a GPU asked for, how often).
+    /// From pods as (resource requested, thousandths of a GPU requested, frequency).
     pub(crate) fn new(pods: impl Iterator<Item = (u64, u64, u64)>) -> Self {
         // For each: need of one GPU, and GPUs.
         let mut needs: Vec<(f64, f64)> = pods
@@ -55,7 +54,7 @@ impl Supply {
     }
 }
 
-/// How many GPUs can be used with this amount if those come first that need least.
+/// How many GPUs can be used with this amount if pods that need least come first.
 fn served(needs: &[(f64, f64)], amount: f64) -> f64 {
     let (mut left, mut served) = (amount, 0.0);
     for (need, gpus) in needs {

@@ -1,4 +1,4 @@
-//! What the rule prefers, one question at a time.
+//! What the rule prefers, case by case.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use berth_packing::fleet::{Capacity, Fleet, KindIx};
@@ -30,7 +30,7 @@ fn cpu_only(cpu_milli: u64) -> Request {
     Request { cpu_milli, memory_bytes: 8 * GIB, ..Request::default() }
 }
 
-/// Ten of each kind of machine, and pods so often.
+/// Ten of each kind of machine, and pods with frequencies.
 struct Setting {
     fleet: Fleet,
     tight: KindIx,
@@ -63,7 +63,7 @@ impl Setting {
         FreeNode::empty(&ROOMY, self.roomy)
     }
 
-    /// A node whose first GPUs have only this much free.
+    /// A node whose first GPUs have this much free.
     fn with_rests(&self, rests: &[u16]) -> FreeNode {
         let mut node = self.tight();
         node.gpus.iter_mut().zip(rests).for_each(|(free, rest)| *free = Part::even(*rest));
@@ -170,7 +170,7 @@ fn who_can_go_elsewhere_leaves_machines_that_others_need() {
     let setting = Setting::new(&[(whole(1), 50), (bound, 30)]);
     assert!(setting.cost(&setting.tight(), &whole(1)) < setting.cost(&setting.roomy(), &whole(1)));
     assert!(setting.rule.judge(&setting.tight(), &bound).is_none());
-    // Also when it is size, not the model, that binds them: only one kind can hold eight.
+    // Also when size, not the model, binds them: only one kind can hold eight.
     let setting = Setting::new(&[(share(500), 50), (whole(8), 30)]);
     assert!(
         setting.cost(&setting.roomy(), &share(500)) < setting.cost(&setting.tight(), &share(500))

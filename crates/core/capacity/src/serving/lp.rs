@@ -1,21 +1,20 @@
-//! Linear programs: the least cost under constraints that say "at least".
+//! Linear programs: least cost under lower-bound constraints.
 //!
-//! Owns the dual simplex method on a dictionary: each basic variable as a sum over the others. All
-//! costs are at least zero, so the start is dual feasible, and one more constraint is one more row.
-//! Plain IEEE arithmetic in a fixed order: the same program gives the same answer everywhere. It must
-//! not know what the variables mean.
+//! The dual simplex method on a dictionary: each basic variable as a sum over the others. All costs
+//! are at least zero, so the start is dual feasible, and one more constraint is one more row. Plain
+//! IEEE arithmetic in a fixed order: the same program gives the same answer everywhere.
 
 /// What counts as zero. Coefficients are scaled to be near one.
 const EPSILON: f64 = 1e-9;
 
-/// The most pivots of one solution; programs of this size take a few hundred.
+/// Limit of pivots per solution; programs of this size take a few hundred.
 const PIVOTS_MAX: usize = 20_000;
 
 /// A variable: those of the program first, then one for each constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Variable(usize);
 
-/// A basic variable as a constant and a sum over the variables that are not basic.
+/// A basic variable as a constant and a sum over the non-basic variables.
 #[derive(Debug, Clone)]
 struct Row {
     variable: Variable,
@@ -23,11 +22,11 @@ struct Row {
     coefficients: Vec<f64>,
 }
 
-/// A program, somewhere on the way to its solution.
+/// A program in the course of its solution.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     variables: usize,
-    /// The variables that are zero, column by column.
+    /// The non-basic variables, column by column.
     columns: Vec<Variable>,
     costs: Vec<f64>,
     value: f64,
@@ -35,14 +34,12 @@ pub(super) struct Program {
     next: usize,
 }
 
-/// What became of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Solved {
-    /// The least cost.
     Optimal(f64),
     /// No values meet all constraints.
     Infeasible,
-    /// Given up.
+    /// The limit of pivots was reached.
     Unknown,
 }
 
@@ -54,14 +51,14 @@ impl Program {
         Self { variables, columns, costs, value: 0.0, rows: Vec::new(), next: variables }
     }
 
-    /// Demands that the sum of the variables times their coefficients be at least `least`. Only
-    /// before the first solution.
+    /// Adds the constraint that the sum of the variables times their coefficients is at least
+    /// `least`. Only before the first solution.
     pub(super) fn at_least(&mut self, coefficients: Vec<f64>, least: f64) {
         let variable = self.slack();
         self.rows.push(Row { variable, constant: -least, coefficients });
     }
 
-    /// Demands that one variable be at least, or at most, `bound`.
+    /// Adds a lower or upper bound of one variable.
     pub(super) fn bound(&mut self, variable: usize, bound: f64, at_least: bool) {
         let sign = if at_least { 1.0 } else { -1.0 };
         let mut row = match self.rows.iter().find(|row| row.variable == Variable(variable)) {
@@ -78,7 +75,6 @@ impl Program {
         self.rows.push(row);
     }
 
-    /// The values of the variables.
     pub(super) fn values(&self) -> Vec<f64> {
         let mut values = vec![0.0; self.variables];
         for row in &self.rows {
@@ -129,7 +125,7 @@ impl Program {
         best.map(|(_, _, at)| at)
     }
 
-    /// Exchanges a basic variable for one that is not.
+    /// Exchanges a basic variable for a non-basic one.
     fn pivot(&mut self, row: usize, column: usize) {
         let pivot = self.rows[row].coefficients[column];
         let leaving = self.rows[row].variable;

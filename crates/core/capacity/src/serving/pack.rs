@@ -1,6 +1,4 @@
-//! Packing slices onto GPUs, whoever they are for.
-//!
-//! Owns which slices lie together. It must not know services.
+//! Packing slices onto GPUs.
 
 use berth_model::mig::{Board, Layout, LayoutError, Profile};
 
@@ -25,10 +23,10 @@ pub(super) fn patterns(
     Ok(found)
 }
 
-/// Up to so many GPUs, slices are laid with care for what they strand; above, on the fullest.
+/// Up to this many GPUs, slices are placed so that they strand least; above, on the fullest.
 const CAREFUL_GPUS_MAX: usize = 256;
 
-/// Lays these slices on as few GPUs as it finds.
+/// Places these slices on as few GPUs as it finds.
 pub(super) fn pack(
     board: &'static Board,
     profiles: &[&'static Profile],
@@ -51,18 +49,17 @@ pub(super) fn pack(
     Ok(fullest.unwrap_or_default())
 }
 
-/// Which of the GPUs that have room a slice goes to.
+/// Which of the GPUs with room a slice goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Prefer {
-    /// The fullest.
     Fullest,
-    /// The one of which the least becomes unusable for anything; of those the fullest. Two `3g` on one
-    /// GPU strand a slice that beside `4g` or smaller ones would be used.
+    /// The one of which the least becomes unusable for anything; of those the fullest. Two `3g` on
+    /// one GPU strand a slice that would be used beside `4g` or smaller ones.
     LeastStranded,
 }
 
-/// Lays slices, in this order, on at most so many GPUs, each at the start that leaves the most
-/// possible; `None` when they do not fit that way.
+/// Places slices, in this order, on at most `gpus_max` GPUs, each at the start that leaves the
+/// greatest future; `None` if they do not fit that way.
 fn lay(
     board: &'static Board,
     slices: &[&'static Profile],

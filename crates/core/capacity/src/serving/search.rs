@@ -1,6 +1,4 @@
-//! The search: how many segments of each profile each service gets.
-//!
-//! Owns the integer program and its branch and bound. It must not know where on a GPU a slice lies.
+//! The search: how many segments of each profile each service gets, by branch and bound.
 
 use berth_model::mig::{Board, Profile};
 
@@ -8,29 +6,28 @@ use super::lp::{Program, Solved};
 use super::pack::{Counts, pack, patterns};
 use super::{EXACT_SERVICES_MAX, GPUS_MAX, Point, Service, ServingError};
 
-/// What a compute slice costs beside a GPU: enough to prefer fewer, never a GPU's worth.
+/// Cost of a compute slice beside a GPU's: enough to prefer fewer, never a GPU's worth.
 const SLICE_COST: f64 = 1e-5;
 
 /// What counts as an integer.
 const INTEGRAL: f64 = 1e-6;
 
-/// The services on one board.
 pub(super) struct Problem {
     board: &'static Board,
-    /// The profiles that anything was measured on, in the order of the board's table.
+    /// The profiles with measured points, in the order of the board's table.
     pub(super) profiles: Vec<&'static Profile>,
     /// By service and profile: the point with the highest throughput within the limit.
     pub(super) best: Vec<Vec<Option<Point>>>,
     rates: Vec<u64>,
 }
 
-/// Segments by service and profile, and what they come to.
+/// Segments by service and profile, with totals.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) chosen: Vec<Counts>,
     pub(super) gpus: usize,
     pub(super) slices: u64,
-    /// The proven least number of GPUs.
+    /// The proven lower bound of GPUs.
     pub(super) gpus_min: usize,
 }
 
@@ -50,7 +47,7 @@ fn sum(chosen: &[Counts]) -> Counts {
     total
 }
 
-/// What a slice weighs when a service is looked at by itself.
+/// The weight of a slice when a service is considered by itself.
 pub(super) type Weight = fn(&Profile) -> usize;
 
 /// Compute slices, memory units, and both.
@@ -87,7 +84,7 @@ impl Problem {
         Ok(Self { board, profiles, best, rates })
     }
 
-    /// The best that is found within so many nodes.
+    /// The best solution found within this many nodes.
     pub(super) fn solve(&self, nodes_max: usize) -> Result<Found, ServingError> {
         let mut best: Option<Found> = None;
         for weight in WEIGHTS {
@@ -127,7 +124,7 @@ impl Problem {
         self.rates[service]
     }
 
-    /// The compute slices and memory units of so many GPUs.
+    /// The compute slices and memory units of GPUs.
     pub(super) fn room(&self, gpus: usize) -> (usize, usize) {
         let units = self.board.memory_units().unwrap_or(0);
         (gpus * usize::from(self.board.compute_slices()), gpus * usize::from(units))
@@ -165,8 +162,8 @@ impl Problem {
         table
     }
 
-    /// These segments and the lightest that reach the rest of the rate; then those that are not
-    /// needed are dropped.
+    /// Adds the lightest segments that reach the rest of the rate, then drops those that are not
+    /// needed.
     fn completed(&self, service: usize, mut counts: Counts, weight: Weight) -> Counts {
         let rate = self.rates[service];
         let table = self.knapsack(service, weight);
@@ -179,7 +176,7 @@ impl Problem {
             let mut at = table.iter().position(|(t, _)| *t >= left).unwrap_or(last);
             let rounds = match table[at].0 {
                 0 => break,
-                // Many times the heaviest, but for the last two.
+                // Many times the heaviest, except for the last two.
                 most => (left / most).saturating_sub(2).max(1),
             };
             while at > 0 {
@@ -267,8 +264,8 @@ impl Problem {
         Ok(program)
     }
 
-    /// What a service's segments must meet: the rate itself, and what follows because they are
-    /// whole. All are scaled so that the right side is one.
+    /// Constraints on a service's segments: the rate itself, and what follows from integrality. All
+    /// are scaled so that the right side is one.
     fn cuts(&self, service: usize) -> Vec<(Vec<f64>, f64)> {
         let rate = self.rates[service];
         let width = 0..self.profiles.len();
@@ -289,7 +286,7 @@ impl Problem {
                     0 => 0,
                     _ => weight(self.profiles[at]) as u64,
                 };
-                // Not capped at the right side: a slice weighs what it weighs.
+                // Not capped at the right side: the weight of a slice is exact.
                 let values = width.clone().map(|at| value(at) as f64 / least as f64).collect();
                 cuts.push((values, 1.0));
             }
@@ -297,7 +294,7 @@ impl Problem {
         cuts
     }
 
-    /// Branches depth first until nothing better can be there; whether that is certain.
+    /// Branches depth first until nothing better is possible; returns whether that is certain.
     fn branch(
         &self,
         root: &Program,
@@ -337,7 +334,7 @@ impl Problem {
                 continue;
             }
             let Some((variable, at)) = self.fractional(&values) else {
-                // Whole, but laid on more GPUs than the program thinks possible.
+                // Integral, but placed on more GPUs than the program's bound.
                 certain = false;
                 continue;
             };
@@ -350,7 +347,7 @@ impl Problem {
         Ok(certain)
     }
 
-    /// The GPUs that a value of the program means at least.
+    /// The least number of GPUs for a value of the program.
     fn gpus_of(&self, value: f64) -> usize {
         let share = 1.0 + SLICE_COST * f64::from(self.board.compute_slices());
         (value / share - INTEGRAL).ceil().max(0.0) as usize
@@ -378,7 +375,7 @@ impl Problem {
     }
 
     /// The variable to branch on and its value: the largest slices first, nearest to a half; then
-    /// patterns. `None` when all are whole.
+    /// patterns. `None` if all are integral.
     fn fractional(&self, values: &[f64]) -> Option<(usize, f64)> {
         let (services, width) = (self.rates.len(), self.profiles.len());
         let mut best: Option<((u8, f64), usize)> = None;
@@ -397,12 +394,12 @@ impl Problem {
     }
 }
 
-/// What branching is for.
+/// The objective of branching.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
     /// The fewest GPUs; ends with the first plan that meets the bound.
     Gpus,
-    /// On no more GPUs, the fewest compute slices.
+    /// The fewest compute slices without more GPUs.
     Slices,
 }
 

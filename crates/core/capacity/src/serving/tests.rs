@@ -1,5 +1,4 @@
-//! Plans held against a check of their own, against exhaustive search where that is possible, and
-//! input that is not meant well.
+//! Plans against an independent check, against exhaustive search where possible, and hostile input.
 
 use berth_model::mig::{Board, Layout, Profile};
 use proptest::prelude::*;
@@ -29,7 +28,8 @@ fn service(name: &str, rate: u64, points: &[Point]) -> Service {
     Service { name: name.to_owned(), rate_milli: 1_000 * rate, latency_us_max: 100, points }
 }
 
-/// From the deployment's own words: legal layouts, measured points within the limit, all rates met.
+/// Checks a deployment from its own fields: legal layouts, measured points within the limit, all
+/// rates met.
 fn assert_valid(board: &'static Board, services: &[Service], deployment: &Deployment) {
     let mut reached = vec![0; services.len()];
     for gpu in &deployment.gpus {
@@ -56,8 +56,8 @@ fn planned(services: &[Service]) -> Deployment {
     deployment
 }
 
-/// The fewest GPUs by trying everything: each service's ways to reach its rate without a segment too
-/// many, and for each sum of slices, whether so many GPUs hold it.
+/// The fewest GPUs by exhaustive search: each service's minimal ways to reach its rate, and for
+/// each sum of slices, whether a number of GPUs holds it.
 fn fewest_by_trial(board: &'static Board, services: &[Service]) -> usize {
     let profiles: Vec<&'static Profile> = board.profiles().iter().collect();
     let best = |s: &Service, p: &Profile| {
@@ -84,7 +84,7 @@ fn fewest_by_trial(board: &'static Board, services: &[Service]) -> usize {
         let least = slices.div_ceil(usize::from(board.compute_slices()));
         (least..).find(|gpus| laid(&wanted, &mut vec![Vec::new(); *gpus], board)).unwrap()
     };
-    // Who needs more of everything needs no fewer GPUs.
+    // A service that needs more of everything needs no fewer GPUs.
     let within = |one: &Vec<u8>, other: &Vec<u8>| one.iter().zip(other).all(|(a, b)| a <= b);
     let least = sums.iter().filter(|sum| !sums.iter().any(|o| o != *sum && within(o, sum)));
     least.map(gpus).min().unwrap()
@@ -103,7 +103,7 @@ fn collect(speeds: &[u64], at: usize, left: u64, way: &mut Vec<u8>, ways: &mut V
     }
 }
 
-/// Whether these slices can be laid on these GPUs, whatever goes where.
+/// Whether these slices can be placed on these GPUs in any way.
 fn laid(
     rest: &[&'static Profile],
     gpus: &mut Vec<Vec<&'static Profile>>,
@@ -111,7 +111,7 @@ fn laid(
 ) -> bool {
     let Some((first, rest)) = rest.split_first() else { return true };
     for at in 0..gpus.len() {
-        // GPUs that hold the same are alike.
+        // GPUs with the same instances are equal.
         if gpus[..at].contains(&gpus[at]) {
             continue;
         }

@@ -1,8 +1,7 @@
 //! Tight plans: the ways to meet each demand with few slices, added up over the services.
 //!
-//! Owns the enumeration. If `g` GPUs suffice, the services together have no more slices to spare than
-//! `g` GPUs have beyond each service's least; a way that wastes more than that is in no plan. It must
-//! not know where on a GPU a slice lies.
+//! If `g` GPUs suffice, the services together have no more slices to spare than `g` GPUs have
+//! beyond each service's least; a way that wastes more than that is in no plan.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +9,14 @@ use super::ServingError;
 use super::pack::Counts;
 use super::search::{Found, Problem, WEIGHTS};
 
-/// The most slices beyond its least that a service may have, the most ways that are tried and kept per
-/// service, and the most sums that are kept after each.
+/// Limits: slices beyond its least per service, ways tried and ways kept per service, and sums kept
+/// after each service.
 const SPARE_MAX: usize = 8;
 const TRIED_MAX: usize = 4_000;
 const WAYS_MAX: usize = 256;
 const SUMS_MAX: usize = 5_000;
 
-/// The most sums that are laid on GPUs.
+/// Limit of sums that are placed on GPUs.
 const LAID_MAX: usize = 2_000;
 
 /// Sums of slices after some services: each with the sum before, and the way that was added.
@@ -30,7 +29,7 @@ struct Ways {
 }
 
 impl Problem {
-    /// Looks for plans on so many GPUs, the fewest slices first; whether all were looked at.
+    /// Searches plans on this many GPUs, the fewest slices first; returns whether all were tried.
     pub(super) fn tight(&self, gpus: usize, best: &mut Found) -> Result<bool, ServingError> {
         let room = self.room(gpus);
         let least = |weight: usize| -> Option<Vec<usize>> {
@@ -69,7 +68,8 @@ impl Problem {
         self.lay_first(&sums, &layers, &found, gpus, best).map(|settled| settled && all)
     }
 
-    /// Takes the first of these sums that so many GPUs hold; whether none before was left out.
+    /// Takes the first of these sums that this many GPUs hold; returns whether none before was left
+    /// out.
     fn lay_first(
         &self,
         sums: &[Counts],
@@ -108,7 +108,7 @@ impl Problem {
         self.profiles.iter().zip(counts).map(one).sum()
     }
 
-    /// The ways to meet a demand with at most so many slices in which no segment is too many.
+    /// The ways to meet a demand with at most this many slices in which every segment is needed.
     fn ways(&self, service: usize, slices_max: usize) -> Ways {
         let mut order: Vec<usize> = (0..self.profiles.len()).collect();
         order.retain(|at| self.throughput(service, *at) > 0);
@@ -124,8 +124,8 @@ impl Problem {
         found
     }
 
-    /// Adds the ways that continue this one, with the profiles that are left in order. The largest
-    /// come first, so that one more of a later profile never makes an earlier one too many.
+    /// Adds the ways that continue this one, with the remaining profiles in order. The largest come
+    /// first, so that one more of a later profile never makes an earlier one superfluous.
     fn extend(
         &self,
         service: usize,

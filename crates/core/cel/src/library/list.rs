@@ -1,16 +1,14 @@
 //! Functions on lists and sets.
-//!
-//! Owns their behaviour; equality and order of elements is that of values.
 
 use std::cmp::Ordering;
 
-use super::{Called, Failure, Function, Meter, Value, int_of, list_of, member, plain};
+use super::{Evaluated, EvaluationError, Function, Meter, Value, int_of, list_of, member, plain};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     member("isSorted", 1, 1, |meter, values| {
         let list = walked("isSorted", meter, values)?;
         if let Some(other) = list.iter().find(|one| !one.is_ordered()) {
-            return Err(Failure::no_overload("isSorted", std::slice::from_ref(other)));
+            return Err(EvaluationError::no_overload("isSorted", std::slice::from_ref(other)));
         }
         let sorted = list.windows(2).all(|pair| pair[0].order(&pair[1]) != Some(Ordering::Greater));
         Ok(Value::Bool(sorted))
@@ -18,14 +16,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
     member("sum", 1, 1, |meter, values| {
         let list = walked("sum", meter, values)?;
         let Some(add) = super::operator("+") else {
-            return Err(Failure::no_overload("sum", values));
+            return Err(EvaluationError::no_overload("sum", values));
         };
         let mut sum = match list.first() {
             Some(Value::Uint(_)) => Value::Uint(0),
             Some(Value::Double(_)) => Value::Double(0.0),
             Some(Value::Duration(_)) => Value::Duration(0),
             Some(Value::Int(_)) | None => Value::Int(0),
-            Some(_) => return Err(Failure::no_overload("sum", values)),
+            Some(_) => return Err(EvaluationError::no_overload("sum", values)),
         };
         for one in list.iter() {
             sum = (add.code)(meter, &[sum, one.clone()])?;
@@ -40,14 +38,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let part = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         match part.and_then(|(start, end)| list.get(start..end)) {
             Some(part) => Ok(Value::list(part.to_vec())),
-            None => Err(Failure::new(format!("cannot slice({start}, {end})"))),
+            None => Err(EvaluationError::new(format!("cannot slice({start}, {end})"))),
         }
     }),
     member("flatten", 1, 2, |meter, values| {
         let list = walked("flatten", meter, values)?;
         let depth = if values.len() > 1 { int_of("flatten", values, 1)? } else { 1 };
         if depth < 0 {
-            return Err(Failure::new("level must be non-negative"));
+            return Err(EvaluationError::new("level must be non-negative"));
         }
         let mut flat = Vec::new();
         flatten(list, depth, meter, &mut flat)?;
@@ -99,28 +97,33 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
 ];
 
-/// The list that a function is called on, paid for.
+/// The list argument; charges its size.
 fn walked<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
-) -> Result<&'a [Value], Failure> {
+) -> Result<&'a [Value], EvaluationError> {
     let list = list_of(function, values, 0)?;
     meter.charge_values(list.len())?;
     Ok(list)
 }
 
-fn extreme(function: &str, replaced_if: Ordering, meter: &mut Meter, values: &[Value]) -> Called {
+fn extreme(
+    function: &str,
+    replaced_if: Ordering,
+    meter: &mut Meter,
+    values: &[Value],
+) -> Evaluated {
     let list = walked(function, meter, values)?;
     if let Some(other) = list.iter().find(|one| !one.is_ordered()) {
-        return Err(Failure::no_overload(function, std::slice::from_ref(other)));
+        return Err(EvaluationError::no_overload(function, std::slice::from_ref(other)));
     }
     let best = list.iter().reduce(
         |best, next| {
             if best.order(next) == Some(replaced_if) { next } else { best }
         },
     );
-    best.cloned().ok_or_else(|| Failure::new(format!("{function} called on empty list")))
+    best.cloned().ok_or_else(|| EvaluationError::new(format!("{function} called on empty list")))
 }
 
 fn flatten(
@@ -128,7 +131,7 @@ fn flatten(
     depth: i64,
     meter: &mut Meter,
     flat: &mut Vec<Value>,
-) -> Result<(), Failure> {
+) -> Result<(), EvaluationError> {
     for one in list {
         meter.charge(1)?;
         match one {
@@ -139,14 +142,14 @@ fn flatten(
     Ok(())
 }
 
-/// `values` in the order of their `keys`, which must be of one type that has an order.
-pub(crate) fn sorted_by(values: Vec<Value>, keys: &[Value]) -> Called {
+/// `values` in the order of their `keys`, which must be of one ordered type.
+pub(crate) fn sorted_by(values: Vec<Value>, keys: &[Value]) -> Evaluated {
     let Some(first) = keys.first() else { return Ok(Value::list(values)) };
     if !first.is_ordered() {
-        return Err(Failure::new("list elements must be comparable"));
+        return Err(EvaluationError::new("list elements must be comparable"));
     }
     if keys.iter().any(|key| key.type_name() != first.type_name()) {
-        return Err(Failure::new("list elements must have the same type"));
+        return Err(EvaluationError::new("list elements must have the same type"));
     }
     let mut pairs: Vec<(&Value, Value)> = keys.iter().zip(values).collect();
     pairs.sort_by(|(one, _), (two, _)| one.order(two).unwrap_or(Ordering::Equal));
@@ -157,7 +160,7 @@ fn sets<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
-) -> Result<(&'a [Value], &'a [Value]), Failure> {
+) -> Result<(&'a [Value], &'a [Value]), EvaluationError> {
     let (one, two) = (list_of(function, values, 0)?, list_of(function, values, 1)?);
     meter.charge_values(one.len().saturating_mul(two.len()))?;
     Ok((one, two))

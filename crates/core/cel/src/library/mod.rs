@@ -1,7 +1,5 @@
-//! The functions that expressions can call.
-//!
-//! Owns which there are: those of CEL itself and the extensions that Kubernetes 1.36 adds for
-//! selectors of devices. Must not know how calls are written.
+//! The function library: CEL's own functions and the extensions that Kubernetes 1.36 adds for
+//! device selectors.
 
 pub(super) mod list;
 mod number;
@@ -12,20 +10,17 @@ mod time;
 use std::sync::Arc;
 
 use super::value::Value;
-use super::{Failure, Meter};
+use super::{EvaluationError, Meter};
 
-/// What calling a function gives.
-pub(super) type Called = Result<Value, Failure>;
+pub(super) type Evaluated = Result<Value, EvaluationError>;
 
-/// The code of a function.
-type Code = fn(&mut Meter, &[Value]) -> Called;
+type Code = fn(&mut Meter, &[Value]) -> Evaluated;
 
-/// A function.
 pub(super) struct Function {
     pub(super) name: &'static str,
-    /// Whether it is written after a dot; its first argument then stands before the dot.
+    /// Whether it is called as `receiver.name(…)`; the receiver is the first argument.
     member: bool,
-    /// How many arguments it takes, that before the dot included.
+    /// Number of arguments, the receiver included.
     least: usize,
     most: usize,
     pub(super) code: Code,
@@ -37,17 +32,17 @@ impl std::fmt::Debug for Function {
     }
 }
 
-/// A function that is called by itself.
+/// `name(…)`.
 const fn plain(name: &'static str, least: usize, most: usize, code: Code) -> Function {
     Function { name, member: false, least, most, code }
 }
 
-/// A function that is called on something.
+/// `receiver.name(…)`.
 const fn member(name: &'static str, least: usize, most: usize, code: Code) -> Function {
     Function { name, member: true, least, most, code }
 }
 
-/// The function of this name that takes so many arguments.
+/// By name and number of arguments.
 pub(super) fn function(name: &str, member: bool, arguments: usize) -> Option<&'static Function> {
     let tables = [OWN, text::FUNCTIONS, list::FUNCTIONS, quantity::FUNCTIONS, time::FUNCTIONS];
     tables.into_iter().flatten().find(|one| {
@@ -55,7 +50,7 @@ pub(super) fn function(name: &str, member: bool, arguments: usize) -> Option<&'s
     })
 }
 
-/// The function of an operator with two operands, or of `-_`.
+/// The function of a binary operator, or of `-_`.
 pub(super) fn operator(sign: &str) -> Option<&'static Function> {
     number::OPERATORS.iter().find(|one| one.name == sign)
 }
@@ -73,7 +68,7 @@ const OWN: &[Function] = &[
     plain("bytes", 1, 1, |_, values| match &values[0] {
         Value::Text(one) => Ok(Value::Bytes(one.as_bytes().into())),
         one @ Value::Bytes(_) => Ok(one.clone()),
-        _ => Err(Failure::no_overload("bytes", values)),
+        _ => Err(EvaluationError::no_overload("bytes", values)),
     }),
     plain("optional.none", 0, 0, |_, _| Ok(Value::none())),
     plain("optional.of", 1, 1, |_, values| Ok(Value::some(values[0].clone()))),
@@ -85,40 +80,40 @@ const OWN: &[Function] = &[
     member("unwrapOpt", 1, 1, unwrap),
     member("hasValue", 1, 1, |_, values| match &values[0] {
         Value::Optional(one) => Ok(Value::Bool(one.is_some())),
-        _ => Err(Failure::no_overload("hasValue", values)),
+        _ => Err(EvaluationError::no_overload("hasValue", values)),
     }),
     member("value", 1, 1, |_, values| match &values[0] {
         Value::Optional(Some(one)) => Ok(one.as_ref().clone()),
-        Value::Optional(None) => Err(Failure::new("optional.none() dereference")),
-        _ => Err(Failure::no_overload("value", values)),
+        Value::Optional(None) => Err(EvaluationError::new("optional.none() dereference")),
+        _ => Err(EvaluationError::no_overload("value", values)),
     }),
     member("or", 2, 2, |_, values| match values {
         [one @ Value::Optional(Some(_)), _] => Ok(one.clone()),
         [Value::Optional(None), other @ Value::Optional(_)] => Ok(other.clone()),
-        _ => Err(Failure::no_overload("or", values)),
+        _ => Err(EvaluationError::no_overload("or", values)),
     }),
     member("orValue", 2, 2, |_, values| match values {
         [Value::Optional(Some(one)), _] => Ok(one.as_ref().clone()),
         [Value::Optional(None), other] => Ok(other.clone()),
-        _ => Err(Failure::no_overload("orValue", values)),
+        _ => Err(EvaluationError::no_overload("orValue", values)),
     }),
 ];
 
-fn size(_: &mut Meter, values: &[Value]) -> Called {
+fn size(_: &mut Meter, values: &[Value]) -> Evaluated {
     let size = match &values[0] {
         Value::Text(one) => one.chars().count(),
         Value::Bytes(one) => one.len(),
         Value::List(one) => one.len(),
         Value::Map(one) => one.entries.len(),
-        _ => return Err(Failure::no_overload("size", values)),
+        _ => return Err(EvaluationError::no_overload("size", values)),
     };
     Ok(count(size))
 }
 
-/// The values of the optionals of a list that have one.
-fn unwrap(meter: &mut Meter, values: &[Value]) -> Called {
+/// The values of a list of optionals that have one.
+fn unwrap(meter: &mut Meter, values: &[Value]) -> Evaluated {
     let Value::List(list) = &values[0] else {
-        return Err(Failure::no_overload("optional.unwrap", values));
+        return Err(EvaluationError::no_overload("optional.unwrap", values));
     };
     meter.charge_values(list.len())?;
     let mut kept = Vec::new();
@@ -127,7 +122,10 @@ fn unwrap(meter: &mut Meter, values: &[Value]) -> Called {
             Value::Optional(Some(one)) => kept.push(one.as_ref().clone()),
             Value::Optional(None) => {}
             other => {
-                return Err(Failure::no_overload("optional.unwrap", std::slice::from_ref(other)));
+                return Err(EvaluationError::no_overload(
+                    "optional.unwrap",
+                    std::slice::from_ref(other),
+                ));
             }
         }
     }
@@ -138,30 +136,31 @@ fn count(count: usize) -> Value {
     Value::Int(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// The text that an argument is.
-fn text_of<'a>(function: &str, values: &'a [Value], at: usize) -> Result<&'a Arc<str>, Failure> {
+fn text_of<'a>(
+    function: &str,
+    values: &'a [Value],
+    at: usize,
+) -> Result<&'a Arc<str>, EvaluationError> {
     match values.get(at) {
         Some(Value::Text(text)) => Ok(text),
-        _ => Err(Failure::no_overload(function, values)),
+        _ => Err(EvaluationError::no_overload(function, values)),
     }
 }
 
-/// The number that an argument is.
-fn int_of(function: &str, values: &[Value], at: usize) -> Result<i64, Failure> {
+fn int_of(function: &str, values: &[Value], at: usize) -> Result<i64, EvaluationError> {
     match values.get(at) {
         Some(Value::Int(one)) => Ok(*one),
-        _ => Err(Failure::no_overload(function, values)),
+        _ => Err(EvaluationError::no_overload(function, values)),
     }
 }
 
-/// The list that an argument is.
 fn list_of<'a>(
     function: &str,
     values: &'a [Value],
     at: usize,
-) -> Result<&'a Arc<[Value]>, Failure> {
+) -> Result<&'a Arc<[Value]>, EvaluationError> {
     match values.get(at) {
         Some(Value::List(list)) => Ok(list),
-        _ => Err(Failure::no_overload(function, values)),
+        _ => Err(EvaluationError::no_overload(function, values)),
     }
 }

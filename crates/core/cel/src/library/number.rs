@@ -1,15 +1,13 @@
-//! Operators, and turning values of one type into another.
-//!
-//! Owns arithmetic with its limits: what does not fit is an error, never a wrapped number.
+//! Operators and type conversions. Overflow is an error, never a wrapped number.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{Called, Failure, Function, Meter, Value, plain, time};
+use super::{Evaluated, EvaluationError, Function, Meter, Value, plain, time};
 
 pub(super) const OPERATORS: &[Function] = &[
     plain("==", 2, 2, |_, values| Ok(Value::Bool(values[0].equals(&values[1])?))),
-    // What cannot be compared is not equal, although asking whether it is fails.
+    // Values that cannot be compared are not equal, although comparing them fails.
     plain("!=", 2, 2, |_, values| Ok(Value::Bool(!values[0].equals(&values[1]).unwrap_or(false)))),
     plain("<", 2, 2, |_, values| ordered("_<_", values, Ordering::is_lt)),
     plain("<=", 2, 2, |_, values| ordered("_<=_", values, Ordering::is_le)),
@@ -22,73 +20,75 @@ pub(super) const OPERATORS: &[Function] = &[
         [Value::Int(one), Value::Int(two)] => whole(one.checked_mul(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_mul(*two)),
         [Value::Double(one), Value::Double(two)] => Ok(Value::Double(one * two)),
-        _ => Err(Failure::no_overload("_*_", values)),
+        _ => Err(EvaluationError::no_overload("_*_", values)),
     }),
     plain("/", 2, 2, |_, values| match values {
         [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
-            Err(Failure::new("division by zero"))
+            Err(EvaluationError::new("division by zero"))
         }
         [Value::Int(one), Value::Int(two)] => whole(one.checked_div(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_div(*two)),
         [Value::Double(one), Value::Double(two)] => Ok(Value::Double(one / two)),
-        _ => Err(Failure::no_overload("_/_", values)),
+        _ => Err(EvaluationError::no_overload("_/_", values)),
     }),
     plain("%", 2, 2, |_, values| match values {
         [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
-            Err(Failure::new("modulus by zero"))
+            Err(EvaluationError::new("modulus by zero"))
         }
         [Value::Int(one), Value::Int(two)] => whole(one.checked_rem(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_rem(*two)),
-        _ => Err(Failure::no_overload("_%_", values)),
+        _ => Err(EvaluationError::no_overload("_%_", values)),
     }),
     plain("-_", 1, 1, |_, values| match &values[0] {
         Value::Int(one) => whole(one.checked_neg()),
         Value::Double(one) => Ok(Value::Double(-one)),
         Value::Duration(one) => time::duration(one.checked_neg()),
-        _ => Err(Failure::no_overload("-_", values)),
+        _ => Err(EvaluationError::no_overload("-_", values)),
     }),
 ];
 
-fn whole(value: Option<i64>) -> Called {
-    value.map(Value::Int).ok_or_else(|| Failure::new("integer overflow"))
+fn whole(value: Option<i64>) -> Evaluated {
+    value.map(Value::Int).ok_or_else(|| EvaluationError::new("integer overflow"))
 }
 
-fn natural(value: Option<u64>) -> Called {
-    value.map(Value::Uint).ok_or_else(|| Failure::new("unsigned integer overflow"))
+fn natural(value: Option<u64>) -> Evaluated {
+    value.map(Value::Uint).ok_or_else(|| EvaluationError::new("unsigned integer overflow"))
 }
 
-fn ordered(function: &str, values: &[Value], holds: fn(Ordering) -> bool) -> Called {
-    let [one, two] = values else { return Err(Failure::no_overload(function, values)) };
+fn ordered(function: &str, values: &[Value], holds: fn(Ordering) -> bool) -> Evaluated {
+    let [one, two] = values else { return Err(EvaluationError::no_overload(function, values)) };
     if let Some(order) = one.order(two) {
         return Ok(Value::Bool(holds(order)));
     }
     match (one, two) {
-        // Nothing is less than what is not a number.
+        // Nothing is less than NaN.
         (Value::Double(nan), Value::Double(_) | Value::Int(_) | Value::Uint(_))
         | (Value::Int(_) | Value::Uint(_), Value::Double(nan))
             if nan.is_nan() =>
         {
-            Err(Failure::new("NaN values cannot be ordered"))
+            Err(EvaluationError::new("NaN values cannot be ordered"))
         }
-        (Value::Double(_), Value::Double(_)) => Err(Failure::new("NaN values cannot be ordered")),
-        _ => Err(Failure::no_overload(function, values)),
+        (Value::Double(_), Value::Double(_)) => {
+            Err(EvaluationError::new("NaN values cannot be ordered"))
+        }
+        _ => Err(EvaluationError::no_overload(function, values)),
     }
 }
 
-fn contains(meter: &mut Meter, values: &[Value]) -> Called {
+fn contains(meter: &mut Meter, values: &[Value]) -> Evaluated {
     match values {
         [one, Value::List(list)] => {
             meter.charge_values(list.len())?;
-            // An element that cannot be compared is another one.
+            // An element that cannot be compared is a different one.
             let found = list.iter().any(|other| one.equals(other).unwrap_or(false));
             Ok(Value::Bool(found))
         }
         [one, Value::Map(map)] => Ok(Value::Bool(map.stored(one).is_some())),
-        _ => Err(Failure::no_overload("@in", values)),
+        _ => Err(EvaluationError::no_overload("@in", values)),
     }
 }
 
-fn add(meter: &mut Meter, values: &[Value]) -> Called {
+fn add(meter: &mut Meter, values: &[Value]) -> Evaluated {
     match values {
         [Value::Int(one), Value::Int(two)] => whole(one.checked_add(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_add(*two)),
@@ -111,11 +111,11 @@ fn add(meter: &mut Meter, values: &[Value]) -> Called {
         | [Value::Duration(length), Value::Timestamp(at)] => {
             time::timestamp(at.checked_add(i128::from(*length)))
         }
-        _ => Err(Failure::no_overload("_+_", values)),
+        _ => Err(EvaluationError::no_overload("_+_", values)),
     }
 }
 
-fn subtract(_: &mut Meter, values: &[Value]) -> Called {
+fn subtract(_: &mut Meter, values: &[Value]) -> Evaluated {
     match values {
         [Value::Int(one), Value::Int(two)] => whole(one.checked_sub(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_sub(*two)),
@@ -127,69 +127,69 @@ fn subtract(_: &mut Meter, values: &[Value]) -> Called {
         [Value::Timestamp(one), Value::Timestamp(two)] => {
             time::duration(i64::try_from(one - two).ok())
         }
-        _ => Err(Failure::no_overload("_-_", values)),
+        _ => Err(EvaluationError::no_overload("_-_", values)),
     }
 }
 
-pub(super) fn int(_: &mut Meter, values: &[Value]) -> Called {
+pub(super) fn int(_: &mut Meter, values: &[Value]) -> Evaluated {
     match &values[0] {
         one @ Value::Int(_) => Ok(one.clone()),
         Value::Uint(one) => whole(i64::try_from(*one).ok()),
-        // The bounds themselves are left out: near them a double is not exact.
+        // The bounds themselves are excluded: near them a double is not exact.
         Value::Double(one) if *one > i64::MIN as f64 && *one < i64::MAX as f64 => {
             Ok(Value::Int(*one as i64))
         }
-        Value::Double(_) => Err(Failure::new("integer overflow")),
+        Value::Double(_) => Err(EvaluationError::new("integer overflow")),
         Value::Text(one) => match one.parse() {
             Ok(value) => Ok(Value::Int(value)),
-            Err(_) => Err(Failure::new(format!("{one:?} is not an integer"))),
+            Err(_) => Err(EvaluationError::new(format!("{one:?} is not an integer"))),
         },
         Value::Timestamp(at) => whole(i64::try_from(at.div_euclid(time::NANOS_PER_SECOND)).ok()),
         Value::Duration(length) => Ok(Value::Int(*length)),
-        _ => Err(Failure::no_overload("int", values)),
+        _ => Err(EvaluationError::no_overload("int", values)),
     }
 }
 
-pub(super) fn uint(_: &mut Meter, values: &[Value]) -> Called {
+pub(super) fn uint(_: &mut Meter, values: &[Value]) -> Evaluated {
     match &values[0] {
         one @ Value::Uint(_) => Ok(one.clone()),
         Value::Int(one) => natural(u64::try_from(*one).ok()),
         Value::Double(one) if *one >= 0.0 && *one < u64::MAX as f64 => Ok(Value::Uint(*one as u64)),
-        Value::Double(_) => Err(Failure::new("unsigned integer overflow")),
+        Value::Double(_) => Err(EvaluationError::new("unsigned integer overflow")),
         Value::Text(one) if !one.starts_with('+') => match one.parse() {
             Ok(value) => Ok(Value::Uint(value)),
-            Err(_) => Err(Failure::new(format!("{one:?} is not an unsigned integer"))),
+            Err(_) => Err(EvaluationError::new(format!("{one:?} is not an unsigned integer"))),
         },
-        _ => Err(Failure::no_overload("uint", values)),
+        _ => Err(EvaluationError::no_overload("uint", values)),
     }
 }
 
-pub(super) fn double(_: &mut Meter, values: &[Value]) -> Called {
+pub(super) fn double(_: &mut Meter, values: &[Value]) -> Evaluated {
     match &values[0] {
         one @ Value::Double(_) => Ok(one.clone()),
         Value::Int(one) => Ok(Value::Double(*one as f64)),
         Value::Uint(one) => Ok(Value::Double(*one as f64)),
         Value::Text(one) => match one.parse() {
             Ok(value) => Ok(Value::Double(value)),
-            Err(_) => Err(Failure::new(format!("{one:?} is not a number"))),
+            Err(_) => Err(EvaluationError::new(format!("{one:?} is not a number"))),
         },
-        _ => Err(Failure::no_overload("double", values)),
+        _ => Err(EvaluationError::no_overload("double", values)),
     }
 }
 
-pub(super) fn bool(_: &mut Meter, values: &[Value]) -> Called {
+pub(super) fn bool(_: &mut Meter, values: &[Value]) -> Evaluated {
     match &values[0] {
         one @ Value::Bool(_) => Ok(one.clone()),
         Value::Text(one) => match one.as_ref() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
-            other => Err(Failure::new(format!("{other:?} is neither true nor false"))),
+            other => Err(EvaluationError::new(format!("{other:?} is neither true nor false"))),
         },
-        _ => Err(Failure::no_overload("bool", values)),
+        _ => Err(EvaluationError::no_overload("bool", values)),
     }
 }
 
-pub(super) fn string(meter: &mut Meter, values: &[Value]) -> Called {
+pub(super) fn string(meter: &mut Meter, values: &[Value]) -> Evaluated {
     match &values[0] {
         one @ Value::Text(_) => Ok(one.clone()),
         Value::Bool(one) => Ok(Value::text(one.to_string())),
@@ -200,16 +200,18 @@ pub(super) fn string(meter: &mut Meter, values: &[Value]) -> Called {
             meter.charge_size(one.len())?;
             match std::str::from_utf8(one) {
                 Ok(text) => Ok(Value::text(text)),
-                Err(_) => Err(Failure::new("invalid UTF-8 in bytes, cannot convert to string")),
+                Err(_) => {
+                    Err(EvaluationError::new("invalid UTF-8 in bytes, cannot convert to string"))
+                }
             }
         }
         Value::Timestamp(at) => Ok(Value::text(time::written(*at))),
         Value::Duration(length) => Ok(Value::text(time::seconds(*length))),
-        _ => Err(Failure::no_overload("string", values)),
+        _ => Err(EvaluationError::no_overload("string", values)),
     }
 }
 
-/// The shortest text that reads as this number, as Go writes it.
+/// The shortest text that parses as this number, in Go's format.
 pub(super) fn shortest(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();

@@ -1,14 +1,13 @@
-//! Functions on texts, and regular expressions.
-//!
-//! Owns their behaviour by character, and how the patterns of Go read in Rust.
+//! Functions on strings, and regular expressions in Go's syntax.
 
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    Called, Failure, Function, Meter, Value, count, int_of, list_of, member, plain, text_of,
+    Evaluated, EvaluationError, Function, Meter, Value, count, int_of, list_of, member, plain,
+    text_of,
 };
 
-/// The most memory a compiled pattern may take.
+/// Memory limit of a compiled pattern.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -75,7 +74,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let Value::Int(length) = length else { return Err(out_of_range(start)) };
         let end = if values.len() > 2 { int_of("substring", values, 2)? } else { length };
         if start < 0 || start > end || end > length {
-            return Err(Failure::new(format!("invalid substring range: {start} to {end}")));
+            return Err(EvaluationError::new(format!("invalid substring range: {start} to {end}")));
         }
         let (Ok(start), Ok(end)) = (usize::try_from(start), usize::try_from(end)) else {
             return Err(out_of_range(start));
@@ -87,7 +86,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let separator = if values.len() > 1 { text_of("join", values, 1)?.as_ref() } else { "" };
         let mut joined = String::new();
         for (at, one) in list.iter().enumerate() {
-            let Value::Text(one) = one else { return Err(Failure::new("join: invalid input")) };
+            let Value::Text(one) = one else {
+                return Err(EvaluationError::new("join: invalid input"));
+            };
             meter.charge(1)?;
             meter.charge_size(separator.len() + one.len())?;
             joined.push_str(if at > 0 { separator } else { "" });
@@ -102,12 +103,16 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
 ];
 
-fn out_of_range(at: i64) -> Failure {
-    Failure::new(format!("index out of range: {at}"))
+fn out_of_range(at: i64) -> EvaluationError {
+    EvaluationError::new(format!("index out of range: {at}"))
 }
 
-/// The text that a function is called on, paid for.
-fn whole<'a>(function: &str, meter: &mut Meter, values: &'a [Value]) -> Result<&'a str, Failure> {
+/// The string argument; charges its size.
+fn whole<'a>(
+    function: &str,
+    meter: &mut Meter,
+    values: &'a [Value],
+) -> Result<&'a str, EvaluationError> {
     let text = text_of(function, values, 0)?;
     meter.charge_size(text.len())?;
     Ok(text)
@@ -117,13 +122,13 @@ fn both<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
-) -> Result<(&'a str, &'a str), Failure> {
+) -> Result<(&'a str, &'a str), EvaluationError> {
     let (text, part) = (text_of(function, values, 0)?, text_of(function, values, 1)?);
     meter.charge_size(text.len().saturating_mul(part.len() / 4 + 1))?;
     Ok((text, part))
 }
 
-fn index_of(meter: &mut Meter, values: &[Value]) -> Called {
+fn index_of(meter: &mut Meter, values: &[Value]) -> Evaluated {
     if let Value::List(list) = &values[0] {
         meter.charge_values(list.len())?;
         let found = list.iter().position(|one| one.equals(&values[1]).unwrap_or(false));
@@ -140,7 +145,7 @@ fn index_of(meter: &mut Meter, values: &[Value]) -> Called {
     Ok(found.map_or(Value::Int(-1), count))
 }
 
-fn last_index_of(meter: &mut Meter, values: &[Value]) -> Called {
+fn last_index_of(meter: &mut Meter, values: &[Value]) -> Evaluated {
     if let Value::List(list) = &values[0] {
         meter.charge_values(list.len())?;
         let found = list.iter().rposition(|one| one.equals(&values[1]).unwrap_or(false));
@@ -163,7 +168,7 @@ fn last_index_of(meter: &mut Meter, values: &[Value]) -> Called {
     if last >= length {
         return Ok(Value::Int(-1));
     }
-    // Matches may start no later than at the offset.
+    // Matches start no later than at the offset.
     let starts = text.char_indices().take(last + 1);
     let found = starts.filter(|(at, _)| text[*at..].starts_with(part)).count();
     let at = text.char_indices().take(last + 1).enumerate();
@@ -171,7 +176,7 @@ fn last_index_of(meter: &mut Meter, values: &[Value]) -> Called {
     Ok(at.last().filter(|_| found > 0).map_or(Value::Int(-1), count))
 }
 
-fn split(meter: &mut Meter, values: &[Value]) -> Called {
+fn split(meter: &mut Meter, values: &[Value]) -> Evaluated {
     let text = whole("split", meter, values)?;
     let separator = text_of("split", values, 1)?.as_ref();
     let most = if values.len() > 2 { int_of("split", values, 2)? } else { -1 };
@@ -195,41 +200,42 @@ fn split(meter: &mut Meter, values: &[Value]) -> Called {
     Ok(Value::list(parts))
 }
 
-fn matches(meter: &mut Meter, values: &[Value]) -> Called {
+fn matches(meter: &mut Meter, values: &[Value]) -> Evaluated {
     let regex = pattern("matches", meter, values)?;
     Ok(Value::Bool(regex.is_match(text_of("matches", values, 0)?)))
 }
 
-/// The pattern of a call, paid for together with the text.
-fn pattern(function: &str, meter: &mut Meter, values: &[Value]) -> Result<Regex, Failure> {
+/// Compiles the pattern of a call; charges it and the text.
+fn pattern(function: &str, meter: &mut Meter, values: &[Value]) -> Result<Regex, EvaluationError> {
     let (text, pattern) = (text_of(function, values, 0)?, text_of(function, values, 1)?);
-    // Compiling is by far the most expensive thing an expression can do.
+    // Compiling is by far the most expensive operation of an expression.
     meter.charge(u64::try_from(pattern.len()).unwrap_or(u64::MAX).saturating_mul(100))?;
     meter.charge_size(text.len().saturating_mul(pattern.len()))?;
     compile(pattern)
 }
 
-/// A pattern as Go reads it.
-pub(crate) fn compile(pattern: &str) -> Result<Regex, Failure> {
+/// Compiles a pattern of Go's syntax.
+pub(crate) fn compile(pattern: &str) -> Result<Regex, EvaluationError> {
     let built = RegexBuilder::new(&translated(pattern)).size_limit(PATTERN_BYTES_MAX).build();
-    built.map_err(|error| Failure::new(format!("pattern {pattern:?}: {error}")))
+    built.map_err(|error| EvaluationError::new(format!("pattern {pattern:?}: {error}")))
 }
 
-/// Classes such as `\d` mean ASCII characters in Go, and more in Rust.
+/// Translates Go's syntax to Rust's: classes such as `\d` mean ASCII characters in Go, and more in
+/// Rust.
 fn translated(pattern: &str) -> String {
-    let mut made = String::with_capacity(pattern.len());
+    let mut result = String::with_capacity(pattern.len());
     let mut rest = pattern.chars();
     let mut in_class = false;
     while let Some(one) = rest.next() {
         if one != '\\' {
             match one {
-                '[' if in_class && !rest.as_str().starts_with(':') => made.push('\\'),
+                '[' if in_class && !rest.as_str().starts_with(':') => result.push('\\'),
                 '[' => {
                     if in_class {
-                        // A named class, such as [:alpha:], up to its end.
-                        made.push(one);
+                        // A named class such as [:alpha:], up to its end.
+                        result.push(one);
                         for inner in rest.by_ref() {
-                            made.push(inner);
+                            result.push(inner);
                             if inner == ']' {
                                 break;
                             }
@@ -237,24 +243,24 @@ fn translated(pattern: &str) -> String {
                         continue;
                     }
                     in_class = true;
-                    made.push(one);
+                    result.push(one);
                     for start in ['^', ']'] {
                         if rest.as_str().starts_with(start) {
                             rest.next();
-                            made.push_str(if start == ']' { "\\]" } else { "^" });
+                            result.push_str(if start == ']' { "\\]" } else { "^" });
                         }
                     }
                     continue;
                 }
                 ']' => in_class = false,
-                '&' | '~' if in_class => made.push('\\'),
+                '&' | '~' if in_class => result.push('\\'),
                 _ => {}
             }
-            made.push(one);
+            result.push(one);
             continue;
         }
         let Some(escaped) = rest.next() else {
-            made.push('\\');
+            result.push('\\');
             break;
         };
         let ascii = match (escaped, in_class) {
@@ -272,29 +278,29 @@ fn translated(pattern: &str) -> String {
             _ => "",
         };
         if ascii.is_empty() {
-            made.push('\\');
-            made.push(escaped);
+            result.push('\\');
+            result.push(escaped);
         } else {
-            made.push_str(ascii);
+            result.push_str(ascii);
         }
     }
-    made
+    result
 }
 
 /// `"%s has %d".format([…])`.
-fn format_text(meter: &mut Meter, values: &[Value]) -> Called {
+fn format_text(meter: &mut Meter, values: &[Value]) -> Evaluated {
     let (text, list) = (whole("format", meter, values)?, list_of("format", values, 1)?);
     let mut arguments = list.iter();
-    let mut made = String::new();
+    let mut result = String::new();
     let mut rest = text.chars();
     while let Some(one) = rest.next() {
         if one != '%' {
-            made.push(one);
+            result.push(one);
             continue;
         }
         let mut verb = rest.next();
         if verb == Some('%') {
-            made.push('%');
+            result.push('%');
             continue;
         }
         let mut places = None;
@@ -306,16 +312,20 @@ fn format_text(meter: &mut Meter, values: &[Value]) -> Called {
             verb = rest.next();
         }
         let Some(argument) = arguments.next() else {
-            return Err(Failure::new("format: more places than values"));
+            return Err(EvaluationError::new("format: more places than values"));
         };
         let written = formatted(verb, places, argument)?;
         meter.charge_size(written.len())?;
-        made.push_str(&written);
+        result.push_str(&written);
     }
-    Ok(Value::text(made))
+    Ok(Value::text(result))
 }
 
-fn formatted(verb: Option<char>, places: Option<usize>, value: &Value) -> Result<String, Failure> {
+fn formatted(
+    verb: Option<char>,
+    places: Option<usize>,
+    value: &Value,
+) -> Result<String, EvaluationError> {
     let places = places.unwrap_or(6).min(1000);
     Ok(match (verb, value) {
         (Some('s'), value) => shown(value)?,
@@ -335,7 +345,10 @@ fn formatted(verb: Option<char>, places: Option<usize>, value: &Value) -> Result
         (Some('X'), Value::Text(one)) => one.bytes().map(|one| format!("{one:02X}")).collect(),
         (verb, value) => {
             let verb = verb.map_or_else(String::new, |verb| verb.to_string());
-            return Err(Failure::new(format!("format: %{verb} of a {}", value.type_name())));
+            return Err(EvaluationError::new(format!(
+                "format: %{verb} of a {}",
+                value.type_name()
+            )));
         }
     })
 }
@@ -345,8 +358,8 @@ fn signed(value: i64, write: fn(u64) -> String) -> String {
     format!("{sign}{}", write(value.unsigned_abs()))
 }
 
-fn shown(value: &Value) -> Result<String, Failure> {
-    // Texts inside of something else are quoted.
+fn shown(value: &Value) -> Result<String, EvaluationError> {
+    // Strings inside of other values are quoted.
     let inside = |value: &Value| match value {
         Value::Text(one) => Ok(quoted(one)),
         other => shown(other),
@@ -362,37 +375,39 @@ fn shown(value: &Value) -> Result<String, Failure> {
         Value::Duration(length) => super::time::seconds(*length),
         Value::Timestamp(at) => super::time::written(*at),
         Value::List(list) => {
-            let shown: Result<Vec<String>, Failure> = list.iter().map(inside).collect();
+            let shown: Result<Vec<String>, EvaluationError> = list.iter().map(inside).collect();
             format!("[{}]", shown?.join(", "))
         }
         Value::Map(map) => {
-            let shown: Result<Vec<String>, Failure> = map
+            let shown: Result<Vec<String>, EvaluationError> = map
                 .entries
                 .iter()
                 .map(|(key, value)| Ok(format!("{}:{}", inside(&key.value())?, inside(value)?)))
                 .collect();
             format!("{{{}}}", shown?.join(", "))
         }
-        other => return Err(Failure::new(format!("format: %s of a {}", other.type_name()))),
+        other => {
+            return Err(EvaluationError::new(format!("format: %s of a {}", other.type_name())));
+        }
     })
 }
 
 fn quoted(text: &str) -> String {
-    let mut made = String::from("\"");
+    let mut result = String::from("\"");
     for one in text.chars() {
         match one {
-            '\u{7}' => made.push_str("\\a"),
-            '\u{8}' => made.push_str("\\b"),
-            '\u{c}' => made.push_str("\\f"),
-            '\n' => made.push_str("\\n"),
-            '\r' => made.push_str("\\r"),
-            '\t' => made.push_str("\\t"),
-            '\u{b}' => made.push_str("\\v"),
-            '\\' => made.push_str("\\\\"),
-            '"' => made.push_str("\\\""),
-            other => made.push(other),
+            '\u{7}' => result.push_str("\\a"),
+            '\u{8}' => result.push_str("\\b"),
+            '\u{c}' => result.push_str("\\f"),
+            '\n' => result.push_str("\\n"),
+            '\r' => result.push_str("\\r"),
+            '\t' => result.push_str("\\t"),
+            '\u{b}' => result.push_str("\\v"),
+            '\\' => result.push_str("\\\\"),
+            '"' => result.push_str("\\\""),
+            other => result.push(other),
         }
     }
-    made.push('"');
-    made
+    result.push('"');
+    result
 }

@@ -1,8 +1,6 @@
-//! Points in time and lengths of time.
-//!
-//! Owns how they are read and written, in UTC. There is no function for the present time.
+//! Timestamps and durations, in UTC. There is no function for the current time.
 
-use super::{Called, Failure, Function, Value, member, plain, text_of};
+use super::{Evaluated, EvaluationError, Function, Value, member, plain, text_of};
 
 pub(super) const NANOS_PER_SECOND: i128 = 1_000_000_000;
 const SECONDS_PER_DAY: i128 = 86_400;
@@ -16,11 +14,11 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Value::Int(seconds) => timestamp(i128::from(*seconds).checked_mul(NANOS_PER_SECOND)),
         Value::Text(text) => match parse_timestamp(text) {
             Some(nanos) => timestamp(Some(nanos)),
-            None => {
-                Err(Failure::new(format!("{text:?} is not a time such as 2006-01-02T15:04:05Z")))
-            }
+            None => Err(EvaluationError::new(format!(
+                "{text:?} is not a time such as 2006-01-02T15:04:05Z"
+            ))),
         },
-        _ => Err(Failure::no_overload("timestamp", values)),
+        _ => Err(EvaluationError::no_overload("timestamp", values)),
     }),
     plain("duration", 1, 1, |_, values| {
         if let one @ Value::Duration(_) = &values[0] {
@@ -29,7 +27,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let text = text_of("duration", values, 0)?;
         match parse_duration(text) {
             Some(nanos) => Ok(Value::Duration(nanos)),
-            None => Err(Failure::new(format!("{text:?} is not a duration such as 1h30m"))),
+            None => Err(EvaluationError::new(format!("{text:?} is not a duration such as 1h30m"))),
         }
     }),
     member("getFullYear", 1, 1, |_, values| calendar("getFullYear", values, |date| date.year)),
@@ -51,26 +49,28 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let nanos = match &values[0] {
             Value::Timestamp(at) => at.rem_euclid(NANOS_PER_SECOND),
             Value::Duration(length) => i128::from(*length),
-            _ => return Err(Failure::no_overload("getMilliseconds", values)),
+            _ => return Err(EvaluationError::no_overload("getMilliseconds", values)),
         };
         number(nanos / 1_000_000)
     }),
 ];
 
-fn number(value: i128) -> Called {
-    i64::try_from(value).map(Value::Int).map_err(|_| Failure::new("integer overflow"))
+fn number(value: i128) -> Evaluated {
+    i64::try_from(value).map(Value::Int).map_err(|_| EvaluationError::new("integer overflow"))
 }
 
-/// A point in time, if it is within the calendar.
-pub(super) fn timestamp(nanos: Option<i128>) -> Called {
+/// Fails outside of the years 1 to 9999.
+pub(super) fn timestamp(nanos: Option<i128>) -> Evaluated {
     let within =
         |nanos: &i128| (SECONDS_MIN..=SECONDS_MAX).contains(&nanos.div_euclid(NANOS_PER_SECOND));
-    nanos.filter(within).map(Value::Timestamp).ok_or_else(|| Failure::new("timestamp overflow"))
+    nanos
+        .filter(within)
+        .map(Value::Timestamp)
+        .ok_or_else(|| EvaluationError::new("timestamp overflow"))
 }
 
-/// A length of time, if it fits.
-pub(super) fn duration(nanos: Option<i64>) -> Called {
-    nanos.map(Value::Duration).ok_or_else(|| Failure::new("duration overflow"))
+pub(super) fn duration(nanos: Option<i64>) -> Evaluated {
+    nanos.map(Value::Duration).ok_or_else(|| EvaluationError::new("duration overflow"))
 }
 
 struct Date {
@@ -82,7 +82,7 @@ struct Date {
 
 fn date_of(nanos: i128) -> Date {
     let days = nanos.div_euclid(NANOS_PER_SECOND * SECONDS_PER_DAY);
-    // Years here start in March, so that the day that is sometimes there is the last.
+    // Years here start in March, so that a leap day is the last day of a year.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -94,7 +94,7 @@ fn date_of(nanos: i128) -> Date {
     Date { days, year, month, day }
 }
 
-/// Days from 1970 to a date.
+/// Days since 1970.
 fn days_of(year: i128, month: i128, day: i128) -> i128 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -103,19 +103,19 @@ fn days_of(year: i128, month: i128, day: i128) -> i128 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-fn calendar(function: &str, values: &[Value], part: fn(&Date) -> i128) -> Called {
+fn calendar(function: &str, values: &[Value], part: fn(&Date) -> i128) -> Evaluated {
     match &values[0] {
         Value::Timestamp(at) => number(part(&date_of(*at))),
-        _ => Err(Failure::no_overload(function, values)),
+        _ => Err(EvaluationError::no_overload(function, values)),
     }
 }
 
-/// Hours, minutes or seconds: of the day for a time, in all for a duration.
-fn clock(function: &str, values: &[Value], seconds: i128, cycle: i128) -> Called {
+/// Hours, minutes or seconds: of the day for a timestamp, in total for a duration.
+fn clock(function: &str, values: &[Value], seconds: i128, cycle: i128) -> Evaluated {
     match &values[0] {
         Value::Timestamp(at) => number(at.div_euclid(NANOS_PER_SECOND * seconds).rem_euclid(cycle)),
         Value::Duration(length) => number(i128::from(*length) / (NANOS_PER_SECOND * seconds)),
-        _ => Err(Failure::no_overload(function, values)),
+        _ => Err(EvaluationError::no_overload(function, values)),
     }
 }
 
@@ -133,8 +133,8 @@ fn parse_timestamp(text: &str) -> Option<i128> {
     let (year, month, day) = (field(0..4)?, field(5..7)?, field(8..10)?);
     let (hour, minute, second) = (field(11..13)?, field(14..16)?, field(17..19)?);
     let days = days_of(year, month, day);
-    let made = date_of(days * SECONDS_PER_DAY * NANOS_PER_SECOND);
-    if (made.year, made.month, made.day) != (year, month, day)
+    let canonical = date_of(days * SECONDS_PER_DAY * NANOS_PER_SECOND);
+    if (canonical.year, canonical.month, canonical.day) != (year, month, day)
         || hour > 23
         || minute > 59
         || second > 59
@@ -208,7 +208,7 @@ fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(if negative { -total } else { total }).ok()
 }
 
-/// A point in time as RFC 3339 writes it.
+/// In RFC 3339 format.
 pub(super) fn written(nanos: i128) -> String {
     let date = date_of(nanos);
     let (seconds, fraction) =
@@ -223,7 +223,7 @@ pub(super) fn written(nanos: i128) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// A length of time in seconds.
+/// In seconds, as `1.5s`.
 pub(super) fn seconds(nanos: i64) -> String {
     let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
     let (whole, fraction) = (nanos / 1_000_000_000, nanos % 1_000_000_000);

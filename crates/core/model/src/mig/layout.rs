@@ -113,7 +113,7 @@ impl fmt::Debug for Layout {
 /// Why an instance is illegal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    #[error("the placements of board {board} are not known")]
+    #[error("MIG placements of board {board} are unknown")]
     PlacementsUnknown { board: &'static str },
     /// The profile belongs to another board.
     #[error("{profile} is not a profile of this GPU's board, {board}")]
@@ -135,7 +135,7 @@ pub enum LayoutError {
     ComputeExhausted { profile: ProfileName, start: u8, left: u8 },
     #[error("{profile} cannot start at {start}: {with} holds media engines it needs")]
     MediaTaken { profile: ProfileName, start: u8, with: Instance },
-    #[error("there is no {profile} at {start}")]
+    #[error("no {profile} at {start}")]
     NotThere { profile: ProfileName, start: u8 },
 }
 

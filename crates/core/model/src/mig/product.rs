@@ -13,13 +13,13 @@ use super::table::BOARDS;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
     /// No board has this name.
-    #[error("no board with MIG is known as {product:?}")]
+    #[error("unknown MIG board {product:?}")]
     Unknown { product: String },
     /// Boards have this name, but none has this memory.
-    #[error("{product:?} has {memory_mib} MiB, unlike every board known by that name")]
+    #[error("no board named {product:?} has {memory_mib} MiB of memory")]
     MemoryMismatch { product: String, memory_mib: u64 },
     /// Several boards have this name; memory would tell them apart.
-    #[error("{product:?} may be any of {}; its memory would tell", candidates.join(", "))]
+    #[error("{product:?} is ambiguous without its memory size: {}", candidates.join(", "))]
     Ambiguous { product: String, candidates: Vec<&'static str> },
 }
 

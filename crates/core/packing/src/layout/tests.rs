@@ -1,4 +1,4 @@
-//! Partitions for pending work and for the mix, on cases that can be checked by hand.
+//! Layouts for pending work and for the mix, on cases that can be checked by hand.
 
 use berth_model::mig::{Board, Layout, Profile};
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ fn completing_keeps_what_is_there() {
 
 #[test]
 fn layouts_by_erlang_s_formula_refuse_less_than_the_usual_even_ones() {
-    // What a cluster gets today: every GPU divided alike, whatever arrives.
+    // What a cluster has today: every GPU divided alike, whatever arrives.
     let kinds = mix(&[("1g.10gb", 6), ("2g.20gb", 2), ("3g.40gb", 1)]);
     let gpus = [a100(); 20];
     let ours = partition(&gpus, &[], &[], &kinds).unwrap();

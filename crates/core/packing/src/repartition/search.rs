@@ -1,7 +1,5 @@
-//! The search for a plan: books of what is promised to whom, and one request after the other.
-//!
-//! Owns the bookkeeping and the order of preference. It must not know the mix, nor what a plan looks
-//! like to those who read it.
+//! The search for a repartition plan: which instances are promised to which requests and moved
+//! pods, one request after the other.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +8,15 @@ use berth_model::mig::{Instance, Layout, Profile};
 use super::{GpuState, Touch};
 use crate::slice::Want;
 
-/// The most GPUs whose pods are considered for moving, per request.
+/// Limit of GPUs whose pods are considered for moving, per request.
 const MOVED_FROM_MAX: usize = 64;
 
-/// Whom an instance is promised to.
+/// The user of a promised instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
     /// A request, by position.
     Request(usize),
-    /// Pods that move, as a position in [`Books::moved`].
+    /// Moved pods, as a position in [`Books::moved`].
     Moved(usize),
 }
 
@@ -30,11 +28,11 @@ pub(super) struct Moved {
     pub(super) pods: u32,
 }
 
-/// One GPU in the books.
+/// One GPU of the books.
 #[derive(Debug, Clone)]
 struct Row {
     allowed: bool,
-    /// Instances that work stays on, and existing ones that are promised.
+    /// Instances with work that stays, and promised existing ones.
     base: Layout,
     works: bool,
     /// Existing instances that are neither in use nor promised nor in the way.
@@ -43,13 +41,13 @@ struct Row {
     created: Vec<(Promise, &'static Profile)>,
 }
 
-/// What a GPU will hold.
+/// The layout of a GPU after the plan.
 pub(super) struct Arranged {
     pub(super) layout: Layout,
     pub(super) promised: Vec<(Promise, Instance)>,
 }
 
-/// What is promised to whom.
+/// All promises.
 #[derive(Debug, Clone)]
 pub(super) struct Books {
     rows: Vec<Row>,
@@ -57,7 +55,7 @@ pub(super) struct Books {
     served: Vec<bool>,
 }
 
-/// The share of a GPU that a request takes at most, in millionths.
+/// The largest share of a GPU that a request can take, in millionths.
 pub(super) fn size(want: &Want) -> u64 {
     let shares = want.options().iter().filter_map(|(board, profile)| board.share(profile));
     shares.map(|s| 1_000_000 * u64::from(s.parts) / u64::from(s.of.max(1))).max().unwrap_or(0)
@@ -94,7 +92,7 @@ impl Row {
             |i: &Instance| gpu.held.iter().any(|h| (h.profile, h.start) == (i.profile, i.start));
         let idle: Vec<Instance> = gpu.layout.instances().filter(|i| !is_held(i)).collect();
         for i in &idle {
-            // It is there, so it can be removed.
+            // It exists, so it can be removed.
             let _ = base.remove(i.profile, i.start);
         }
         let works = !gpu.held.is_empty();
@@ -105,8 +103,8 @@ impl Row {
         self.created.iter().map(|(_, profile)| *profile).collect()
     }
 
-    /// The idle instances that can stay when one more of `profile` is created; `None` when there is
-    /// no room even without any.
+    /// The idle instances that can stay when an instance of `profile` is created; `None` if there
+    /// is no room even without any.
     fn keeping(&self, profile: &'static Profile) -> Option<Vec<Instance>> {
         let mut wanted = self.profiles();
         wanted.push(profile);
@@ -124,7 +122,7 @@ impl Row {
         Some(kept)
     }
 
-    /// What the GPU will hold: what stays, and what is created where it leaves the most possible.
+    /// What stays, and what is created where it leaves the greatest future.
     fn arranged(&self) -> Arranged {
         let stays = |mut layout: Layout, i: &Instance| {
             let _ = layout.add(i.profile, i.start);
@@ -186,12 +184,12 @@ impl Books {
         self.moved.iter().map(|moved| u64::from(moved.pods)).sum()
     }
 
-    /// Promises an instance: an idle one that is there, or one to be created. Whether there is one.
+    /// Promises an existing idle instance, or one to be created. Returns whether there is one.
     fn promise(&mut self, want: &Want, promise: Promise) -> bool {
         self.promise_existing(want, promise) || self.promise_new(want, promise)
     }
 
-    /// An idle instance that is there: on a GPU that cannot be touched rather than on one that can,
+    /// An existing idle instance: on a GPU that may not be touched rather than on one that may,
     /// beside work rather than on an idle GPU.
     fn promise_existing(&mut self, want: &Want, promise: Promise) -> bool {
         let mut best: Option<((bool, bool), usize, usize)> = None;
@@ -212,15 +210,15 @@ impl Books {
         true
     }
 
-    /// An instance to be created: on a GPU that is touched anyway rather than on another, then where
-    /// the fewest idle instances are in the way, then on the fullest.
+    /// An instance to be created: on a touched GPU rather than on another, then where the fewest
+    /// idle instances are in the way, then on the fullest.
     fn promise_new(&mut self, want: &Want, promise: Promise) -> bool {
         type Rank = (bool, usize, std::cmp::Reverse<u32>);
         let mut best: Option<(Rank, usize, Vec<Instance>)> = None;
         let mut seen: BTreeSet<(Layout, Layout)> = BTreeSet::new();
         for (gpu, row) in self.rows.iter().enumerate().filter(|(_, row)| row.allowed) {
             let Some(profile) = want.on(row.base.board()) else { continue };
-            // GPUs that are alike and untouched need one look.
+            // Equal untouched GPUs are evaluated once.
             if row.created.is_empty() && !seen.insert((row.base, row.arranged().layout)) {
                 continue;
             }
@@ -240,8 +238,8 @@ impl Books {
         true
     }
 
-    /// These books with this request served after some pods have moved; those with the fewest pods
-    /// moved, then the fewest GPUs touched. `None` when no moves help.
+    /// The books with this request served after some pods have moved; the fewest pods moved, then
+    /// the fewest GPUs touched. `None` if no moves help.
     fn with_moves(&self, gpus: &[GpuState], want: &Want, request: usize) -> Option<Books> {
         let pods = |at: &usize| gpus[*at].held.iter().map(|h| u64::from(h.pods)).sum::<u64>();
         let mut candidates: Vec<usize> = (0..gpus.len())
@@ -265,7 +263,7 @@ impl Books {
         best.map(|(_, books)| books)
     }
 
-    /// These books after the pods have moved that are where `profile` would start on this GPU.
+    /// The books after moving the pods that are where `profile` would start on this GPU.
     fn with_moves_from(
         &self,
         gpus: &[GpuState],
@@ -307,7 +305,7 @@ impl Books {
                 return None;
             }
         }
-        // To where it is already is no move.
+        // Moving to the same place is no move.
         let stays = books.rows[gpu].arranged().promised.iter().any(|(promise, to)| match promise {
             Promise::Moved(at) => books.moved[*at].instance == *to && books.moved[*at].gpu == gpu,
             Promise::Request(_) => false,

@@ -1,4 +1,5 @@
-//! Plans worked out by hand, and any plan held against a check that shares no code with the search.
+//! Plans worked out by hand, and arbitrary plans against a check that shares no code with the
+//! search.
 
 use berth_model::mig::{Board, Instance, Layout};
 use proptest::prelude::*;
@@ -17,7 +18,7 @@ fn wants(names: &[&str]) -> Vec<Want> {
     names.iter().map(|name| want(name)).collect()
 }
 
-/// A GPU from its layout and the starts that are held; those written with a minus may move.
+/// A GPU from its layout and the starts in use; those with a minus may move.
 fn gpu(layout: &str, held: &[i8]) -> GpuState {
     let layout = Layout::parse(a100(), layout).unwrap();
     let held = held.iter().map(|start| {
@@ -39,7 +40,7 @@ fn proposed(gpus: &[GpuState], names: &[&str], touch: Touch) -> RepartitionPlan 
     plan
 }
 
-/// Holds a plan against what it was made for, from its own words alone.
+/// Checks a plan against its input, from its own fields alone.
 fn assert_valid(gpus: &[GpuState], requests: &[Want], plan: &RepartitionPlan, touch: Touch) {
     let mut after: Vec<Layout> = gpus.iter().map(|g| g.layout).collect();
     let mut counted = Disruption::default();
@@ -187,7 +188,7 @@ fn books_that_do_not_add_up_are_refused() {
     assert!(error.to_string().contains("work holds 1g.10gb@3, which its layout lacks"));
 }
 
-/// GPUs and requests from bytes: any board, any layout, any part of it held.
+/// GPUs and requests from bytes: any board, any layout, any part of it in use.
 fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<Want>) {
     let boards: Vec<&'static Board> =
         ["a100-80gb", "h100-80gb", "a30-24gb"].map(|id| Board::by_id(id).unwrap()).into();
@@ -264,7 +265,7 @@ proptest! {
         let (gpus, requests) = world(&bytes);
         let plan = propose(&gpus, &requests, &Mix::new(), Touch::IdleGpus).unwrap();
         for left_out in &plan.steps {
-            // A GPU that is said to be busy cannot be touched.
+            // A GPU that is marked busy cannot be touched.
             let mut fewer = gpus.clone();
             for at in (0..gpus.len()).filter(|at| {
                 *at == left_out.gpu || !plan.steps.iter().any(|s| s.gpu == *at)

@@ -1,8 +1,5 @@
-//! The fleet: which GPU is in which state, and the choice among them.
-//!
-//! Owns the books and the rule that `slice` states. GPUs in the same state are alike, so a choice
-//! costs as many looks as there are states in use, not GPUs. It must not know why a request comes,
-//! nor who holds an instance.
+//! The MIG GPUs with their instances, and the choice among them. GPUs in the same state are equal,
+//! so a choice takes time by the number of states in use, not of GPUs.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,39 +11,28 @@ use super::grid::{Grid, PARTS_OF_GPU, PLACE, ShapeIndex, ShapeSet, StateIndex, S
 use super::mix::Mix;
 use super::want::Want;
 
-/// A GPU of a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuIndex(pub u32);
 
-/// Where an instance is to be created.
+/// Where to create an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// On which GPU.
     pub gpu: GpuIndex,
-    /// Which profile: the one that the request wants on this board.
+    /// The profile that the request wants on this board.
     pub profile: &'static Profile,
-    /// At which memory unit.
+    /// The first memory unit.
     pub start: u8,
 }
 
-/// A change that a fleet refuses; it is then as before.
+/// A refused change; the fleet is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FleetError {
-    /// There is no such GPU.
     #[error("GPU {} is not in the fleet; add it first", gpu.0)]
-    NoSuchGpu {
-        /// Its number.
-        gpu: GpuIndex,
-    },
+    NoSuchGpu { gpu: GpuIndex },
     /// The instance cannot be created or destroyed.
     #[error("GPU {}: {error}", gpu.0)]
-    Layout {
-        /// The GPU's number.
-        gpu: GpuIndex,
-        /// Why.
-        error: LayoutError,
-    },
-    /// As many GPUs as can be numbered.
+    Layout { gpu: GpuIndex, error: LayoutError },
+    /// All indexes are in use.
     #[error("the fleet is full; divide it into fleets of at most {} GPUs", u32::MAX)]
     Full,
 }
@@ -58,24 +44,24 @@ struct Herd {
     /// Index into the fleet's grids.
     grid: usize,
     by_state: BTreeMap<StateIndex, BTreeSet<GpuIndex>>,
-    /// By shape: the places to be expected on all GPUs of the board.
+    /// By shape: expected places on all GPUs of the board.
     places: Vec<u64>,
 }
 
-/// Many GPUs, of several boards, with the instances that are in use on each.
+/// GPUs of several boards, with the instances in use on each.
 ///
-/// Tables of boards are made once and shared by clones: what is asked about few GPUs many times is
-/// best asked of clones of a fleet that [knows](Fleet::know) their boards.
+/// Tables of boards are shared by clones, so clone a fleet that [knows](Fleet::know) its boards to
+/// ask many questions about few GPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     grids: Vec<Arc<Grid>>,
     herds: Vec<Herd>,
-    /// By number; each with its herd.
+    /// With the index of the herd.
     gpus: BTreeMap<GpuIndex, (usize, Layout)>,
     next: u32,
 }
 
-/// One kind of request as the herds see it.
+/// One kind of request.
 struct Demand {
     weight: f64,
     /// By herd.
@@ -84,25 +70,22 @@ struct Demand {
     places: u64,
 }
 
-/// What the best place so far is worth: less is better.
+/// Lower is better.
 #[derive(PartialEq, PartialOrd)]
 struct Cost {
-    /// Of all requests, those at risk, and of all memory, what is stranded.
+    /// The part of all requests at risk, plus the part of all memory that is stranded.
     at_risk: f64,
     free_units: u8,
 }
 
 impl Fleet {
-    /// No GPUs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a GPU with the instances that are in use on it.
-    ///
-    /// # Errors
-    /// When the fleet is full, or the board's placements are not known.
+    /// Adds a GPU with its instances in use. Fails if the fleet is full or the board's placements
+    /// are unknown.
     pub fn add(&mut self, layout: Layout) -> Result<GpuIndex, FleetError> {
         let gpu = GpuIndex(self.next);
         let herd = self.herd(layout.board()).map_err(|error| FleetError::Layout { gpu, error })?;
@@ -112,55 +95,43 @@ impl Fleet {
         Ok(gpu)
     }
 
-    /// Makes the tables of a board before its first GPU comes.
-    ///
-    /// # Errors
-    /// When the board's placements are not known.
+    /// Makes the tables of a board before its first GPU comes. Fails if the board's placements are
+    /// unknown.
     pub fn know(&mut self, board: &'static Board) -> Result<(), LayoutError> {
         self.herd(board).map(|_| ())
     }
 
-    /// Takes a GPU out of the fleet, with the instances in use on it.
-    ///
-    /// # Errors
-    /// When there is no such GPU.
+    /// Removes a GPU with its instances. Fails if there is no such GPU.
     pub fn remove(&mut self, gpu: GpuIndex) -> Result<Layout, FleetError> {
         let (herd, layout) = self.gpus.remove(&gpu).ok_or(FleetError::NoSuchGpu { gpu })?;
         self.count(gpu, herd, &layout, false);
         Ok(layout)
     }
 
-    /// The instances in use on a GPU.
     #[must_use]
     pub fn layout(&self, gpu: GpuIndex) -> Option<&Layout> {
         self.gpus.get(&gpu).map(|(_, layout)| layout)
     }
 
-    /// All GPUs with the instances in use on each, ascending.
+    /// Ascending.
     pub fn layouts(&self) -> impl Iterator<Item = (GpuIndex, &Layout)> {
         self.gpus.iter().map(|(gpu, (_, layout))| (*gpu, layout))
     }
 
-    /// Creates an instance where [`Fleet::choose`] said, or anywhere it is legal.
-    ///
-    /// # Errors
-    /// When there is no such GPU, or the instance cannot be there.
+    /// Creates an instance, at the place of [`Fleet::choose`] or any legal one.
     pub fn place(&mut self, placement: Placement) -> Result<(), FleetError> {
         let Placement { gpu, profile, start } = placement;
         self.change(gpu, |layout| layout.add(profile, start))
     }
 
     /// Destroys an instance.
-    ///
-    /// # Errors
-    /// When there is no such GPU or no such instance on it.
     pub fn release(&mut self, placement: Placement) -> Result<(), FleetError> {
         let Placement { gpu, profile, start } = placement;
         self.change(gpu, |layout| layout.remove(profile, start))
     }
 
-    /// Where to create an instance for `want`, given what else may come; `None` when it fits
-    /// nowhere. An empty mix stands for all profiles alike.
+    /// Where to create an instance for `want`; `None` if it fits nowhere. An empty mix stands for
+    /// all profiles alike.
     #[must_use]
     pub fn choose(&self, want: &Want, mix: &Mix) -> Option<Placement> {
         let demands = self.demands(mix);
@@ -197,8 +168,8 @@ impl Fleet {
         best.map(|(_, placement)| placement)
     }
 
-    /// In which order to try these places, by the same rule, of whatever profiles they are: their
-    /// positions in the list, without those where no instance can be created.
+    /// The order in which to try these places, by the same rule, whatever their profiles: positions
+    /// in the list, without places where no instance can be created.
     #[must_use]
     pub fn order(&self, places: &[Placement], mix: &Mix) -> Vec<usize> {
         let demands = self.demands(mix);
@@ -225,7 +196,7 @@ impl Fleet {
         found.into_iter().map(|(.., at)| at).collect()
     }
 
-    /// Free memory that no request of the mix can have, over all GPUs, in parts of a GPU.
+    /// Free memory that no request of the mix can use, over all GPUs, in parts of a GPU.
     #[must_use]
     pub fn stranded(&self, mix: &Mix) -> u64 {
         let demands = self.demands(mix);
@@ -238,7 +209,7 @@ impl Fleet {
         self.herds.iter().enumerate().map(of).sum()
     }
 
-    /// The herd of a board, which is made when its first GPU comes.
+    /// The herd of a board, created with its first GPU.
     fn herd(&mut self, board: &'static Board) -> Result<usize, LayoutError> {
         if let Some(at) = self.herds.iter().position(|herd| herd.board == board) {
             return Ok(at);
@@ -269,7 +240,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Enters a GPU into its herd's books, or strikes it out.
+    /// Adds a GPU to its herd's counts, or removes it.
     fn count(&mut self, gpu: GpuIndex, herd: usize, layout: &Layout, enter: bool) {
         let Some(herd) = self.herds.get_mut(herd) else { return };
         let Some(grid) = self.grids.get(herd.grid) else { return };
@@ -290,7 +261,7 @@ impl Fleet {
 
     fn demands(&self, mix: &Mix) -> Vec<Demand> {
         let demand = |weight: u64, of: &dyn Fn(&Herd, &Grid) -> Option<ShapeIndex>| {
-            // A board whose last GPU has gone is as one that never was.
+            // A board whose last GPU was removed does not count.
             let shape = |herd: &Herd| {
                 let grid = self.grids.get(herd.grid).filter(|_| !herd.by_state.is_empty());
                 of(herd, grid?)
@@ -317,7 +288,7 @@ impl Fleet {
         known
     }
 
-    /// All shapes of all boards alike: the demand where nothing is known.
+    /// All shapes of all boards alike: the demand without a mix.
     fn every_shape(
         &self,
         demand: &impl Fn(u64, &dyn Fn(&Herd, &Grid) -> Option<ShapeIndex>) -> Demand,
@@ -342,7 +313,7 @@ fn useful(demands: &[Demand], herd: usize) -> ShapeSet {
     shapes
 }
 
-/// What a step would cost: see the rule in `slice`. The memory of all GPUs is `whole` parts.
+/// The cost of a step: see the rule in `slice`. The memory of all GPUs is `whole` parts.
 fn cost(
     grid: &Grid,
     herd: usize,

@@ -1,29 +1,26 @@
 //! Grids: every state a GPU can be in, and what each leaves possible.
 //!
-//! Owns the tables that the rule reads: a state is which memory units are covered and where
-//! instances begin, so that it is known what comes free when one leaves. There are 417 states of
-//! eight units and 26 of four or twelve. It must not know which GPU is in which state, nor how often
-//! anything is asked for.
+//! A state is which memory units are covered and where instances begin, so that it is known what
+//! becomes free when one leaves. There are 417 states of eight units and 26 of four or twelve.
 
 use std::collections::BTreeMap;
 
 use berth_model::mig::{Board, Instance, Layout, LayoutError, Profile, Starts};
 
-/// Of so many instances, one is expected to leave before what is left of its GPU is needed. The
-/// figures hardly change between 1 in 50 and 1 in 10; not expecting any to leave is worse.
+/// One of this many instances is expected to leave before the rest of its GPU is needed. The
+/// results hardly change between 1 in 50 and 1 in 10; expecting none to leave is worse.
 pub const LEAVES_ONE_IN: u64 = 20;
 
-/// Parts of a GPU in which stranded memory is given: a unit is 6 of them where a GPU has four
-/// units, 3 where it has eight, and 2 where it has twelve.
+/// The unit of stranded memory, in parts of a GPU: a memory unit is 6 of them on a GPU with four
+/// units, 3 with eight, and 2 with twelve.
 pub const PARTS_OF_GPU: u64 = 24;
 
 /// No layout has more instances.
 const INSTANCES_MAX: u32 = 8;
 
-/// What one place for an instance counts, so that expected numbers of places are exact integers.
+/// The weight of one place for an instance, so that expected numbers of places are exact integers.
 pub(super) const PLACE: u64 = LEAVES_ONE_IN.pow(INSTANCES_MAX);
 
-/// A state of a grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StateIndex(u16);
 
@@ -37,7 +34,7 @@ impl ShapeIndex {
     }
 }
 
-/// A set of shapes: bit `i` is shape `i`.
+/// Bit `i` is shape `i`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ShapeSet(u8);
 
@@ -47,7 +44,7 @@ impl ShapeSet {
     }
 }
 
-/// One instance more.
+/// The creation of an instance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) shape: ShapeIndex,
@@ -59,7 +56,7 @@ pub(super) struct Step {
 struct Row {
     free_units: u8,
     steps: Vec<Step>,
-    /// By shape: the places to be expected, in parts of [`PLACE`].
+    /// By shape: expected places, in parts of [`PLACE`].
     places: Vec<u64>,
 }
 
@@ -111,10 +108,7 @@ fn bits(instance: Instance) -> u16 {
 }
 
 impl Grid {
-    /// The grid of this board.
-    ///
-    /// # Errors
-    /// When its placements are not known.
+    /// Fails if the board's placements are unknown.
     pub(super) fn new(board: &'static Board) -> Result<Self, LayoutError> {
         let shapes = shapes_of(board);
         let layouts = states(Layout::empty(board)?, &shapes);
@@ -143,7 +137,7 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Whether this is the grid of that board, too.
+    /// Whether the board has this grid.
     pub(super) fn is_of(&self, board: &'static Board) -> bool {
         let shapes = shapes_of(board);
         board.memory_units() == Some(self.units)
@@ -169,7 +163,7 @@ impl Grid {
         self.row(state).map_or(0, |row| row.free_units)
     }
 
-    /// The steps that place an instance of this shape.
+    /// The steps that create an instance of this shape.
     pub(super) fn steps_with(
         &self,
         state: StateIndex,
@@ -179,12 +173,12 @@ impl Grid {
         steps.iter().filter(move |step| step.shape == shape).copied()
     }
 
-    /// By shape, the places to be expected in this state.
+    /// By shape: the expected places.
     pub(super) fn places_in(&self, state: StateIndex) -> &[u64] {
         self.row(state).map_or(&[], |row| &row.places)
     }
 
-    /// Free memory that no instance of these shapes can have, in parts of a GPU.
+    /// Free memory that no instance of these shapes can use, in parts of a GPU.
     pub(super) fn stranded(&self, state: StateIndex, shapes: ShapeSet) -> u64 {
         let reach = self.reach.get(usize::from(shapes.0)).and_then(|r| r.get(usize::from(state.0)));
         let units = self.free_units(state).saturating_sub(reach.copied().unwrap_or(0));
@@ -231,7 +225,7 @@ impl Grid {
     }
 
     /// For each state, the most units that instances of these shapes could cover. A step covers
-    /// more units, so going from full to empty finds what follows done.
+    /// more units, so the table is filled from full to empty.
     fn reach_of(&self, shapes: ShapeSet) -> Vec<u8> {
         let mut reach = vec![0_u8; self.rows.len()];
         let mut order: Vec<usize> = (0..self.rows.len()).collect();

@@ -1,32 +1,28 @@
-//! The mix: what kinds of requests come, and how often.
-//!
-//! Owns the weights and how they are learned. It must not know GPUs. Weights are integers, so what
-//! is learned depends on the arrivals and their order alone.
+//! The mix: kinds of slice requests with weights learned from arrivals. Weights are integers, so
+//! they depend on the arrivals and their order alone.
 
 use super::want::Want;
 
-/// What one arrival adds to its kind's weight.
+/// Weight added by one arrival.
 const ARRIVAL: u64 = 1 << 16;
 
-/// After so many arrivals, all weights are halved: older arrivals count for less and less.
+/// After this many arrivals, all weights are halved: older arrivals count for less and less.
 const HALVED_AFTER: u32 = 1_024;
 
-/// The most kinds that are kept; a stream of ever new kinds drops the lightest.
+/// Limit of kinds; a stream of ever new kinds drops the lightest.
 const KINDS_MAX: usize = 64;
 
-/// One kind of request and its weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kind {
-    /// What it asks for.
     pub want: Want,
-    /// How often it comes, relative to the others.
+    /// Relative frequency.
     pub weight: u64,
 }
 
-/// Kinds of requests with their weights; kinds come in the order in which they were first seen.
+/// Kinds of requests with their weights, in the order in which they were first seen.
 ///
 /// Begin with what may come, such as one of each profile: a mix that has seen two small requests
-/// knows of no large ones, and would spare nothing for them.
+/// knows of no large ones, and spares nothing for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mix {
     kinds: Vec<Kind>,
@@ -34,13 +30,12 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Nothing known.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Kinds with these weights; of equal kinds the weights add up, and a weight of 0 is no kind.
+    /// Weights of equal kinds add up; kinds with weight 0 are dropped.
     #[must_use]
     pub fn from_weights(weights: impl IntoIterator<Item = (Want, u32)>) -> Self {
         let mut mix = Self::new();
@@ -50,7 +45,6 @@ impl Mix {
         mix
     }
 
-    /// Counts an arrival.
     pub fn arrived(&mut self, want: &Want) {
         self.since_halved += 1;
         if self.since_halved >= HALVED_AFTER {
@@ -61,7 +55,7 @@ impl Mix {
         self.add(want, ARRIVAL);
     }
 
-    /// This mix and so many requests that wait, each counted as an arrival.
+    /// The mix with pending requests counted as arrivals.
     #[must_use]
     pub fn with_pending<'a>(&self, pending: impl IntoIterator<Item = (&'a Want, u32)>) -> Self {
         let mut mix = self.clone();
@@ -71,7 +65,6 @@ impl Mix {
         mix
     }
 
-    /// The kinds.
     #[must_use]
     pub fn kinds(&self) -> &[Kind] {
         &self.kinds

@@ -1,5 +1,4 @@
-//! The rule on cases worked out by hand, its books against a recount, and input that is not meant
-//! well.
+//! The rule on cases worked out by hand, the fleet's counts against a recount, and hostile input.
 
 use berth_model::mig::{Board, Confidence, Layout, Need, Profile};
 use proptest::prelude::*;
@@ -109,7 +108,7 @@ fn the_last_empty_gpu_is_spared() {
 
 #[test]
 fn nothing_is_stranded_while_there_is_another_way() {
-    // A 1g at 6 would leave unit 7 to nobody; 4 and 5 take it without loss.
+    // A 1g at 6 would make unit 7 unusable; 4 and 5 lose nothing.
     let fleet = fleet(&["4g.40gb@0"]);
     let (_, start) = chosen(&fleet, "1g.10gb").unwrap();
     assert_ne!(start, 6);
@@ -230,7 +229,7 @@ fn what_cannot_be_meant_is_refused_with_its_name() {
     assert_eq!(fleet.choose(&want("a30-24gb", "1g.6gb"), &even_mix()), None);
 }
 
-/// What can happen to a fleet, as bytes.
+/// A sequence of changes to a fleet, from bytes.
 fn fleet_after(bytes: &[u8]) -> (Fleet, Mix) {
     let boards: Vec<&'static Board> =
         Board::all().iter().filter(|b| Layout::empty(b).is_ok()).collect();
@@ -256,7 +255,7 @@ fn fleet_after(bytes: &[u8]) -> (Fleet, Mix) {
                 if let Some(placement) = fleet.choose(&want, &mix) {
                     fleet.place(placement).unwrap();
                 } else {
-                    // What is refused fits nowhere.
+                    // A refused request fits nowhere.
                     for (_, layout) in fleet.layouts() {
                         assert!(layout.open_starts(profile).is_empty());
                     }

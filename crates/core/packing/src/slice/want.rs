@@ -1,20 +1,17 @@
-//! What a request asks for.
-//!
-//! Owns which profile will do on which board. It must not know GPUs or how often a request comes.
+//! A request for a MIG slice.
 
 use berth_model::mig::{Board, Need, Profile, ProfileName};
 
-/// A request: on each board, at most one profile that will do.
+/// On each board, at most one suitable profile.
 ///
-/// A Kubernetes resource such as `nvidia.com/mig-3g.40gb` is offered by several boards, and a need
-/// in bytes is met by other profiles on other boards.
+/// A Kubernetes resource such as `nvidia.com/mig-3g.40gb` exists on several boards, and a need in
+/// bytes is met by different profiles on different boards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Want {
     /// Ascending by the board's id; never empty.
     options: Vec<(&'static Board, &'static Profile)>,
 }
 
-/// A request that no board can meet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WantError {
     /// The profile is another board's, or the board's placements are unknown.
@@ -22,39 +19,20 @@ pub enum WantError {
         "{profile} cannot be placed on board {board}; name a profile of a board whose placements \
          are known"
     )]
-    NotPlaceable {
-        /// The profile.
-        profile: ProfileName,
-        /// The board's id.
-        board: &'static str,
-    },
-    /// A board is named twice.
+    NotPlaceable { profile: ProfileName, board: &'static str },
     #[error("board {board} has two profiles in one request; keep one of them")]
-    BoardTwice {
-        /// The board's id.
-        board: &'static str,
-    },
-    /// No board is named.
+    BoardTwice { board: &'static str },
     #[error("no board with known placements offers {what:?}; name a MIG profile that one has")]
-    Nowhere {
-        /// What was asked for.
-        what: String,
-    },
+    Nowhere { what: String },
 }
 
 impl Want {
-    /// This profile of this board and no other.
-    ///
-    /// # Errors
-    /// When the profile cannot be placed on the board.
+    /// This profile of this board only.
     pub fn profile(board: &'static Board, profile: &'static Profile) -> Result<Self, WantError> {
         Self::any([(board, profile)])
     }
 
     /// Any of these profiles, one per board.
-    ///
-    /// # Errors
-    /// When there is none, a board comes twice, or a profile cannot be placed on its board.
     pub fn any(
         options: impl IntoIterator<Item = (&'static Board, &'static Profile)>,
     ) -> Result<Self, WantError> {
@@ -75,11 +53,7 @@ impl Want {
         Ok(Self { options })
     }
 
-    /// What a Kubernetes resource such as `nvidia.com/mig-3g.40gb` means, on every board that
-    /// offers it.
-    ///
-    /// # Errors
-    /// When no board with known placements does.
+    /// A Kubernetes resource such as `nvidia.com/mig-3g.40gb`, on every board that has it.
     pub fn resource(name: &str) -> Result<Self, WantError> {
         let options = Board::all().iter().filter_map(|board| {
             let profile = board.profile_by_resource(name).ok()?;
@@ -89,9 +63,6 @@ impl Want {
     }
 
     /// The smallest slice that meets a need, on each of these boards that has one.
-    ///
-    /// # Errors
-    /// When none has.
     pub fn need(
         need: &Need,
         boards: impl IntoIterator<Item = &'static Board>,
@@ -106,13 +77,12 @@ impl Want {
         })
     }
 
-    /// The profile that will do on this board.
     #[must_use]
     pub fn on(&self, board: &Board) -> Option<&'static Profile> {
         self.options.iter().find(|(b, _)| *b == board).map(|(_, profile)| *profile)
     }
 
-    /// The boards that will do, each with its profile, ascending by id.
+    /// Boards with their profiles, ascending by id.
     #[must_use]
     pub fn options(&self) -> &[(&'static Board, &'static Profile)] {
         &self.options

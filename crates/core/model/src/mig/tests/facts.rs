@@ -185,7 +185,7 @@ fn unknown_placements_are_said_and_never_guessed() {
     let unknown = LayoutError::PlacementsUnknown { board: b.id() };
     assert_eq!(Layout::empty(b).unwrap_err(), unknown);
     assert_eq!(b.full_layouts(|_| true).unwrap_err(), unknown);
-    assert_eq!(unknown.to_string(), "the placements of board rtx-pro-5000-bw-48gb are not known");
+    assert_eq!(unknown.to_string(), "MIG placements of board rtx-pro-5000-bw-48gb are unknown");
     let p = profile(b, "1g.12gb-me");
     assert_eq!((p.starts(), p.memory_units(), b.share(p)), (None, None, None));
     assert_eq!(b.profile_by_resource("nvidia.com/mig-1g.12gb-me").unwrap(), p);

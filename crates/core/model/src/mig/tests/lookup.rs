@@ -54,7 +54,7 @@ fn memory_tells_boards_of_one_name_apart() {
     let error = Board::by_product("NVIDIA H100", None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"NVIDIA H100\" may be any of h100-80gb, h100-94gb, h100-96gb; its memory would tell"
+        "\"NVIDIA H100\" is ambiguous without its memory size: h100-80gb, h100-94gb, h100-96gb"
     );
 }
 

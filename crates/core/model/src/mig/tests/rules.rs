@@ -195,7 +195,7 @@ fn removing_undoes_adding_and_removing_nothing_is_an_error() {
     gpu.remove(profile(b, "2g.35gb"), 2).unwrap();
     assert_eq!(gpu, before);
     let error = gpu.remove(profile(b, "1g.18gb"), 4).unwrap_err();
-    assert_eq!(error.to_string(), "there is no 1g.18gb at 4");
+    assert_eq!(error.to_string(), "no 1g.18gb at 4");
     assert_eq!(gpu, before);
 }
 
