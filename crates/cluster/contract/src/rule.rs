@@ -6,18 +6,21 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// How grave a breach of a rule is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Severity of a finding.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; often right as it is.
+    /// Worth knowing, often intended.
     Info,
-    /// It will work, but not as whoever wrote it believes.
+    /// It works, but probably not as intended.
     Warning,
-    /// It cannot work, or harms others.
+    /// It cannot work, or it harms other workloads.
     Error,
 }
 

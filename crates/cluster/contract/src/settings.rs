@@ -8,34 +8,39 @@ use std::sync::Arc;
 
 use berth_api::keys::{COST_CENTER, TEAM};
 use berth_model::workload::{ClassRules, WorkloadClass};
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::rule::{Rule, Severity};
 
-/// The settings of the contract.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Settings of the contract, for `berth lint --config` and the webhook.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(rename = "ContractSettings")]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
-    /// Labels that say whose a workload is. One of them is enough.
+    /// Labels that name the team of a workload; it needs one of them. Default: `berth.dev/team`, `team`.
     pub team_labels: Vec<String>,
-    /// Labels that say who pays. One of them is enough.
+    /// Labels that name who pays; a workload needs one of them. Default: `berth.dev/cost-center`,
+    /// `cost-center`.
     pub cost_center_labels: Vec<String>,
-    /// Keys of the taints that keep other work off GPU nodes.
+    /// Keys of the taints of GPU nodes. Default: `nvidia.com/gpu`, `amd.com/gpu`.
     pub gpu_taints: Vec<String>,
-    /// Resources that are GPUs or parts of them; a `*` at the end stands for anything.
+    /// Resources that are GPUs or parts of GPUs; a `*` at the end matches anything. Default:
+    /// `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-*`, `amd.com/gpu`.
     pub gpu_resources: Vec<String>,
-    /// The workload class of pods with a PriorityClass: `interactive`, `embedding`, `batch` or
-    /// `experimentation`. The label berth.dev/class goes first.
+    /// Workload class (`interactive`, `embedding`, `batch` or `experimentation`) by name of the
+    /// PriorityClass, for pods without the label `berth.dev/class`.
+    #[schemars(with = "BTreeMap<String, String>")]
     #[serde(deserialize_with = "workload_classes")]
     pub workload_classes: BTreeMap<Arc<str>, WorkloadClass>,
-    /// Schedulers that exist.
+    /// Names of the schedulers in the cluster. Default: Berth, kube-scheduler and other well-known ones.
     pub schedulers: BTreeSet<String>,
-    /// How long models take to load, in seconds: what probes must wait for.
+    /// Seconds that models take to load, which probes have to allow for. Default: 60.
     pub model_load_seconds: u32,
-    /// How grave breaches are where that differs from the rule, by code.
+    /// Severity by code or name of a rule, where it differs from the rule's own.
     pub severity: BTreeMap<String, Severity>,
-    /// Rules that are not checked, by code.
+    /// Codes or names of rules that are not checked.
     pub disabled: BTreeSet<String>,
 }
 
@@ -87,6 +92,11 @@ fn workload_classes<'de, D: Deserializer<'de>>(
 }
 
 impl Settings {
+    /// The JSON Schema of a settings file.
+    pub fn json_schema() -> Schema {
+        schema_for!(Self)
+    }
+
     /// How pods without a class label come by a class.
     pub fn class_rules(&self) -> ClassRules {
         ClassRules { by_priority_class: self.workload_classes.clone(), ..ClassRules::default() }

@@ -1,7 +1,4 @@
-//! How GPUs are to be handed out, as somebody wrote it down: `DeviceOffers` of `berth.dev/v1alpha1`.
-//!
-//! Owns the form of that text, its defaults and what is wrong with it, field by field. Must not know which GPUs
-//! there are.
+//! The settings file `DeviceOffers` of `berth.dev/v1alpha1`: how GPUs are offered.
 //!
 //! ```yaml
 //! apiVersion: berth.dev/v1alpha1
@@ -13,140 +10,178 @@
 //!   - gpus: [2, 3]
 //!     as: shares              # under MPS
 //!     count: 4
-//!     memory: 32Gi            # equal parts if left out
-//!     threadPercent: 25       # an equal part, rounded up, if left out; there is always a cap
-//!     sharesPerContainer: 2   # one if left out
+//!     memory: 32Gi            # default: equal parts
+//!     threadPercent: 25       # default: an equal part, rounded up
+//!     sharesPerContainer: 2   # default: 1
 //!   - as: slices              # MIG instances
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use berth_api::FieldPath;
 use berth_manifest::{Document, Problem, Source};
 use berth_model::quantity::Quantity;
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::answer::Answers;
 use crate::cdi::Common;
 use crate::device::ThreadCap;
 use crate::offer::{Form, GpuChoice, Offer};
 use crate::plugin::PluginConfig;
+use crate::response::ResponseConfig;
 
 const API_VERSION: &str = "berth.dev/v1alpha1";
 const KIND: &str = "DeviceOffers";
 
-/// Shares or replicas of one GPU: MPS serves no more clients.
+/// Maximum number of shares or replicas of one GPU: MPS serves no more clients.
 const PARTS_MAX: i64 = 48;
 
-/// The longest name of a resource's part after the slash, as Kubernetes has it.
+/// Kubernetes' limit for the part of a resource name after the slash.
 const NAME_BYTES_MAX: usize = 63;
 
-/// How GPUs are handed out.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// Where everything is.
     pub plugin: PluginConfig,
-    /// What to write for container runtimes; `None`: nothing.
+    /// CDI specification to write; `None`: write none.
     pub specification: Option<Specification>,
-    /// What GPUs are offered as.
     pub offers: Vec<Offer>,
 }
 
-/// What to write for container runtimes.
+/// A CDI specification to write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Specification {
-    /// Where: a directory that they watch.
+    /// Directory that runtimes watch.
     pub directory: PathBuf,
-    /// What every container with a GPU gets.
     pub common: Common,
 }
 
 impl Default for DeviceConfig {
     fn default() -> Self {
-        Self { plugin: PluginConfig::usual(), specification: None, offers: Offer::usual() }
+        Self { plugin: PluginConfig::defaults(), specification: None, offers: Offer::defaults() }
     }
 }
 
-#[derive(Deserialize)]
+/// The GPUs that `berth agent --devices` serves as a device plugin, and in which form.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DeviceOffers", extend("required" = ["apiVersion", "kind", "spec"]))]
 #[allow(dead_code, reason = "named so that they are no unknown fields")]
-struct Written {
+struct DeviceOffersFile {
+    #[schemars(with = "String", extend("const" = API_VERSION))]
     api_version: Option<String>,
+    #[schemars(with = "String", extend("const" = KIND))]
     kind: Option<String>,
+    #[schemars(with = "Option<BTreeMap<String, Value>>")]
     metadata: Option<Value>,
     spec: Option<WrittenSpec>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(rename = "DeviceOffersSpec")]
 struct WrittenSpec {
+    /// The kubelet's directory. Default: `/var/lib/kubelet`.
     kubelet_directory: Option<String>,
+    /// File in which the plugin records which devices it gave to pods. Default:
+    /// `/var/lib/berth/devices.json`.
     journal: Option<String>,
+    /// Directory of the MPS daemons' sockets. Default: `/run/berth/mps`.
     mps_directory: Option<String>,
     cdi: Option<WrittenCdi>,
+    /// The offers. Default: whole GPUs, and all MIG instances.
     offers: Option<Vec<WrittenOffer>>,
 }
 
-#[derive(Default, Deserialize)]
+/// How containers get their devices. Without it, NVIDIA's runtime is told by environment variable.
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(rename = "Cdi", extend("required" = ["kind"]))]
 struct WrittenCdi {
+    /// Vendor and class of the CDI devices: `nvidia.com/gpu` for NVIDIA's specification, or your own
+    /// with `directory`.
     kind: Option<String>,
+    /// Directory to write a specification to: `/var/run/cdi`.
     directory: Option<String>,
+    /// Device files that every container with a GPU gets, in the written specification.
     device_files: Vec<String>,
+    /// Files and directories that are mounted into every container with a GPU, such as the driver's
+    /// libraries, in the written specification.
     mounts: Vec<String>,
+    /// Environment variables, as `NAME=VALUE`, in the written specification.
     environment: Vec<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(rename = "Offer", extend("required" = ["as"]))]
 struct WrittenOffer {
+    /// Numbers or UUIDs of the GPUs. Default: all.
+    #[schemars(extend("items" = {"type": ["integer", "string"]}))]
     gpus: Option<Vec<Value>>,
+    /// Form of the devices: whole GPUs, slices (MIG instances), shares (MPS) or replicas (time-slicing).
     #[serde(rename = "as")]
+    #[schemars(with = "String", extend("enum" = ["whole", "slices", "shares", "replicas"]))]
     form: Option<String>,
+    /// Extended resource. Default: NVIDIA's name for the form, such as `nvidia.com/gpu`.
     resource: Option<String>,
+    /// MIG profile of the instances, such as `1g.18gb`. Default: all. Not for whole GPUs.
     profile: Option<String>,
+    /// Shares or replicas of each GPU. Required for them.
+    #[schemars(range(min = 2, max = 48))]
     count: Option<i64>,
+    /// Memory of each share, such as `32Gi`. Default: equal parts.
+    #[schemars(extend("type" = ["integer", "string"]))]
     memory: Option<Value>,
+    /// Limit on each share's threads, in per cent. Default: an equal part, rounded up.
+    #[schemars(range(min = 1, max = 100))]
     thread_percent: Option<i64>,
+    /// How many shares of one GPU a container may have. Default: 1.
+    #[schemars(range(min = 1, max = 48))]
     shares_per_container: Option<i64>,
 }
 
 impl DeviceConfig {
-    /// Reads a text, YAML or JSON, with one `DeviceOffers` in it.
+    /// The JSON Schema of the text that [`Self::read`] reads.
+    pub fn json_schema() -> Schema {
+        schema_for!(DeviceOffersFile)
+    }
+
+    /// Reads YAML or JSON with one `DeviceOffers`.
     ///
     /// # Errors
-    /// Names the field that is wrong, and what to write instead.
+    /// Names the invalid field and what to write instead.
     pub fn read(source: &Source) -> Result<Self, Box<Problem>> {
         let documents = berth_manifest::read(source)?;
         let mut wanted = documents.iter().filter(|document| document.kind() == KIND);
         let Some(document) = wanted.next() else {
             let span = berth_manifest::Span::empty_at(0);
-            let problem = Problem::of_text(source, span, format!("holds no {KIND}"));
-            let remedy = format!("start with apiVersion: {API_VERSION} and kind: {KIND}");
+            let problem = Problem::of_text(source, span, format!("contains no {KIND}"));
+            let remedy = format!("start it with apiVersion: {API_VERSION} and kind: {KIND}");
             return Err(Box::new(problem.with_remedy(remedy)));
         };
         if wanted.next().is_some() {
-            let problem = document.problem(FieldPath::root(), format!("is one of several {KIND}"));
-            return Err(Box::new(problem.with_remedy("put all offers into one")));
+            let problem = document.problem(FieldPath::root(), format!("second {KIND} in the file"));
+            return Err(Box::new(problem.with_remedy("put all offers into one object")));
         }
         let fields = Fields { document };
         if document.api_version() != API_VERSION {
-            let what = format!("{:?} is unknown", document.api_version());
-            return Err(fields.wrong("apiVersion", what, format!("write {API_VERSION}")));
+            let what = format!("unknown apiVersion {:?}", document.api_version());
+            return Err(fields.problem("apiVersion", what, format!("use {API_VERSION}")));
         }
-        let Written { spec, .. } = document.decode()?;
+        let DeviceOffersFile { spec, .. } = document.decode()?;
         fields.config(spec.unwrap_or_default())
     }
 }
 
-/// Where to complain.
+/// Reports problems at the fields of a document.
 struct Fields<'a> {
     document: &'a Document,
 }
 
 impl Fields<'_> {
-    fn wrong(
+    fn problem(
         &self,
         field: &str,
         what: impl Into<String>,
@@ -160,8 +195,8 @@ impl Fields<'_> {
         let mut config = DeviceConfig::default();
         let absolute = |field: &str, path: Option<String>| match path {
             Some(path) if !path.starts_with('/') => {
-                let what = format!("{path:?} is no absolute path");
-                Err(self.wrong(field, what, "write it from the root on, as /var/lib/kubelet"))
+                let what = format!("{path:?} is not an absolute path");
+                Err(self.problem(field, what, "use an absolute path such as /var/lib/kubelet"))
             }
             path => Ok(path),
         };
@@ -171,16 +206,16 @@ impl Fields<'_> {
         if let Some(path) = absolute("spec.journal", spec.journal)? {
             config.plugin.journal = path.into();
         }
-        let mut answers = Answers::default();
+        let mut responses = ResponseConfig::default();
         if let Some(path) = absolute("spec.mpsDirectory", spec.mps_directory)? {
-            answers.mps_directory = path.into();
+            responses.mps_directory = path.into();
         }
         if let Some(written) = spec.cdi {
             let directory = absolute("spec.cdi.directory", written.directory.clone())?;
-            answers.cdi_kind = Some(self.cdi_kind(&written)?);
+            responses.cdi_kind = Some(self.cdi_kind(&written)?);
             config.specification = self.specification(written, directory)?;
         }
-        config.plugin.answers = answers;
+        config.plugin.responses = responses;
         if let Some(offers) = spec.offers {
             let offers = offers.into_iter().enumerate();
             config.offers =
@@ -190,15 +225,15 @@ impl Fields<'_> {
     }
 
     fn cdi_kind(&self, written: &WrittenCdi) -> Result<String, Box<Problem>> {
-        let remedy = "write vendor and class, as berth.dev/gpu, or nvidia.com/gpu for the specification of \
-                      NVIDIA's toolkit";
+        let remedy = "use vendor and class, such as berth.dev/gpu, or nvidia.com/gpu for the specification \
+                      of NVIDIA's toolkit";
         match &written.kind {
             Some(kind) if is_resource(kind) => Ok(kind.clone()),
             Some(kind) => {
-                let what = format!("{kind:?} is no kind of devices");
-                Err(self.wrong("spec.cdi.kind", what, remedy))
+                let what = format!("{kind:?} is not a CDI kind");
+                Err(self.problem("spec.cdi.kind", what, remedy))
             }
-            None => Err(self.wrong("spec.cdi.kind", "is missing", remedy)),
+            None => Err(self.problem("spec.cdi.kind", "is required", remedy)),
         }
     }
 
@@ -212,18 +247,18 @@ impl Fields<'_> {
         let relative = |paths: &[String]| paths.iter().find(|path| !path.starts_with('/')).cloned();
         for (field, paths) in [("deviceFiles", &common.device_files), ("mounts", &common.mounts)] {
             if let Some(path) = relative(paths) {
-                let what = format!("{path:?} is no absolute path");
+                let what = format!("{path:?} is not an absolute path");
                 let field = format!("spec.cdi.{field}");
-                return Err(self.wrong(&field, what, "write it from the root on"));
+                return Err(self.problem(&field, what, "use an absolute path"));
             }
         }
         match directory {
             Some(directory) => Ok(Some(Specification { directory: directory.into(), common })),
             None if common == Common::default() => Ok(None),
             None => {
-                let what = "is missing, and only what is written there can hold these fields";
-                let remedy = "write /var/run/cdi, or leave deviceFiles, mounts and environment out";
-                Err(self.wrong("spec.cdi.directory", what, remedy))
+                let what = "is required with deviceFiles, mounts or environment";
+                let remedy = "use /var/run/cdi, or remove deviceFiles, mounts and environment";
+                Err(self.problem("spec.cdi.directory", what, remedy))
             }
         }
     }
@@ -234,18 +269,22 @@ impl Fields<'_> {
         if let Some(resource) = &written.resource
             && !is_resource(resource)
         {
-            let what = format!("{resource:?} is no name of a resource");
-            return Err(self.wrong(&path("resource"), what, "write one as berth.dev/gpu-share"));
+            let what = format!("{resource:?} is not a resource name");
+            return Err(self.problem(
+                &path("resource"),
+                what,
+                "use a name such as berth.dev/gpu-share",
+            ));
         }
         if written.profile.is_some() && form == Form::Whole {
-            let remedy = "write as: slices for MIG instances, or leave profile out";
-            return Err(self.wrong(&path("profile"), "is not for whole GPUs", remedy));
+            let remedy = "use as: slices for MIG instances, or remove profile";
+            return Err(self.problem(&path("profile"), "does not apply to whole GPUs", remedy));
         }
         let gpus = match &written.gpus {
             None => GpuChoice::All,
             Some(list) if list.is_empty() => {
-                let remedy = "name GPUs by number or UUID, or leave gpus out for all of them";
-                return Err(self.wrong(&path("gpus"), "names none", remedy));
+                let remedy = "list GPUs by number or UUID, or remove gpus to select all";
+                return Err(self.problem(&path("gpus"), "is empty", remedy));
             }
             Some(list) => {
                 let name = |(nth, one): (usize, &Value)| match one {
@@ -253,8 +292,8 @@ impl Fields<'_> {
                     Value::Number(number) if number.is_u64() => Ok(number.to_string()),
                     other => {
                         let field = format!("{}[{nth}]", path("gpus"));
-                        let what = format!("{other} is no GPU");
-                        Err(self.wrong(&field, what, "write its number or its UUID"))
+                        let what = format!("{other} is not a GPU number or UUID");
+                        Err(self.problem(&field, what, "use a number or a UUID"))
                     }
                 };
                 let names: Result<Vec<String>, _> = list.iter().enumerate().map(name).collect();
@@ -267,20 +306,20 @@ impl Fields<'_> {
     fn form(&self, at: usize, written: &WrittenOffer) -> Result<Form, Box<Problem>> {
         let path = |field: &str| format!("spec.offers[{at}].{field}");
         let Some(form) = &written.form else {
-            let remedy = "write whole, slices, shares or replicas";
-            return Err(self.wrong(&path("as"), "is missing", remedy));
+            let remedy = "use whole, slices, shares or replicas";
+            return Err(self.problem(&path("as"), "is required", remedy));
         };
         let shared = matches!(form.as_str(), "shares" | "replicas");
-        let not_for = |field: &str, is: bool, whom: &str| {
-            let what = format!("is for {whom} only, and this offer is of {form}");
-            if is { Err(self.wrong(&path(field), what, "leave it out")) } else { Ok(()) }
+        let only_for = |field: &str, is: bool, forms: &str| {
+            let what = format!("applies only to {forms}, not to {form}");
+            if is { Err(self.problem(&path(field), what, "remove it")) } else { Ok(()) }
         };
-        not_for("count", !shared && written.count.is_some(), "shares and replicas")?;
+        only_for("count", !shared && written.count.is_some(), "shares and replicas")?;
         let shares = form == "shares";
-        not_for("memory", !shares && written.memory.is_some(), "shares")?;
-        not_for("threadPercent", !shares && written.thread_percent.is_some(), "shares")?;
+        only_for("memory", !shares && written.memory.is_some(), "shares")?;
+        only_for("threadPercent", !shares && written.thread_percent.is_some(), "shares")?;
         let per_container = written.shares_per_container.is_some();
-        not_for("sharesPerContainer", !shares && per_container, "shares")?;
+        only_for("sharesPerContainer", !shares && per_container, "shares")?;
         match form.as_str() {
             "whole" => Ok(Form::Whole),
             "slices" => Ok(Form::Slices),
@@ -292,19 +331,19 @@ impl Fields<'_> {
                 per_container: self.per_container(at, written)?,
             }),
             other => {
-                let what = format!("{other:?} is no form of an offer");
-                Err(self.wrong(&path("as"), what, "write whole, slices, shares or replicas"))
+                let what = format!("unknown form {other:?}");
+                Err(self.problem(&path("as"), what, "use whole, slices, shares or replicas"))
             }
         }
     }
 
     fn count(&self, at: usize, written: &WrittenOffer) -> Result<u8, Box<Problem>> {
         let field = format!("spec.offers[{at}].count");
-        let remedy = format!("write into how many parts each GPU goes, 2 to {PARTS_MAX}");
+        let remedy = format!("use the number of parts per GPU, 2 to {PARTS_MAX}");
         match written.count {
             Some(count) if (2..=PARTS_MAX).contains(&count) => Ok(u8::try_from(count).unwrap_or(2)),
-            Some(count) => Err(self.wrong(&field, format!("{count} parts cannot be"), remedy)),
-            None => Err(self.wrong(&field, "is missing", remedy)),
+            Some(count) => Err(self.problem(&field, format!("{count} is out of range"), remedy)),
+            None => Err(self.problem(&field, "is required", remedy)),
         }
     }
 
@@ -314,8 +353,8 @@ impl Fields<'_> {
         let most_of = u8::try_from(most).ok().filter(|most| (1..=count).contains(most));
         most_of.ok_or_else(|| {
             let field = format!("spec.offers[{at}].sharesPerContainer");
-            let remedy = format!("write how many of the {count} a container may have at most");
-            self.wrong(&field, format!("{most} of {count} shares cannot be"), remedy)
+            let remedy = format!("use 1 to {count}, the count of this offer");
+            self.problem(&field, format!("{most} is out of range"), remedy)
         })
     }
 
@@ -330,14 +369,13 @@ impl Fields<'_> {
         match bytes.and_then(|bytes| u64::try_from(bytes).ok()) {
             Some(bytes) if bytes > 0 => Ok(Some(bytes)),
             _ => {
-                let remedy = "write a quantity such as 16Gi, or leave it out for equal parts";
-                Err(self.wrong(&field, format!("{text:?} is no memory"), remedy))
+                let remedy = "use a quantity such as 16Gi, or remove it for equal parts";
+                Err(self.problem(&field, format!("{text:?} is not a memory quantity"), remedy))
             }
         }
     }
 
-    /// The cap, if one is written. That there is none cannot be written: beside an uncapped neighbour tail latency
-    /// grew twentyfold.
+    /// There is no way to write "no cap": next to an uncapped neighbour, tail latency grew twentyfold.
     fn threads(
         &self,
         at: usize,
@@ -347,13 +385,13 @@ impl Fields<'_> {
         let cap = u8::try_from(percent).ok().and_then(|percent| ThreadCap::new(percent).ok());
         cap.map(Some).ok_or_else(|| {
             let field = format!("spec.offers[{at}].threadPercent");
-            let remedy = "write 1 to 100, or leave it out for an equal part";
-            self.wrong(&field, format!("{percent} % is no cap on threads"), remedy)
+            let remedy = "use 1 to 100, or remove it for an equal part";
+            self.problem(&field, format!("{percent} is out of range"), remedy)
         })
     }
 }
 
-/// Whether a text is a name with a domain, as resources and kinds of CDI have.
+/// Whether a text is a qualified name, as of resources and CDI kinds.
 fn is_resource(text: &str) -> bool {
     let Some((domain, name)) = text.split_once('/') else { return false };
     let ends = |text: &str| {

@@ -6,40 +6,40 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_contract::Severity;
 use berth_model::workload::WorkloadClass;
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use thiserror::Error;
 
 /// Namespaces of the cluster itself. A mistake here must not keep a cluster from coming up.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// What the webhook does with what it finds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Mode of the webhook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Denies, warns and changes.
+    /// Also deny objects with errors.
     Enforce,
-    /// Warns and changes.
+    /// Warn about findings, and apply the mutations that are turned on.
     #[default]
     Warn,
-    /// Counts and logs only.
+    /// Count and log findings.
     DryRun,
 }
 
-/// The settings of the webhook.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Settings of the admission webhook, for `--webhook-settings`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(rename = "WebhookSettings")]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
-    /// What it does with what it finds.
+    /// Set by `--webhook`, which takes precedence.
     pub mode: Mode,
-    /// Breaches at least as grave as this are denied.
+    /// Minimum severity of findings that are denied, in mode `enforce`. Default: `error`.
     pub deny: Severity,
-    /// Breaches at least as grave as this are warned of.
+    /// Minimum severity of findings that are reported as warnings. Default: `warning`.
     pub warn: Severity,
-    /// Namespaces whose objects are let through as they are, besides those of the cluster itself.
+    /// Namespaces that the webhook skips, besides those of the cluster and Berth's own.
     pub exempt_namespaces: BTreeSet<String>,
-    /// The settings of the rules.
     pub contract: berth_contract::Settings,
-    /// What is changed.
     pub mutations: Mutations,
 }
 
@@ -56,21 +56,20 @@ impl Default for Settings {
     }
 }
 
-/// What is changed in pods that ask for GPUs. Nothing is unless somebody has turned it on, and nothing
-/// that a pod says itself is changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Changes to pods that request GPUs. All are off unless listed, and none replaces what a pod sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Mutations {
-    /// They tolerate the taints of GPU nodes.
+    /// Tolerate the taints of GPU nodes.
     pub toleration: bool,
-    /// They are placed by this scheduler; empty: by whichever they name.
+    /// Scheduler name to set, such as `berth`.
     pub scheduler_name: String,
-    /// They get a priority class, by the class of work that their label `berth.dev/class` names.
+    /// PriorityClass to set, by the class in the label `berth.dev/class`.
     pub priority_classes: BTreeMap<String, String>,
-    /// Labels that they get from their namespace.
+    /// Labels to copy from the namespace.
     pub copy_labels: Vec<String>,
-    /// Pods that ask for memory of a GPU and not for compute ask for this share of it, by the class of
-    /// work that their label names; `""` is for pods without one.
+    /// `berth.dev/gpu-compute` to set on pods that set only `berth.dev/gpu-memory`, by the class in the
+    /// label `berth.dev/class`; `""` is for pods without the label.
     pub default_shares: BTreeMap<String, String>,
 }
 
@@ -85,6 +84,11 @@ pub struct SettingsError {
 }
 
 impl Settings {
+    /// The JSON Schema of a settings file.
+    pub fn json_schema() -> Schema {
+        schema_for!(Self)
+    }
+
     /// Whether objects of a namespace are let through as they are.
     pub fn is_exempt(&self, namespace: &str) -> bool {
         SYSTEM.contains(&namespace) || self.exempt_namespaces.contains(namespace)
