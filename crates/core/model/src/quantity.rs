@@ -128,19 +128,16 @@ impl Quantity {
     /// [`Quantity::MAX`] with the sign changed.
     pub const MIN: Self = Self { nanos: -i128::MAX, format: Format::DecimalSi };
 
-    #[must_use]
     pub const fn from_units(units: i64, format: Format) -> Self {
         Self { nanos: units as i128 * NANOS_PER_UNIT, format }
     }
 
     /// Thousandths, such as millicores.
-    #[must_use]
     pub const fn from_milli(thousandths: i64) -> Self {
         Self { nanos: thousandths as i128 * NANOS_PER_MILLI, format: Format::DecimalSi }
     }
 
     /// Prints with a binary suffix.
-    #[must_use]
     pub const fn from_bytes(bytes: i64) -> Self {
         Self::from_units(bytes, Format::BinarySi)
     }
@@ -171,30 +168,25 @@ impl Quantity {
         Ok(Self { nanos: if parts.negative { -nanos } else { nanos }, format })
     }
 
-    #[must_use]
     pub const fn format(self) -> Format {
         self.format
     }
 
-    #[must_use]
     pub const fn nanos(self) -> i128 {
         self.nanos
     }
 
     /// In units, rounded away from zero, saturating.
-    #[must_use]
     pub fn value(self) -> i64 {
         divide_away_from_zero(self.nanos, NANOS_PER_UNIT)
     }
 
     /// In thousandths of a unit, rounded away from zero, saturating.
-    #[must_use]
     pub fn milli_value(self) -> i64 {
         divide_away_from_zero(self.nanos, NANOS_PER_MILLI)
     }
 
     /// In units if that is an integer that fits, however it was written: `1000m` is 1.
-    #[must_use]
     pub fn as_i64(self) -> Option<i64> {
         if self.nanos % NANOS_PER_UNIT != 0 {
             return None;
@@ -204,7 +196,6 @@ impl Quantity {
 
     /// Kubernetes' `AsInt64` for the text the API server stores: as [`Self::as_i64`], except that
     /// it fails for some amounts from 1e14 upwards, such as `100Ti` and `1Pi`.
-    #[must_use]
     pub fn as_stored_i64(self) -> Option<i64> {
         let step: u64 = if self.format == Format::BinarySi { 1024 } else { 1000 };
         let whole = self.as_i64()?;
@@ -223,12 +214,10 @@ impl Quantity {
     }
 
     /// -1, 0 or 1.
-    #[must_use]
     pub const fn sign(self) -> i32 {
         self.nanos.signum() as i32
     }
 
-    #[must_use]
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
     }
@@ -244,7 +233,6 @@ impl Quantity {
     /// `None` beyond [`Quantity::MAX`] or [`Quantity::MIN`].
     ///
     /// As in Kubernetes the sum prints like `self`, or like `other` if `self` is zero.
-    #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
         let nanos = self.nanos.checked_add(other.nanos)?;
         // i128::MIN is not a valid quantity.
@@ -254,20 +242,17 @@ impl Quantity {
     /// `None` beyond [`Quantity::MAX`] or [`Quantity::MIN`].
     ///
     /// As in Kubernetes the difference prints like `self`, or like `other` if `self` is zero.
-    #[must_use]
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.checked_add(Self { nanos: -other.nanos, format: other.format })
     }
 
     /// Prints as with [`Quantity::checked_add`].
-    #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         let nanos = self.nanos.saturating_add(other.nanos).max(Self::MIN.nanos);
         Self { nanos, format: self.format_with(other) }
     }
 
     /// Prints as with [`Quantity::checked_sub`].
-    #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         self.saturating_add(Self { nanos: -other.nanos, format: other.format })
     }

@@ -21,7 +21,6 @@ pub struct Capacity {
 
 impl Capacity {
     /// Whether an empty machine could take the pod.
-    #[must_use]
     pub fn can_take(&self, request: &Request) -> bool {
         let gpus = request.gpus.count();
         request.cpu_milli <= self.cpu_milli

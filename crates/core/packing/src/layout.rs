@@ -108,7 +108,6 @@ pub fn partition(
 
 /// The best full layout that has these instances, beside idle instances that exist elsewhere.
 /// Without a mix nothing is added.
-#[must_use]
 pub fn complete(base: &Layout, idle: &[Layout], mix: &Mix) -> Layout {
     let worth = Worth::new(&[base.board()], idle, &[], mix);
     let mut counts = Counts::new();

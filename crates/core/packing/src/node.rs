@@ -22,7 +22,6 @@ pub struct FreeNode {
 
 impl FreeNode {
     /// A node without pods.
-    #[must_use]
     pub fn empty(capacity: &Capacity, kind: KindIx) -> Self {
         Self {
             cpu_milli: capacity.cpu_milli,
@@ -34,14 +33,12 @@ impl FreeNode {
     }
 
     /// Whether CPU, memory and the model suffice.
-    #[must_use]
     pub fn has_host_room(&self, request: &Request) -> bool {
         request.cpu_milli <= self.cpu_milli
             && request.memory_bytes <= self.memory_bytes
             && (request.gpus == GpuAsk::None || request.models.contains(self.model))
     }
 
-    #[must_use]
     pub fn can_take(&self, request: &Request) -> bool {
         self.has_host_room(request)
             && match request.gpus {
@@ -52,13 +49,11 @@ impl FreeNode {
     }
 
     /// Number of unused GPUs.
-    #[must_use]
     pub fn wholes(&self) -> usize {
         self.gpus.iter().filter(|free| **free == Part::WHOLE).count()
     }
 
     /// Positions of the first `count` unused GPUs; fewer if there are fewer.
-    #[must_use]
     pub fn first_wholes(&self, count: u16) -> GpuPositions {
         (0_u16..)
             .zip(&self.gpus)

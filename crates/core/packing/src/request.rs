@@ -14,19 +14,16 @@ impl Part {
     pub const WHOLE: Self = Self { compute_milli: WHOLE_MILLI, memory_milli: WHOLE_MILLI };
 
     /// The same part of compute and of memory.
-    #[must_use]
     pub fn even(milli: u16) -> Self {
         Self { compute_milli: milli, memory_milli: milli }
     }
 
     /// Whether `other` fits into this.
-    #[must_use]
     pub fn holds(self, other: Self) -> bool {
         self.compute_milli >= other.compute_milli && self.memory_milli >= other.memory_milli
     }
 
     /// Saturates at zero.
-    #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self {
             compute_milli: self.compute_milli.saturating_sub(other.compute_milli),
@@ -35,7 +32,6 @@ impl Part {
     }
 
     /// Saturates at a whole GPU.
-    #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let sum = |a: u16, b: u16| a.saturating_add(b).min(WHOLE_MILLI);
         Self {
@@ -46,13 +42,11 @@ impl Part {
 
     /// The room it needs: the larger of the two. A pod that requests memory alone leaves compute
     /// behind that nothing without memory can use.
-    #[must_use]
     pub fn size_milli(self) -> u16 {
         self.compute_milli.max(self.memory_milli).min(WHOLE_MILLI)
     }
 
     /// The room it provides: the smaller of the two.
-    #[must_use]
     pub fn room_milli(self) -> u16 {
         self.compute_milli.min(self.memory_milli).min(WHOLE_MILLI)
     }
@@ -70,7 +64,6 @@ pub enum GpuAsk {
 
 impl GpuAsk {
     /// In thousandths of a GPU.
-    #[must_use]
     pub fn total_milli(self) -> u64 {
         match self {
             Self::None => 0,
@@ -80,7 +73,6 @@ impl GpuAsk {
     }
 
     /// Number of GPUs.
-    #[must_use]
     pub fn count(self) -> u16 {
         match self {
             Self::None => 0,
@@ -98,7 +90,6 @@ impl Models {
     pub const ANY: Self = Self(u64::MAX);
 
     /// An index of 64 or more is only in [`Models::ANY`].
-    #[must_use]
     pub fn contains(self, model: u8) -> bool {
         1_u64.checked_shl(u32::from(model)).map_or(self == Self::ANY, |bit| self.0 & bit != 0)
     }
@@ -106,7 +97,6 @@ impl Models {
 
 impl Models {
     /// The same models with new indexes.
-    #[must_use]
     pub(crate) fn moved(self, moved: &[u8]) -> Self {
         if self == Self::ANY {
             return self;
@@ -134,7 +124,6 @@ pub struct Request {
 }
 
 impl Request {
-    #[must_use]
     pub fn with_models(self, models: Models) -> Self {
         Self { models, ..self }
     }

@@ -89,7 +89,6 @@ struct Left {
 }
 
 impl Rule {
-    #[must_use]
     pub fn new(mix: &Mix, fleet: &Fleet) -> Self {
         Self {
             remnants: Remnants::new(mix.iter().map(|(request, count)| (request.gpus, count))),
@@ -106,7 +105,6 @@ impl Rule {
     }
 
     /// `None` if the pod does not fit.
-    #[must_use]
     pub fn judge(&self, node: &FreeNode, request: &Request) -> Option<Choice> {
         if !node.has_host_room(request) {
             return None;

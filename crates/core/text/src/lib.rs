@@ -11,7 +11,6 @@ pub enum Paint {
 
 impl Paint {
     /// Text in a colour, by the code that terminals know it by.
-    #[must_use]
     pub fn with(self, code: &str, text: &str) -> String {
         match self {
             Self::Plain => text.to_owned(),
@@ -20,14 +19,12 @@ impl Paint {
     }
 
     /// Text that is over others.
-    #[must_use]
     pub fn heading(self, text: &str) -> String {
         self.with("1", text)
     }
 }
 
 /// Rows of cells as columns, two blanks apart.
-#[must_use]
 pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

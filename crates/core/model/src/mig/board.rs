@@ -6,21 +6,6 @@ use super::geometry::{Geometry, Shape, Starts};
 use super::name::{Attribute, NameError, ProfileName};
 use super::table::BOARDS;
 
-/// How a board's placements are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Confidence {
-    /// `nvidia-smi mig -lgipp` output was seen for this product.
-    Seen,
-    /// NVIDIA's go-nvml mock table; its A30 and A100 tables agree with NVIDIA's published output.
-    Mock,
-    /// NVIDIA's k8s-test-infra mock table, transcribed from the guide's diagrams.
-    TestInfra,
-    /// Same die and fractions as a product whose output was seen.
-    Inferred,
-    /// Nothing can be placed on this board.
-    Unknown,
-}
-
 /// How a profile's memory is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemorySource {
@@ -30,48 +15,6 @@ pub enum MemorySource {
     Mock,
     /// The number in the name times 1024: the real size is up to a sixth smaller.
     Nominal,
-}
-
-/// Where a board's entry comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// NVIDIA MIG User Guide, "Supported MIG Profiles".
-    Guide,
-    /// NVIDIA go-nvml mock tables.
-    GoNvml,
-    /// NVIDIA k8s-test-infra mock tables.
-    TestInfra,
-    /// NVIDIA mig-parted default configuration.
-    MigPartedConfig,
-    /// An `nvidia-smi mig` listing in an NVIDIA issue or pull request.
-    MigPartedListing,
-    /// An `nvidia-smi mig` listing published elsewhere.
-    PublicListing,
-    /// An `nvidia-smi mig` listing read on a real card for this project.
-    OwnListing,
-}
-
-impl Source {
-    #[must_use]
-    pub const fn reference(self) -> &'static str {
-        match self {
-            Self::Guide => {
-                "docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html"
-            }
-            Self::GoNvml => "github.com/NVIDIA/go-nvml@2f9e261 pkg/nvml/mock/gpus",
-            Self::TestInfra => {
-                "github.com/NVIDIA/k8s-test-infra@790eaa3 pkg/gpu/mocknvml/configs (H100: @c0148fc)"
-            }
-            Self::MigPartedConfig => {
-                "github.com/NVIDIA/mig-parted@bd7160f deployments/systemd/config-default.yaml"
-            }
-            Self::MigPartedListing => {
-                "github.com/NVIDIA/mig-parted #101 #139 #166 #187 #227, gpu-operator #1303"
-            }
-            Self::PublicListing => "public nvidia-smi listing",
-            Self::OwnListing => "one H200, driver 580.159.04, read on 2026-11-15",
-        }
-    }
 }
 
 /// A kind of GPU instance of one board.
@@ -90,82 +33,63 @@ pub struct Profile {
     pub(super) max_instances: u8,
     pub(super) memory_mib: u32,
     pub(super) memory_source: MemorySource,
-    pub(super) multiprocessors: Option<u16>,
 }
 
 impl Profile {
     /// As in `3g.40gb+me`.
-    #[must_use]
     pub const fn name(&self) -> ProfileName {
         self.name
     }
 
-    #[must_use]
     pub const fn attribute(&self) -> Attribute {
         self.name.attribute
     }
 
     /// The id `nvidia-smi mig -lgip` prints, if seen.
-    #[must_use]
     pub const fn driver_id(&self) -> Option<u8> {
         self.driver_id
     }
 
-    #[must_use]
     pub const fn compute_slices(&self) -> u8 {
         self.name.compute
     }
 
     /// Units of the memory grid; `None` if placements are unknown.
-    #[must_use]
     pub const fn memory_units(&self) -> Option<u8> {
         self.units
     }
 
     /// Legal starts; `None` if placements are unknown.
-    #[must_use]
     pub const fn starts(&self) -> Option<Starts> {
         self.starts
     }
 
     /// Limit of instances of this very profile on one GPU.
-    #[must_use]
     pub const fn max_instances(&self) -> u8 {
         self.max_instances
     }
 
     /// Prefer a node's label `nvidia.com/mig-<profile>.memory`: drivers differ.
-    #[must_use]
     pub const fn memory_mib(&self) -> u32 {
         self.memory_mib
     }
 
-    #[must_use]
     pub const fn memory_bytes(&self) -> u64 {
         (self.memory_mib as u64) << 20
     }
 
-    #[must_use]
     pub const fn memory_source(&self) -> MemorySource {
         self.memory_source
     }
 
     /// A lower bound: a nominal size can be up to a sixth too large.
-    #[must_use]
     pub const fn certain_memory_bytes(&self) -> u64 {
         if self.memory_is_nominal() { self.memory_bytes() / 6 * 5 } else { self.memory_bytes() }
     }
 
     /// Whether the memory is only the number in the name.
-    #[must_use]
     pub const fn memory_is_nominal(&self) -> bool {
         matches!(self.memory_source, MemorySource::Nominal)
-    }
-
-    /// If seen.
-    #[must_use]
-    pub const fn multiprocessors(&self) -> Option<u16> {
-        self.multiprocessors
     }
 }
 
@@ -199,8 +123,6 @@ impl fmt::Display for Profile {
 pub struct Board {
     pub(super) id: &'static str,
     pub(super) product: &'static str,
-    /// PCI device ids; the vendor is always NVIDIA.
-    pub(super) pci: &'static [u16],
     /// Words of a product name that identify this board: see `product.rs`.
     pub(super) words: &'static [&'static [&'static str]],
     /// Memory as sold.
@@ -209,9 +131,6 @@ pub struct Board {
     pub(super) compute_slices: u8,
     pub(super) max_instances: u8,
     pub(super) profiles: &'static [Profile],
-    pub(super) placement: Confidence,
-    pub(super) sources: &'static [Source],
-    pub(super) note: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -234,94 +153,46 @@ pub enum ProfileError {
 }
 
 impl Board {
-    #[must_use]
     pub fn all() -> &'static [Board] {
         &BOARDS
     }
 
     /// Such as `h100-80gb`.
-    #[must_use]
     pub fn by_id(id: &str) -> Option<&'static Board> {
         BOARDS.iter().find(|b| b.id == id)
     }
 
-    /// Such as `0x2330`.
-    #[must_use]
-    pub fn by_pci_device(device: u16) -> Option<&'static Board> {
-        BOARDS.iter().find(|b| b.pci.contains(&device))
-    }
-
-    /// By PCI id as tools print it: `0x233010DE`, `10de:2330`, `0x2330`, `2330`.
-    #[must_use]
-    pub fn by_pci_text(text: &str) -> Option<&'static Board> {
-        let text = text.trim().to_ascii_lowercase();
-        let device = match text.split_once(':') {
-            Some(("10de", device)) => device,
-            Some(_) => return None,
-            None => {
-                let digits = text.strip_prefix("0x").unwrap_or(&text);
-                if digits.len() == 8 { digits.strip_suffix("10de")? } else { digits }
-            }
-        };
-        if device.len() != 4 || !device.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return None;
-        }
-        u16::from_str_radix(device, 16).ok().and_then(Board::by_pci_device)
-    }
-
     /// Such as `h100-80gb`.
-    #[must_use]
     pub const fn id(&self) -> &'static str {
         self.id
     }
 
-    #[must_use]
     pub const fn product(&self) -> &'static str {
         self.product
     }
 
     /// Memory as sold, in GB: a label, not a size.
-    #[must_use]
     pub const fn gb(&self) -> u16 {
         self.gb
     }
 
     /// Units of the memory grid; `None` if placements are unknown.
-    #[must_use]
     pub fn memory_units(&self) -> Option<u8> {
         self.geometry.map(|g| g.units)
     }
 
-    #[must_use]
     pub const fn compute_slices(&self) -> u8 {
         self.compute_slices
     }
 
     /// Limit of GPU instances of all kinds.
-    #[must_use]
     pub const fn max_instances(&self) -> u8 {
         self.max_instances
     }
 
     /// In table order.
-    #[must_use]
     pub const fn profiles(&self) -> &'static [Profile] {
         self.profiles
-    }
-
-    #[must_use]
-    pub const fn placement_confidence(&self) -> Confidence {
-        self.placement
-    }
-
-    #[must_use]
-    pub const fn sources(&self) -> &'static [Source] {
-        self.sources
-    }
-
-    #[must_use]
-    pub const fn note(&self) -> &'static str {
-        self.note
     }
 
     /// The profile with this name, and how the name matched.
@@ -329,7 +200,6 @@ impl Board {
     /// Drivers print different gigabytes for one profile (the same GB200 has shown both `1g.23gb`
     /// and `1g.24gb`), so a name that is neither in the table nor a known alias matches the only
     /// profile with the same slices and suffix whose gigabytes are within a tenth.
-    #[must_use]
     pub fn find(&self, name: ProfileName) -> Option<(&'static Profile, NameMatch)> {
         let alike = |p: &&'static Profile| {
             p.name.compute == name.compute && p.name.attribute == name.attribute

@@ -55,7 +55,6 @@ impl Repartition {
         self.created.instances(self.board)
     }
 
-    #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.destroyed.as_slice().is_empty() && self.created.as_slice().is_empty()
     }

@@ -19,19 +19,9 @@ use super::board::{Board, Profile};
 use super::geometry::{Future, Starts};
 use super::layout::{Layout, LayoutError, MAX_INSTANCES};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    pub profile: &'static Profile,
-    /// How many instances of it could be created, if nothing else were.
-    pub count: u8,
-    /// Where the next one could start.
-    pub starts: Starts,
-}
-
 impl Layout {
     /// How many instances of `profile` could still be created, if nothing else were. 0 for a
     /// profile of another board.
-    #[must_use]
     pub fn remaining(&self, profile: &'static Profile) -> u8 {
         if !self.board().owns(profile) {
             return 0;
@@ -40,7 +30,6 @@ impl Layout {
     }
 
     /// Starts at which an instance of `profile` is legal now; none for a profile of another board.
-    #[must_use]
     pub fn open_starts(&self, profile: &'static Profile) -> Starts {
         match self.board().shape(profile) {
             Some((_, shape)) if self.cap(profile) > 0 => Starts::new(shape.open(self.occupied())),
@@ -48,33 +37,12 @@ impl Layout {
         }
     }
 
-    /// For every profile of the board.
-    pub fn room(&self) -> impl Iterator<Item = Room> + use<'_> {
-        self.board().profiles().iter().map(|profile| Room {
-            profile,
-            count: self.remaining(profile),
-            starts: self.open_starts(profile),
-        })
-    }
-
-    #[must_use]
     pub fn future(&self) -> Future {
         self.geometry().future(self.occupied())
     }
 
-    /// The future after adding an instance of `profile` at `start`; `None` if it does not fit.
-    #[must_use]
-    pub fn future_with(&self, profile: &'static Profile, start: u8) -> Option<Future> {
-        let (geometry, shape) = self.board().shape(profile)?;
-        if !self.open_starts(profile).contains(start) {
-            return None;
-        }
-        Some(geometry.future(self.occupied() | shape.bits(start)))
-    }
-
     /// The start that leaves the greatest [`Future`]; the lowest of equals. `None` if there is no
     /// room.
-    #[must_use]
     pub fn best_start(&self, profile: &'static Profile) -> Option<u8> {
         let (geometry, shape) = self.board().shape(profile)?;
         let mut best: Option<(Future, u8)> = None;
@@ -88,14 +56,12 @@ impl Layout {
     }
 
     /// Whether no instance of any profile can be added.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.board().profiles().iter().all(|p| self.open_starts(p).is_empty())
     }
 
     /// This layout with an instance of each profile in `wanted` added: of all ways to place them
     /// the one with the greatest [`Future`], the first of equals. `None` if they do not fit.
-    #[must_use]
     pub fn with_all(&self, wanted: &[&'static Profile]) -> Option<Layout> {
         if self.len() + wanted.len() > MAX_INSTANCES {
             return None;

@@ -94,11 +94,6 @@ impl Future {
         }
         (self.0 >> lane(shape as usize)) as u8
     }
-
-    #[must_use]
-    pub const fn is_exhausted(self) -> bool {
-        self.0 == 0
-    }
 }
 
 const fn lane(shape: usize) -> u32 {
@@ -116,17 +111,14 @@ impl Starts {
 
     pub const NONE: Self = Self(0);
 
-    #[must_use]
     pub const fn contains(self, start: u8) -> bool {
         start < MAX_UNITS && self.0 >> start & 1 == 1
     }
 
-    #[must_use]
     pub const fn len(self) -> u8 {
         self.0.count_ones() as u8
     }
 
-    #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -101,7 +101,8 @@ pub struct Layout {
     geometry: &'static Geometry,
     slots: Slots,
     occupied: u16,
-    compute: u8,
+    /// Compute slices in use.
+    pub(super) compute: u8,
 }
 
 impl fmt::Debug for Layout {
@@ -159,7 +160,6 @@ impl Layout {
         Ok(layout)
     }
 
-    #[must_use]
     pub const fn board(&self) -> &'static Board {
         self.board
     }
@@ -177,28 +177,19 @@ impl Layout {
         self.slots.instances(self.board)
     }
 
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.slots.len as usize
     }
 
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.slots.len == 0
     }
 
     /// The memory units covered; bit `i` is unit `i`.
-    #[must_use]
     pub const fn occupied(&self) -> u16 {
         self.occupied
     }
 
-    #[must_use]
-    pub const fn compute_used(&self) -> u8 {
-        self.compute
-    }
-
-    #[must_use]
     pub fn count(&self, profile: &Profile) -> u8 {
         if !self.board.owns(profile) {
             return 0;
@@ -206,12 +197,10 @@ impl Layout {
         self.slots.as_slice().iter().filter(|s| s.index == profile.index).count() as u8
     }
 
-    #[must_use]
     pub fn contains(&self, profile: &Profile, start: u8) -> bool {
         self.board.owns(profile) && self.slots.contains(Slot { start, index: profile.index })
     }
 
-    #[must_use]
     pub fn fits(&self, profile: &'static Profile, start: u8) -> bool {
         self.check(profile, start).is_ok()
     }

@@ -1,11 +1,8 @@
-//! MIG geometry: which slices a GPU can be divided into, where they may lie, and what follows from
-//! that.
+//! MIG geometry: which slices a GPU can be divided into and where they may start.
 //!
-//! This module owns the boards' tables and the pure algebra over them: legality, what is left, the
-//! start that keeps the most possible, full layouts, the smallest slice that is enough, shares for
-//! cost, and the difference of two layouts. It must not know nodes, pods, or how instances are
-//! created; it does no I/O and guesses nothing: where a board's placements are not known
-//! ([`Confidence::Unknown`]) no [`Layout`] of it can be made.
+//! Tables of boards and pure algebra over them: legality, room left, the start that leaves the most
+//! room, full layouts, the smallest sufficient slice, cost shares, and the difference of two
+//! layouts. Nothing is guessed: if a board's placements are unknown, no [`Layout`] of it exists.
 //!
 //! A board has a grid of memory units (4, 8 or 12) and a number of compute slices (4 or 7). A
 //! [`Profile`] takes some of both and may start at certain units only. Occupancy is a bitmask, the
@@ -38,13 +35,12 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use board::{Board, Confidence, MemorySource, NameMatch, Profile, ProfileError, Source};
+pub use board::{Board, MemorySource, NameMatch, Profile, ProfileError};
 pub use diff::{BoardMismatch, Repartition};
-pub use future::Room;
 pub use geometry::{Future, Starts};
 pub use layout::{Instance, Layout, LayoutError};
 pub use name::{Attribute, MigResource, NameError, ProfileName, RESOURCE_PREFIX};
 pub use need::Need;
 pub use product::ProductError;
-pub use share::{Apportioned, Share, Shares};
+pub use share::{Share, Shares};
 pub use text::LayoutTextError;

@@ -29,7 +29,6 @@ impl Attribute {
         [Self::Plain, Self::NoMedia, Self::Media, Self::Graphics, Self::MediaAll];
 
     /// As `nvidia-smi` prints it.
-    #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -44,7 +43,6 @@ impl Attribute {
     ///
     /// NVIDIA's device plugin replaces every `+` by `.` and leaves `-me` as it is
     /// (k8s-device-plugin, `internal/rm/rm.go`: `strings.ReplaceAll("mig-"+p.String(), "+", ".")`).
-    #[must_use]
     pub const fn resource_suffix(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -92,7 +90,6 @@ impl ProfileName {
         Self::read(text, Attribute::resource_suffix)
     }
 
-    #[must_use]
     pub const fn resource(self) -> MigResource {
         MigResource(self)
     }

@@ -20,7 +20,6 @@ impl Board {
     /// the memory it certainly has: as a driver gave it, else that of a profile with as many memory
     /// units, else five sixths of what its name says. A caller that knows a node's labels uses
     /// [`Board::smallest_by`].
-    #[must_use]
     pub fn smallest(&self, need: &Need) -> Option<&'static Profile> {
         self.smallest_by(need, |profile| {
             let alike = self.profiles().iter().filter(|other| {
@@ -34,7 +33,6 @@ impl Board {
     }
 
     /// [`Board::smallest`] with the memory of each profile, in bytes, as the caller knows it.
-    #[must_use]
     pub fn smallest_by(
         &self,
         need: &Need,

@@ -44,17 +44,8 @@ pub struct Shares {
     pub stranded: Share,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Apportioned {
-    /// Ascending by start.
-    pub slices: Vec<(Instance, u64)>,
-    pub idle: u64,
-    pub stranded: u64,
-}
-
 impl Board {
     /// `None` for a profile of another board, and if placements are unknown.
-    #[must_use]
     pub fn share(&self, profile: &Profile) -> Option<Share> {
         let (geometry, shape) = self.shape(profile)?;
         let parts = shape.weight(geometry.units, geometry.compute);
@@ -63,7 +54,6 @@ impl Board {
 }
 
 impl Layout {
-    #[must_use]
     pub fn shares(&self) -> Shares {
         let of = self.geometry().whole();
         let used: u16 = self.instances().map(|i| self.part(i)).sum();
@@ -87,29 +77,5 @@ impl Shares {
         let layout = self.layout;
         let of = layout.geometry().whole();
         layout.instances().map(move |i| (i, Share { parts: layout.part(i), of }))
-    }
-
-    /// Divides `total`, such as a GPU's cost in millionths, into integers that add up to exactly
-    /// `total`.
-    ///
-    /// Each is within one of the exact amount: the running total is rounded down after each slice,
-    /// so rounding errors do not accumulate.
-    #[must_use]
-    pub fn apportion(&self, total: u64) -> Apportioned {
-        let of = u128::from(self.idle.of);
-        let mut parts = 0_u128;
-        let mut given = 0_u64;
-        let mut next = |share: Share| {
-            parts += u128::from(share.parts);
-            let until = (u128::from(total) * parts).checked_div(of).unwrap_or(0);
-            let until = u64::try_from(until).unwrap_or(total);
-            let amount = until.saturating_sub(given);
-            given = until;
-            amount
-        };
-        let slices = self.slices().map(|(i, share)| (i, next(share))).collect();
-        let idle = next(self.idle);
-        let stranded = next(self.stranded);
-        Apportioned { slices, idle, stranded }
     }
 }

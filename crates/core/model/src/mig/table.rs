@@ -1,11 +1,17 @@
-//! The MIG boards, as data.
+//! The MIG boards, as data. Each board names its sources:
 //!
-//! Compiled from NVIDIA's MIG User Guide, its go-nvml, k8s-test-infra and mig-parted repositories
-//! and `nvidia-smi mig` listings; each board names its sources. If a driver's figure was not seen,
-//! memory is nominal. go-nvml's mock placements for H100, H200 and B200 are wrong (sizes 3, 7 and 1
-//! where the driver has 4, 8 and 2) and are not used.
+//! - guide: NVIDIA MIG User Guide, "Supported MIG Profiles";
+//! - go-nvml: its mock tables (2f9e261, `pkg/nvml/mock/gpus`). The placements for H100, H200 and
+//!   B200 are wrong (sizes 3, 7 and 1 where the driver has 4, 8 and 2) and are not used;
+//! - k8s-test-infra: its mock tables (790eaa3, `pkg/gpu/mocknvml/configs`; H100: c0148fc);
+//! - mig-parted configuration: bd7160f, `deployments/systemd/config-default.yaml`;
+//! - mig-parted listing: `nvidia-smi mig` output in mig-parted #101 #139 #166 #187 #227 or
+//!   gpu-operator #1303;
+//! - own listing: `nvidia-smi mig` output of one H200, driver 580.159.04.
+//!
+//! If a driver's figure was not seen, memory is nominal.
 
-use super::board::{Board, Confidence, MemorySource, Profile, Source};
+use super::board::{Board, MemorySource, Profile};
 use super::geometry::{GRID_4, GRID_8, GRID_12, Geometry, Starts};
 use super::name::Attribute::{Graphics, Media, MediaAll, NoMedia, Plain};
 use super::name::{Attribute, ProfileName};
@@ -57,7 +63,6 @@ const fn unplaced(compute: u8, gb: u16, attribute: Attribute, max: u8) -> Profil
         max_instances: max,
         memory_mib: gb as u32 * 1024,
         memory_source: MemorySource::Nominal,
-        multiprocessors: None,
     }
 }
 
@@ -88,11 +93,6 @@ impl Profile {
         self.memory_source = MemorySource::Mock;
         self
     }
-
-    const fn sm(mut self, sm: u16) -> Self {
-        self.multiprocessors = Some(sm);
-        self
-    }
 }
 
 /// Sets every profile's index in its board's table.
@@ -106,98 +106,90 @@ const fn numbered<const N: usize>(mut profiles: [Profile; N]) -> [Profile; N] {
 }
 
 pub(super) static BOARDS: [Board; 14] = [
+    // Guide, go-nvml; placements from go-nvml's mock, whose A30 and A100 tables agree with NVIDIA's
+    // published output.
     Board {
         id: "a30-24gb",
         product: "A30 24GB",
-        pci: &[0x20B7],
         words: &[&["A30"]],
         gb: 24,
         geometry: Some(&GRID_4),
         compute_slices: 4,
         max_instances: 4,
         profiles: &numbered([
-            on4(QUARTER, 6, Plain, 4).mock(5836).sm(14),
-            on4(QUARTER, 6, Media, 1).mock(5836).sm(14),
-            on4(HALF, 12, Plain, 2).mock(11672).sm(28),
-            on4(HALF, 12, Media, 1).mock(11672).sm(28),
-            on4(FULL, 24, Plain, 1).mock(23344).sm(56),
+            on4(QUARTER, 6, Plain, 4).mock(5836),
+            on4(QUARTER, 6, Media, 1).mock(5836),
+            on4(HALF, 12, Plain, 2).mock(11672),
+            on4(HALF, 12, Media, 1).mock(11672),
+            on4(FULL, 24, Plain, 1).mock(23344),
         ]),
-        placement: Confidence::Mock,
-        sources: &[Source::Guide, Source::GoNvml],
-        note: "",
     },
+    // Guide, go-nvml; placements as listed by `nvidia-smi`. The guide prints 1/8 of the memory for
+    // 1g.10gb; its placement size 2 and its 9.62 GiB show 2/8.
     Board {
         id: "a100-40gb",
         product: "A100 40GB (SXM4, PCIe), A800 40GB",
-        pci: &[0x20B0, 0x20B1, 0x20F1, 0x20F6],
         words: &[&["A100"], &["A800"]],
         gb: 40,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 5, Plain, 7).id(19).mock(4864).sm(14),
-            on8(G1, 5, Media, 1).id(20).mock(4864).sm(14),
-            on8(G1W, 10, Plain, 4).id(15).mock(9856).sm(14),
-            on8(G2, 10, Plain, 3).id(14).mock(9856).sm(28),
-            on8(G3, 20, Plain, 2).id(9).mock(19968).sm(42),
-            on8(G4, 20, Plain, 1).id(5).mock(19968).sm(56),
-            on8(G7, 40, Plain, 1).id(0).mock(40192).sm(98),
+            on8(G1, 5, Plain, 7).id(19).mock(4864),
+            on8(G1, 5, Media, 1).id(20).mock(4864),
+            on8(G1W, 10, Plain, 4).id(15).mock(9856),
+            on8(G2, 10, Plain, 3).id(14).mock(9856),
+            on8(G3, 20, Plain, 2).id(9).mock(19968),
+            on8(G4, 20, Plain, 1).id(5).mock(19968),
+            on8(G7, 40, Plain, 1).id(0).mock(40192),
         ]),
-        placement: Confidence::Seen,
-        sources: &[Source::Guide, Source::GoNvml],
-        note: "The guide prints 1/8 of the memory for 1g.10gb; its placement size 2 and its \
-               9.62 GiB show 2/8.",
     },
+    // Guide, go-nvml, public listing; placements as listed by `nvidia-smi`. Old drivers do not list
+    // 1g.20gb.
     Board {
         id: "a100-80gb",
         product: "A100 80GB (SXM4, PCIe), A800 80GB",
-        pci: &[0x20B2, 0x20B5, 0x20F3, 0x20F5],
         words: &[&["A100"], &["A800"]],
         gb: 80,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 10, Plain, 7).id(19).mock(9856).sm(14),
-            on8(G1, 10, Media, 1).id(20).mock(9856).sm(14),
-            on8(G1W, 20, Plain, 4).id(15).mock(19968).sm(14),
-            on8(G2, 20, Plain, 3).id(14).mock(19968).sm(28),
-            on8(G3, 40, Plain, 2).id(9).mock(40192).sm(42),
-            on8(G4, 40, Plain, 1).id(5).mock(40192).sm(56),
-            on8(G7, 80, Plain, 1).id(0).mock(80384).sm(98),
+            on8(G1, 10, Plain, 7).id(19).mock(9856),
+            on8(G1, 10, Media, 1).id(20).mock(9856),
+            on8(G1W, 20, Plain, 4).id(15).mock(19968),
+            on8(G2, 20, Plain, 3).id(14).mock(19968),
+            on8(G3, 40, Plain, 2).id(9).mock(40192),
+            on8(G4, 40, Plain, 1).id(5).mock(40192),
+            on8(G7, 80, Plain, 1).id(0).mock(80384),
         ]),
-        placement: Confidence::Seen,
-        sources: &[Source::Guide, Source::GoNvml, Source::PublicListing],
-        note: "Old drivers do not list 1g.20gb.",
     },
+    // Guide, k8s-test-infra; placements from k8s-test-infra's mock, which follows the guide's
+    // diagrams. Multiprocessors of 1g.20gb, 3g and 7g were not seen for this board; on H100 NVL and
+    // H200 they are 26, 60 and 132.
     Board {
         id: "h100-80gb",
         product: "H100 80GB (SXM5, PCIe), H800 80GB",
-        pci: &[0x2330, 0x2331, 0x2322, 0x2324],
         words: &[&["H100"], &["H100", "PCIe"], &["H800"]],
         gb: 80,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 10, Plain, 7).id(19).sm(16),
-            on8(G1, 10, Media, 1).id(20).sm(16),
+            on8(G1, 10, Plain, 7).id(19),
+            on8(G1, 10, Media, 1).id(20),
             on8(G1W, 20, Plain, 4).id(15),
-            on8(G2, 20, Plain, 3).id(14).sm(32),
+            on8(G2, 20, Plain, 3).id(14),
             on8(G3, 40, Plain, 2).id(9),
-            on8(G4, 40, Plain, 1).id(5).sm(64),
+            on8(G4, 40, Plain, 1).id(5),
             on8(G7, 80, Plain, 1).id(0),
         ]),
-        placement: Confidence::TestInfra,
-        sources: &[Source::Guide, Source::TestInfra],
-        note: "Multiprocessors of 1g.20gb, 3g and 7g were not seen for this board; on H100 NVL \
-               and H200 they are 26, 60 and 132.",
     },
+    // Mig-parted listing, public listing, mig-parted configuration; placements as listed by
+    // `nvidia-smi`.
     Board {
         id: "h100-94gb",
         product: "H100 94GB (NVL, SXM5, PCIe), H800 NVL",
-        pci: &[0x2321, 0x233A],
         words: &[&["H100"], &["H100", "NVL"], &["H800", "NVL"]],
         gb: 94,
         geometry: Some(&GRID_8),
@@ -208,18 +200,16 @@ pub(super) static BOARDS: [Board; 14] = [
             on8(G1, 12, Media, 1).id(20).driver(11008),
             on8(G1W, 24, Plain, 4).id(15),
             on8(G2, 24, Plain, 3).id(14).driver(22139),
-            on8(G3, 47, Plain, 2).id(9).driver(47493).sm(60),
-            on8(G4, 47, Plain, 1).id(5).driver(47493).sm(64),
-            on8(G7, 94, Plain, 1).id(0).driver(95355).sm(132),
+            on8(G3, 47, Plain, 2).id(9).driver(47493),
+            on8(G4, 47, Plain, 1).id(5).driver(47493),
+            on8(G7, 94, Plain, 1).id(0).driver(95355),
         ]),
-        placement: Confidence::Seen,
-        sources: &[Source::MigPartedListing, Source::PublicListing, Source::MigPartedConfig],
-        note: "",
     },
+    // Mig-parted configuration; placements inferred from a product with the same die and fractions.
+    // Ids and placements inferred from the H100 NVL listing.
     Board {
         id: "h100-96gb",
         product: "H100 96GB on GH200; H20 96GB and PG506 96GB share its names",
-        pci: &[0x2342, 0x233D, 0x20B6, 0x2329],
         // A GH200's 480GB or 120GB is its processor's memory; an H20-3e is a 141 GB board.
         words: &[
             &["GH200"],
@@ -242,102 +232,94 @@ pub(super) static BOARDS: [Board; 14] = [
             on8(G4, 48, Plain, 1).id(5),
             on8(G7, 96, Plain, 1).id(0),
         ]),
-        placement: Confidence::Inferred,
-        sources: &[Source::MigPartedConfig],
-        note: "Ids and placements inferred from the H100 NVL listing.",
     },
+    // Own listing; placements as listed by `nvidia-smi`. Another driver printed 0.25 GiB less for
+    // some profiles (mig-parted #120).
     Board {
         id: "h200-141gb",
         product: "H200 141GB (SXM5, NVL)",
-        pci: &[0x2335, 0x233B],
         words: &[&["H200"]],
         gb: 141,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 18, Plain, 7).id(19).driver(16384).sm(16),
-            on8(G1, 18, Media, 1).id(20).driver(16384).sm(16),
-            on8(G1W, 35, Plain, 4).id(15).driver(33280).sm(26),
-            on8(G2, 35, Plain, 3).id(14).driver(33280).sm(32),
-            on8(G3, 71, Plain, 2).id(9).driver(71424).sm(60),
-            on8(G4, 71, Plain, 1).id(5).driver(71424).sm(64),
-            on8(G7, 141, Plain, 1).id(0).driver(143_360).sm(132),
+            on8(G1, 18, Plain, 7).id(19).driver(16384),
+            on8(G1, 18, Media, 1).id(20).driver(16384),
+            on8(G1W, 35, Plain, 4).id(15).driver(33280),
+            on8(G2, 35, Plain, 3).id(14).driver(33280),
+            on8(G3, 71, Plain, 2).id(9).driver(71424),
+            on8(G4, 71, Plain, 1).id(5).driver(71424),
+            on8(G7, 141, Plain, 1).id(0).driver(143_360),
         ]),
-        placement: Confidence::Seen,
-        sources: &[Source::OwnListing],
-        note: "Another driver printed 0.25 GiB less for some profiles (mig-parted #120).",
     },
+    // Mig-parted listing, mig-parted configuration; placements inferred from a product with the
+    // same die and fractions.
     Board {
         id: "gh200-144gb",
         product: "GH200 144G HBM3e",
-        pci: &[0x2348],
         words: &[&["GH200"]],
         gb: 144,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 18, Plain, 7).id(19).driver(17920).sm(16),
-            on8(G1, 18, Media, 1).id(20).driver(17920).sm(16),
-            on8(G1W, 36, Plain, 4).id(15).driver(36096).sm(26),
-            on8(G2, 36, Plain, 3).id(14).driver(36096).sm(32),
+            on8(G1, 18, Plain, 7).id(19).driver(17920),
+            on8(G1, 18, Media, 1).id(20).driver(17920),
+            on8(G1W, 36, Plain, 4).id(15).driver(36096),
+            on8(G2, 36, Plain, 3).id(14).driver(36096),
             on8(G3, 72, Plain, 2).id(9),
             on8(G4, 72, Plain, 1).id(5),
             on8(G7, 144, Plain, 1).id(0),
         ]),
-        placement: Confidence::Inferred,
-        sources: &[Source::MigPartedListing, Source::MigPartedConfig],
-        note: "",
     },
+    // Guide, mig-parted listing, k8s-test-infra; placements from k8s-test-infra's mock, which
+    // follows the guide's diagrams. 1g.23gb printed 22.00 GiB in one listing and 20.50 GiB in
+    // another.
     Board {
         id: "b200-180gb",
         product: "B200 180GB",
-        pci: &[0x2901],
         words: &[&["B200"]],
         gb: 180,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 23, Plain, 7).id(19).driver(22528).sm(18),
-            on8(G1, 23, Media, 1).id(20).driver(22528).sm(18),
-            on8(G1W, 45, Plain, 4).id(15).driver(45312).sm(30),
-            on8(G2, 45, Plain, 3).id(14).driver(45312).sm(36),
+            on8(G1, 23, Plain, 7).id(19).driver(22528),
+            on8(G1, 23, Media, 1).id(20).driver(22528),
+            on8(G1W, 45, Plain, 4).id(15).driver(45312),
+            on8(G2, 45, Plain, 3).id(14).driver(45312),
             on8(G3, 90, Plain, 2),
             on8(G4, 90, Plain, 1),
             on8(G7, 180, Plain, 1),
         ]),
-        placement: Confidence::TestInfra,
-        sources: &[Source::Guide, Source::MigPartedListing, Source::TestInfra],
-        note: "1g.23gb printed 22.00 GiB in one listing and 20.50 GiB in another.",
     },
+    // Mig-parted listing, mig-parted configuration; placements inferred from a product with the
+    // same die and fractions. Names drift between drivers: the same board has shown 1g.24gb with
+    // 20.00 GiB.
     Board {
         id: "gb200-186gb",
         product: "GB200 186GB (HGX, NVL)",
-        pci: &[0x2941],
         words: &[&["GB200"]],
         gb: 186,
         geometry: Some(&GRID_8),
         compute_slices: 7,
         max_instances: 7,
         profiles: &numbered([
-            on8(G1, 23, Plain, 7).also(&[24]).id(19).driver(22528).sm(18),
-            on8(G1, 23, Media, 1).also(&[24]).id(20).driver(22528).sm(18),
-            on8(G1W, 47, Plain, 4).id(15).driver(46592).sm(32),
-            on8(G2, 47, Plain, 3).id(14).driver(46592).sm(38),
+            on8(G1, 23, Plain, 7).also(&[24]).id(19).driver(22528),
+            on8(G1, 23, Media, 1).also(&[24]).id(20).driver(22528),
+            on8(G1W, 47, Plain, 4).id(15).driver(46592),
+            on8(G2, 47, Plain, 3).id(14).driver(46592),
             on8(G3, 93, Plain, 2).also(&[95]),
             on8(G4, 93, Plain, 1).also(&[95]),
             on8(G7, 186, Plain, 1).also(&[189]),
         ]),
-        placement: Confidence::Inferred,
-        sources: &[Source::MigPartedListing, Source::MigPartedConfig],
-        note: "Names drift between drivers: the same board has shown 1g.24gb with 20.00 GiB.",
     },
+    // Mig-parted configuration; placements inferred from a product with the same die and fractions.
+    // Names, counts and PCI id from mig-parted; no listing seen.
     Board {
         id: "b300-269gb",
         product: "B300 269GB",
-        pci: &[0x3182],
         words: &[&["B300"]],
         gb: 269,
         geometry: Some(&GRID_8),
@@ -352,14 +334,12 @@ pub(super) static BOARDS: [Board; 14] = [
             on8(G4, 135, Plain, 1),
             on8(G7, 269, Plain, 1),
         ]),
-        placement: Confidence::Inferred,
-        sources: &[Source::MigPartedConfig],
-        note: "Names, counts and PCI id from mig-parted; no listing seen.",
     },
+    // Mig-parted configuration; placements inferred from a product with the same die and fractions.
+    // Names, counts and PCI id from mig-parted; no listing seen.
     Board {
         id: "gb300-278gb",
         product: "GB300 278GB",
-        pci: &[0x31C2],
         words: &[&["GB300", "!WS"]],
         gb: 278,
         geometry: Some(&GRID_8),
@@ -374,41 +354,38 @@ pub(super) static BOARDS: [Board; 14] = [
             on8(G4, 139, Plain, 1),
             on8(G7, 278, Plain, 1),
         ]),
-        placement: Confidence::Inferred,
-        sources: &[Source::MigPartedConfig],
-        note: "Names, counts and PCI id from mig-parted; no listing seen.",
     },
+    // Public listing, guide, mig-parted configuration; placements as listed by `nvidia-smi`. The
+    // PCI id and the listing are the Server Edition's; the guide gives the Workstation and Max-Q
+    // Editions the same table.
     Board {
         id: "rtx-pro-6000-bw-96gb",
         product: "RTX PRO 6000 Blackwell 96GB",
-        pci: &[0x2BB5],
         words: &[&["RTX", "PRO", "6000", "Blackwell"]],
         gb: 96,
         geometry: Some(&GRID_12),
         compute_slices: 4,
         max_instances: 4,
         profiles: &numbered([
-            on12(QUARTER, 24, Plain, 4).id(14).driver(24187).sm(46),
-            on12(QUARTER, 24, Media, 1).id(21).driver(24187).sm(46),
-            on12(QUARTER, 24, Graphics, 4).id(47).driver(24187).sm(46),
-            on12(QUARTER, 24, MediaAll, 1).id(65).driver(24187).sm(46),
-            on12(QUARTER, 24, NoMedia, 4).id(67).driver(24187).sm(46),
-            on12(HALF, 48, Plain, 2).id(5).driver(48517).sm(94),
-            on12(HALF, 48, Graphics, 2).id(35).driver(48517).sm(94),
-            on12(HALF, 48, MediaAll, 1).id(64).driver(48517).sm(94),
-            on12(HALF, 48, NoMedia, 2).id(66).driver(48517).sm(94),
-            on12(FULL, 96, Plain, 1).id(0).driver(97403).sm(188),
-            on12(FULL, 96, Graphics, 1).id(32).driver(97403).sm(188),
+            on12(QUARTER, 24, Plain, 4).id(14).driver(24187),
+            on12(QUARTER, 24, Media, 1).id(21).driver(24187),
+            on12(QUARTER, 24, Graphics, 4).id(47).driver(24187),
+            on12(QUARTER, 24, MediaAll, 1).id(65).driver(24187),
+            on12(QUARTER, 24, NoMedia, 4).id(67).driver(24187),
+            on12(HALF, 48, Plain, 2).id(5).driver(48517),
+            on12(HALF, 48, Graphics, 2).id(35).driver(48517),
+            on12(HALF, 48, MediaAll, 1).id(64).driver(48517),
+            on12(HALF, 48, NoMedia, 2).id(66).driver(48517),
+            on12(FULL, 96, Plain, 1).id(0).driver(97403),
+            on12(FULL, 96, Graphics, 1).id(32).driver(97403),
         ]),
-        placement: Confidence::Seen,
-        sources: &[Source::PublicListing, Source::Guide, Source::MigPartedConfig],
-        note: "The PCI id and the listing are the Server Edition's; the guide gives the \
-               Workstation and Max-Q Editions the same table.",
     },
+    // Guide; placements unknown. As the guide's edition 580 prints it; a later edition prints other
+    // profiles (1g.24gb, 2g.48gb). No placement was seen, and the limit of two instances does not
+    // agree with three of 1g.12gb-me.
     Board {
         id: "rtx-pro-5000-bw-48gb",
         product: "RTX PRO 5000 Blackwell 48GB",
-        pci: &[],
         words: &[&["RTX", "PRO", "5000", "Blackwell"]],
         gb: 48,
         geometry: None,
@@ -423,10 +400,5 @@ pub(super) static BOARDS: [Board; 14] = [
             unplaced(4, 48, Plain, 1),
             unplaced(4, 48, Graphics, 1),
         ]),
-        placement: Confidence::Unknown,
-        sources: &[Source::Guide],
-        note: "As the guide's edition 580 prints it; a later edition prints other profiles \
-               (1g.24gb, 2g.48gb). No placement was seen, and the limit of two instances does \
-               not agree with three of 1g.12gb-me.",
     },
 ];

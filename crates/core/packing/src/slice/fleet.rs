@@ -79,7 +79,6 @@ struct Cost {
 }
 
 impl Fleet {
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -108,7 +107,6 @@ impl Fleet {
         Ok(layout)
     }
 
-    #[must_use]
     pub fn layout(&self, gpu: GpuIndex) -> Option<&Layout> {
         self.gpus.get(&gpu).map(|(_, layout)| layout)
     }
@@ -132,7 +130,6 @@ impl Fleet {
 
     /// Where to create an instance for `want`; `None` if it fits nowhere. An empty mix stands for
     /// all profiles alike.
-    #[must_use]
     pub fn choose(&self, want: &Want, mix: &Mix) -> Option<Placement> {
         let demands = self.demands(mix);
         let whole = (PARTS_OF_GPU * self.gpus.len() as u64) as f64;
@@ -170,7 +167,6 @@ impl Fleet {
 
     /// The order in which to try these places, by the same rule, whatever their profiles: positions
     /// in the list, without places where no instance can be created.
-    #[must_use]
     pub fn order(&self, places: &[Placement], mix: &Mix) -> Vec<usize> {
         let demands = self.demands(mix);
         let whole = (PARTS_OF_GPU * self.gpus.len() as u64) as f64;
@@ -197,7 +193,6 @@ impl Fleet {
     }
 
     /// Free memory that no request of the mix can use, over all GPUs, in parts of a GPU.
-    #[must_use]
     pub fn stranded(&self, mix: &Mix) -> u64 {
         let demands = self.demands(mix);
         let of = |(at, herd): (usize, &Herd)| {

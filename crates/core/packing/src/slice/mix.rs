@@ -30,13 +30,11 @@ pub struct Mix {
 }
 
 impl Mix {
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Weights of equal kinds add up; kinds with weight 0 are dropped.
-    #[must_use]
     pub fn from_weights(weights: impl IntoIterator<Item = (Want, u32)>) -> Self {
         let mut mix = Self::new();
         for (want, weight) in weights {
@@ -56,7 +54,6 @@ impl Mix {
     }
 
     /// The mix with pending requests counted as arrivals.
-    #[must_use]
     pub fn with_pending<'a>(&self, pending: impl IntoIterator<Item = (&'a Want, u32)>) -> Self {
         let mut mix = self.clone();
         for (want, count) in pending {
@@ -65,7 +62,6 @@ impl Mix {
         mix
     }
 
-    #[must_use]
     pub fn kinds(&self) -> &[Kind] {
         &self.kinds
     }

@@ -77,13 +77,11 @@ impl Want {
         })
     }
 
-    #[must_use]
     pub fn on(&self, board: &Board) -> Option<&'static Profile> {
         self.options.iter().find(|(b, _)| *b == board).map(|(_, profile)| *profile)
     }
 
     /// Boards with their profiles, ascending by id.
-    #[must_use]
     pub fn options(&self) -> &[(&'static Board, &'static Profile)] {
         &self.options
     }

@@ -102,23 +102,6 @@ fn the_single_strategys_product_label_finds_the_board_of_the_slice() {
 }
 
 #[test]
-fn pci_ids_find_their_board() {
-    for (text, id) in [
-        ("0x233010DE", "h100-80gb"),
-        ("0x2335", "h200-141gb"),
-        ("10de:20b0", "a100-40gb"),
-        ("2BB5", "rtx-pro-6000-bw-96gb"),
-    ] {
-        assert_eq!(Board::by_pci_text(text).map(Board::id), Some(id), "{text}");
-    }
-    for text in ["", "0x", "1002:2330", "0x23301002", "+330", "zzzz", "0x1eb8", "10de:", "é"] {
-        assert_eq!(Board::by_pci_text(text), None, "{text}");
-    }
-    assert_eq!(Board::by_pci_device(0x2901).map(Board::id), Some("b200-180gb"));
-    assert_eq!(Board::by_id("h100"), None);
-}
-
-#[test]
 fn every_profile_is_found_by_its_name_and_its_resource() {
     for b in Board::all() {
         for p in b.profiles() {

@@ -47,6 +47,11 @@ fn every_layout(board: &'static Board, allow: fn(&Profile) -> bool) -> Vec<Layou
     found
 }
 
+/// What can still be created of each profile, alone.
+fn room(gpu: Layout) -> impl Iterator<Item = (&'static Profile, u8)> {
+    gpu.board().profiles().iter().map(move |p| (p, gpu.remaining(p)))
+}
+
 /// The most instances of a shape that fit into the free units, by exhaustive search.
 fn most(units: u8, starts: &[u8], occupied: u16) -> u8 {
     let bits = |start: u8| (((1_u32 << units) - 1) << start) as u16;

@@ -63,7 +63,7 @@ proptest! {
         prop_assert_eq!(taken, gpu.occupied());
         prop_assert_eq!(taken >> b.memory_units().unwrap(), 0);
         let compute: u8 = gpu.instances().map(|i| i.profile.compute_slices()).sum();
-        prop_assert_eq!(compute, gpu.compute_used());
+        prop_assert_eq!(compute, gpu.compute);
         prop_assert!(compute <= b.compute_slices());
         prop_assert!(gpu.len() <= usize::from(b.max_instances()));
     }
@@ -77,7 +77,7 @@ proptest! {
             gpu.remove(p, start).unwrap();
             prop_assert_eq!(gpu, before);
             prop_assert_eq!(gpu.occupied(), before.occupied());
-            prop_assert_eq!(gpu.compute_used(), before.compute_used());
+            prop_assert_eq!(gpu.compute, before.compute);
         }
     }
 
@@ -96,7 +96,6 @@ proptest! {
         prop_assert_eq!(gpu.remaining(p), most(gpu, p));
         for start in 0..16 {
             prop_assert_eq!(gpu.open_starts(p).contains(start), gpu.fits(p, start));
-            prop_assert_eq!(gpu.future_with(p, start).is_some(), gpu.fits(p, start));
         }
     }
 
@@ -124,13 +123,10 @@ proptest! {
     }
 
     #[test]
-    fn shares_add_up_to_one(b in boards(), steps in steps(), total: u64) {
+    fn shares_add_up_to_one(b in boards(), steps in steps()) {
         let shares = walk(b, &steps).shares();
         let slices: u16 = shares.slices().map(|(_, s)| s.parts).sum();
         prop_assert_eq!(slices + shares.idle.parts + shares.stranded.parts, shares.idle.of);
-        let split = shares.apportion(total);
-        let slices: u64 = split.slices.iter().map(|(_, a)| a).sum();
-        prop_assert_eq!(slices + split.idle + split.stranded, total);
     }
 
     #[test]
@@ -158,7 +154,6 @@ proptest! {
     #[test]
     fn no_text_makes_a_lookup_panic(text in "\\PC{0,40}", memory: Option<u64>) {
         let _ = Board::by_product(&text, memory);
-        let _ = Board::by_pci_text(&text);
         for b in Board::all() {
             let _ = b.profile(&text);
             let _ = b.profile_by_resource(&text);
