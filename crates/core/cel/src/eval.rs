@@ -99,7 +99,7 @@ impl Evaluator<'_> {
 
     /// `&&` and `||`.
     fn junction(&mut self, terms: &[Expr], decides: bool) -> Evaluated {
-        weigh(terms.iter().map(|term| self.eval(term)), decides)
+        combine(terms.iter().map(|term| self.eval(term)), decides)
     }
 
     fn list(&mut self, elements: &[(Expr, IsOptional)]) -> Evaluated {
@@ -243,12 +243,12 @@ impl Evaluator<'_> {
         items: &[Item],
         decides: bool,
     ) -> Evaluated {
-        weigh(items.iter().map(|item| self.with(item, &comprehension.body)), decides)
+        combine(items.iter().map(|item| self.with(item, &comprehension.body)), decides)
     }
 }
 
 /// Combines booleans: one that decides outweighs errors in others.
-fn weigh(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated {
+fn combine(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated {
     let mut failure = None;
     for truth in truths {
         match truth {

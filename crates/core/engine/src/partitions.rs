@@ -10,7 +10,7 @@ use std::sync::Arc;
 use berth_dra::{PoolDevice, Preference};
 use berth_model::dra::slice::{Attribute, Device, ResourceSlice};
 use berth_model::mig::{self, Board, Instance, Layout};
-use berth_packing::slice::{Fleet, Mix, Placement, Want};
+use berth_packing::slice::{Fleet, Mix, Placement, SliceRequest};
 
 /// Prefix of the counters that slices consume, followed by the number of a memory unit.
 const MEMORY_UNIT: &str = "memory-slice-";
@@ -47,8 +47,8 @@ impl Partitions {
                 known.boards.push(part.board);
                 let plain = part.board.profiles().iter();
                 let plain = plain.filter(|one| one.attribute() == mig::Attribute::Plain);
-                let wants = plain.filter_map(|one| Want::profile(part.board, one).ok());
-                let wants: Vec<Want> = wants.collect();
+                let wants = plain.filter_map(|one| SliceRequest::profile(part.board, one).ok());
+                let wants: Vec<SliceRequest> = wants.collect();
                 known.mix = known.mix.with_pending(wants.iter().map(|want| (want, 1)));
             }
         }
@@ -61,7 +61,7 @@ impl Partitions {
 
     pub(crate) fn record_allocation(&mut self, device: &Device) {
         if let Some(part) = read(device)
-            && let Ok(want) = Want::profile(part.board, part.instance.profile)
+            && let Ok(want) = SliceRequest::profile(part.board, part.instance.profile)
         {
             Arc::make_mut(&mut self.known).mix.arrived(&want);
         }

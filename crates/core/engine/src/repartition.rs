@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use berth_model::mig::{Layout, Repartition};
 use berth_packing::layout::{Pending, partition};
-use berth_packing::slice::{Mix, Want};
+use berth_packing::slice::{Mix, SliceRequest};
 
 pub use berth_packing::repartition::Touch;
 
@@ -277,7 +277,7 @@ impl Engine {
             .flat_map(|node| slices::on_node(&self.state, *node, &repair::may_move))
             .collect();
         let boards = slices::boards(gpus.iter().map(|sliced| &sliced.gpu.layout));
-        let wants: Vec<Want> = pods
+        let wants: Vec<SliceRequest> = pods
             .iter()
             .flat_map(|pod| slices::wants(&self.state, self.state.class_of(*pod), &boards))
             .collect();

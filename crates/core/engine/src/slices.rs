@@ -18,11 +18,12 @@ use berth_model::node::Node;
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
 use berth_packing::layout::complete;
-use berth_packing::repartition::{GpuState, Held, RepartitionPlan, Touch, propose};
-use berth_packing::slice::{Mix, Want};
+use berth_packing::repartition::{GpuState, InstanceInUse, RepartitionPlan, Touch, propose};
+use berth_packing::slice::{Mix, SliceRequest};
 
 use crate::class::Class;
-use crate::event::{Event, NodeTopology};
+use crate::event::Event;
+use berth_kubelet::NodeTopology;
 use crate::filter::Inquiry;
 use crate::offer::smallest_slice;
 use crate::overlay::Overlay;
@@ -114,7 +115,7 @@ pub(crate) fn undivided(state: &State) -> Vec<(NodeIx, usize, &'static Board)> {
 impl SlicedGpu {
     fn hold(&mut self, instance: Instance, pod: PodIx, movable: bool) {
         let same =
-            |held: &&mut Held| (held.profile, held.start) == (instance.profile, instance.start);
+            |held: &&mut InstanceInUse| (held.profile, held.start) == (instance.profile, instance.start);
         match self.gpu.held.iter_mut().find(same) {
             Some(held) => {
                 held.pods = held.pods.saturating_add(1);
@@ -122,7 +123,7 @@ impl SlicedGpu {
             }
             None => {
                 let Instance { profile, start } = instance;
-                self.gpu.held.push(Held { profile, start, pods: 1, movable });
+                self.gpu.held.push(InstanceInUse { profile, start, pods: 1, movable });
             }
         }
         match self.holders.iter_mut().find(|(one, _)| *one == instance) {
@@ -144,14 +145,14 @@ impl SlicedGpu {
 }
 
 /// The wants of a class on these boards; empty if it wants no slices, or impossible ones.
-pub(crate) fn wants(state: &State, class: &Class, boards: &[&'static Board]) -> Vec<Want> {
+pub(crate) fn wants(state: &State, class: &Class, boards: &[&'static Board]) -> Vec<SliceRequest> {
     let mut wants = Vec::new();
     for (resource, amount) in class.requests.iter().filter(|(_, amount)| *amount > 0) {
         let name = state.resources.name(*resource).as_str();
         if !name.starts_with(RESOURCE_PREFIX) {
             continue;
         }
-        match Want::resource(name) {
+        match SliceRequest::resource(name) {
             Ok(want) if *amount <= SLICES_MAX => {
                 wants.extend((0..*amount).map(|_| want.clone()));
             }
@@ -163,7 +164,7 @@ pub(crate) fn wants(state: &State, class: &Class, boards: &[&'static Board]) -> 
             let slice = smallest_slice(board, need)?;
             board.share(slice).map(|_| (*board, slice))
         });
-        match Want::any(slices) {
+        match SliceRequest::any(slices) {
             Ok(want) => wants.push(want),
             Err(_) => return Vec::new(),
         }
@@ -187,7 +188,7 @@ pub(crate) fn mix(state: &State, boards: &[&'static Board]) -> Mix {
         *classes.entry(pod.class).or_default() += 1;
     }
     // By name, because numbers depend on the order of events.
-    let mut kinds: BTreeMap<Vec<(&'static str, String)>, (Want, u32)> = BTreeMap::new();
+    let mut kinds: BTreeMap<Vec<(&'static str, String)>, (SliceRequest, u32)> = BTreeMap::new();
     for (class, count) in classes {
         for want in wants(state, state.class(class), boards) {
             let options = want.options().iter();
@@ -226,7 +227,7 @@ pub(crate) fn nodes_for(inquiry: &Inquiry<'_>) -> Vec<NodeIx> {
 
 pub(crate) fn plan(
     gpus: Vec<SlicedGpu>,
-    requests: &[Want],
+    requests: &[SliceRequest],
     mix: &Mix,
     touch: Touch,
 ) -> Option<PlannedRepartition> {

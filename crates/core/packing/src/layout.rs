@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use berth_model::mig::{Board, Layout, LayoutError, Profile};
 
-use crate::slice::{Mix, Want};
+use crate::slice::{Mix, SliceRequest};
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ const ROUNDS_MAX: usize = 8;
 /// Pending requests of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    pub want: Want,
+    pub want: SliceRequest,
     pub count: u32,
 }
 
@@ -65,7 +65,7 @@ pub fn partition(
     pending: &[Pending],
     mix: &Mix,
 ) -> Result<Partition, LayoutError> {
-    let worth = Worth::new(boards, idle, pending, mix);
+    let worth = Valuation::new(boards, idle, pending, mix);
     let mut candidates: BTreeMap<&'static str, Vec<Layout>> = BTreeMap::new();
     for board in boards {
         if !candidates.contains_key(board.id()) {
@@ -109,7 +109,7 @@ pub fn partition(
 /// The best full layout that has these instances, beside idle instances that exist elsewhere.
 /// Without a mix nothing is added.
 pub fn complete(base: &Layout, idle: &[Layout], mix: &Mix) -> Layout {
-    let worth = Worth::new(&[base.board()], idle, &[], mix);
+    let worth = Valuation::new(&[base.board()], idle, &[], mix);
     let mut counts = Counts::new();
     idle.iter().for_each(|layout| count(&mut counts, layout, true));
     worth.best(&worth.extensions(*base), &mut counts).unwrap_or(*base)
@@ -117,7 +117,7 @@ pub fn complete(base: &Layout, idle: &[Layout], mix: &Mix) -> Layout {
 
 /// One kind of request of the mix.
 struct Stream {
-    want: Want,
+    want: SliceRequest,
     /// Mean share of a GPU.
     size: f64,
     /// Mean number wanted at once.
@@ -127,7 +127,7 @@ struct Stream {
 }
 
 /// Values numbers of instances.
-struct Worth<'a> {
+struct Valuation<'a> {
     pending: &'a [Pending],
     /// Pending kinds with the fewest boards first, so that others do not take their instances.
     order: Vec<usize>,
@@ -146,17 +146,17 @@ fn share(board: &Board, profile: &Profile) -> f64 {
     board.share(profile).map_or(0.0, |s| f64::from(s.parts) / f64::from(s.of))
 }
 
-impl<'a> Worth<'a> {
+impl<'a> Valuation<'a> {
     fn new(boards: &[&'static Board], idle: &[Layout], pending: &'a [Pending], mix: &Mix) -> Self {
         let present = |board: &Board| {
             boards.contains(&board) || idle.iter().any(|layout| layout.board() == board)
         };
-        let mean_size = |want: &Want| {
+        let mean_size = |want: &SliceRequest| {
             let options = want.options().iter().filter(|(board, _)| present(board));
             let sizes: Vec<f64> = options.map(|(board, profile)| share(board, profile)).collect();
             (!sizes.is_empty()).then(|| sizes.iter().sum::<f64>() / sizes.len() as f64)
         };
-        let kinds: Vec<(Want, f64, f64)> = mix
+        let kinds: Vec<(SliceRequest, f64, f64)> = mix
             .kinds()
             .iter()
             .filter_map(|k| Some((k.want.clone(), k.weight as f64, mean_size(&k.want)?)))
@@ -168,7 +168,7 @@ impl<'a> Worth<'a> {
         let capacity = boards.len() as f64 + spare;
         let total: f64 = kinds.iter().map(|(_, weight, size)| weight * size).sum();
         let most = 8 * (boards.len() + idle.len());
-        let stream = |(want, weight, size): (Want, f64, f64)| {
+        let stream = |(want, weight, size): (SliceRequest, f64, f64)| {
             let offered = weight / total * capacity;
             Stream { want, size, offered, accepted: accepted(offered, size, most) }
         };
@@ -217,7 +217,7 @@ impl<'a> Worth<'a> {
 
     fn of(&self, counts: &Counts) -> Value {
         let (served, supply) = self.served(counts);
-        let size = |want: &Want| {
+        let size = |want: &SliceRequest| {
             let parts = want.options().iter().filter_map(|(board, profile)| board.share(profile));
             parts.map(|s| 1_000_000 * u64::from(s.parts) / u64::from(s.of.max(1))).max()
         };

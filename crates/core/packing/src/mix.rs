@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::{GpuAsk, Request};
+use crate::request::{GpuRequest, Request};
 
 /// Beyond this number of observations all counts are halved, so half of the memory is recent.
 const OBSERVATIONS_MAX: u64 = 16_384;
@@ -39,7 +39,7 @@ impl Mix {
     /// Counts an arrival. Returns whether the mix has changed enough for a new
     /// [`Rule`](crate::score::Rule).
     pub fn observe(&mut self, request: &Request) -> bool {
-        if request.gpus == GpuAsk::None {
+        if request.gpus == GpuRequest::None {
             return false;
         }
         self.counts.entry(*request).or_default().now += 1;
@@ -106,7 +106,7 @@ mod tests {
     use crate::request::{Models, Part};
 
     fn share(milli: u16) -> Request {
-        Request { gpus: GpuAsk::Share(Part::even(milli)), ..Request::default() }
+        Request { gpus: GpuRequest::Share(Part::even(milli)), ..Request::default() }
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut mix = Mix::default();
         for cpu_milli in 0..100_000 {
-            mix.observe(&Request { cpu_milli, gpus: GpuAsk::Whole(1), ..Request::default() });
+            mix.observe(&Request { cpu_milli, gpus: GpuRequest::Whole(1), ..Request::default() });
             mix.observe(&share(500));
         }
         assert!(mix.iter().count() <= REQUESTS_MAX);

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::fleet::{Capacity, KindIx};
-use crate::request::{GpuAsk, Part, Request};
+use crate::request::{GpuRequest, Part, Request};
 
 /// Positions of GPUs on their node.
 pub type GpuPositions = SmallVec<[u16; 8]>;
@@ -36,25 +36,25 @@ impl FreeNode {
     pub fn has_host_room(&self, request: &Request) -> bool {
         request.cpu_milli <= self.cpu_milli
             && request.memory_bytes <= self.memory_bytes
-            && (request.gpus == GpuAsk::None || request.models.contains(self.model))
+            && (request.gpus == GpuRequest::None || request.models.contains(self.model))
     }
 
     pub fn can_take(&self, request: &Request) -> bool {
         self.has_host_room(request)
             && match request.gpus {
-                GpuAsk::None => true,
-                GpuAsk::Whole(count) => self.wholes() >= usize::from(count),
-                GpuAsk::Share(part) => self.gpus.iter().any(|free| free.holds(part)),
+                GpuRequest::None => true,
+                GpuRequest::Whole(count) => self.unused_gpus() >= usize::from(count),
+                GpuRequest::Share(part) => self.gpus.iter().any(|free| free.holds(part)),
             }
     }
 
     /// Number of unused GPUs.
-    pub fn wholes(&self) -> usize {
+    pub fn unused_gpus(&self) -> usize {
         self.gpus.iter().filter(|free| **free == Part::WHOLE).count()
     }
 
     /// Positions of the first `count` unused GPUs; fewer if there are fewer.
-    pub fn first_wholes(&self, count: u16) -> GpuPositions {
+    pub fn first_unused(&self, count: u16) -> GpuPositions {
         (0_u16..)
             .zip(&self.gpus)
             .filter(|(_, free)| **free == Part::WHOLE)
@@ -71,7 +71,7 @@ impl FreeNode {
     }
 
     /// Returns the requested amounts, on these GPUs.
-    pub fn give_back(&mut self, request: &Request, gpus: &[u16]) {
+    pub fn release(&mut self, request: &Request, gpus: &[u16]) {
         self.cpu_milli = self.cpu_milli.saturating_add(request.cpu_milli);
         self.memory_bytes = self.memory_bytes.saturating_add(request.memory_bytes);
         self.each_gpu(request, gpus, Part::plus);
@@ -79,9 +79,9 @@ impl FreeNode {
 
     fn each_gpu(&mut self, request: &Request, gpus: &[u16], change: fn(Part, Part) -> Part) {
         let part = match request.gpus {
-            GpuAsk::None => return,
-            GpuAsk::Whole(_) => Part::WHOLE,
-            GpuAsk::Share(part) => part,
+            GpuRequest::None => return,
+            GpuRequest::Whole(_) => Part::WHOLE,
+            GpuRequest::Share(part) => part,
         };
         for at in gpus {
             if let Some(free) = self.gpus.get_mut(usize::from(*at)) {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::request::{GpuAsk, WHOLE_MILLI};
+use crate::request::{GpuRequest, WHOLE_MILLI};
 
 /// In millionths.
 pub(crate) const GPU_MICRO: i64 = 1_000_000;
@@ -32,10 +32,10 @@ pub(crate) struct Remnants {
 
 impl Remnants {
     /// From GPU requests with their frequencies.
-    pub(crate) fn new(asked: impl Iterator<Item = (GpuAsk, u64)>) -> Self {
+    pub(crate) fn new(asked: impl Iterator<Item = (GpuRequest, u64)>) -> Self {
         let mut by_size: BTreeMap<usize, i64> = BTreeMap::new();
         for (ask, count) in asked {
-            if let GpuAsk::Share(part) = ask
+            if let GpuRequest::Share(part) = ask
                 && part.size_milli() > 0
             {
                 *by_size.entry(usize::from(part.size_milli())).or_default() +=
@@ -84,7 +84,7 @@ mod tests {
 
     fn of(shares: &[(u16, u64)]) -> Remnants {
         Remnants::new(
-            shares.iter().map(|(milli, count)| (GpuAsk::Share(Part::even(*milli)), *count)),
+            shares.iter().map(|(milli, count)| (GpuRequest::Share(Part::even(*milli)), *count)),
         )
     }
 

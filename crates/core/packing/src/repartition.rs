@@ -20,12 +20,12 @@ mod tests;
 use berth_model::mig::{Instance, Layout, Profile, Repartition};
 
 use crate::layout::complete;
-use crate::slice::{Mix, Want};
-use search::{Books, Moved, Promise};
+use crate::slice::{Mix, SliceRequest};
+use search::{Books, MovedPods, Promise};
 
 /// An instance in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct InstanceInUse {
     pub profile: &'static Profile,
     pub start: u8,
     pub pods: u32,
@@ -39,7 +39,7 @@ pub struct GpuState {
     /// All instances.
     pub layout: Layout,
     /// Instances in use; the others are idle.
-    pub held: Vec<Held>,
+    pub held: Vec<InstanceInUse>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -65,7 +65,7 @@ pub struct Step {
 
 /// A request and the instance that meets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Serve {
+pub struct ServedRequest {
     /// Position in the input.
     pub request: usize,
     pub gpu: usize,
@@ -101,7 +101,7 @@ pub struct RepartitionPlan {
     /// Ascending by GPU.
     pub steps: Vec<Step>,
     /// Ascending by request.
-    pub serves: Vec<Serve>,
+    pub serves: Vec<ServedRequest>,
     pub moves: Vec<Move>,
     /// Requests that are not met, ascending.
     pub unserved: Vec<usize>,
@@ -123,7 +123,7 @@ pub enum GpuError {
 /// GPU's instances in use are not in its layout or listed twice.
 pub fn propose(
     gpus: &[GpuState],
-    requests: &[Want],
+    requests: &[SliceRequest],
     mix: &Mix,
     touch: Touch,
 ) -> Result<RepartitionPlan, GpuError> {
@@ -159,7 +159,7 @@ pub fn propose(
 fn check(gpus: &[GpuState]) -> Result<(), GpuError> {
     for (at, gpu) in gpus.iter().enumerate() {
         for (position, held) in gpu.held.iter().enumerate() {
-            let Held { profile, start, .. } = *held;
+            let InstanceInUse { profile, start, .. } = *held;
             let profile_name = profile.name();
             if !gpu.layout.contains(profile, start) {
                 return Err(GpuError::HeldIsMissing { gpu: at, profile: profile_name, start });
@@ -176,8 +176,8 @@ fn plan(gpus: &[GpuState], requests: usize, books: &Books, mix: &Mix) -> Reparti
     let mut plan = RepartitionPlan::default();
     let mut place: Vec<Option<(usize, Instance)>> = vec![None; requests + books.moved.len()];
     for (at, gpu) in gpus.iter().enumerate() {
-        let arranged = books.arranged(at);
-        for (promise, instance) in &arranged.promised {
+        let planned = books.planned(at);
+        for (promise, instance) in &planned.promised {
             let slot = match promise {
                 Promise::Request(request) => *request,
                 Promise::Moved(moved) => requests + moved,
@@ -189,7 +189,7 @@ fn plan(gpus: &[GpuState], requests: usize, books: &Books, mix: &Mix) -> Reparti
         if !books.touched_at(at) {
             continue;
         }
-        let to = complete(&arranged.layout, &books.idle_elsewhere(gpus, at), mix);
+        let to = complete(&planned.layout, &books.idle_elsewhere(gpus, at), mix);
         let Ok(change) = Repartition::between(&gpu.layout, &to) else { continue };
         plan.disruption.gpus_touched += 1;
         plan.disruption.gpus_with_work += u32::from(books.works_at(at));
@@ -200,13 +200,13 @@ fn plan(gpus: &[GpuState], requests: usize, books: &Books, mix: &Mix) -> Reparti
     for (request, there) in place.iter().take(requests).enumerate() {
         match there {
             Some((gpu, instance)) => {
-                plan.serves.push(Serve { request, gpu: *gpu, instance: *instance });
+                plan.serves.push(ServedRequest { request, gpu: *gpu, instance: *instance });
             }
             None => plan.unserved.push(request),
         }
     }
     for (moved, there) in books.moved.iter().zip(place.iter().skip(requests)) {
-        let Moved { gpu: from_gpu, instance: from, pods } = *moved;
+        let MovedPods { gpu: from_gpu, instance: from, pods } = *moved;
         if let Some((to_gpu, to)) = *there {
             plan.moves.push(Move { from_gpu, from, to_gpu, to, pods });
             plan.disruption.pods_moved = plan.disruption.pods_moved.saturating_add(pods);

@@ -53,7 +53,7 @@ impl Part {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum GpuAsk {
+pub enum GpuRequest {
     #[default]
     None,
     /// Exclusive GPUs.
@@ -62,7 +62,7 @@ pub enum GpuAsk {
     Share(Part),
 }
 
-impl GpuAsk {
+impl GpuRequest {
     /// In thousandths of a GPU.
     pub fn total_milli(self) -> u64 {
         match self {
@@ -118,7 +118,7 @@ pub struct Request {
     /// In thousandths of a core.
     pub cpu_milli: u64,
     pub memory_bytes: u64,
-    pub gpus: GpuAsk,
+    pub gpus: GpuRequest,
     /// Ignored without GPUs.
     pub models: Models,
 }

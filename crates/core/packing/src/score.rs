@@ -27,7 +27,7 @@ use crate::fleet::{Fleet, KindIx};
 use crate::mix::Mix;
 use crate::node::FreeNode;
 use crate::remnant::{GPU_MICRO, Remnants};
-use crate::request::{GpuAsk, Part, Request};
+use crate::request::{GpuRequest, Part, Request};
 use crate::supply::Supply;
 
 /// Limit of distinct pods of several GPUs; those with the most demand are kept.
@@ -79,13 +79,13 @@ pub struct Choice {
 
 /// A node's free amounts, as far as they matter.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct FreeAmounts {
     cpu_milli: u64,
     memory_bytes: u64,
     /// The value of its GPUs by themselves.
     gpus_micro: i64,
     /// Unused GPUs.
-    wholes: u64,
+    unused_gpus: u64,
 }
 
 impl Rule {
@@ -110,28 +110,29 @@ impl Rule {
             return None;
         }
         let before = self.left(node);
-        let after = Left {
+        let after = FreeAmounts {
             cpu_milli: node.cpu_milli - request.cpu_milli,
             memory_bytes: node.memory_bytes - request.memory_bytes,
             ..before
         };
         match request.gpus {
-            GpuAsk::None => {
+            GpuRequest::None => {
                 // If the costs are equal, machines without GPUs come first.
                 let lost = self.lost(node, &before, &after) + i64::from(!node.gpus.is_empty());
                 Some(Choice { cost_micro: lost, gpu: None })
             }
-            GpuAsk::Whole(count) => {
-                let wholes = before.wholes.checked_sub(u64::from(count))?;
-                let given = i64::from(count) * GPU_MICRO;
-                let after = Left { wholes, gpus_micro: before.gpus_micro - given, ..after };
-                let cost_micro = self.lost(node, &before, &after) - given;
+            GpuRequest::Whole(count) => {
+                let unused_gpus = before.unused_gpus.checked_sub(u64::from(count))?;
+                let used = i64::from(count) * GPU_MICRO;
+                let after =
+                    FreeAmounts { unused_gpus, gpus_micro: before.gpus_micro - used, ..after };
+                let cost_micro = self.lost(node, &before, &after) - used;
                 Some(Choice {
-                    cost_micro: cost_micro + self.scarcity_micro(node.kind, given),
+                    cost_micro: cost_micro + self.scarcity_micro(node.kind, used),
                     gpu: None,
                 })
             }
-            GpuAsk::Share(part) => self.judge_share(node, part, &before, &after),
+            GpuRequest::Share(part) => self.judge_share(node, part, &before, &after),
         }
     }
 
@@ -140,10 +141,10 @@ impl Rule {
         &self,
         node: &FreeNode,
         part: Part,
-        before: &Left,
-        after: &Left,
+        before: &FreeAmounts,
+        after: &FreeAmounts,
     ) -> Option<Choice> {
-        let given = i64::from(part.size_milli()) * 1_000;
+        let used = i64::from(part.size_milli()) * 1_000;
         let mut best: Option<(i64, u16)> = None;
         let mut tried: Option<Part> = None;
         for (at, free) in (0_u16..).zip(&node.gpus) {
@@ -153,33 +154,33 @@ impl Rule {
             tried = Some(*free);
             let gpus_micro = before.gpus_micro - self.remnants.worth_micro(free.room_milli())
                 + self.remnants.worth_micro(free.minus(part).room_milli());
-            let wholes = before.wholes - u64::from(*free == Part::WHOLE);
-            let lost = self.lost(node, before, &Left { gpus_micro, wholes, ..*after });
+            let unused_gpus = before.unused_gpus - u64::from(*free == Part::WHOLE);
+            let lost = self.lost(node, before, &FreeAmounts { gpus_micro, unused_gpus, ..*after });
             if best.is_none_or(|(least, _)| lost < least) {
                 best = Some((lost, at));
             }
         }
         let (lost, at) = best?;
-        let cost_micro = lost - given + self.scarcity_micro(node.kind, given);
+        let cost_micro = lost - used + self.scarcity_micro(node.kind, used);
         Some(Choice { cost_micro, gpu: Some(at) })
     }
 
-    fn left(&self, node: &FreeNode) -> Left {
+    fn left(&self, node: &FreeNode) -> FreeAmounts {
         let worth = |free: &Part| self.remnants.worth_micro(free.room_milli());
-        Left {
+        FreeAmounts {
             cpu_milli: node.cpu_milli,
             memory_bytes: node.memory_bytes,
             gpus_micro: node.gpus.iter().map(worth).sum(),
-            wholes: node.wholes() as u64,
+            unused_gpus: node.unused_gpus() as u64,
         }
     }
 
-    fn lost(&self, node: &FreeNode, before: &Left, after: &Left) -> i64 {
+    fn lost(&self, node: &FreeNode, before: &FreeAmounts, after: &FreeAmounts) -> i64 {
         self.worth_micro(node, before) - self.worth_micro(node, after)
     }
 
     /// What the mix can use of a node's free amounts.
-    fn worth_micro(&self, node: &FreeNode, left: &Left) -> i64 {
+    fn worth_micro(&self, node: &FreeNode, left: &FreeAmounts) -> i64 {
         let gpus = left.gpus_micro as f64;
         let short = self.cpu.unusable(gpus, left.cpu_milli as f64 * GPU_MICRO as f64)
             + self.memory.unusable(gpus, (left.memory_bytes / MIB) as f64 * GPU_MICRO as f64);
@@ -187,14 +188,13 @@ impl Rule {
     }
 
     /// The value of room for pods of several GPUs.
-    fn blocks_micro(&self, node: &FreeNode, left: &Left) -> f64 {
-        if left.wholes < 2 {
+    fn blocks_micro(&self, node: &FreeNode, left: &FreeAmounts) -> f64 {
+        if left.unused_gpus < 2 {
             return 0.0;
         }
-        let blocks = self
-            .blocks
-            .iter()
-            .filter(|block| block.gpus <= left.wholes && block.request.models.contains(node.model));
+        let blocks = self.blocks.iter().filter(|block| {
+            block.gpus <= left.unused_gpus && block.request.models.contains(node.model)
+        });
         blocks.map(|block| block.room(left) as f64 * block.worth_micro).sum()
     }
 
@@ -206,9 +206,9 @@ impl Rule {
 
 impl Block {
     /// How many GPUs pods like this could use.
-    fn room(&self, left: &Left) -> u64 {
+    fn room(&self, left: &FreeAmounts) -> u64 {
         let Request { cpu_milli, memory_bytes, .. } = self.request;
-        let mut pods = left.wholes / self.gpus;
+        let mut pods = left.unused_gpus / self.gpus;
         // Usually all fit; comparing is faster than dividing.
         if cpu_milli.saturating_mul(pods) > left.cpu_milli {
             pods = left.cpu_milli / cpu_milli;

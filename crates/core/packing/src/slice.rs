@@ -1,7 +1,7 @@
 //! MIG slices: on which GPU and at which start to create an instance.
 //!
 //! This is the online choice for GPUs whose instances are created when a request comes: requests
-//! ([`Want`]), the mix of arrivals ([`Mix`]) and the GPUs ([`Fleet`]).
+//! ([`SliceRequest`]), the mix of arrivals ([`Mix`]) and the GPUs ([`Fleet`]).
 //!
 //! The rule: take the GPU and start after which the least is at risk, the fullest GPU of equals,
 //! then the first, then the lowest start. At risk are
@@ -30,4 +30,4 @@ mod tests;
 pub use fleet::{Fleet, FleetError, GpuIndex, Placement};
 pub use grid::{LEAVES_ONE_IN, PARTS_OF_GPU};
 pub use mix::{Kind, Mix};
-pub use want::{Want, WantError};
+pub use want::{SliceRequest, SliceRequestError};

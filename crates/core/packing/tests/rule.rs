@@ -4,7 +4,7 @@
 use berth_packing::fleet::{Capacity, Fleet, KindIx};
 use berth_packing::mix::Mix;
 use berth_packing::node::FreeNode;
-use berth_packing::request::{GpuAsk, Models, Part, Request};
+use berth_packing::request::{GpuRequest, Models, Part, Request};
 use berth_packing::score::Rule;
 
 const GIB: u64 = 1 << 30;
@@ -16,13 +16,13 @@ const TIGHT: Capacity = Capacity { cpu_milli: 96_000, memory_bytes: 384 * GIB, g
 const ROOMY: Capacity = Capacity { cpu_milli: 104_000, memory_bytes: 512 * GIB, gpus: 2, model: 1 };
 
 fn share(milli: u16) -> Request {
-    let gpus = GpuAsk::Share(Part::even(milli));
+    let gpus = GpuRequest::Share(Part::even(milli));
     Request { cpu_milli: 4_000, memory_bytes: 15 * GIB, gpus, models: Models::ANY }
 }
 
 fn whole(count: u16) -> Request {
     let each = u64::from(count);
-    let gpus = GpuAsk::Whole(count);
+    let gpus = GpuRequest::Whole(count);
     Request { cpu_milli: 11_000 * each, memory_bytes: 40 * GIB * each, gpus, models: Models::ANY }
 }
 
@@ -122,7 +122,7 @@ fn the_scarcer_of_compute_and_memory_counts() {
     let mut node = setting.tight();
     node.gpus[0] = Part { compute_milli: 900, memory_milli: 100 };
     node.gpus[1] = Part { compute_milli: 530, memory_milli: 530 };
-    let by_memory = GpuAsk::Share(Part { compute_milli: 0, memory_milli: 470 });
+    let by_memory = GpuRequest::Share(Part { compute_milli: 0, memory_milli: 470 });
     let request = Request { gpus: by_memory, ..share(470) };
     assert_eq!(setting.rule.judge(&node, &request).unwrap().gpu, Some(1));
 }
@@ -195,9 +195,9 @@ fn whoever_fits_is_judged_and_gets_what_there_is() {
             *free = Part { compute_milli: part(roll(1_500)), memory_milli: part(roll(1_500)) };
         }
         let gpus = match roll(3) {
-            0 => GpuAsk::None,
-            1 => GpuAsk::Whole(u16::try_from(1 + roll(4)).unwrap()),
-            _ => GpuAsk::Share(Part::even(u16::try_from(1 + roll(999)).unwrap())),
+            0 => GpuRequest::None,
+            1 => GpuRequest::Whole(u16::try_from(1 + roll(4)).unwrap()),
+            _ => GpuRequest::Share(Part::even(u16::try_from(1 + roll(999)).unwrap())),
         };
         let request = Request {
             cpu_milli: roll(40_000),
@@ -207,7 +207,7 @@ fn whoever_fits_is_judged_and_gets_what_there_is() {
         };
         let choice = setting.rule.judge(&node, &request);
         assert_eq!(choice.is_some(), node.can_take(&request), "{node:?} {request:?}");
-        if let (Some(at), GpuAsk::Share(part)) = (choice.and_then(|choice| choice.gpu), gpus) {
+        if let (Some(at), GpuRequest::Share(part)) = (choice.and_then(|choice| choice.gpu), gpus) {
             assert!(node.gpus[usize::from(at)].holds(part));
         }
     }
@@ -218,11 +218,11 @@ fn absurd_amounts_are_judged_without_fuss() {
     let absurd = Request {
         cpu_milli: u64::MAX,
         memory_bytes: u64::MAX,
-        gpus: GpuAsk::Whole(u16::MAX),
+        gpus: GpuRequest::Whole(u16::MAX),
         models: Models(0),
     };
-    let empty_share = Request { gpus: GpuAsk::Share(Part::default()), ..Request::default() };
-    let nothing = Request { gpus: GpuAsk::Whole(0), ..Request::default() };
+    let empty_share = Request { gpus: GpuRequest::Share(Part::default()), ..Request::default() };
+    let nothing = Request { gpus: GpuRequest::Whole(0), ..Request::default() };
     let setting =
         Setting::new(&[(absurd, 3), (empty_share, 3), (nothing, 3), (whole(2), 1), (share(1), 2)]);
     for request in [absurd, empty_share, nothing, whole(1), share(1), share(1_000)] {

@@ -23,7 +23,7 @@ use std::fmt;
 use anyhow::{Context as _, Result, ensure};
 use berth_engine::Profile as SchedulerProfile;
 use berth_model::mig::{Board, Layout, Profile};
-use berth_packing::slice::{Fleet, GpuIndex, Mix, Placement, Want};
+use berth_packing::slice::{Fleet, GpuIndex, Mix, Placement, SliceRequest};
 
 use super::claims::Claims;
 use super::world::{Meter, Requests, masks};
@@ -96,7 +96,7 @@ pub(super) struct Cluster {
     /// How a set of profiles, by index and ascending, is arranged best.
     arranged: BTreeMap<Vec<usize>, Option<Layout>>,
     fleet: Fleet,
-    wants: Vec<Want>,
+    wants: Vec<SliceRequest>,
     mix: Mix,
     claims: Option<Claims>,
 }
@@ -115,8 +115,8 @@ impl Cluster {
                 fleet.add(empty)?;
             }
         }
-        let wants = requests.profiles.iter().map(|p| Want::profile(board, p));
-        let wants: Vec<Want> = wants.collect::<Result<_, _>>()?;
+        let wants = requests.profiles.iter().map(|p| SliceRequest::profile(board, p));
+        let wants: Vec<SliceRequest> = wants.collect::<Result<_, _>>()?;
         Ok(Self {
             rule,
             layouts: vec![empty; gpus],

@@ -36,7 +36,7 @@ pub(crate) fn arrivals(list: &PodList, cluster: &Cluster, seed: u64) -> Vec<Requ
 #[cfg(test)]
 mod tests {
     use berth_packing::fleet::Capacity;
-    use berth_packing::request::GpuAsk;
+    use berth_packing::request::GpuRequest;
 
     use super::*;
 
@@ -44,7 +44,7 @@ mod tests {
     fn demand_ends_just_below_the_aim_from_both_sides() {
         let machine = Capacity { gpus: 8, ..Capacity::default() };
         let cluster = Cluster::for_test(vec![machine; 10]);
-        let whole = Request { gpus: GpuAsk::Whole(1), ..Request::default() };
+        let whole = Request { gpus: GpuRequest::Whole(1), ..Request::default() };
         for pods in [5, 104, 500] {
             let list = PodList { name: "test".into(), pods: vec![whole; pods] };
             assert_eq!(arrivals(&list, &cluster, 42).len(), 104, "from {pods}");
@@ -54,7 +54,8 @@ mod tests {
     #[test]
     fn a_seed_gives_one_order() {
         let cluster = Cluster::for_test(vec![Capacity { gpus: 8, ..Capacity::default() }; 10]);
-        let pod = |cpu_milli| Request { cpu_milli, gpus: GpuAsk::Whole(1), ..Request::default() };
+        let pod =
+            |cpu_milli| Request { cpu_milli, gpus: GpuRequest::Whole(1), ..Request::default() };
         let list = PodList { name: "test".into(), pods: (0..50).map(pod).collect() };
         assert_eq!(arrivals(&list, &cluster, 1), arrivals(&list, &cluster, 1));
         assert_ne!(arrivals(&list, &cluster, 1), arrivals(&list, &cluster, 2));

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use berth_packing::node::{FreeNode, GpuPositions};
-use berth_packing::request::{GpuAsk, Models, Part, Request};
+use berth_packing::request::{GpuRequest, Models, Part, Request};
 use berth_testkit::cluster::Dice;
 
 use super::ranked::{IMPOSSIBLE, Judge};
@@ -25,8 +25,8 @@ impl Judge for Random {
     }
 
     fn gpus(&mut self, node: &FreeNode, request: &Request) -> GpuPositions {
-        let GpuAsk::Share(part) = request.gpus else {
-            return node.first_wholes(request.gpus.count());
+        let GpuRequest::Share(part) = request.gpus else {
+            return node.first_unused(request.gpus.count());
         };
         let fitting: Vec<u16> = fitting(node, part).collect();
         fitting.get(self.0.below(fitting.len())).copied().into_iter().collect()
@@ -59,8 +59,8 @@ impl Judge for BestFit {
     }
 
     fn gpus(&mut self, node: &FreeNode, request: &Request) -> GpuPositions {
-        let GpuAsk::Share(part) = request.gpus else {
-            return node.first_wholes(request.gpus.count());
+        let GpuRequest::Share(part) = request.gpus else {
+            return node.first_unused(request.gpus.count());
         };
         let free = |at: &u16| node.gpus.get(usize::from(*at)).map(|free| free.room_milli());
         fitting(node, part).min_by_key(free).into_iter().collect()
@@ -125,9 +125,9 @@ impl Fgd {
         let mut counts: BTreeMap<(u64, u16, u16, Models), u32> = BTreeMap::new();
         for pod in &list.pods {
             let milli = match pod.gpus {
-                GpuAsk::None => 0,
-                GpuAsk::Whole(_) => 1_000,
-                GpuAsk::Share(part) => part.size_milli(),
+                GpuRequest::None => 0,
+                GpuRequest::Whole(_) => 1_000,
+                GpuRequest::Share(part) => part.size_milli(),
             };
             let key = (pod.cpu_milli, milli, pod.gpus.count(), pod.models);
             *counts.entry(key).or_default() += 1;
@@ -183,10 +183,10 @@ impl Fgd {
     fn best(&self, node: &FreeNode, request: &Request) -> (i64, GpuPositions) {
         let before = self.fragmented(node);
         let choices: Vec<GpuPositions> = match request.gpus {
-            GpuAsk::Share(part) => {
+            GpuRequest::Share(part) => {
                 fitting(node, part).map(|at| GpuPositions::from_slice(&[at])).collect()
             }
-            ask => vec![node.first_wholes(ask.count())],
+            ask => vec![node.first_unused(ask.count())],
         };
         let mut best = (i64::MIN, GpuPositions::new());
         for gpus in choices {

@@ -16,7 +16,7 @@ use berth_model::label::{Operator, Requirement};
 use berth_model::node::Node;
 use berth_model::spec::{GpuNeed, PodSpec};
 use berth_packing::node::GpuPositions;
-use berth_packing::request::{GpuAsk, Models, Request};
+use berth_packing::request::{GpuRequest, Models, Request};
 use berth_testkit::cluster::{GPU, pending, resources, template};
 
 use super::scheduler::{Placement, PodIx, Scheduler};
@@ -80,14 +80,14 @@ impl Berth {
         let memory = request.memory_bytes.to_string();
         let gpus = request.gpus.count().to_string();
         let mut limits = vec![("cpu", &*cpu), ("memory", &*memory)];
-        if let GpuAsk::Whole(_) = request.gpus {
+        if let GpuRequest::Whole(_) = request.gpus {
             limits.push((GPU, &gpus));
         }
         let mut spec = template("openb", 0, &limits).map_err(|error| anyhow!("{error}"))?;
-        if let GpuAsk::Share(part) = request.gpus {
+        if let GpuRequest::Share(part) = request.gpus {
             spec.gpu = Some(GpuNeed { memory_bytes: 0, compute_milli: part.compute_milli });
         }
-        if request.models != Models::ANY && request.gpus != GpuAsk::None {
+        if request.models != Models::ANY && request.gpus != GpuRequest::None {
             let allowed = (0..self.models)
                 .filter(|model| u8::try_from(*model).is_ok_and(|one| request.models.contains(one)));
             let values = allowed.map(|model| model_name(model).into()).collect();
@@ -106,15 +106,15 @@ impl Berth {
         let uses = self.uses.get_mut(node).context("bound to an unknown node")?;
         let mut gpus = GpuPositions::new();
         match request.gpus {
-            GpuAsk::None => {}
-            GpuAsk::Whole(count) => {
+            GpuRequest::None => {}
+            GpuRequest::Whole(count) => {
                 let free = (0..).zip(uses.iter_mut()).filter(|(_, one)| **one == Use::Nothing);
                 for (at, one) in free.take(count.into()) {
                     *one = Use::Whole;
                     gpus.push(at);
                 }
             }
-            GpuAsk::Share(_) => {
+            GpuRequest::Share(_) => {
                 let number = binding.gpu_grant.as_ref().and_then(|grant| grant.gpu);
                 let number = number.context("a share of no GPU")?;
                 let is = |one: &Use| matches!(one, Use::Divided(other, _) if *other == number);
@@ -158,7 +158,7 @@ impl Scheduler for Berth {
         for at in placement.gpus {
             let one = uses.get_mut(usize::from(at)).context("no such GPU")?;
             *one = match (*one, request.gpus) {
-                (Use::Divided(number, shares @ 2..), GpuAsk::Share(_)) => {
+                (Use::Divided(number, shares @ 2..), GpuRequest::Share(_)) => {
                     Use::Divided(number, shares - 1)
                 }
                 _ => Use::Nothing,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use berth_packing::node::{FreeNode, GpuPositions};
-use berth_packing::request::{GpuAsk, Part, Request};
+use berth_packing::request::{GpuRequest, Part, Request};
 
 use super::scheduler::{Ledger, PodIx};
 
@@ -17,7 +17,7 @@ const TRIES: usize = 32;
 
 /// Pods to move away, fewest first choice, each with a place elsewhere at this moment.
 pub(crate) fn plan(ledger: &Ledger, request: &Request, allowed: usize) -> Option<Vec<PodIx>> {
-    let GpuAsk::Whole(count @ 2..) = request.gpus else {
+    let GpuRequest::Whole(count @ 2..) = request.gpus else {
         return None;
     };
     let pods_max = allowed.min(PODS_MAX);
@@ -47,7 +47,7 @@ fn clear(
     let here = ledger.pods.get(at)?;
     let mut left = node.clone();
     let mut moved = Vec::new();
-    let missing = count.saturating_sub(left.wholes());
+    let missing = count.saturating_sub(left.unused_gpus());
     // GPUs that the fewest pods are on come first. Pods of several GPUs stay.
     let mut gpus: Vec<(usize, u16)> = (0_u16..)
         .zip(&node.gpus)
@@ -77,7 +77,7 @@ fn clear(
 
 fn leave(ledger: &Ledger, left: &mut FreeNode, moved: &mut Vec<PodIx>, pod: PodIx) {
     if let Some((request, placement)) = ledger.held.get(&pod) {
-        left.give_back(request, &placement.gpus);
+        left.release(request, &placement.gpus);
         moved.push(pod);
     }
 }
@@ -104,12 +104,12 @@ fn fit_elsewhere(ledger: &Ledger, from: usize, pods: &[PodIx]) -> bool {
         });
         place.is_some_and(|(at, mut node)| {
             let gpus = match request.gpus {
-                GpuAsk::Share(part) => node.gpus.iter().position(|free| free.holds(part)),
-                GpuAsk::None | GpuAsk::Whole(_) => None,
+                GpuRequest::Share(part) => node.gpus.iter().position(|free| free.holds(part)),
+                GpuRequest::None | GpuRequest::Whole(_) => None,
             };
             let gpus = match gpus.and_then(|at| u16::try_from(at).ok()) {
                 Some(at) => GpuPositions::from_slice(&[at]),
-                None => node.first_wholes(request.gpus.count()),
+                None => node.first_unused(request.gpus.count()),
             };
             node.take(request, &gpus);
             changed.insert(at, node);
@@ -127,7 +127,7 @@ mod tests {
     use crate::bench::packing::trace::Cluster;
 
     fn whole(count: u16) -> Request {
-        Request { cpu_milli: 1_000, gpus: GpuAsk::Whole(count), ..Request::default() }
+        Request { cpu_milli: 1_000, gpus: GpuRequest::Whole(count), ..Request::default() }
     }
 
     /// Machines of four GPUs with so many pods of one GPU on each.

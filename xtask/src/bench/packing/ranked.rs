@@ -90,7 +90,7 @@ impl<J: Judge> Scheduler for Ranked<J> {
     fn depart(&mut self, pod: PodIx) -> Result<()> {
         let (request, placement) = self.held.remove(&pod).context("departs without a place")?;
         let node = self.nodes.get_mut(placement.node).context("no such node")?;
-        node.give_back(&request, &placement.gpus);
+        node.release(&request, &placement.gpus);
         self.changes.push(placement.node);
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use berth_packing::fleet::KindIx;
 use berth_packing::node::{FreeNode, GpuPositions};
-use berth_packing::request::{GpuAsk, Part, Request};
+use berth_packing::request::{GpuRequest, Part, Request};
 
 use super::trace::Cluster;
 
@@ -70,8 +70,8 @@ impl Ledger {
         };
         let node = self.nodes.get_mut(placement.node).context("a placement on no node")?;
         let part = match request.gpus {
-            GpuAsk::Share(part) => part,
-            GpuAsk::None | GpuAsk::Whole(_) => Part::WHOLE,
+            GpuRequest::Share(part) => part,
+            GpuRequest::None | GpuRequest::Whole(_) => Part::WHOLE,
         };
         let mut gpus = placement.gpus.clone();
         gpus.sort_unstable();
@@ -94,7 +94,7 @@ impl Ledger {
     /// A pod gives back what it holds: what that was, if anything.
     pub(crate) fn release(&mut self, pod: PodIx) -> Option<Request> {
         let (request, placement) = self.held.remove(&pod)?;
-        self.nodes.get_mut(placement.node)?.give_back(&request, &placement.gpus);
+        self.nodes.get_mut(placement.node)?.release(&request, &placement.gpus);
         self.pods.get_mut(placement.node)?.retain(|other| *other != pod);
         self.allocated_milli -= request.gpus.total_milli();
         Some(request)

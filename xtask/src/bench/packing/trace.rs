@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use berth_packing::fleet::Capacity;
-use berth_packing::request::{GpuAsk, Models, Part, Request, WHOLE_MILLI};
+use berth_packing::request::{GpuRequest, Models, Part, Request, WHOLE_MILLI};
 use berth_scenario::traces::openb::{self, OpenbNode, OpenbPod};
 
 const NODES: &str = "openb_node_list_gpu_node.csv";
@@ -126,11 +126,11 @@ fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Request>> 
     pods.sort_by(|one, other| one.name.cmp(&other.name));
     let request = |pod: OpenbPod| {
         let gpus = match pod.gpus {
-            0 => GpuAsk::None,
-            gpus if pod.gpu_milli == WHOLE_MILLI => GpuAsk::Whole(u16::try_from(gpus)?),
-            _ => GpuAsk::Share(Part::even(pod.gpu_milli)),
+            0 => GpuRequest::None,
+            gpus if pod.gpu_milli == WHOLE_MILLI => GpuRequest::Whole(u16::try_from(gpus)?),
+            _ => GpuRequest::Share(Part::even(pod.gpu_milli)),
         };
-        let models = if gpus == GpuAsk::None { &[] } else { pod.models.as_slice() };
+        let models = if gpus == GpuRequest::None { &[] } else { pod.models.as_slice() };
         Ok(Request {
             cpu_milli: u64::try_from(pod.cpu_milli)?,
             memory_bytes: u64::try_from(pod.memory_bytes)?,
@@ -172,11 +172,11 @@ mod tests {
     #[test]
     fn wholes_parts_and_models_are_told_apart() {
         let pods = pods("a,1,2,8,1000,,LS\nb,1,2,1,470,T4|V100,LS\nc,1,2,0,0,T4,BE\n").unwrap();
-        assert_eq!(pods[0].gpus, GpuAsk::Whole(8));
+        assert_eq!(pods[0].gpus, GpuRequest::Whole(8));
         assert_eq!(pods[0].models, Models::ANY);
-        assert_eq!(pods[1].gpus, GpuAsk::Share(Part::even(470)));
+        assert_eq!(pods[1].gpus, GpuRequest::Share(Part::even(470)));
         assert_eq!(pods[1].models, Models(1));
-        assert_eq!(pods[2].gpus, GpuAsk::None);
+        assert_eq!(pods[2].gpus, GpuRequest::None);
         assert_eq!(pods[2].models, Models::ANY);
     }
 

@@ -39,10 +39,10 @@ pub(super) fn pack(
     slices.sort_by_key(|p| std::cmp::Reverse((p.memory_units(), p.compute_slices())));
     let used = slices.iter().map(|p| usize::from(p.compute_slices())).sum::<usize>();
     let least = used.div_ceil(usize::from(board.compute_slices()).max(1));
-    let fullest = lay(board, &slices, slices.len(), Prefer::Fullest)?;
+    let fullest = place(board, &slices, slices.len(), Prefer::Fullest)?;
     let most = fullest.as_ref().map_or(slices.len(), Vec::len);
     for gpus in (least..most).take_while(|gpus| *gpus <= CAREFUL_GPUS_MAX) {
-        if let Some(found) = lay(board, &slices, gpus, Prefer::LeastStranded)? {
+        if let Some(found) = place(board, &slices, gpus, Prefer::LeastStranded)? {
             return Ok(found);
         }
     }
@@ -60,7 +60,7 @@ enum Prefer {
 
 /// Places slices, in this order, on at most `gpus_max` GPUs, each at the start that leaves the
 /// greatest future; `None` if they do not fit that way.
-fn lay(
+fn place(
     board: &'static Board,
     slices: &[&'static Profile],
     gpus_max: usize,

@@ -23,7 +23,7 @@ pub(super) struct Problem {
 
 /// Segments by service and profile, with totals.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct Solution {
     pub(super) chosen: Vec<Counts>,
     pub(super) gpus: usize,
     pub(super) slices: u64,
@@ -31,7 +31,7 @@ pub(super) struct Found {
     pub(super) gpus_min: usize,
 }
 
-impl Found {
+impl Solution {
     /// Slices by profile, over all services.
     pub(super) fn counts(&self) -> Counts {
         sum(&self.chosen)
@@ -85,8 +85,8 @@ impl Problem {
     }
 
     /// The best solution found within this many nodes.
-    pub(super) fn solve(&self, nodes_max: usize) -> Result<Found, ServingError> {
-        let mut best: Option<Found> = None;
+    pub(super) fn solve(&self, nodes_max: usize) -> Result<Solution, ServingError> {
+        let mut best: Option<Solution> = None;
         for weight in WEIGHTS {
             let alone = |at: usize| self.completed(at, vec![0; self.profiles.len()], weight);
             let chosen: Vec<Counts> = (0..self.rates.len()).map(alone).collect();
@@ -99,7 +99,7 @@ impl Problem {
         }
         let root = self.program()?;
         // Its first node is the bound by the linear relaxation.
-        self.branch(&root, 1, Aim::Gpus, &mut best)?;
+        self.branch(&root, 1, Objective::Gpus, &mut best)?;
         let mut exhausted = false;
         for gpus in best.gpus_min..=best.gpus {
             exhausted = self.tight(gpus, &mut best)?;
@@ -107,11 +107,11 @@ impl Problem {
                 break;
             }
         }
-        if best.gpus > best.gpus_min && self.branch(&root, nodes_max, Aim::Gpus, &mut best)? {
+        if best.gpus > best.gpus_min && self.branch(&root, nodes_max, Objective::Gpus, &mut best)? {
             best.gpus_min = best.gpus;
         }
         if !exhausted {
-            self.branch(&root, nodes_max / 2, Aim::Slices, &mut best)?;
+            self.branch(&root, nodes_max / 2, Objective::Slices, &mut best)?;
         }
         Ok(best)
     }
@@ -202,7 +202,7 @@ impl Problem {
     pub(super) fn offer(
         &self,
         chosen: Vec<Counts>,
-        best: &mut Option<Found>,
+        best: &mut Option<Solution>,
     ) -> Result<(), ServingError> {
         let counts = sum(&chosen);
         let slices = |(p, n): (&&Profile, &u32)| u64::from(p.compute_slices()) * u64::from(*n);
@@ -214,7 +214,7 @@ impl Problem {
         let gpus = pack(self.board, &self.profiles, &counts)?.len();
         if best.as_ref().is_none_or(|b| (gpus, slices) < (b.gpus, b.slices)) {
             let gpus_min = best.as_ref().map_or(0, |b| b.gpus_min);
-            *best = Some(Found { chosen, gpus, slices, gpus_min });
+            *best = Some(Solution { chosen, gpus, slices, gpus_min });
         }
         Ok(())
     }
@@ -299,8 +299,8 @@ impl Problem {
         &self,
         root: &Program,
         nodes_max: usize,
-        aim: Aim,
-        best: &mut Found,
+        aim: Objective,
+        best: &mut Solution,
     ) -> Result<bool, ServingError> {
         let mut stack = vec![root.clone()];
         let mut certain = true;
@@ -324,8 +324,8 @@ impl Problem {
             let values = program.values();
             self.round(&values, best)?;
             let better = match aim {
-                Aim::Gpus => self.gpus_of(value) < best.gpus,
-                Aim::Slices => {
+                Objective::Gpus => self.gpus_of(value) < best.gpus,
+                Objective::Slices => {
                     let slices = best.slices.saturating_sub(1) as f64;
                     value <= best.gpus as f64 + SLICE_COST * slices + SLICE_COST / 2.0
                 }
@@ -354,7 +354,7 @@ impl Problem {
     }
 
     /// Turns fractions into plans: rounded down and completed, and rounded up and trimmed.
-    fn round(&self, values: &[f64], best: &mut Found) -> Result<(), ServingError> {
+    fn round(&self, values: &[f64], best: &mut Solution) -> Result<(), ServingError> {
         let width = self.profiles.len();
         let mut found = Some(best.clone());
         for weight in WEIGHTS {
@@ -396,7 +396,7 @@ impl Problem {
 
 /// The objective of branching.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Aim {
+enum Objective {
     /// The fewest GPUs; ends with the first plan that meets the bound.
     Gpus,
     /// The fewest compute slices without more GPUs.

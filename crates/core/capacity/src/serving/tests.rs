@@ -82,7 +82,7 @@ fn fewest_by_trial(board: &'static Board, services: &[Service]) -> usize {
         wanted.sort_by_key(|p| std::cmp::Reverse((p.memory_units(), p.compute_slices())));
         let slices: usize = wanted.iter().map(|p| usize::from(p.compute_slices())).sum();
         let least = slices.div_ceil(usize::from(board.compute_slices()));
-        (least..).find(|gpus| laid(&wanted, &mut vec![Vec::new(); *gpus], board)).unwrap()
+        (least..).find(|gpus| placed(&wanted, &mut vec![Vec::new(); *gpus], board)).unwrap()
     };
     // A service that needs more of everything needs no fewer GPUs.
     let within = |one: &Vec<u8>, other: &Vec<u8>| one.iter().zip(other).all(|(a, b)| a <= b);
@@ -104,7 +104,7 @@ fn collect(speeds: &[u64], at: usize, left: u64, way: &mut Vec<u8>, ways: &mut V
 }
 
 /// Whether these slices can be placed on these GPUs in any way.
-fn laid(
+fn placed(
     rest: &[&'static Profile],
     gpus: &mut Vec<Vec<&'static Profile>>,
     board: &'static Board,
@@ -117,7 +117,7 @@ fn laid(
         }
         gpus[at].push(first);
         let fits = Layout::empty(board).unwrap().with_all(&gpus[at]).is_some();
-        if fits && laid(rest, gpus, board) {
+        if fits && placed(rest, gpus, board) {
             return true;
         }
         gpus[at].pop();

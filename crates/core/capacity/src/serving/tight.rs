@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::ServingError;
 use super::pack::Counts;
-use super::search::{Found, Problem, WEIGHTS};
+use super::search::{Problem, Solution, WEIGHTS};
 
 /// Limits: slices beyond its least per service, ways tried and ways kept per service, and sums kept
 /// after each service.
@@ -30,7 +30,7 @@ struct Ways {
 
 impl Problem {
     /// Searches plans on this many GPUs, the fewest slices first; returns whether all were tried.
-    pub(super) fn tight(&self, gpus: usize, best: &mut Found) -> Result<bool, ServingError> {
+    pub(super) fn tight(&self, gpus: usize, best: &mut Solution) -> Result<bool, ServingError> {
         let room = self.room(gpus);
         let least = |weight: usize| -> Option<Vec<usize>> {
             (0..self.services()).map(|at| self.least_weight(at, WEIGHTS[weight])).collect()
@@ -65,18 +65,18 @@ impl Problem {
             layers.push(layer);
         }
         sums.sort_by_key(|sum| (self.weigh(sum, 0), self.weigh(sum, 1)));
-        self.lay_first(&sums, &layers, &found, gpus, best).map(|settled| settled && all)
+        self.place_first(&sums, &layers, &found, gpus, best).map(|settled| settled && all)
     }
 
     /// Takes the first of these sums that this many GPUs hold; returns whether none before was left
     /// out.
-    fn lay_first(
+    fn place_first(
         &self,
         sums: &[Counts],
         layers: &[Layer],
         found: &[Ways],
         gpus: usize,
-        best: &mut Found,
+        best: &mut Solution,
     ) -> Result<bool, ServingError> {
         for sum in sums.iter().take(LAID_MAX) {
             let slices = self.weigh(sum, 0) as u64;

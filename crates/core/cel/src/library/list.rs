@@ -6,7 +6,7 @@ use super::{Evaluated, EvaluationError, Function, Meter, Value, int_of, list_of,
 
 pub(super) const FUNCTIONS: &[Function] = &[
     member("isSorted", 1, 1, |meter, values| {
-        let list = walked("isSorted", meter, values)?;
+        let list = list_argument("isSorted", meter, values)?;
         if let Some(other) = list.iter().find(|one| !one.is_ordered()) {
             return Err(EvaluationError::no_overload("isSorted", std::slice::from_ref(other)));
         }
@@ -14,7 +14,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Ok(Value::Bool(sorted))
     }),
     member("sum", 1, 1, |meter, values| {
-        let list = walked("sum", meter, values)?;
+        let list = list_argument("sum", meter, values)?;
         let Some(add) = super::operator("+") else {
             return Err(EvaluationError::no_overload("sum", values));
         };
@@ -33,7 +33,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     member("min", 1, 1, |meter, values| extreme("min", Ordering::Greater, meter, values)),
     member("max", 1, 1, |meter, values| extreme("max", Ordering::Less, meter, values)),
     member("slice", 3, 3, |meter, values| {
-        let list = walked("slice", meter, values)?;
+        let list = list_argument("slice", meter, values)?;
         let (start, end) = (int_of("slice", values, 1)?, int_of("slice", values, 2)?);
         let part = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         match part.and_then(|(start, end)| list.get(start..end)) {
@@ -42,7 +42,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         }
     }),
     member("flatten", 1, 2, |meter, values| {
-        let list = walked("flatten", meter, values)?;
+        let list = list_argument("flatten", meter, values)?;
         let depth = if values.len() > 1 { int_of("flatten", values, 1)? } else { 1 };
         if depth < 0 {
             return Err(EvaluationError::new("level must be non-negative"));
@@ -57,11 +57,11 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Ok(Value::list((0..end).map(Value::Int).collect()))
     }),
     member("reverse", 1, 1, |meter, values| {
-        let list = walked("reverse", meter, values)?;
+        let list = list_argument("reverse", meter, values)?;
         Ok(Value::list(list.iter().rev().cloned().collect()))
     }),
     member("distinct", 1, 1, |meter, values| {
-        let list = walked("distinct", meter, values)?;
+        let list = list_argument("distinct", meter, values)?;
         let mut kept: Vec<Value> = Vec::new();
         for one in list {
             meter.charge_values(kept.len())?;
@@ -72,7 +72,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Ok(Value::list(kept))
     }),
     member("sort", 1, 1, |meter, values| {
-        let list = walked("sort", meter, values)?;
+        let list = list_argument("sort", meter, values)?;
         sorted_by(list.to_vec(), list)
     }),
     member("first", 1, 1, |_, values| {
@@ -98,7 +98,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 /// The list argument; charges its size.
-fn walked<'a>(
+fn list_argument<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
@@ -114,7 +114,7 @@ fn extreme(
     meter: &mut Meter,
     values: &[Value],
 ) -> Evaluated {
-    let list = walked(function, meter, values)?;
+    let list = list_argument(function, meter, values)?;
     if let Some(other) = list.iter().find(|one| !one.is_ordered()) {
         return Err(EvaluationError::no_overload(function, std::slice::from_ref(other)));
     }

@@ -7,7 +7,7 @@ use berth_model::dra::claim::DeviceRequest;
 use berth_model::dra::slice::{Capacity, Device, ValidRequests};
 use berth_model::quantity::{Format, Quantity};
 
-use super::{Counters, Search, Spot, Undo};
+use super::{Counters, Search, SearchPosition, Undo};
 use crate::in_use::{Hold, PoolHolds, add, subtract};
 use crate::pools::PoolView;
 use crate::published::PublishedSlice;
@@ -79,7 +79,7 @@ fn is_valid(amount: Quantity, valid: &ValidRequests) -> bool {
 
 impl Search<'_> {
     /// Whether a device has enough left for the request.
-    pub(super) fn has_room(&mut self, spot: Spot, candidate: usize) -> bool {
+    pub(super) fn has_room(&mut self, spot: SearchPosition, candidate: usize) -> bool {
         let ask = &mut self.requests[spot.claim][spot.request][spot.alternative];
         let one = &self.candidates[candidate];
         if one.device.capacity.is_empty() {
@@ -105,7 +105,12 @@ impl Search<'_> {
     }
 
     /// Allocates a part of a device.
-    pub(super) fn share(&mut self, spot: Spot, candidate: usize, undo: &mut Undo) -> Amounts {
+    pub(super) fn share(
+        &mut self,
+        spot: SearchPosition,
+        candidate: usize,
+        undo: &mut Undo,
+    ) -> Amounts {
         let ask = &self.requests[spot.claim][spot.request][spot.alternative];
         let amounts = match ask.consumptions.get(&candidate) {
             Some(Consumption::Amounts(amounts)) => amounts.clone(),

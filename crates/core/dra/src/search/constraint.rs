@@ -12,13 +12,13 @@ use super::{Search, Undo};
 pub(super) struct Rule<'a> {
     requests: &'a [Arc<str>],
     attribute: &'a Arc<str>,
-    seen: Seen<'a>,
+    seen: SeenValues<'a>,
     /// How many devices it covers so far.
     devices: usize,
 }
 
 /// Values so far.
-enum Seen<'a> {
+enum SeenValues<'a> {
     /// The value that all must have.
     Match(Option<&'a Attribute>),
     /// Values by request, which others must not have. kube-scheduler remembers one value for each
@@ -31,8 +31,10 @@ impl<'a> Rule<'a> {
     /// `None` if the constraint has a form that Berth does not know.
     pub(super) fn of(constraint: &'a Constraint) -> Option<Self> {
         let (attribute, seen) = match &constraint.rule {
-            ConstraintRule::Match(attribute) => (attribute, Seen::Match(None)),
-            ConstraintRule::Distinct(attribute) => (attribute, Seen::Distinct(BTreeMap::new())),
+            ConstraintRule::Match(attribute) => (attribute, SeenValues::Match(None)),
+            ConstraintRule::Distinct(attribute) => {
+                (attribute, SeenValues::Distinct(BTreeMap::new()))
+            }
             ConstraintRule::Unknown => return None,
         };
         Some(Self { requests: &constraint.requests, attribute, seen, devices: 0 })
@@ -52,13 +54,13 @@ impl<'a> Rule<'a> {
         let Some(value) = value else { return false };
         let first = self.devices == 0;
         match &mut self.seen {
-            Seen::Match(all) if first => *all = Some(value),
-            Seen::Match(all) => {
+            SeenValues::Match(all) if first => *all = Some(value),
+            SeenValues::Match(all) => {
                 if *value == Attribute::Unsupported || *all != Some(value) {
                     return false;
                 }
             }
-            Seen::Distinct(others) => {
+            SeenValues::Distinct(others) => {
                 let clashes =
                     |other: &&Attribute| *value == Attribute::Unsupported || **other == *value;
                 if !first && others.values().any(clashes) {
@@ -72,7 +74,7 @@ impl<'a> Rule<'a> {
     }
 
     fn remove(&mut self, request: &str) {
-        if let Seen::Distinct(others) = &mut self.seen {
+        if let SeenValues::Distinct(others) = &mut self.seen {
             others.remove(request);
         }
         self.devices = self.devices.saturating_sub(1);
@@ -89,7 +91,7 @@ pub(super) fn attribute<'a>(device: &'a Device, driver: &str, name: &str) -> Opt
 
 impl Search<'_> {
     /// Adds a device to all constraints of its claim. Returns whether all hold.
-    pub(super) fn follow_rules(&mut self, undo: &mut Undo) -> bool {
+    pub(super) fn add_to_constraints(&mut self, undo: &mut Undo) -> bool {
         let one = &self.candidates[undo.candidate];
         let ask = &self.requests[undo.claim][undo.request][undo.alternative];
         for rule in &mut self.rules[undo.claim] {
@@ -105,7 +107,7 @@ impl Search<'_> {
     }
 
     /// Removes a device from the first `count` constraints.
-    pub(super) fn unfollow_rules(
+    pub(super) fn remove_from_constraints(
         &mut self,
         claim: usize,
         request: usize,

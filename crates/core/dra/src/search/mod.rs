@@ -144,7 +144,7 @@ struct Counters {
 
 /// The position of the search.
 #[derive(Clone, Copy)]
-struct Spot {
+struct SearchPosition {
     claim: usize,
     request: usize,
     alternative: usize,
@@ -156,7 +156,7 @@ struct Spot {
     from: usize,
 }
 
-impl Spot {
+impl SearchPosition {
     const fn claim(claim: usize) -> Self {
         Self { claim, request: 0, alternative: 0, settled: false, device: 0, from: 0 }
     }
@@ -175,11 +175,11 @@ enum Choice {
     /// The next claim was begun.
     Claim,
     /// An alternative is tried. `all_too_many`: all earlier ones needed too many devices.
-    Alternative { spot: Spot, all_too_many: bool },
+    Alternative { spot: SearchPosition, all_too_many: bool },
     /// A device was allocated because all are requested.
     OneOfAll { undo: Undo },
     /// A device was allocated; if that fails, the search continues after it.
-    Device { spot: Spot, undo: Undo },
+    Device { spot: SearchPosition, undo: Undo },
 }
 
 /// How to undo the allocation of a device.
@@ -235,14 +235,14 @@ struct Search<'a> {
 }
 
 enum Next {
-    Enter(Spot),
+    Enter(SearchPosition),
     Leave(Outcome),
 }
 
 impl<'a> Search<'a> {
     fn run(&mut self, claims: &[PendingClaim<'_>]) -> Outcome {
         let mut choices: Vec<Choice> = Vec::new();
-        let mut next = Next::Enter(Spot::claim(0));
+        let mut next = Next::Enter(SearchPosition::claim(0));
         loop {
             next = match next {
                 Next::Enter(spot) => self.enter(spot, claims, &mut choices),
@@ -266,7 +266,7 @@ impl<'a> Search<'a> {
 
     fn enter(
         &mut self,
-        spot: Spot,
+        spot: SearchPosition,
         claims: &[PendingClaim<'_>],
         choices: &mut Vec<Choice>,
     ) -> Next {
@@ -278,14 +278,14 @@ impl<'a> Search<'a> {
         };
         let Some(alternatives) = requests.get(spot.request) else {
             choices.push(Choice::Claim);
-            return Next::Enter(Spot::claim(spot.claim + 1));
+            return Next::Enter(SearchPosition::claim(spot.claim + 1));
         };
         let Some(ask) = alternatives.get(spot.alternative) else {
             return Next::Leave(Outcome::No);
         };
         if !spot.settled && ask.alternative.is_some() {
             choices.push(Choice::Alternative { spot, all_too_many: true });
-            return Next::Enter(Spot { settled: true, ..spot });
+            return Next::Enter(SearchPosition { settled: true, ..spot });
         }
         let of_all = ask.ask.count == Count::All;
         if of_all && ask.all.is_empty() {
@@ -314,13 +314,13 @@ impl<'a> Search<'a> {
     /// Allocates the next suitable device, from `spot.from` on.
     fn try_from(
         &mut self,
-        spot: Spot,
+        spot: SearchPosition,
         claims: &[PendingClaim<'_>],
         choices: &mut Vec<Choice>,
     ) -> Next {
         for candidate in spot.from..self.candidates.len() {
             let allocated = self.step().and_then(|()| {
-                if !self.could_serve(spot, candidate, claims)? {
+                if !self.is_suitable(spot, candidate, claims)? {
                     return Ok(None);
                 }
                 self.allocate(spot, candidate, claims, false)
@@ -330,7 +330,10 @@ impl<'a> Search<'a> {
                 Ok(None) => {}
                 Ok(Some(undo)) => {
                     let after = candidate + 1;
-                    choices.push(Choice::Device { spot: Spot { from: after, ..spot }, undo });
+                    choices.push(Choice::Device {
+                        spot: SearchPosition { from: after, ..spot },
+                        undo,
+                    });
                     return Next::Enter(spot.next_device(after));
                 }
             }
@@ -367,22 +370,22 @@ impl<'a> Search<'a> {
                     return Next::Leave(outcome);
                 }
                 choices.push(Choice::Alternative { spot, all_too_many });
-                Next::Enter(Spot { settled: true, ..spot })
+                Next::Enter(SearchPosition { settled: true, ..spot })
             }
             Choice::OneOfAll { undo } => {
                 if !matches!(outcome, Outcome::Done) {
-                    self.take_back(undo);
+                    self.undo(undo);
                 }
                 Next::Leave(outcome)
             }
             Choice::Device { spot, undo } => match outcome {
                 Outcome::Done => Next::Leave(Outcome::Done),
                 Outcome::No => {
-                    self.take_back(undo);
+                    self.undo(undo);
                     self.try_from(spot, claims, choices)
                 }
                 other => {
-                    self.take_back(undo);
+                    self.undo(undo);
                     Next::Leave(other)
                 }
             },
@@ -395,9 +398,9 @@ impl<'a> Search<'a> {
     }
 
     /// Whether a device is free for the request, selected by it, and has enough left.
-    fn could_serve(
+    fn is_suitable(
         &mut self,
-        spot: Spot,
+        spot: SearchPosition,
         candidate: usize,
         claims: &[PendingClaim<'_>],
     ) -> Result<bool, RejectionReason> {
@@ -413,7 +416,7 @@ impl<'a> Search<'a> {
     /// Allocates a suitable device to the claim, if constraints and counters allow.
     fn allocate(
         &mut self,
-        spot: Spot,
+        spot: SearchPosition,
         candidate: usize,
         claims: &[PendingClaim<'_>],
         must: bool,
@@ -452,8 +455,8 @@ impl<'a> Search<'a> {
             }
             undo.counted = true;
         }
-        if !self.follow_rules(&mut undo) {
-            self.take_back(undo);
+        if !self.add_to_constraints(&mut undo) {
+            self.undo(undo);
             if !must {
                 return Ok(None);
             }
@@ -469,7 +472,7 @@ impl<'a> Search<'a> {
             undo.marked = true;
         }
         if !self.has_room(spot, candidate) {
-            self.take_back(undo);
+            self.undo(undo);
             return Ok(None);
         }
         let shared = shareable.then(|| self.share(spot, candidate, &mut undo));
@@ -484,11 +487,11 @@ impl<'a> Search<'a> {
         Ok(Some(undo))
     }
 
-    fn request_name(&self, spot: Spot) -> &str {
+    fn request_name(&self, spot: SearchPosition) -> &str {
         &self.requests[spot.claim][spot.request][spot.alternative].name
     }
 
-    fn take_back(&mut self, undo: Undo) {
+    fn undo(&mut self, undo: Undo) {
         let Undo { claim, candidate, .. } = undo;
         if undo.recorded {
             self.allocated[claim].pop();
@@ -499,7 +502,7 @@ impl<'a> Search<'a> {
         if undo.marked {
             self.states[candidate].claims.retain(|one| *one != claim);
         }
-        self.unfollow_rules(claim, undo.request, undo.alternative, undo.rules_added);
+        self.remove_from_constraints(claim, undo.request, undo.alternative, undo.rules_added);
         if undo.counted {
             self.count_down(candidate);
         }

@@ -8,7 +8,7 @@ use berth_model::dra::slice::Reach;
 
 use super::capacity::Consumption;
 use super::constraint::Rule;
-use super::{PendingClaim, Search, Spot};
+use super::{PendingClaim, Search, SearchPosition};
 use crate::Lookup;
 use crate::inventory::Class;
 use crate::pools::PoolState;
@@ -132,7 +132,12 @@ impl<'a> Search<'a> {
                 selected: vec![None; self.candidates.len()],
                 consumptions: Lookup::default(),
             });
-            let spot = Spot { request, alternative: at, settled: true, ..Spot::claim(claim) };
+            let spot = SearchPosition {
+                request,
+                alternative: at,
+                settled: true,
+                ..SearchPosition::claim(claim)
+            };
             if ask.count == Count::All {
                 let all = self.all_devices(spot, claims, &problem)?;
                 let ask = &mut self.requests[claim][request][at];
@@ -147,7 +152,7 @@ impl<'a> Search<'a> {
     /// The devices of a request for all. Fails while a pool is incomplete or invalid.
     fn all_devices(
         &mut self,
-        spot: Spot,
+        spot: SearchPosition,
         claims: &[PendingClaim<'_>],
         problem: &dyn Fn(String) -> RejectionReason,
     ) -> Result<Vec<usize>, RejectionReason> {
@@ -181,7 +186,7 @@ impl<'a> Search<'a> {
     /// the node.
     pub(super) fn is_selected(
         &mut self,
-        spot: Spot,
+        spot: SearchPosition,
         candidate: usize,
         claims: &[PendingClaim<'_>],
     ) -> Result<bool, RejectionReason> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_packing::fleet::{Capacity, Fleet, KindIx};
 use berth_packing::mix::Mix;
 use berth_packing::node::FreeNode;
-use berth_packing::request::{GpuAsk, Models, Part, Request};
+use berth_packing::request::{GpuRequest, Models, Part, Request};
 use berth_packing::score::{Choice, Rule};
 
 use super::room::{Ask, View};
@@ -181,7 +181,7 @@ impl GpuValues {
         &self,
         ask: &Ask,
         view: View<'_>,
-        gpus: GpuAsk,
+        gpus: GpuRequest,
         usable: impl Fn(u16) -> bool,
     ) -> Option<Choice> {
         let node = free_node(view, &usable)?;

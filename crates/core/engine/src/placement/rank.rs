@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use berth_model::spec::PodSpec;
 use berth_model::workload::WorkloadClass;
-use berth_packing::request::{GpuAsk, Request};
+use berth_packing::request::{GpuRequest, Request};
 use smallvec::SmallVec;
 
 use super::gpu_values;
@@ -120,13 +120,13 @@ impl Ranking {
         let models =
             state.gpu_values.models(allowed().filter_map(|row| row.gpus.as_ref()), all_allowed);
         let one = allowed().min_by_key(|row| (row.tie, row.object.name.clone()));
-        let gpus = one.map_or(GpuAsk::None, |row| self.gpu_ask(row));
+        let gpus = one.map_or(GpuRequest::None, |row| self.gpu_ask(row));
         let request = Request { gpus, models, ..gpu_values::host(&self.ask) };
         self.typical = Some(request);
         request
     }
 
-    fn gpu_ask(&self, node: &NodeState) -> GpuAsk {
+    fn gpu_ask(&self, node: &NodeState) -> GpuRequest {
         gpu_ask(&self.spec, &self.ask, View::of(node))
     }
 

@@ -8,7 +8,7 @@ use berth_model::alignment::Alignment;
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuNeed, PodSpec};
-use berth_packing::request::GpuAsk;
+use berth_packing::request::GpuRequest;
 use smallvec::SmallVec;
 
 use super::gpu_values::{self, GpuValues};
@@ -124,15 +124,15 @@ impl<'a> Judge<'a> {
 
 /// The GPU request on this node: a share, or a number of whole GPUs; `None` if it asks for other
 /// devices.
-pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuAsk {
-    let Some(gpus) = &view.node.gpus else { return GpuAsk::None };
+pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuRequest {
+    let Some(gpus) = &view.node.gpus else { return GpuRequest::None };
     match (&spec.gpu, view.shares) {
-        (Some(need), Some(shares)) => GpuAsk::Share(gpu_values::part(shares, shares.share(need))),
-        (Some(_), None) => GpuAsk::Whole(1),
+        (Some(need), Some(shares)) => GpuRequest::Share(gpu_values::part(shares, shares.share(need))),
+        (Some(_), None) => GpuRequest::Whole(1),
         (None, _) => {
             let asked = ask.devices.iter().find(|(resource, _)| *resource == gpus.resource);
             let count = asked.and_then(|(_, count)| u16::try_from(*count).ok());
-            count.map_or(GpuAsk::None, GpuAsk::Whole)
+            count.map_or(GpuRequest::None, GpuRequest::Whole)
         }
     }
 }
@@ -208,7 +208,7 @@ impl Judge<'_> {
         let gpus = Gpus { view, shares, share: shares.share(need), resources: self.resources };
         let short = Obstacle::Short(Shortage::of(shares.resource));
         let (mut gpu, far) = gpus.best(fit.numa).ok_or(short)?;
-        let part = GpuAsk::Share(gpu_values::part(shares, gpus.share));
+        let part = GpuRequest::Share(gpu_values::part(shares, gpus.share));
         let choice =
             self.gpu_values.judge(ask, view, part, |gpu| gpus.is_usable(gpu, fit.numa, far));
         gpu = choice.and_then(|choice| choice.gpu).unwrap_or(gpu);
@@ -231,11 +231,11 @@ impl Judge<'_> {
     /// The cost of the place in GPU value; `None` for pods that ask for other devices.
     fn cost(&self, ask: &Ask, view: View<'_>, device: Option<ResourceIx>) -> Option<i64> {
         let gpus = match (device, &view.node.gpus) {
-            (Some(device), Some(gpus)) if gpus.resource == device => GpuAsk::Whole(1),
+            (Some(device), Some(gpus)) if gpus.resource == device => GpuRequest::Whole(1),
             (Some(_), _) => return None,
             (None, _) => gpu_ask(self.spec, ask, view),
         };
-        if gpus == GpuAsk::None && !ask.devices.is_empty() {
+        if gpus == GpuRequest::None && !ask.devices.is_empty() {
             return None;
         }
         let choice = self.gpu_values.judge(ask, view, gpus, |_| true)?;

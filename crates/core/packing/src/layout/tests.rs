@@ -4,7 +4,7 @@ use berth_model::mig::{Board, Layout, Profile};
 use proptest::prelude::*;
 
 use super::{Partition, Pending, accepted, complete, partition};
-use crate::slice::{Mix, Want};
+use crate::slice::{Mix, SliceRequest};
 
 fn a100() -> &'static Board {
     Board::by_id("a100-80gb").unwrap()
@@ -14,8 +14,8 @@ fn profile(name: &str) -> &'static Profile {
     a100().profile(name).unwrap()
 }
 
-fn want(name: &str) -> Want {
-    Want::profile(a100(), profile(name)).unwrap()
+fn want(name: &str) -> SliceRequest {
+    SliceRequest::profile(a100(), profile(name)).unwrap()
 }
 
 fn pending(of: &[(&str, u32)]) -> Vec<Pending> {
@@ -125,7 +125,7 @@ proptest! {
         which in 0_usize..13,
     ) {
         let board = Board::all().iter().filter(|b| Layout::empty(b).is_ok()).nth(which).unwrap();
-        let of = |at: usize| Want::profile(board, &board.profiles()[at % board.profiles().len()]);
+        let of = |at: usize| SliceRequest::profile(board, &board.profiles()[at % board.profiles().len()]);
         let pending: Vec<Pending> = counts.iter().enumerate()
             .map(|(at, count)| Pending { want: of(at).unwrap(), count: *count }).collect();
         let weights = weights.iter().enumerate().map(|(at, w)| (of(at).unwrap(), *w));

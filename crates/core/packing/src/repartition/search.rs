@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use berth_model::mig::{Instance, Layout, Profile};
 
 use super::{GpuState, Touch};
-use crate::slice::Want;
+use crate::slice::SliceRequest;
 
 /// Limit of GPUs whose pods are considered for moving, per request.
 const MOVED_FROM_MAX: usize = 64;
@@ -16,13 +16,13 @@ const MOVED_FROM_MAX: usize = 64;
 pub(super) enum Promise {
     /// A request, by position.
     Request(usize),
-    /// Moved pods, as a position in [`Books::moved`].
+    /// MovedPods pods, as a position in [`Books::moved`].
     Moved(usize),
 }
 
 /// Pods that leave an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Moved {
+pub(super) struct MovedPods {
     pub(super) gpu: usize,
     pub(super) instance: Instance,
     pub(super) pods: u32,
@@ -42,7 +42,7 @@ struct Row {
 }
 
 /// The layout of a GPU after the plan.
-pub(super) struct Arranged {
+pub(super) struct PlannedLayout {
     pub(super) layout: Layout,
     pub(super) promised: Vec<(Promise, Instance)>,
 }
@@ -51,12 +51,12 @@ pub(super) struct Arranged {
 #[derive(Debug, Clone)]
 pub(super) struct Books {
     rows: Vec<Row>,
-    pub(super) moved: Vec<Moved>,
+    pub(super) moved: Vec<MovedPods>,
     served: Vec<bool>,
 }
 
 /// The largest share of a GPU that a request can take, in millionths.
-pub(super) fn size(want: &Want) -> u64 {
+pub(super) fn size(want: &SliceRequest) -> u64 {
     let shares = want.options().iter().filter_map(|(board, profile)| board.share(profile));
     shares.map(|s| 1_000_000 * u64::from(s.parts) / u64::from(s.of.max(1))).max().unwrap_or(0)
 }
@@ -64,7 +64,7 @@ pub(super) fn size(want: &Want) -> u64 {
 /// Serves the requests in this order, creating instances on allowed GPUs only.
 pub(super) fn serve(
     gpus: &[GpuState],
-    requests: &[Want],
+    requests: &[SliceRequest],
     order: &[usize],
     allowed: &[bool],
     touch: Touch,
@@ -123,7 +123,7 @@ impl Row {
     }
 
     /// What stays, and what is created where it leaves the greatest future.
-    fn arranged(&self) -> Arranged {
+    fn planned(&self) -> PlannedLayout {
         let stays = |mut layout: Layout, i: &Instance| {
             let _ = layout.add(i.profile, i.start);
             layout
@@ -138,7 +138,7 @@ impl Row {
                 promised.push((*promise, fresh.remove(at)));
             }
         }
-        Arranged { layout, promised }
+        PlannedLayout { layout, promised }
     }
 }
 
@@ -165,8 +165,8 @@ impl Books {
         self.rows.get(gpu).is_some_and(|row| row.works)
     }
 
-    pub(super) fn arranged(&self, gpu: usize) -> Arranged {
-        self.rows[gpu].arranged()
+    pub(super) fn planned(&self, gpu: usize) -> PlannedLayout {
+        self.rows[gpu].planned()
     }
 
     /// The idle instances of all other GPUs.
@@ -185,13 +185,13 @@ impl Books {
     }
 
     /// Promises an existing idle instance, or one to be created. Returns whether there is one.
-    fn promise(&mut self, want: &Want, promise: Promise) -> bool {
+    fn promise(&mut self, want: &SliceRequest, promise: Promise) -> bool {
         self.promise_existing(want, promise) || self.promise_new(want, promise)
     }
 
     /// An existing idle instance: on a GPU that may not be touched rather than on one that may,
     /// beside work rather than on an idle GPU.
-    fn promise_existing(&mut self, want: &Want, promise: Promise) -> bool {
+    fn promise_existing(&mut self, want: &SliceRequest, promise: Promise) -> bool {
         let mut best: Option<((bool, bool), usize, usize)> = None;
         for (gpu, row) in self.rows.iter().enumerate() {
             let Some(profile) = want.on(row.base.board()) else { continue };
@@ -212,14 +212,14 @@ impl Books {
 
     /// An instance to be created: on a touched GPU rather than on another, then where the fewest
     /// idle instances are in the way, then on the fullest.
-    fn promise_new(&mut self, want: &Want, promise: Promise) -> bool {
+    fn promise_new(&mut self, want: &SliceRequest, promise: Promise) -> bool {
         type Rank = (bool, usize, std::cmp::Reverse<u32>);
         let mut best: Option<(Rank, usize, Vec<Instance>)> = None;
         let mut seen: BTreeSet<(Layout, Layout)> = BTreeSet::new();
         for (gpu, row) in self.rows.iter().enumerate().filter(|(_, row)| row.allowed) {
             let Some(profile) = want.on(row.base.board()) else { continue };
             // Equal untouched GPUs are evaluated once.
-            if row.created.is_empty() && !seen.insert((row.base, row.arranged().layout)) {
+            if row.created.is_empty() && !seen.insert((row.base, row.planned().layout)) {
                 continue;
             }
             let Some(kept) = row.keeping(profile) else { continue };
@@ -240,7 +240,7 @@ impl Books {
 
     /// The books with this request served after some pods have moved; the fewest pods moved, then
     /// the fewest GPUs touched. `None` if no moves help.
-    fn with_moves(&self, gpus: &[GpuState], want: &Want, request: usize) -> Option<Books> {
+    fn with_moves(&self, gpus: &[GpuState], want: &SliceRequest, request: usize) -> Option<Books> {
         let pods = |at: &usize| gpus[*at].held.iter().map(|h| u64::from(h.pods)).sum::<u64>();
         let mut candidates: Vec<usize> = (0..gpus.len())
             .filter(|at| self.rows[*at].allowed && gpus[*at].held.iter().any(|h| h.movable))
@@ -288,7 +288,7 @@ impl Books {
                 return None;
             }
             row.base.remove(instance.profile, instance.start).ok()?;
-            books.moved.push(Moved { gpu, instance, pods: held.pods });
+            books.moved.push(MovedPods { gpu, instance, pods: held.pods });
         }
         if books.moved.len() == first {
             return None;
@@ -299,14 +299,14 @@ impl Books {
         row.created.push((Promise::Request(request), profile));
         books.served[request] = true;
         for at in first..books.moved.len() {
-            let Moved { gpu, instance, .. } = books.moved[at];
-            let want = Want::profile(gpus[gpu].layout.board(), instance.profile).ok()?;
+            let MovedPods { gpu, instance, .. } = books.moved[at];
+            let want = SliceRequest::profile(gpus[gpu].layout.board(), instance.profile).ok()?;
             if !books.promise(&want, Promise::Moved(at)) {
                 return None;
             }
         }
         // Moving to the same place is no move.
-        let stays = books.rows[gpu].arranged().promised.iter().any(|(promise, to)| match promise {
+        let stays = books.rows[gpu].planned().promised.iter().any(|(promise, to)| match promise {
             Promise::Moved(at) => books.moved[*at].instance == *to && books.moved[*at].gpu == gpu,
             Promise::Request(_) => false,
         });

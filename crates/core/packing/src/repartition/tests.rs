@@ -10,11 +10,11 @@ fn a100() -> &'static Board {
     Board::by_id("a100-80gb").unwrap()
 }
 
-fn want(name: &str) -> Want {
-    Want::profile(a100(), a100().profile(name).unwrap()).unwrap()
+fn want(name: &str) -> SliceRequest {
+    SliceRequest::profile(a100(), a100().profile(name).unwrap()).unwrap()
 }
 
-fn wants(names: &[&str]) -> Vec<Want> {
+fn wants(names: &[&str]) -> Vec<SliceRequest> {
     names.iter().map(|name| want(name)).collect()
 }
 
@@ -24,7 +24,7 @@ fn gpu(layout: &str, held: &[i8]) -> GpuState {
     let held = held.iter().map(|start| {
         let at = start.unsigned_abs() % 16;
         let i = layout.instances().find(|i| i.start == at).unwrap();
-        Held { profile: i.profile, start: at, pods: 1, movable: *start < 0 }
+        InstanceInUse { profile: i.profile, start: at, pods: 1, movable: *start < 0 }
     });
     GpuState { layout, held: held.collect() }
 }
@@ -41,7 +41,12 @@ fn proposed(gpus: &[GpuState], names: &[&str], touch: Touch) -> RepartitionPlan 
 }
 
 /// Checks a plan against its input, from its own fields alone.
-fn assert_valid(gpus: &[GpuState], requests: &[Want], plan: &RepartitionPlan, touch: Touch) {
+fn assert_valid(
+    gpus: &[GpuState],
+    requests: &[SliceRequest],
+    plan: &RepartitionPlan,
+    touch: Touch,
+) {
     let mut after: Vec<Layout> = gpus.iter().map(|g| g.layout).collect();
     let mut counted = Disruption::default();
     for step in &plan.steps {
@@ -189,7 +194,7 @@ fn books_that_do_not_add_up_are_refused() {
 }
 
 /// GPUs and requests from bytes: any board, any layout, any part of it in use.
-fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<Want>) {
+fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<SliceRequest>) {
     let boards: Vec<&'static Board> =
         ["a100-80gb", "h100-80gb", "a30-24gb"].map(|id| Board::by_id(id).unwrap()).into();
     let mut gpus: Vec<GpuState> = Vec::new();
@@ -200,7 +205,7 @@ fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<Want>) {
         let profile = &board.profiles()[how % board.profiles().len()];
         match what % 4 {
             0 => gpus.push(GpuState { layout: Layout::empty(board).unwrap(), held: Vec::new() }),
-            1 => requests.push(Want::profile(board, profile).unwrap()),
+            1 => requests.push(SliceRequest::profile(board, profile).unwrap()),
             _ => {
                 let Some(gpu) = gpus.iter_mut().rev().nth(which % 2) else { continue };
                 let profiles = gpu.layout.board().profiles();
@@ -210,7 +215,7 @@ fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<Want>) {
                 gpu.layout.add(profile, start).unwrap();
                 if how >= 128 {
                     let (pods, movable) = (1 + which as u32 % 3, what >= 128);
-                    gpu.held.push(Held { profile, start, pods, movable });
+                    gpu.held.push(InstanceInUse { profile, start, pods, movable });
                 }
             }
         }
@@ -271,18 +276,18 @@ proptest! {
                 *at == left_out.gpu || !plan.steps.iter().any(|s| s.gpu == *at)
             }) {
                 fewer[at].held = fewer[at].layout.instances()
-                    .map(|i| Held { profile: i.profile, start: i.start, pods: 1, movable: false })
+                    .map(|i| InstanceInUse { profile: i.profile, start: i.start, pods: 1, movable: false })
                     .collect();
                 if fewer[at].layout.is_empty() {
                     let board = fewer[at].layout.board();
                     let all = board.profiles().iter()
                         .max_by_key(|p| p.compute_slices()).unwrap();
                     fewer[at].layout.add(all, 0).unwrap();
-                    fewer[at].held.push(Held { profile: all, start: 0, pods: 1, movable: false });
+                    fewer[at].held.push(InstanceInUse { profile: all, start: 0, pods: 1, movable: false });
                 }
             }
             let without = propose(&fewer, &requests, &Mix::new(), Touch::IdleGpus).unwrap();
-            let missing = |s: &Serve| !without.serves.iter().any(|w| w.request == s.request);
+            let missing = |s: &ServedRequest| !without.serves.iter().any(|w| w.request == s.request);
             prop_assert!(plan.serves.iter().any(missing), "{:?}", left_out.gpu);
         }
     }

@@ -9,7 +9,7 @@ use berth_model::mig::{Board, Layout, LayoutError, Profile};
 
 use super::grid::{Grid, PARTS_OF_GPU, PLACE, ShapeIndex, ShapeSet, StateIndex, Step};
 use super::mix::Mix;
-use super::want::Want;
+use super::want::SliceRequest;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuIndex(pub u32);
@@ -39,7 +39,7 @@ pub enum FleetError {
 
 /// The GPUs of one board.
 #[derive(Clone, Debug)]
-struct Herd {
+struct BoardGpus {
     board: &'static Board,
     /// Index into the fleet's grids.
     grid: usize,
@@ -55,8 +55,8 @@ struct Herd {
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     grids: Vec<Arc<Grid>>,
-    herds: Vec<Herd>,
-    /// With the index of the herd.
+    boards: Vec<BoardGpus>,
+    /// With the index of the group.
     gpus: BTreeMap<GpuIndex, (usize, Layout)>,
     next: u32,
 }
@@ -64,9 +64,9 @@ pub struct Fleet {
 /// One kind of request.
 struct Demand {
     weight: f64,
-    /// By herd.
+    /// By group.
     shapes: Vec<Option<ShapeIndex>>,
-    /// The places it has on all herds.
+    /// The places it has on all boards.
     places: u64,
 }
 
@@ -87,23 +87,24 @@ impl Fleet {
     /// are unknown.
     pub fn add(&mut self, layout: Layout) -> Result<GpuIndex, FleetError> {
         let gpu = GpuIndex(self.next);
-        let herd = self.herd(layout.board()).map_err(|error| FleetError::Layout { gpu, error })?;
+        let group =
+            self.group_of(layout.board()).map_err(|error| FleetError::Layout { gpu, error })?;
         self.next = self.next.checked_add(1).ok_or(FleetError::Full)?;
-        self.gpus.insert(gpu, (herd, layout));
-        self.count(gpu, herd, &layout, true);
+        self.gpus.insert(gpu, (group, layout));
+        self.count(gpu, group, &layout, true);
         Ok(gpu)
     }
 
     /// Makes the tables of a board before its first GPU comes. Fails if the board's placements are
     /// unknown.
     pub fn know(&mut self, board: &'static Board) -> Result<(), LayoutError> {
-        self.herd(board).map(|_| ())
+        self.group_of(board).map(|_| ())
     }
 
     /// Removes a GPU with its instances. Fails if there is no such GPU.
     pub fn remove(&mut self, gpu: GpuIndex) -> Result<Layout, FleetError> {
-        let (herd, layout) = self.gpus.remove(&gpu).ok_or(FleetError::NoSuchGpu { gpu })?;
-        self.count(gpu, herd, &layout, false);
+        let (group, layout) = self.gpus.remove(&gpu).ok_or(FleetError::NoSuchGpu { gpu })?;
+        self.count(gpu, group, &layout, false);
         Ok(layout)
     }
 
@@ -130,18 +131,18 @@ impl Fleet {
 
     /// Where to create an instance for `want`; `None` if it fits nowhere. An empty mix stands for
     /// all profiles alike.
-    pub fn choose(&self, want: &Want, mix: &Mix) -> Option<Placement> {
+    pub fn choose(&self, want: &SliceRequest, mix: &Mix) -> Option<Placement> {
         let demands = self.demands(mix);
         let whole = (PARTS_OF_GPU * self.gpus.len() as u64) as f64;
         let mut best: Option<(Cost, Placement)> = None;
-        for (at, herd) in self.herds.iter().enumerate() {
-            let (Some(profile), Some(grid)) = (want.on(herd.board), self.grids.get(herd.grid))
+        for (at, group) in self.boards.iter().enumerate() {
+            let (Some(profile), Some(grid)) = (want.on(group.board), self.grids.get(group.grid))
             else {
                 continue;
             };
             let Some(shape) = grid.shape(profile) else { continue };
             let useful = useful(&demands, at);
-            for (state, gpus) in &herd.by_state {
+            for (state, gpus) in &group.by_state {
                 for step in grid.steps_with(*state, shape) {
                     let cost = cost(grid, at, *state, step, useful, &demands, whole);
                     if best.as_ref().is_some_and(|(least, _)| cost > *least) {
@@ -172,8 +173,8 @@ impl Fleet {
         let whole = (PARTS_OF_GPU * self.gpus.len() as u64) as f64;
         let cost_at = |place: &Placement| {
             let (at, layout) = self.gpus.get(&place.gpu)?;
-            let herd = self.herds.get(*at)?;
-            let grid = self.grids.get(herd.grid)?;
+            let group = self.boards.get(*at)?;
+            let grid = self.grids.get(group.grid)?;
             let (state, shape) = (grid.state(layout)?, grid.shape(place.profile)?);
             let mut steps = grid.steps_with(state, shape);
             let step = steps.find(|step| step.start == place.start)?;
@@ -195,18 +196,18 @@ impl Fleet {
     /// Free memory that no request of the mix can use, over all GPUs, in parts of a GPU.
     pub fn stranded(&self, mix: &Mix) -> u64 {
         let demands = self.demands(mix);
-        let of = |(at, herd): (usize, &Herd)| {
-            let Some(grid) = self.grids.get(herd.grid) else { return 0 };
+        let of = |(at, group): (usize, &BoardGpus)| {
+            let Some(grid) = self.grids.get(group.grid) else { return 0 };
             let useful = useful(&demands, at);
-            let states = herd.by_state.iter();
+            let states = group.by_state.iter();
             states.map(|(state, gpus)| grid.stranded(*state, useful) * gpus.len() as u64).sum()
         };
-        self.herds.iter().enumerate().map(of).sum()
+        self.boards.iter().enumerate().map(of).sum()
     }
 
-    /// The herd of a board, created with its first GPU.
-    fn herd(&mut self, board: &'static Board) -> Result<usize, LayoutError> {
-        if let Some(at) = self.herds.iter().position(|herd| herd.board == board) {
+    /// The group of a board, created with its first GPU.
+    fn group_of(&mut self, board: &'static Board) -> Result<usize, LayoutError> {
+        if let Some(at) = self.boards.iter().position(|group| group.board == board) {
             return Ok(at);
         }
         let grid = match self.grids.iter().position(|grid| grid.is_of(board)) {
@@ -217,8 +218,13 @@ impl Fleet {
             }
         };
         let shapes = self.grids.get(grid).map_or(0, |grid| grid.shapes().count());
-        self.herds.push(Herd { board, grid, by_state: BTreeMap::new(), places: vec![0; shapes] });
-        Ok(self.herds.len() - 1)
+        self.boards.push(BoardGpus {
+            board,
+            grid,
+            by_state: BTreeMap::new(),
+            places: vec![0; shapes],
+        });
+        Ok(self.boards.len() - 1)
     }
 
     fn change(
@@ -226,51 +232,51 @@ impl Fleet {
         gpu: GpuIndex,
         change: impl FnOnce(&mut Layout) -> Result<(), LayoutError>,
     ) -> Result<(), FleetError> {
-        let (herd, before) = *self.gpus.get(&gpu).ok_or(FleetError::NoSuchGpu { gpu })?;
+        let (group, before) = *self.gpus.get(&gpu).ok_or(FleetError::NoSuchGpu { gpu })?;
         let mut after = before;
         change(&mut after).map_err(|error| FleetError::Layout { gpu, error })?;
-        self.count(gpu, herd, &before, false);
-        self.gpus.insert(gpu, (herd, after));
-        self.count(gpu, herd, &after, true);
+        self.count(gpu, group, &before, false);
+        self.gpus.insert(gpu, (group, after));
+        self.count(gpu, group, &after, true);
         Ok(())
     }
 
-    /// Adds a GPU to its herd's counts, or removes it.
-    fn count(&mut self, gpu: GpuIndex, herd: usize, layout: &Layout, enter: bool) {
-        let Some(herd) = self.herds.get_mut(herd) else { return };
-        let Some(grid) = self.grids.get(herd.grid) else { return };
+    /// Adds a GPU to its group's counts, or removes it.
+    fn count(&mut self, gpu: GpuIndex, group: usize, layout: &Layout, enter: bool) {
+        let Some(group) = self.boards.get_mut(group) else { return };
+        let Some(grid) = self.grids.get(group.grid) else { return };
         let Some(state) = grid.state(layout) else { return };
-        let gpus = herd.by_state.entry(state).or_default();
+        let gpus = group.by_state.entry(state).or_default();
         if enter {
             gpus.insert(gpu);
         } else {
             gpus.remove(&gpu);
             if gpus.is_empty() {
-                herd.by_state.remove(&state);
+                group.by_state.remove(&state);
             }
         }
-        for (total, one) in herd.places.iter_mut().zip(grid.places_in(state)) {
+        for (total, one) in group.places.iter_mut().zip(grid.places_in(state)) {
             *total = if enter { *total + one } else { total.saturating_sub(*one) };
         }
     }
 
     fn demands(&self, mix: &Mix) -> Vec<Demand> {
-        let demand = |weight: u64, of: &dyn Fn(&Herd, &Grid) -> Option<ShapeIndex>| {
+        let demand = |weight: u64, of: &dyn Fn(&BoardGpus, &Grid) -> Option<ShapeIndex>| {
             // A board whose last GPU was removed does not count.
-            let shape = |herd: &Herd| {
-                let grid = self.grids.get(herd.grid).filter(|_| !herd.by_state.is_empty());
-                of(herd, grid?)
+            let shape = |group: &BoardGpus| {
+                let grid = self.grids.get(group.grid).filter(|_| !group.by_state.is_empty());
+                of(group, grid?)
             };
-            let shapes: Vec<_> = self.herds.iter().map(shape).collect();
-            let places = |(herd, shape): (&Herd, &Option<ShapeIndex>)| {
-                shape.and_then(|s| herd.places.get(s.at())).copied().unwrap_or(0)
+            let shapes: Vec<_> = self.boards.iter().map(shape).collect();
+            let places = |(group, shape): (&BoardGpus, &Option<ShapeIndex>)| {
+                shape.and_then(|s| group.places.get(s.at())).copied().unwrap_or(0)
             };
-            let places = self.herds.iter().zip(&shapes).map(places).sum();
+            let places = self.boards.iter().zip(&shapes).map(places).sum();
             Demand { weight: weight as f64, shapes, places }
         };
         let kinds = mix.kinds().iter().map(|kind| {
-            demand(kind.weight, &|herd, grid| {
-                kind.want.on(herd.board).and_then(|profile| grid.shape(profile))
+            demand(kind.weight, &|group, grid| {
+                kind.want.on(group.board).and_then(|profile| grid.shape(profile))
             })
         });
         let mut known: Vec<Demand> =
@@ -286,23 +292,23 @@ impl Fleet {
     /// All shapes of all boards alike: the demand without a mix.
     fn every_shape(
         &self,
-        demand: &impl Fn(u64, &dyn Fn(&Herd, &Grid) -> Option<ShapeIndex>) -> Demand,
+        demand: &impl Fn(u64, &dyn Fn(&BoardGpus, &Grid) -> Option<ShapeIndex>) -> Demand,
     ) -> Vec<Demand> {
-        let herds = self.herds.iter().filter(|herd| !herd.by_state.is_empty());
-        let every = herds.flat_map(|herd| {
-            let shapes = self.grids.get(herd.grid).into_iter().flat_map(|grid| grid.shapes());
-            shapes.map(move |shape| (herd.board, shape))
+        let boards = self.boards.iter().filter(|group| !group.by_state.is_empty());
+        let every = boards.flat_map(|group| {
+            let shapes = self.grids.get(group.grid).into_iter().flat_map(|grid| grid.shapes());
+            shapes.map(move |shape| (group.board, shape))
         });
         every
-            .map(|(board, shape)| demand(1, &|herd, _| (herd.board == board).then_some(shape)))
+            .map(|(board, shape)| demand(1, &|group, _| (group.board == board).then_some(shape)))
             .collect()
     }
 }
 
-/// The shapes that any demand has on this herd.
-fn useful(demands: &[Demand], herd: usize) -> ShapeSet {
+/// The shapes that any demand has in this group.
+fn useful(demands: &[Demand], group: usize) -> ShapeSet {
     let mut shapes = ShapeSet::default();
-    for shape in demands.iter().filter_map(|d| *d.shapes.get(herd)?) {
+    for shape in demands.iter().filter_map(|d| *d.shapes.get(group)?) {
         shapes.insert(shape);
     }
     shapes
@@ -311,7 +317,7 @@ fn useful(demands: &[Demand], herd: usize) -> ShapeSet {
 /// The cost of a step: see the rule in `slice`. The memory of all GPUs is `whole` parts.
 fn cost(
     grid: &Grid,
-    herd: usize,
+    group: usize,
     state: StateIndex,
     step: Step,
     useful: ShapeSet,
@@ -322,7 +328,7 @@ fn cost(
     let (before, after) = (grid.places_in(state), grid.places_in(step.next));
     let mut at_risk = (stranded(step.next) - stranded(state)) / whole;
     for demand in demands {
-        let lost = match demand.shapes.get(herd).copied().flatten() {
+        let lost = match demand.shapes.get(group).copied().flatten() {
             Some(shape) => match (before.get(shape.at()), after.get(shape.at())) {
                 (Some(before), Some(after)) => before.saturating_sub(*after),
                 _ => 0,

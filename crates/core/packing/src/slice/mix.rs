@@ -1,7 +1,7 @@
 //! The mix: kinds of slice requests with weights learned from arrivals. Weights are integers, so
 //! they depend on the arrivals and their order alone.
 
-use super::want::Want;
+use super::want::SliceRequest;
 
 /// Weight added by one arrival.
 const ARRIVAL: u64 = 1 << 16;
@@ -14,7 +14,7 @@ const KINDS_MAX: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kind {
-    pub want: Want,
+    pub want: SliceRequest,
     /// Relative frequency.
     pub weight: u64,
 }
@@ -35,7 +35,7 @@ impl Mix {
     }
 
     /// Weights of equal kinds add up; kinds with weight 0 are dropped.
-    pub fn from_weights(weights: impl IntoIterator<Item = (Want, u32)>) -> Self {
+    pub fn from_weights(weights: impl IntoIterator<Item = (SliceRequest, u32)>) -> Self {
         let mut mix = Self::new();
         for (want, weight) in weights {
             mix.add(&want, u64::from(weight).saturating_mul(ARRIVAL));
@@ -43,7 +43,7 @@ impl Mix {
         mix
     }
 
-    pub fn arrived(&mut self, want: &Want) {
+    pub fn arrived(&mut self, want: &SliceRequest) {
         self.since_halved += 1;
         if self.since_halved >= HALVED_AFTER {
             self.since_halved = 0;
@@ -54,7 +54,10 @@ impl Mix {
     }
 
     /// The mix with pending requests counted as arrivals.
-    pub fn with_pending<'a>(&self, pending: impl IntoIterator<Item = (&'a Want, u32)>) -> Self {
+    pub fn with_pending<'a>(
+        &self,
+        pending: impl IntoIterator<Item = (&'a SliceRequest, u32)>,
+    ) -> Self {
         let mut mix = self.clone();
         for (want, count) in pending {
             mix.add(want, u64::from(count).saturating_mul(ARRIVAL));
@@ -66,7 +69,7 @@ impl Mix {
         &self.kinds
     }
 
-    fn add(&mut self, want: &Want, weight: u64) {
+    fn add(&mut self, want: &SliceRequest, weight: u64) {
         if weight == 0 {
             return;
         }

@@ -14,8 +14,8 @@ fn profile(board: &'static Board, name: &str) -> &'static Profile {
     board.profile(name).unwrap()
 }
 
-fn want(id: &str, name: &str) -> Want {
-    Want::profile(board(id), profile(board(id), name)).unwrap()
+fn want(id: &str, name: &str) -> SliceRequest {
+    SliceRequest::profile(board(id), profile(board(id), name)).unwrap()
 }
 
 /// The plain profiles of an A100 with 80 GB, from the smallest to the largest.
@@ -139,7 +139,7 @@ fn a_resource_that_several_boards_offer_goes_where_it_costs_least() {
     let mut fleet = Fleet::new();
     fleet.add(Layout::empty(a100).unwrap()).unwrap();
     fleet.add(Layout::parse(h100, "4g.40gb@0").unwrap()).unwrap();
-    let resource = |name: &str| Want::resource(&format!("nvidia.com/mig-{name}")).unwrap();
+    let resource = |name: &str| SliceRequest::resource(&format!("nvidia.com/mig-{name}")).unwrap();
     let mix = Mix::from_weights(A100.map(|name| (resource(name), 1)));
     let placement = fleet.choose(&resource("3g.40gb"), &mix).unwrap();
     assert_eq!((placement.gpu.0, placement.start), (1, 4));
@@ -150,7 +150,7 @@ fn a_resource_that_several_boards_offer_goes_where_it_costs_least() {
 fn a_need_finds_a_slice_on_boards_of_all_grids() {
     let need = Need { memory_bytes: 16 << 30, ..Need::default() };
     let boards = ["a30-24gb", "a100-80gb", "h200-141gb", "rtx-pro-6000-bw-96gb"].map(board);
-    let want = Want::need(&need, boards).unwrap();
+    let want = SliceRequest::need(&need, boards).unwrap();
     assert_eq!(want.options().len(), 4);
     let mix = Mix::from_weights([(want.clone(), 1)]);
     let mut fleet = Fleet::new();
@@ -179,7 +179,7 @@ fn a_mix_forgets() {
     let (old, new) = (want("a100-80gb", "7g.80gb"), want("a100-80gb", "1g.10gb"));
     let mut mix = Mix::new();
     (0..3_000).for_each(|_| mix.arrived(&old));
-    let weight = |mix: &Mix, want: &Want| {
+    let weight = |mix: &Mix, want: &SliceRequest| {
         mix.kinds().iter().find(|k| k.want == *want).map_or(0, |k| k.weight)
     };
     (0..3_000).for_each(|_| mix.arrived(&new));
@@ -195,7 +195,7 @@ fn a_stream_of_ever_new_kinds_is_bounded() {
         for other in Board::all() {
             for p in one.profiles() {
                 for q in other.profiles() {
-                    if let Ok(want) = Want::any([(one, p), (other, q)]) {
+                    if let Ok(want) = SliceRequest::any([(one, p), (other, q)]) {
                         mix.arrived(&want);
                     }
                 }
@@ -208,15 +208,15 @@ fn a_stream_of_ever_new_kinds_is_bounded() {
 #[test]
 fn what_cannot_be_meant_is_refused_with_its_name() {
     let (a100, a30) = (board("a100-80gb"), board("a30-24gb"));
-    let foreign = Want::profile(a30, profile(a100, "7g.80gb")).unwrap_err();
+    let foreign = SliceRequest::profile(a30, profile(a100, "7g.80gb")).unwrap_err();
     assert!(foreign.to_string().contains("7g.80gb cannot be placed on board a30-24gb"));
     let unknown = board("rtx-pro-5000-bw-48gb");
-    assert!(Want::profile(unknown, &unknown.profiles()[0]).is_err());
-    assert!(Want::any([]).is_err());
+    assert!(SliceRequest::profile(unknown, &unknown.profiles()[0]).is_err());
+    assert!(SliceRequest::any([]).is_err());
     let twice = [(a30, profile(a30, "1g.6gb")), (a30, profile(a30, "2g.12gb"))];
-    assert!(matches!(Want::any(twice), Err(WantError::BoardTwice { .. })));
+    assert!(matches!(SliceRequest::any(twice), Err(SliceRequestError::BoardTwice { .. })));
     for text in ["", "nvidia.com/gpu", "nvidia.com/mig-9g.999gb", "\u{0}", "mig-1g.10gb"] {
-        assert!(Want::resource(text).is_err(), "{text:?}");
+        assert!(SliceRequest::resource(text).is_err(), "{text:?}");
     }
     let mut fleet = Fleet::new();
     let gpu = GpuIndex(7);
@@ -250,7 +250,7 @@ fn fleet_after(bytes: &[u8]) -> (Fleet, Mix) {
             }
             _ => {
                 let profile = &board.profiles()[at % board.profiles().len()];
-                let want = Want::profile(board, profile).unwrap();
+                let want = SliceRequest::profile(board, profile).unwrap();
                 mix.arrived(&want);
                 if let Some(placement) = fleet.choose(&want, &mix) {
                     fleet.place(placement).unwrap();
@@ -288,7 +288,7 @@ proptest! {
         prop_assert_eq!(fleet.stranded(&mix), again.stranded(&mix));
         for board in Board::all().iter().filter(|b| Layout::empty(b).is_ok()) {
             for profile in board.profiles() {
-                let want = Want::profile(board, profile).unwrap();
+                let want = SliceRequest::profile(board, profile).unwrap();
                 let second = again.choose(&want, &mix).map(|placement| {
                     Placement { gpu: numbers[placement.gpu.0 as usize], ..placement }
                 });
