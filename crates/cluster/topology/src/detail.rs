@@ -17,9 +17,7 @@ use berth_api::topology::{Attribute, Zone};
 use berth_model::idset::CpuSet;
 use berth_model::machine::{Core, MAX_THREADS_PER_CORE, Machine};
 
-use berth_api::keys::{
-    ZONE_CACHES, ZONE_CORES, ZONE_HUGEPAGES, ZONE_MEMORY, ZONE_SOCKET,
-};
+use berth_api::keys::{ZONE_CACHES, ZONE_CORES, ZONE_HUGEPAGES, ZONE_MEMORY, ZONE_SOCKET};
 
 /// What a zone says of its NUMA node, as far as it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

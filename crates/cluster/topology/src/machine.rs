@@ -57,7 +57,6 @@ const NUMA_ZONE: &str = "Node";
 /// 11 or 12 for its neighbours on the socket, and 20 and more for other sockets.
 const OTHER_SOCKET_DISTANCE: u32 = 20;
 
-
 /// What node feature discovery says of hardware threads.
 const MULTITHREADING: &str = "feature.node.kubernetes.io/cpu-hardware_multithreading";
 
@@ -196,7 +195,8 @@ pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
 /// The node, with what its pool says of it where it says nothing itself.
 pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, core::Node> {
     let PoolTopology { numa_nodes, sockets, threads_per_core, kubelet } = pool;
-    let counts = [(NUMA_NODES, numa_nodes), (SOCKETS, sockets), (THREADS_PER_CORE, threads_per_core)];
+    let counts =
+        [(NUMA_NODES, numa_nodes), (SOCKETS, sockets), (THREADS_PER_CORE, threads_per_core)];
     let counts = counts
         .into_iter()
         .filter_map(|(key, count)| count.as_ref().map(|count| (key.to_owned(), count.to_string())));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use berth_kubelet::{DeviceAssignment, Kubelet, PodDemand, Verdict};
 use berth_model::idset::DeviceSet;
 
-use crate::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use crate::table::PodIx;
 
 /// Steps kept for replay; older decisions cannot be taken back exactly.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Decision};
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
+use berth_kubelet::NodeTopology;
 use berth_engine::explain::{Explanation, Remedy, render};
 use berth_engine::repartition::{GpuLayoutChange, RepartitionProposal, Terms, Touch};
 use berth_engine::{Engine, Profile};

@@ -74,6 +74,7 @@ mod memory;
 mod merge;
 mod node;
 mod outcome;
+mod topology;
 
 pub use config::{
     ConfigError, CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, KubeletVersion,
@@ -87,3 +88,4 @@ pub use outcome::{
     Admission, Certainty, ContainerAssignment, DeviceAssignment, MemoryBlock, Reason, Rejection,
     Verdict,
 };
+pub use topology::NodeTopology;

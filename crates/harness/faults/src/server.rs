@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use berth_control::core::{Condition, SeenPod, Told};
 use berth_control::lease::{LeaseView, PodRef};
-use berth_engine::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use berth_model::node::Node;
 use berth_model::policy::DisruptionBudget;
 use berth_model::spec::{GpuGrant, Phase};

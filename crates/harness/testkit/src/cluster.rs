@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
+use berth_kubelet::NodeTopology;
 use berth_kubelet::{
     CpuManagerPolicy, CpuOptions, KubeletConfig, MemoryManagerPolicy, ReservedCpus, ReservedMemory,
     TopologyPolicy,

@@ -8,8 +8,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use berth_engine::Engine;
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
 use berth_inspect::PodRef;
+use berth_kubelet::NodeTopology;
 use berth_manifest::closest;
 use berth_model::gpu::{Gpu, MigStrategy, part_of};
 use berth_model::idset::DeviceSet;

@@ -1,12 +1,9 @@
-//! A virtual node: a real admission model over a described machine.
-//!
-//! Owns what a node is made of under a setup, what its kubelet hands out, and how a pod lies there.
-//! Must not know schedulers, controllers or time.
+//! A virtual node: a real kubelet admission model over a described machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_engine::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use berth_kubelet::{
     Admission, CpuManagerPolicy, Kubelet, KubeletConfig, MemoryManagerPolicy, PodDemand, Rejection,
     TopologyPolicy,
@@ -23,55 +20,51 @@ use berth_model::spec::{GpuGrant, GpuNeed, PodSpec};
 use crate::experiment::{Division, Isolation, KubeletPolicy, NodeSetup, Setup};
 use crate::report::{GpuOutline, GpuPart, NodeOutline, NumaOutline};
 
-/// Why a node cannot be simulated.
+/// A node that cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node}: {problem}")]
 pub struct NodeError {
-    /// The node.
     pub node: String,
-    /// What is wrong with it.
     pub problem: String,
 }
 
 /// All of a GPU, in thousandths.
 const WHOLE_MILLI: u16 = 1000;
 
-/// The label by which nodes say that they divide GPUs on demand.
+/// Label of nodes on which Berth divides GPUs on demand.
 const DIVISION: &str = "berth.dev/gpu-division";
 
-/// Resources of NVIDIA's plugin.
 const DOMAIN: &str = "nvidia.com/";
 
-/// What one device of a plugin is.
+/// The part of a GPU that a device of the plugin is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) gpu: GpuPart,
     pub(crate) memory_bytes: u64,
     numa: NumaMask,
-    /// It is one of several replicas of the same thing.
+    /// Whether other devices are the same part.
     pub(crate) replica: bool,
 }
 
-/// What a pod got.
+/// What the kubelet gave a pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
     pub(crate) parts: Vec<Part>,
     /// `None` without a GPU.
     pub(crate) alignment: Option<Alignment>,
-    /// The part of its requests that cross to another NUMA node.
+    /// Share of its requests that cross to another NUMA node.
     pub(crate) crossing: f64,
     /// Pinned CPUs by NUMA node; empty if none are pinned.
     pub(crate) cpus: Vec<usize>,
 }
 
 impl Placed {
-    /// GPUs it has, in thousandths.
+    /// Thousandths of GPUs.
     pub(crate) fn milli(&self) -> i64 {
         self.parts.iter().map(|part| i64::from(part.gpu.milli)).sum()
     }
 }
 
-/// A node under a setup.
 #[derive(Clone, Debug)]
 pub(crate) struct VirtualNode {
     pub(crate) object: Node,
@@ -80,26 +73,25 @@ pub(crate) struct VirtualNode {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) sharing: Isolation,
     pub(crate) microusd_per_hour: i64,
-    /// By pool and device of the kubelet.
+    /// By the kubelet's device pool and device.
     devices: Vec<Vec<Part>>,
     pub(crate) pods: BTreeSet<u64>,
-    /// Thousandths given away, by GPU.
-    pub(crate) given_milli: Vec<i64>,
-    /// How many shares of each GPU are given away.
+    /// By GPU.
+    pub(crate) allocated_milli: Vec<i64>,
+    /// Allocated shares by GPU.
     shares: Vec<u32>,
-    /// CPU and memory that is asked for.
+    /// Requested millicores and bytes.
     pub(crate) used: (i64, i64),
     /// Faults that keep it down now.
     pub(crate) active_faults: u32,
-    /// How often it was lost.
     pub(crate) losses: u64,
-    /// It was given back.
+    /// Whether it was removed.
     pub(crate) gone: bool,
-    /// Until then the device plugin is away.
+    /// End of the device plugin's absence.
     pub(crate) plugin_back_ms: i64,
-    /// It was added, and can be given back: the pool, and since when it has been idle.
+    /// If it was added: its pool, and since when it has been without pods.
     pub(crate) added: Option<(usize, i64)>,
-    /// From when it is paid for.
+    /// Start of its cost.
     pub(crate) from_ms: i64,
 }
 
@@ -146,7 +138,7 @@ impl VirtualNode {
             topology: Arc::new(topology),
             devices,
             pods: BTreeSet::new(),
-            given_milli: vec![0; gpus.len()],
+            allocated_milli: vec![0; gpus.len()],
             shares: vec![0; gpus.len()],
             used: (0, 0),
             gpus,
@@ -163,7 +155,6 @@ impl VirtualNode {
         })
     }
 
-    /// The pod arrives with what it was granted. `demands` is the pod as kubelets see it.
     pub(crate) fn admit(
         &mut self,
         uid: &str,
@@ -172,15 +163,15 @@ impl VirtualNode {
         demand: &PodDemand,
     ) -> Result<Placed, Rejection> {
         let admission = self.kubelet.admit(uid, demand)?;
-        let mut placed = self.lies(&admission);
+        let mut placed = self.placed(&admission);
         if let (Some(GpuGrant { resource, gpu: Some(number) }), Some(need)) = (grant, &spec.gpu)
             && let Some(part) = self.share(resource, usize::from(*number), need)
         {
             placed.parts.push(part);
-            self.judge(&mut placed, &admission);
+            self.set_alignment(&mut placed, &admission);
         }
         for part in &placed.parts {
-            if let Some(given) = self.given_milli.get_mut(part.gpu.gpu) {
+            if let Some(given) = self.allocated_milli.get_mut(part.gpu.gpu) {
                 *given += i64::from(part.gpu.milli);
             }
         }
@@ -193,7 +184,7 @@ impl VirtualNode {
     pub(crate) fn remove(&mut self, uid: &str, spec: &PodSpec, placed: &Placed, is_share: bool) {
         self.kubelet.remove(uid);
         for part in &placed.parts {
-            if let Some(given) = self.given_milli.get_mut(part.gpu.gpu) {
+            if let Some(given) = self.allocated_milli.get_mut(part.gpu.gpu) {
                 *given -= i64::from(part.gpu.milli);
             }
             if is_share {
@@ -209,7 +200,7 @@ impl VirtualNode {
         self.kubelet.config().version
     }
 
-    /// A share of a GPU that is divided on demand; the GPU is no longer handed out whole.
+    /// Allocates a share of a GPU that is divided on demand. It is no longer offered whole.
     fn share(&mut self, resource: &ResourceName, device: usize, need: &GpuNeed) -> Option<Part> {
         let pool = self.kubelet.pool_of(resource.as_str())?;
         let whole = *self.devices.get(pool)?.get(device)?;
@@ -245,18 +236,17 @@ impl VirtualNode {
         }
     }
 
-    /// What the admission amounts to.
-    fn lies(&self, admission: &Admission) -> Placed {
+    fn placed(&self, admission: &Admission) -> Placed {
         let mut placed = Placed::default();
         for given in admission.containers.iter().flat_map(|container| &container.devices) {
             let Some(devices) = self.devices.get(given.pool) else { continue };
             placed.parts.extend(given.devices.iter().filter_map(|device| devices.get(device)));
         }
-        self.judge(&mut placed, admission);
+        self.set_alignment(&mut placed, admission);
         placed
     }
 
-    fn judge(&self, placed: &mut Placed, admission: &Admission) {
+    fn set_alignment(&self, placed: &mut Placed, admission: &Admission) {
         let machine = self.kubelet.machine();
         let near = placed.parts.iter().fold(NumaMask::EMPTY, |all, part| all | part.numa);
         let all_cpus: usize = machine.numa().iter().map(|numa| numa.cpus.len()).sum();
@@ -294,7 +284,6 @@ impl VirtualNode {
         (placed.alignment, placed.crossing) = (alignment, crossing);
     }
 
-    /// What the node looks like, for a report.
     pub(crate) fn outline(&self, pool: &str, zone: &str) -> NodeOutline {
         let machine = self.kubelet.machine();
         let socket = |cpu: Option<usize>| {
@@ -332,25 +321,26 @@ impl VirtualNode {
 
     /// GPUs free for whoever wants `milli` thousandths of each of so many, by NUMA node at best; in
     /// thousandths, and whether such a pod would find them with its CPUs and memory.
-    pub(crate) fn has_room(&self, ask: &Ask) -> bool {
+    pub(crate) fn has_room(&self, request: &GpuRequest) -> bool {
         let (cpu, memory) = asked(&self.object.allocatable);
-        if self.used.0 + ask.cpu_milli > cpu || self.used.1 + ask.memory_bytes > memory {
+        if self.used.0 + request.cpu_milli > cpu || self.used.1 + request.memory_bytes > memory {
             return false;
         }
-        let Some(pool) = ask.resource.as_ref().and_then(|name| self.kubelet.pool_of(name.as_str()))
+        let Some(pool) =
+            request.resource.as_ref().and_then(|name| self.kubelet.pool_of(name.as_str()))
         else {
             let part =
-                |(given, _): &(&i64, &Gpu)| **given + ask.part_milli <= i64::from(WHOLE_MILLI);
-            return ask.part_milli > 0
-                && self.given_milli.iter().zip(&self.gpus).any(|one| part(&one));
+                |(given, _): &(&i64, &Gpu)| **given + request.part_milli <= i64::from(WHOLE_MILLI);
+            return request.part_milli > 0
+                && self.allocated_milli.iter().zip(&self.gpus).any(|one| part(&one));
         };
         let free: Vec<(NumaMask, usize)> = self.kubelet.free_by_numa(pool).collect();
         let strict = self.kubelet.config().topology_policy.is_strict();
         let together: usize = free.iter().map(|(_, count)| count).sum();
         let all: usize = self.kubelet.pools().nth(pool).map_or(0, |pool| pool.devices.len());
         let most = free.iter().map(|(_, count)| *count).max().unwrap_or(0);
-        let local = strict && ask.count <= all / self.kubelet.machine().numa().len().max(1);
-        ask.count <= if local { most } else { together }
+        let local = strict && request.count <= all / self.kubelet.machine().numa().len().max(1);
+        request.count <= if local { most } else { together }
     }
 
     /// Whether it answers.
@@ -360,7 +350,7 @@ impl VirtualNode {
 
     /// Thousandths of GPUs nobody has.
     pub(crate) fn free_milli(&self) -> i64 {
-        self.gpus.len() as i64 * i64::from(WHOLE_MILLI) - self.given_milli.iter().sum::<i64>()
+        self.gpus.len() as i64 * i64::from(WHOLE_MILLI) - self.allocated_milli.iter().sum::<i64>()
     }
 
     /// Resources its plugin offers, with the memory and part of a GPU that one is.
@@ -377,7 +367,7 @@ impl VirtualNode {
 
 /// What a pod asks for, as far as fragmentation goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ask {
+pub(crate) struct GpuRequest {
     pub(crate) cpu_milli: i64,
     pub(crate) memory_bytes: i64,
     /// A device resource and how many of it.
@@ -387,7 +377,7 @@ pub(crate) struct Ask {
     pub(crate) part_milli: i64,
 }
 
-impl Ask {
+impl GpuRequest {
     /// `None` if the pod wants no GPU.
     pub(crate) fn of(spec: &PodSpec) -> Option<Self> {
         let requests =
@@ -430,7 +420,6 @@ fn kubelet_config(described: &KubeletConfig, policy: KubeletPolicy) -> KubeletCo
     }
 }
 
-/// What the device of this id is to a report.
 fn part_of(gpus: &[Gpu], id: &str, numa: NumaMask) -> Part {
     let known = gpu::part_of(gpus, id);
     let Some((part, gpu)) = known.and_then(|part| Some((part, gpus.get(part.gpu)?))) else {
@@ -450,7 +439,7 @@ fn part_of(gpus: &[Gpu], id: &str, numa: NumaMask) -> Part {
     Part { gpu, memory_bytes, numa, replica: part.replicas > 1 }
 }
 
-/// A template as a setup without parts of GPUs has to write it: a whole GPU for each part or slice.
+/// The template for a setup with whole GPUs only: a whole GPU for each share or slice.
 pub(crate) fn as_whole(spec: &PodSpec) -> PodSpec {
     let mut spec = spec.clone();
     if spec.gpu.take().is_some() {
@@ -475,8 +464,8 @@ pub(crate) fn as_whole(spec: &PodSpec) -> PodSpec {
     spec
 }
 
-/// A template as somebody has to write it whose scheduler knows no parts: the smallest thing that is
-/// offered anywhere and is enough, else a whole GPU.
+/// The template for a scheduler that does not know `berth.dev/gpu-memory`: the smallest sufficient
+/// resource that any node offers, else a whole GPU.
 pub(crate) fn by_hand(spec: &PodSpec, offers: &BTreeMap<ResourceName, (u64, u16)>) -> PodSpec {
     let Some(need) = spec.gpu else { return spec.clone() };
     let enough = |(_, (memory, milli)): &(&ResourceName, &(u64, u16))| {

@@ -23,7 +23,7 @@ use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
 use crate::devices::Devices;
-use crate::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use crate::gang::{Reservation, Roster};
 use crate::offer::Accelerators;
 use crate::placement::gpu_values::GpuValues;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{FullName, NodeState, Place, State, workload};
 use crate::changes::Change;
-use crate::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use crate::kube::preempt::protects;
 use crate::mirror::Mirror;
 use crate::shares::Grant;

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::decision::{Binding, PodPreemption, GangReservation};
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
+use berth_kubelet::NodeTopology;
 use berth_engine::headroom::ReservedHeadroom;
 use berth_model::gang::GangTerms;
 use berth_model::label::Labels;

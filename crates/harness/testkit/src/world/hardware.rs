@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_engine::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use berth_kubelet::{
     CpuManagerPolicy, CpuOption, CpuOptions, KubeletConfig, MemoryManagerPolicy, ReservedCpus,
     ReservedMemory, TopologyPolicy, TopologyScope,

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_engine::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use berth_kubelet::{Admission, Kubelet, PodDemand, Rejection};
 use berth_model::idset::{CpuSet, DeviceSet};
 use berth_model::pod::{ContainerKind, Pod};
