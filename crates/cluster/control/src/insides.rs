@@ -11,9 +11,11 @@ use std::sync::Arc;
 use berth_api::Lower as _;
 use berth_api::crd::{Pool, PoolTopology};
 use berth_api::topology::NodeResourceTopology;
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
+use berth_kubelet::NodeTopology;
+use berth_inspect::NodeFacts;
 use berth_model::workload::pool_of;
-use berth_topology::{Inside, fingerprint};
+use berth_topology::{DeviceCounts, Inside, fingerprint};
 use k8s_openapi::api::core::v1 as core;
 
 use crate::core::{News, Residents};
@@ -26,6 +28,8 @@ const SHARED_MAX: usize = 256;
 struct Known {
     node: Option<(core::Node, u64)>,
     exported: Option<NodeResourceTopology>,
+    inside: Option<Arc<Inside>>,
+    exported_free: DeviceCounts,
 }
 
 /// The nodes that are known.
@@ -34,7 +38,7 @@ pub(crate) struct Insides {
     by_name: HashMap<Arc<str>, Known>,
     /// What pools say of their nodes.
     pools: HashMap<Arc<str>, PoolTopology>,
-    shared: Vec<(Inside, Option<Arc<NodeTopology>>)>,
+    shared: Vec<(Arc<Inside>, Option<Arc<NodeTopology>>)>,
 }
 
 impl Insides {
@@ -49,6 +53,8 @@ impl Insides {
         let digest = digest(&node);
         let known = self.by_name.entry(name.clone()).or_default();
         if known.node.as_ref().is_some_and(|(_, before)| *before == digest) {
+            // Reports show its conditions.
+            known.node = Some((node, digest));
             return Ok(Vec::new());
         }
         let lowered = node.lower().map_err(|error| error.to_string())?;
@@ -64,6 +70,13 @@ impl Insides {
         let mut names: Vec<&Arc<str>> = there.map(|(name, _)| name).collect();
         names.sort_unstable();
         names.into_iter()
+    }
+
+    /// What reports need to know of a node.
+    pub(crate) fn facts(&self, name: &str) -> Option<NodeFacts<'_>> {
+        let (name, known) = self.by_name.get_key_value(name)?;
+        let (node, _) = known.node.as_ref()?;
+        Some(NodeFacts::new(Some(node), name, known.inside.as_deref()?, &known.exported_free))
     }
 
     /// A node is gone.
@@ -137,31 +150,42 @@ impl Insides {
     }
 
     fn topology(&mut self, name: &Arc<str>, fresh: bool) -> Result<Vec<News>, String> {
-        let Some(Known { node: Some((node, _)), exported }) = self.by_name.get(name) else {
+        let Some(Known { node: Some((node, _)), exported, .. }) = self.by_name.get(name) else {
             return Ok(Vec::new());
         };
         let lowered = node.lower().map_err(|error| error.to_string())?;
-        let told = |topology| vec![News::Topology { node: name.clone(), topology, fresh }];
         let pool = pool_of(&lowered.labels).and_then(|pool| self.pools.get(pool));
         let mut inside = match berth_topology::read(node, &lowered, exported.as_ref(), pool) {
             Ok(inside) => inside,
-            // What cannot be is not known.
-            Err(wrong) => {
-                tracing::warn!(node = %name, %wrong, "what the node says of its inside cannot be");
+            Err(error) => {
+                tracing::warn!(node = %name, %error, "invalid topology; it counts as unknown");
                 self.metrics.skipped("inside of Node");
-                return Ok(told(None));
+                Inside::of_unknown_machine(&lowered)
             }
         };
-        inside.free.clear();
-        if let Some((_, topology)) = self.shared.iter().find(|(known, _)| *known == inside) {
-            return Ok(told(topology.clone()));
+        let exported_free = std::mem::take(&mut inside.free);
+        let (inside, topology) = self.share(inside)?;
+        if let Some(known) = self.by_name.get_mut(name) {
+            (known.inside, known.exported_free) = (Some(inside), exported_free);
+        }
+        Ok(vec![News::Topology { node: name.clone(), topology, fresh }])
+    }
+
+    /// Alike nodes share one inside and one topology.
+    fn share(
+        &mut self,
+        inside: Inside,
+    ) -> Result<(Arc<Inside>, Option<Arc<NodeTopology>>), String> {
+        if let Some(shared) = self.shared.iter().find(|(known, _)| **known == inside) {
+            return Ok(shared.clone());
         }
         let topology = inside.topology()?.map(Arc::new);
         if self.shared.len() >= SHARED_MAX {
             self.shared.remove(0);
         }
-        self.shared.push((inside, topology.clone()));
-        Ok(told(topology))
+        let shared = (Arc::new(inside), topology);
+        self.shared.push(shared.clone());
+        Ok(shared)
     }
 }
 

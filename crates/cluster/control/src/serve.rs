@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use kube::Client;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
 use tokio::sync::{mpsc, oneshot, watch as signal};
 use tracing::{info, warn};
 
@@ -64,17 +65,38 @@ pub struct Options {
     pub core: Settings,
 }
 
-/// A question to the engine, and where the answer goes.
-pub type Asked = (Question, oneshot::Sender<Result<serde_json::Value, ViewError>>);
+/// A question to the engine.
+pub struct Asked {
+    question: Question,
+    /// The pod that is to be explained.
+    pod: Option<Box<Pod>>,
+    answer: oneshot::Sender<Result<serde_json::Value, ViewError>>,
+}
 
 /// Asks the engine's task.
 #[derive(Clone)]
-pub struct Asking(mpsc::Sender<Asked>);
+pub struct Asking {
+    questions: mpsc::Sender<Asked>,
+    client: Client,
+}
 
 impl Asking {
-    /// Questions go there.
-    pub fn new(questions: mpsc::Sender<Asked>) -> Self {
-        Self(questions)
+    /// The client reads the objects of pods that are to be explained.
+    pub fn new(questions: mpsc::Sender<Asked>, client: Client) -> Self {
+        Self { questions, client }
+    }
+
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Box<Pod>, ViewError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        match pods.get_opt(name).await {
+            Ok(Some(pod)) => Ok(Box::new(pod)),
+            Ok(None) => Err(ViewError::NotFound(format!(
+                "pod {name:?} not found in namespace {namespace:?}"
+            ))),
+            Err(error) => {
+                Err(ViewError::NotReady(format!("cannot read pod {namespace}/{name}: {error}")))
+            }
+        }
     }
 }
 
@@ -82,9 +104,16 @@ impl View for Asking {
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<serde_json::Value, ViewError>> {
         let stopping = || ViewError::NotReady("the scheduler is stopping".to_owned());
         Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            self.0.send((question, reply)).await.map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())?
+            let pod = match &question {
+                Question::Explanation { namespace, name, .. } => {
+                    Some(self.pod(namespace, name).await?)
+                }
+                _ => None,
+            };
+            let (answer, answered) = oneshot::channel();
+            let asked = Asked { question, pod, answer };
+            self.questions.send(asked).await.map_err(|_| stopping())?;
+            answered.await.map_err(|_| stopping())?
         })
     }
 }
@@ -140,17 +169,31 @@ impl Scheduler {
         }
     }
 
-    /// Waits for the Lease; `None`: it is time to stop.
+    /// Waits for the Lease; `None` at shutdown. A replica that cannot take part in the election is not ready,
+    /// because nobody may be scheduling.
     async fn wait_for_lead(&mut self, elector: &Elector) -> Option<Leadership> {
+        let mut problems = elector.problems();
         let mut acquiring = Box::pin(elector.acquire());
         let mut beat = tokio::time::interval(BEAT);
         loop {
             tokio::select! {
-                leadership = &mut acquiring => return Some(leadership),
+                leadership = &mut acquiring => {
+                    self.health.set_failure(None);
+                    return Some(leadership);
+                }
+                Ok(()) = problems.changed() => {
+                    let problem = problems.borrow_and_update().clone();
+                    if let Some(error) = &problem {
+                        self.metrics.lease_failed(error.reason());
+                    }
+                    self.health.set_failure(
+                        problem.map(|error| format!("leader election failed: {error}")),
+                    );
+                }
                 () = stopped(&mut self.shutdown) => return None,
                 _ = beat.tick() => self.health.beat(),
-                Some((_, answer)) = self.questions.recv() => {
-                    drop(answer.send(Err(ViewError::NotReady(follows(elector)))));
+                Some(asked) = self.questions.recv() => {
+                    drop(asked.answer.send(Err(ViewError::NotReady(follows(elector)))));
                 }
             }
         }
@@ -382,9 +425,11 @@ impl Term {
                     }
                     batch.drain(..).for_each(|seen| self.see(seen));
                 }
-                Some((question, answer)) = questions.recv() => {
+                Some(Asked { question, pod, answer }) = questions.recv() => {
                     let now_ms = self.clock.now_ms();
-                    drop(answer.send(view::answer(&mut self.core, &self.insides, &question, now_ms)));
+                    let (core, insides) = (&mut self.core, &self.insides);
+                    let pod = pod.as_deref();
+                    drop(answer.send(view::answer(core, insides, &self.names, &question, pod, now_ms)));
                 }
                 () = stopped(shutdown), if !self.draining => {
                     self.draining = true;

@@ -1,40 +1,58 @@
-//! What the engine's task answers to those who ask.
-//!
-//! Owns the form of the answers. Must not change anything.
+//! Answers of `/api/v1`, from the leader's engine. The reports are those of the CLI.
 
-use berth_engine::explain::render;
-use berth_kubelet::Kubelet;
+use std::sync::Arc;
+
+use berth_inspect::queue::QueueFilter;
+use berth_inspect::{Audience, Inspection, NodeFacts, PodFacts, Source};
+use berth_model::workload::ClassRules;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::core::Core;
+use crate::core::{Core, Pods, SeenPod};
 use crate::http::{Question, ViewError};
 use crate::insides::Insides;
-use crate::placement::devices;
 
-/// So many pods of the queue are told at most.
+/// The longest list of queued pods in an answer.
 const QUEUE_MAX: usize = 10_000;
 
+/// `pod` is the object of the pod that is to be explained.
 pub(crate) fn answer(
     core: &mut Core,
     insides: &Insides,
+    schedulers: &[Arc<str>],
     question: &Question,
+    pod: Option<&Pod>,
     now_ms: i64,
 ) -> Result<Value, ViewError> {
-    match question {
-        Question::State => Ok(state(core, insides)),
-        Question::Queue => Ok(queue(core, now_ms)),
-        Question::Nodes => Ok(nodes(core, insides)),
-        Question::Explanation { namespace, name, whole_cluster } => {
-            let unknown = || ViewError::NotFound(format!("no pod {namespace}/{name} is known"));
-            let uid = core.uid_of(namespace, name).ok_or_else(unknown)?;
-            let explanation = core.explain(&uid, now_ms).ok_or_else(|| {
-                ViewError::NotFound(format!("pod {namespace}/{name} is not Berth's to place"))
-            })?;
-            let shown =
-                if *whole_cluster { explanation } else { explanation.for_namespace(namespace) };
-            Ok(json!({ "namespace": namespace, "name": name, "text": render(&shown) }))
+    if *question == Question::State {
+        return Ok(state(core, insides));
+    }
+    let (engine, pods, classes) = core.inspected();
+    let source = Facts { pods, classes, insides, schedulers };
+    let mut inspection = Inspection { engine, source: &source, now_ms };
+    match (question, pod) {
+        (Question::Queue, _) => {
+            let mut queue = inspection.queue(&QueueFilter::default());
+            queue.pods.truncate(QUEUE_MAX);
+            json_of(&queue)
+        }
+        (Question::Nodes, _) => match inspection.nodes(&[]) {
+            Ok(nodes) => json_of(&nodes),
+            Err(error) => Err(ViewError::NotFound(error.to_string())),
+        },
+        (Question::Explanation { whole_cluster, .. }, Some(pod)) => {
+            let audience = if *whole_cluster { Audience::Cluster } else { Audience::Namespace };
+            json_of(&inspection.pod(pod, audience))
+        }
+        (Question::State | Question::Explanation { .. }, _) => {
+            Err(ViewError::NotFound("pod not found".to_owned()))
         }
     }
+}
+
+fn json_of(report: &impl Serialize) -> Result<Value, ViewError> {
+    serde_json::to_value(report).map_err(|error| ViewError::NotReady(error.to_string()))
 }
 
 fn state(core: &Core, insides: &Insides) -> Value {
@@ -51,60 +69,48 @@ fn state(core: &Core, insides: &Insides) -> Value {
     })
 }
 
-fn queue(core: &Core, now_ms: i64) -> Value {
-    let line = core.engine().pending_pods();
-    let waiting: Vec<_> = line.iter().filter_map(|one| Some((one, core.pod(&one.pod)?))).collect();
-    let told = waiting.iter().take(QUEUE_MAX).enumerate().map(|(at, (one, pod))| {
-        json!({
-            "position": at + 1,
-            "held": one.held_by.is_some(),
-            "namespace": pod.object.spec.namespace,
-            "name": pod.object.name,
-            "uid": pod.object.uid,
-            "priority": pod.object.spec.priority,
-            "waitingSeconds": now_ms.saturating_sub(pod.object.created_at_ms).max(0) / 1000,
-            "nominatedNode": pod.object.nominated,
-            "reason": pod.condition.as_ref().map(|condition| &condition.reason),
-            "message": pod.condition.as_ref().map(|condition| &condition.message),
-        })
-    });
-    json!({ "waiting": waiting.len(), "pods": told.collect::<Vec<_>>() })
+struct Facts<'a> {
+    pods: &'a Pods,
+    classes: &'a ClassRules,
+    insides: &'a Insides,
+    schedulers: &'a [Arc<str>],
 }
 
-fn nodes(core: &Core, insides: &Insides) -> Value {
-    let engine = core.engine();
-    let told = insides.names().map(|name| {
-        let Some((kubelet, believed)) = engine.kubelet(name) else {
-            let pods = residents(core, None, name);
-            return json!({ "name": name, "topology": "unknown", "pods": pods });
-        };
-        let pools = kubelet.pools().enumerate().map(|(position, pool)| {
-            let free: Vec<Value> = kubelet
-                .free_by_numa(position)
-                .map(|(numa, free)| {
-                    json!({ "numaNodes": kubelet.machine().numa_ids(numa), "free": free })
-                })
-                .collect();
-            json!({ "resource": pool.resource.as_str(), "devices": pool.devices.len(), "free": free })
-        });
-        let topology = if believed { "known" } else { "doubted" };
-        json!({
-            "name": name,
-            "topology": topology,
-            "devices": pools.collect::<Vec<_>>(),
-            "pods": residents(core, Some(kubelet), name),
-        })
-    });
-    json!({ "nodes": told.collect::<Vec<_>>() })
+fn pod_facts(pod: &SeenPod) -> PodFacts<'_> {
+    PodFacts {
+        object: &pod.object,
+        scheduler: pod.scheduler.as_deref().unwrap_or_default(),
+        record: pod.record.as_deref(),
+    }
 }
 
-/// Who is on a node, and with which devices as far as that can be known.
-fn residents(core: &Core, kubelet: Option<&Kubelet>, node: &str) -> Vec<Value> {
-    let told = core.pods_on(node).map(|pod| {
-        let object = &pod.object;
-        let devices = kubelet.map_or_else(Vec::new, |kubelet| devices(kubelet, &object.uid));
-        let namespace = &object.spec.namespace;
-        json!({ "namespace": namespace, "name": object.name, "uid": object.uid, "devices": devices })
-    });
-    told.collect()
+impl Source for Facts<'_> {
+    fn nodes(&self) -> Vec<NodeFacts<'_>> {
+        self.insides.names().filter_map(|name| self.insides.facts(name)).collect()
+    }
+
+    fn node(&self, name: &str) -> Option<NodeFacts<'_>> {
+        self.insides.facts(name)
+    }
+
+    fn pods_on(&self, node: &str) -> Vec<PodFacts<'_>> {
+        self.pods.on(node).map(pod_facts).collect()
+    }
+
+    fn pod(&self, uid: &str) -> Option<PodFacts<'_>> {
+        self.pods.get(uid).map(pod_facts)
+    }
+
+    fn gated(&self) -> Vec<PodFacts<'_>> {
+        let pending = self.pods.waiting();
+        pending.filter(|pod| !pod.object.spec.gates.is_empty()).map(pod_facts).collect()
+    }
+
+    fn classes(&self) -> &ClassRules {
+        self.classes
+    }
+
+    fn serves(&self, scheduler: &str) -> bool {
+        self.schedulers.iter().any(|one| **one == *scheduler)
+    }
 }

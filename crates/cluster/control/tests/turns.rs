@@ -32,6 +32,8 @@ fn tell(core: &mut Core, mut spec: PodSpec, namespace: &str, number: u64) -> Arc
         object,
         version: number + 1,
         ours: true,
+        scheduler: Some("berth".into()),
+        record: None,
         refused: None,
         condition: None,
         invalid: None,

@@ -10,7 +10,7 @@ use berth_forecast::words::{Question, render};
 use berth_forecast::{Effort, Forecaster};
 use berth_model::spec::{Phase, PodObject};
 
-use crate::{Inspection, Source};
+use crate::{Inspection, PodFacts, Source};
 
 /// With fewer finished pods there is no estimate.
 const ENDED_MIN: usize = 10;
@@ -25,19 +25,28 @@ pub struct Ended {
     pub at_ms: i64,
 }
 
+/// The pods from which lifetimes are learned.
+#[derive(Clone, Debug)]
+pub struct History<'a> {
+    /// All that have not finished.
+    pub pods: Vec<PodFacts<'a>>,
+    pub ended: &'a [Ended],
+}
+
 impl<S: Source> Inspection<'_, S> {
     /// When a pending pod may start, in words.
     pub(crate) fn eta(&self, uid: &str) -> Option<String> {
-        let ended = self.source.ended();
-        let lived = ended.iter().filter(|one| one.pod.started_at_ms.is_some()).count();
+        let history = self.source.history()?;
+        let lived = history.ended.iter().filter(|one| one.pod.started_at_ms.is_some()).count();
         if lived < ENDED_MIN {
             return None;
         }
         let mut forecaster = Forecaster::new(Effort::default());
         for facts in self.source.nodes() {
-            forecaster.observe(&Event::Node(facts.node.clone()), 0);
+            let node = self.engine.node(facts.name);
+            node.into_iter().for_each(|node| forecaster.observe(&Event::Node((**node).clone()), 0));
         }
-        for (at_ms, event) in self.past() {
+        for (at_ms, event) in self.past(&history) {
             forecaster.observe(&event, at_ms);
         }
         for waiting in self.engine.pending_pods() {
@@ -53,7 +62,7 @@ impl<S: Source> Inspection<'_, S> {
     }
 
     /// What happened to pods, as far as their objects show it, in order of time.
-    fn past(&self) -> Vec<(i64, Event)> {
+    fn past(&self, history: &History<'_>) -> Vec<(i64, Event)> {
         let mut past = Vec::new();
         let mut created = |pod: &PodObject| {
             let pending = PodObject { node: None, phase: Phase::Alive, ..pod.clone() };
@@ -63,13 +72,12 @@ impl<S: Source> Inspection<'_, S> {
                 past.push((at_ms, 1, Event::Pod(PodObject { phase: Phase::Alive, ..pod.clone() })));
             }
         };
-        let pods = self.source.pods();
-        pods.iter().for_each(|pod| created(pod.object));
-        self.source.ended().iter().for_each(|one| created(&one.pod));
-        for one in self.source.ended() {
+        history.pods.iter().for_each(|pod| created(pod.object));
+        history.ended.iter().for_each(|one| created(&one.pod));
+        for one in history.ended {
             past.push((one.at_ms, 2, Event::PodGone(one.pod.uid.clone())));
         }
-        for pod in pods.iter().filter(|pod| pod.object.phase != Phase::Alive) {
+        for pod in history.pods.iter().filter(|pod| pod.object.phase != Phase::Alive) {
             past.push((self.now_ms, 2, Event::Pod(pod.object.clone())));
         }
         past.sort_by_key(|(at_ms, order, _)| (*at_ms, *order));

@@ -89,7 +89,8 @@ fn adopt_placed(
     placement: &Placement,
 ) -> bool {
     let uid = &*pod.object.uid;
-    let recorded = |held: Option<Admission>| held.and_then(|held| agreeing(kubelet, held, placement));
+    let recorded =
+        |held: Option<Admission>| held.and_then(|held| agreeing(kubelet, held, placement));
     let inferred = recorded(mirror.assignment(uid));
     let placed = || recorded(admitted_there(kubelet, pod, placement));
     let candidates = [inferred, placed()];
@@ -127,7 +128,10 @@ fn admitted_there(
         let occupant = ContainerAssignment {
             name: String::new(),
             affinity: None,
-            cpus: kubelet.shared_cpus().zip(elsewhere).map(|(shared, elsewhere)| shared & elsewhere),
+            cpus: kubelet
+                .shared_cpus()
+                .zip(elsewhere)
+                .map(|(shared, elsewhere)| shared & elsewhere),
             memory: memory.collect(),
             devices: Vec::new(),
             certain: true,

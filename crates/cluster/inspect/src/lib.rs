@@ -19,11 +19,7 @@ pub mod table;
 pub mod text;
 pub mod usage;
 
-use std::sync::Arc;
-
 use berth_engine::Engine;
-use berth_model::dra::claim::Claim;
-use berth_model::node::Node;
 use berth_model::spec::{PodObject, PodSpec};
 use berth_model::workload::{ClassRules, pool_of};
 use berth_topology::{DeviceCounts, Inside};
@@ -31,8 +27,10 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
+use self::usage::Usage;
+
 pub use doubt::doubts;
-pub use forecast::Ended;
+pub use forecast::{Ended, History};
 pub use record::Record;
 pub use selector::{SelectorError, parse_selector};
 
@@ -53,20 +51,19 @@ pub trait Source {
     fn pod(&self, uid: &str) -> Option<PodFacts<'_>>;
     /// Pending pods with scheduling gates.
     fn gated(&self) -> Vec<PodFacts<'_>>;
-    /// All pods that have not finished.
-    fn pods(&self) -> Vec<PodFacts<'_>>;
-    fn claim(&self, namespace: &str, name: &str) -> Option<&Claim>;
     fn classes(&self) -> &ClassRules;
     /// Whether Berth schedules pods with this schedulerName.
     fn serves(&self, scheduler: &str) -> bool;
-    /// Finished pods that are still listed, from which lifetimes are learned.
-    fn ended(&self) -> &[Ended];
+    /// Pods from which lifetimes are learned; `None` if too little is known of finished ones.
+    fn history(&self) -> Option<History<'_>> {
+        None
+    }
 }
 
-/// A node, and what its object says beyond the model.
+/// What a node's objects say beyond the model.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeFacts<'a> {
-    pub node: &'a Node,
+    pub name: &'a str,
     pub inside: &'a Inside,
     /// Free devices by NUMA node, as the node's exporter reports them.
     pub exported_free: &'a DeviceCounts,
@@ -79,7 +76,7 @@ impl<'a> NodeFacts<'a> {
     /// `object` is `None` where the node comes from a scenario and not from the API.
     pub fn new(
         object: Option<&'a core::Node>,
-        node: &'a Node,
+        name: &'a str,
         inside: &'a Inside,
         exported_free: &'a DeviceCounts,
     ) -> Self {
@@ -87,7 +84,7 @@ impl<'a> NodeFacts<'a> {
         let mut conditions = status.iter().flat_map(|status| &status.conditions).flatten();
         let info = status.and_then(|status| status.node_info.as_ref());
         Self {
-            node,
+            name,
             inside,
             exported_free,
             created_at_ms: object
@@ -95,15 +92,6 @@ impl<'a> NodeFacts<'a> {
             is_ready: conditions.any(|one| one.type_ == "Ready" && one.status == "True"),
             kubelet_version: info.map_or("", |info| &info.kubelet_version),
         }
-    }
-
-    pub(crate) fn name(&self) -> &'a Arc<str> {
-        &self.node.name
-    }
-
-    /// Empty if the node is in no pool.
-    pub(crate) fn pool(&self) -> &'a str {
-        pool_of(&self.node.labels).map_or("", AsRef::as_ref)
     }
 }
 
@@ -155,6 +143,17 @@ impl<S: Source> Inspection<'_, S> {
             None => spec.labels.get(berth_engine::TEAM_LABEL),
         };
         team.map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Empty if the node is in no pool, or unknown.
+    fn pool_of(&self, node: &str) -> String {
+        let node = self.engine.node(node);
+        node.and_then(|node| pool_of(&node.labels)).map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// The node as the engine knows it, without its pods.
+    fn usage(&self, facts: &NodeFacts<'_>) -> Usage {
+        self.engine.node(facts.name).map(|node| Usage::new(node, facts.inside)).unwrap_or_default()
     }
 
     fn class_of(&self, spec: &PodSpec) -> String {

@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::holdings::Holdings;
 use crate::place::{Placed, numa_ids};
 use crate::record::Evidence;
-use crate::usage::{GpuUse, Usage};
+use crate::usage::GpuUse;
 use crate::{Inspection, NodeFacts, PodFacts, PodRef, Source, VERSION, doubt, request};
 
 /// The label of a node's zone.
@@ -178,8 +178,8 @@ impl<S: Source> Inspection<'_, S> {
             for name in names {
                 found.push(self.source.node(name).ok_or_else(|| self.no_such_node(name))?);
             }
-            found.sort_by_key(|facts| facts.name());
-            found.dedup_by_key(|facts| facts.name());
+            found.sort_by_key(|facts| facts.name);
+            found.dedup_by_key(|facts| facts.name);
             found
         };
         let notes = if names.is_empty() { self.doubts() } else { Vec::new() };
@@ -189,7 +189,7 @@ impl<S: Source> Inspection<'_, S> {
 
     fn no_such_node(&self, name: &str) -> NoSuchNode {
         let all = self.source.nodes();
-        let all: Vec<&str> = all.iter().map(|facts| &**facts.name()).collect();
+        let all: Vec<&str> = all.iter().map(|facts| facts.name).collect();
         let near = berth_manifest::closest(name, &all).map(str::to_owned);
         NoSuchNode { name: name.to_owned(), near }
     }
@@ -197,18 +197,22 @@ impl<S: Source> Inspection<'_, S> {
     /// Notes on nodes of which something is uncertain.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let nodes = self.source.nodes();
-        doubt::doubts(self.engine, nodes.iter().map(|one| (&**one.name(), one.exported_free)))
+        doubt::doubts(self.engine, nodes.iter().map(|one| (one.name, one.exported_free)))
     }
 
     fn node_report(&self, facts: &NodeFacts<'_>) -> NodeReport {
-        let NodeFacts { node, inside, .. } = *facts;
+        let NodeFacts { name, inside, .. } = *facts;
+        let node = self.engine.node(name);
         let first = inside.gpus.first();
         let mut report = NodeReport {
-            name: node.name.to_string(),
-            pool: facts.pool().to_owned(),
-            zone: node.labels.get(ZONE).map(ToString::to_string).unwrap_or_default(),
+            name: name.to_owned(),
+            pool: self.pool_of(name),
+            zone: node
+                .and_then(|node| node.labels.get(ZONE))
+                .map(ToString::to_string)
+                .unwrap_or_default(),
             is_ready: facts.is_ready,
-            is_cordoned: node.unschedulable,
+            is_cordoned: node.is_some_and(|node| node.unschedulable),
             age_seconds: facts.created_at_ms.map(|created| self.seconds_since(created)),
             kubelet_version: facts.kubelet_version.to_owned(),
             product: first.map_or_else(String::new, |gpu| gpu.product.clone()),
@@ -216,11 +220,11 @@ impl<S: Source> Inspection<'_, S> {
             gpu_memory_bytes: first.map_or(0, |gpu| gpu.memory_bytes),
             ..NodeReport::default()
         };
-        let mut pods = self.source.pods_on(&node.name);
+        let mut pods = self.source.pods_on(name);
         pods.sort_by_key(|pod| (&pod.object.spec.namespace, &pod.object.name));
-        let kubelet = self.engine.kubelet(&node.name);
+        let kubelet = self.engine.kubelet(name);
         let holdings = kubelet.map(|(mirror, _)| Holdings::new(mirror, &pods));
-        let mut usage = Usage::new(node, inside);
+        let mut usage = self.usage(facts);
         for PodFacts { object: pod, .. } in &pods {
             usage.add(&pod.spec, pod.gpu_grant.as_ref());
             let place = Placed::new(pod, &report.name, &report.pool);

@@ -1,9 +1,9 @@
 //! One pod: why it is where it is, or why it is pending and what would help.
 
+use berth_api::Lower as _;
+use berth_api::keys::PLACEMENT;
 use berth_engine::decision::{Binding, Decision};
 use berth_engine::explain::{Explanation, render};
-use berth_api::keys::PLACEMENT;
-use berth_api::Lower as _;
 use berth_kubelet::Reason as KubeletReason;
 use berth_model::dra::pod::ClaimSource;
 use berth_model::spec::{Phase, PodObject};
@@ -15,7 +15,6 @@ use crate::holdings::Holdings;
 use crate::place::Placed;
 use crate::record::Evidence;
 use crate::remedy::{Diagnosis, Reason, RemedyReport};
-use crate::usage::Usage;
 use crate::{Audience, Inspection, NodeFacts, PodRef, Source, VERSION, doubt, request, unix_ms};
 
 /// How many decisions are tried to find where a pending pod would go.
@@ -232,12 +231,13 @@ impl<S: Source> Inspection<'_, S> {
             report.place = Some(Placed::new(pod, node, ""));
             return;
         };
-        let NodeFacts { node: object, inside, exported_free, .. } = facts;
+        let NodeFacts { inside, exported_free, .. } = facts;
         let pods = self.source.pods_on(node);
         let kubelet = self.engine.kubelet(node);
         let holdings = kubelet.map(|(mirror, _)| Holdings::new(mirror, &pods));
-        let mut place = Placed::new(pod, node, facts.pool()).held(holdings.as_ref(), inside, pod);
-        place.gpu_milli = Usage::new(object, inside).gpu_milli(&pod.spec, pod.gpu_grant.as_ref());
+        let mut place =
+            Placed::new(pod, node, &self.pool_of(node)).held(holdings.as_ref(), inside, pod);
+        place.gpu_milli = self.usage(&facts).gpu_milli(&pod.spec, pod.gpu_grant.as_ref());
         place.claimed = self.claimed(pod);
         if let (Some(holdings), Some((_, true))) = (&holdings, kubelet) {
             let contradicted = doubt::contradicted(&holdings.kubelet, exported_free);
@@ -260,7 +260,7 @@ impl<S: Source> Inspection<'_, S> {
             _ => None,
         });
         names
-            .filter_map(|name| self.source.claim(&pod.spec.namespace, name)?.allocation.as_ref())
+            .filter_map(|name| self.engine.claim(&pod.spec.namespace, name)?.allocation.as_ref())
             .flat_map(|allocation| &allocation.devices)
             .map(|device| device.id.to_string())
             .collect()
@@ -283,10 +283,10 @@ impl<S: Source> Inspection<'_, S> {
             let own = bindings.iter().find(|binding| binding.pod == pod.uid);
             if let Some(binding) = own {
                 found = self.source.node(&binding.node).map(|facts| {
-                    let place = Placed::new(pod, &binding.node, facts.pool());
+                    let place = Placed::new(pod, &binding.node, &self.pool_of(&binding.node));
                     let mut place = place.bound(self.engine, facts.inside, binding);
-                    place.gpu_milli = Usage::new(facts.node, facts.inside)
-                        .gpu_milli(&pod.spec, binding.gpu_grant.as_ref());
+                    place.gpu_milli =
+                        self.usage(&facts).gpu_milli(&pod.spec, binding.gpu_grant.as_ref());
                     place
                 });
             }
@@ -333,7 +333,9 @@ fn certainty(
     }
     let inferred = "Inferred from the kubelet's rules and the order in which pods started";
     if !holdings.kubelet.is_certain() {
-        return format!("{inferred}; the kubelet chose at random in between, so this is one possible outcome.");
+        return format!(
+            "{inferred}; the kubelet chose at random in between, so this is one possible outcome."
+        );
     }
     if place.devices.iter().any(|devices| !devices.one_of.is_empty()) {
         return format!("{inferred}; where it says \"of\", the device plugin picks.");

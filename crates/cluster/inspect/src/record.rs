@@ -43,9 +43,7 @@ impl Record {
     /// `None` if no annotation says anything about pinned CPUs, memory or devices.
     pub fn read(annotations: &BTreeMap<String, String>) -> Option<Self> {
         let of_kubelet = annotations.get(VIRTUAL_DEVICES).and_then(|text| Assignment::read(text));
-        of_kubelet
-            .map(Self::Kubelet)
-            .or_else(|| Self::of_placement(annotations.get(PLACEMENT)?))
+        of_kubelet.map(Self::Kubelet).or_else(|| Self::of_placement(annotations.get(PLACEMENT)?))
     }
 
     /// What the text of the annotation `berth.dev/placement` says.

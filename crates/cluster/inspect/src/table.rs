@@ -13,7 +13,8 @@ use crate::pod::{Fate, PodReport};
 use crate::queue::{Queue, QueueState, QueuedPod};
 use crate::record::Evidence;
 use crate::text::{
-    NAMED_MAX, Paint, Style, Table, alignment, gap, gpus, milli, numbers, pod_name, prose, shortened,
+    NAMED_MAX, Paint, Style, Table, alignment, gap, gpus, milli, numbers, pod_name, prose,
+    shortened,
 };
 use crate::{PodRef, SCHEDULER};
 
@@ -234,8 +235,7 @@ fn facts(report: &PodReport, style: Style, text: &mut String) {
 }
 
 fn placed(place: &Placed, style: Style, text: &mut String) {
-    let mut fact =
-        |name: &str, value: String| prose(text, &format!("  {name:<12}"), &value, style);
+    let mut fact = |name: &str, value: String| prose(text, &format!("  {name:<12}"), &value, style);
     let pool = match place.pool.as_str() {
         "" => String::new(),
         pool => format!(" (pool {pool})"),
@@ -578,10 +578,10 @@ fn residents(node: &NodeReport, style: Style, text: &mut String) {
 
 fn certainty(node: &NodeReport, style: Style, text: &mut String) {
     let mut note = |words: &str| prose(text, "note: ", words, style);
-    let holders = node.sockets.iter().flat_map(|socket| &socket.numa).flat_map(|numa| &numa.cpu_holders);
-    let mut evidence = holders
-        .map(|holder| holder.evidence)
-        .chain(node.pods.iter().map(|one| one.place.evidence));
+    let holders =
+        node.sockets.iter().flat_map(|socket| &socket.numa).flat_map(|numa| &numa.cpu_holders);
+    let mut evidence =
+        holders.map(|holder| holder.evidence).chain(node.pods.iter().map(|one| one.place.evidence));
     match node.inside {
         Insight::Unknown => note(
             "the topology is unknown: export a NodeResourceTopology, or set the label \

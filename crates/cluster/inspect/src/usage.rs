@@ -38,7 +38,7 @@ impl std::ops::AddAssign for GpuUse {
 }
 
 /// A node's resources, of which pods take.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Usage {
     pub gpus: usize,
     /// What one of a resource is, in thousandths of a GPU.

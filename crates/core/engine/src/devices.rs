@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use berth_dra::{Demand, Inventory, NumaNodes, Options, Placement, Preference};
 use berth_kubelet::Kubelet;
+use berth_model::dra::claim::Claim;
 use berth_model::dra::pod::{DeviceNeeds, PodClaim};
 use berth_model::numa::NumaMask;
 use berth_model::resource::ResourceName;
@@ -39,6 +40,10 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
+    pub(crate) fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
+        self.inventory.claim(namespace, name)
+    }
+
     pub(crate) fn apply(&mut self, event: Event) {
         self.in_use = true;
         let inventory = Arc::make_mut(&mut self.inventory);

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use berth_dra::Placement;
 use berth_kubelet::Kubelet;
 use berth_model::alignment::Alignment;
+use berth_model::dra::claim::Claim;
+use berth_model::node::Node;
 use berth_model::spec::{PodObject, PodSpec, PreemptionPolicy};
 use berth_tenancy::quota::Expiry;
 use berth_tenancy::share::{Account, LedgerChanges, TeamError};
@@ -238,6 +240,14 @@ impl Engine {
             Place::Bound(node, _) => Some(node),
             _ => None,
         }
+    }
+
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
+        self.state.devices.claim(namespace, name)
+    }
+
+    pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
+        Some(&self.state.nodes[self.state.node_by_name(name)?].object)
     }
 
     /// The kubelet model of a node, and whether it has not been contradicted; `None` if the

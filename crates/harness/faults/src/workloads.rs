@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_control::core::SeenPod;
-use berth_engine::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use berth_kubelet::{Kubelet, TopologyPolicy};
 use berth_model::gang::{Disruption, GangTerms, Membership};
 use berth_model::node::Node;
@@ -144,6 +144,8 @@ pub(crate) fn pod(number: u64, workload: usize, spec: &Arc<PodSpec>, now_ms: u64
         object,
         version: 0,
         ours: true,
+        scheduler: Some("berth".into()),
+        record: None,
         refused: None,
         condition: None,
         invalid: None,

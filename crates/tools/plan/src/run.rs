@@ -430,7 +430,8 @@ impl<'a> Run<'a> {
                 },
                 Fate::Evicted => Unplaced {
                     reason: Reason::Leaving,
-                    why: "It would be evicted for another pod, and no controller replaces it.".to_owned(),
+                    why: "It would be evicted for another pod, and no controller replaces it."
+                        .to_owned(),
                     ..Unplaced::default()
                 },
                 Fate::Pending if number.is_some() && explained >= EXPLAINED_MAX => {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::Lower as _;
-use berth_engine::event::Event;
 use berth_engine::{Engine, Profile};
 use berth_inspect::pod::{PodReport, finished_at_ms, scheduler_of};
-use berth_inspect::{Audience, Ended, Inspection, NodeFacts, PodFacts, Record, SCHEDULER, Source};
+use berth_inspect::{
+    Audience, Ended, History, Inspection, NodeFacts, PodFacts, Record, SCHEDULER, Source,
+};
 use berth_manifest::Object;
-use berth_model::dra::claim::Claim;
 use berth_model::spec::{Phase, PodObject};
 use berth_model::workload::ClassRules;
 use berth_scenario::cluster::{Cluster, ClusterNode, FullName, Objects};
@@ -43,11 +43,7 @@ pub struct NoSuchPod {
 impl Snapshot {
     /// `objects` are those from which the cluster was read. Without a clock, the time is that of the latest
     /// event that objects mention.
-    pub fn new(
-        objects: Objects,
-        cluster: Cluster,
-        now_ms: Option<i64>,
-    ) -> Result<Self, PlanError> {
+    pub fn new(objects: Objects, cluster: Cluster, now_ms: Option<i64>) -> Result<Self, PlanError> {
         let mut engine = Engine::new(Profile::Berth);
         for event in cluster.events().map_err(PlanError::Node)? {
             engine.apply(event);
@@ -64,7 +60,8 @@ impl Snapshot {
 
     pub fn pod(&mut self, namespace: &str, name: &str) -> Result<PodReport, NoSuchPod> {
         let Self { engine, facts, now_ms } = self;
-        let pod = facts.object(namespace, name).ok_or_else(|| facts.no_such_pod(namespace, name))?;
+        let pod =
+            facts.object(namespace, name).ok_or_else(|| facts.no_such_pod(namespace, name))?;
         let mut inspection = Inspection { engine, source: &*facts, now_ms: *now_ms };
         Ok(inspection.pod(pod, Audience::Cluster))
     }
@@ -149,7 +146,10 @@ impl Facts {
             let scheduled = conditions.filter(|one| one.type_ == "PodScheduled");
             let scheduled = scheduled.filter_map(|one| one.last_transition_time.as_ref()).max();
             let written = [pod.metadata.creation_timestamp.as_ref(), scheduled];
-            written.map(|time| time.map(|time| time.0.as_millisecond())).into_iter().chain([finished_at_ms(pod)])
+            written
+                .map(|time| time.map(|time| time.0.as_millisecond()))
+                .into_iter()
+                .chain([finished_at_ms(pod)])
         });
         moments.flatten().max().unwrap_or(0).max(self.cluster.now_ms)
     }
@@ -160,7 +160,7 @@ impl Facts {
             Object::Node(node) => Some(&**node),
             _ => None,
         });
-        NodeFacts::new(object, &node.node, &node.inside, &node.inside.free)
+        NodeFacts::new(object, &node.node.name, &node.inside, &node.inside.free)
     }
 
     fn pod_facts<'a>(&'a self, pod: &'a PodObject) -> PodFacts<'a> {
@@ -198,19 +198,6 @@ impl Source for Facts {
         self.cluster.pods.iter().filter(gated).map(|pod| self.pod_facts(pod)).collect()
     }
 
-    fn pods(&self) -> Vec<PodFacts<'_>> {
-        self.cluster.pods.iter().map(|pod| self.pod_facts(pod)).collect()
-    }
-
-    fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
-        self.cluster.others.iter().find_map(|event| match event {
-            Event::DeviceClaim(claim) => {
-                Some(claim).filter(|claim| *claim.namespace == *namespace && *claim.name == *name)
-            }
-            _ => None,
-        })
-    }
-
     fn classes(&self) -> &ClassRules {
         &self.classes
     }
@@ -219,8 +206,9 @@ impl Source for Facts {
         self.schedulers.contains(scheduler)
     }
 
-    fn ended(&self) -> &[Ended] {
-        &self.ended
+    fn history(&self) -> Option<History<'_>> {
+        let pods = self.cluster.pods.iter().map(|pod| self.pod_facts(pod)).collect();
+        Some(History { pods, ended: &self.ended })
     }
 }
 

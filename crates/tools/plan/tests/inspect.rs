@@ -4,13 +4,13 @@
 
 use std::fmt::Write as _;
 
-use berth_manifest::{Source, Strictness, read_as};
-use berth_model::alignment::Alignment;
 use berth_inspect::node::{Insight, NodeReport};
+use berth_inspect::parse_selector;
 use berth_inspect::pod::Fate;
 use berth_inspect::queue::{Queue, QueueFilter, QueueState};
 use berth_inspect::table::{self, Form};
-use berth_inspect::parse_selector;
+use berth_manifest::{Source, Strictness, read_as};
+use berth_model::alignment::Alignment;
 use berth_plan::Snapshot;
 use berth_scenario::cluster::{Objects, read_sound};
 

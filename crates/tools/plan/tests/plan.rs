@@ -6,11 +6,11 @@
 use std::path::PathBuf;
 
 use berth_engine::Profile;
-use berth_manifest::{Document, Source, Strictness, read_as};
-use berth_model::alignment::Alignment;
 use berth_inspect::place::Placed;
 use berth_inspect::remedy::Reason;
 use berth_inspect::text::Style;
+use berth_manifest::{Document, Source, Strictness, read_as};
+use berth_model::alignment::Alignment;
 use berth_plan::report::{Plan, WorkloadPlan};
 use berth_plan::{Edit, Question, plan, table};
 use berth_scenario::cluster::{Objects, Prices, read};

@@ -5,6 +5,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use berth_inspect::Record;
 use berth_model::spec::PodObject;
 
 use super::bindings::BindOrder;
@@ -19,6 +20,10 @@ pub struct SeenPod {
     pub version: u64,
     /// Whether it is ours to place.
     pub ours: bool,
+    /// Its schedulerName if it is ours.
+    pub scheduler: Option<Arc<str>>,
+    /// What annotations say that it holds on its node.
+    pub record: Option<Arc<Record>>,
     /// Why its kubelet did not let it start, if that is so.
     pub refused: Option<Arc<str>>,
     /// What its condition `PodScheduled` says, while that is false.

@@ -24,7 +24,8 @@ use berth_engine::decision::{
     Binding, CancelledEvictions, Decision, GangBinding, GangDisbandment, GangReservation,
     PodPreemption, Step,
 };
-use berth_engine::event::{Event, NodeTopology};
+use berth_engine::event::Event;
+use berth_kubelet::NodeTopology;
 use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
 use berth_model::dra::claim::Claim;
@@ -36,6 +37,7 @@ pub use self::bindings::{BindOrder, BindOutcome};
 pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
 pub use self::evictions::EvictOutcome;
 pub use self::fencing::UNFENCED_LISTED_MAX;
+pub(crate) use self::pods::Pods;
 pub use self::pods::Residents;
 pub use self::telling::{HELD, INVALID, UNSCHEDULABLE};
 
@@ -43,7 +45,6 @@ use self::bindings::Bindings;
 use self::claims::Claims;
 use self::evictions::Evictions;
 use self::fencing::Fencing;
-use self::pods::Pods;
 use self::refusals::Refusals;
 use self::telling::Telling;
 
@@ -228,6 +229,11 @@ impl Core {
     /// The engine, to look at.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The engine, and beside it what reports need. Whatever is tried on the engine has to be rolled back.
+    pub(crate) fn inspected(&mut self) -> (&mut Engine, &Pods, &ClassRules) {
+        (&mut self.engine, &self.pods, &self.settings.classes)
     }
 
     /// The UID of the pod of this name.
@@ -768,7 +774,7 @@ impl Core {
                 effects.push(Effect::Tell(told));
             }
         }
-        while let Some(told) = self.telling.next_record(&self.settings) {
+        while let Some(told) = self.telling.next_record(now_ms, &self.settings) {
             effects.push(Effect::Tell(told));
         }
         effects

@@ -44,7 +44,7 @@ fn gang(pod: &PodObject) -> Option<(Arc<str>, Arc<str>)> {
 
 /// Everything known of pods.
 #[derive(Debug, Default)]
-pub(super) struct Pods {
+pub(crate) struct Pods {
     by_uid: HashMap<Arc<str>, SeenPod>,
     by_name: HashMap<FullName, Arc<str>>,
     by_node: HashMap<Arc<str>, HashSet<Arc<str>>>,
@@ -56,7 +56,7 @@ pub(super) struct Pods {
 }
 
 impl Pods {
-    pub(super) fn get(&self, uid: &str) -> Option<&SeenPod> {
+    pub(crate) fn get(&self, uid: &str) -> Option<&SeenPod> {
         self.by_uid.get(uid)
     }
 
@@ -64,7 +64,7 @@ impl Pods {
         self.by_name.get(&(Arc::from(namespace), Arc::from(name))).cloned()
     }
 
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
         self.waiting.iter().filter_map(|uid| self.by_uid.get(uid))
     }
 
@@ -95,7 +95,7 @@ impl Pods {
     }
 
     /// Pods that are on a node and have not ended.
-    pub(super) fn on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
+    pub(crate) fn on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
         let there = self.by_node.get(node).into_iter().flatten();
         let there = there.filter_map(|uid| self.by_uid.get(uid));
         there.filter(|pod| pod.object.phase != Phase::Finished)

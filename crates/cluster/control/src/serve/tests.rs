@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
@@ -46,11 +47,52 @@ fn client(requests: mpsc::UnboundedSender<Asked>) -> Client {
     Client::new(service, "default")
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_replica_without_the_namespace_of_the_lease_is_not_ready_and_says_why() {
+    let has_namespace = Arc::new(AtomicBool::new(false));
+    let exists = has_namespace.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let exists = exists.load(Ordering::Relaxed) && request.method() != Method::GET;
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let missing = br#"{"kind": "Status", "reason": "NotFound", "code": 404}"#;
+            let (code, body) =
+                if exists { (200, body) } else { (404, Bytes::from_static(missing)) };
+            let response =
+                Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, Infallible>(response.body(Full::from(body)).unwrap())
+        }
+    });
+    let options = Options {
+        scheduler_names: [Arc::from("berth")].into(),
+        identity: "me".into(),
+        lease: lease::Settings::default(),
+        core: Settings::default(),
+    };
+    let (metrics, health) = (Metrics::new(), Health::new(60_000));
+    let (_ask, questions) = mpsc::channel(1);
+    let (_stop, shutdown) = signal::channel(false);
+    let client = Client::new(service, "default");
+    let mut scheduler =
+        Scheduler::new(client, options, (metrics.clone(), health.clone()), questions, shutdown);
+    let elector = Elector::new(scheduler.client.clone(), lease::Settings::default(), "me").unwrap();
+    let minute = Duration::from_secs(60);
+    assert!(tokio::time::timeout(minute, scheduler.wait_for_lead(&elector)).await.is_err());
+    assert!(!health.is_ready());
+    let text = metrics.encode();
+    assert!(text.contains("berth_lease_errors_total{reason=\"namespace_not_found\"}"), "{text}");
+    has_namespace.store(true, Ordering::Relaxed);
+    assert!(scheduler.wait_for_lead(&elector).await.is_some());
+    assert!(health.is_ready());
+}
+
 fn seen(spec: PodSpec, number: u64) -> SeenPod {
     SeenPod {
         object: pending(&Arc::new(spec), number),
         version: number + 1,
         ours: true,
+        scheduler: Some("berth".into()),
+        record: None,
         refused: None,
         condition: None,
         invalid: None,

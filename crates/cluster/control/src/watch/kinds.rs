@@ -11,6 +11,7 @@ use berth_api::pod::observe;
 use berth_api::topology::NodeResourceTopology;
 use berth_api::{Lower, LowerError};
 use berth_engine::event::Event;
+use berth_inspect::Record;
 use berth_model::resource::ResourceName;
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::core::v1 as core;
@@ -74,8 +75,19 @@ pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPo
     let version = version(&pod.metadata);
     let spec = pod.spec.as_ref();
     let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
-    let ours = scheduler.is_some_and(|scheduler| names.iter().any(|name| **name == *scheduler));
-    Ok(SeenPod { object, version, ours, refused, condition, invalid, outline: None })
+    let scheduler = scheduler.and_then(|scheduler| names.iter().find(|name| ***name == *scheduler));
+    let annotations = object.node.as_ref().and(pod.metadata.annotations.as_ref());
+    Ok(SeenPod {
+        object,
+        version,
+        ours: scheduler.is_some(),
+        scheduler: scheduler.cloned(),
+        record: annotations.and_then(Record::read).map(Arc::new),
+        refused,
+        condition,
+        invalid,
+        outline: None,
+    })
 }
 
 /// Starts one watch per kind, and says of which kinds everything has to be known before anything is

@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use berth_api::keys::PLACEMENT;
 use berth_api::placement;
+use berth_inspect::Record;
 use berth_model::label::Labels;
 use berth_model::spec::{PodObject, PodSpec};
 use berth_protobuf::Malformed;
@@ -175,7 +176,12 @@ impl<'a> Outline<'a> {
             spec: self.spec_of(&known.object.spec),
             ..known.object.clone()
         };
-        Some(SeenPod { object, version: self.version(), ..known.clone() })
+        let record = match (&known.record, &object.node) {
+            (Some(record), Some(_)) => Some(record.clone()),
+            (None, Some(_)) => self.placement.and_then(Record::of_placement).map(Arc::new),
+            (_, None) => None,
+        };
+        Some(SeenPod { object, version: self.version(), record, ..known.clone() })
     }
 
     /// What a pod asks for, with the labels that it has now.
