@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::library::list::sorted_by;
 use super::syntax::{Comprehension, ComprehensionKind, Expr, IsOptional};
 use super::value::{Key, Map, Value};
-use super::{EvaluationError, Meter};
+use super::{EvalError, Meter};
 
 pub(super) struct Evaluator<'a> {
     /// The value of `device` or `self`.
@@ -15,7 +15,7 @@ pub(super) struct Evaluator<'a> {
     pub(super) meter: Meter,
 }
 
-type Evaluated = Result<Value, EvaluationError>;
+type Evaluated = Result<Value, EvalError>;
 
 impl Evaluator<'_> {
     pub(super) fn eval(&mut self, expr: &Expr) -> Evaluated {
@@ -25,7 +25,7 @@ impl Evaluator<'_> {
             Expr::Subject => Ok(self.subject.clone()),
             Expr::Variable(at) => match self.variables.get(*at) {
                 Some(value) => Ok(value.clone()),
-                None => Err(EvaluationError::new("variable has no value")),
+                None => Err(EvalError::new("variable has no value")),
             },
             Expr::Select(of, field) => {
                 let of = self.eval(of)?;
@@ -57,7 +57,7 @@ impl Evaluator<'_> {
             Expr::Matches(of, regex) => {
                 let of = self.eval(of)?;
                 let Value::Text(text) = &of else {
-                    return Err(EvaluationError::no_overload("matches", &[of]));
+                    return Err(EvalError::no_overload("matches", &[of]));
                 };
                 self.meter.charge_size(text.len().saturating_mul(regex.as_str().len()))?;
                 Ok(Value::Bool(regex.is_match(text)))
@@ -66,14 +66,14 @@ impl Evaluator<'_> {
             Expr::Or(terms) => self.junction(terms, true),
             Expr::Not(term) => match self.eval(term)? {
                 Value::Bool(value) => Ok(Value::Bool(!value)),
-                other => Err(EvaluationError::no_overload("!_", &[other])),
+                other => Err(EvalError::no_overload("!_", &[other])),
             },
             Expr::Choice(parts) => {
                 let [condition, then, otherwise] = parts.as_ref();
                 match self.eval(condition)? {
                     Value::Bool(true) => self.eval(then),
                     Value::Bool(false) => self.eval(otherwise),
-                    other => Err(EvaluationError::no_overload("_?_:_", &[other])),
+                    other => Err(EvalError::no_overload("_?_:_", &[other])),
                 }
             }
             Expr::List(elements) => self.list(elements),
@@ -109,7 +109,7 @@ impl Evaluator<'_> {
                 (value, false) => values.push(value),
                 (Value::Optional(Some(value)), true) => values.push(value.as_ref().clone()),
                 (Value::Optional(None), true) => {}
-                (other, true) => return Err(EvaluationError::no_overload("[?_]", &[other])),
+                (other, true) => return Err(EvalError::no_overload("[?_]", &[other])),
             }
         }
         Ok(Value::list(values))
@@ -127,7 +127,7 @@ impl Evaluator<'_> {
                     map.insert(key, value.as_ref().clone());
                 }
                 (Value::Optional(None), true) => {}
-                (other, true) => return Err(EvaluationError::no_overload("{?_}", &[other])),
+                (other, true) => return Err(EvalError::no_overload("{?_}", &[other])),
             }
         }
         Ok(Value::Map(Arc::new(Map { entries: map, otherwise: None })))
@@ -142,10 +142,10 @@ impl Evaluator<'_> {
                 match (flat, result) {
                     (false, result) => Ok(Value::some(result)),
                     (true, result @ Value::Optional(_)) => Ok(result),
-                    (true, other) => Err(EvaluationError::no_overload("optFlatMap", &[other])),
+                    (true, other) => Err(EvalError::no_overload("optFlatMap", &[other])),
                 }
             }
-            other => Err(EvaluationError::no_overload("optMap", &[other])),
+            other => Err(EvalError::no_overload("optMap", &[other])),
         }
     }
 
@@ -207,32 +207,28 @@ impl Evaluator<'_> {
                     .iter()
                     .map(|(key, value)| (key.clone(), value.clone()))
                     .collect(),
-                _ => return Err(EvaluationError::no_overload("transformMapEntry", &[result])),
+                _ => return Err(EvalError::no_overload("transformMapEntry", &[result])),
             };
             for (key, value) in new {
                 if map.insert(key, value).is_some() {
-                    return Err(EvaluationError::new("insert failed: key already exists"));
+                    return Err(EvalError::new("insert failed: key already exists"));
                 }
             }
         }
         Ok(Value::Map(Arc::new(Map { entries: map, otherwise: None })))
     }
 
-    fn passes(
-        &mut self,
-        comprehension: &Comprehension,
-        item: &Item,
-    ) -> Result<bool, EvaluationError> {
+    fn passes(&mut self, comprehension: &Comprehension, item: &Item) -> Result<bool, EvalError> {
         match &comprehension.filter {
             Some(filter) => self.holds(item, filter),
             None => Ok(true),
         }
     }
 
-    fn holds(&mut self, item: &Item, expr: &Expr) -> Result<bool, EvaluationError> {
+    fn holds(&mut self, item: &Item, expr: &Expr) -> Result<bool, EvalError> {
         match self.with(item, expr)? {
             Value::Bool(value) => Ok(value),
-            other => Err(EvaluationError::no_overload("_?_:_", &[other])),
+            other => Err(EvalError::no_overload("_?_:_", &[other])),
         }
     }
 
@@ -255,7 +251,7 @@ fn combine(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated 
             Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(decides)),
             Ok(Value::Bool(_)) => {}
             Ok(other) => {
-                failure.get_or_insert(EvaluationError::no_overload("logic", &[other]));
+                failure.get_or_insert(EvalError::no_overload("logic", &[other]));
             }
             Err(fatal) if fatal.is_final => return Err(fatal),
             Err(one) => {
@@ -272,7 +268,7 @@ fn combine(truths: impl Iterator<Item = Evaluated>, decides: bool) -> Evaluated 
 /// The variables of a comprehension for one element.
 type Item = smallvec::SmallVec<[Value; 2]>;
 
-fn items(over: &Value, two: bool) -> Result<Vec<Item>, EvaluationError> {
+fn items(over: &Value, two: bool) -> Result<Vec<Item>, EvalError> {
     match over {
         Value::List(list) => {
             let item = |(at, value): (usize, &Value)| -> Item {
@@ -294,13 +290,13 @@ fn items(over: &Value, two: bool) -> Result<Vec<Item>, EvaluationError> {
         }
         other => {
             let problem = format!("cannot iterate over a {}", other.type_name());
-            Err(EvaluationError::new(problem))
+            Err(EvalError::new(problem))
         }
     }
 }
 
-fn missing(key: &Value) -> EvaluationError {
-    EvaluationError::new(match key {
+fn missing(key: &Value) -> EvalError {
+    EvalError::new(match key {
         Value::Text(text) => format!("no such key: {text}"),
         other => format!("no such key: {other:?}"),
     })
@@ -321,25 +317,23 @@ fn select(of: &Value, key: &Value, function: &str) -> Evaluated {
         Value::Map(map) => map.find(key).cloned().ok_or_else(|| missing(key)),
         Value::List(list) => {
             let Some(at) = position(key) else {
-                return Err(EvaluationError::no_overload(function, &[of.clone(), key.clone()]));
+                return Err(EvalError::no_overload(function, &[of.clone(), key.clone()]));
             };
             let found = usize::try_from(at).ok().and_then(|at| list.get(at));
             found.cloned().ok_or_else(|| {
-                EvaluationError::new(format!("index {at} out of range in a list of {}", list.len()))
+                EvalError::new(format!("index {at} out of range in a list of {}", list.len()))
             })
         }
         Value::Optional(_) => select_optional(of, key),
-        other => Err(EvaluationError::no_overload(function, &[other.clone(), key.clone()])),
+        other => Err(EvalError::no_overload(function, &[other.clone(), key.clone()])),
     }
 }
 
 /// `None` if the position is out of range; fails if the key is not a position.
-fn element<'a>(list: &'a [Value], key: &Value) -> Result<Option<&'a Value>, EvaluationError> {
+fn element<'a>(list: &'a [Value], key: &Value) -> Result<Option<&'a Value>, EvalError> {
     match position(key) {
         Some(at) => Ok(usize::try_from(at).ok().and_then(|at| list.get(at))),
-        None => {
-            Err(EvaluationError::new(format!("unsupported index type {} in list", key.type_name())))
-        }
+        None => Err(EvalError::new(format!("unsupported index type {} in list", key.type_name()))),
     }
 }
 

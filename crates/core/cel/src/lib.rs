@@ -51,13 +51,13 @@ pub struct CompileError {
 /// Why an evaluation has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CEL runtime error: {message}")]
-pub struct EvaluationError {
+pub struct EvalError {
     pub message: String,
     /// It ends the evaluation: `&&` and `||` do not absorb it.
     is_final: bool,
 }
 
-impl EvaluationError {
+impl EvalError {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_final: false }
     }
@@ -74,7 +74,7 @@ struct Meter {
 }
 
 impl Meter {
-    fn charge(&mut self, cost: u64) -> Result<(), EvaluationError> {
+    fn charge(&mut self, cost: u64) -> Result<(), EvalError> {
         match self.left.checked_sub(cost) {
             Some(left) => {
                 self.left = left;
@@ -82,18 +82,18 @@ impl Meter {
             }
             None => {
                 let message = format!("cost limit of {COST_MAX} exceeded");
-                Err(EvaluationError { message, is_final: true })
+                Err(EvalError { message, is_final: true })
             }
         }
     }
 
     /// Charges work on a text or list of this size.
-    fn charge_size(&mut self, size: usize) -> Result<(), EvaluationError> {
+    fn charge_size(&mut self, size: usize) -> Result<(), EvalError> {
         self.charge(u64::try_from(size / 10).unwrap_or(u64::MAX))
     }
 
     /// Charges the creation of values.
-    fn charge_values(&mut self, count: usize) -> Result<(), EvaluationError> {
+    fn charge_values(&mut self, count: usize) -> Result<(), EvalError> {
         self.charge(u64::try_from(count).unwrap_or(u64::MAX))
     }
 }
@@ -112,7 +112,7 @@ impl Program {
 
     /// Whether the expression is true for a device of this driver. It fails if there is no result,
     /// or a result that is not a boolean. In Kubernetes that ends the attempt to place the pod.
-    pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, EvaluationError> {
+    pub fn matches(&self, driver: &str, device: &Device) -> Result<bool, EvalError> {
         holds(&self.expr, &device_value(driver, device)?)
     }
 }
@@ -160,27 +160,27 @@ impl Rule {
     }
 
     /// Fails if there is no result, or a result that is not a boolean.
-    pub fn holds(&self, data: &Data) -> Result<bool, EvaluationError> {
+    pub fn holds(&self, data: &Data) -> Result<bool, EvalError> {
         holds(&self.expr, &data.value())
     }
 }
 
-fn holds(expr: &Expr, subject: &Value) -> Result<bool, EvaluationError> {
+fn holds(expr: &Expr, subject: &Value) -> Result<bool, EvalError> {
     let mut run = Evaluator { subject, variables: Vec::new(), meter: Meter { left: COST_MAX } };
     match run.eval(expr)? {
         Value::Bool(value) => Ok(value),
         other => {
             let found = other.type_name();
-            Err(EvaluationError::new(format!("expression must be true or false (got {found})")))
+            Err(EvalError::new(format!("expression must be true or false (got {found})")))
         }
     }
 }
 
 /// The variable `device`.
-fn device_value(driver: &str, device: &Device) -> Result<Value, EvaluationError> {
+fn device_value(driver: &str, device: &Device) -> Result<Value, EvalError> {
     let mut attributes: BTreeMap<Key, BTreeMap<Key, Value>> = BTreeMap::new();
     for (name, attribute) in &device.attributes {
-        let problem = |what: &str| EvaluationError::new(format!("attribute {name}: {what}"));
+        let problem = |what: &str| EvalError::new(format!("attribute {name}: {what}"));
         let value = match attribute {
             Attribute::Int(value) => Value::Int(*value),
             Attribute::Bool(value) => Value::Bool(*value),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use berth_model::quantity::Quantity;
 
-use super::EvaluationError;
+use super::EvalError;
 use super::version::Version;
 
 #[derive(Clone, Debug)]
@@ -54,15 +54,13 @@ pub(super) enum Key {
 }
 
 impl Key {
-    pub(super) fn of(value: &Value) -> Result<Self, EvaluationError> {
+    pub(super) fn of(value: &Value) -> Result<Self, EvalError> {
         match value {
             Value::Bool(one) => Ok(Self::Bool(*one)),
             Value::Int(one) => Ok(Self::Int(*one)),
             Value::Uint(one) => Ok(Self::Uint(*one)),
             Value::Text(one) => Ok(Self::Text(one.clone())),
-            other => {
-                Err(EvaluationError::new(format!("unsupported key type {}", other.type_name())))
-            }
+            other => Err(EvalError::new(format!("unsupported key type {}", other.type_name()))),
         }
     }
 
@@ -148,7 +146,7 @@ impl Value {
 
     /// `==`. Values of different types are not equal, except that comparing a quantity or a version
     /// with something else fails.
-    pub(super) fn equals(&self, other: &Self) -> Result<bool, EvaluationError> {
+    pub(super) fn equals(&self, other: &Self) -> Result<bool, EvalError> {
         Ok(match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Null, _) | (_, Self::Null) => false,
@@ -163,7 +161,7 @@ impl Value {
             }
             (Self::Version(one), Self::Version(two)) => one.compare(two) == Ordering::Equal,
             (Self::Quantity(_) | Self::Version(_), _) => {
-                return Err(EvaluationError::no_overload("==", &[self.clone(), other.clone()]));
+                return Err(EvalError::no_overload("==", &[self.clone(), other.clone()]));
             }
             (Self::Optional(one), Self::Optional(two)) => match (one, two) {
                 (None, None) => true,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Lookup;
-use berth_cel::{CompileError, EvaluationError, Program};
+use berth_cel::{CompileError, EvalError, Program};
 use thiserror::Error;
 
 /// Unused expressions are kept up to this number, since claims come and go.
@@ -14,7 +14,7 @@ const IDLE_MAX: usize = 1024;
 #[error(transparent)]
 pub(crate) enum SelectorError {
     Compile(#[from] CompileError),
-    Evaluation(#[from] EvaluationError),
+    Evaluation(#[from] EvalError),
 }
 
 #[derive(Debug)]

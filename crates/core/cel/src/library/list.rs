@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use super::{Evaluated, EvaluationError, Function, Meter, Value, int_of, list_of, member, plain};
+use super::{EvalError, Evaluated, Function, Meter, Value, int_of, list_of, member, plain};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     member("isSorted", 1, 1, |meter, values| {
         let list = list_argument("isSorted", meter, values)?;
         if let Some(other) = list.iter().find(|one| !one.is_ordered()) {
-            return Err(EvaluationError::no_overload("isSorted", std::slice::from_ref(other)));
+            return Err(EvalError::no_overload("isSorted", std::slice::from_ref(other)));
         }
         let sorted = list.windows(2).all(|pair| pair[0].order(&pair[1]) != Some(Ordering::Greater));
         Ok(Value::Bool(sorted))
@@ -16,14 +16,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
     member("sum", 1, 1, |meter, values| {
         let list = list_argument("sum", meter, values)?;
         let Some(add) = super::operator("+") else {
-            return Err(EvaluationError::no_overload("sum", values));
+            return Err(EvalError::no_overload("sum", values));
         };
         let mut sum = match list.first() {
             Some(Value::Uint(_)) => Value::Uint(0),
             Some(Value::Double(_)) => Value::Double(0.0),
             Some(Value::Duration(_)) => Value::Duration(0),
             Some(Value::Int(_)) | None => Value::Int(0),
-            Some(_) => return Err(EvaluationError::no_overload("sum", values)),
+            Some(_) => return Err(EvalError::no_overload("sum", values)),
         };
         for one in list.iter() {
             sum = (add.code)(meter, &[sum, one.clone()])?;
@@ -38,14 +38,14 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let part = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         match part.and_then(|(start, end)| list.get(start..end)) {
             Some(part) => Ok(Value::list(part.to_vec())),
-            None => Err(EvaluationError::new(format!("cannot slice({start}, {end})"))),
+            None => Err(EvalError::new(format!("cannot slice({start}, {end})"))),
         }
     }),
     member("flatten", 1, 2, |meter, values| {
         let list = list_argument("flatten", meter, values)?;
         let depth = if values.len() > 1 { int_of("flatten", values, 1)? } else { 1 };
         if depth < 0 {
-            return Err(EvaluationError::new("level must be non-negative"));
+            return Err(EvalError::new("level must be non-negative"));
         }
         let mut flat = Vec::new();
         flatten(list, depth, meter, &mut flat)?;
@@ -102,7 +102,7 @@ fn list_argument<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
-) -> Result<&'a [Value], EvaluationError> {
+) -> Result<&'a [Value], EvalError> {
     let list = list_of(function, values, 0)?;
     meter.charge_values(list.len())?;
     Ok(list)
@@ -116,14 +116,14 @@ fn extreme(
 ) -> Evaluated {
     let list = list_argument(function, meter, values)?;
     if let Some(other) = list.iter().find(|one| !one.is_ordered()) {
-        return Err(EvaluationError::no_overload(function, std::slice::from_ref(other)));
+        return Err(EvalError::no_overload(function, std::slice::from_ref(other)));
     }
     let best = list.iter().reduce(
         |best, next| {
             if best.order(next) == Some(replaced_if) { next } else { best }
         },
     );
-    best.cloned().ok_or_else(|| EvaluationError::new(format!("{function} called on empty list")))
+    best.cloned().ok_or_else(|| EvalError::new(format!("{function} called on empty list")))
 }
 
 fn flatten(
@@ -131,7 +131,7 @@ fn flatten(
     depth: i64,
     meter: &mut Meter,
     flat: &mut Vec<Value>,
-) -> Result<(), EvaluationError> {
+) -> Result<(), EvalError> {
     for one in list {
         meter.charge(1)?;
         match one {
@@ -146,10 +146,10 @@ fn flatten(
 pub(crate) fn sorted_by(values: Vec<Value>, keys: &[Value]) -> Evaluated {
     let Some(first) = keys.first() else { return Ok(Value::list(values)) };
     if !first.is_ordered() {
-        return Err(EvaluationError::new("list elements must be comparable"));
+        return Err(EvalError::new("list elements must be comparable"));
     }
     if keys.iter().any(|key| key.type_name() != first.type_name()) {
-        return Err(EvaluationError::new("list elements must have the same type"));
+        return Err(EvalError::new("list elements must have the same type"));
     }
     let mut pairs: Vec<(&Value, Value)> = keys.iter().zip(values).collect();
     pairs.sort_by(|(one, _), (two, _)| one.order(two).unwrap_or(Ordering::Equal));
@@ -160,7 +160,7 @@ fn sets<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
-) -> Result<(&'a [Value], &'a [Value]), EvaluationError> {
+) -> Result<(&'a [Value], &'a [Value]), EvalError> {
     let (one, two) = (list_of(function, values, 0)?, list_of(function, values, 1)?);
     meter.charge_values(one.len().saturating_mul(two.len()))?;
     Ok((one, two))

@@ -10,9 +10,9 @@ mod time;
 use std::sync::Arc;
 
 use super::value::Value;
-use super::{EvaluationError, Meter};
+use super::{EvalError, Meter};
 
-pub(super) type Evaluated = Result<Value, EvaluationError>;
+pub(super) type Evaluated = Result<Value, EvalError>;
 
 type Code = fn(&mut Meter, &[Value]) -> Evaluated;
 
@@ -68,7 +68,7 @@ const OWN: &[Function] = &[
     plain("bytes", 1, 1, |_, values| match &values[0] {
         Value::Text(one) => Ok(Value::Bytes(one.as_bytes().into())),
         one @ Value::Bytes(_) => Ok(one.clone()),
-        _ => Err(EvaluationError::no_overload("bytes", values)),
+        _ => Err(EvalError::no_overload("bytes", values)),
     }),
     plain("optional.none", 0, 0, |_, _| Ok(Value::none())),
     plain("optional.of", 1, 1, |_, values| Ok(Value::some(values[0].clone()))),
@@ -80,22 +80,22 @@ const OWN: &[Function] = &[
     member("unwrapOpt", 1, 1, unwrap),
     member("hasValue", 1, 1, |_, values| match &values[0] {
         Value::Optional(one) => Ok(Value::Bool(one.is_some())),
-        _ => Err(EvaluationError::no_overload("hasValue", values)),
+        _ => Err(EvalError::no_overload("hasValue", values)),
     }),
     member("value", 1, 1, |_, values| match &values[0] {
         Value::Optional(Some(one)) => Ok(one.as_ref().clone()),
-        Value::Optional(None) => Err(EvaluationError::new("optional.none() dereference")),
-        _ => Err(EvaluationError::no_overload("value", values)),
+        Value::Optional(None) => Err(EvalError::new("optional.none() dereference")),
+        _ => Err(EvalError::no_overload("value", values)),
     }),
     member("or", 2, 2, |_, values| match values {
         [one @ Value::Optional(Some(_)), _] => Ok(one.clone()),
         [Value::Optional(None), other @ Value::Optional(_)] => Ok(other.clone()),
-        _ => Err(EvaluationError::no_overload("or", values)),
+        _ => Err(EvalError::no_overload("or", values)),
     }),
     member("orValue", 2, 2, |_, values| match values {
         [Value::Optional(Some(one)), _] => Ok(one.as_ref().clone()),
         [Value::Optional(None), other] => Ok(other.clone()),
-        _ => Err(EvaluationError::no_overload("orValue", values)),
+        _ => Err(EvalError::no_overload("orValue", values)),
     }),
 ];
 
@@ -105,7 +105,7 @@ fn size(_: &mut Meter, values: &[Value]) -> Evaluated {
         Value::Bytes(one) => one.len(),
         Value::List(one) => one.len(),
         Value::Map(one) => one.entries.len(),
-        _ => return Err(EvaluationError::no_overload("size", values)),
+        _ => return Err(EvalError::no_overload("size", values)),
     };
     Ok(count(size))
 }
@@ -113,7 +113,7 @@ fn size(_: &mut Meter, values: &[Value]) -> Evaluated {
 /// The values of a list of optionals that have one.
 fn unwrap(meter: &mut Meter, values: &[Value]) -> Evaluated {
     let Value::List(list) = &values[0] else {
-        return Err(EvaluationError::no_overload("optional.unwrap", values));
+        return Err(EvalError::no_overload("optional.unwrap", values));
     };
     meter.charge_values(list.len())?;
     let mut kept = Vec::new();
@@ -122,10 +122,7 @@ fn unwrap(meter: &mut Meter, values: &[Value]) -> Evaluated {
             Value::Optional(Some(one)) => kept.push(one.as_ref().clone()),
             Value::Optional(None) => {}
             other => {
-                return Err(EvaluationError::no_overload(
-                    "optional.unwrap",
-                    std::slice::from_ref(other),
-                ));
+                return Err(EvalError::no_overload("optional.unwrap", std::slice::from_ref(other)));
             }
         }
     }
@@ -136,21 +133,17 @@ fn count(count: usize) -> Value {
     Value::Int(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-fn text_of<'a>(
-    function: &str,
-    values: &'a [Value],
-    at: usize,
-) -> Result<&'a Arc<str>, EvaluationError> {
+fn text_of<'a>(function: &str, values: &'a [Value], at: usize) -> Result<&'a Arc<str>, EvalError> {
     match values.get(at) {
         Some(Value::Text(text)) => Ok(text),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
-fn int_of(function: &str, values: &[Value], at: usize) -> Result<i64, EvaluationError> {
+fn int_of(function: &str, values: &[Value], at: usize) -> Result<i64, EvalError> {
     match values.get(at) {
         Some(Value::Int(one)) => Ok(*one),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
@@ -158,9 +151,9 @@ fn list_of<'a>(
     function: &str,
     values: &'a [Value],
     at: usize,
-) -> Result<&'a Arc<[Value]>, EvaluationError> {
+) -> Result<&'a Arc<[Value]>, EvalError> {
     match values.get(at) {
         Some(Value::List(list)) => Ok(list),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }

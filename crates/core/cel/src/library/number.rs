@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::{Evaluated, EvaluationError, Function, Meter, Value, plain, time};
+use super::{EvalError, Evaluated, Function, Meter, Value, plain, time};
 
 pub(super) const OPERATORS: &[Function] = &[
     plain("==", 2, 2, |_, values| Ok(Value::Bool(values[0].equals(&values[1])?))),
@@ -20,43 +20,43 @@ pub(super) const OPERATORS: &[Function] = &[
         [Value::Int(one), Value::Int(two)] => whole(one.checked_mul(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_mul(*two)),
         [Value::Double(one), Value::Double(two)] => Ok(Value::Double(one * two)),
-        _ => Err(EvaluationError::no_overload("_*_", values)),
+        _ => Err(EvalError::no_overload("_*_", values)),
     }),
     plain("/", 2, 2, |_, values| match values {
         [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
-            Err(EvaluationError::new("division by zero"))
+            Err(EvalError::new("division by zero"))
         }
         [Value::Int(one), Value::Int(two)] => whole(one.checked_div(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_div(*two)),
         [Value::Double(one), Value::Double(two)] => Ok(Value::Double(one / two)),
-        _ => Err(EvaluationError::no_overload("_/_", values)),
+        _ => Err(EvalError::no_overload("_/_", values)),
     }),
     plain("%", 2, 2, |_, values| match values {
         [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
-            Err(EvaluationError::new("modulus by zero"))
+            Err(EvalError::new("modulus by zero"))
         }
         [Value::Int(one), Value::Int(two)] => whole(one.checked_rem(*two)),
         [Value::Uint(one), Value::Uint(two)] => natural(one.checked_rem(*two)),
-        _ => Err(EvaluationError::no_overload("_%_", values)),
+        _ => Err(EvalError::no_overload("_%_", values)),
     }),
     plain("-_", 1, 1, |_, values| match &values[0] {
         Value::Int(one) => whole(one.checked_neg()),
         Value::Double(one) => Ok(Value::Double(-one)),
         Value::Duration(one) => time::duration(one.checked_neg()),
-        _ => Err(EvaluationError::no_overload("-_", values)),
+        _ => Err(EvalError::no_overload("-_", values)),
     }),
 ];
 
 fn whole(value: Option<i64>) -> Evaluated {
-    value.map(Value::Int).ok_or_else(|| EvaluationError::new("integer overflow"))
+    value.map(Value::Int).ok_or_else(|| EvalError::new("integer overflow"))
 }
 
 fn natural(value: Option<u64>) -> Evaluated {
-    value.map(Value::Uint).ok_or_else(|| EvaluationError::new("unsigned integer overflow"))
+    value.map(Value::Uint).ok_or_else(|| EvalError::new("unsigned integer overflow"))
 }
 
 fn ordered(function: &str, values: &[Value], holds: fn(Ordering) -> bool) -> Evaluated {
-    let [one, two] = values else { return Err(EvaluationError::no_overload(function, values)) };
+    let [one, two] = values else { return Err(EvalError::no_overload(function, values)) };
     if let Some(order) = one.order(two) {
         return Ok(Value::Bool(holds(order)));
     }
@@ -66,12 +66,10 @@ fn ordered(function: &str, values: &[Value], holds: fn(Ordering) -> bool) -> Eva
         | (Value::Int(_) | Value::Uint(_), Value::Double(nan))
             if nan.is_nan() =>
         {
-            Err(EvaluationError::new("NaN values cannot be ordered"))
+            Err(EvalError::new("NaN values cannot be ordered"))
         }
-        (Value::Double(_), Value::Double(_)) => {
-            Err(EvaluationError::new("NaN values cannot be ordered"))
-        }
-        _ => Err(EvaluationError::no_overload(function, values)),
+        (Value::Double(_), Value::Double(_)) => Err(EvalError::new("NaN values cannot be ordered")),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
@@ -84,7 +82,7 @@ fn contains(meter: &mut Meter, values: &[Value]) -> Evaluated {
             Ok(Value::Bool(found))
         }
         [one, Value::Map(map)] => Ok(Value::Bool(map.stored(one).is_some())),
-        _ => Err(EvaluationError::no_overload("@in", values)),
+        _ => Err(EvalError::no_overload("@in", values)),
     }
 }
 
@@ -111,7 +109,7 @@ fn add(meter: &mut Meter, values: &[Value]) -> Evaluated {
         | [Value::Duration(length), Value::Timestamp(at)] => {
             time::timestamp(at.checked_add(i128::from(*length)))
         }
-        _ => Err(EvaluationError::no_overload("_+_", values)),
+        _ => Err(EvalError::no_overload("_+_", values)),
     }
 }
 
@@ -127,7 +125,7 @@ fn subtract(_: &mut Meter, values: &[Value]) -> Evaluated {
         [Value::Timestamp(one), Value::Timestamp(two)] => {
             time::duration(i64::try_from(one - two).ok())
         }
-        _ => Err(EvaluationError::no_overload("_-_", values)),
+        _ => Err(EvalError::no_overload("_-_", values)),
     }
 }
 
@@ -139,14 +137,14 @@ pub(super) fn int(_: &mut Meter, values: &[Value]) -> Evaluated {
         Value::Double(one) if *one > i64::MIN as f64 && *one < i64::MAX as f64 => {
             Ok(Value::Int(*one as i64))
         }
-        Value::Double(_) => Err(EvaluationError::new("integer overflow")),
+        Value::Double(_) => Err(EvalError::new("integer overflow")),
         Value::Text(one) => match one.parse() {
             Ok(value) => Ok(Value::Int(value)),
-            Err(_) => Err(EvaluationError::new(format!("{one:?} is not an integer"))),
+            Err(_) => Err(EvalError::new(format!("{one:?} is not an integer"))),
         },
         Value::Timestamp(at) => whole(i64::try_from(at.div_euclid(time::NANOS_PER_SECOND)).ok()),
         Value::Duration(length) => Ok(Value::Int(*length)),
-        _ => Err(EvaluationError::no_overload("int", values)),
+        _ => Err(EvalError::no_overload("int", values)),
     }
 }
 
@@ -155,12 +153,12 @@ pub(super) fn uint(_: &mut Meter, values: &[Value]) -> Evaluated {
         one @ Value::Uint(_) => Ok(one.clone()),
         Value::Int(one) => natural(u64::try_from(*one).ok()),
         Value::Double(one) if *one >= 0.0 && *one < u64::MAX as f64 => Ok(Value::Uint(*one as u64)),
-        Value::Double(_) => Err(EvaluationError::new("unsigned integer overflow")),
+        Value::Double(_) => Err(EvalError::new("unsigned integer overflow")),
         Value::Text(one) if !one.starts_with('+') => match one.parse() {
             Ok(value) => Ok(Value::Uint(value)),
-            Err(_) => Err(EvaluationError::new(format!("{one:?} is not an unsigned integer"))),
+            Err(_) => Err(EvalError::new(format!("{one:?} is not an unsigned integer"))),
         },
-        _ => Err(EvaluationError::no_overload("uint", values)),
+        _ => Err(EvalError::no_overload("uint", values)),
     }
 }
 
@@ -171,9 +169,9 @@ pub(super) fn double(_: &mut Meter, values: &[Value]) -> Evaluated {
         Value::Uint(one) => Ok(Value::Double(*one as f64)),
         Value::Text(one) => match one.parse() {
             Ok(value) => Ok(Value::Double(value)),
-            Err(_) => Err(EvaluationError::new(format!("{one:?} is not a number"))),
+            Err(_) => Err(EvalError::new(format!("{one:?} is not a number"))),
         },
-        _ => Err(EvaluationError::no_overload("double", values)),
+        _ => Err(EvalError::no_overload("double", values)),
     }
 }
 
@@ -183,9 +181,9 @@ pub(super) fn bool(_: &mut Meter, values: &[Value]) -> Evaluated {
         Value::Text(one) => match one.as_ref() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
-            other => Err(EvaluationError::new(format!("{other:?} is neither true nor false"))),
+            other => Err(EvalError::new(format!("{other:?} is neither true nor false"))),
         },
-        _ => Err(EvaluationError::no_overload("bool", values)),
+        _ => Err(EvalError::no_overload("bool", values)),
     }
 }
 
@@ -200,14 +198,12 @@ pub(super) fn string(meter: &mut Meter, values: &[Value]) -> Evaluated {
             meter.charge_size(one.len())?;
             match std::str::from_utf8(one) {
                 Ok(text) => Ok(Value::text(text)),
-                Err(_) => {
-                    Err(EvaluationError::new("invalid UTF-8 in bytes, cannot convert to string"))
-                }
+                Err(_) => Err(EvalError::new("invalid UTF-8 in bytes, cannot convert to string")),
             }
         }
         Value::Timestamp(at) => Ok(Value::text(time::written(*at))),
         Value::Duration(length) => Ok(Value::text(time::seconds(*length))),
-        _ => Err(EvaluationError::no_overload("string", values)),
+        _ => Err(EvalError::no_overload("string", values)),
     }
 }
 

@@ -7,14 +7,14 @@ use berth_model::quantity::{Format, Quantity};
 
 use super::super::value::Amount;
 use super::super::version::{Version, VersionError};
-use super::{Evaluated, EvaluationError, Function, Value, member, plain, text_of};
+use super::{EvalError, Evaluated, Function, Value, member, plain, text_of};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     plain("quantity", 1, 1, |_, values| {
         let text = text_of("quantity", values, 0)?;
         match Quantity::parse(text) {
             Ok(quantity) => Ok(Value::Quantity(Amount { quantity, computed: false })),
-            Err(error) => Err(EvaluationError::new(error.to_string())),
+            Err(error) => Err(EvalError::new(error.to_string())),
         }
     }),
     plain("isQuantity", 1, 1, |_, values| {
@@ -26,7 +26,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     member("asInteger", 1, 1, |_, values| match amount("asInteger", values, 0)?.as_stored_i64() {
         Some(value) => Ok(Value::Int(value)),
-        None => Err(EvaluationError::new("cannot convert value to integer")),
+        None => Err(EvalError::new("cannot convert value to integer")),
     }),
     member("asApproximateFloat", 1, 1, |_, values| {
         let nanos = amount("asApproximateFloat", values, 0)?.nanos();
@@ -47,7 +47,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     member("compareTo", 2, 2, |_, values| Ok(Value::Int(compared("compareTo", values)? as i64))),
     plain("semver", 1, 2, |_, values| {
         let version =
-            version("semver", values)?.map_err(|error| EvaluationError::new(error.to_string()))?;
+            version("semver", values)?.map_err(|error| EvalError::new(error.to_string()))?;
         Ok(Value::Version(Arc::new(version)))
     }),
     plain("isSemver", 1, 2, |_, values| Ok(Value::Bool(version("isSemver", values)?.is_ok()))),
@@ -56,10 +56,10 @@ pub(super) const FUNCTIONS: &[Function] = &[
     member("patch", 1, 1, |_, values| part("patch", values, |version| version.patch)),
 ];
 
-fn amount(function: &str, values: &[Value], at: usize) -> Result<Quantity, EvaluationError> {
+fn amount(function: &str, values: &[Value], at: usize) -> Result<Quantity, EvalError> {
     match values.get(at) {
         Some(Value::Quantity(amount)) => Ok(amount.quantity),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
@@ -76,23 +76,20 @@ fn combined(
     Ok(Value::Quantity(Amount { quantity: combine(one, other), computed: true }))
 }
 
-fn compared(function: &str, values: &[Value]) -> Result<Ordering, EvaluationError> {
+fn compared(function: &str, values: &[Value]) -> Result<Ordering, EvalError> {
     match values {
         [Value::Quantity(one), Value::Quantity(two)] => Ok(one.quantity.cmp(&two.quantity)),
         [Value::Version(one), Value::Version(two)] => Ok(one.compare(two)),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
-fn version(
-    function: &str,
-    values: &[Value],
-) -> Result<Result<Version, VersionError>, EvaluationError> {
+fn version(function: &str, values: &[Value]) -> Result<Result<Version, VersionError>, EvalError> {
     let text = text_of(function, values, 0)?;
     match values.get(1) {
         None | Some(Value::Bool(false)) => Ok(Version::parse(text)),
         Some(Value::Bool(true)) => Ok(Version::parse_loosely(text)),
-        Some(_) => Err(EvaluationError::no_overload(function, values)),
+        Some(_) => Err(EvalError::no_overload(function, values)),
     }
 }
 
@@ -100,6 +97,6 @@ fn part(function: &str, values: &[Value], of: fn(&Version) -> u64) -> Evaluated 
     match values {
         // Kubernetes casts without a check.
         [Value::Version(version)] => Ok(Value::Int(of(version) as i64)),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }

@@ -3,8 +3,7 @@
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    Evaluated, EvaluationError, Function, Meter, Value, count, int_of, list_of, member, plain,
-    text_of,
+    EvalError, Evaluated, Function, Meter, Value, count, int_of, list_of, member, plain, text_of,
 };
 
 /// Memory limit of a compiled pattern.
@@ -74,7 +73,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let Value::Int(length) = length else { return Err(out_of_range(start)) };
         let end = if values.len() > 2 { int_of("substring", values, 2)? } else { length };
         if start < 0 || start > end || end > length {
-            return Err(EvaluationError::new(format!("invalid substring range: {start} to {end}")));
+            return Err(EvalError::new(format!("invalid substring range: {start} to {end}")));
         }
         let (Ok(start), Ok(end)) = (usize::try_from(start), usize::try_from(end)) else {
             return Err(out_of_range(start));
@@ -87,7 +86,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let mut joined = String::new();
         for (at, one) in list.iter().enumerate() {
             let Value::Text(one) = one else {
-                return Err(EvaluationError::new("join: invalid input"));
+                return Err(EvalError::new("join: invalid input"));
             };
             meter.charge(1)?;
             meter.charge_size(separator.len() + one.len())?;
@@ -103,16 +102,12 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
 ];
 
-fn out_of_range(at: i64) -> EvaluationError {
-    EvaluationError::new(format!("index out of range: {at}"))
+fn out_of_range(at: i64) -> EvalError {
+    EvalError::new(format!("index out of range: {at}"))
 }
 
 /// The string argument; charges its size.
-fn whole<'a>(
-    function: &str,
-    meter: &mut Meter,
-    values: &'a [Value],
-) -> Result<&'a str, EvaluationError> {
+fn whole<'a>(function: &str, meter: &mut Meter, values: &'a [Value]) -> Result<&'a str, EvalError> {
     let text = text_of(function, values, 0)?;
     meter.charge_size(text.len())?;
     Ok(text)
@@ -122,7 +117,7 @@ fn both<'a>(
     function: &str,
     meter: &mut Meter,
     values: &'a [Value],
-) -> Result<(&'a str, &'a str), EvaluationError> {
+) -> Result<(&'a str, &'a str), EvalError> {
     let (text, part) = (text_of(function, values, 0)?, text_of(function, values, 1)?);
     meter.charge_size(text.len().saturating_mul(part.len() / 4 + 1))?;
     Ok((text, part))
@@ -169,11 +164,9 @@ fn last_index_of(meter: &mut Meter, values: &[Value]) -> Evaluated {
         return Ok(Value::Int(-1));
     }
     // Matches start no later than at the offset.
-    let starts = text.char_indices().take(last + 1);
-    let found = starts.filter(|(at, _)| text[*at..].starts_with(part)).count();
-    let at = text.char_indices().take(last + 1).enumerate();
-    let at = at.filter(|(_, (at, _))| text[*at..].starts_with(part)).map(|(nth, _)| nth);
-    Ok(at.last().filter(|_| found > 0).map_or(Value::Int(-1), count))
+    let starts = text.char_indices().take(last + 1).enumerate();
+    let found = starts.filter(|(_, (at, _))| text[*at..].starts_with(part)).last();
+    Ok(found.map_or(Value::Int(-1), |(nth, _)| count(nth)))
 }
 
 fn split(meter: &mut Meter, values: &[Value]) -> Evaluated {
@@ -206,7 +199,7 @@ fn matches(meter: &mut Meter, values: &[Value]) -> Evaluated {
 }
 
 /// Compiles the pattern of a call; charges it and the text.
-fn pattern(function: &str, meter: &mut Meter, values: &[Value]) -> Result<Regex, EvaluationError> {
+fn pattern(function: &str, meter: &mut Meter, values: &[Value]) -> Result<Regex, EvalError> {
     let (text, pattern) = (text_of(function, values, 0)?, text_of(function, values, 1)?);
     // Compiling is by far the most expensive operation of an expression.
     meter.charge(u64::try_from(pattern.len()).unwrap_or(u64::MAX).saturating_mul(100))?;
@@ -215,9 +208,9 @@ fn pattern(function: &str, meter: &mut Meter, values: &[Value]) -> Result<Regex,
 }
 
 /// Compiles a pattern of Go's syntax.
-pub(crate) fn compile(pattern: &str) -> Result<Regex, EvaluationError> {
+pub(crate) fn compile(pattern: &str) -> Result<Regex, EvalError> {
     let built = RegexBuilder::new(&translated(pattern)).size_limit(PATTERN_BYTES_MAX).build();
-    built.map_err(|error| EvaluationError::new(format!("pattern {pattern:?}: {error}")))
+    built.map_err(|error| EvalError::new(format!("pattern {pattern:?}: {error}")))
 }
 
 /// Translates Go's syntax to Rust's: classes such as `\d` mean ASCII characters in Go, and more in
@@ -312,7 +305,7 @@ fn format_text(meter: &mut Meter, values: &[Value]) -> Evaluated {
             verb = rest.next();
         }
         let Some(argument) = arguments.next() else {
-            return Err(EvaluationError::new("format: more places than values"));
+            return Err(EvalError::new("format: more places than values"));
         };
         let written = formatted(verb, places, argument)?;
         meter.charge_size(written.len())?;
@@ -325,7 +318,7 @@ fn formatted(
     verb: Option<char>,
     places: Option<usize>,
     value: &Value,
-) -> Result<String, EvaluationError> {
+) -> Result<String, EvalError> {
     let places = places.unwrap_or(6).min(1000);
     Ok(match (verb, value) {
         (Some('s'), value) => shown(value)?,
@@ -345,10 +338,7 @@ fn formatted(
         (Some('X'), Value::Text(one)) => one.bytes().map(|one| format!("{one:02X}")).collect(),
         (verb, value) => {
             let verb = verb.map_or_else(String::new, |verb| verb.to_string());
-            return Err(EvaluationError::new(format!(
-                "format: %{verb} of a {}",
-                value.type_name()
-            )));
+            return Err(EvalError::new(format!("format: %{verb} of a {}", value.type_name())));
         }
     })
 }
@@ -358,7 +348,7 @@ fn signed(value: i64, write: fn(u64) -> String) -> String {
     format!("{sign}{}", write(value.unsigned_abs()))
 }
 
-fn shown(value: &Value) -> Result<String, EvaluationError> {
+fn shown(value: &Value) -> Result<String, EvalError> {
     // Strings inside of other values are quoted.
     let inside = |value: &Value| match value {
         Value::Text(one) => Ok(quoted(one)),
@@ -375,11 +365,11 @@ fn shown(value: &Value) -> Result<String, EvaluationError> {
         Value::Duration(length) => super::time::seconds(*length),
         Value::Timestamp(at) => super::time::written(*at),
         Value::List(list) => {
-            let shown: Result<Vec<String>, EvaluationError> = list.iter().map(inside).collect();
+            let shown: Result<Vec<String>, EvalError> = list.iter().map(inside).collect();
             format!("[{}]", shown?.join(", "))
         }
         Value::Map(map) => {
-            let shown: Result<Vec<String>, EvaluationError> = map
+            let shown: Result<Vec<String>, EvalError> = map
                 .entries
                 .iter()
                 .map(|(key, value)| Ok(format!("{}:{}", inside(&key.value())?, inside(value)?)))
@@ -387,7 +377,7 @@ fn shown(value: &Value) -> Result<String, EvaluationError> {
             format!("{{{}}}", shown?.join(", "))
         }
         other => {
-            return Err(EvaluationError::new(format!("format: %s of a {}", other.type_name())));
+            return Err(EvalError::new(format!("format: %s of a {}", other.type_name())));
         }
     })
 }

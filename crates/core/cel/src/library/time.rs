@@ -1,6 +1,6 @@
 //! Timestamps and durations, in UTC. There is no function for the current time.
 
-use super::{Evaluated, EvaluationError, Function, Value, member, plain, text_of};
+use super::{EvalError, Evaluated, Function, Value, member, plain, text_of};
 
 pub(super) const NANOS_PER_SECOND: i128 = 1_000_000_000;
 const SECONDS_PER_DAY: i128 = 86_400;
@@ -14,11 +14,11 @@ pub(super) const FUNCTIONS: &[Function] = &[
         Value::Int(seconds) => timestamp(i128::from(*seconds).checked_mul(NANOS_PER_SECOND)),
         Value::Text(text) => match parse_timestamp(text) {
             Some(nanos) => timestamp(Some(nanos)),
-            None => Err(EvaluationError::new(format!(
-                "{text:?} is not a time such as 2006-01-02T15:04:05Z"
-            ))),
+            None => {
+                Err(EvalError::new(format!("{text:?} is not a time such as 2006-01-02T15:04:05Z")))
+            }
         },
-        _ => Err(EvaluationError::no_overload("timestamp", values)),
+        _ => Err(EvalError::no_overload("timestamp", values)),
     }),
     plain("duration", 1, 1, |_, values| {
         if let one @ Value::Duration(_) = &values[0] {
@@ -27,7 +27,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let text = text_of("duration", values, 0)?;
         match parse_duration(text) {
             Some(nanos) => Ok(Value::Duration(nanos)),
-            None => Err(EvaluationError::new(format!("{text:?} is not a duration such as 1h30m"))),
+            None => Err(EvalError::new(format!("{text:?} is not a duration such as 1h30m"))),
         }
     }),
     member("getFullYear", 1, 1, |_, values| calendar("getFullYear", values, |date| date.year)),
@@ -49,28 +49,25 @@ pub(super) const FUNCTIONS: &[Function] = &[
         let nanos = match &values[0] {
             Value::Timestamp(at) => at.rem_euclid(NANOS_PER_SECOND),
             Value::Duration(length) => i128::from(*length),
-            _ => return Err(EvaluationError::no_overload("getMilliseconds", values)),
+            _ => return Err(EvalError::no_overload("getMilliseconds", values)),
         };
         number(nanos / 1_000_000)
     }),
 ];
 
 fn number(value: i128) -> Evaluated {
-    i64::try_from(value).map(Value::Int).map_err(|_| EvaluationError::new("integer overflow"))
+    i64::try_from(value).map(Value::Int).map_err(|_| EvalError::new("integer overflow"))
 }
 
 /// Fails outside of the years 1 to 9999.
 pub(super) fn timestamp(nanos: Option<i128>) -> Evaluated {
     let within =
         |nanos: &i128| (SECONDS_MIN..=SECONDS_MAX).contains(&nanos.div_euclid(NANOS_PER_SECOND));
-    nanos
-        .filter(within)
-        .map(Value::Timestamp)
-        .ok_or_else(|| EvaluationError::new("timestamp overflow"))
+    nanos.filter(within).map(Value::Timestamp).ok_or_else(|| EvalError::new("timestamp overflow"))
 }
 
 pub(super) fn duration(nanos: Option<i64>) -> Evaluated {
-    nanos.map(Value::Duration).ok_or_else(|| EvaluationError::new("duration overflow"))
+    nanos.map(Value::Duration).ok_or_else(|| EvalError::new("duration overflow"))
 }
 
 struct Date {
@@ -106,7 +103,7 @@ fn days_of(year: i128, month: i128, day: i128) -> i128 {
 fn calendar(function: &str, values: &[Value], part: fn(&Date) -> i128) -> Evaluated {
     match &values[0] {
         Value::Timestamp(at) => number(part(&date_of(*at))),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
@@ -115,7 +112,7 @@ fn clock(function: &str, values: &[Value], seconds: i128, cycle: i128) -> Evalua
     match &values[0] {
         Value::Timestamp(at) => number(at.div_euclid(NANOS_PER_SECOND * seconds).rem_euclid(cycle)),
         Value::Duration(length) => number(i128::from(*length) / (NANOS_PER_SECOND * seconds)),
-        _ => Err(EvaluationError::no_overload(function, values)),
+        _ => Err(EvalError::no_overload(function, values)),
     }
 }
 
