@@ -1,8 +1,5 @@
-//! Nodes as the objects that a cluster would show.
-//!
-//! Owns the way back from a machine to a Node and to what an exporter would say of its inside, for
-//! clusters that exist only in memory. Reading them again gives the same machine. Must not know what
-//! runs there.
+//! From a described node back to its Node and NodeResourceTopology objects, for clusters that exist only
+//! in memory. Reading the objects gives the same node again.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::ClusterNode;
 
-/// A node, and what is exported about it if its inside is known.
+/// The Node, and its NodeResourceTopology if the topology is known.
 pub fn node_objects(known: &ClusterNode) -> (core::Node, Option<NodeResourceTopology>) {
     let devices = devices_by_numa(known);
     let machine = known.inside.machine.as_ref();
@@ -27,7 +24,7 @@ pub fn node_objects(known: &ClusterNode) -> (core::Node, Option<NodeResourceTopo
     (node(known, &devices), exported)
 }
 
-/// By NUMA node (`None`: attached to none) how many devices of which resource there are.
+/// Number of devices by NUMA node (`None`: attached to none) and resource.
 type Devices = BTreeMap<Option<usize>, BTreeMap<ResourceName, usize>>;
 
 fn devices_by_numa(known: &ClusterNode) -> Devices {
@@ -162,7 +159,7 @@ fn reserved_bytes(kubelet: &KubeletConfig, numa: u32) -> u64 {
     here.map(|one| one.bytes).sum()
 }
 
-/// The kubelet's configuration, in the words of its file.
+/// The kubelet's configuration under the names of its file.
 fn attributes(kubelet: &KubeletConfig) -> Vec<Attribute> {
     let mut attributes = vec![
         ("topologyManagerPolicy", kubelet.topology_policy.to_string()),

@@ -1,9 +1,7 @@
-//! Pods that manifests make.
+//! The pods of workload objects, as controllers and the API server would create them: with owners,
+//! names, priorities, LimitRange defaults, tolerations of DaemonSets, and claims from templates.
 //!
-//! Owns what becomes of Deployments, Jobs and their kin before a scheduler sees their pods: what
-//! controllers and the API server add (owners, names, priorities, defaults of LimitRanges, tolerations
-//! of DaemonSets, claims made from templates). A CronJob stands for one of its runs. Objects that
-//! another of the objects owns are made by that one. Must not know where pods go.
+//! A CronJob stands for one of its runs. Objects whose controller is among the objects are skipped.
 
 mod individual;
 mod limits;
@@ -27,42 +25,36 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReferen
 
 use crate::cluster::{Cluster, Objects, Read};
 
-/// Pods of one object that are believed in.
+/// Maximum number of pods of one object.
 pub const COPIES_MAX: u32 = 100_000;
 
-/// How many pods of a job may fail that does not say.
+/// Kubernetes' default of `spec.backoffLimit`.
 const BACKOFF_LIMIT: u32 = 6;
 
-/// Something that makes pods, or is one.
+/// A workload and the templates of its pods.
 #[derive(Clone, Debug)]
 pub struct WorkloadPods {
-    /// Where it is written.
     pub document: Document,
-    /// What it is, by kind, name, team and class of work.
     pub outline: WorkloadOutline,
-    /// Its kind.
     pub kind: WorkloadKind,
-    /// What its pods are made from; most have one template.
+    /// Most have one.
     pub templates: Vec<Template>,
-    /// What says that its pods belong together.
     pub groupings: Vec<Grouping>,
 }
 
-/// What some pods are made from.
+/// A pod template after defaulting and admission.
 #[derive(Clone, Debug)]
 pub struct Template {
-    /// What decides where they may go, with their controller. Where pods have claims of their own,
-    /// theirs differ from this in these.
+    /// Pods with claims of their own differ from it in these claims.
     pub spec: Arc<PodSpec>,
-    /// How many there are at a time; `None`: one on every node that takes it.
+    /// Concurrent pods; `None`: one on every matching node.
     pub copies: Option<u32>,
-    /// How they end, if they belong to a job.
     pub job: Option<JobBounds>,
-    /// Why the API server would not let them in.
+    /// Why the API server would reject the pods.
     pub refused: Option<String>,
-    /// What their names start with.
+    /// Prefix of the pods' names.
     prefix: String,
-    /// The way to it from the object.
+    /// Where the template is in the object.
     path: FieldPath,
     pod: core::Pod,
     claims: Vec<core::PersistentVolumeClaim>,
@@ -85,17 +77,15 @@ impl JobBounds {
         Self { completions: 1, parallelism: 1, backoff_limit: 0, deadline_ms: None };
 }
 
-/// A pod that is to be placed, and what is made for it.
+/// A new pod with the claims that are created for it.
 #[derive(Clone, Debug)]
 pub struct NewPod {
-    /// The pod.
     pub pod: PodObject,
-    /// Claims that are made for it.
-    pub made: Vec<Event>,
+    pub claims: Vec<Event>,
 }
 
-/// What makes pods among the objects, in the order in which it is written, with what the cluster says
-/// about priorities, limits and claims.
+/// The workloads among the objects, in their order. Priorities, limits and claim templates are the
+/// cluster's.
 pub fn pods_of(objects: &Objects, cluster: &Cluster) -> Result<Vec<WorkloadPods>, Problem> {
     let mut all = Vec::new();
     for read in &objects.0 {
@@ -103,7 +93,7 @@ pub fn pods_of(objects: &Objects, cluster: &Cluster) -> Result<Vec<WorkloadPods>
         let Some(kind) = WorkloadKind::of(document.api_version(), document.kind()) else {
             continue;
         };
-        if !is_made_by_another(read, objects)? {
+        if !is_controlled(read, objects)? {
             all.push(workload_of(document, kind, cluster)?);
         }
     }
@@ -111,7 +101,7 @@ pub fn pods_of(objects: &Objects, cluster: &Cluster) -> Result<Vec<WorkloadPods>
 }
 
 /// Whether another of the objects is its controller.
-fn is_made_by_another(read: &Read, objects: &Objects) -> Result<bool, Problem> {
+fn is_controlled(read: &Read, objects: &Objects) -> Result<bool, Problem> {
     let field = FieldPath::root().key("metadata").key("ownerReferences");
     let owners: Vec<OwnerReference> = read.document.decode_at(&field)?.unwrap_or_default();
     let controller = owners.iter().find(|owner| owner.controller == Some(true));
@@ -136,8 +126,8 @@ fn workload_of(
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         let field = FieldPath::root().key("metadata").key("name");
         return Err(document
-            .problem(field, "is missing")
-            .with_remedy("every object has a name; write one"));
+            .problem(field, "is required")
+            .with_remedy("write a name"));
     };
     check_namespace(document, cluster)?;
     let several = workload.templates.len() > 1;
@@ -176,18 +166,18 @@ fn outline(
     }
 }
 
-/// A namespace that is not there is a mistake, unless the dump has no namespaces at all.
+/// A missing namespace is an error, unless the dump contains no namespaces at all.
 fn check_namespace(document: &Document, cluster: &Cluster) -> Result<(), Problem> {
     let namespace = document.namespace().unwrap_or("default");
     if cluster.namespaces.is_empty() || cluster.namespaces.iter().any(|one| **one == *namespace) {
         return Ok(());
     }
     let field = FieldPath::root().key("metadata").key("namespace");
-    let message = format!("the cluster has no namespace {namespace:?}");
-    Err(document.problem(field, message).with_remedy("create it, or write another"))
+    let message = format!("namespace {namespace:?} not found");
+    Err(document.problem(field, message).with_remedy("create it, or correct the name"))
 }
 
-/// The API server lets no workload in that would not know its own pods.
+/// The API server rejects a workload whose selector does not match its template.
 fn check_selector(document: &Document, template: &PodTemplate) -> Result<(), Problem> {
     let Some((field, selector)) = &template.selector else { return Ok(()) };
     let labels = template.metadata.labels.clone().unwrap_or_default();
@@ -198,8 +188,8 @@ fn check_selector(document: &Document, template: &PodTemplate) -> Result<(), Pro
         .find(|(key, value)| labels.get(*key) != Some(*value));
     let Some((key, value)) = unmatched else { return Ok(()) };
     let field = field.clone().key("matchLabels").key(key.as_str());
-    let message = format!("{key}={value} is no label of the template's pods");
-    Err(document.problem(field, message).with_remedy("write the same labels in both"))
+    let message = format!("the pod template has no label {key}={value}");
+    Err(document.problem(field, message).with_remedy("use the same labels in the selector and the template"))
 }
 
 fn read_template(
@@ -217,7 +207,7 @@ fn read_template(
         pod.metadata.owner_references = Some(vec![owner]);
     }
     if workload.kind == WorkloadKind::DaemonSet {
-        tolerate_what_daemons_do(&mut pod);
+        add_daemon_tolerations(&mut pod);
     }
     let ranges: Vec<&core::LimitRange> = cluster
         .limit_ranges
@@ -234,8 +224,8 @@ fn read_template(
     let mut copies = None;
     if let Copies::Count { at_once, field } = &template.copies {
         if *at_once > COPIES_MAX {
-            let message = format!("{at_once} pods are more than {COPIES_MAX}");
-            return Err(document.problem(field.clone(), message).with_remedy("ask for fewer"));
+            let message = format!("must be at most {COPIES_MAX} (got {at_once})");
+            return Err(document.problem(field.clone(), message).with_remedy("reduce it"));
         }
         copies = Some(*at_once);
     }
@@ -252,7 +242,7 @@ fn read_template(
     })
 }
 
-/// Who controls the pods. A Deployment's are its ReplicaSet's, a CronJob's those of a Job.
+/// The pods' controller: of a Deployment its ReplicaSet, of a CronJob a Job.
 fn owner(kind: WorkloadKind, prefix: &str, name: Option<&str>) -> Option<OwnerReference> {
     let own = name.unwrap_or(prefix);
     let (kind, api_version, name) = match kind {
@@ -275,8 +265,8 @@ fn owner(kind: WorkloadKind, prefix: &str, name: Option<&str>) -> Option<OwnerRe
     })
 }
 
-/// What the DaemonSet controller adds.
-fn tolerate_what_daemons_do(pod: &mut core::Pod) {
+/// The tolerations that the DaemonSet controller adds.
+fn add_daemon_tolerations(pod: &mut core::Pod) {
     let Some(spec) = pod.spec.as_mut() else { return };
     let mut kinds = vec![
         ("not-ready", "NoExecute"),
@@ -298,7 +288,7 @@ fn tolerate_what_daemons_do(pod: &mut core::Pod) {
     spec.tolerations.get_or_insert_default().extend(added);
 }
 
-/// What a StatefulSet makes claims from.
+/// The claim templates of a StatefulSet.
 fn claims_of(
     document: &Document,
     kind: WorkloadKind,
@@ -324,7 +314,7 @@ fn job(document: &Document, template: &PodTemplate) -> Option<JobBounds> {
     })
 }
 
-/// A controller by which pods are spread that do not say how.
+/// Controllers whose pods kube-scheduler spreads by default.
 fn grouping(
     document: &Document,
     kind: WorkloadKind,
@@ -347,7 +337,7 @@ fn grouping(
     }))
 }
 
-/// By way of an object that has one, since that is how selectors are read.
+/// Lowers a selector through an object that has one.
 fn lower_selector(
     document: &Document,
     path: &FieldPath,
@@ -364,7 +354,7 @@ fn lower_selector(
 }
 
 impl WorkloadPods {
-    /// All its pods but those of DaemonSets, which depend on the nodes.
+    /// All pods except those of DaemonSets, which depend on the nodes.
     pub fn new_pods(&self, cluster: &Cluster) -> Result<Vec<NewPod>, Problem> {
         let mut pods = Vec::new();
         for template in &self.templates {
@@ -375,7 +365,7 @@ impl WorkloadPods {
         Ok(pods)
     }
 
-    /// The pod that a DaemonSet makes for a node.
+    /// A DaemonSet's pod for a node.
     pub fn daemon(
         &self,
         template: &Template,
@@ -384,7 +374,7 @@ impl WorkloadPods {
     ) -> Result<NewPod, Problem> {
         let mut new = template.new_pod(self, node, cluster)?;
         let mut spec = PodSpec::clone(&new.pod.spec);
-        // As the controller does: every alternative is tied to the node by name.
+        // Like the DaemonSet controller: every alternative requires the node by name.
         let alternatives =
             spec.node_affinity.required.get_or_insert_with(|| vec![NodeTerm::default()]);
         for term in alternatives {
@@ -396,7 +386,6 @@ impl WorkloadPods {
 }
 
 impl Template {
-    /// The pod with this at the end of its name.
     fn new_pod(
         &self,
         workload: &WorkloadPods,

@@ -1,7 +1,6 @@
-//! When work comes, how long it takes, how much load there is: drawn from a seed.
+//! Arrival times, run times and load, drawn from a seed.
 //!
-//! Owns the random processes. The same seed and the same name give the same draws, whatever else is
-//! drawn. Must not know what the work is.
+//! The same seed and name give the same draws, whatever else is drawn.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
 const WEEK_MS: i64 = 7 * DAY_MS;
 
-/// Dice for the thing of this name.
+/// Independent draws for every name.
 pub fn dice_for(seed: u64, name: &str) -> Dice {
     // FNV-1a.
     let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
@@ -24,22 +23,21 @@ pub fn dice_for(seed: u64, name: &str) -> Dice {
     Dice::new(seed).of(hash)
 }
 
-/// How something follows the time of day and the week.
+/// Daily and weekly rhythm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rhythm {
-    /// At the quietest hour, as a part of what it is at the peak.
+    /// Level at the quietest hour, relative to the peak.
     pub trough: f64,
-    /// The hour of the peak, from 0 to 24.
+    /// From 0 to 24.
     pub peak_hour: f64,
-    /// On the sixth and seventh day of the week, as a part of other days.
+    /// Level on the sixth and seventh day of the week, relative to other days.
     pub weekend: f64,
 }
 
 impl Rhythm {
-    /// Always the same.
     pub const STEADY: Self = Self { trough: 1.0, peak_hour: 12.0, weekend: 1.0 };
 
-    /// The part of the peak at a time: a cosine over the day. The first day is a Monday.
+    /// Level relative to the peak: a cosine over the day. The first day is a Monday.
     pub fn at(&self, now_ms: i64) -> f64 {
         let hour = now_ms.rem_euclid(DAY_MS) as f64 / HOUR_MS as f64;
         let phase = (hour - self.peak_hour) / 24.0 * std::f64::consts::TAU;
@@ -49,14 +47,14 @@ impl Rhythm {
     }
 }
 
-/// Times of a Poisson process with so many an hour at its peak.
+/// Times of a Poisson process, by its rate at the peak.
 pub fn poisson(dice: Dice, per_hour: f64, rhythm: Rhythm, when: Range<i64>) -> Vec<i64> {
     let mut times = Vec::new();
     if per_hour <= 0.0 {
         return times;
     }
     let (gaps, kept) = (dice.of(1), dice.of(2));
-    // Drawn as often as it can ever be, and thinned to the rhythm.
+    // Drawn at the highest possible rate, then thinned to the rhythm.
     let most = rhythm.trough.max(1.0) * rhythm.weekend.max(1.0);
     let mut now = when.start as f64;
     for number in 0.. {
@@ -71,24 +69,18 @@ pub fn poisson(dice: Dice, per_hour: f64, rhythm: Rhythm, when: Range<i64>) -> V
     times
 }
 
-/// How long something takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lifetime {
-    /// Always so long.
     Fixed(i64),
-    /// Log-normal, by its median and 90th percentile.
     LogNormal {
-        /// Half take at most so long.
         p50_ms: i64,
-        /// Nine of ten do.
         p90_ms: i64,
     },
-    /// Exponential, by its mean.
+    /// By its mean.
     Exponential(i64),
 }
 
 impl Lifetime {
-    /// How long the thing of this number takes.
     pub fn draw(self, dice: Dice, number: u64) -> i64 {
         let ms = match self {
             Self::Fixed(ms) => ms as f64,
@@ -109,8 +101,8 @@ fn normal(dice: Dice, number: u64) -> f64 {
     radius * cos(std::f64::consts::TAU * dice.of(2).share(number))
 }
 
-/// Load that follows a rhythm: so many requests a second at the peak, from a time on, with so much
-/// noise from minute to minute (a part of the load, one standard deviation).
+/// Load that follows a rhythm. `peaks_per_s` are start times with requests per second at the peak;
+/// `noise` is the standard deviation from minute to minute, relative to the load.
 pub fn rhythmic(
     dice: Dice,
     peaks_per_s: &[(i64, f64)],

@@ -1,25 +1,19 @@
-//! What the figures of a simulation rest on: every number that is not computed, in one place, with
-//! its source.
-//!
-//! Owns the numbers. Must not know what is done with them.
+//! Every number that is assumed, not computed, with its source.
 
 use crate::latency::Speed;
 use crate::report::Assumption;
 
-/// How much slower something makes requests, in thousandths of what they take otherwise.
+/// Factors for the service time of requests, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowdown {
-    /// Of the mean.
     pub mean_milli: u32,
-    /// Of the p99.
     pub p99_milli: u32,
 }
 
 impl Slowdown {
-    /// Nothing is slower.
     pub const NONE: Self = Self { mean_milli: 1000, p99_milli: 1000 };
 
-    /// From measured latencies in microseconds: without it and with it, mean and p99 each.
+    /// From measured latencies in microseconds: mean and p99 without and with the effect.
     const fn measured(without: (u32, u32), with: (u32, u32)) -> Self {
         Self {
             mean_milli: (with.0 * 1000).div_ceil(without.0),
@@ -27,7 +21,6 @@ impl Slowdown {
         }
     }
 
-    /// A service that is slowed down so.
     pub fn of(self, speed: Speed) -> Speed {
         let scale = |us: u64, milli: u32| us.saturating_mul(u64::from(milli)) / 1000;
         let mean_us = scale(speed.mean_us, self.mean_milli);
@@ -35,10 +28,9 @@ impl Slowdown {
     }
 }
 
-/// Latencies of one replica alone on an H200: mean and p99.
+/// Measured mean and p99 of one replica alone on an H200.
 const ALONE: (u32, u32) = (2_344, 2_420);
 
-/// Everything that is assumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assumptions {
     /// CPUs or memory on another NUMA node than the GPU.
@@ -51,31 +43,29 @@ pub struct Assumptions {
     pub mps_capped: Slowdown,
     /// MPS with a busy neighbour, threads not capped.
     pub mps_uncapped: Slowdown,
-    /// How fast a replica is of which nothing is said.
+    /// Of a replica without a latency in the scenario.
     pub speed: Speed,
-    /// From a binding to a running container whose image is there.
+    /// From a binding to a running container; its image is present.
     pub start_ms: i64,
-    /// How long a container has to end.
+    /// Termination grace period.
     pub grace_ms: i64,
-    /// A controller replaces a failed pod after this, doubled each time in a row.
+    /// Delay until a controller replaces a failed pod; doubles with each failure in a row.
     pub replace_ms: i64,
-    /// But not after more than this.
     pub replace_max_ms: i64,
-    /// A node that does not answer is marked after this.
+    /// Time until a lost node is marked unreachable.
     pub unreachable_ms: i64,
-    /// Its pods are given up so much later.
+    /// Time from then until its pods are replaced.
     pub evict_ms: i64,
-    /// After a kubelet's restart the device plugin is back after this.
+    /// Time without device plugin after a kubelet restart.
     pub plugin_gap_ms: i64,
-    /// A client waits no longer than this.
     pub timeout_ms: i64,
-    /// How often load is looked at.
+    /// Interval at which load is evaluated.
     pub window_ms: i64,
-    /// A service's p99 counts as breached when it is above the objective for so long.
+    /// Time above the objective that counts as a breach.
     pub breach_ms: i64,
-    /// How long replicas that are too many are kept.
+    /// Time for which surplus replicas are kept.
     pub scale_down_ms: i64,
-    /// A service is counted on so long after it was first wanted, even if no replica is ready.
+    /// Time after which requests to a service without ready replicas are lost.
     pub launch_ms: i64,
 }
 
@@ -108,7 +98,7 @@ impl Default for Assumptions {
 }
 
 impl Assumptions {
-    /// All of them in words. Those that differ from what Berth assumes come from the scenario.
+    /// All assumptions for the report. The source of changed ones is the scenario.
     pub fn list(&self) -> Vec<Assumption> {
         let mut own = self.rows();
         for (one, usual) in own.iter_mut().zip(Self::default().rows()) {
@@ -129,66 +119,53 @@ impl Assumptions {
         .collect()
     }
 
-    /// What placement does to requests.
     fn of_placement(&self) -> Vec<Row> {
         let [one, more] = self.time_sliced;
-        let pinned = "misaligned for the part of CPUs that are elsewhere";
-        let busy = "a pod with an end, or a replica busy for more than half its time";
+        let pinned = "misaligned for the share of CPUs on other NUMA nodes";
+        let busy = "a batch pod, or a replica with more than 50 % utilisation";
         vec![
             ("CPUs or memory on another NUMA node than the GPU", slower(self.misaligned), TABLE),
-            ("a pod that is pinned nowhere", pinned.into(), CHOSEN),
-            ("GPU shared by time-slicing, one busy neighbour", slower(one), MEASURED),
-            ("GPU shared by time-slicing, two or more", slower(more), MEASURED),
-            ("GPU shared by MPS, no busy neighbour", slower(self.mps_alone), MEASURED),
-            (
-                "GPU shared by MPS with thread caps, a busy neighbour",
-                slower(self.mps_capped),
-                MEASURED,
-            ),
-            (
-                "GPU shared by MPS without caps, a busy neighbour",
-                slower(self.mps_uncapped),
-                MEASURED,
-            ),
+            ("a pod without pinned CPUs", pinned.into(), CHOSEN),
+            ("time-sliced GPU, one busy neighbour", slower(one), MEASURED),
+            ("time-sliced GPU, two or more busy neighbours", slower(more), MEASURED),
+            ("MPS, no busy neighbour", slower(self.mps_alone), MEASURED),
+            ("MPS with thread limits, a busy neighbour", slower(self.mps_capped), MEASURED),
+            ("MPS without thread limits, a busy neighbour", slower(self.mps_uncapped), MEASURED),
             ("MIG slices", "no interference".into(), "hardware partitions; not measured here"),
             ("a busy neighbour", busy.into(), CHOSEN),
-            (
-                "pods with an end",
-                "take as long wherever they are: neither misalignment nor sharing slows them"
-                    .into(),
-                CHOSEN,
-            ),
+            ("batch pods", "run time does not depend on alignment or sharing".into(), CHOSEN),
         ]
     }
 
-    /// What requests go through.
     fn of_requests(&self) -> Vec<Row> {
         let Speed { mean_us, p99_us, slots } = self.speed;
         let (mean_ms, p99_ms) = (mean_us as f64 / 1000.0, p99_us as f64 / 1000.0);
-        let model = "log-normal service time by mean and p99; as many at a time as it has slots; \
-                     others wait (M/G/c, Erlang C, exponential tail); beyond 97 % load a backlog \
-                     builds up";
+        let model = "log-normal service time by mean and p99; M/G/c queue over its slots (Erlang C, \
+                     exponential tail); a backlog above 97 % load";
         vec![
             ("latency of a replica", model.into(), CHOSEN),
             (
-                "a replica of which nothing is said",
-                format!("mean {mean_ms} ms, p99 {p99_ms} ms, {slots} requests at a time"),
+                "a replica without a latency in the scenario",
+                format!("mean {mean_ms} ms, p99 {p99_ms} ms, {slots} concurrent requests"),
                 TABLE,
             ),
-            ("load is looked at every", seconds(self.window_ms), CHOSEN),
-            ("clients give up after", seconds(self.timeout_ms), CHOSEN),
-            ("requests to a lost node", "are lost until it is noticed".into(), CHOSEN),
+            ("interval at which load is evaluated", seconds(self.window_ms), CHOSEN),
+            ("client timeout", seconds(self.timeout_ms), CHOSEN),
+            ("requests to a lost node", "are lost until the control plane notices".into(), CHOSEN),
             (
                 "a breach",
                 format!("p99 above the objective for {}", seconds(self.breach_ms)),
                 CHOSEN,
             ),
-            ("a service is counted on, ready or not, after", seconds(self.launch_ms), CHOSEN),
-            ("replicas that are too many are kept for", seconds(self.scale_down_ms), KUBERNETES),
+            (
+                "requests to a service without ready replicas are lost after",
+                seconds(self.launch_ms),
+                CHOSEN,
+            ),
+            ("surplus replicas are kept for", seconds(self.scale_down_ms), KUBERNETES),
         ]
     }
 
-    /// What pods and nodes go through.
     fn of_pods(&self) -> Vec<Row> {
         let (first, last) = (seconds(self.replace_ms), seconds(self.replace_max_ms));
         let (noticed, given_up) = (seconds(self.unreachable_ms), seconds(self.evict_ms));
@@ -197,22 +174,21 @@ impl Assumptions {
             ("grace period", seconds(self.grace_ms), KUBERNETES),
             ("failed pods are replaced after", format!("{first}, doubling up to {last}"), CHOSEN),
             (
-                "a lost node is noticed, and its pods given up",
+                "a lost node is noticed, and its pods are replaced",
                 format!("after {noticed}, and {given_up} later"),
                 KUBERNETES,
             ),
-            ("device plugin back after a kubelet's restart", seconds(self.plugin_gap_ms), CHOSEN),
+            ("device plugin is back after a kubelet restart", seconds(self.plugin_gap_ms), CHOSEN),
             (
                 "pods beyond a ResourceQuota",
-                "are refused at creation, or held by Berth, and let in when others have left"
-                    .into(),
-                "Kubernetes; controllers try again at once here",
+                "are rejected at creation, or held by Berth, until others are gone".into(),
+                "Kubernetes; here controllers retry at once",
             ),
         ]
     }
 }
 
-/// What is assumed, how much, and from where.
+/// Name, value and source.
 type Row = (&'static str, String, &'static str);
 
 const TABLE: &str = "published table: BERT-large, batch 1, A100 80GB, Kubernetes 1.36";

@@ -1,7 +1,4 @@
-//! What is simulated: a cluster, the work that comes to it, what fails, and under which setups.
-//!
-//! Owns plain data, complete and in the model's terms. Must not know how it was written down, nor
-//! what comes of it.
+//! What is simulated: a cluster, its workloads, failures, and the setups to compare.
 
 use std::sync::Arc;
 
@@ -16,47 +13,38 @@ use berth_model::machine::Machine;
 use berth_model::node::Node;
 use berth_model::spec::PodSpec;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::assumptions::Assumptions;
 use crate::latency::Speed;
 use crate::report::WorkloadOutline;
 
-/// One cluster and its work, under several setups.
 #[derive(Clone, Debug, Default)]
 pub struct Experiment {
-    /// What it is about.
     pub title: String,
-    /// Some sentences about it.
     pub description: String,
-    /// The same seed gives the same course of things.
+    /// The same seed gives the same report.
     pub seed: u64,
-    /// For how long.
     pub duration_ms: i64,
-    /// The nodes there are from the beginning.
+    /// Nodes at the start.
     pub nodes: Vec<NodeSetup>,
-    /// Pools from which nodes are added when pods wait for them.
+    /// Pools from which nodes are added for pending pods.
     pub pools: Vec<PoolSetup>,
-    /// Everything else the engine is told at the beginning: priority classes, quotas, teams,
-    /// headroom, pools and so on. Budgets are in `budgets`.
+    /// Everything else for the engine at the start: priority classes, quotas, teams, headroom, pools
+    /// and so on, but no disruption budgets.
     pub objects: Vec<Event>,
-    /// Disruption budgets; what is left of them is counted as pods come and go.
+    /// Their remaining disruptions are computed as pods come and go.
     pub budgets: Vec<Budget>,
-    /// What makes pods.
     pub workloads: Vec<Workload>,
-    /// What fails.
     pub failures: Vec<Failure>,
-    /// What reservations for gangs may keep from other pods.
     pub reservations: ReservationBudget,
-    /// Under which setups all of that happens.
     pub setups: Vec<Setup>,
     pub goals: Option<Goals>,
-    /// What the figures rest on.
     pub assumptions: Assumptions,
 }
 
 /// What setups should reach, relative to one of them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Goals {
     /// The setup to compare with, by position.
     pub against: usize,
@@ -70,87 +58,68 @@ pub struct Goals {
     pub fewest_nodes: bool,
 }
 
-/// A node, with its inside.
+/// A node with its topology.
 #[derive(Clone, Debug)]
 pub struct NodeSetup {
-    /// The node. What it has of devices follows from `gpus`.
+    /// Its allocatable devices follow from `gpus`.
     pub node: Node,
-    /// Sockets, NUMA nodes, CPUs, memory.
     pub machine: Arc<Machine>,
-    /// How its kubelet is set up.
     pub kubelet: KubeletConfig,
-    /// Its GPUs, and how they are divided.
+    /// With their MIG layouts and replicas.
     pub gpus: Vec<Gpu>,
-    /// Under which names the device plugin offers them.
     pub naming: Naming,
-    /// Which ones the plugin would rather hand out.
     pub preferred: PreferredAllocation,
-    /// How those who share a GPU are kept apart.
     pub sharing: Isolation,
-    /// What an hour costs.
     pub microusd_per_hour: i64,
 }
 
-/// How those who share a GPU, or a slice, are kept apart.
+/// How pods that share a GPU or a slice are isolated from each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isolation {
-    /// They take turns.
     #[default]
     TimeSliced,
-    /// By MPS, each with a cap on its threads.
+    /// MPS with thread limits.
     MpsCapped,
-    /// By MPS, without caps.
+    /// MPS without thread limits.
     MpsUncapped,
 }
 
-/// Nodes that can be added.
 #[derive(Clone, Debug)]
 pub struct PoolSetup {
-    /// Its name.
     pub name: Arc<str>,
-    /// What a new node looks like; its name gets a number.
+    /// A new node; it gets a name of its own.
     pub template: NodeSetup,
-    /// How many can be added.
+    /// Maximum number of additional nodes.
     pub growth: u32,
-    /// How long it takes from the wish to a node that is ready.
+    /// Time from the request for a node until it is ready.
     pub provision_ms: i64,
-    /// A node without pods of interest is given back after so long; `None`: never.
+    /// A node without pods (except DaemonSets) is removed after this time; `None`: never.
     pub idle_ms: Option<i64>,
 }
 
-/// A disruption budget.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
-    /// Which pods it protects.
     pub selector: Selector,
-    /// How many of them must, or need not, be there.
     pub bound: BudgetBound,
 }
 
-/// What a budget insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetBound {
-    /// So many at least.
     MinAvailable(Amount),
-    /// So many may lack.
     MaxUnavailable(Amount),
 }
 
-/// A number, or a part of all.
+/// A number of pods, or a percentage of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
     Count(u32),
-    /// So many of a hundred, rounded up.
+    /// Rounded up, as Kubernetes does.
     Percent(u32),
 }
 
 impl Amount {
-    /// How many of `all` that is.
     pub fn of(self, all: u32) -> u32 {
         match self {
             Self::Count(count) => count,
@@ -159,69 +128,58 @@ impl Amount {
     }
 }
 
-/// Something that makes pods.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// What it is.
     pub outline: WorkloadOutline,
-    /// GPU memory that each of its pods really needs on each of its GPUs, whatever it asks for;
-    /// 0: any will do. With less, its container ends at once.
+    /// GPU memory that each pod really needs on each of its GPUs, whatever it requests. With less, its
+    /// container is killed. 0: no minimum.
     pub gpu_memory_bytes: u64,
-    /// The part of each GPU's compute it uses while it is busy, in thousandths of the whole GPU.
+    /// Compute that a pod uses of each GPU while it is busy, in thousandths of a whole GPU.
     pub busy_milli: u32,
-    /// How long it takes to load the model before it does anything useful.
+    /// Time to load the model after the container has started.
     pub load_ms: i64,
-    /// How its pods come and go.
     pub kind: WorkloadKind,
 }
 
-/// How pods come and go.
 #[derive(Clone, Debug)]
 pub enum WorkloadKind {
-    /// So many replicas, kept alive.
+    /// Replicas that are replaced when they fail.
     Service(Service),
-    /// Pods that end, or never do, each with its own time of arrival.
+    /// Each with its own arrival time.
     Jobs(Vec<Job>),
-    /// One on every node that takes it.
+    /// One pod on every matching node.
     Daemon(Arc<PodSpec>),
 }
 
-/// Replicas, and what they serve.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// What its pods are made from.
     pub template: Arc<PodSpec>,
-    /// How many there are to be, from which time on; in order of time.
+    /// Start time and number, in order of time.
     pub replicas: Vec<(i64, u32)>,
-    /// Whether the number follows the load instead.
+    /// Overrides `replicas`.
     pub autoscale: Option<Autoscale>,
-    /// Requests that come; `None`: nobody counts them.
     pub load: Option<Load>,
-    /// How fast a replica is when nothing is in its way.
+    /// Service time of an aligned replica without neighbours.
     pub speed: Speed,
-    /// What its p99 should be at most; 0: nothing is promised.
+    /// Maximum p99; 0: no objective.
     pub objective_us: u64,
 }
 
-/// Replicas that follow the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Autoscale {
-    /// At least so many.
     pub min: u32,
-    /// At most so many.
     pub max: u32,
-    /// As many as keep a replica this busy, in thousandths of what it can do.
+    /// Target load of a replica, in thousandths of its capacity.
     pub target_milli: u32,
 }
 
 /// Requests over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// How long each entry counts.
     pub step_ms: i64,
-    /// Requests per second. After the last entry it begins anew.
+    /// Requests per second by step; repeats after the last entry.
     pub per_s: Arc<[f32]>,
-    /// How much work a request is, relative to the usual; empty: always the usual.
+    /// Work per request relative to the service's speed, by step; empty: always 1.
     pub weight: Arc<[f32]>,
 }
 
@@ -236,24 +194,21 @@ impl Load {
     }
 }
 
-/// Pods that belong together and end.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// When it comes.
+    /// Arrival.
     pub at_ms: i64,
-    /// What its pods are made from.
     pub template: Arc<PodSpec>,
-    /// So many have to succeed.
+    /// Pods that have to succeed.
     pub completions: u32,
-    /// So many run at a time.
     pub parallelism: u32,
-    /// How long each runs; `None`: for ever.
+    /// Run time of each pod; `None`: unlimited.
     pub duration_ms: Option<i64>,
-    /// How many pods may fail before it is given up.
+    /// Pods that may fail before the job fails.
     pub retries: u32,
-    /// It is given up so long after it came.
+    /// Time after the arrival at which the job fails.
     pub deadline_ms: Option<i64>,
-    /// A pod that was stopped has lost what it did since the last multiple of this; 0: everything.
+    /// A stopped pod loses its work since the last multiple of this; 0: all of its work.
     pub checkpoint_ms: i64,
 }
 
@@ -314,51 +269,41 @@ fn factor<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     }
 }
 
-/// A way to run the same cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Its name.
     pub name: String,
-    /// Whose rules the scheduler follows.
     pub profile: Profile,
-    /// How kubelets are set up.
     pub kubelet: KubeletPolicy,
-    /// How GPUs are divided.
     pub division: Division,
-    /// Whether replicas are moved so that more of the GPUs can be used; Berth only.
+    /// Only with the profile `berth`.
     pub consolidation: Option<Consolidation>,
 }
 
-/// Proposals of the engine are carried out. Only replicas are moved, which lose no work, and only as
-/// far as disruption budgets allow it.
+/// Moves replicas so that more of the GPUs can be used, as the engine proposes and disruption budgets
+/// allow. Replicas lose no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consolidation {
-    /// How often it is asked.
     pub every_ms: i64,
-    /// So many moves at a time.
+    /// Per interval.
     pub moves_max: usize,
-    /// So much more must be usable after each, in millionths of a GPU.
+    /// Minimum gain of a move, in millionths of a GPU.
     pub gain_min_micro: i64,
 }
 
-/// How kubelets are set up, other than the nodes say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KubeletPolicy {
-    /// As the nodes say.
     #[default]
     AsDescribed,
-    /// As Kubernetes ships it: nothing is pinned, nothing is aligned.
+    /// Kubernetes' defaults: nothing is pinned or aligned.
     Defaults,
-    /// As the nodes say, but with this topology policy.
+    /// As described, but with this topology policy.
     Topology(TopologyPolicy),
 }
 
-/// How GPUs are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Division {
-    /// As the nodes say.
     #[default]
     AsDescribed,
-    /// Not at all: whoever needs a part or a slice gets a whole GPU.
+    /// Whole GPUs only: a pod that needs a part gets a whole one.
     Whole,
 }

@@ -1,23 +1,20 @@
-//! How long requests take: service times, waiting, and how they mix.
+//! Latency distributions of requests.
 //!
-//! Owns the distributions. Service times are log-normal; a replica serves so many requests at a
-//! time, others wait: M/G/c, with Erlang's C for whether one waits and an exponential tail for how
-//! long, stretched by the spread of service times. Latencies are kept as distributions over bins
-//! that grow by a constant factor, so that those of many replicas add up exactly. Must not know
-//! replicas or time.
+//! Service times are log-normal. A replica is an M/G/c queue: Erlang's C gives the probability of
+//! waiting, and the wait has an exponential tail that grows with the variance of service times. Latencies
+//! are distributions over bins that grow by a constant factor, so those of many replicas add up exactly.
 
 use std::collections::BTreeMap;
 
 use libm::{erfc, exp, log, pow, sqrt};
 
-/// How fast one replica is.
+/// Service time of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Speed {
-    /// The mean time it takes for a request, once it has begun.
+    /// Without waiting.
     pub mean_us: u64,
-    /// 99 of 100 take at most this.
     pub p99_us: u64,
-    /// How many it serves at a time.
+    /// Requests that it serves concurrently.
     pub slots: u32,
 }
 
@@ -28,7 +25,6 @@ impl Default for Speed {
 }
 
 impl Speed {
-    /// Requests per second it can serve at most.
     pub fn capacity_per_s(self) -> f64 {
         f64::from(self.slots.max(1)) * 1e6 / self.mean_us.max(1) as f64
     }
@@ -36,55 +32,55 @@ impl Speed {
 
 /// Bins for each factor of ten.
 const PER_DECADE: usize = 64;
-/// The first bin ends at so many microseconds.
+/// End of the first bin in microseconds.
 const FIRST_US: f64 = 10.0;
 const DECADES: usize = 8;
 const BINS: usize = PER_DECADE * DECADES;
 /// The 99th percentile of the standard normal distribution.
 const Z99: f64 = 2.326_347_874_040_841;
-/// Waiting times are taken at so many quantiles.
+/// Quantiles of the waiting time.
 const WAITS: usize = 24;
 
-/// Load is told apart in steps of this many thousandths.
+/// Utilisation is rounded to steps of so many thousandths.
 const RHO_STEP_MILLI: u32 = 20;
-/// A replica that is busier than this builds up a backlog.
+/// Utilisation above which a backlog builds up.
 pub(crate) const RHO_MAX: f64 = 0.97;
 
-/// Requests that take alike: the speed they were served with, how busy the replica was, and how long
-/// they waited for a backlog.
+/// Requests with the same latency distribution: service time, utilisation of the replica, and wait for
+/// its backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     speed: Speed,
     rho_step: u8,
-    /// The bin of the wait, from 1; 0: there was no backlog.
+    /// Bin of the wait, from 1; 0: no backlog.
     wait_bin: u16,
 }
 
 impl Cell {
-    /// Of requests to a replica that is busy for this part of its time.
+    /// Requests to a replica with this utilisation.
     pub(crate) fn busy(speed: Speed, rho: f64) -> Self {
         let milli = (rho.clamp(0.0, RHO_MAX) * 1000.0) as u32;
         Self { speed, rho_step: (milli / RHO_STEP_MILLI) as u8, wait_bin: 0 }
     }
 
-    /// Of requests that waited so long for a backlog.
+    /// Requests that waited for a backlog.
     pub(crate) fn behind(speed: Speed, wait_us: f64) -> Self {
         Self { wait_bin: (bin_of(wait_us) + 1) as u16, ..Self::busy(speed, RHO_MAX) }
     }
 }
 
-/// How many requests were alike.
+/// Number of requests by distribution.
 pub(crate) type Mix = BTreeMap<Cell, f64>;
 
-/// The distributions that have been asked for.
+/// A cache of distributions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curves {
-    /// For each kind, which part of requests takes at most as long as each bin's end.
+    /// Share of requests that take at most as long as the end of each bin.
     known: BTreeMap<Cell, Vec<f32>>,
 }
 
 impl Curves {
-    /// The latency that this part of the requests does not exceed; 0 if there are none.
+    /// A quantile of a mix; 0 without requests.
     pub(crate) fn quantile_us<'a>(
         &mut self,
         requests: impl Iterator<Item = (&'a Cell, &'a f64)>,
@@ -120,7 +116,7 @@ impl Curves {
 }
 
 impl Curves {
-    /// Whether more than the rest of the requests take longer than that.
+    /// Whether a quantile of a mix exceeds a latency.
     pub(crate) fn exceeds<'a>(
         &mut self,
         requests: impl Iterator<Item = (&'a Cell, &'a f64)>,
@@ -138,7 +134,6 @@ impl Curves {
     }
 }
 
-/// Where a bin ends.
 fn end_us(bin: usize) -> f64 {
     FIRST_US * pow(10.0, bin as f64 / PER_DECADE as f64)
 }
@@ -177,10 +172,10 @@ impl LogNormal {
     }
 }
 
-/// More servers at a time are counted as so many.
+/// Limit for the recursion of Erlang's formula.
 const SERVERS_MAX: u32 = 4_096;
 
-/// The probability that a request has to wait, with so many servers busy for this part of the time.
+/// Erlang's C: the probability that a request has to wait.
 fn erlang_c(servers: u32, rho: f64) -> f64 {
     // With many servers hardly anybody waits, and the sum would take long.
     let servers = servers.min(SERVERS_MAX);

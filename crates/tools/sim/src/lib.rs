@@ -17,8 +17,10 @@ pub mod experiment;
 pub mod latency;
 mod meter;
 mod node;
+mod parallel;
 pub mod report;
 mod run;
+mod sizing;
 pub mod text;
 mod world;
 

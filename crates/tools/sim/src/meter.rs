@@ -1,33 +1,27 @@
-//! What is measured while time goes by.
-//!
-//! Owns the sums: what there was times how long it was there, by steps of time and in all. Must not
-//! know why anything changes.
+//! Measurements over time: amounts times their duration, by step of the series and in total.
 
 use std::collections::BTreeMap;
 
 use crate::report::{ClassReport, Happening, Series};
 
-/// At most so many happenings of a kind are told.
+/// Log entries per kind.
 const HAPPENINGS_MAX: usize = 200;
 
-/// How much there is of something now.
+/// Current amounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Levels {
-    /// GPUs that are there.
     pub(crate) gpus: i64,
-    /// Thousandths of GPUs that are handed out.
     pub(crate) allocated_milli: i64,
-    /// Thousandths of GPUs that pods with an end keep busy.
+    /// Kept busy by batch pods.
     pub(crate) batch_milli: i64,
-    /// GPUs that replicas keep busy.
+    /// GPUs kept busy by replicas.
     pub(crate) serving: f64,
-    /// Pods that wait.
     pub(crate) waiting: i64,
-    /// GPU pods that run, and those of them whose CPUs are near.
-    pub(crate) lying: (i64, i64),
+    /// Running GPU pods, and how many of them are aligned.
+    pub(crate) gpu_pods: (i64, i64),
 }
 
-/// What there was, times how many milliseconds.
+/// Amounts times milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) gpus: f64,
@@ -35,7 +29,7 @@ pub(crate) struct Sums {
     pub(crate) utilised: f64,
     pub(crate) batch: f64,
     pub(crate) waiting: f64,
-    pub(crate) lying: f64,
+    pub(crate) gpu_pods: f64,
     pub(crate) aligned: f64,
     pub(crate) fragmented: f64,
 }
@@ -48,17 +42,16 @@ impl Sums {
         self.batch += batch * passed_ms;
         self.utilised += (batch + levels.serving) * passed_ms;
         self.waiting += levels.waiting as f64 * passed_ms;
-        self.lying += levels.lying.0 as f64 * passed_ms;
-        self.aligned += levels.lying.1 as f64 * passed_ms;
+        self.gpu_pods += levels.gpu_pods.0 as f64 * passed_ms;
+        self.aligned += levels.gpu_pods.1 as f64 * passed_ms;
     }
 }
 
-/// Waits of pods of one class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassTally {
     pub(crate) pods: u64,
     pub(crate) waits_ms: Vec<i64>,
-    /// How long those have waited that still do.
+    /// Of pods that are still pending.
     pub(crate) still_ms: Vec<i64>,
     pub(crate) preempted: u64,
 }
@@ -86,7 +79,6 @@ impl ClassTally {
     }
 }
 
-/// Measures.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     now_ms: i64,
@@ -100,7 +92,7 @@ pub(crate) struct Meter {
     step_preemptions: u32,
     pub(crate) classes: BTreeMap<String, ClassTally>,
     pub(crate) happenings: Vec<Happening>,
-    told: BTreeMap<&'static str, usize>,
+    logged: BTreeMap<&'static str, usize>,
 }
 
 impl Meter {
@@ -109,7 +101,6 @@ impl Meter {
         Self { series, ..Self::default() }
     }
 
-    /// Time goes by.
     pub(crate) fn pass(&mut self, now_ms: i64) {
         let passed_ms = (now_ms - self.now_ms) as f64;
         self.now_ms = now_ms;
@@ -117,7 +108,6 @@ impl Meter {
         self.step.add(&self.levels, passed_ms);
     }
 
-    /// A step of the series ends.
     pub(crate) fn close_step(&mut self, fragmented: f64, p99_us: f64, lasted_ms: i64) {
         let sums = std::mem::take(&mut self.step);
         let lasted = lasted_ms.max(1) as f64;
@@ -152,11 +142,11 @@ impl Meter {
         self.classes.entry(class.to_owned()).or_default()
     }
 
-    /// Something happened that is worth telling, if not too much of it was told already.
-    pub(crate) fn tell(&mut self, kind: &'static str, text: impl FnOnce() -> String) {
-        let told = self.told.entry(kind).or_default();
-        *told += 1;
-        if *told <= HAPPENINGS_MAX {
+    /// Adds a log entry, up to the limit per kind.
+    pub(crate) fn log(&mut self, kind: &'static str, text: impl FnOnce() -> String) {
+        let logged = self.logged.entry(kind).or_default();
+        *logged += 1;
+        if *logged <= HAPPENINGS_MAX {
             let at_ms = self.now_ms;
             self.happenings.push(Happening { at_ms, kind: kind.to_owned(), text: text() });
         }

@@ -171,12 +171,12 @@ impl VirtualNode {
             self.set_alignment(&mut placed, &admission);
         }
         for part in &placed.parts {
-            if let Some(given) = self.allocated_milli.get_mut(part.gpu.gpu) {
-                *given += i64::from(part.gpu.milli);
+            if let Some(allocated) = self.allocated_milli.get_mut(part.gpu.gpu) {
+                *allocated += i64::from(part.gpu.milli);
             }
         }
         let requests = spec.pod.total_requests(self.kubelet.config().version.pod_level_resources());
-        let (cpu, memory) = asked(&requests);
+        let (cpu, memory) = cpu_and_memory(&requests);
         self.used = (self.used.0 + cpu, self.used.1 + memory);
         Ok(placed)
     }
@@ -184,15 +184,15 @@ impl VirtualNode {
     pub(crate) fn remove(&mut self, uid: &str, spec: &PodSpec, placed: &Placed, is_share: bool) {
         self.kubelet.remove(uid);
         for part in &placed.parts {
-            if let Some(given) = self.allocated_milli.get_mut(part.gpu.gpu) {
-                *given -= i64::from(part.gpu.milli);
+            if let Some(allocated) = self.allocated_milli.get_mut(part.gpu.gpu) {
+                *allocated -= i64::from(part.gpu.milli);
             }
             if is_share {
                 self.unshare(part.gpu.gpu);
             }
         }
         let requests = spec.pod.total_requests(self.kubelet.config().version.pod_level_resources());
-        let (cpu, memory) = asked(&requests);
+        let (cpu, memory) = cpu_and_memory(&requests);
         self.used = (self.used.0 - cpu, self.used.1 - memory);
     }
 
@@ -238,9 +238,9 @@ impl VirtualNode {
 
     fn placed(&self, admission: &Admission) -> Placed {
         let mut placed = Placed::default();
-        for given in admission.containers.iter().flat_map(|container| &container.devices) {
-            let Some(devices) = self.devices.get(given.pool) else { continue };
-            placed.parts.extend(given.devices.iter().filter_map(|device| devices.get(device)));
+        for allocated in admission.containers.iter().flat_map(|container| &container.devices) {
+            let Some(devices) = self.devices.get(allocated.pool) else { continue };
+            placed.parts.extend(allocated.devices.iter().filter_map(|device| devices.get(device)));
         }
         self.set_alignment(&mut placed, admission);
         placed
@@ -319,18 +319,18 @@ impl VirtualNode {
         }
     }
 
-    /// GPUs free for whoever wants `milli` thousandths of each of so many, by NUMA node at best; in
-    /// thousandths, and whether such a pod would find them with its CPUs and memory.
+    /// Whether such a pod fits; on one NUMA node if the kubelet insists on that.
     pub(crate) fn has_room(&self, request: &GpuRequest) -> bool {
-        let (cpu, memory) = asked(&self.object.allocatable);
+        let (cpu, memory) = cpu_and_memory(&self.object.allocatable);
         if self.used.0 + request.cpu_milli > cpu || self.used.1 + request.memory_bytes > memory {
             return false;
         }
         let Some(pool) =
             request.resource.as_ref().and_then(|name| self.kubelet.pool_of(name.as_str()))
         else {
-            let part =
-                |(given, _): &(&i64, &Gpu)| **given + request.part_milli <= i64::from(WHOLE_MILLI);
+            let part = |(allocated, _): &(&i64, &Gpu)| {
+                **allocated + request.part_milli <= i64::from(WHOLE_MILLI)
+            };
             return request.part_milli > 0
                 && self.allocated_milli.iter().zip(&self.gpus).any(|one| part(&one));
         };
@@ -343,17 +343,15 @@ impl VirtualNode {
         request.count <= if local { most } else { together }
     }
 
-    /// Whether it answers.
     pub(crate) fn is_up(&self) -> bool {
         self.active_faults == 0 && !self.gone
     }
 
-    /// Thousandths of GPUs nobody has.
     pub(crate) fn free_milli(&self) -> i64 {
         self.gpus.len() as i64 * i64::from(WHOLE_MILLI) - self.allocated_milli.iter().sum::<i64>()
     }
 
-    /// Resources its plugin offers, with the memory and part of a GPU that one is.
+    /// Memory and thousandths of a GPU of each resource that the plugin offers.
     pub(crate) fn offers(&self) -> BTreeMap<ResourceName, (u64, u16)> {
         let pools = self.kubelet.pools().zip(&self.devices);
         pools
@@ -365,24 +363,24 @@ impl VirtualNode {
     }
 }
 
-/// What a pod asks for, as far as fragmentation goes.
+/// The requests that decide whether a pod can use free GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GpuRequest {
     pub(crate) cpu_milli: i64,
     pub(crate) memory_bytes: i64,
-    /// A device resource and how many of it.
+    /// A device resource, with `count`.
     pub(crate) resource: Option<ResourceName>,
     pub(crate) count: usize,
-    /// Otherwise a part of a GPU.
+    /// Otherwise thousandths of a GPU.
     pub(crate) part_milli: i64,
 }
 
 impl GpuRequest {
-    /// `None` if the pod wants no GPU.
+    /// `None` if the pod requests no GPU.
     pub(crate) fn of(spec: &PodSpec) -> Option<Self> {
         let requests =
             spec.pod.total_requests(berth_kubelet::KubeletVersion::default().pod_level_resources());
-        let (cpu_milli, memory_bytes) = asked(&requests);
+        let (cpu_milli, memory_bytes) = cpu_and_memory(&requests);
         let device = requests.iter().find(|(name, _)| name.as_str().starts_with(DOMAIN));
         let part_milli = spec.gpu.map_or(0, |need| i64::from(need.compute_milli.max(1)));
         if device.is_none() && part_milli == 0 {
@@ -394,7 +392,7 @@ impl GpuRequest {
     }
 }
 
-fn asked(requests: &berth_model::resource::ResourceList) -> (i64, i64) {
+fn cpu_and_memory(requests: &berth_model::resource::ResourceList) -> (i64, i64) {
     let cpu = requests.get(&ResourceName::cpu()).map_or(0, |cpu| cpu.milli_value());
     let memory = requests.get(&ResourceName::memory()).map_or(0, |memory| memory.value());
     (cpu, memory)

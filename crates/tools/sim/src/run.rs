@@ -1,17 +1,17 @@
 //! Runs an experiment under all its setups.
-//!
-//! Owns how the runs become one report. Must not know what happens in a run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::experiment::{Division, Experiment, KubeletPolicy, Setup};
 use crate::node::NodeError;
-use crate::report::{NodeOutline, Report, Run};
+use crate::parallel;
+use crate::report::{Fewest, NodeOutline, Report, Run};
+use crate::sizing;
 use crate::world;
 
-/// Runs all setups. `progress` is told which setup runs and how much of it is done.
+/// Runs all setups. `progress` is called with the current setup and how much of it is done, from 0 to
+/// 1. The search for the fewest nodes, if the experiment asks for it, comes after that.
 pub fn run(
     experiment: &Experiment,
     progress: &mut dyn FnMut(&Setup, f64),
@@ -21,7 +21,7 @@ pub fn run(
     let mut runs = Vec::new();
     for setup in &experiment.setups {
         let (mut run, outlines) = world::run(experiment, setup, &mut |part| progress(setup, part))?;
-        // Nodes that were added differ from run to run; in the report each has one number.
+        // Setups may add different nodes; in the report each has one number.
         let numbers: Vec<usize> = outlines
             .into_iter()
             .map(|outline| {
@@ -34,6 +34,17 @@ pub fn run(
         renumber(&mut run, &numbers);
         runs.push(run);
     }
+    if let Some(goals) = experiment.goals.as_ref().filter(|goals| goals.fewest_nodes)
+        && let Some(reference) = runs.get(goals.against).map(|run| run.summary.clone())
+    {
+        for (number, (setup, run)) in experiment.setups.iter().zip(&mut runs).enumerate() {
+            run.fewest = Some(if number == goals.against {
+                Fewest::of(&experiment.nodes, &run.summary)
+            } else {
+                sizing::fewest(experiment, setup, &run.summary, &reference)?
+            });
+        }
+    }
     Ok(Report {
         version: 1,
         title: experiment.title.clone(),
@@ -43,45 +54,29 @@ pub fn run(
         assumptions: experiment.assumptions.list(),
         nodes,
         workloads: experiment.workloads.iter().map(|workload| workload.outline.clone()).collect(),
+        goals: experiment.goals.clone(),
         runs,
     })
 }
 
-/// Runs experiments, usually one with several seeds, in parallel. Of each report but the first the
-/// record of who was where is dropped: it is large, and nothing shows it. `progress` is called with
-/// how many experiments are done.
+/// Runs experiments, usually one with several seeds, in parallel. `progress` is called with how many
+/// are done. Only the first report keeps its stays, because they are large and only one is shown.
 pub fn run_all(
     experiments: &[Experiment],
     progress: &(dyn Fn(usize) + Sync),
 ) -> Result<Vec<Report>, NodeError> {
-    let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
-    let mut reports: Vec<Mutex<Option<Result<Report, NodeError>>>> = Vec::new();
-    reports.resize_with(experiments.len(), Mutex::default);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(experiments.len()) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let (Some(experiment), Some(slot)) = (experiments.get(at), reports.get(at))
-                    else {
-                        return;
-                    };
-                    let mut report = run(experiment, &mut |_, _| {});
-                    if let Ok(report) = &mut report
-                        && at > 0
-                    {
-                        report.runs.iter_mut().for_each(|run| run.stays.clear());
-                    }
-                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
-                }
-            });
+    let reports = parallel::map(experiments, &|at, experiment| {
+        let mut report = run(experiment, &mut |_, _| {});
+        if let Ok(report) = &mut report
+            && at > 0
+        {
+            report.runs.iter_mut().for_each(|run| run.stays.clear());
         }
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        report
     });
-    let report = |slot: Mutex<Option<_>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-    reports.into_iter().filter_map(report).collect()
+    reports.into_iter().collect()
 }
 
 fn renumber(run: &mut Run, numbers: &[usize]) {
@@ -91,22 +86,22 @@ fn renumber(run: &mut Run, numbers: &[usize]) {
 }
 
 impl Setup {
-    /// What is particular about it.
+    /// Its settings as name and value.
     pub fn words(&self) -> Vec<(String, String)> {
         use berth_engine::Profile;
         let scheduler = match self.profile {
             Profile::Berth => "berth",
-            Profile::KubeScheduler => "kube-scheduler, defaults",
-            Profile::KubeSchedulerPacking => "kube-scheduler, packing by GPU (MostAllocated)",
+            Profile::KubeScheduler => "kube-scheduler",
+            Profile::KubeSchedulerPacking => "kube-scheduler (MostAllocated on GPUs)",
         };
         let kubelet = match self.kubelet {
-            KubeletPolicy::AsDescribed => "as the nodes say".to_owned(),
-            KubeletPolicy::Defaults => "defaults: nothing pinned, nothing aligned".to_owned(),
+            KubeletPolicy::AsDescribed => "as described".to_owned(),
+            KubeletPolicy::Defaults => "defaults (nothing pinned or aligned)".to_owned(),
             KubeletPolicy::Topology(policy) => format!("topology policy {policy}"),
         };
         let gpus = match self.division {
-            Division::AsDescribed => "divided as the nodes say",
-            Division::Whole => "whole GPUs only",
+            Division::AsDescribed => "as described",
+            Division::Whole => "whole only",
         };
         let moves = self.consolidation.map(|one| {
             let hours = one.every_ms as f64 / 3_600_000.0;

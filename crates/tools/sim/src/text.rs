@@ -1,7 +1,4 @@
-//! A report in a few lines of text.
-//!
-//! Owns what the terminal shows: the setups side by side, what is particular about each service, and
-//! why pods still wait. Must not know how anything was worked out.
+//! A report as text for the terminal: the setups side by side, the goals, then each setup.
 
 use std::fmt::Write as _;
 
@@ -46,7 +43,7 @@ const fn row(name: &'static str, unit: Unit, shown: Shown, read: fn(&Run) -> f64
     Row { name, unit, read, shown }
 }
 
-const ROWS: [Row; 25] = [
+const ROWS: [Row; 26] = [
     row("p50 latency", Unit::Latency, Shown::Serving, |run| run.summary.p50_us as f64),
     row("p99 latency", Unit::Latency, Shown::Serving, |run| run.summary.p99_us as f64),
     row("objective breaches", Unit::Count, Shown::Serving, |run| run.summary.breaches as f64),
@@ -73,6 +70,9 @@ const ROWS: [Row; 25] = [
     row("free GPU cost", Unit::Money, Shown::Always, |run| run.summary.idle_microusd as f64),
     row("cost per busy GPU hour", Unit::Price, Shown::NotZero, |run| {
         run.summary.microusd_per_busy_gpu_hour as f64
+    }),
+    row("GPUs for the same work", Unit::Count, Shown::NotZero, |run| {
+        run.fewest.as_ref().map_or(0.0, |fewest| fewest.gpus as f64)
     }),
 ];
 
@@ -168,6 +168,7 @@ pub fn render(report: &Report) -> String {
         rows.push(std::iter::once(row.name.to_owned()).chain(cells).collect());
     }
     let mut text = format!("{}, seed {}\n\n{}", about(report), report.seed, table(&rows));
+    text.push_str(&goals_table(std::slice::from_ref(report)));
     for run in &report.runs {
         text.push_str(&of_run(report, run));
     }
@@ -193,14 +194,75 @@ pub fn render_seeds(reports: &[Report]) -> String {
     }
     let seeds: Vec<String> = reports.iter().map(|one| one.seed.to_string()).collect();
     format!(
-        "{}, seeds {}\n\n{}\nMedian (lowest–highest) over {} seeds. The last column is the median \
+        "{}, seeds {}\n\n{}{}\nMedian (lowest–highest) over {} seeds. The last column is the median \
          difference seed by seed;\n\"within noise\": a sign test does not tell the two apart \
          (p > 0.05).\n",
         about(first),
         seeds.join(", "),
         table(&rows),
+        goals_table(reports),
         reports.len()
     )
+}
+
+/// What the goals demand, and what each setup reaches; of several reports the median.
+fn goals_table(reports: &[Report]) -> String {
+    let Some((first, goals)) = reports.first().and_then(|one| Some((one, one.goals.as_ref()?)))
+    else {
+        return String::new();
+    };
+    let of_reports = |setup: usize, read: &dyn Fn(&Run, &Run) -> f64| {
+        let pair = |one: &Report| Some(read(one.runs.get(setup)?, one.runs.get(goals.against)?));
+        let mut values: Vec<f64> = reports.iter().filter_map(pair).collect();
+        values.sort_by(f64::total_cmp);
+        median(&values)
+    };
+    let setups: Vec<usize> = (0..first.runs.len()).filter(|at| *at != goals.against).collect();
+    let name = |setup: usize| first.runs.get(setup).map_or("", |run| run.name.as_str());
+    let mut rows = vec![vec![format!("compared with {}", name(goals.against)), "goal".to_owned()]];
+    rows[0].extend(setups.iter().map(|setup| name(*setup).to_owned()));
+    let mut add = |title: &str, goal: String, cell: &dyn Fn(usize) -> String| {
+        let cells = setups.iter().map(|setup| cell(*setup));
+        rows.push([title.to_owned(), goal].into_iter().chain(cells).collect());
+    };
+    if let Some(reduction) = goals.p99_reduction {
+        add("p99 latency", change(-reduction), &|setup| {
+            change(of_reports(setup, &|run, other| {
+                ratio(run.summary.p99_us as f64, other.summary.p99_us as f64)
+            }))
+        });
+    }
+    if let Some(gain) = goals.utilisation_gain {
+        add("GPUs busy", change(gain), &|setup| {
+            change(of_reports(setup, &|run, other| {
+                ratio(run.summary.utilised, other.summary.utilised)
+            }))
+        });
+    }
+    if let Some(breaches) = goals.breaches {
+        add("objective breaches", count(breaches), &|setup| {
+            count(of_reports(setup, &|run, _| run.summary.breaches as f64) as u64)
+        });
+    }
+    if goals.fewest_nodes {
+        add("GPUs for the same work", String::new(), &|setup| {
+            let gpus = |run: &Run| run.fewest.as_ref().map_or(0.0, |fewest| fewest.gpus as f64);
+            let here = of_reports(setup, &|run, _| gpus(run));
+            let whole = of_reports(setup, &|_, other| gpus(other));
+            format!("{here:.0} of {whole:.0}")
+        });
+    }
+    format!("\n{}", table(&rows))
+}
+
+/// The relative change from `before` to `after`.
+fn ratio(after: f64, before: f64) -> f64 {
+    if before == 0.0 { 0.0 } else { after / before - 1.0 }
+}
+
+fn change(part: f64) -> String {
+    let sign = if part < 0.0 { '−' } else { '+' };
+    format!("{sign}{:.1} %", part.abs() * 100.0)
 }
 
 fn about(report: &Report) -> String {

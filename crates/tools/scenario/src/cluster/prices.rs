@@ -1,8 +1,5 @@
-//! What nodes cost.
-//!
-//! Owns the table of prices and how a node's price is found: what the node itself says
-//! (`berth.dev/price-per-hour`, in dollars), then what the table says of its name, pool or instance
-//! type, then its GPUs by product, then its CPUs and memory. Must not know who uses what.
+//! Prices of nodes: from the node's annotation `berth.dev/price-per-hour`, else from the price file by
+//! node name, pool or instance type, else from its GPUs by product, else from its CPUs and memory.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +13,7 @@ use serde::Deserialize;
 
 pub use berth_api::keys::PRICE_PER_HOUR as PRICE;
 
-/// Dollars per GPU-hour, by words that a product has. More telling ones come first.
+/// Dollars per GPU hour by words of the product name. More specific entries come first.
 const ON_DEMAND: [(&[&str], f64); 9] = [
     (&["A10G"], 1.006),
     (&["L40S"], 1.861),
@@ -29,7 +26,6 @@ const ON_DEMAND: [(&[&str], f64); 9] = [
     (&["RTX", "PRO", "6000"], 3.363),
 ];
 
-/// Where these are from.
 const ON_DEMAND_SOURCE: &str = "AWS on demand in us-east-1 on 2026-07-20, an instance's price \
                                 divided by its GPUs (A10G: g5.xlarge, A100: p4d and p4de, H100: p5, \
                                 H200: p5en)";
@@ -37,13 +33,11 @@ const ON_DEMAND_SOURCE: &str = "AWS on demand in us-east-1 on 2026-07-20, an ins
 /// Prices in millionths of a dollar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prices {
-    /// Where they are from.
     pub source: String,
-    /// How many hours a month has.
     pub hours_per_month: i64,
-    /// By words that a product has.
+    /// By words of the product name. The first entry whose words all occur counts.
     gpu_hour: Vec<(Vec<String>, i64)>,
-    /// By name of a node, of a pool, or of an instance type.
+    /// By node name, pool or instance type.
     node_hour: BTreeMap<String, i64>,
     cpu_hour: Option<i64>,
     memory_gib_hour: Option<i64>,
@@ -99,9 +93,7 @@ impl Prices {
         schema_for!(Written)
     }
 
-    /// A table: `gpuHour` by product, `nodeHour` by name, pool or instance type, `cpuHour`,
-    /// `memoryGibHour`, `hoursPerMonth` and `source`, in dollars. GPUs it does not name keep the price
-    /// that is known of them.
+    /// Reads a price file. GPUs that it does not list keep their default price.
     pub fn read(document: &Document) -> Result<Self, Problem> {
         let written: Written = document.decode()?;
         let mut prices = Self::default();
@@ -118,19 +110,18 @@ impl Prices {
         prices.hours_per_month = written.hours_per_month.unwrap_or(prices.hours_per_month).max(1);
         prices.source = match written.source {
             Some(source) => source,
-            None => format!("{}, and else {}", document.source().name, prices.source),
+            None => format!("{}; otherwise {}", document.source().name, prices.source),
         };
         Ok(prices)
     }
 
-    /// What a GPU costs an hour.
     pub fn gpu(&self, product: &str) -> Option<i64> {
         let has = |word: &String| words(product).any(|own| own.eq_ignore_ascii_case(word));
         let fits = |(wanted, _): &&(Vec<String>, i64)| !wanted.is_empty() && wanted.iter().all(has);
         self.gpu_hour.iter().find(fits).map(|(_, price)| *price)
     }
 
-    /// What a node costs an hour, if that is known. `stated` is what it says itself.
+    /// Micro-dollars per hour, if known. `stated` is the price in the node's annotation.
     pub fn node(&self, node: &Node, gpus: &[Gpu], stated: Option<i64>) -> Option<i64> {
         if stated.is_some() {
             return stated;
@@ -156,7 +147,7 @@ impl Prices {
     }
 }
 
-/// What a node says of its own price, in millionths of a dollar.
+/// Parses the price of a node's annotation into micro-dollars.
 pub(super) fn stated(text: &str) -> Option<i64> {
     let usd: f64 = text.trim_start_matches('$').parse().ok()?;
     (usd.is_finite() && usd >= 0.0).then(|| micro(usd))

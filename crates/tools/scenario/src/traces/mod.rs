@@ -1,7 +1,5 @@
-//! Public traces: clusters with their pods, and requests to language models.
-//!
-//! Owns the files' columns and what can be wrong with them. Must not know what becomes of them. The
-//! files are not part of this repository.
+//! Public traces: clusters with their pods, and requests to language models. The files are not part of
+//! this repository.
 
 pub mod openb;
 pub mod requests;
@@ -11,15 +9,13 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// What is wrong with a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{file}:{line}: {problem}")]
 pub struct TraceError {
-    /// The file.
     pub file: String,
-    /// The line, from 1.
+    /// From 1.
     pub line: usize,
-    /// What is wrong there, and what to do.
+    /// The problem and its remedy.
     pub problem: String,
 }
 
@@ -31,29 +27,28 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Reads the first line. `file` is what errors name.
+    /// `file` is the name for errors.
     pub fn new(file: &'a str, text: &'a str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let header = text.lines().next().unwrap_or_default();
         if header.trim().is_empty() {
-            let problem = "the file is empty; its first line names the columns".to_owned();
+            let problem = "the file is empty; the first line must name the columns".to_owned();
             return Err(TraceError { file: file.to_owned(), line: 1, problem });
         }
         let columns = header.split(',').map(str::trim).zip(0..).collect();
         Ok(Self { file, columns, text })
     }
 
-    /// Something is wrong with the table as a whole.
+    /// An error of the table as a whole.
     pub fn error(&self, problem: impl Into<String>) -> TraceError {
         TraceError { file: self.file.to_owned(), line: 1, problem: problem.into() }
     }
 
-    /// Whether there is a column of this name.
     pub fn has(&self, column: &str) -> bool {
         self.columns.contains_key(column)
     }
 
-    /// The lines after the first that are not empty.
+    /// Non-empty lines after the first.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let lines = self.text.lines().enumerate().skip(1);
         lines.filter(|(_, line)| !line.trim().is_empty()).map(|(at, line)| Row {
@@ -64,7 +59,6 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A line of a table.
 pub struct Row<'a> {
     table: &'a Table<'a>,
     line: usize,
@@ -72,38 +66,34 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Something is wrong in this line.
     pub fn error(&self, problem: impl Into<String>) -> TraceError {
         let file = self.table.file.to_owned();
         TraceError { file, line: self.line, problem: problem.into() }
     }
 
-    /// What stands in a column.
     pub fn text(&self, column: &str) -> Result<&'a str, TraceError> {
         let Some(at) = self.table.columns.get(column) else {
             let file = self.table.file.to_owned();
-            let problem = format!("the column `{column}` is missing");
+            let problem = format!("column {column} is missing");
             return Err(TraceError { file, line: 1, problem });
         };
         let field = self.fields.get(*at).copied();
-        field.ok_or_else(|| self.error(format!("the line ends before `{column}`")))
+        field.ok_or_else(|| self.error(format!("the line ends before column {column}")))
     }
 
-    /// The number in a column.
     pub fn number(&self, column: &str, max: f64) -> Result<f64, TraceError> {
         let text = self.text(column)?;
         let number = text.parse::<f64>().ok().filter(|number| (0.0..=max).contains(number));
         number.ok_or_else(|| {
-            self.error(format!("`{column}` is {text:?}, not a number from 0 to {max}"))
+            self.error(format!("{column} must be a number from 0 to {max} (got {text:?})"))
         })
     }
 
-    /// The whole number in a column.
     pub fn count(&self, column: &str, max: u64) -> Result<u64, TraceError> {
         let text = self.text(column)?;
         let number = text.parse::<u64>().ok().filter(|number| *number <= max);
         number.ok_or_else(|| {
-            self.error(format!("`{column}` is {text:?}, not a whole number up to {max}"))
+            self.error(format!("{column} must be an integer from 0 to {max} (got {text:?})"))
         })
     }
 }

@@ -1,7 +1,6 @@
-//! Alibaba's openb cluster: machines and lists of pods (`cluster-trace-gpu-v2023`).
+//! Alibaba's openb cluster (`cluster-trace-gpu-v2023`): machines and lists of pods.
 //!
-//! Owns how they become an experiment. What the trace does not say is stated here: machines are taken
-//! for one NUMA node, GPUs are divided on demand.
+//! What the trace does not say is assumed here: machines have one NUMA node, GPUs are divided on demand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,41 +27,30 @@ const MIB: i64 = 1 << 20;
 const DAY_MS: i64 = 86_400_000;
 const MODEL_LABEL: &str = "nvidia.com/gpu.product";
 
-/// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenbNode {
-    /// Its name.
     pub name: String,
-    /// Its CPU, in thousandths.
     pub cpu_milli: i64,
-    /// Its memory.
     pub memory_bytes: i64,
-    /// Its GPUs.
     pub gpus: usize,
-    /// Their model; empty if it has none.
+    /// Empty without GPUs.
     pub model: String,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenbPod {
-    /// Its name.
     pub name: String,
-    /// CPU it asks for, in thousandths.
     pub cpu_milli: i64,
-    /// Memory it asks for.
     pub memory_bytes: i64,
-    /// How many GPUs.
     pub gpus: usize,
-    /// The part of the GPU it asks for, in thousandths; less than 1000 only of a single one.
+    /// Thousandths of each GPU; less than 1000 only of a single GPU.
     pub gpu_milli: u16,
-    /// Models it may run on; none: any.
+    /// GPU models that it can run on; none: any.
     pub models: Vec<String>,
-    /// When it was created, and when deleted; `None` where the list does not say.
+    /// Creation and deletion, if the list has them.
     pub life_ms: Option<(i64, i64)>,
 }
 
-/// Reads a list of machines.
 pub fn read_nodes(file: &str, text: &str) -> Result<Vec<OpenbNode>, TraceError> {
     let table = Table::new(file, text)?;
     table
@@ -79,7 +67,6 @@ pub fn read_nodes(file: &str, text: &str) -> Result<Vec<OpenbNode>, TraceError> 
         .collect()
 }
 
-/// Reads a list of pods.
 pub fn read_pods(file: &str, text: &str) -> Result<Vec<OpenbPod>, TraceError> {
     let table = Table::new(file, text)?;
     let has_times = table.has("creation_time") && table.has("deletion_time");
@@ -96,8 +83,8 @@ pub fn read_pods(file: &str, text: &str) -> Result<Vec<OpenbPod>, TraceError> {
             let gpus = row.count("num_gpu", 64)? as usize;
             let gpu_milli = row.count("gpu_milli", 1000)? as u16;
             if gpus > 0 && gpu_milli < 1000 && (gpus > 1 || gpu_milli == 0) {
-                let what = format!("{gpus} GPUs of {gpu_milli} thousandths");
-                return Err(row.error(format!("{what}; a part must be of one GPU")));
+                let what = format!("gpu_milli {gpu_milli} of {gpus} GPUs");
+                return Err(row.error(format!("{what}: only a single GPU can be shared")));
             }
             let models = if table.has("gpu_spec") { row.text("gpu_spec")? } else { "" };
             Ok(OpenbPod {
@@ -121,26 +108,23 @@ pub fn read_pods(file: &str, text: &str) -> Result<Vec<OpenbPod>, TraceError> {
         .collect()
 }
 
-/// How the pods of a list are played.
+/// How pods arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Play {
-    /// They come one a second, in an order drawn from the seed, cloned or dropped at random until they
-    /// ask for this part of all GPUs, and stay: the experiment of FGD (ATC'23).
+    /// One per second in random order, cloned or dropped at random until they request `demand` of all
+    /// GPUs; they never leave. This is the experiment of FGD (ATC'23).
     Fill {
         /// 1.3: 130 % of the GPUs.
         demand: f64,
-        /// At most so many pods.
         pods_max: usize,
     },
-    /// They come and go as they did, each so many times, on so many of the machines: as they are, the
-    /// pods of the trace keep few of its GPUs busy.
+    /// With their own arrival times and lifetimes. Copies raise the load, which is low in the trace.
     Live {
-        /// How many times each pod comes, at different times of the first day.
+        /// Copies of each pod, at different times of the first day.
         copies: u32,
     },
 }
 
-/// The cluster and its pods.
 pub fn experiment(
     nodes: &[OpenbNode],
     pods: &[OpenbPod],
@@ -184,7 +168,7 @@ pub fn experiment(
     }
 }
 
-/// Pods of a trace that come and go as they did, each so many times.
+/// Pods with the arrival times and lifetimes of the trace, each several times.
 pub fn workload(name: &str, pods: &[OpenbPod], copies: u32, seed: u64) -> Workload {
     arriving(name, lived(pods, copies, Dice::new(seed), &mut Templates::default()))
 }
@@ -205,7 +189,7 @@ fn arriving(name: &str, jobs: Vec<Job>) -> Workload {
     }
 }
 
-/// Copies beyond the first come at other times of the day that follows.
+/// Copies beyond the first arrive at other times of the following day.
 fn lived(pods: &[OpenbPod], copies: u32, dice: Dice, templates: &mut Templates) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (number, pod) in pods.iter().enumerate() {
@@ -221,7 +205,7 @@ fn lived(pods: &[OpenbPod], copies: u32, dice: Dice, templates: &mut Templates) 
     jobs
 }
 
-/// Pods in an order drawn from the seed, cloned or dropped at random until they ask for so much.
+/// Pods in random order, cloned or dropped until they request `demand`.
 fn filled(pods: &[OpenbPod], wanted_milli: i64, dice: Dice) -> Vec<&OpenbPod> {
     let asked = |pod: &OpenbPod| pod.gpus as i64 * i64::from(pod.gpu_milli);
     let mut order: Vec<&OpenbPod> = pods.iter().collect();
@@ -331,19 +315,19 @@ fn amounts(cpu_milli: i64, memory_bytes: i64) -> ResourceList {
     .collect()
 }
 
-/// CPU, memory, GPUs, the part of each, and their models.
-type Asked = (i64, i64, usize, u16, Vec<String>);
+/// CPU, memory, number of GPUs, thousandths of each, and models.
+type Requests = (i64, i64, usize, u16, Vec<String>);
 
-/// Templates by what they ask for: pods that ask alike share one.
+/// Templates by request; pods with the same requests share one.
 #[derive(Default)]
 struct Templates {
-    known: BTreeMap<Asked, Arc<PodSpec>>,
+    by_requests: BTreeMap<Requests, Arc<PodSpec>>,
 }
 
 impl Templates {
     fn of(&mut self, pod: &OpenbPod) -> Arc<PodSpec> {
         let key = (pod.cpu_milli, pod.memory_bytes, pod.gpus, pod.gpu_milli, pod.models.clone());
-        self.known.entry(key).or_insert_with(|| Arc::new(template(pod))).clone()
+        self.by_requests.entry(key).or_insert_with(|| Arc::new(template(pod))).clone()
     }
 }
 

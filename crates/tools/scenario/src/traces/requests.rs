@@ -1,8 +1,6 @@
-//! Requests to language models, as load over time.
-//!
-//! Owns three formats: Azure's LLM inference traces (`TIMESTAMP,ContextTokens,GeneratedTokens`),
-//! Mooncake's (a JSON object per line with `timestamp`, `input_length`, `output_length`), and rates
-//! derived from ServeGen (`t_seconds,requests_per_second`).
+//! Requests to language models as load over time, in three formats: Azure's LLM inference traces
+//! (`TIMESTAMP,ContextTokens,GeneratedTokens`), Mooncake's (a JSON object per line with `timestamp`,
+//! `input_length`, `output_length`), and rates derived from ServeGen (`t_seconds,requests_per_second`).
 
 use std::sync::Arc;
 
@@ -12,7 +10,6 @@ use serde::Deserialize;
 
 use super::{Table, TraceError};
 
-/// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Request {
     at_ms: f64,
@@ -20,14 +17,14 @@ struct Request {
     output: f64,
 }
 
-/// How long a request takes by its tokens.
+/// Service time by tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenSpeed {
-    /// For each token that is read.
+    /// Per input token.
     pub input_us: f64,
-    /// For each token that is written.
+    /// Per output token.
     pub output_us: f64,
-    /// Requests that are served at a time.
+    /// Concurrent requests of a replica.
     pub slots: u32,
 }
 
@@ -38,24 +35,19 @@ impl Default for TokenSpeed {
     }
 }
 
-/// Load, and how fast a replica is, where the trace tells how much work requests are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// The load.
     pub load: Load,
-    /// The speed by tokens; `None` where the trace has rates only.
+    /// `None` if the trace has rates only.
     pub speed: Option<Speed>,
-    /// How long the trace is.
     pub duration_ms: i64,
 }
 
-/// Requests are counted in steps of a minute.
 const STEP_MS: i64 = 60_000;
 
-/// A trace can have so many steps at most.
 const STEPS_MAX: i64 = 10_000_000;
 
-/// A trace can be this long at most: four years.
+/// Four years.
 const DURATION_MAX_MS: f64 = 4.0 * 366.0 * 86_400_000.0;
 
 /// Reads a trace of any of the three formats.
@@ -95,7 +87,7 @@ fn azure(table: &Table<'_>) -> Result<Vec<Request>, TraceError> {
         .map(|row| {
             let text = row.text("TIMESTAMP")?;
             let at_ms = clock_ms(text).ok_or_else(|| {
-                row.error(format!("`TIMESTAMP` is {text:?}, not like 2023-11-16 18:17:03.97"))
+                row.error(format!("invalid TIMESTAMP {text:?}; write it as 2023-11-16 18:17:03.97"))
             })?;
             Ok(Request {
                 at_ms,
@@ -135,7 +127,7 @@ fn of_requests(
     };
     requests.sort_by(|one, other| one.at_ms.total_cmp(&other.at_ms));
     let (Some(first), Some(last)) = (requests.first(), requests.last()) else {
-        return error("holds no requests");
+        return error("contains no requests");
     };
     let (begin_ms, length_ms) = (first.at_ms, last.at_ms - first.at_ms);
     if !(0.0..=DURATION_MAX_MS).contains(&length_ms) {
@@ -174,7 +166,7 @@ fn rates(table: &Table<'_>, scale: f64) -> Result<Trace, TraceError> {
     for row in table.rows() {
         let at_ms = (row.number("t_seconds", DURATION_MAX_MS / 1000.0)? * 1000.0) as i64;
         if steps.last().is_some_and(|(before, _)| *before >= at_ms) {
-            return Err(row.error("`t_seconds` does not grow; sort the lines"));
+            return Err(row.error("t_seconds must increase; sort the lines"));
         }
         let per_s = row.number("requests_per_second", 1e9)?;
         steps.push((at_ms, (per_s * scale) as f32));
@@ -188,7 +180,7 @@ fn rates(table: &Table<'_>, scale: f64) -> Result<Trace, TraceError> {
         let problem = format!("steps of {step_ms} ms are too short for a trace of that length");
         return Err(table.error(problem));
     }
-    // Steps that the file leaves out have no requests.
+    // Missing steps have no requests.
     let mut per_s = vec![0.0_f32; (end_ms / step_ms.max(1)) as usize];
     for (at_ms, rate) in &steps {
         if let Some(slot) = per_s.get_mut((at_ms / step_ms.max(1)) as usize) {
@@ -231,7 +223,7 @@ mod tests {
         let error = read("a.csv", text, SPEED, 1.0).unwrap_err().to_string();
         assert_eq!(
             error,
-            "a.csv:2: `ContextTokens` is \"many\", not a number from 0 to 1000000000"
+            "a.csv:2: ContextTokens must be a number from 0 to 1000000000 (got \"many\")"
         );
         let error = read("m.jsonl", "{\"timestamp\": 0}\n", SPEED, 1.0).unwrap_err().to_string();
         assert!(error.starts_with("m.jsonl:1: "), "{error}");

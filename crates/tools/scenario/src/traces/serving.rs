@@ -1,7 +1,5 @@
-//! A serving cluster driven by request traces.
-//!
-//! Owns the cluster and the services that traces are played on where nobody describes others: nodes
-//! with two sockets and eight H100s, one replica per GPU, as many replicas as the load needs.
+//! The default cluster and services for request traces: nodes with two sockets and eight H100s, one
+//! autoscaled replica per GPU.
 
 use std::sync::Arc;
 
@@ -17,20 +15,18 @@ use berth_sim::report::WorkloadOutline;
 use super::requests::Trace;
 use crate::scenario::{PoolError, serving_pool};
 
-/// How the traces are served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Serving {
     /// GPUs of the cluster, rounded up to whole nodes of eight.
     pub gpus: usize,
-    /// How fast a replica is where the trace does not tell.
+    /// Service time if the trace has no tokens.
     pub speed: Speed,
-    /// How busy replicas are to be, in thousandths.
+    /// Target utilisation of replicas, in thousandths.
     pub target_milli: u32,
-    /// How long a model takes to load.
+    /// Time to load the model.
     pub load_ms: i64,
-    /// What p99 should be at most, as a multiple of a replica's own p99, in thousandths.
+    /// Latency objective in thousandths of a replica's own p99.
     pub objective_milli: u64,
-    /// The same seed gives the same course of things.
     pub seed: u64,
 }
 
@@ -47,7 +43,7 @@ impl Default for Serving {
     }
 }
 
-/// One service for each trace, for as long as the longest lasts; shorter ones begin anew.
+/// One service per trace, for the duration of the longest trace; shorter ones repeat.
 pub fn experiment(
     traces: &[(String, Trace)],
     serving: Serving,
@@ -59,7 +55,7 @@ pub fn experiment(
         traces.iter().map(|(name, trace)| workload(name, trace, serving, most)).collect();
     Ok(Experiment {
         title: "request replay".to_owned(),
-        description: "Request traces served by one replica per GPU, as many as the load needs."
+        description: "Request traces, served by one replica per GPU, autoscaled."
             .to_owned(),
         seed: serving.seed,
         duration_ms: traces.iter().map(|(_, trace)| trace.duration_ms).max().unwrap_or(0),

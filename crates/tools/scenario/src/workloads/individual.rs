@@ -1,7 +1,5 @@
-//! Pods with claims of their own.
-//!
-//! Owns what controllers make for each pod: volumes' claims of StatefulSets and of ephemeral volumes,
-//! and claims of devices from templates. Must not know how many pods there are.
+//! Pods with claims of their own: volume claims of StatefulSets and of ephemeral volumes, and device
+//! claims from templates.
 
 use std::sync::Arc;
 
@@ -15,14 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::{NewPod, Template, WorkloadPods};
 use crate::cluster::Cluster;
 
-/// Whether pods of this template have claims of their own.
 pub(super) fn has_own_claims(pod: &core::Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let ephemeral = spec.volumes.iter().flatten().any(|volume| volume.ephemeral.is_some());
     ephemeral || spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty())
 }
 
-/// The pod of this name, with what is made for it.
 pub(super) fn pod(
     template: &Template,
     workload: &WorkloadPods,
@@ -80,7 +76,7 @@ pub(super) fn pod(
     let mut made = made_devices;
     for claim in claims {
         let claim = claim.lower().map_err(problem)?;
-        // What is there already is used again.
+        // Existing claims are reused.
         let is_known = cluster.others.iter().any(|event| match event {
             Event::Claim(one) => (&one.namespace, &one.name) == (&claim.namespace, &claim.name),
             _ => false,
@@ -103,7 +99,7 @@ fn owner(pod: &ObjectMeta) -> OwnerReference {
     }
 }
 
-/// Claims of devices from templates, and how the pod finds them.
+/// Device claims from templates, and the pod's status that refers to them.
 fn device_claims(
     template: &Template,
     workload: &WorkloadPods,
@@ -120,9 +116,9 @@ fn device_claims(
         let path = template.path.clone().key("spec").key("resourceClaims").at(index);
         let Some(found) = cluster.claim_templates.get(&key) else {
             let field = path.key("resourceClaimTemplateName");
-            let message = format!("there is no ResourceClaimTemplate {from:?} in {}", key.0);
+            let message = format!("ResourceClaimTemplate {}/{from} not found", key.0);
             let problem = workload.document.problem(field, message);
-            return Err(problem.with_remedy("create it, or name another"));
+            return Err(problem.with_remedy("create it, or correct the name"));
         };
         let claim_name = format!("{name}-{}", claim.name);
         let made_claim = resource::ResourceClaim {

@@ -1,7 +1,4 @@
-//! What LimitRanges do to a pod when it is created.
-//!
-//! Owns their defaults and bounds as the API server's LimitRanger applies them. Must not know what
-//! the pod is for.
+//! LimitRanges as the API server's LimitRanger applies them to a new pod.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 type Amounts = BTreeMap<String, Text>;
 
-/// The items of a kind, with what the API server fills in when a LimitRange is created.
+/// The items of a kind, with the API server's defaulting of LimitRanges.
 fn items(ranges: &[&core::LimitRange], of: &str) -> Vec<core::LimitRangeItem> {
     let all = ranges.iter().flat_map(|range| &range.spec).flat_map(|spec| &spec.limits);
     let mut items: Vec<core::LimitRangeItem> =
@@ -29,14 +26,14 @@ fn items(ranges: &[&core::LimitRange], of: &str) -> Vec<core::LimitRangeItem> {
     items
 }
 
-/// Gives containers what they do not say themselves.
+/// Adds default requests and limits to containers.
 pub(super) fn apply(pod: &mut core::Pod, ranges: &[&core::LimitRange]) {
     let items = items(ranges, "Container");
     let Some(spec) = pod.spec.as_mut().filter(|_| !items.is_empty()) else { return };
     let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
     for container in containers {
         let resources = container.resources.get_or_insert_default();
-        // A limit is a request too where there is none: that is filled in before.
+        // The API server defaults requests to limits first.
         let limits = resources.limits.clone();
         for (name, amount) in limits.iter().flatten() {
             let requests = resources.requests.get_or_insert_default();
@@ -55,7 +52,7 @@ pub(super) fn apply(pod: &mut core::Pod, ranges: &[&core::LimitRange]) {
     }
 }
 
-/// Why the API server would refuse the pod; `None` if it would not.
+/// Why the API server would reject the pod.
 pub(super) fn refusal(pod: &core::Pod, ranges: &[&core::LimitRange]) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let of_containers = items(ranges, "Container");

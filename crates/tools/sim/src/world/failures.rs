@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_model::taint::{Effect, Taint};
 
-use super::{Coming, World};
+use super::{SimEvent, World};
 use crate::experiment::Fault;
 use crate::node::VirtualNode;
 
@@ -43,9 +43,9 @@ impl World<'_> {
                 format!("new nodes of {pool} take {factor} times as long")
             }
         };
-        self.meter.tell("failure", || text);
+        self.meter.log("failure", || text);
         if let Some(for_ms) = failure.for_ms {
-            self.later(self.now_ms + for_ms, Coming::Mend(number));
+            self.schedule(self.now_ms + for_ms, SimEvent::Recover(number));
         }
     }
 
@@ -67,7 +67,7 @@ impl World<'_> {
                 format!("new nodes of {pool} take the normal time")
             }
         };
-        self.meter.tell("recovery", || text);
+        self.meter.log("recovery", || text);
     }
 
     fn set_provision_factor(&mut self, pool: &Arc<str>, factor: f64) {
@@ -95,8 +95,8 @@ impl World<'_> {
         pods.into_iter().for_each(|pod| self.halt(pod));
         let assumed = &self.experiment.assumptions;
         let noticed_ms = self.now_ms + assumed.unreachable_ms;
-        self.later(noticed_ms, Coming::Unreachable { node: number, loss });
-        self.later(noticed_ms + assumed.evict_ms, Coming::GiveUp { node: number, loss });
+        self.schedule(noticed_ms, SimEvent::Unreachable { node: number, loss });
+        self.schedule(noticed_ms + assumed.evict_ms, SimEvent::ReplacePods { node: number, loss });
     }
 
     /// The node, if it has been lost since this loss.
@@ -113,7 +113,7 @@ impl World<'_> {
             object.taints.push(Taint { key: UNREACHABLE.into(), value: "".into(), effect });
         }
         let pods: Vec<u64> = node.pods.iter().copied().collect();
-        self.tell_node(&object);
+        self.send_node(&object);
         pods.into_iter().for_each(|pod| self.leave_service(pod));
     }
 
@@ -139,7 +139,7 @@ impl World<'_> {
         }
         let object = node.object.clone();
         self.lose_pods(number);
-        self.tell_node(&object);
+        self.send_node(&object);
         self.make_daemons(number);
     }
 }

@@ -1,8 +1,7 @@
-//! The simulated world under one setup: an engine, virtual kubelets, controllers, load, failures.
+//! The simulated world under one setup: virtual time, and an engine with virtual kubelets, controllers,
+//! load and failures.
 //!
-//! Owns virtual time and what happens when. Everything that happens at one time is told to the engine
-//! before it decides. What pods do is in [`pods`], what nodes do in [`nodes`], what services do in
-//! [`serving`], what comes of it all in [`outcome`].
+//! All events of a moment go to the engine before it decides.
 
 mod failures;
 mod nodes;
@@ -23,53 +22,69 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::PodSpec;
 
 use self::nodes::Growth;
-use self::pods::{Fate, JobState, Pod};
+use self::pods::{JobState, Pod, PodState};
 use self::serving::ServiceState;
 use crate::experiment::{BudgetBound, Division, Experiment, Setup, WorkloadKind};
 use crate::latency::Curves;
 use crate::meter::Meter;
-use crate::node::{Ask, NodeError, VirtualNode, as_whole, by_hand};
+use crate::node::{GpuRequest, NodeError, VirtualNode, as_whole, by_hand};
 use crate::report::{Run, Stay};
 
-/// A series has so many steps.
+/// Steps of a series.
 const STEPS: i64 = 360;
 
-/// What is going to happen.
+/// Something that happens at a time.
 #[derive(Clone, Debug)]
-pub(crate) enum Coming {
-    /// A job of a workload comes.
-    Arrive { workload: usize, job: usize },
-    /// A service is to have so many replicas.
-    Scale { workload: usize, replicas: u32 },
-    /// A controller makes a pod in place of one.
-    Replace { workload: usize, job: Option<usize>, past: pods::Past },
-    /// A container has started and has loaded what it needs.
+pub(crate) enum SimEvent {
+    /// A job arrives.
+    Arrive {
+        workload: usize,
+        job: usize,
+    },
+    /// The wanted number of replicas changes.
+    Scale {
+        workload: usize,
+        replicas: u32,
+    },
+    /// A controller creates a pod in place of a failed one.
+    Replace {
+        workload: usize,
+        job: Option<usize>,
+        history: pods::History,
+    },
+    /// A container has started and loaded its model.
     Ready(u64),
-    /// A pod is done.
     End(u64),
-    /// A container ends for lack of memory.
+    /// A container is killed for lack of GPU memory.
     OutOfMemory(u64),
-    /// A pod that was told to leave has left.
     Gone(u64),
-    /// Load is looked at.
+    /// The load of the next window is evaluated.
     Window,
-    /// Pods wait, or nodes can be given back, so that time matters.
+    /// The engine gets another turn because pods are pending or nodes could be removed.
     Tick,
-    /// A step of the series ends.
+    /// End of a step of the series.
     Step,
-    /// Something fails.
     Fail(usize),
-    /// It works again.
     Mend(usize),
-    /// It has been noticed that a node does not answer.
-    Unreachable { node: usize, loss: u64 },
-    /// Pods on a node that does not answer are given up.
-    GiveUp { node: usize, loss: u64 },
-    /// A job has had all the time it may have.
-    Deadline { workload: usize, job: usize },
-    /// A node that was asked for is there.
-    Provisioned { pool: usize, order: u64 },
-    /// Replicas are moved so that more of the GPUs can be used.
+    /// The control plane notices a lost node. Ignored if the node was lost again since.
+    Unreachable {
+        node: usize,
+        loss: u64,
+    },
+    /// Controllers replace the pods of a lost node.
+    GiveUp {
+        node: usize,
+        loss: u64,
+    },
+    Deadline {
+        workload: usize,
+        job: usize,
+    },
+    /// A requested node is ready.
+    Provisioned {
+        pool: usize,
+        order: u64,
+    },
     Consolidate,
 }
 
@@ -78,7 +93,7 @@ pub(crate) struct World<'a> {
     setup: &'a Setup,
     engine: Engine,
     now_ms: i64,
-    comings: BTreeMap<(i64, u64), Coming>,
+    agenda: BTreeMap<(i64, u64), SimEvent>,
     serial: u64,
     ticking: bool,
     nodes: Vec<VirtualNode>,
@@ -86,47 +101,46 @@ pub(crate) struct World<'a> {
     growth: Growth,
     pods: BTreeMap<u64, Pod>,
     pods_made: u64,
-    /// By workload, then by its templates as this setup writes them.
+    /// By workload and template: the template as this setup writes it.
     templates: Vec<BTreeMap<usize, Arc<PodSpec>>>,
     demands: BTreeMap<(usize, Option<ResourceName>), Option<Arc<PodDemand>>>,
     jobs: Vec<Vec<JobState>>,
     services: BTreeMap<usize, ServiceState>,
     curves: Curves,
-    asks: Vec<(Ask, f64)>,
+    typical: Vec<(GpuRequest, f64)>,
     allowed: Vec<Option<i32>>,
-    budgets_moved: bool,
+    budgets_changed: bool,
     meter: Meter,
     stays: Vec<Stay>,
     stays_left_out: usize,
-    /// Thousandths of GPUs times milliseconds, and micro-dollars times hours in milliseconds, by
-    /// workload; and the same of busy GPUs.
-    held: Vec<Held>,
+    /// By workload.
+    usage: Vec<Usage>,
     pods_of: Vec<u64>,
     started: u64,
     admission: quota::Admission,
     lost: u64,
     moves: u64,
     jobs_done: u64,
-    /// GPUs times milliseconds of work that was lost.
+    /// Lost work.
     wasted_gpu_ms: f64,
     /// By failure: the nodes that it took down.
     lost_by_failure: BTreeMap<usize, Vec<usize>>,
-    /// What pods of DaemonSets are made from, by workload and node.
+    /// Templates of DaemonSets by workload and node.
     daemons: BTreeMap<(usize, usize), Arc<PodSpec>>,
     out_of_memory: u64,
     decisions: u64,
     node_cost: f64,
 }
 
-/// What a workload had.
+/// What a workload used.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct Usage {
     pub(crate) gpu_ms: f64,
     pub(crate) busy_gpu_ms: f64,
     pub(crate) microusd: f64,
 }
 
-/// Runs an experiment under one of its setups. `progress` is told how much of it is done.
+/// Runs an experiment under one of its setups. `progress` gets the finished part, from 0 to 1.
 pub(crate) fn run(
     experiment: &Experiment,
     setup: &Setup,
@@ -135,21 +149,21 @@ pub(crate) fn run(
     let mut world = World::new(experiment, setup)?;
     world.begin();
     let end_ms = experiment.duration_ms.max(1);
-    let mut told = 0;
-    while let Some(((at_ms, _), coming)) = world.comings.pop_first() {
+    let mut reported = 0;
+    while let Some(((at_ms, _), event)) = world.agenda.pop_first() {
         if at_ms >= end_ms {
             break;
         }
         world.pass(at_ms);
-        world.happen(coming)?;
-        // What happens at the same time is decided about together.
-        let next = world.comings.first_key_value().map(|((at_ms, _), _)| *at_ms);
+        world.handle(event)?;
+        // All events of a moment come before the engine's decisions.
+        let next = world.agenda.first_key_value().map(|((at_ms, _), _)| *at_ms);
         if next != Some(at_ms) {
             world.decide();
         }
         let percent = at_ms * 100 / end_ms;
-        if percent > told {
-            told = percent;
+        if percent > reported {
+            reported = percent;
             progress(percent as f64 / 100.0);
         }
     }
@@ -178,7 +192,7 @@ impl<'a> World<'a> {
             setup,
             engine,
             now_ms: 0,
-            comings: BTreeMap::new(),
+            agenda: BTreeMap::new(),
             serial: 0,
             ticking: false,
             node_by_name: BTreeMap::new(),
@@ -190,13 +204,13 @@ impl<'a> World<'a> {
             jobs: vec![Vec::new(); count],
             services: BTreeMap::new(),
             curves: Curves::default(),
-            asks: Vec::new(),
+            typical: Vec::new(),
             allowed: vec![None; experiment.budgets.len()],
-            budgets_moved: true,
+            budgets_changed: true,
             meter: Meter::new(step_ms),
             stays: Vec::new(),
             stays_left_out: 0,
-            held: vec![Held::default(); count],
+            usage: vec![Usage::default(); count],
             pods_of: vec![0; count],
             started: 0,
             admission: quota::Admission::new(experiment, setup),
@@ -218,7 +232,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Every template as somebody would write it for this setup.
+    /// Writes every template as a user of this setup would have to.
     fn write_templates(&mut self) {
         let mut offers = BTreeMap::new();
         for node in &self.nodes {
@@ -229,13 +243,13 @@ impl<'a> World<'a> {
             (Division::AsDescribed, Profile::Berth) => spec.clone(),
             (Division::AsDescribed, _) => Arc::new(by_hand(spec, &offers)),
         };
-        let mut asks: BTreeMap<Ask, f64> = BTreeMap::new();
+        let mut asks: BTreeMap<GpuRequest, f64> = BTreeMap::new();
         for (workload, templates) in self.experiment.workloads.iter().zip(&mut self.templates) {
             let mut add = |spec: &Arc<PodSpec>, count: f64| {
                 let key = Arc::as_ptr(spec) as usize;
                 let written = templates.entry(key).or_insert_with(|| write(spec));
-                if let Some(ask) = Ask::of(written) {
-                    *asks.entry(ask).or_default() += count;
+                if let Some(request) = GpuRequest::of(written) {
+                    *asks.entry(request).or_default() += count;
                 }
             };
             match &workload.kind {
@@ -252,13 +266,12 @@ impl<'a> World<'a> {
             }
         }
         let all: f64 = asks.values().sum::<f64>().max(1e-9);
-        self.asks = asks.into_iter().map(|(ask, count)| (ask, count / all)).collect();
-        // Those that ask alike are few; where they are not, the most frequent stand for all.
-        self.asks.sort_by(|one, other| other.1.total_cmp(&one.1));
-        self.asks.truncate(32);
+        self.typical = asks.into_iter().map(|(request, count)| (request, count / all)).collect();
+        // The most frequent requests stand for all.
+        self.typical.sort_by(|one, other| other.1.total_cmp(&one.1));
+        self.typical.truncate(32);
     }
 
-    /// A template as this setup writes it.
     fn written(&self, workload: usize, template: &Arc<PodSpec>) -> Arc<PodSpec> {
         let known = self.templates.get(workload);
         let written = known.and_then(|known| known.get(&(Arc::as_ptr(template) as usize)));
@@ -271,18 +284,18 @@ impl<'a> World<'a> {
                 WorkloadKind::Jobs(jobs) => {
                     self.jobs[number] = vec![JobState::default(); jobs.len()];
                     for (job, one) in jobs.iter().enumerate() {
-                        self.later(one.at_ms, Coming::Arrive { workload: number, job });
+                        self.schedule(one.at_ms, SimEvent::Arrive { workload: number, job });
                     }
                 }
                 WorkloadKind::Service(service) => {
                     self.services.insert(number, ServiceState::default());
                     if let Some(autoscale) = service.autoscale {
                         let replicas = autoscale.min;
-                        self.later(0, Coming::Scale { workload: number, replicas });
+                        self.schedule(0, SimEvent::Scale { workload: number, replicas });
                     }
                     for (at_ms, replicas) in &service.replicas {
                         let replicas = *replicas;
-                        self.later(*at_ms, Coming::Scale { workload: number, replicas });
+                        self.schedule(*at_ms, SimEvent::Scale { workload: number, replicas });
                     }
                 }
                 WorkloadKind::Daemon(_) => {}
@@ -292,25 +305,25 @@ impl<'a> World<'a> {
             self.make_daemons(number);
         }
         for (number, failure) in self.experiment.failures.iter().enumerate() {
-            self.later(failure.at_ms, Coming::Fail(number));
+            self.schedule(failure.at_ms, SimEvent::Fail(number));
         }
         let is_loaded = |workload: &crate::experiment::Workload| {
             matches!(&workload.kind, WorkloadKind::Service(service)
                 if service.load.is_some() || service.autoscale.is_some())
         };
         if self.experiment.workloads.iter().any(is_loaded) {
-            self.later(0, Coming::Window);
+            self.schedule(0, SimEvent::LoadWindow);
         }
-        self.later(0, Coming::Tick);
-        self.later(self.meter.series.step_ms, Coming::Step);
+        self.schedule(0, SimEvent::Tick);
+        self.schedule(self.meter.series.step_ms, SimEvent::Step);
         if let Some(consolidation) = self.consolidation() {
-            self.later(consolidation.every_ms, Coming::Consolidate);
+            self.schedule(consolidation.every_ms, SimEvent::Consolidate);
         }
     }
 
-    fn later(&mut self, at_ms: i64, coming: Coming) {
+    fn schedule(&mut self, at_ms: i64, event: SimEvent) {
         self.serial += 1;
-        self.comings.insert((at_ms.max(self.now_ms), self.serial), coming);
+        self.agenda.insert((at_ms.max(self.now_ms), self.serial), event);
     }
 
     fn pass(&mut self, now_ms: i64) {
@@ -318,35 +331,35 @@ impl<'a> World<'a> {
         self.meter.pass(now_ms);
     }
 
-    fn happen(&mut self, coming: Coming) -> Result<(), NodeError> {
-        match coming {
-            Coming::Arrive { workload, job } => self.arrive(workload, job),
-            Coming::Scale { workload, replicas } => self.scale(workload, replicas),
-            Coming::Replace { workload, job, past } => self.replace(workload, job, past),
-            Coming::Ready(pod) => self.ready(pod),
-            Coming::End(pod) => self.end(pod),
-            Coming::OutOfMemory(pod) => self.run_out_of_memory(pod),
-            Coming::Gone(pod) => self.gone(pod),
-            Coming::Window => self.window(),
-            Coming::Tick => {
+    fn handle(&mut self, event: SimEvent) -> Result<(), NodeError> {
+        match event {
+            SimEvent::Arrive { workload, job } => self.arrive(workload, job),
+            SimEvent::Scale { workload, replicas } => self.scale(workload, replicas),
+            SimEvent::Replace { workload, job, history } => self.replace(workload, job, history),
+            SimEvent::Ready(pod) => self.ready(pod),
+            SimEvent::End(pod) => self.end(pod),
+            SimEvent::OutOfMemory(pod) => self.run_out_of_memory(pod),
+            SimEvent::Terminated(pod) => self.gone(pod),
+            SimEvent::LoadWindow => self.window(),
+            SimEvent::Tick => {
                 self.ticking = false;
-                self.give_back_idle_nodes();
+                self.remove_idle_nodes();
             }
-            Coming::Step => self.close_step(),
-            Coming::Fail(number) => self.fail(number),
-            Coming::Mend(number) => self.recover(number),
-            Coming::Unreachable { node, loss } => self.mark_unreachable(node, loss),
-            Coming::GiveUp { node, loss } => self.give_up(node, loss),
-            Coming::Deadline { workload, job } => self.end_job(workload, job),
-            Coming::Provisioned { pool, order } => self.provisioned(pool, order)?,
-            Coming::Consolidate => self.consolidate(),
+            SimEvent::Step => self.close_step(),
+            SimEvent::Fail(number) => self.fail(number),
+            SimEvent::Recover(number) => self.recover(number),
+            SimEvent::Unreachable { node, loss } => self.mark_unreachable(node, loss),
+            SimEvent::ReplacePods { node, loss } => self.give_up(node, loss),
+            SimEvent::Deadline { workload, job } => self.end_job(workload, job),
+            SimEvent::Provisioned { pool, order } => self.provisioned(pool, order)?,
+            SimEvent::Consolidate => self.consolidate(),
         }
         Ok(())
     }
 
-    /// Lets the engine decide, and carries it out.
+    /// Carries out the engine's decisions.
     fn decide(&mut self) {
-        self.tell_budgets();
+        self.update_budgets();
         let mut waiting = Vec::new();
         while let Some(decision) = self.engine.decide(self.now_ms) {
             self.decisions += 1;
@@ -359,21 +372,21 @@ impl<'a> World<'a> {
                 Decision::Hold { .. } => {}
                 Decision::Wait { pod } => waiting.push(pod),
             }
-            self.tell_budgets();
+            self.update_budgets();
         }
         for pod in waiting {
-            self.wish_for_node(&pod);
+            self.request_node(&pod);
         }
         let is_timely = self.meter.levels.waiting > 0 || self.growth.has_added();
         if !self.ticking && is_timely {
             self.ticking = true;
-            self.later(self.now_ms + self.experiment.assumptions.window_ms, Coming::Tick);
+            self.schedule(self.now_ms + self.experiment.assumptions.window_ms, SimEvent::Tick);
         }
     }
 
-    /// What is left of disruption budgets, as their controller counts it.
-    fn tell_budgets(&mut self) {
-        if !std::mem::take(&mut self.budgets_moved) {
+    /// Counts remaining disruptions, as the disruption controller does.
+    fn update_budgets(&mut self) {
+        if !std::mem::take(&mut self.budgets_changed) {
             return;
         }
         for (number, budget) in self.experiment.budgets.iter().enumerate() {
@@ -410,8 +423,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a pod is there and in one of these states.
-    fn is(&self, pod: u64, fates: &[Fate]) -> bool {
-        self.pods.get(&pod).is_some_and(|pod| fates.contains(&pod.fate))
+    /// Whether a pod exists and is in one of these states.
+    fn is(&self, pod: u64, states: &[PodState]) -> bool {
+        self.pods.get(&pod).is_some_and(|pod| states.contains(&pod.state))
     }
 }

@@ -10,27 +10,27 @@ use berth_model::node::Node;
 use berth_model::spec::{Phase, PodObject, PodSpec};
 use berth_model::taint::Taint;
 
-use super::pods::{Fate, Past};
-use super::{Coming, World};
+use super::pods::{History, PodState};
+use super::{SimEvent, World};
 use crate::experiment::{Experiment, WorkloadKind};
 use crate::node::{NodeError, VirtualNode};
 
-/// More pods of a kind are not tried on a new node.
+/// Most pods of a template that are tried on a new node.
 const TRIED_MAX: u32 = 64;
 
-/// Nodes that were asked for.
+/// Nodes beyond those of the start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Growth {
-    /// How many of each pool there are beyond those of the beginning, with those that are coming.
+    /// By pool: added and ordered nodes.
     added: Vec<u32>,
     /// By pool: the factor of the time until a new node is ready.
     pub(super) provision_factor: Vec<f64>,
     orders: u64,
-    /// Room that is left on nodes that are coming: the pool, and the part of the node.
-    coming: BTreeMap<u64, (usize, f64)>,
-    /// Which pod expects which node.
+    /// By order: the pool, and the part of the node that no pending pod expects yet.
+    ordered: BTreeMap<u64, (usize, f64)>,
+    /// By pod: the order that it expects.
     expected: BTreeMap<u64, u64>,
-    /// How many pods of a template a new node takes.
+    /// By pool and template: how many of its pods fit on a new node.
     takes: BTreeMap<(usize, usize), u32>,
 }
 
@@ -40,14 +40,12 @@ impl Growth {
         Self { added: vec![0; pools], provision_factor: vec![1.0; pools], ..Self::default() }
     }
 
-    /// Whether there are nodes that were not there in the beginning.
     pub(super) fn has_added(&self) -> bool {
         self.added.iter().any(|added| *added > 0)
     }
 }
 
-/// Whether a DaemonSet has a pod on a node.
-fn is_meant(spec: &PodSpec, node: &Node) -> bool {
+fn daemon_matches(spec: &PodSpec, node: &Node) -> bool {
     let affinity = spec.node_affinity.required.as_ref();
     let tolerated =
         |taint: &Taint| spec.tolerations.iter().any(|toleration| toleration.tolerates(taint));
@@ -57,47 +55,48 @@ fn is_meant(spec: &PodSpec, node: &Node) -> bool {
 }
 
 impl World<'_> {
-    /// A node is there.
     pub(super) fn join(&mut self, mut node: VirtualNode) -> usize {
         node.from_ms = self.now_ms;
         let number = self.nodes.len();
         self.meter.levels.gpus += node.gpus.len() as i64;
         self.node_by_name.insert(node.object.name.clone(), number);
-        self.tell_node(&node.object);
+        self.send_node(&node.object);
         let topology = Some(node.topology.clone());
         self.engine.apply(Event::Topology { node: node.object.name.clone(), topology });
         self.nodes.push(node);
         number
     }
 
-    pub(super) fn tell_node(&mut self, node: &Node) {
+    pub(super) fn send_node(&mut self, node: &Node) {
         self.engine.apply(Event::Node(node.clone()));
     }
 
-    /// Pods that are to be on every node.
+    /// Creates the pods of DaemonSets.
     pub(super) fn make_daemons(&mut self, node: usize) {
         let Some(name) = self.nodes.get(node).map(|node| node.object.name.clone()) else { return };
         for (workload, one) in self.experiment.workloads.iter().enumerate() {
             let WorkloadKind::Daemon(template) = &one.kind else { continue };
             let Some(object) = self.nodes.get(node).map(|node| &node.object) else { continue };
-            if !is_meant(template, object) {
+            if !daemon_matches(template, object) {
                 continue;
             }
-            // Kept, because what is known of a template is known by its address.
+            // Kept because templates are cached by address.
             let spec = self.daemons.entry((workload, node)).or_insert_with(|| {
                 let node_name = Some(name.clone());
                 Arc::new(PodSpec { node_name, ..PodSpec::clone(template) })
             });
             let spec = spec.clone();
-            let past = Past { since_ms: self.now_ms, ..Past::default() };
-            self.create(workload, None, &spec, past);
+            let history = History { since_ms: self.now_ms, ..History::default() };
+            self.create(workload, None, &spec, history);
         }
     }
 
-    /// A pod has no place: a new node might have one.
-    pub(super) fn wish_for_node(&mut self, uid: &Arc<str>) {
+    /// Orders a node for a pod that fits nowhere, unless one is expected.
+    pub(super) fn request_node(&mut self, uid: &Arc<str>) {
         let Ok(id) = uid.parse::<u64>() else { return };
-        let Some(pod) = self.pods.get(&id).filter(|pod| pod.fate == Fate::Waiting) else { return };
+        let Some(pod) = self.pods.get(&id).filter(|pod| pod.state == PodState::Pending) else {
+            return;
+        };
         if self.experiment.pools.is_empty() || self.growth.expected.contains_key(&id) {
             return;
         }
@@ -108,8 +107,8 @@ impl World<'_> {
                 continue;
             }
             let part = 1.0 / f64::from(takes) - 1e-9;
-            let coming = self.growth.coming.iter_mut();
-            let mut roomy = coming.filter(|(_, (of, left))| *of == pool && *left >= part);
+            let ordered = self.growth.ordered.iter_mut();
+            let mut roomy = ordered.filter(|(_, (of, left))| *of == pool && *left >= part);
             let order = match roomy.next() {
                 Some((order, (_, left))) => {
                     *left -= part;
@@ -117,7 +116,7 @@ impl World<'_> {
                 }
                 None => match self.order_node(pool) {
                     Some(order) => {
-                        self.growth.coming.insert(order, (pool, 1.0 - part));
+                        self.growth.ordered.insert(order, (pool, 1.0 - part));
                         order
                     }
                     None => continue,
@@ -139,11 +138,10 @@ impl World<'_> {
         let order = self.growth.orders;
         let factor = self.growth.provision_factor.get(pool).copied().unwrap_or(1.0);
         let at_ms = self.now_ms + (described.provision_ms as f64 * factor) as i64;
-        self.later(at_ms, Coming::Provisioned { pool, order });
+        self.schedule(at_ms, SimEvent::Provisioned { pool, order });
         Some(order)
     }
 
-    /// How many such pods a new node of the pool takes.
     fn takes(&mut self, pool: usize, spec: &Arc<PodSpec>) -> u32 {
         let key = (pool, Arc::as_ptr(spec) as usize);
         if let Some(known) = self.growth.takes.get(&key) {
@@ -157,7 +155,7 @@ impl World<'_> {
     fn try_pool(&self, pool: usize, spec: &Arc<PodSpec>) -> Option<u32> {
         let node = VirtualNode::new(&self.experiment.pools.get(pool)?.template, self.setup).ok()?;
         let mut engine = Engine::new(self.setup.profile);
-        // For whom pools are counts there as it does here.
+        // The classes of pools count there, too.
         let pools = self.experiment.objects.iter().filter(|one| matches!(one, Event::Pool(_)));
         pools.cloned().for_each(|pool| engine.apply(pool));
         engine.apply(Event::Node(node.object.clone()));
@@ -189,9 +187,8 @@ impl World<'_> {
         Some(takes)
     }
 
-    /// A node that was asked for is there.
     pub(super) fn provisioned(&mut self, pool: usize, order: u64) -> Result<(), NodeError> {
-        self.growth.coming.remove(&order);
+        self.growth.ordered.remove(&order);
         self.growth.expected.retain(|_, expected| *expected != order);
         let Some(described) = self.experiment.pools.get(pool) else { return Ok(()) };
         let mut template = described.template.clone();
@@ -202,12 +199,12 @@ impl World<'_> {
         node.added = Some((pool, self.now_ms));
         let number = self.join(node);
         self.make_daemons(number);
-        self.meter.tell("provision", || format!("{name} is there"));
+        self.meter.log("provision", || format!("{name} is ready"));
         Ok(())
     }
 
-    /// Nodes that were added and have been idle for long are given back.
-    pub(super) fn give_back_idle_nodes(&mut self) {
+    /// Removes added nodes that have been without pods for long enough.
+    pub(super) fn remove_idle_nodes(&mut self) {
         for number in 0..self.nodes.len() {
             let Some(node) = self.nodes.get(number).filter(|node| node.is_up()) else { continue };
             let Some((pool, since_ms)) = node.added else { continue };
@@ -225,13 +222,13 @@ impl World<'_> {
                         node.added = Some((pool, now_ms));
                     }
                 }
-                Some(idle_ms) if now_ms - since_ms >= idle_ms => self.give_back(number, pool),
+                Some(idle_ms) if now_ms - since_ms >= idle_ms => self.remove_node(number, pool),
                 _ => {}
             }
         }
     }
 
-    fn give_back(&mut self, number: usize, pool: usize) {
+    fn remove_node(&mut self, number: usize, pool: usize) {
         self.lose_pods(number);
         self.count_out(number);
         let Some(node) = self.nodes.get_mut(number) else { return };
@@ -244,7 +241,7 @@ impl World<'_> {
         }
     }
 
-    /// Its GPUs do not count any more, and it is paid up to now.
+    /// Stops counting a node's GPUs and cost.
     fn count_out(&mut self, number: usize) {
         let Some(node) = self.nodes.get(number) else { return };
         self.meter.levels.gpus -= node.gpus.len() as i64;

@@ -1,13 +1,11 @@
-//! What came of a run.
-//!
-//! Owns the last look at the world: steps of the series, sums, explanations of those who still wait.
+//! The result of a run: steps of the series, sums, and why pods are still pending.
 
 use std::collections::BTreeMap;
 
 use berth_engine::explain::render;
 
-use super::pods::Fate;
-use super::{Coming, World};
+use super::pods::PodState;
+use super::{SimEvent, World};
 use crate::latency::Mix;
 use crate::report::{
     ClassReport, LayoutChange, NodeOutline, Run, ServiceReport, Summary, TeamReport, Waiting,
@@ -15,15 +13,14 @@ use crate::report::{
 
 const HOUR_MS: f64 = 3_600_000.0;
 
-/// The classes, the strongest claim first.
+/// The strongest claim first.
 const CLASSES: [&str; 4] = ["interactive", "embedding", "batch", "experimentation"];
 
 impl World<'_> {
-    /// A step of the series ends.
     pub(super) fn close_step(&mut self) {
         let step_ms = self.meter.series.step_ms;
         self.end_step(step_ms);
-        self.later(self.now_ms + step_ms, Coming::Step);
+        self.schedule(self.now_ms + step_ms, SimEvent::Step);
     }
 
     fn end_step(&mut self, lasted_ms: i64) {
@@ -41,16 +38,19 @@ impl World<'_> {
         self.meter.close_step(fragmented, p99_us, lasted_ms);
     }
 
-    /// GPUs that are free where a typical pod cannot use them: the free part of every node, times the
-    /// part of pods that do not fit there.
+    /// Stranded GPUs: the free part of every node times the share of requests that do not fit there.
     fn fragmented(&self) -> f64 {
         let of_node = |node: &crate::node::VirtualNode| {
             let free = node.free_milli();
             if free <= 0 || !node.is_up() {
                 return 0.0;
             }
-            let useless: f64 =
-                self.asks.iter().filter(|(ask, _)| !node.has_room(ask)).map(|(_, part)| part).sum();
+            let useless: f64 = self
+                .typical
+                .iter()
+                .filter(|(request, _)| !node.has_room(request))
+                .map(|(_, part)| part)
+                .sum();
             free as f64 / 1000.0 * useless
         };
         self.nodes.iter().map(of_node).sum()
@@ -83,6 +83,7 @@ impl World<'_> {
             name: self.setup.name.clone(),
             setup: self.setup.words(),
             summary,
+            fewest: None,
             series: std::mem::take(&mut self.meter.series),
             services,
             classes,
@@ -97,14 +98,14 @@ impl World<'_> {
         (run, nodes)
     }
 
-    /// The stays and the work of pods that are still there.
+    /// Counts stays, work and waits of the pods that exist at the end.
     fn end_stays(&mut self) {
         let pods: Vec<u64> = self.pods.keys().copied().collect();
         for id in pods {
             self.settle_work(id);
             let Some(pod) = self.pods.get(&id).cloned() else { continue };
             self.record(&pod);
-            if pod.fate == Fate::Waiting
+            if pod.state == PodState::Pending
                 && let Some(of) = self.experiment.workloads.get(pod.workload)
             {
                 let waited_ms = self.now_ms - pod.since_ms();
@@ -114,21 +115,21 @@ impl World<'_> {
         }
     }
 
-    /// One pod of every workload that has some waiting is asked about.
+    /// Explains one pending pod of every workload.
     fn explain_waiting(&mut self) -> Vec<Waiting> {
         let mut groups: BTreeMap<usize, (u64, std::sync::Arc<str>)> = BTreeMap::new();
-        for (id, pod) in self.pods.iter().filter(|(_, pod)| pod.fate == Fate::Waiting) {
+        for (id, pod) in self.pods.iter().filter(|(_, pod)| pod.state == PodState::Pending) {
             let group = groups.entry(pod.workload).or_insert((0, pod.object.uid.clone()));
             group.0 += 1;
-            // Somebody of whom the scheduler knows has more to say.
-            if !self.admission.refuses(*id) {
+            // The scheduler can explain only pods that were admitted.
+            if !self.admission.rejects(*id) {
                 group.1 = pod.object.uid.clone();
             }
         }
         let mut waiting = Vec::new();
         for (workload, (pods, uid)) in groups {
             let why = self.engine.explain(&uid, self.now_ms).map(|why| render(&why));
-            let refused = || "refused by the API server: beyond a ResourceQuota".to_owned();
+            let refused = || "rejected by the API server: exceeds a ResourceQuota".to_owned();
             waiting.push(Waiting { workload, pods, why: why.unwrap_or_else(refused) });
         }
         waiting
@@ -167,11 +168,11 @@ impl World<'_> {
         }
         let sums = self.meter.all;
         let gpus = sums.gpus.max(1.0);
-        let held: f64 = self.held.iter().map(|held| held.microusd).sum();
+        let allocated: f64 = self.usage.iter().map(|usage| usage.microusd).sum();
         let of_services: f64 = services
             .iter()
-            .filter_map(|one| self.held.get(one.workload))
-            .map(|held| held.microusd)
+            .filter_map(|one| self.usage.get(one.workload))
+            .map(|usage| usage.microusd)
             .sum();
         let requests: u64 = services.iter().map(|service| service.requests).sum();
         let gpu_cost: f64 = self
@@ -193,10 +194,10 @@ impl World<'_> {
             p99_us: self.curves.quantile_us(together.iter(), 0.99) as u64,
             breaches: services.iter().map(|service| service.breaches).sum(),
             above_ms: services.iter().map(|service| service.above_ms).sum(),
-            aligned: if sums.lying > 0.0 { sums.aligned / sums.lying } else { 1.0 },
+            aligned: if sums.gpu_pods > 0.0 { sums.aligned / sums.gpu_pods } else { 1.0 },
             pods: self.meter.classes.values().map(|tally| tally.pods).sum(),
             started: self.started,
-            waiting: self.pods.values().filter(|pod| pod.fate == Fate::Waiting).count() as u64,
+            waiting: self.pods.values().filter(|pod| pod.state == PodState::Pending).count() as u64,
             rejections: self.meter.rejections.values().sum(),
             preemptions: self.meter.preemptions,
             lost: self.lost,
@@ -206,7 +207,7 @@ impl World<'_> {
             wasted_gpu_hours: self.wasted_gpu_ms / HOUR_MS,
             jobs: self.jobs_done,
             cost_microusd: self.node_cost as i64,
-            idle_microusd: (gpu_cost - held).max(0.0) as i64,
+            idle_microusd: (gpu_cost - allocated).max(0.0) as i64,
             microusd_per_million_requests: match requests {
                 0 => 0,
                 requests => (of_services / (requests as f64 / 1e6)) as i64,
@@ -221,12 +222,12 @@ impl World<'_> {
 
     fn teams(&self) -> Vec<TeamReport> {
         let mut teams: BTreeMap<&str, TeamReport> = BTreeMap::new();
-        for (workload, held) in self.experiment.workloads.iter().zip(&self.held) {
+        for (workload, usage) in self.experiment.workloads.iter().zip(&self.usage) {
             let team = teams.entry(&workload.outline.team).or_default();
             team.team.clone_from(&workload.outline.team);
-            team.gpu_hours += held.gpu_ms / HOUR_MS;
-            team.busy_gpu_hours += held.busy_gpu_ms / HOUR_MS;
-            team.cost_microusd += held.microusd as i64;
+            team.gpu_hours += usage.gpu_ms / HOUR_MS;
+            team.busy_gpu_hours += usage.busy_gpu_ms / HOUR_MS;
+            team.cost_microusd += usage.microusd as i64;
         }
         teams.into_values().collect()
     }
@@ -240,7 +241,6 @@ impl World<'_> {
         reports
     }
 
-    /// How GPUs are divided from the beginning.
     fn layouts(&self) -> Vec<LayoutChange> {
         let mut layouts = Vec::new();
         for (node, one) in self.nodes.iter().enumerate() {

@@ -1,7 +1,5 @@
-//! ResourceQuotas where the scheduler does not look at them: the API server refuses pods beyond them.
-//!
-//! Owns who is refused, and lets them in when others have left, as controllers that try again would.
-//! Berth's own rules hold such pods themselves. Must not know what quotas count.
+//! ResourceQuotas with schedulers that ignore them: the API server rejects pods beyond a quota, and
+//! controllers create them when others are gone. Berth holds such pods itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,34 +7,32 @@ use std::sync::Arc;
 use berth_engine::Profile;
 use berth_engine::event::Event;
 use berth_model::spec::PodObject;
-use berth_tenancy::quota::{Arrival, QuotaLedger, PodPlacement};
+use berth_tenancy::quota::{Arrival, PodPlacement, QuotaLedger};
 
 use super::World;
 use crate::experiment::{Experiment, Setup};
 
-/// Namespaces' quotas and who is beyond them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Admission {
-    books: QuotaLedger,
-    refused: BTreeSet<u64>,
+    ledger: QuotaLedger,
+    rejected: BTreeSet<u64>,
 }
 
 impl Admission {
     pub(super) fn new(experiment: &Experiment, setup: &Setup) -> Self {
-        let mut books = QuotaLedger::default();
+        let mut ledger = QuotaLedger::default();
         if setup.profile != Profile::Berth {
             for event in &experiment.objects {
                 if let Event::Quota(quota) = event {
-                    books.set_quota(quota.clone());
+                    ledger.set_quota(quota.clone());
                 }
             }
         }
-        Self { books, refused: BTreeSet::new() }
+        Self { ledger, rejected: BTreeSet::new() }
     }
 
-    /// Whether a pod was refused.
-    pub(super) fn refuses(&self, id: u64) -> bool {
-        self.refused.contains(&id)
+    pub(super) fn rejects(&self, id: u64) -> bool {
+        self.rejected.contains(&id)
     }
 }
 
@@ -45,36 +41,35 @@ fn arrival(pod: &PodObject) -> Arrival {
 }
 
 impl World<'_> {
-    /// The scheduler hears of a pod, unless it is beyond a quota.
+    /// Creates a pod, unless it exceeds a quota.
     pub(super) fn submit(&mut self, id: u64, pod: &PodObject) {
-        let books = &mut self.admission.books;
-        books.set_pod(arrival(pod), &pod.spec, PodPlacement::Pending, None);
-        // Who comes later changes nothing for those before, and is asked about here.
-        books.take_changed();
-        if books.refusal(&pod.spec.namespace, &arrival(pod)).is_some() {
-            self.admission.refused.insert(id);
+        let ledger = &mut self.admission.ledger;
+        ledger.set_pod(arrival(pod), &pod.spec, PodPlacement::Pending, None);
+        // A new pod changes nothing for older ones, and is checked below.
+        ledger.take_changed();
+        if ledger.refusal(&pod.spec.namespace, &arrival(pod)).is_some() {
+            self.admission.rejected.insert(id);
         } else {
             self.engine.apply(Event::Pod(pod.clone()));
         }
     }
 
-    /// A pod has its place, and keeps it.
     pub(super) fn count_placed(&mut self, pod: &PodObject) {
-        self.admission.books.set_pod(arrival(pod), &pod.spec, PodPlacement::Placed, None);
+        self.admission.ledger.set_pod(arrival(pod), &pod.spec, PodPlacement::Placed, None);
     }
 
-    /// A pod is gone: others may come.
+    /// A pod is gone. Rejected pods that now fit into the quota are created.
     pub(super) fn uncount(&mut self, id: u64, pod: &PodObject) {
         let admission = &mut self.admission;
-        admission.refused.remove(&id);
-        admission.books.remove_pod(&pod.spec.namespace, &arrival(pod));
-        let changed: BTreeSet<Arc<str>> = admission.books.take_changed();
+        admission.rejected.remove(&id);
+        admission.ledger.remove_pod(&pod.spec.namespace, &arrival(pod));
+        let changed: BTreeSet<Arc<str>> = admission.ledger.take_changed();
         for uid in changed {
             let Ok(id) = uid.parse::<u64>() else { continue };
             let Some(pod) = self.pods.get(&id).map(|pod| pod.object.clone()) else { continue };
             let admission = &mut self.admission;
-            let is_beyond = admission.books.refusal(&pod.spec.namespace, &arrival(&pod)).is_some();
-            if !is_beyond && admission.refused.remove(&id) {
+            let is_beyond = admission.ledger.refusal(&pod.spec.namespace, &arrival(&pod)).is_some();
+            if !is_beyond && admission.rejected.remove(&id) {
                 self.engine.apply(Event::Pod(pod));
             }
         }

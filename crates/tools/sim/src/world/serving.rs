@@ -1,41 +1,37 @@
-//! What services do: replicas that are kept, requests that are served, promises that are broken.
-//!
-//! Owns the load of every replica, window by window. Must not know schedulers or nodes beyond what a
-//! replica got there.
+//! Services: replicas, and how they serve their load, window by window.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_engine::Profile;
 use berth_model::alignment::Alignment;
 
-use super::pods::{Fate, Past};
-use super::{Coming, World};
+use super::pods::{History, PodState};
+use super::{SimEvent, World};
 use crate::assumptions::Slowdown;
 use crate::experiment::{Consolidation, Isolation, Service, WorkloadKind};
 use crate::latency::{Cell, Mix, RHO_MAX, Speed};
 
-/// How much work a request is counts in steps of this, so that few distributions are needed.
+/// Rounds the work per request to steps of 1/20, so that few distributions are needed.
 const WEIGHT_STEPS: f64 = 20.0;
 
-/// A replica that is busy for longer than this is a busy neighbour.
+/// Utilisation above which a replica counts as a busy neighbour.
 const BUSY: f64 = 0.5;
 
-/// A replica that is ready.
+/// A ready replica.
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
-    /// Requests it is behind.
+    /// Queued requests.
     backlog: f64,
-    /// The part of its time it was busy in the last window.
+    /// Utilisation in the last window.
     rho: f64,
 }
 
-/// A service and what was measured of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServiceState {
     pub(crate) desired: u32,
-    /// Since when it has been to have replicas.
+    /// When replicas were first wanted.
     wanted_ms: Option<i64>,
-    /// All its pods that are not leaving.
+    /// Its pods, except terminating ones.
     pub(crate) pods: BTreeSet<u64>,
     ready: BTreeMap<u64, Replica>,
     pub(crate) all: Mix,
@@ -43,16 +39,16 @@ pub(crate) struct ServiceState {
     pub(crate) served: f64,
     pub(crate) lost: f64,
     pub(crate) breaches: u64,
-    /// For how long p99 was above the objective.
+    /// Time with p99 above the objective.
     pub(crate) above_ms: i64,
-    /// Since when p99 has been on the other side of the objective.
-    turned_ms: Option<i64>,
+    /// When p99 last crossed the objective, until that counts as a breach or as its end.
+    crossed_ms: Option<i64>,
     is_breached: bool,
-    /// Replicas times milliseconds: ready, and of those with CPUs near the GPU.
+    /// Replicas times milliseconds: ready ones, and those of them that are aligned.
     pub(crate) ready_ms: f64,
     pub(crate) aligned_ms: f64,
     pub(crate) p99_us_series: Vec<u32>,
-    /// Since when fewer replicas would do, and how many at most would have.
+    /// Since when fewer replicas suffice, and the most that were needed since.
     fewer: Option<(i64, u32)>,
 }
 
@@ -62,12 +58,12 @@ impl ServiceState {
     }
 }
 
-/// What one window of a service came to.
+/// One window of a service.
 #[derive(Default)]
 struct Window {
     requests: Vec<(Cell, f64)>,
     lost: f64,
-    /// GPUs kept busy.
+    /// Busy GPUs.
     busy: f64,
 }
 
@@ -79,17 +75,16 @@ impl World<'_> {
         }
     }
 
-    /// A service is to have so many replicas.
     pub(super) fn scale(&mut self, workload: usize, replicas: u32) {
         let Some(state) = self.services.get_mut(&workload) else { return };
         state.desired = replicas;
-        self.budgets_moved = true;
+        self.budgets_changed = true;
         state.wanted_ms = state.wanted_ms.or((replicas > 0).then_some(self.now_ms));
-        // Those that wait go first, then those that do not serve, then the youngest.
+        // Pending replicas are removed first, then those that are not ready, then the youngest.
         let mut surplus = state.pods.len().saturating_sub(replicas as usize);
-        let use_of = |id: &u64| match self.pods.get(id).map(|pod| pod.fate) {
-            Some(Fate::Waiting) | None => 0,
-            Some(Fate::Running) => 2,
+        let use_of = |id: &u64| match self.pods.get(id).map(|pod| pod.state) {
+            Some(PodState::Pending) | None => 0,
+            Some(PodState::Running) => 2,
             Some(_) => 1,
         };
         let mut order: Vec<u64> = state.pods.iter().rev().copied().collect();
@@ -99,17 +94,17 @@ impl World<'_> {
                 break;
             }
             surplus -= 1;
-            if self.is(id, &[Fate::Waiting]) {
+            if self.is(id, &[PodState::Pending]) {
                 self.withdraw(id);
             } else {
                 self.evict(id, false);
             }
         }
-        self.fill(workload, Past { since_ms: self.now_ms, ..Past::default() });
+        self.fill(workload, History { since_ms: self.now_ms, ..History::default() });
     }
 
-    /// Makes replicas that are lacking.
-    pub(super) fn fill(&mut self, workload: usize, past: Past) {
+    /// Creates missing replicas.
+    pub(super) fn fill(&mut self, workload: usize, history: History) {
         let Some(template) = self.service(workload).map(|service| service.template.clone()) else {
             return;
         };
@@ -120,7 +115,7 @@ impl World<'_> {
                 .is_some_and(|state| state.pods.len() < state.desired as usize)
         };
         while lacks(self) {
-            let id = self.create(workload, None, &template, past);
+            let id = self.create(workload, None, &template, history);
             if let Some(state) = self.services.get_mut(&workload) {
                 state.pods.insert(id);
             }
@@ -131,10 +126,10 @@ impl World<'_> {
         self.setup.consolidation.filter(|_| self.setup.profile == Profile::Berth)
     }
 
-    /// Carries out what the engine proposes for replicas.
+    /// Carries out the engine's proposals for replicas.
     pub(super) fn consolidate(&mut self) {
         let Some(consolidation) = self.consolidation() else { return };
-        // Pods that would lose work are passed over, so that more is asked for than is done.
+        // More proposals than moves, because batch pods, which would lose work, are skipped.
         let asked = 4 * consolidation.moves_max;
         let proposed = self.engine.consolidate(asked, consolidation.gain_min_micro, self.now_ms);
         let replicas = proposed.into_iter().filter_map(|one| {
@@ -147,10 +142,9 @@ impl World<'_> {
             self.moves += 1;
             self.evict(id, false);
         }
-        self.later(self.now_ms + consolidation.every_ms, Coming::Consolidate);
+        self.schedule(self.now_ms + consolidation.every_ms, SimEvent::Consolidate);
     }
 
-    /// A replica is ready.
     pub(super) fn join_service(&mut self, id: u64) {
         let Some(workload) = self.pods.get(&id).map(|pod| pod.workload) else { return };
         if let Some(state) = self.services.get_mut(&workload) {
@@ -158,7 +152,7 @@ impl World<'_> {
         }
     }
 
-    /// A replica is not ready any more. Requests it is behind are lost.
+    /// A replica is no longer ready. Its queued requests are lost.
     pub(super) fn leave_service(&mut self, id: u64) {
         let Some(workload) = self.pods.get(&id).map(|pod| pod.workload) else { return };
         if let Some(state) = self.services.get_mut(&workload)
@@ -168,7 +162,7 @@ impl World<'_> {
         }
     }
 
-    /// Load is looked at.
+    /// Evaluates the load of one window.
     pub(super) fn window(&mut self) {
         let whole_ms = self.experiment.assumptions.window_ms;
         let window_ms = whole_ms.min(self.experiment.duration_ms - self.now_ms);
@@ -178,10 +172,10 @@ impl World<'_> {
             self.autoscale(workload);
             let window = self.serve(workload, window_ms);
             serving += window.busy;
-            if let Some(held) = self.held.get_mut(workload) {
-                held.busy_gpu_ms += window.busy * window_ms as f64;
+            if let Some(usage) = self.usage.get_mut(workload) {
+                usage.busy_gpu_ms += window.busy * window_ms as f64;
             }
-            self.judge(workload, &window);
+            self.check_objective(workload, &window);
             let Some(state) = self.services.get_mut(&workload) else { continue };
             state.lost += window.lost;
             for (cell, count) in window.requests {
@@ -192,7 +186,7 @@ impl World<'_> {
             self.count_replicas(workload, window_ms);
         }
         self.meter.levels.serving = serving;
-        self.later(self.now_ms + whole_ms, Coming::Window);
+        self.schedule(self.now_ms + whole_ms, SimEvent::LoadWindow);
     }
 
     fn count_replicas(&mut self, workload: usize, window_ms: i64) {
@@ -204,7 +198,7 @@ impl World<'_> {
         state.aligned_ms += state.ready.keys().filter(near).count() as f64 * window_ms as f64;
     }
 
-    /// Replicas follow the load, up at once and down after a while.
+    /// Scales up at once, and down after a delay.
     fn autoscale(&mut self, workload: usize) {
         let now_ms = self.now_ms;
         let Some(service) = self.service(workload) else { return };
@@ -231,7 +225,7 @@ impl World<'_> {
         }
     }
 
-    /// How fast a replica is where it lies, by part of its requests.
+    /// Service times of a replica on its node, with the share of requests that each applies to.
     fn speeds(&self, id: u64, base: Speed) -> Vec<(Speed, f64)> {
         let Some(pod) = self.pods.get(&id) else { return Vec::new() };
         let here = self.interference(id).of(base);
@@ -243,7 +237,7 @@ impl World<'_> {
             .collect()
     }
 
-    /// What neighbours on the same GPU do to a replica.
+    /// Slowdown by neighbours on the same GPU.
     fn interference(&self, id: u64) -> Slowdown {
         let assumed = &self.experiment.assumptions;
         let Some(pod) = self.pods.get(&id) else { return Slowdown::NONE };
@@ -277,11 +271,11 @@ impl World<'_> {
         let Some(pod) = self.pods.get(&id) else { return false };
         match self.services.get(&pod.workload) {
             Some(state) => state.ready.get(&id).is_some_and(|replica| replica.rho > BUSY),
-            None => pod.fate == Fate::Running,
+            None => pod.state == PodState::Running,
         }
     }
 
-    /// A window of a service's load, divided evenly among its replicas.
+    /// Divides a window of a service's load evenly among its replicas.
     fn serve(&mut self, workload: usize, window_ms: i64) -> Window {
         let mut window = Window::default();
         let Some(service) = self.service(workload) else { return window };
@@ -304,8 +298,7 @@ impl World<'_> {
             .map(|state| state.ready.iter().map(|(id, replica)| (*id, *replica)).collect())
             .unwrap_or_default();
         if replicas.is_empty() {
-            // A service has some time until its first replica is ready, and one that is to have none is
-            // not counted on.
+            // Requests are lost only if replicas are wanted, and not while the first ones start.
             let launched_ms = now_ms - self.experiment.assumptions.launch_ms;
             let is_counted_on = |state: &ServiceState| {
                 let is_late = state.wanted_ms.is_some_and(|wanted_ms| wanted_ms <= launched_ms);
@@ -317,7 +310,7 @@ impl World<'_> {
         }
         let each_per_s = per_s / replicas.len() as f64;
         for (id, mut replica) in replicas {
-            if self.is(id, &[Fate::Halted]) {
+            if self.is(id, &[PodState::OnLostNode]) {
                 window.lost += each_per_s * seconds;
                 continue;
             }
@@ -357,8 +350,8 @@ impl World<'_> {
         window
     }
 
-    /// Whether a service keeps what it promised.
-    fn judge(&mut self, workload: usize, window: &Window) {
+    /// Compares a window with the service's objective.
+    fn check_objective(&mut self, workload: usize, window: &Window) {
         let Some(service) = self.service(workload) else { return };
         let objective_us = service.objective_us;
         if objective_us == 0 || window.requests.is_empty() && window.lost <= 0.0 {
@@ -374,15 +367,15 @@ impl World<'_> {
         let Some(state) = self.services.get_mut(&workload) else { return };
         state.above_ms += if is_above { window_ms } else { 0 };
         if is_above == state.is_breached {
-            state.turned_ms = None;
+            state.crossed_ms = None;
             return;
         }
-        let since_ms = *state.turned_ms.get_or_insert(now_ms);
+        let since_ms = *state.crossed_ms.get_or_insert(now_ms);
         if now_ms - since_ms >= patience_ms {
-            (state.is_breached, state.turned_ms) = (is_above, None);
+            (state.is_breached, state.crossed_ms) = (is_above, None);
             if is_above {
                 state.breaches += 1;
-                self.meter.tell("breach", || {
+                self.meter.log("breach", || {
                     let name = name.unwrap_or_default();
                     format!("{name}: p99 above {:.1} ms", objective_us as f64 / 1000.0)
                 });
