@@ -26,7 +26,7 @@ fn given(inventory: &Inventory, name: &str, claim: &Claim) -> Claim {
 }
 
 #[test]
-fn what_is_taken_is_gone_until_it_is_released() {
+fn allocated_devices_are_unavailable_until_released() {
     let mut inventory = inventory();
     for name in ["a", "b"] {
         inventory.apply_claim(claim(name, vec![ask(3, &[])]));
@@ -45,7 +45,7 @@ fn what_is_taken_is_gone_until_it_is_released() {
 }
 
 #[test]
-fn what_is_taken_counts_once_when_the_claim_says_so_too() {
+fn devices_in_use_count_once() {
     let mut inventory = inventory();
     let a = claim("a", vec![ask(2, &[])]);
     inventory.apply_claim(a.clone());
@@ -60,7 +60,7 @@ fn what_is_taken_counts_once_when_the_claim_says_so_too() {
 }
 
 #[test]
-fn news_from_before_a_decision_does_not_undo_it() {
+fn a_stale_event_does_not_undo_a_decision() {
     let mut inventory = inventory();
     let a = claim("a", vec![ask(4, &[])]);
     inventory.apply_claim(a.clone());
@@ -71,7 +71,7 @@ fn news_from_before_a_decision_does_not_undo_it() {
 }
 
 #[test]
-fn devices_that_are_only_looked_at_are_not_taken() {
+fn admin_access_does_not_use_devices() {
     let mut inventory = inventory();
     let mut watching = claim("watch", vec![ask(4, &[])]);
     if let RequestKind::Exactly(ask) = &mut watching.spec.requests[0].kind {
@@ -86,7 +86,7 @@ fn devices_that_are_only_looked_at_are_not_taken() {
 }
 
 #[test]
-fn asking_changes_nothing() {
+fn placing_changes_nothing() {
     let mut inventory = inventory();
     inventory.apply_claim(claim(
         "a",
@@ -98,7 +98,7 @@ fn asking_changes_nothing() {
 }
 
 #[test]
-fn a_restriction_to_numa_nodes_holds_and_is_off_unless_asked_for() {
+fn a_restriction_to_numa_nodes_is_optional() {
     let mut inventory = inventory();
     inventory.apply_claim(claim("a", vec![ask(2, &[])]));
     let demand = demand(&inventory, &["a"]);
@@ -115,7 +115,7 @@ fn a_restriction_to_numa_nodes_holds_and_is_off_unless_asked_for() {
 }
 
 #[test]
-fn devices_that_do_not_say_where_they_are_may_be_anywhere() {
+fn devices_without_a_numa_attribute_may_be_anywhere() {
     let mut inventory = inventory();
     let mut silent = device(9, 0);
     silent.attributes.remove("numa");
@@ -127,7 +127,7 @@ fn devices_that_do_not_say_where_they_are_may_be_anywhere() {
 }
 
 #[test]
-fn a_newer_generation_replaces_the_older_one_wherever_it_is_for() {
+fn a_newer_generation_replaces_the_older_one_on_all_nodes() {
     let mut inventory = inventory();
     inventory.apply_claim(claim("a", vec![ask(1, &[])]));
     let mut newer = slice("n0", vec![device(7, 0)]);
@@ -142,7 +142,7 @@ fn a_newer_generation_replaces_the_older_one_wherever_it_is_for() {
 }
 
 #[test]
-fn incomplete_pools_give_nothing_and_fail_where_all_are_asked_for() {
+fn incomplete_pools_have_no_devices_and_fail_requests_for_all() {
     let mut inventory = inventory();
     let mut half = slice("n0", vec![device(0, 0)]);
     half.pool.slice_count = 2;
@@ -158,7 +158,7 @@ fn incomplete_pools_give_nothing_and_fail_where_all_are_asked_for() {
 }
 
 #[test]
-fn an_expression_that_fails_ends_the_attempt_and_says_where() {
+fn a_failing_expression_ends_the_attempt_and_names_its_place() {
     let mut inventory = inventory();
     inventory.apply_claim(claim(
         "a",
@@ -183,7 +183,7 @@ fn events_of_different_objects_may_come_in_any_order() {
 }
 
 #[test]
-fn a_claim_that_has_devices_ties_the_pod_to_their_node() {
+fn an_allocated_claim_ties_the_pod_to_its_node() {
     let mut inventory = inventory();
     let a = claim("a", vec![ask(2, &[])]);
     inventory.apply_claim(a.clone());
@@ -222,7 +222,7 @@ impl Preference for LastFirst {
 }
 
 #[test]
-fn a_preference_decides_which_devices_are_given_and_not_whether() {
+fn a_preference_decides_which_devices_are_allocated_not_whether() {
     let mut inventory = inventory();
     let options = Options { preference: Some(&LastFirst), ..Options::default() };
     for (name, count, expected) in [("a", 1, &["gpu-2"][..]), ("b", 4, &[]), ("c", 5, &[])] {
@@ -239,7 +239,7 @@ fn a_preference_decides_which_devices_are_given_and_not_whether() {
 }
 
 #[test]
-fn inventories_that_were_one_do_not_mix_up_their_selectors() {
+fn clones_of_an_inventory_do_not_mix_up_selectors() {
     let first = inventory();
     let mut claims = Vec::new();
     for (name, index) in [("a", "0"), ("b", "3")] {
@@ -252,7 +252,7 @@ fn inventories_that_were_one_do_not_mix_up_their_selectors() {
 }
 
 #[test]
-fn a_rule_reaches_every_field_of_its_data_by_the_name_that_cel_can_write() {
+fn a_rule_reaches_every_field_by_its_escaped_name() {
     let names = ["plain", "home-port", "a.b/c", "snake__case", "namespace", "while", "in"];
     let entries = names.map(|name| (berth_cel::field_name(name), berth_cel::Data::Int(1)));
     let data = berth_cel::Data::Map(entries.into_iter().collect());

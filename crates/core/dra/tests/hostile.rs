@@ -26,7 +26,7 @@ fn ten_thousand_devices_are_searched_to_the_last() {
 }
 
 #[test]
-fn a_search_without_end_is_ended() {
+fn an_endless_search_is_stopped() {
     let mut inventory = inventory(64);
     let mut hopeless = claim("a", vec![ask(15, &[]), ask(15, &[])]);
     // Each way of choosing fifteen has to be tried before this is known to be impossible.

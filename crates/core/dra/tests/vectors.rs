@@ -67,7 +67,7 @@ fn shown(given: &Allocation) -> Allocation {
 }
 
 #[test]
-fn what_is_written_into_a_claim_reads_as_what_was_decided() {
+fn allocations_round_trip_through_the_api() {
     let (mut allocations, mut parts, mut terms, mut configs) = (0, 0, 0, 0);
     for line in &lines("allocations.jsonl.gz") {
         let case = Case::parse(line).unwrap();

@@ -56,7 +56,7 @@ fn error_after(pointer: &str, value: Value) -> String {
 }
 
 #[test]
-fn the_case_itself_is_good() {
+fn the_case_itself_is_valid() {
     Case::parse(&case().to_string()).unwrap();
 }
 
@@ -109,7 +109,7 @@ fn errors_name_the_field() {
 }
 
 #[test]
-fn what_is_not_json_names_the_place() {
+fn invalid_json_is_located() {
     let error = Case::parse("{\"id\": \"broken\", \"machine\": [").unwrap_err().to_string();
     assert!(error.starts_with("case \"?\": machine"), "{error}");
     assert!(error.contains("line 1 column 29"), "{error}");

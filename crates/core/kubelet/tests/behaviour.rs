@@ -169,7 +169,7 @@ fn unhealthy_devices_are_not_handed_out_but_still_count_for_what_is_narrow() {
 }
 
 #[test]
-fn a_pod_that_is_there_keeps_what_it_has() {
+fn an_admitted_pod_keeps_its_allocation() {
     let mut kubelet = node(TopologyPolicy::SingleNumaNode, &[]);
     let first = admit(&mut kubelet, "a", "4", "8Gi", "1").unwrap();
     assert_eq!(admit(&mut kubelet, "a", "4", "8Gi", "1").unwrap(), first);
@@ -178,7 +178,7 @@ fn a_pod_that_is_there_keeps_what_it_has() {
 }
 
 #[test]
-fn a_node_can_be_rebuilt_from_what_its_pods_hold() {
+fn a_node_can_be_rebuilt_from_its_pods_allocations() {
     let mut kubelet = node(TopologyPolicy::SingleNumaNode, &[]);
     let held = admit(&mut kubelet, "a", "4", "8Gi", "2").unwrap();
     let mut rebuilt = node(TopologyPolicy::SingleNumaNode, &[]);
@@ -198,7 +198,7 @@ fn a_node_can_be_rebuilt_from_what_its_pods_hold() {
 }
 
 #[test]
-fn a_question_leaves_no_trace() {
+fn would_admit_changes_nothing() {
     let mut kubelet = node(TopologyPolicy::SingleNumaNode, &[]);
     let pod = pod("a", &[("cpu", "4"), ("memory", "8Gi"), (GPU, "1")]).unwrap();
     let demand = kubelet.demand(&pod).unwrap();

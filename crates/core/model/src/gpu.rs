@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_refuses_is_an_error_that_names_the_gpu() {
+    fn plugin_failures_name_the_gpu() {
         let board = Board::by_id("h100-80gb").unwrap();
         let layout = |text| Some(Layout::parse(board, text).unwrap());
         let empty = Some(Layout::empty(board).unwrap());
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_known_by_its_id() {
+    fn devices_are_found_by_id() {
         let board = Board::by_id("h100-80gb").unwrap();
         let layout = Layout::parse(board, "3g.40gb@0 + 1g.10gb@4").unwrap();
         let gpus = [gpu("a", None, Some(2)), gpu("b", Some(layout), None)];

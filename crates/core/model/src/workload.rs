@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_says_counts_before_its_priority() {
+    fn a_pods_label_counts_before_its_priority() {
         let rules = ClassRules::default();
         let of = |class, priority| rules.class_of(&pod(class, priority));
         assert_eq!(of(Some(WorkloadClass::Batch), 2_000_000), WorkloadClass::Batch);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_mix_is_bounded() {
         let mut mix = Mix::default();
         for cpu_milli in 0..100_000 {
             mix.observe(&Request { cpu_milli, gpus: GpuRequest::Whole(1), ..Request::default() });

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_that_nobody_asks_for_is_worth_nothing() {
+    fn a_rest_that_nothing_requests_is_worth_nothing() {
         let remnants = of(&[(500, 10), (700, 10)]);
         assert_eq!(remnants.worth_micro(300), 0);
         assert_eq!(remnants.worth_micro(499), 0);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_for_rare_pods_is_worth_less_than_one_for_frequent_pods() {
+    fn a_rest_for_rare_pods_is_worth_less() {
         let remnants = of(&[(160, 1), (470, 100)]);
         assert!(remnants.worth_micro(190) < 80_000);
         assert!(remnants.worth_micro(530) > 460_000);

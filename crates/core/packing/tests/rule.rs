@@ -165,7 +165,7 @@ fn room_for_many_gpus_is_not_broken_where_other_room_will_do() {
 }
 
 #[test]
-fn who_can_go_elsewhere_leaves_machines_that_others_need() {
+fn flexible_pods_leave_machines_that_others_need() {
     let bound = Request { models: Models(1 << ROOMY.model), ..whole(1) };
     let setting = Setting::new(&[(whole(1), 50), (bound, 30)]);
     assert!(setting.cost(&setting.tight(), &whole(1)) < setting.cost(&setting.roomy(), &whole(1)));
@@ -178,7 +178,7 @@ fn who_can_go_elsewhere_leaves_machines_that_others_need() {
 }
 
 #[test]
-fn whoever_fits_is_judged_and_gets_what_there_is() {
+fn every_fitting_pod_has_a_cost() {
     let setting = serving_mix();
     let mut state = 7_u64;
     let mut roll = |below: u64| {
@@ -214,7 +214,7 @@ fn whoever_fits_is_judged_and_gets_what_there_is() {
 }
 
 #[test]
-fn absurd_amounts_are_judged_without_fuss() {
+fn absurd_amounts_do_not_overflow() {
     let absurd = Request {
         cpu_milli: u64::MAX,
         memory_bytes: u64::MAX,

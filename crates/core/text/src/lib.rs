@@ -1,16 +1,14 @@
 //! Text for the terminal: columns and colours, shared by all tables.
 
-/// Whether text is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// Not at all.
     Plain,
-    /// By the escape sequences of terminals.
+    /// With ANSI escape sequences.
     Coloured,
 }
 
 impl Paint {
-    /// Text in a colour, by the code that terminals know it by.
+    /// `text` in a colour, by its SGR code.
     pub fn with(self, code: &str, text: &str) -> String {
         match self {
             Self::Plain => text.to_owned(),
@@ -18,13 +16,12 @@ impl Paint {
         }
     }
 
-    /// Text that is over others.
     pub fn heading(self, text: &str) -> String {
         self.with("1", text)
     }
 }
 
-/// Rows of cells as columns, two blanks apart.
+/// Rows of cells as left-aligned columns, two spaces apart.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

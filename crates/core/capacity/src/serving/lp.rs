@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_diet_of_two_foods_costs_what_a_drawing_shows() {
+    fn small_programs_have_the_solution_of_a_drawing() {
         // Least 2x + 3y with x + y >= 4 and x + 3y >= 6: the corner at (3, 1).
         let mut program = Program::new(vec![2.0, 3.0]);
         program.at_least(vec![1.0, 1.0], 4.0);

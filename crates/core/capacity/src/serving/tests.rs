@@ -182,7 +182,7 @@ fn more_nodes_never_give_a_worse_plan_and_none_give_one_too() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_refused_with_its_name() {
+fn impossible_services_are_rejected_by_name() {
     let slow = service("slow", 1, &[point("1g.10gb", 100, 101)]);
     let error = plan(a100(), &[slow], 10).unwrap_err();
     assert!(error.to_string().starts_with("service \"slow\": no point takes at most 100 us"));

@@ -49,7 +49,7 @@ fn pending_work_gets_its_instances_before_the_mix() {
 }
 
 #[test]
-fn what_pending_work_leaves_is_divided_for_the_mix() {
+fn the_rest_of_pending_work_is_divided_for_the_mix() {
     let pending = pending(&[("4g.40gb", 1)]);
     let found = partition(&[a100()], &[], &pending, &mix(&[("1g.10gb", 3)])).unwrap();
     assert_eq!(found.served, [1]);
@@ -58,7 +58,7 @@ fn what_pending_work_leaves_is_divided_for_the_mix() {
 }
 
 #[test]
-fn more_is_pending_than_fits_and_the_most_is_served() {
+fn if_not_all_pending_work_fits_the_most_is_served() {
     let pending = pending(&[("7g.80gb", 2), ("3g.40gb", 5)]);
     let found = partition(&[a100(); 3], &[], &pending, &Mix::new()).unwrap();
     // Two whole GPUs and two 3g fill more than one whole GPU and four 3g.
@@ -66,7 +66,7 @@ fn more_is_pending_than_fits_and_the_most_is_served() {
 }
 
 #[test]
-fn a_mix_divides_gpus_in_proportion_but_spares_the_rare_kind_some() {
+fn a_mix_divides_gpus_in_proportion_with_spares_for_rare_kinds() {
     let found =
         partition(&[a100(); 50], &[], &[], &mix(&[("3g.40gb", 1), ("1g.10gb", 7)])).unwrap();
     let (large, small) = (instances(&found, "3g.40gb"), instances(&found, "1g.10gb"));
@@ -85,7 +85,7 @@ fn idle_instances_elsewhere_count() {
 }
 
 #[test]
-fn nothing_wanted_divides_nothing() {
+fn without_requests_nothing_is_divided() {
     let found = partition(&[a100(); 2], &[], &[], &Mix::new()).unwrap();
     assert!(found.layouts.iter().all(Layout::is_empty));
     let base = Layout::parse(a100(), "2g.20gb@2").unwrap();
@@ -95,7 +95,7 @@ fn nothing_wanted_divides_nothing() {
 }
 
 #[test]
-fn completing_keeps_what_is_there() {
+fn completing_keeps_existing_instances() {
     let base = Layout::parse(a100(), "2g.20gb@2 + 1g.10gb@6").unwrap();
     let done = complete(&base, &[], &mix(&[("2g.20gb", 3), ("1g.10gb", 1)]));
     assert!(base.instances().all(|i| done.contains(i.profile, i.start)));
@@ -118,7 +118,7 @@ fn layouts_by_erlang_s_formula_refuse_less_than_the_usual_even_ones() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_partition_is_legal_and_serves_what_it_says(
+    fn a_partition_is_legal_and_serves_its_requests(
         gpus in 0_usize..6,
         counts in proptest::collection::vec(0_u32..5, 6),
         weights in proptest::collection::vec(0_u32..5, 6),

@@ -98,7 +98,7 @@ fn assert_valid(
 }
 
 #[test]
-fn what_an_idle_instance_meets_changes_nothing() {
+fn a_request_met_by_an_idle_instance_changes_nothing() {
     let gpus = [gpu("3g.40gb@0 + 3g.40gb@4", &[0]), gpu("7g.80gb@0", &[])];
     let plan = proposed(&gpus, &["3g.40gb"], Touch::IdleGpus);
     assert!(plan.steps.is_empty());
@@ -106,7 +106,7 @@ fn what_an_idle_instance_meets_changes_nothing() {
 }
 
 #[test]
-fn an_idle_gpu_is_divided_anew_and_a_busy_one_left_alone() {
+fn an_idle_gpu_is_repartitioned_and_a_busy_one_is_not() {
     let gpus = [gpu("3g.40gb@0 + 3g.40gb@4", &[0]), gpu("7g.80gb@0", &[])];
     let plan = proposed(&gpus, &["2g.20gb", "1g.10gb"], Touch::IdleGpus);
     assert_eq!(plan.steps.len(), 1);
@@ -116,7 +116,7 @@ fn an_idle_gpu_is_divided_anew_and_a_busy_one_left_alone() {
 }
 
 #[test]
-fn nothing_idle_means_no_plan_unless_more_is_asked_for() {
+fn without_idle_gpus_there_is_no_plan_in_the_narrow_scope() {
     let gpus = [gpu("3g.40gb@0 + 3g.40gb@4", &[0])];
     assert_eq!(proposed(&gpus, &["2g.20gb"], Touch::IdleGpus).unserved, [0]);
     let around = proposed(&gpus, &["2g.20gb"], Touch::AroundWork);
@@ -142,7 +142,7 @@ fn the_fewest_gpus_are_touched_and_the_fewest_instances_destroyed() {
 }
 
 #[test]
-fn what_is_left_of_a_touched_gpu_is_divided_for_the_mix() {
+fn the_rest_of_a_touched_gpu_is_divided_for_the_mix() {
     let gpus = [gpu("7g.80gb@0", &[])];
     let mix = Mix::from_weights([(want("1g.10gb"), 1)]);
     let plan = propose(&gpus, &wants(&["4g.40gb"]), &mix, Touch::IdleGpus).unwrap();
@@ -182,7 +182,7 @@ fn the_first_requests_matter_most_when_not_all_fit() {
 }
 
 #[test]
-fn books_that_do_not_add_up_are_refused() {
+fn inconsistent_gpu_states_are_rejected() {
     let mut wrong = gpu("1g.10gb@6", &[6]);
     wrong.held.push(wrong.held[0]);
     let error = propose(&[wrong], &[], &Mix::new(), Touch::IdleGpus).unwrap_err();
@@ -225,7 +225,7 @@ fn world(bytes: &[u8]) -> (Vec<GpuState>, Vec<SliceRequest>) {
 
 proptest! {
     #[test]
-    fn a_plan_does_what_it_says_and_only_what_it_may(
+    fn a_plan_is_consistent_and_within_its_scope(
         bytes in proptest::collection::vec(any::<u8>(), 0..120),
         touch in prop_oneof![Just(Touch::IdleGpus), Just(Touch::AroundWork), Just(Touch::MovablePods)],
     ) {
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_serves_no_less_than_it_may_touch_more(
+    fn a_wider_scope_serves_no_less(
         bytes in proptest::collection::vec(any::<u8>(), 0..90),
     ) {
         let (gpus, requests) = world(&bytes);

@@ -107,7 +107,7 @@ fn the_last_empty_gpu_is_spared() {
 }
 
 #[test]
-fn nothing_is_stranded_while_there_is_another_way() {
+fn nothing_is_stranded_if_avoidable() {
     // A 1g at 6 would make unit 7 unusable; 4 and 5 lose nothing.
     let fleet = fleet(&["4g.40gb@0"]);
     let (_, start) = chosen(&fleet, "1g.10gb").unwrap();
@@ -116,7 +116,7 @@ fn nothing_is_stranded_while_there_is_another_way() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_not_spared() {
+fn unrequested_profiles_are_not_spared() {
     // Without whole-GPU and 4g work in the mix, 3g may as well take the first half.
     let halves = Mix::from_weights([(want("a100-80gb", "3g.40gb"), 1)]);
     let fleet = fleet(&["empty"]);
@@ -175,7 +175,7 @@ fn media_engines_are_heeded_although_no_state_knows_them() {
 }
 
 #[test]
-fn a_mix_forgets() {
+fn a_mix_forgets_old_arrivals() {
     let (old, new) = (want("a100-80gb", "7g.80gb"), want("a100-80gb", "1g.10gb"));
     let mut mix = Mix::new();
     (0..3_000).for_each(|_| mix.arrived(&old));
@@ -206,7 +206,7 @@ fn a_stream_of_ever_new_kinds_is_bounded() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_its_name() {
+fn invalid_requests_are_rejected_by_name() {
     let (a100, a30) = (board("a100-80gb"), board("a30-24gb"));
     let foreign = SliceRequest::profile(a30, profile(a100, "7g.80gb")).unwrap_err();
     assert!(foreign.to_string().contains("7g.80gb cannot be placed on board a30-24gb"));
@@ -268,14 +268,14 @@ fn fleet_after(bytes: &[u8]) -> (Fleet, Mix) {
 
 proptest! {
     #[test]
-    fn what_is_chosen_is_legal_and_what_fits_somewhere_is_placed(
+    fn choices_are_legal_and_complete(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
     ) {
         fleet_after(&bytes);
     }
 
     #[test]
-    fn a_choice_depends_on_the_gpus_and_not_on_how_they_came_about(
+    fn a_choice_depends_on_the_gpus_not_on_their_history(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let (fleet, mix) = fleet_after(&bytes);

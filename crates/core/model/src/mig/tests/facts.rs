@@ -25,7 +25,7 @@ fn assert_listing(board: &'static Board, rows: &[Row]) {
 }
 
 #[test]
-fn the_h200_is_as_read_on_a_real_card() {
+fn the_h200_matches_a_real_card() {
     // nvidia-smi mig -lgip and -lgipp, NVIDIA H200, driver 580.159.04.
     let board = board("h200-141gb");
     assert_listing(
@@ -43,7 +43,7 @@ fn the_h200_is_as_read_on_a_real_card() {
 }
 
 #[test]
-fn the_rtx_pro_6000_is_as_its_server_edition_was_listed() {
+fn the_rtx_pro_6000_matches_a_public_listing() {
     assert_listing(
         board("rtx-pro-6000-bw-96gb"),
         &[
@@ -174,7 +174,7 @@ fn memory_that_no_driver_printed_is_the_names_and_says_so() {
 }
 
 #[test]
-fn unknown_placements_are_said_and_never_guessed() {
+fn unknown_placements_are_errors() {
     let b = board("rtx-pro-5000-bw-48gb");
     let unknown = LayoutError::PlacementsUnknown { board: b.id() };
     assert_eq!(Layout::empty(b).unwrap_err(), unknown);

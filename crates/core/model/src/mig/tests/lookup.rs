@@ -183,7 +183,7 @@ fn drifting_names_find_the_profile_and_say_how() {
 }
 
 #[test]
-fn what_only_reminds_of_a_board_is_not_one() {
+fn similar_product_names_are_not_boards() {
     let found = |product: &str, memory_mib| Board::by_product(product, memory_mib).map(Board::id);
     assert_eq!(found("NVIDIA-A100-SXM4-40GB-MIG-INVALID", Some(0)), Ok("a100-40gb"));
     for product in ["NVIDIA A30-4-24C", "NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU"] {

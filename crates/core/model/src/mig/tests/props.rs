@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn what_remains_is_what_trying_everything_finds(b in boards(), steps in steps(), which: usize) {
+    fn remaining_counts_match_exhaustive_search(b in boards(), steps in steps(), which: usize) {
         let gpu = walk(b, &steps);
         let p = pick(b, which);
         prop_assert_eq!(gpu.remaining(p), most(gpu, p));

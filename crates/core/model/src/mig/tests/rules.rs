@@ -212,7 +212,7 @@ fn layouts_print_in_order_and_read_back() {
 }
 
 #[test]
-fn texts_that_are_no_layout_are_errors() {
+fn invalid_layout_texts_are_errors() {
     let b = board("h100-80gb");
     let read = |text: &str| Layout::parse(b, text).unwrap_err();
     for text in [

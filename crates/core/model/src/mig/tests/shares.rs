@@ -47,7 +47,7 @@ fn slices_idle_and_stranded_add_up_to_one_gpu_on_every_layout() {
 }
 
 #[test]
-fn what_no_instance_can_reach_is_stranded() {
+fn unreachable_units_are_stranded() {
     let b = board("a100-40gb");
     for (held, idle, stranded) in [
         ("empty", 112, 0),
