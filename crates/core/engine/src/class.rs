@@ -95,7 +95,7 @@ impl Class {
     pub(crate) fn new(spec: Arc<PodSpec>, resources: &mut Resources) -> Self {
         const LEVEL: PodLevelResources = PodLevelResources::HonouredIfEmptyToo;
         let requests = spec.pod.total_requests(LEVEL);
-        let unsaid = |name: ResourceName| {
+        let defaults = |name: ResourceName| {
             let amount = if name.as_str() == "cpu" {
                 Quantity::from_milli(DEFAULT_SCORED_MILLICPU)
             } else {
@@ -103,15 +103,15 @@ impl Class {
             };
             (name, amount)
         };
-        let both = [ResourceName::cpu(), ResourceName::memory()].map(unsaid);
+        let both = [ResourceName::cpu(), ResourceName::memory()].map(defaults);
         let incoming: ResourceList = both.iter().cloned().collect();
         let resident = if spec.pod.has_pod_level_resources() {
             both.into_iter().filter(|(name, _)| !requests.contains_key(name)).collect()
         } else {
             incoming.clone()
         };
-        let scored = |unsaid: &ResourceList, level: PodLevelResources| {
-            let total = spec.pod.with_default_requests(unsaid).total_requests(level);
+        let scored = |defaults: &ResourceList, level: PodLevelResources| {
+            let total = spec.pod.with_default_requests(defaults).total_requests(level);
             let of = |name: &str| total.get(name).copied().unwrap_or(Quantity::ZERO);
             Scored { millicpu: of("cpu").milli_value(), memory_bytes: of("memory").value() }
         };

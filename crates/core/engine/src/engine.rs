@@ -45,7 +45,7 @@ pub struct Engine {
     pub(crate) state: State,
     pub(crate) queue: Queue,
     pub(crate) gangs: Gangs,
-    saved: Vec<Saved>,
+    saved: Vec<SavedState>,
     pub(crate) rankings: Rankings,
     pub(crate) preemption: PreemptionSearch,
     /// Position in the log of changes up to which parked pods were woken.
@@ -60,7 +60,7 @@ pub struct Engine {
 
 /// What a rollback restores beside the state.
 #[derive(Clone, Debug)]
-struct Saved {
+struct SavedState {
     queue: Queue,
     gangs: Gangs,
     woken: Cursor,
@@ -180,7 +180,7 @@ impl Engine {
     }
 
     pub fn checkpoint(&mut self) -> Checkpoint {
-        self.saved.push(Saved {
+        self.saved.push(SavedState {
             queue: self.queue.clone(),
             gangs: self.gangs.clone(),
             woken: self.woken,
@@ -355,7 +355,7 @@ impl Engine {
     }
 
     fn decide_pod(&mut self, at: PodIx, now_ms: i64) -> Decision {
-        self.learn(at);
+        self.record_arrival(at);
         if let Some(by) = self.held_by(at) {
             self.park_held(at);
             if matches!(self.state.pods[at].place, Place::Nominated(..)) {
@@ -371,7 +371,7 @@ impl Engine {
             // Its nomination did not lead to a place.
             self.state.nominate(at, None);
         }
-        let near = self.near_mates(at).filter(|(_, required)| *required);
+        let near = self.gang_nodes(at).filter(|(_, required)| *required);
         if let Some(evictions) = self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)) {
             // The others of its class have not been evaluated.
             self.set_trigger(at, Trigger::Anything);
@@ -383,7 +383,7 @@ impl Engine {
     }
 
     pub(crate) fn place_near(&mut self, at: PodIx) -> Option<FoundPlace> {
-        let Some((nodes, required)) = self.near_mates(at) else { return self.place(at, None) };
+        let Some((nodes, required)) = self.gang_nodes(at) else { return self.place(at, None) };
         let found = self.place(at, Some(&nodes));
         if found.is_none() && !required { self.place(at, None) } else { found }
     }
@@ -396,7 +396,7 @@ impl Engine {
     }
 
     /// Counts a pod as an arrival when it is evaluated for the first time.
-    pub(crate) fn learn(&mut self, at: PodIx) {
+    pub(crate) fn record_arrival(&mut self, at: PodIx) {
         let pod = &self.state.pods[at];
         if pod.counted || self.config.profile != Profile::Berth {
             return;
@@ -696,7 +696,7 @@ impl Engine {
         let incoming = IncomingPod { class, uid: &pod.uid, name: &pod.name, claims: &pod.claims };
         let diagnosis = match Inquiry::new(&self.state, incoming) {
             Err(rejection) => {
-                kube::hopeless(&self.state, Verdicts::excluded(&self.state, &rejection))
+                kube::excluded_diagnosis(&self.state, Verdicts::excluded(&self.state, &rejection))
             }
             Ok((inquiry, narrowed)) => {
                 kube::diagnose(&inquiry, &narrowed, &default_spread, pod.nominated.as_ref())

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use berth_kubelet::{DeviceAssignment, Kubelet, PodDemand, Verdict};
 use berth_model::idset::DeviceSet;
 
-use berth_kubelet::NodeTopology;
 use crate::table::PodIx;
+use berth_kubelet::NodeTopology;
 
 /// Steps kept for replay; older decisions cannot be taken back exactly.
 const UNCONFIRMED_STEPS_MAX: usize = 64;
@@ -63,11 +63,11 @@ impl Step {
 }
 
 impl Mirror {
-    /// A mirror without pods, keeping the known assignments of those that `comes` accepts.
-    pub(crate) fn new(topology: &NodeTopology, comes: impl Fn(&str) -> bool) -> Self {
+    /// A mirror without pods, keeping the known assignments of those that `is_here` accepts.
+    pub(crate) fn new(topology: &NodeTopology, is_here: impl Fn(&str) -> bool) -> Self {
         let mut kubelet = topology.empty_kubelet().clone();
         let gone: Vec<String> =
-            kubelet.pods().filter(|pod| !comes(pod)).map(str::to_owned).collect();
+            kubelet.pods().filter(|pod| !is_here(pod)).map(str::to_owned).collect();
         for pod in gone {
             kubelet.remove(&pod);
         }

@@ -19,8 +19,8 @@ pub(crate) struct Overlay {
     /// Set once they differ. Each port is listed once, so a port that two pods have is free when
     /// one of them goes, as in kube-scheduler.
     ports: Option<Vec<HostPort>>,
-    pub(crate) gone: SmallVec<[PodIx; 8]>,
-    pub(crate) come: SmallVec<[PodIx; 2]>,
+    pub(crate) removed: SmallVec<[PodIx; 8]>,
+    pub(crate) added: SmallVec<[PodIx; 2]>,
     /// Removed pods that spreading did not count because they are terminating.
     uncounted: SmallVec<[PodIx; 2]>,
 }
@@ -47,7 +47,7 @@ impl Overlay {
     }
 
     pub(crate) fn remove(&mut self, state: &State, node: &NodeState, pod: PodIx) {
-        self.gone.push(pod);
+        self.removed.push(pod);
         self.count(state, node, pod, -1);
     }
 
@@ -61,14 +61,14 @@ impl Overlay {
     }
 
     pub(crate) fn restore(&mut self, state: &State, node: &NodeState, pod: PodIx) {
-        if let Some(at) = self.gone.iter().rposition(|one| *one == pod) {
-            self.gone.remove(at);
+        if let Some(at) = self.removed.iter().rposition(|one| *one == pod) {
+            self.removed.remove(at);
             self.count(state, node, pod, 1);
         }
     }
 
     pub(crate) fn add(&mut self, state: &State, node: &NodeState, pod: PodIx) {
-        self.come.push(pod);
+        self.added.push(pod);
         self.count(state, node, pod, 1);
     }
 
@@ -103,8 +103,8 @@ impl Overlay {
     }
 
     pub(crate) fn pods<'a>(&'a self, node: &'a NodeState) -> impl Iterator<Item = PodIx> + 'a {
-        let stay = node.pods.iter().filter(|pod| !self.gone.contains(pod));
-        stay.chain(&self.come).copied()
+        let stay = node.pods.iter().filter(|pod| !self.removed.contains(pod));
+        stay.chain(&self.added).copied()
     }
 
     /// Differences that spreading counts.
@@ -114,8 +114,8 @@ impl Overlay {
 
     /// Pods that differ: 1 if added, -1 if removed.
     pub(crate) fn differences(&self) -> impl Iterator<Item = (PodIx, i32)> {
-        let gone = self.gone.iter().map(|pod| (*pod, -1));
-        gone.chain(self.come.iter().map(|pod| (*pod, 1)))
+        let gone = self.removed.iter().map(|pod| (*pod, -1));
+        gone.chain(self.added.iter().map(|pod| (*pod, 1)))
     }
 }
 

@@ -26,15 +26,15 @@ type ByClass = BTreeMap<ClassIx, BTreeMap<Turn, PodIx>>;
 type Followers = BTreeMap<Arc<str>, BTreeMap<Turn, PodIx>>;
 
 /// Namespace and priority that share a limit.
-type Crowd = (Arc<str>, i32);
+type LimitGroup = (Arc<str>, i32);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     takes_turns: bool,
     active: TeamQueue<ClassIx, Turn, PodIx>,
-    /// Number of pods in line per class, and of classes in line per crowd.
+    /// Number of pods in line per class, and of classes in line per group.
     in_line: Lookup<ClassIx, u32>,
-    crowds: Lookup<Crowd, u32>,
+    limit_groups: Lookup<LimitGroup, u32>,
     /// Pods that follow when the line has no more of their priority.
     following: BTreeMap<Reverse<i32>, Followers>,
     followers: usize,
@@ -65,7 +65,7 @@ enum QueueState {
 }
 
 impl Entry {
-    fn crowd(&self) -> Crowd {
+    fn limit_group(&self) -> LimitGroup {
         (self.namespace.clone(), self.turn.0.0)
     }
 }
@@ -82,7 +82,7 @@ impl Queue {
             takes_turns,
             active: TeamQueue::new(false),
             in_line: Lookup::default(),
-            crowds: Lookup::default(),
+            limit_groups: Lookup::default(),
             following: BTreeMap::new(),
             followers: 0,
             parked: ByClass::new(),
@@ -125,7 +125,10 @@ impl Queue {
     fn has_place(&self, entry: &Entry) -> bool {
         !self.takes_turns
             || self.in_line.contains_key(&entry.class)
-            || self.crowds.get(&entry.crowd()).is_none_or(|classes| *classes < CLASSES_MAX)
+            || self
+                .limit_groups
+                .get(&entry.limit_group())
+                .is_none_or(|classes| *classes < CLASSES_MAX)
     }
 
     fn enter(&mut self, pod: PodIx, entry: &Entry) {
@@ -133,7 +136,7 @@ impl Queue {
         let pods = self.in_line.entry(entry.class).or_insert(0);
         *pods += 1;
         if *pods == 1 {
-            *self.crowds.entry(entry.crowd()).or_insert(0) += 1;
+            *self.limit_groups.entry(entry.limit_group()).or_insert(0) += 1;
         }
     }
 
@@ -145,11 +148,11 @@ impl Queue {
             return;
         }
         self.in_line.remove(&entry.class);
-        let crowd = entry.crowd();
-        if let Some(classes) = self.crowds.get_mut(&crowd) {
+        let limit_group = entry.limit_group();
+        if let Some(classes) = self.limit_groups.get_mut(&limit_group) {
             *classes -= 1;
             if *classes == 0 {
-                self.crowds.remove(&crowd);
+                self.limit_groups.remove(&limit_group);
             }
         }
     }
@@ -251,7 +254,7 @@ impl Queue {
             self.rechecks.renumber(|before| numbers.get(&before).copied());
         }
         self.active = TeamQueue::new(has_teams);
-        (self.in_line, self.crowds) = (Lookup::default(), Lookup::default());
+        (self.in_line, self.limit_groups) = (Lookup::default(), Lookup::default());
         let mut entries = std::mem::take(&mut self.entries);
         for (pod, entry) in &mut entries {
             (entry.class, entry.team) = class_of(*pod);

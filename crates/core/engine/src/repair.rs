@@ -58,7 +58,7 @@ impl Engine {
         }
         let mut plans = self.clearings(at, now_ms);
         plans.retain(|plan| plan.victims.len() <= moves_max && plan.cost.budget_violations == 0);
-        if let Some((nodes, _)) = self.near_mates(at).filter(|(_, required)| *required) {
+        if let Some((nodes, _)) = self.gang_nodes(at).filter(|(_, required)| *required) {
             plans.retain(|plan| nodes.contains(plan.node));
         }
         plans.sort_by_key(|plan| (plan.victims.len(), plan.cost, self.state.nodes[plan.node].tie));
@@ -118,15 +118,15 @@ impl Engine {
         // The largest first, as they are the hardest to place again.
         let mut victims = plan.victims.clone();
         victims.sort_by_key(|pod| (Reverse(self.size(*pod)), self.state.pods[*pod].uid.clone()));
-        let leavers: Vec<PodObject> =
+        let leaving_pods: Vec<PodObject> =
             victims.into_iter().map(|pod| self.state.object(pod)).collect();
-        leavers.iter().for_each(|pod| self.apply(Event::PodGone(pod.uid.clone())));
+        leaving_pods.iter().for_each(|pod| self.apply(Event::PodGone(pod.uid.clone())));
         let waiting = self.state.pod_by_uid(uid)?;
         let room = self.room_on(waiting, node)?;
         let name = self.state.nodes[node].object.name.clone();
         self.bind(waiting, room);
         let moves: Option<Vec<Move>> =
-            leavers.into_iter().map(|pod| self.settle(pod, None, now_ms)).collect();
+            leaving_pods.into_iter().map(|pod| self.settle(pod, None, now_ms)).collect();
         Some(Repair { pod: uid.into(), node: name, moves: moves? })
     }
 

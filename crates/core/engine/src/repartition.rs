@@ -233,15 +233,15 @@ impl Engine {
     ) -> Option<(Draft, Vec<PodIx>)> {
         let planned = self.plan_for(nodes, pods, terms)?;
         let mut found = Draft { steps: planned.layout_changes(&self.state), ..Draft::default() };
-        let movers = movers(&planned);
-        if movers.len() > terms.moves_max {
+        let moved_pods = moved_pods(&planned);
+        if moved_pods.len() > terms.moves_max {
             return None;
         }
-        found.with_work = works(&planned, &movers)
+        found.with_work = gpus_in_use(&planned, &moved_pods)
             .map(|(node, place)| (self.state.nodes[node].object.name.clone(), place))
             .collect();
-        let leavers: Vec<_> = movers.iter().map(|pod| self.state.object(*pod)).collect();
-        for pod in &leavers {
+        let leaving_pods: Vec<_> = moved_pods.iter().map(|pod| self.state.object(*pod)).collect();
+        for pod in &leaving_pods {
             self.apply(crate::event::Event::PodGone(pod.uid.clone()));
         }
         for event in slices::repartition_events(&self.state, &found.steps) {
@@ -260,7 +260,7 @@ impl Engine {
             self.bind(*pod, place);
             bound.push(*pod);
         }
-        for pod in leavers {
+        for pod in leaving_pods {
             found.moves.push(self.settle(pod, None, now_ms)?);
         }
         Some((found, bound))
@@ -286,7 +286,7 @@ impl Engine {
     }
 }
 
-fn movers(planned: &PlannedRepartition) -> Vec<PodIx> {
+fn moved_pods(planned: &PlannedRepartition) -> Vec<PodIx> {
     let mut pods = Vec::new();
     for one in &planned.plan.moves {
         let holders = planned.gpus[one.from_gpu].holders.iter();
@@ -299,16 +299,16 @@ fn movers(planned: &PlannedRepartition) -> Vec<PodIx> {
 }
 
 /// The GPUs of a plan with running pods, by node and index.
-fn works<'a>(
+fn gpus_in_use<'a>(
     planned: &'a PlannedRepartition,
-    movers: &'a [PodIx],
+    moved_pods: &'a [PodIx],
 ) -> impl Iterator<Item = (NodeIx, usize)> + 'a {
     let changed = planned.changes.iter().map(|(at, _)| &planned.gpus[*at]);
-    let works = |sliced: &&SlicedGpu| {
+    let gpus_in_use = |sliced: &&SlicedGpu| {
         let mut pods = sliced.holders.iter().flat_map(|(_, pods)| pods);
-        pods.any(|pod| !movers.contains(pod))
+        pods.any(|pod| !moved_pods.contains(pod))
     };
-    changed.filter(works).map(|sliced| (sliced.node, sliced.place))
+    changed.filter(gpus_in_use).map(|sliced| (sliced.node, sliced.place))
 }
 
 impl Draft {
@@ -318,8 +318,8 @@ impl Draft {
         let known = |(node, place): &(Arc<str>, usize)| {
             self.steps.iter().any(|step| (&step.node, step.gpu) == (node, *place))
         };
-        let works: Vec<_> = later.with_work.into_iter().filter(|gpu| !known(gpu)).collect();
-        self.with_work.extend(works);
+        let gpus_in_use: Vec<_> = later.with_work.into_iter().filter(|gpu| !known(gpu)).collect();
+        self.with_work.extend(gpus_in_use);
         for step in later.steps {
             let same = |one: &&mut GpuLayoutChange| (&one.node, one.gpu) == (&step.node, step.gpu);
             match self.steps.iter_mut().find(same) {
@@ -350,10 +350,10 @@ impl Draft {
             disturbance.duration_ms = disturbance.duration_ms.max(until_ms);
             node = Some((&step.node, until_ms));
         }
-        let works = |step: &&GpuLayoutChange| {
+        let gpus_in_use = |step: &&GpuLayoutChange| {
             self.with_work.iter().any(|(node, place)| (node, *place) == (&step.node, step.gpu))
         };
-        disturbance.gpus_with_work = self.steps.iter().filter(works).count();
+        disturbance.gpus_with_work = self.steps.iter().filter(gpus_in_use).count();
         let Self { steps, moves, admits, .. } = self;
         RepartitionProposal { steps, moves, admits, disturbance }
     }

@@ -87,9 +87,9 @@ impl Shares {
     /// A guess for a share taken elsewhere: the fullest GPU with room, or the first whole one.
     pub(crate) fn likely_gpu(&self, need: &GpuNeed) -> Option<u16> {
         let share = self.share(need);
-        let roomy = self.gpus().filter(|(_, gpu)| self.has_room(gpu, share));
+        let with_room = self.gpus().filter(|(_, gpu)| self.has_room(gpu, share));
         let fullest = |(number, gpu): &(u16, &Divided)| (Reverse(gpu.compute_milli), *number);
-        roomy.min_by_key(fullest).map(|(number, _)| number)
+        with_room.min_by_key(fullest).map(|(number, _)| number)
     }
 
     /// What is left of a split GPU, in thousandths of compute and memory; `None` if it is whole.

@@ -23,13 +23,13 @@ use berth_packing::slice::{Mix, SliceRequest};
 
 use crate::class::Class;
 use crate::event::Event;
-use berth_kubelet::NodeTopology;
 use crate::filter::Inquiry;
 use crate::offer::smallest_slice;
 use crate::overlay::Overlay;
 use crate::state::State;
 use crate::table::{NodeIx, PodIx};
 use crate::verdict::Plugin;
+use berth_kubelet::NodeTopology;
 
 /// Pods that request more slices are not planned for.
 const SLICES_MAX: i64 = 64;
@@ -114,8 +114,9 @@ pub(crate) fn undivided(state: &State) -> Vec<(NodeIx, usize, &'static Board)> {
 
 impl SlicedGpu {
     fn hold(&mut self, instance: Instance, pod: PodIx, movable: bool) {
-        let same =
-            |held: &&mut InstanceInUse| (held.profile, held.start) == (instance.profile, instance.start);
+        let same = |held: &&mut InstanceInUse| {
+            (held.profile, held.start) == (instance.profile, instance.start)
+        };
         match self.gpu.held.iter_mut().find(same) {
             Some(held) => {
                 held.pods = held.pods.saturating_add(1);

@@ -261,7 +261,7 @@ impl Engine {
         if !self.may_have_room(at) {
             return false;
         }
-        let near = self.near_mates(at).filter(|(_, required)| *required);
+        let near = self.gang_nodes(at).filter(|(_, required)| *required);
         let within = near.as_ref().map(|(nodes, _)| nodes);
         self.rankings.with(&mut self.state, class, |state, ranking, coarse| {
             if ranking.feasible == 0 {
@@ -308,7 +308,7 @@ impl Engine {
     }
 
     fn could_preempt(&mut self, at: PodIx, now_ms: i64) -> bool {
-        let near = self.near_mates(at).filter(|(_, required)| *required);
+        let near = self.gang_nodes(at).filter(|(_, required)| *required);
         self.evictions(at, now_ms, near.as_ref().map(|(nodes, _)| nodes)).is_some()
     }
 

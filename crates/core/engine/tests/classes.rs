@@ -1,4 +1,4 @@
-//! Classes of work: who goes to which pool, and what is kept warm for whom.
+//! Classes of work: pools, and headroom.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -142,7 +142,7 @@ fn serving_goes_to_on_demand_nodes_and_batch_to_spot() {
 }
 
 #[test]
-fn labels_say_on_which_terms_nodes_are_had_where_their_pool_does_not() {
+fn node_labels_give_the_capacity_type_if_the_pool_does_not() {
     let mut cluster = Cluster::of(&NodeKind::whole("none", PRODUCT, TopologyPolicy::None), 0);
     cluster.node("a", &[("cloud.google.com/gke-spot", "true"), ("berth.dev/pool", "mixed")]);
     cluster.node("b", &[("berth.dev/pool", "mixed")]);
@@ -154,7 +154,7 @@ fn labels_say_on_which_terms_nodes_are_had_where_their_pool_does_not() {
 }
 
 #[test]
-fn a_pool_for_some_classes_only_is_closed_to_others_and_says_so() {
+fn a_pool_with_only_rejects_other_classes_and_is_named() {
     let mut cluster = Cluster::of(&NodeKind::whole("none", PRODUCT, TopologyPolicy::None), 0);
     cluster.node("a", &[("berth.dev/pool", "serving")]);
     let only = PoolClasses::Only(set(&[Interactive, Embedding]));
@@ -189,7 +189,7 @@ fn a_class_follows_from_the_priority_by_rules_that_can_be_set() {
 }
 
 #[test]
-fn batch_goes_to_spot_nodes_and_serving_does_not_although_no_pool_says_so() {
+fn batch_goes_to_spot_nodes_and_serving_does_not_without_pools() {
     let mut cluster = Cluster::of(&NodeKind::whole("none", PRODUCT, TopologyPolicy::None), 0);
     let terms = |name: &str| if name < "d" { "on-demand" } else { "spot" };
     for name in ["a", "b", "c", "d", "e", "f"] {
@@ -225,7 +225,7 @@ fn nodes_that_hold_the_model_are_preferred() {
 }
 
 #[test]
-fn a_whole_socket_stays_usable_although_others_fill_the_rest() {
+fn headroom_keeps_a_whole_socket_usable() {
     let mut cluster = Cluster::new(2);
     cluster.keep("warm", Interactive, 2, pod(Interactive, 4));
     // Of 16 GPUs 8 stay free, four on one socket twice.
@@ -243,7 +243,7 @@ fn a_whole_socket_stays_usable_although_others_fill_the_rest() {
 }
 
 #[test]
-fn a_pod_is_told_what_is_kept_warm_and_for_whom() {
+fn an_explanation_names_headroom_and_its_class() {
     let mut cluster = Cluster::new(1);
     cluster.keep("warm", Interactive, 2, pod(Interactive, 4));
     let waiting = cluster.ask(pod(Batch, 1));
@@ -252,13 +252,13 @@ fn a_pod_is_told_what_is_kept_warm_and_for_whom() {
     let Cause::Headroom { headroom, class, on_one, .. } = &causes[0] else { panic!("{causes:?}") };
     assert_eq!((headroom.as_ref(), *class), ("warm", Interactive));
     assert_eq!(*on_one, Some(PartKind::Socket));
-    assert!(text.contains("kept warm for interactive: 4 GPUs on one socket"), "{text}");
+    assert!(text.contains("headroom for interactive: 4 GPUs on one socket"), "{text}");
     // What is not in the way is not refused.
     assert!(cluster.place(small(Batch)).is_some());
 }
 
 #[test]
-fn entitled_pods_use_what_is_kept_and_it_is_kept_elsewhere_then() {
+fn entitled_pods_use_headroom_and_it_moves() {
     let mut cluster = Cluster::new(3);
     cluster.keep("warm", Embedding, 2, pod(Embedding, 4));
     cluster.settle();
@@ -274,7 +274,7 @@ fn entitled_pods_use_what_is_kept_and_it_is_kept_elsewhere_then() {
 }
 
 #[test]
-fn the_weakest_claim_is_given_up_first() {
+fn the_weakest_claim_is_released_first() {
     let mut cluster = Cluster::new(1);
     cluster.keep("weak", Batch, 2, pod(Batch, 4));
     cluster.settle();
@@ -289,7 +289,7 @@ fn the_weakest_claim_is_given_up_first() {
 }
 
 #[test]
-fn whoever_waits_is_looked_at_when_headroom_is_given_up() {
+fn pending_pods_are_rechecked_when_headroom_is_released() {
     let mut cluster = Cluster::new(1);
     cluster.keep("warm", Interactive, 2, pod(Interactive, 4));
     let waiting = cluster.ask(pod(Batch, 2));
@@ -321,7 +321,7 @@ fn headroom_comes_back_when_a_pod_leaves() {
 }
 
 #[test]
-fn nobody_is_evicted_into_a_reservation() {
+fn no_pod_is_evicted_to_use_headroom() {
     let mut cluster = Cluster::new(1);
     cluster.keep("warm", Interactive, 1, pod(Interactive, 4));
     for _ in 0..4 {
@@ -344,7 +344,7 @@ fn nobody_is_evicted_into_a_reservation() {
 }
 
 #[test]
-fn evictions_are_not_in_vain_because_headroom_takes_the_room() {
+fn headroom_does_not_take_room_freed_by_evictions() {
     let mut cluster = Cluster::new(1);
     assert!(cluster.place(pod(Batch, 8)).is_some());
     cluster.keep("warm", Interactive, 2, pod(Interactive, 4));
@@ -362,7 +362,7 @@ fn evictions_are_not_in_vain_because_headroom_takes_the_room() {
 }
 
 #[test]
-fn slices_and_parts_of_gpus_are_kept_too() {
+fn headroom_reserves_slices_and_parts_of_gpus() {
     const SLICE: &str = "nvidia.com/mig-1g.10gb";
     let devices = vec![(SLICE, 14)];
     let policy = TopologyPolicy::SingleNumaNode;
@@ -381,7 +381,7 @@ fn slices_and_parts_of_gpus_are_kept_too() {
 }
 
 #[test]
-fn a_node_that_is_cordoned_keeps_nothing_warm() {
+fn a_cordoned_node_has_no_headroom() {
     let mut cluster = Cluster::new(2);
     cluster.keep("warm", Interactive, 1, pod(Interactive, 4));
     cluster.settle();
@@ -396,7 +396,7 @@ fn a_node_that_is_cordoned_keeps_nothing_warm() {
 }
 
 #[test]
-fn rollback_restores_what_is_kept_where() {
+fn rollback_restores_headroom() {
     let mut cluster = Cluster::new(3);
     cluster.keep("warm", Interactive, 2, pod(Interactive, 4));
     cluster.keep("weak", Batch, 1, pod(Batch, 4));
@@ -417,7 +417,7 @@ fn rollback_restores_what_is_kept_where() {
 }
 
 #[test]
-fn absurd_headroom_is_kept_as_far_as_there_is_room() {
+fn excessive_headroom_is_reserved_as_far_as_there_is_room() {
     let mut cluster = Cluster::new(2);
     let nothing = PodSpec { class: Some(Interactive), ..PodSpec::default() };
     cluster.keep("nothing", Interactive, u32::MAX, nothing);
@@ -430,7 +430,7 @@ fn absurd_headroom_is_kept_as_far_as_there_is_room() {
 }
 
 #[test]
-fn the_rules_of_kube_scheduler_know_no_classes() {
+fn kube_schedulers_profile_ignores_classes() {
     let mut engine = Engine::new(Profile::KubeScheduler);
     let mut labelled = node("a", &[("berth.dev/pool", "serving")]);
     labelled.labels.insert("kubernetes.io/hostname", "a");
@@ -471,7 +471,7 @@ fn violations(kept: usize, class: WorkloadClass) -> Vec<Law> {
 }
 
 #[test]
-fn the_checker_notices_a_pod_where_it_spoils_what_is_kept() {
+fn the_checker_detects_a_pod_that_breaks_headroom() {
     assert_eq!(violations(1, Batch), []);
     assert_eq!(violations(2, Batch), [Law::BoundWhereItFits]);
     assert_eq!(violations(2, Interactive), []);

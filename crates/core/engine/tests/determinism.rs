@@ -22,23 +22,23 @@ fn assert_same(seeds: Range<u64>, config: Config) {
 }
 
 #[test]
-fn the_order_of_news_does_not_matter() {
+fn event_order_does_not_matter() {
     assert_same(0..500, Config::default());
 }
 
 #[test]
-fn the_order_of_news_does_not_matter_in_other_worlds() {
+fn event_order_does_not_matter_in_other_worlds() {
     assert_same(500..1_000, Config::default());
 }
 
 #[test]
-fn the_order_of_news_does_not_matter_to_the_rules_of_kube_scheduler() {
+fn event_order_does_not_matter_to_kube_schedulers_profile() {
     assert_same(1_000..1_100, Profile::KubeScheduler.into());
     assert_same(1_100..1_150, Profile::KubeSchedulerPacking.into());
 }
 
 #[test]
-fn who_is_displaced_is_listed_in_one_order() {
+fn displaced_pods_are_listed_in_a_stable_order() {
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::None);
     let node = Some(Arc::from("h100-000000"));
     let pod = |number: u64, priority: i32| {

@@ -93,7 +93,7 @@ fn devices(binding: &Binding) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_goes_where_its_claim_can_be_met_and_no_device_is_given_twice() {
+fn a_pod_goes_where_its_claim_can_be_allocated_and_no_device_is_allocated_twice() {
     let mut engine = engine([
         class(),
         node("plain"),
@@ -130,7 +130,7 @@ fn a_pod_waits_for_its_claim_for_the_class_and_for_devices() {
 }
 
 #[test]
-fn a_claim_that_is_yet_to_be_made_for_the_pod_is_waited_for() {
+fn a_pod_waits_for_its_generated_claim() {
     let mut engine = engine([class(), node("one"), slice("one", &[0])]);
     let mut pod = claiming("made", 1);
     let source = |source| Arc::from([PodClaim { name: "gpus".into(), source }]);
@@ -144,7 +144,7 @@ fn a_claim_that_is_yet_to_be_made_for_the_pod_is_waited_for() {
 }
 
 #[test]
-fn devices_are_near_the_cpus_where_the_kubelet_puts_them() {
+fn devices_are_allocated_near_the_pods_cpus() {
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::SingleNumaNode);
     let mut engine = engine(kind.nodes(0, 1).unwrap());
     // The first device by order is on the other socket.
@@ -181,7 +181,7 @@ fn extended_resources_are_served_by_devices_where_no_plugin_offers_them() {
 }
 
 #[test]
-fn a_binding_that_failed_or_was_tried_gives_its_devices_back() {
+fn failed_and_rolled_back_bindings_release_devices() {
     let mut engine = engine([class(), node("one"), slice("one", &[0])]);
     engine.apply(Event::DeviceClaim(claim("a", 1)));
     engine.apply(Event::DeviceClaim(claim("b", 1)));
@@ -195,7 +195,7 @@ fn a_binding_that_failed_or_was_tried_gives_its_devices_back() {
 }
 
 #[test]
-fn pods_without_claims_are_not_bothered() {
+fn pods_without_claims_are_unaffected() {
     let mut engine = engine([class(), slice("one", &[0])]);
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::SingleNumaNode);
     kind.nodes(0, 1).unwrap().into_iter().for_each(|event| engine.apply(event));
@@ -224,7 +224,7 @@ fn claimed(engine: &mut Engine, expression: &str, number: u64) -> Option<(usize,
 }
 
 #[test]
-fn slices_are_made_where_they_leave_room_for_larger_ones() {
+fn slices_are_created_where_larger_ones_still_fit() {
     let given = |scheduler: Profile| {
         let mut engine = Engine::new(scheduler);
         partitioned(&mut engine, 1);
@@ -237,7 +237,7 @@ fn slices_are_made_where_they_leave_room_for_larger_ones() {
 }
 
 #[test]
-fn the_smallest_slice_that_will_do_is_claimed_where_least_is_lost() {
+fn the_smallest_sufficient_slice_is_claimed_where_least_is_lost() {
     let mut engine = Engine::new(Profile::Berth);
     partitioned(&mut engine, 2);
     let (used, ..) = claimed(&mut engine, &of_profile("4g.40gb"), 1).unwrap();

@@ -102,7 +102,7 @@ fn a_preemptor_looks_elsewhere_after_the_limit() {
     let start = format!("Waits for {}, which", world.node_of(2));
     assert!(text.starts_with(&start), "{text}");
     let why =
-        "No longer waits for serving/pod-00000001 (priority 0), preempted but still terminating.";
+        "No longer waiting for serving/pod-00000001 (priority 0), preempted but still terminating.";
     assert!(text.ends_with(why), "{text}");
     // Whichever leaves first makes room.
     world.watched.tell(Event::PodGone(uid(1)));
@@ -121,7 +121,7 @@ fn a_short_grace_period_makes_the_wait_shorter() {
 }
 
 #[test]
-fn an_eviction_that_the_api_server_does_not_confirm_is_bounded_as_well() {
+fn the_wait_for_an_unconfirmed_eviction_is_bounded() {
     let mut world = world(1..3);
     world.come(&gpus("urgent", 100), 9);
     assert_eq!(world.victims(5), [uid(1)]);
@@ -129,9 +129,9 @@ fn an_eviction_that_the_api_server_does_not_confirm_is_bounded_as_well() {
     assert_eq!(world.victims(MAX_WAIT_MS + 5), [uid(2)]);
 }
 
-/// However wrong the clock of this machine is.
+/// However corrections the clock of this machine is.
 #[test]
-fn the_wait_for_its_own_victims_runs_by_the_leaders_clock() {
+fn the_wait_for_victims_uses_the_leaders_clock() {
     let mut world = world(1..3);
     world.come(&gpus("urgent", 100), 9);
     assert_eq!(world.victims(HOUR_MS), [uid(1)]);
@@ -142,7 +142,7 @@ fn the_wait_for_its_own_victims_runs_by_the_leaders_clock() {
 
 /// A leader that has just begun knows the time of an eviction from the API alone.
 #[test]
-fn a_new_leader_does_not_start_the_wait_again() {
+fn a_new_leader_does_not_restart_the_wait() {
     let mut world = world(1..2);
     world.terminates(1, 0, HOUR_MS);
     let mut waits = pending(&gpus("urgent", 100), 9);
@@ -154,7 +154,7 @@ fn a_new_leader_does_not_start_the_wait_again() {
     assert!(matches!(waits[..], [Decision::Wait { .. }]), "{waits:?}");
     let text = world.explained(9, MAX_WAIT_MS);
     assert!(
-        text.starts_with("0 of 1 nodes fit. No longer waits for serving/pod-00000001"),
+        text.starts_with("0 of 1 nodes fit. No longer waiting for serving/pod-00000001"),
         "{text}"
     );
 }

@@ -281,12 +281,12 @@ fn explains_a_mixed_cluster_in_a_handful_of_groups() {
     world.pool("h100", template);
     assert_eq!(
         world.tell(gpus(4)),
-        "0 of 48 nodes fit. 30 nodes: nvidia.com/gpu: 4 wanted, at most 2 free. 14 nodes: 4 GPUs \
-         free but split 2+2 over sockets. 4 nodes: taint dedicated=batch not tolerated. Nearest: \
+        "0 of 48 nodes fit. 30 nodes: nvidia.com/gpu: 4 requested, at most 2 free. 14 nodes: 4 GPUs \
+         free but split 2+2 over sockets. 4 nodes: untolerated taint dedicated=batch. Nearest: \
          h100-000000 lacks 2 GPUs on socket 0; h100-000001 lacks 2 GPUs on socket 0; h100-000002 \
          lacks 2 GPUs on socket 0. Would fit: if serving/pod-00000146 (priority 0) left \
          h100-000043; with one more node of pool h100; on h100-000000 with 2 GPUs instead of 4; \
-         on h100-000000 if its kubelet did not insist on alignment."
+         on h100-000000 if its kubelet did not require alignment."
     );
 }
 
@@ -300,7 +300,7 @@ fn tell_all(stories: Vec<Story>) {
 }
 
 #[test]
-fn explains_what_node_objects_rule_out() {
+fn explains_rejections_by_node_objects() {
     let mut tainted = World::strict(2);
     for node in 0..2 {
         tainted.change_node(node, |node| node.taints.push(taint("dedicated", "batch")));
@@ -332,43 +332,43 @@ fn explains_what_node_objects_rule_out() {
         (
             tainted,
             gpus(1),
-            "0 of 2 nodes fit. 2 nodes: taint dedicated=batch not tolerated. Would fit: on \
+            "0 of 2 nodes fit. 2 nodes: untolerated taint dedicated=batch. Would fit: on \
              h100-000000 if it tolerated taint dedicated=batch.",
         ),
         (
             World::strict(3),
             selective,
-            "0 of 3 nodes fit. 3 nodes: pool=b200 wanted by node selector.",
+            "0 of 3 nodes fit. 3 nodes: node selector requires pool=b200.",
         ),
         (
             World::strict(3),
             one_label,
-            "0 of 3 nodes fit. 3 nodes: pool=b200 wanted by node selector. Would fit: on \
+            "0 of 3 nodes fit. 3 nodes: node selector requires pool=b200. Would fit: on \
              h100-000000 without pool=b200 in its node selector.",
         ),
         (
             World::strict(3),
             affine,
-            "0 of 3 nodes fit. 3 nodes: pool in (a, b, c and 2 more) wanted by node affinity. \
+            "0 of 3 nodes fit. 3 nodes: node affinity requires pool in (a, b, c and 2 more). \
              Would fit: on h100-000000 without its required node affinity.",
         ),
         (
             World::strict(3),
             alternatives,
-            "0 of 3 nodes fit. 3 nodes: no alternative of the node affinity matches. Would fit: on \
+            "0 of 3 nodes fit. 3 nodes: no term of the node affinity matches. Would fit: on \
              h100-000000 without its required node affinity.",
         ),
         (
             World::strict(3),
             named,
-            "0 of 3 nodes fit. 3 nodes: node elsewhere wanted by name. Would fit: on h100-000000 \
+            "0 of 3 nodes fit. 3 nodes: not the requested node elsewhere. Would fit: on h100-000000 \
              without a node name.",
         ),
         (
             cordoned,
             gpus(1),
             "0 of 2 nodes fit. Node h100-000000: cordoned. Node h100-000001: nvidia.com/gpu: 1 \
-             wanted, none free. Nearest: h100-000001 lacks 1 GPU and 2 CPUs. Would fit: if \
+             requested, none free. Nearest: h100-000001 lacks 1 GPU and 2 CPUs. Would fit: if \
              serving/pod-00000001 (priority 0) left h100-000001; on h100-000000 if it were \
              uncordoned.",
         ),
@@ -377,7 +377,7 @@ fn explains_what_node_objects_rule_out() {
 }
 
 #[test]
-fn explains_what_is_short() {
+fn explains_insufficient_resources() {
     let full = |limits: &[(&str, &str)]| {
         let mut world = World::strict(1);
         world.run(template("filler", 5, limits).unwrap(), 0);
@@ -393,26 +393,26 @@ fn explains_what_is_short() {
         (
             full(&[("cpu", "100"), ("memory", "1Gi")]),
             cpus(30),
-            "0 of 1 nodes fit. Node h100-000000: cpu: 30 wanted, at most 26 free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: cpu: 30 requested, at most 26 free. Nearest: \
              h100-000000 lacks 4 CPUs. Would fit: on h100-000000 with 26 CPUs instead of 30.",
         ),
         (
             full(&[("cpu", "1"), ("memory", "2000Gi")]),
             gpus(1),
-            "0 of 1 nodes fit. Node h100-000000: memory: 64Gi wanted, at most 47Gi free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: memory: 64Gi requested, at most 47Gi free. Nearest: \
              h100-000000 lacks 17Gi memory. Would fit: on h100-000000 with 47Gi memory instead of \
              64Gi.",
         ),
         (
             packed,
             cpus(1),
-            "0 of 1 nodes fit. Node h100-000000: as many pods as a node may hold. Would fit: if \
+            "0 of 1 nodes fit. Node h100-000000: too many pods. Would fit: if \
              serving/pod-00000001 (priority 0) left h100-000000.",
         ),
         (
             World::strict(2),
             template("b", 0, &[("amd.com/gpu", "1")]).unwrap(),
-            "0 of 2 nodes fit. 2 nodes: amd.com/gpu: 1 wanted, none there.",
+            "0 of 2 nodes fit. 2 nodes: amd.com/gpu: 1 requested, no capacity.",
         ),
         (
             World::strict(2),
@@ -425,7 +425,7 @@ fn explains_what_is_short() {
 }
 
 #[test]
-fn explains_what_is_free_but_not_together() {
+fn explains_resources_split_over_numa_nodes() {
     // Socket 0 has no CPUs left, socket 1 no GPUs.
     let mut apart = World::strict(1);
     apart.run(template("a", 5, &[("cpu", "60"), ("memory", "1Gi")]).unwrap(), 0);
@@ -464,21 +464,21 @@ fn explains_what_is_free_but_not_together() {
             gpus(1),
             "0 of 1 nodes fit. Node h100-000000: 1 GPU, 8 CPUs and 64Gi memory free, but not on \
              the same socket. Nearest: h100-000000 lacks 6 CPUs on socket 0. Would fit: on \
-             h100-000000 if its kubelet did not insist on alignment.",
+             h100-000000 if its kubelet did not require alignment.",
         ),
         (
             crowded,
             cpus(45),
             "0 of 1 nodes fit. Node h100-000000: 45 CPUs wanted together, at most 44 free on one \
              socket. Nearest: h100-000000 lacks 1 CPU on socket 1. Would fit: on h100-000000 with \
-             44 CPUs instead of 45; on h100-000000 if its kubelet did not insist on alignment.",
+             44 CPUs instead of 45; on h100-000000 if its kubelet did not require alignment.",
         ),
         (
             by_container,
             three,
             "0 of 1 nodes fit. Node h100-000000: the kubelet would reject it: Resources cannot \
              be allocated with Topology locality. Would fit: if serving/pod-00000003 (priority 0) \
-             left h100-000000; on h100-000000 if its kubelet did not insist on alignment.",
+             left h100-000000; on h100-000000 if its kubelet did not require alignment.",
         ),
     ]);
 }
@@ -504,7 +504,7 @@ fn explains_spreading() {
         (
             spread_out,
             spread(gpus(1), ZONE, 1, true),
-            "0 of 3 nodes fit. Node h100-000000: nvidia.com/gpu: 1 wanted, none free. Node \
+            "0 of 3 nodes fit. Node h100-000000: nvidia.com/gpu: 1 requested, none free. Node \
              h100-000001: spread by topology.kubernetes.io/zone: zone-1 would be 2 above the \
              least, 1 allowed. Node h100-000002: spread by topology.kubernetes.io/zone: zone-2 \
              would be 2 above the least, 1 allowed. Nearest: h100-000000 lacks 1 GPU and 2 CPUs. \
@@ -544,8 +544,8 @@ fn explains_neighbours_ports_and_volumes() {
             crowd.clone(),
             hermit,
             "0 of 4 nodes fit. 2 nodes: a pod with app=llm in the same topology.kubernetes.io/zone \
-             (zone-0), against pod anti-affinity. Node h100-000001: a pod with app=llm in the same \
-             topology.kubernetes.io/zone (zone-1), against pod anti-affinity. Node h100-000002: a \
+             (zone-0), excluded by pod anti-affinity. Node h100-000001: a pod with app=llm in the same \
+             topology.kubernetes.io/zone (zone-1), excluded by pod anti-affinity. Node h100-000002: a \
              pod with app=llm in the same topology.kubernetes.io/zone (zone-2), against pod \
              anti-affinity. Would fit: if serving/pod-00000003 (priority 0) left h100-000002.",
         ),
@@ -553,22 +553,22 @@ fn explains_neighbours_ports_and_volumes() {
             crowd.clone(),
             gpus(1),
             "0 of 4 nodes fit. 2 nodes: serving/pod-00000001 in the same \
-             topology.kubernetes.io/zone (zone-0) refuses it by anti-affinity. Node h100-000001: \
+             topology.kubernetes.io/zone (zone-0) excludes it by anti-affinity. Node h100-000001: \
              serving/pod-00000002 in the same topology.kubernetes.io/zone (zone-1) refuses it by \
              anti-affinity. Node h100-000002: serving/pod-00000003 in the same \
-             topology.kubernetes.io/zone (zone-2) refuses it by anti-affinity. Would fit: if \
+             topology.kubernetes.io/zone (zone-2) excludes it by anti-affinity. Would fit: if \
              serving/pod-00000003 (priority 0) left h100-000002.",
         ),
         (
             crowd,
             friend,
             "0 of 4 nodes fit. 4 nodes: no pod with app=database in the same \
-             topology.kubernetes.io/zone, wanted by pod affinity.",
+             topology.kubernetes.io/zone, required by pod affinity.",
         ),
         (
             taken,
             listening,
-            "0 of 2 nodes fit. 2 nodes: host port 8080/TCP taken. Would fit: if \
+            "0 of 2 nodes fit. 2 nodes: host port 8080/TCP in use. Would fit: if \
              serving/pod-00000002 (priority 0) left h100-000001; on h100-000000 without host port \
              8080/TCP.",
         ),
@@ -596,20 +596,20 @@ fn explains_parts_of_gpus() {
         (
             slices,
             need(40),
-            "0 of 2 nodes fit. 2 nodes: 40Gi of a GPU needed, the largest is \
+            "0 of 2 nodes fit. 2 nodes: 40Gi of a GPU requested, the largest part is \
              nvidia.com/mig-1g.10gb with 8533Mi and 14.2%. Would fit: on h100-000000 with 8533Mi \
              of a GPU instead of 40Gi.",
         ),
         (
             taken,
             need(5),
-            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU needed, all that is large enough is taken. \
+            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU requested, all large enough parts are allocated. \
              Would fit: if serving/pod-00000004 (priority 0) left h100-000001.",
         ),
         (
             no_gpus,
             need(5),
-            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU needed, no GPU of known size there.",
+            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU requested, no GPU of known size.",
         ),
     ]);
 }
@@ -657,14 +657,14 @@ fn explains_unknown_topologies_and_other_profiles() {
         (
             blind.clone(),
             gpus(3),
-            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: \
+            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 requested, at most 2 free. Nearest: \
              h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: if serving/pod-00000004 \
              (priority 0) left h100-000001; on h100-000000 with 2 GPUs instead of 3.",
         ),
         (
             blind.clone(),
             gpu_template("llm", 9, 3).unwrap(),
-            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: \
+            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 requested, at most 2 free. Nearest: \
              h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: once preemption evicts \
              serving/pod-00000004 (priority 0) from h100-000001; on h100-000000 with 2 GPUs \
              instead of 3.",
@@ -672,7 +672,7 @@ fn explains_unknown_topologies_and_other_profiles() {
         (
             blind,
             never,
-            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 wanted, at most 2 free. Nearest: \
+            "0 of 2 nodes fit. 2 nodes: nvidia.com/gpu: 3 requested, at most 2 free. Nearest: \
              h100-000000 lacks 1 GPU; h100-000001 lacks 1 GPU. Would fit: if serving/pod-00000004 \
              (priority 0) left h100-000001; on h100-000000 with 2 GPUs instead of 3.",
         ),
@@ -680,7 +680,7 @@ fn explains_unknown_topologies_and_other_profiles() {
 }
 
 #[test]
-fn explains_who_would_have_to_leave() {
+fn explains_which_pods_to_evict() {
     let mut low = World::strict(1);
     low.run(gpu_template("batch", -5, 4).unwrap(), 0);
     low.run(gpu_template("batch", -5, 4).unwrap(), 0);
@@ -699,34 +699,34 @@ fn explains_who_would_have_to_leave() {
         (
             low.clone(),
             gpus(4),
-            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
              serving/pod-00000002 (priority -5) from h100-000000.",
         ),
         (
             low.clone(),
             never,
-            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1. Would fit: if serving/pod-00000002 (priority \
              -5) left h100-000000.",
         ),
         (
             low.clone(),
             gpu_template("llm", -5, 4).unwrap(),
-            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1. Would fit: if serving/pod-00000002 (priority \
              -5) left h100-000000.",
         ),
         (
             low,
             gpu_template("llm", -6, 4).unwrap(),
-            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1.",
         ),
         (
             budget,
             gpus(4),
-            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
              serving/pod-00000002 (priority -5) from h100-000000, 1 eviction against disruption \
              budgets.",
@@ -734,7 +734,7 @@ fn explains_who_would_have_to_leave() {
         (
             many,
             gpus(4),
-            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 wanted, none free. Nearest: \
+            "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
              serving/pod-00000008 (priority -5), serving/pod-00000007 (priority -5), \
              serving/pod-00000006 (priority -5) and 1 more from h100-000000.",
@@ -743,14 +743,14 @@ fn explains_who_would_have_to_leave() {
 }
 
 #[test]
-fn explains_pods_that_wait_for_something_else() {
+fn explains_gated_nominated_and_deleted_pods() {
     let mut gated = gpus(1);
     gated.gates = vec!["quota.example.com/approval".into()];
     tell_all(vec![
         (
             World::strict(1),
             gated,
-            "Not to be scheduled yet: schedulingGates quota.example.com/approval.",
+            "Not scheduled yet: waiting for schedulingGates quota.example.com/approval.",
         ),
         (World::strict(3), gpus(1), "3 of 3 nodes fit; it waits for its turn."),
     ]);
@@ -768,7 +768,7 @@ fn explains_pods_that_wait_for_something_else() {
     world.gone("pod-00000003");
     let other = world.ask(gpus(1));
     let text = render(&world.explain(&other));
-    let kept = "Node h100-000000: kept for pods that wait for it, such as serving/pod-00000005.";
+    let kept = "Node h100-000000: reserved for nominated pods such as serving/pod-00000005.";
     assert!(text.starts_with(&format!("0 of 1 nodes fit. {kept}")), "{text}");
 
     let mut leaving = pending(&Arc::new(gpus(1)), 99);
@@ -792,7 +792,7 @@ fn explains_why_a_pod_is_where_it_is() {
     assert_eq!(
         render(&explanation),
         "Placed on h100-000001. It holds 2 GPUs (gpu-0 and gpu-1) and 16 CPUs on socket 0. All of \
-         it is aligned. Free GPUs there now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
+         it is aligned. Free GPUs on the node now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
          left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
          have 6 to 8 GPUs free, its own node 6. Spread by topology.kubernetes.io/zone: 1 in \
          zone-1, at least 0 on those."
@@ -802,21 +802,21 @@ fn explains_why_a_pod_is_where_it_is() {
     assert_eq!(
         render(&world.explain(&packed)),
         "Placed on h100-000000. It holds 2 GPUs (gpu-2 and gpu-3) and 16 CPUs on socket 0. All of \
-         it is aligned. Free GPUs there now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
+         it is aligned. Free GPUs on the node now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
          left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
          have 6 to 8 GPUs free, its own node 4."
     );
     let mut elsewhere = pending(&Arc::new(gpus(1)), 99);
     elsewhere.node = Some("unheard-of".into());
     let elsewhere = world.apply(elsewhere);
-    let text = "Placed on unheard-of. How it lies there is not known.";
+    let text = "Placed on unheard-of. Its alignment is unknown.";
     assert_eq!(render(&world.explain(&elsewhere)), text);
     let mut blind = World::new(Profile::KubeScheduler, h100(), 2);
     let pod = blind.ask(cpus(1));
     assert!(blind.engine.decide(0).is_some());
     assert_eq!(
         render(&blind.explain(&pod)),
-        "Placed on h100-000000. It holds 1 CPU on socket 0. All of it is aligned. 1 of 1 other \
+        "Placed on h100-000000. It holds 1 CPU on socket 0. It is aligned. 1 of 1 other \
          node would take one more such pod now."
     );
 }
@@ -991,7 +991,7 @@ fn explains_many_hosts_in_few_groups() {
     assert_eq!(
         world.tell(spec),
         "0 of 40 nodes fit. 39 nodes: spread by kubernetes.io/hostname: it would be 2 above the \
-         least, 1 allowed. Node h100-000039: nvidia.com/gpu: 1 wanted, none free. Nearest: \
+         least, 1 allowed. Node h100-000039: nvidia.com/gpu: 1 requested, none free. Nearest: \
          h100-000039 lacks 1 GPU on socket 0. Would fit: if serving/pod-00000039 (priority 0) left \
          h100-000038; on h100-000000 with ScheduleAnyway for its spread by kubernetes.io/hostname."
     );
@@ -1142,7 +1142,7 @@ fn chaos(seed: u64, profile: Profile) {
 }
 
 #[test]
-fn explains_truly_and_leaves_no_trace() {
+fn explanations_are_correct_and_leave_no_trace() {
     (0..60).for_each(|seed| chaos(seed, Profile::Berth));
     (60..80).for_each(|seed| chaos(seed, Profile::KubeScheduler));
 }

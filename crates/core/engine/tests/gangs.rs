@@ -119,12 +119,12 @@ fn nobody_is_bound_until_all_can_be() {
 }
 
 #[test]
-fn a_gang_without_enough_members_is_not_decided_about() {
+fn a_gang_without_enough_members_stays_pending() {
     let mut engine = engine(4);
     let spec = member("train", 8, 0, Some(terms(3, None)));
     come(&mut engine, &spec, 1..3);
     assert_eq!(settle(&mut engine, 0), []);
-    assert_eq!(told(&mut engine, 1, 0), "Gang train waits: 2 of 3 members exist.");
+    assert_eq!(told(&mut engine, 1, 0), "Gang train is pending: 2 of 3 members exist.");
     // Others are not held up by it.
     come(&mut engine, &single(8, 0), 10..12);
     assert_eq!(settle(&mut engine, 0).len(), 2);
@@ -135,7 +135,7 @@ fn a_gang_without_enough_members_is_not_decided_about() {
 }
 
 #[test]
-fn a_pod_group_says_what_its_pods_do_not() {
+fn a_pod_group_gives_the_gangs_terms() {
     let mut engine = engine(2);
     come(&mut engine, &member("train", 8, 0, None), 1..3);
     assert_eq!(settle(&mut engine, 0), []);
@@ -146,7 +146,7 @@ fn a_pod_group_says_what_its_pods_do_not() {
 }
 
 #[test]
-fn what_the_oldest_member_says_counts() {
+fn the_oldest_members_terms_apply() {
     let mut engine = engine(2);
     come(&mut engine, &member("train", 8, 0, Some(terms(9, None))), 2..3);
     come(&mut engine, &member("train", 8, 0, Some(terms(2, None))), 1..2);
@@ -216,7 +216,7 @@ fn two_gangs_do_not_wait_for_what_the_other_holds() {
 }
 
 #[test]
-fn a_gang_is_not_overtaken_for_ever() {
+fn a_gang_does_not_starve() {
     let mut engine = engine(2);
     come(&mut engine, &single(8, 0), 1..3);
     settle(&mut engine, 0);
@@ -241,7 +241,7 @@ fn a_gang_is_not_overtaken_for_ever() {
 }
 
 #[test]
-fn nodes_are_kept_for_one_gang_after_the_other() {
+fn nodes_are_reserved_for_one_gang_at_a_time() {
     let mut engine = engine(2);
     come(&mut engine, &single(8, 0), 1..3);
     settle(&mut engine, 0);
@@ -262,7 +262,7 @@ fn nodes_are_kept_for_one_gang_after_the_other() {
 }
 
 #[test]
-fn a_gang_that_fits_nowhere_gets_no_nodes_kept() {
+fn a_gang_that_fits_nowhere_gets_no_reservation() {
     let mut engine = engine(2);
     come(&mut engine, &member("huge", 8, 0, Some(terms(3, None))), 1..4);
     assert_eq!(settle(&mut engine, 0).len(), 1);
@@ -292,7 +292,7 @@ fn others_are_evicted_for_a_whole_gang_or_not_at_all() {
 }
 
 #[test]
-fn a_gang_is_evicted_as_a_whole_or_somebody_else_is() {
+fn a_gang_is_evicted_as_a_whole_or_other_pods_are() {
     let mut engine = engine(3);
     let spec = member("train", 8, 0, Some(terms(2, None)));
     come(&mut engine, &spec, 1..3);
@@ -350,7 +350,7 @@ fn members_beyond_the_minimum_are_evicted_alone() {
 
 /// A member whose labels change is a pod of another kind; classes are renumbered when teams change.
 #[test]
-fn a_member_that_changes_does_not_stop_its_mates_from_being_looked_at() {
+fn a_changed_member_does_not_block_other_members() {
     let team = Team { name: "team".into(), ..Team::default() };
     let spec = member("train", 8, 0, Some(terms(2, None)));
     let mut labelled = (*spec).clone();
@@ -379,7 +379,7 @@ fn a_member_that_changes_does_not_stop_its_mates_from_being_looked_at() {
 }
 
 #[test]
-fn a_binding_that_fails_is_made_up_for() {
+fn a_failed_binding_is_replaced() {
     let mut engine = engine(3);
     let spec = member("train", 8, 0, Some(terms(2, None)));
     come(&mut engine, &spec, 1..3);
@@ -391,7 +391,7 @@ fn a_binding_that_fails_is_made_up_for() {
 }
 
 #[test]
-fn a_gang_that_cannot_be_made_whole_in_time_gives_its_places_back() {
+fn a_gang_incomplete_after_its_timeout_is_disbanded() {
     let mut engine = engine(2);
     let spec = member("train", 8, 0, Some(terms(2, None)));
     come(&mut engine, &spec, 1..3);
@@ -598,7 +598,7 @@ fn a_pod_that_has_ended_before_the_gang_can_start_goes_first() {
 }
 
 #[test]
-fn who_takes_all_cpus_of_a_node_keeps_its_gpus() {
+fn a_member_with_all_cpus_counts_for_all_gpus() {
     let mut engine = with_budget(4, ReservationBudget::default());
     fill(&mut engine, 4);
     let mut spec = template("cpu", 0, &[("cpu", "100"), ("memory", "4Gi")]).unwrap();

@@ -128,7 +128,7 @@ fn ten_thousand_terms_about_everybody_keep_later_pods_fast() {
 }
 
 #[test]
-fn pods_that_refuse_everybody_get_a_domain_each() {
+fn pods_with_anti_affinity_to_all_get_a_domain_each() {
     for profile in PROFILES {
         let mut engine = engine(profile, 30);
         let mut spec = small("alone");
@@ -177,7 +177,7 @@ fn more_pods_nominated_to_a_node_than_fit_end_up_elsewhere_or_waiting() {
 }
 
 #[test]
-fn a_node_that_shrinks_below_what_runs_there_takes_nobody_until_there_is_room() {
+fn a_node_shrunk_below_its_usage_takes_no_pods() {
     for profile in PROFILES {
         let mut engine = engine(profile, 1);
         for number in 0..8 {
@@ -202,7 +202,7 @@ fn a_node_that_shrinks_below_what_runs_there_takes_nobody_until_there_is_room() 
 }
 
 #[test]
-fn a_pod_bound_by_somebody_else_onto_reserved_room_is_counted_and_the_pod_waits_on() {
+fn a_foreign_binding_onto_nominated_room_is_counted() {
     for profile in PROFILES {
         let mut engine = engine(profile, 1);
         let holder = pod(1, 0, 8);
@@ -291,7 +291,7 @@ fn a_hundred_thousand_labels_are_only_labels() {
 }
 
 #[test]
-fn the_last_word_about_a_uid_counts() {
+fn the_last_event_of_a_uid_counts() {
     for profile in PROFILES {
         let mut engine = engine(profile, 1);
         let first = pod(1, 0, 8);
@@ -308,7 +308,7 @@ fn the_last_word_about_a_uid_counts() {
 }
 
 #[test]
-fn news_about_things_nobody_knows_changes_nothing() {
+fn events_about_unknown_objects_change_nothing() {
     let mut engine = engine(Profile::Berth, 1);
     engine.apply(Event::PodGone("unknown".into()));
     engine.apply(Event::NodeGone("unknown".into()));
@@ -322,7 +322,7 @@ fn news_about_things_nobody_knows_changes_nothing() {
 }
 
 #[test]
-fn a_waiting_pod_that_ends_is_forgotten() {
+fn a_pending_pod_that_ends_is_forgotten() {
     for phase in [Phase::Finished, Phase::Terminating { by_preemption: false }] {
         let mut engine = engine(Profile::Berth, 1);
         engine.apply(Event::Pod(pod(1, 0, 1)));

@@ -51,16 +51,16 @@ fn the_laws_hold_for_the_rules_of_kube_scheduler() {
 #[test]
 fn no_share_and_no_claimed_slice_is_given_twice_or_withheld() {
     let give = |seed| gives_parts_wrongly(seed, SIZE, Config::default()).unwrap();
-    let wrong: Vec<String> = (0..60).filter_map(give).collect();
-    assert!(wrong.is_empty(), "{} worlds:\n{}", wrong.len(), wrong.join("\n"));
+    let corrections: Vec<String> = (0..60).filter_map(give).collect();
+    assert!(corrections.is_empty(), "{} worlds:\n{}", corrections.len(), corrections.join("\n"));
 }
 
 #[test]
-fn proposals_to_divide_gpus_are_kept_and_leave_no_trace() {
-    let wrong =
+fn repartition_proposals_hold_and_leave_no_trace() {
+    let corrections =
         (3_000..3_060).filter_map(|seed| proposes_wrongly(seed, SIZE, Config::default()).unwrap());
-    let wrong: Vec<String> = wrong.collect();
-    assert!(wrong.is_empty(), "{} worlds:\n{}", wrong.len(), wrong.join("\n"));
+    let corrections: Vec<String> = corrections.collect();
+    assert!(corrections.is_empty(), "{} worlds:\n{}", corrections.len(), corrections.join("\n"));
 }
 
 /// A node with two NUMA nodes of 4 GPUs each, whose kubelet insists on one NUMA node.
@@ -113,7 +113,7 @@ fn assert_still_knows_the_kubelet(mut watched: Watched) {
 }
 
 #[test]
-fn the_kubelet_is_known_after_its_topology_is_told_again() {
+fn the_mirror_is_trusted_after_its_topology_arrives_again() {
     let node = strict_node(0);
     let (mut watched, _) = pods_on(node.clone());
     node.into_iter().for_each(|event| watched.tell(event));
@@ -121,7 +121,7 @@ fn the_kubelet_is_known_after_its_topology_is_told_again() {
 }
 
 #[test]
-fn the_kubelet_is_known_after_a_running_pod_gets_another_label() {
+fn the_mirror_is_trusted_after_a_pod_is_relabelled() {
     let (mut watched, mut pod) = node_with_pods();
     let mut spec = (*pod.spec).clone();
     spec.labels.insert("tier", "front");
@@ -131,7 +131,7 @@ fn the_kubelet_is_known_after_a_running_pod_gets_another_label() {
 }
 
 #[test]
-fn the_kubelet_is_known_after_somebody_else_binds_a_pod() {
+fn the_mirror_is_trusted_after_a_foreign_binding() {
     let (mut watched, pod) = node_with_pods();
     let spec = Arc::new(template("agent", 0, &[]).unwrap());
     let agent = PodObject { node: pod.node, started_at_ms: Some(5), ..pending(&spec, 5) };
@@ -140,7 +140,7 @@ fn the_kubelet_is_known_after_somebody_else_binds_a_pod() {
 }
 
 #[test]
-fn the_kubelet_is_known_after_it_rejected_a_pod_of_somebody_else() {
+fn the_mirror_is_trusted_after_a_foreign_pod_was_rejected() {
     let (mut watched, pod) = node_with_pods();
     let mut rejected = PodObject { node: pod.node, started_at_ms: Some(5), ..gpu_pod(5, 0, 4) };
     watched.tell(Event::Pod(rejected.clone()));
@@ -150,7 +150,7 @@ fn the_kubelet_is_known_after_it_rejected_a_pod_of_somebody_else() {
 }
 
 #[test]
-fn the_kubelet_never_saw_a_pod_whose_binding_failed() {
+fn the_mirror_forgets_a_pod_whose_binding_failed() {
     let mut watched = watched(strict_node(0));
     let failing = gpu_pod(1, 0, 3);
     for pod in [failing.clone(), gpu_pod(2, 0, 2), gpu_pod(3, 0, 1), gpu_pod(4, 0, 2)] {
@@ -164,7 +164,7 @@ fn the_kubelet_never_saw_a_pod_whose_binding_failed() {
 }
 
 #[test]
-fn a_pod_whose_binding_failed_is_not_taken_for_one_that_left() {
+fn a_failed_binding_is_not_a_departure() {
     let mut watched = watched(strict_node(0));
     let gone = gpu_pod(1, 0, 4);
     watched.tell(Event::Pod(gone.clone()));
@@ -183,7 +183,7 @@ fn a_pod_whose_binding_failed_is_not_taken_for_one_that_left() {
 }
 
 #[test]
-fn a_failure_that_is_reported_after_the_binding_was_seen_changes_nothing() {
+fn a_failure_reported_after_confirmation_changes_nothing() {
     let mut watched = watched(strict_node(0));
     let mut pod = gpu_pod(1, 0, 1);
     watched.tell(Event::Pod(pod.clone()));
@@ -205,7 +205,7 @@ fn victims(decision: &Decision) -> &[Arc<str>] {
 }
 
 #[test]
-fn who_holds_a_host_port_is_evicted_for_it() {
+fn a_pod_is_evicted_for_its_host_port() {
     let mut watched = watched(strict_node(0));
     let with_port = |app: &str, priority: i32| {
         let mut spec = template(app, priority, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
@@ -309,7 +309,7 @@ fn waits_for(decisions: &[Decision]) -> Vec<(Arc<str>, Arc<str>)> {
 }
 
 #[test]
-fn who_had_to_wait_for_a_rest_to_end_is_looked_at_then() {
+fn pods_are_rechecked_when_a_cooldown_ends() {
     let mut watched = watched(strict_node(0));
     let batch = |created_at_ms: u64| {
         let mut spec = gpu_template("batch", 0, 4).unwrap();
@@ -348,7 +348,7 @@ fn refuses(mut spec: PodSpec, app: &str, key: &str) -> PodSpec {
 }
 
 #[test]
-fn room_is_kept_from_those_whom_the_pod_that_waits_refuses() {
+fn nominated_room_is_kept_from_pods_excluded_by_anti_affinity() {
     let mut watched = watched(strict_node(0));
     watched.tell(Event::Pod(gpu_pod(1, 0, 4)));
     watched.tell(Event::Pod(gpu_pod(2, 0, 4)));
@@ -365,7 +365,7 @@ fn room_is_kept_from_those_whom_the_pod_that_waits_refuses() {
 }
 
 #[test]
-fn who_was_refused_near_a_pod_comes_when_that_has_left() {
+fn a_pod_excluded_by_anti_affinity_is_placed_after_the_other_leaves() {
     // Two nodes of one zone.
     let mut watched = watched([strict_node(0), strict_node(3)].concat());
     let refusing = template("refusing", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();

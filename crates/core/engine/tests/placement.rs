@@ -61,9 +61,9 @@ fn a_node_is_not_kept_for_a_pod_whose_victims_went_in_vain() {
     let victim = on_node(pending(&gpus("victim", 0, 1), 1));
     let phase = Phase::Terminating { by_preemption: true };
     engine.apply(Event::Pod(PodObject { phase, ..victim }));
-    let promised = pending(&gpus("large", 100, 4), 2);
-    let promised = PodObject { nominated: Some(node.clone()), ..promised };
-    assert_eq!(decide(&mut engine, promised, 0), "wait");
+    let provisioning = pending(&gpus("large", 100, 4), 2);
+    let provisioning = PodObject { nominated: Some(node.clone()), ..provisioning };
+    assert_eq!(decide(&mut engine, provisioning, 0), "wait");
     assert_eq!(decide(&mut engine, pending(&gpus("small", 0, 1), 3), 0), "wait");
     gone(&mut engine, 1);
     assert_eq!([tell(engine.decide(0)), tell(engine.decide(0))], ["wait", "h100-000000"]);
@@ -128,7 +128,7 @@ fn a_pod_the_kubelet_would_reject_waits() {
 }
 
 #[test]
-fn a_need_is_met_by_the_smallest_part_that_will_do_on_any_board() {
+fn a_need_gets_the_smallest_sufficient_part_on_any_board() {
     let whole = "nvidia.com/gpu";
     let boards = [
         ("a100", "NVIDIA-A100-SXM4-80GB", vec![("nvidia.com/mig-2g.20gb", 2), (whole, 1)]),
@@ -154,7 +154,7 @@ fn a_need_is_met_by_the_smallest_part_that_will_do_on_any_board() {
 }
 
 #[test]
-fn a_need_is_met_by_another_vendors_device_once_it_is_said_what_that_is() {
+fn a_need_gets_another_vendors_device_described_by_an_accelerator() {
     let mut engine = Engine::new(Profile::Berth);
     let allocatable = resources(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110")]).unwrap();
     let mut node = Node { name: "mi300x".into(), allocatable, ..Node::default() };
@@ -184,7 +184,7 @@ fn evictions_free_one_socket_with_the_fewest_victims() {
 }
 
 #[test]
-fn nobody_is_evicted_in_vain() {
+fn no_eviction_is_superfluous() {
     let mut engine = cluster(1);
     // Each socket has a pod that stays; evicting the others frees two on each, never four.
     for number in 0..2 {
@@ -196,7 +196,7 @@ fn nobody_is_evicted_in_vain() {
 }
 
 #[test]
-fn the_room_that_was_made_is_kept_for_whom_it_was_made() {
+fn room_freed_by_evictions_is_kept_for_the_preemptor() {
     let mut engine = cluster(1);
     decide(&mut engine, pending(&gpus("four", 0, 4), 0), 0);
     decide(&mut engine, pending(&gpus("other", 50, 4), 1), 0);
@@ -227,7 +227,7 @@ fn a_pod_bound_by_someone_else_onto_reserved_room_makes_the_preemptor_look_again
 }
 
 #[test]
-fn who_replaces_an_evicted_pod_is_left_alone_for_a_while() {
+fn replacements_of_evicted_pods_have_a_cooldown() {
     let config = Config { eviction_cooldown_ms: 1_000, ..Config::default() };
     let mut engine = Engine::new(config);
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", STRICT);
@@ -250,7 +250,7 @@ fn who_replaces_an_evicted_pod_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn a_waiting_pod_is_looked_at_again_only_when_its_blocker_goes() {
+fn a_parked_pod_is_rechecked_only_when_its_blocker_goes() {
     let mut engine = cluster(2);
     let four = gpus("four", 0, 4);
     for number in 0..4 {
@@ -311,7 +311,7 @@ fn gated_and_leaving_pods_are_not_decided_about() {
 }
 
 #[test]
-fn a_decision_that_failed_is_taken_back_and_made_anew() {
+fn a_failed_decision_is_undone_and_made_again() {
     let mut engine = cluster(1);
     let eight = gpus("four", 0, 4);
     decide(&mut engine, pending(&eight, 0), 0);

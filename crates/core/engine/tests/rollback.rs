@@ -23,12 +23,12 @@ fn assert_no_trace(seeds: Range<u64>, config: Config) {
 }
 
 #[test]
-fn what_was_rolled_back_leaves_no_trace() {
+fn a_rollback_leaves_no_trace() {
     assert_no_trace(0..300, Config::default());
 }
 
 #[test]
-fn what_was_rolled_back_leaves_no_trace_for_the_rules_of_kube_scheduler() {
+fn a_rollback_leaves_no_trace_with_kube_schedulers_profile() {
     assert_no_trace(300..400, Profile::KubeScheduler.into());
 }
 

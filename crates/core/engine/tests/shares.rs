@@ -63,7 +63,7 @@ fn engine(nodes: &[Node]) -> Engine {
 }
 
 #[test]
-fn shares_fill_one_gpu_before_the_next_is_taken_apart() {
+fn shares_fill_one_gpu_before_the_next_is_split() {
     let mut engine = engine(&[divided("one", 2), divided("two", 2)]);
     let (node, gpu) = place(&mut engine, &part(0, 600), 1).unwrap();
     assert_eq!(place(&mut engine, &part(0, 300), 2), Some((node.clone(), gpu)));
@@ -73,7 +73,7 @@ fn shares_fill_one_gpu_before_the_next_is_taken_apart() {
 }
 
 #[test]
-fn neither_memory_nor_compute_is_given_twice() {
+fn neither_memory_nor_compute_is_shared_twice() {
     let mut engine = engine(&[divided("one", 1)]);
     // No compute is asked for, so it gets as much of it as of the memory.
     assert!(place(&mut engine, &part(40, 0), 1).is_some());
@@ -98,7 +98,7 @@ fn a_divided_gpu_is_whole_again_when_its_last_share_is_given_back() {
 }
 
 #[test]
-fn what_was_given_is_remembered_by_its_number() {
+fn a_grant_keeps_its_gpu_number() {
     let mut told = engine(&[divided("one", 4)]);
     let mut object = pending(&part(0, 500), 1);
     object.node = Some("one".into());

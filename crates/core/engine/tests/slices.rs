@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use berth_engine::decision::{Binding, Decision};
 use berth_engine::event::Event;
-use berth_kubelet::NodeTopology;
 use berth_engine::explain::{Explanation, Remedy, render};
 use berth_engine::repartition::{GpuLayoutChange, RepartitionProposal, Terms, Touch};
 use berth_engine::{Engine, Profile};
+use berth_kubelet::NodeTopology;
 use berth_model::device::PreferredAllocation;
 use berth_model::spec::{Controller, GpuNeed, PodObject, PodSpec};
 use berth_model::workload::{Headroom, WorkloadClass};
@@ -102,7 +102,7 @@ fn admitted(proposal: &RepartitionProposal) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_idle_gpu_is_divided_for_pods_that_wait_and_what_is_promised_comes_true() {
+fn an_idle_gpu_is_repartitioned_and_the_proposal_holds() {
     let nodes = [SlicedNode::a100("one", &[SEVENTHS, SEVENTHS])];
     let mut engine = engine(&nodes);
     engine.apply(running(&slices("1g.10gb", 1), 1, "one"));
@@ -121,7 +121,7 @@ fn an_idle_gpu_is_divided_for_pods_that_wait_and_what_is_promised_comes_true() {
 }
 
 #[test]
-fn pods_keep_their_slices_when_others_are_divided_anew() {
+fn pods_keep_their_slices_across_a_repartition() {
     // The work is on the second GPU, since both slices of the first were taken when it came.
     let nodes = [SlicedNode::a100("one", &["1g.10gb@0 + 1g.10gb@1", SEVENTHS])];
     let mut engine = engine(&nodes);
@@ -165,7 +165,7 @@ fn a_slice_that_a_pod_may_hold_is_left_alone() {
 }
 
 #[test]
-fn work_is_left_where_it_is_unless_the_terms_allow_more() {
+fn running_pods_are_not_touched_unless_the_terms_allow_it() {
     let nodes = [SlicedNode::a100("one", &[SEVENTHS]), SlicedNode::a100("two", &["1g.10gb@0"])];
     let mut engine = engine(&nodes);
     engine.apply(running(&slices("1g.10gb", 1), 1, "one"));
@@ -193,7 +193,7 @@ fn work_is_left_where_it_is_unless_the_terms_allow_more() {
 }
 
 #[test]
-fn a_part_of_a_gpu_is_a_reason_to_divide_one() {
+fn a_gpu_is_repartitioned_for_a_part_of_a_gpu() {
     let nodes = [SlicedNode::a100("one", &[SEVENTHS])];
     let mut engine = engine(&nodes);
     wait(&mut engine, &part(30, 400), [10]);
@@ -205,7 +205,7 @@ fn a_part_of_a_gpu_is_a_reason_to_divide_one() {
 }
 
 #[test]
-fn nothing_is_proposed_that_would_not_let_anybody_in() {
+fn no_proposal_without_an_admitted_pod() {
     let nodes = [SlicedNode::a100("one", &[SEVENTHS])];
     let mut engine = engine(&nodes);
     let mut elsewhere = slices("3g.40gb", 1);
@@ -219,7 +219,7 @@ fn nothing_is_proposed_that_would_not_let_anybody_in() {
 }
 
 #[test]
-fn what_is_kept_warm_is_not_divided_away() {
+fn a_repartition_does_not_break_headroom() {
     let nodes = [SlicedNode::a100("one", &[SEVENTHS])];
     let mut engine = engine(&nodes);
     engine.apply(Event::Headroom(Headroom {
@@ -236,7 +236,7 @@ fn what_is_kept_warm_is_not_divided_away() {
 }
 
 #[test]
-fn gpus_without_slices_get_their_first_ones_for_what_waits_and_runs() {
+fn gpus_without_slices_get_a_first_layout() {
     let nodes = [SlicedNode::a100("one", &["", ""]), SlicedNode::a100("two", &[HALVES])];
     let mut engine = engine(&nodes);
     assert_eq!(engine.first_slices(), [], "nobody wants any");
@@ -254,7 +254,7 @@ fn gpus_without_slices_get_their_first_ones_for_what_waits_and_runs() {
 }
 
 #[test]
-fn an_explanation_offers_repartitioning_and_is_right() {
+fn repartition_remedies_are_correct() {
     let nodes = [SlicedNode::a100("one", &[SEVENTHS, SEVENTHS])];
     let mut engine = engine(&nodes);
     engine.apply(running(&slices("1g.10gb", 1), 1, "one"));
@@ -272,7 +272,7 @@ fn an_explanation_offers_repartitioning_and_is_right() {
 }
 
 #[test]
-fn the_smallest_slice_that_will_do_is_given_wherever_it_is() {
+fn the_smallest_sufficient_slice_is_granted() {
     let nodes = [
         SlicedNode::a100("halves", &[HALVES]),
         SlicedNode::a100("mixed", &["3g.40gb@4 + 2g.20gb@0 + 1g.10gb@2"]),

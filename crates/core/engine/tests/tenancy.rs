@@ -114,7 +114,7 @@ fn tell(decision: &Decision) -> String {
 }
 
 #[test]
-fn a_team_below_its_guarantee_takes_back_what_others_borrowed() {
+fn a_team_below_its_guarantee_reclaims() {
     let mut cluster = Cluster::new(1, vec![team("a", share(4)), team("b", share(4))]);
     let borrowers = cluster.create_many(&spec("a", 0, 1), 8);
     cluster.settle();
@@ -136,7 +136,7 @@ fn a_team_below_its_guarantee_takes_back_what_others_borrowed() {
 }
 
 #[test]
-fn who_borrowed_most_and_loses_least_gives_back() {
+fn the_team_that_borrowed_most_gives_back_first() {
     const HOUR_MS: i64 = 3_600_000;
     let mut engine = Engine::new(Config::default());
     let mut names = Vec::new();
@@ -163,7 +163,7 @@ fn who_borrowed_most_and_loses_least_gives_back() {
 }
 
 #[test]
-fn no_more_is_taken_back_than_was_guaranteed() {
+fn no_more_is_reclaimed_than_guaranteed() {
     let mut cluster = Cluster::new(1, vec![team("a", share(4)), team("b", share(4))]);
     cluster.create_many(&spec("a", 0, 1), 8);
     cluster.settle();
@@ -198,7 +198,7 @@ fn guaranteed_work_goes_first_and_then_the_smaller_share() {
 }
 
 #[test]
-fn a_higher_priority_takes_nothing_that_was_guaranteed_to_others() {
+fn priority_does_not_override_guarantees() {
     let mut cluster = Cluster::new(1, vec![team("a", share(4)), team("b", share(4))]);
     cluster.create_many(&spec("a", 0, 1), 4);
     cluster.create_many(&spec("b", 0, 1), 4);
@@ -211,16 +211,16 @@ fn a_higher_priority_takes_nothing_that_was_guaranteed_to_others() {
 }
 
 #[test]
-fn who_is_beyond_a_borrowing_limit_is_held_and_reconsidered() {
+fn pods_beyond_a_borrowing_limit_are_held_and_rechecked() {
     let limited = Entitlement { borrow_max: Some(GPU_PARTS), ..share(2) };
     let mut cluster = Cluster::new(1, vec![team("a", limited)]);
     let pods = cluster.create_many(&spec("a", 0, 2), 2);
     assert_eq!(cluster.settle(), ["bind 1", "hold 2"]);
     assert_eq!(cluster.watched.engine.held(), 1);
     let text = render(&cluster.watched.engine.explain(&pods[1].uid, 0).unwrap());
-    let want = "Held by its team's share, not for want of nodes: it asks for 2 GPUs. Its team a has 2 \
-                GPUs, is guaranteed 2 GPUs and may borrow 1 GPUs. Raise what it may borrow, or end \
-                pods of it.";
+    let want = "Held by its team's share; more nodes would not help: it requests 2 GPUs. Its team a uses \
+                2 GPUs, is guaranteed 2 GPUs and may borrow 1 GPUs. Raise what it may borrow or \
+                delete some of its pods.";
     assert_eq!(text, want);
     cluster.create(&spec("a", 0, 1));
     assert_eq!(cluster.settle(), ["bind 3"], "a smaller one may");
@@ -241,7 +241,7 @@ fn what_a_team_does_not_lend_stays_idle() {
     let decisions = cluster.settle();
     assert_eq!(decisions[5..], ["hold 6", "hold 7", "hold 8"], "{decisions:?}");
     let text = render(&cluster.watched.engine.explain(&pods[7].uid, 0).unwrap());
-    let want = "it asks for 1 GPUs beyond what is guaranteed to it. Of 8 GPUs, 8 GPUs are used, or \
+    let want = "it requests 1 GPUs beyond its guarantee. Of 8 GPUs, 8 GPUs are used, or \
                 idle and not lent by b 3 GPUs. Let one of them lend more.";
     assert!(text.ends_with(want), "{text}");
     let own = cluster.create_many(&spec("b", 0, 1), 3);
@@ -263,8 +263,8 @@ fn pods_beyond_a_quota_are_held_in_the_order_of_creation() {
     let explanation = cluster.watched.engine.explain(&late.uid, 0).unwrap();
     let gpu = "requests.nvidia.com/gpu";
     let want = format!(
-        "Held by a quota, not for want of nodes: exceeded quota: gpus, requested: {gpu}=2, used: \
-         {gpu}=2, limited: {gpu}=3. Raise gpus, or end pods that it counts."
+        "Held by a quota; more nodes would not help: exceeded quota: gpus, requested: {gpu}=2, used: \
+         {gpu}=2, limited: {gpu}=3. Raise quota gpus or delete pods that it counts."
     );
     assert_eq!(render(&explanation), want);
     cluster.leaves("uid-00000001");
@@ -313,7 +313,7 @@ fn a_label_says_which_team_of_the_namespace_it_is() {
 }
 
 #[test]
-fn kube_schedulers_profiles_know_neither() {
+fn kube_schedulers_profiles_ignore_teams_and_quotas() {
     let mut engine = Engine::new(Profile::KubeScheduler);
     nodes(1).into_iter().for_each(|event| engine.apply(event));
     let none = Entitlement { borrow_max: Some(0), ..share(0) };
@@ -375,7 +375,7 @@ fn a_gang_of_several_teams_beyond_what_their_group_may_borrow_is_held() {
 }
 
 #[test]
-fn of_a_gang_only_those_within_a_quota_start() {
+fn only_members_within_a_quota_start() {
     let mut cluster = Cluster::new(2, Vec::new());
     let quota = |pods: &str| {
         let hard = resources(&[("pods", pods)]).unwrap();
@@ -391,7 +391,7 @@ fn of_a_gang_only_those_within_a_quota_start() {
 }
 
 #[test]
-fn a_held_gang_keeps_no_nodes_and_nobody_else_from_having_them_kept() {
+fn a_held_gang_does_not_block_reservations() {
     let limited = Entitlement { borrow_max: Some(0), ..share(0) };
     let mut cluster = Cluster::new(1, vec![team("a", limited), team("b", share(8))]);
     cluster.create_many(&spec("b", 0, 1), 4);
@@ -421,7 +421,7 @@ fn a_reservation_does_not_keep_out_what_another_team_is_guaranteed() {
 }
 
 #[test]
-fn a_gang_takes_back_what_others_borrowed() {
+fn a_gang_reclaims() {
     let mut cluster = Cluster::new(1, vec![team("a", share(4)), team("b", share(4))]);
     cluster.create_many(&spec("a", 0, 1), 8);
     cluster.settle();
@@ -433,7 +433,7 @@ fn a_gang_takes_back_what_others_borrowed() {
 }
 
 #[test]
-fn of_a_gang_within_its_guarantee_nobody_is_taken_for_a_higher_priority() {
+fn gangs_within_their_guarantee_are_not_preempted() {
     let mut cluster = Cluster::new(2, vec![team("a", share(8)), team("b", share(8))]);
     cluster.create_many(&member("a", "wide", 0, 4, 4), 4);
     assert_eq!(cluster.settle(), ["bind 1 2 3 4"]);
@@ -443,7 +443,7 @@ fn of_a_gang_within_its_guarantee_nobody_is_taken_for_a_higher_priority() {
 }
 
 #[test]
-fn a_hold_says_what_holds() {
+fn a_hold_names_its_cause() {
     let mut engine = Engine::new(Config::default());
     nodes(1).into_iter().for_each(|event| engine.apply(event));
     let hard = resources(&[("pods", "0")]).unwrap();
@@ -489,11 +489,11 @@ fn the_laws_hold_in_worlds_with_teams_and_quotas() {
 }
 
 #[test]
-fn the_order_of_news_does_not_matter_to_teams_and_quotas() {
+fn event_order_does_not_matter_to_teams_and_quotas() {
     assert_none(|seed| depends_on_order(seed, SMALL, Config::default()).unwrap(), 300);
 }
 
 #[test]
-fn trying_things_out_leaves_no_trace_with_teams_and_quotas() {
+fn rollbacks_leave_no_trace_with_teams_and_quotas() {
     assert_none(|seed| remembers_trials(seed, SMALL, Config::default()).unwrap(), 200);
 }

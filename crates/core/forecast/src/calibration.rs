@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_still_wait_count() {
+    fn pending_pods_count_as_censored_waits() {
         let mut calibration = Calibration::default();
         let simulated_ms = [Some(100 * SECOND_MS); LEVELS];
         for at in 0..100 {

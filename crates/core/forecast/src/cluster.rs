@@ -54,7 +54,7 @@ pub(crate) struct PodRow {
     pub(crate) name: Arc<str>,
     pub(crate) kind: KindIx,
     pub(crate) turn: Turn,
-    pub(crate) stay: Stay,
+    pub(crate) run_state: RunState,
     pub(crate) end: Option<End>,
     /// When it must be gone, if it is terminating.
     pub(crate) leaves_by_ms: Option<i64>,
@@ -64,9 +64,9 @@ pub(crate) struct PodRow {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stay {
+pub(crate) enum RunState {
     Waiting,
-    Runs { node: NodeIx, allocation: Allocation, since_ms: i64 },
+    Running { node: NodeIx, allocation: Allocation, since_ms: i64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl ClusterState {
         let Some(row) = self.nodes.get_mut(at) else { return };
         row.left = row.empty.clone();
         for (_, pod) in self.pods.iter() {
-            if let Stay::Runs { node, allocation, .. } = pod.stay
+            if let RunState::Running { node, allocation, .. } = pod.run_state
                 && node == at
                 && let Some(kind) = self.kinds.get(pod.kind)
             {
@@ -201,7 +201,7 @@ impl ClusterState {
             row.leaves_by_ms.get_or_insert(now_ms.saturating_add(GRACE_MS));
             row.made_to_leave |= by_preemption;
         }
-        let waits = matches!(row.stay, Stay::Waiting);
+        let waits = matches!(row.run_state, RunState::Waiting);
         match &pod.node {
             Some(node) if waits => {
                 let since_ms = pod.started_at_ms.unwrap_or(now_ms).min(now_ms);
@@ -223,7 +223,7 @@ impl ClusterState {
             name: pod.name.clone(),
             kind,
             turn,
-            stay: Stay::Waiting,
+            run_state: RunState::Waiting,
             end: None,
             leaves_by_ms: None,
             hold: (!gates.is_empty()).then(|| Hold::Gates(gates.clone())),
@@ -247,7 +247,7 @@ impl ClusterState {
         if self.kinds.get(before).is_some_and(|kind| kind.spec == *spec) {
             return;
         }
-        let stay = row.stay;
+        let run_state = row.run_state;
         self.waiting.remove(&row.turn.clone());
         let kind = self.kind(spec);
         if let Some(row) = self.pods.get_mut(at) {
@@ -258,7 +258,7 @@ impl ClusterState {
             }
         }
         self.release(before);
-        if let Stay::Runs { node, .. } = stay {
+        if let RunState::Running { node, .. } = run_state {
             self.recount(node);
         }
     }
@@ -266,7 +266,7 @@ impl ClusterState {
     /// Adds a pod to the pending ones or removes it, according to its state.
     fn enqueue(&mut self, at: PodIx) {
         let Some(row) = self.pods.get(at) else { return };
-        let waits = matches!(row.stay, Stay::Waiting) && row.hold.is_none();
+        let waits = matches!(row.run_state, RunState::Waiting) && row.hold.is_none();
         if waits && row.leaves_by_ms.is_none() {
             self.waiting.insert(row.turn.clone(), at);
         } else {
@@ -293,7 +293,7 @@ impl ClusterState {
         let allocation = place.left.granted(&kind.ask, grant, &mut self.resources);
         place.left.take(&kind.ask, allocation, 1);
         place.pods += 1;
-        row.stay = Stay::Runs { node, allocation, since_ms };
+        row.run_state = RunState::Running { node, allocation, since_ms };
         self.waiting.remove(&row.turn);
         Some(Outcome::Started { uid: row.uid.clone() })
     }
@@ -302,14 +302,14 @@ impl ClusterState {
         let Some(at) = self.by_uid.get(uid).copied() else { return };
         self.vacate(at);
         if let Some(row) = self.pods.get_mut(at) {
-            row.stay = Stay::Waiting;
+            row.run_state = RunState::Waiting;
         }
         self.enqueue(at);
     }
 
     fn vacate(&mut self, at: PodIx) {
         let Some(row) = self.pods.get(at) else { return };
-        let Stay::Runs { node, allocation, .. } = row.stay else { return };
+        let RunState::Running { node, allocation, .. } = row.run_state else { return };
         let (Some(place), Some(kind)) = (self.nodes.get_mut(node), self.kinds.get(row.kind)) else {
             return;
         };
@@ -339,9 +339,9 @@ impl ClusterState {
         self.waiting.remove(&row.turn);
         let life = self.kinds.get(row.kind).map(|kind| kind.life);
         self.release(row.kind);
-        Some(match row.stay {
-            Stay::Waiting => Outcome::Abandoned { uid: row.uid },
-            Stay::Runs { since_ms, .. } => Outcome::Ended {
+        Some(match row.run_state {
+            RunState::Waiting => Outcome::Abandoned { uid: row.uid },
+            RunState::Running { since_ms, .. } => Outcome::Ended {
                 life: life?,
                 age_ms: now_ms.saturating_sub(since_ms).max(0) as u64,
                 natural: !row.made_to_leave,

@@ -6,7 +6,7 @@ use berth_engine::decision::{Binding, Decision, HeldBy};
 use berth_engine::event::Event;
 
 use crate::calibration::{Calibration, Reliability};
-use crate::cluster::{ClusterState, NodeIx, Outcome, PodRow, Stay};
+use crate::cluster::{ClusterState, NodeIx, Outcome, PodRow, RunState};
 use crate::forecast::{
     Blocker, Confidence, Doubt, End, Eta, Forecast, Grade, HORIZON_MS, Hold, LEVELS_MILLI, Lack,
     Outlook, PlannedNode,
@@ -156,7 +156,7 @@ impl Forecaster {
     pub fn forecast(&mut self, uid: &str, now_ms: i64) -> Option<Forecast> {
         let (_, pod) = self.cluster.pod(uid)?;
         let forecast_of = |outlook| Forecast { pod: pod.uid.clone(), at_ms: now_ms, outlook };
-        if !matches!(pod.stay, Stay::Waiting) || pod.leaves_by_ms.is_some() {
+        if !matches!(pod.run_state, RunState::Waiting) || pod.leaves_by_ms.is_some() {
             return None;
         }
         if let Some(hold) = &pod.hold {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use berth_engine::node_rules::accepts;
 
-use crate::cluster::{ClusterState, KindIx, NodeIx, PodIx, Stay};
+use crate::cluster::{ClusterState, KindIx, NodeIx, PodIx, RunState};
 use crate::forecast::{End, HORIZON_MS, PlannedNode};
 use crate::lifetime::{CurveIx, Curves, Lifetimes};
 use crate::room::{Allocation, Ask, Room};
@@ -78,11 +78,11 @@ pub(crate) struct InitialState<'a> {
 impl<'a> InitialState<'a> {
     pub(crate) fn new(cluster: &'a ClusterState, lifetimes: &'a Lifetimes, now_ms: i64) -> Self {
         let since = |at_ms: i64| now_ms.saturating_sub(at_ms).max(0) as u64;
-        let running = cluster.pods.iter().filter_map(|(_, pod)| match pod.stay {
-            Stay::Runs { since_ms, .. } => {
+        let running = cluster.pods.iter().filter_map(|(_, pod)| match pod.run_state {
+            RunState::Running { since_ms, .. } => {
                 Some((cluster.kinds.get(pod.kind)?.life, since(since_ms)))
             }
-            Stay::Waiting => None,
+            RunState::Waiting => None,
         });
         let mut initial = Self {
             cluster,
@@ -96,7 +96,7 @@ impl<'a> InitialState<'a> {
             now_ms,
         };
         for (at, pod) in cluster.pods.iter() {
-            let Stay::Runs { node, allocation, since_ms } = pod.stay else { continue };
+            let RunState::Running { node, allocation, since_ms } = pod.run_state else { continue };
             let Some(kind) = cluster.kinds.get(pod.kind) else { continue };
             let until = |at_ms: i64| at_ms.saturating_sub(now_ms).max(0) as u64;
             let limit = match (pod.leaves_by_ms, pod.end) {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_still_run_make_lives_longer() {
+    fn running_pods_make_lifetimes_longer() {
         let mut lifetimes = Lifetimes::default();
         for _ in 0..20 {
             lifetimes.record(key(1, 1), 10 * MINUTE_MS, true);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_were_made_to_leave_are_no_ends() {
+    fn evicted_pods_are_not_ends() {
         let (mut natural, mut cut) = (Lifetimes::default(), Lifetimes::default());
         for at in 0..50 {
             natural.record(key(1, 1), MINUTE_MS, at % 2 == 0);

@@ -20,7 +20,7 @@ pub fn render(forecast: &Forecast, question: Question) -> String {
             let mut text = format!("Starts {}.", statement(eta, question));
             let bound = |level: u16| match eta.within_ms(level) {
                 Some(within_ms) => format!("within {}", span(within_ms)),
-                None => "later than can be foretold".to_owned(),
+                None => "later than the forecast horizon".to_owned(),
             };
             let _ = write!(
                 text,
@@ -36,27 +36,26 @@ pub fn render(forecast: &Forecast, question: Question) -> String {
             text
         }
         Outlook::Held(Hold::Quota(name)) => {
-            format!("Held by the quota {name}: it starts only after the quota has room again.")
+            format!("Held by quota {name} until the quota has room.")
         }
         Outlook::Held(Hold::Share) => {
-            "Held by its team's share: it starts only after the team has room again.".to_owned()
+            "Held by its team's share until the team has room.".to_owned()
         }
         Outlook::Held(Hold::Gates(gates)) => {
             let gates: Vec<&str> = gates.iter().map(AsRef::as_ref).collect();
             format!("Held by its scheduling gates: {}.", gates.join(", "))
         }
         Outlook::NeedsCapacity(Lack::Match) => {
-            "Not before capacity is added: no node, present or planned, matches what it selects and \
-             tolerates."
+            "Not before capacity is added: no existing or planned node matches its selectors and \
+             tolerations."
                 .to_owned()
         }
         Outlook::NeedsCapacity(Lack::Size) => {
-            "Not before capacity is added: no node, present or planned, is large enough even when it is \
-             empty."
+            "Not before capacity is added: no existing or planned node is large enough even when empty."
                 .to_owned()
         }
         Outlook::Never { node } => {
-            format!("Never: it insists on the node {node}, which is too small even when it is empty.")
+            format!("Never: it requests node {node}, which is too small even when empty.")
         }
     }
 }
@@ -66,7 +65,7 @@ pub fn statement(eta: &Eta, question: Question) -> String {
     match question {
         Question::ByWhen(level) => match eta.within_ms(level) {
             Some(within_ms) => format!("within {}, {}", span(within_ms), percent(level)),
-            None => format!("later than can be foretold with {}", percent(level)),
+            None => format!("later than the forecast horizon with {}", percent(level)),
         },
         Question::HowLikely(span_ms) => {
             format!("within {}, {}", span(span_ms), percent(eta.probability_milli(span_ms)))
@@ -100,7 +99,7 @@ fn blockers(eta: &Eta) -> Option<String> {
         .collect();
     let names = (!names.is_empty()).then(|| names.join(", "))?;
     Some(format!(
-        "What matters most is when these end, by how often their ends made room: {names}."
+        "It depends most on when these pods end (share of futures in which that made room): {names}."
     ))
 }
 
@@ -111,15 +110,15 @@ fn confidence(confidence: &Confidence) -> String {
         Grade::Low => "low",
     };
     let doubt = |doubt: &Doubt| match doubt {
-        Doubt::FewLifetimes(count) => format!("only {count} pods have been seen to end"),
+        Doubt::FewLifetimes(count) => format!("only {count} similar pods have ended"),
         Doubt::FewForecasts(count) => {
-            format!("only {count} forecasts like it have been checked")
+            format!("only {count} similar forecasts have been verified")
         }
         Doubt::OftenNotStarting(milli) => {
-            format!("in {} of the futures that were tried it does not start", percent(*milli))
+            format!("it does not start in {} of the simulated futures", percent(*milli))
         }
         Doubt::RulesLeftOut => {
-            "its has_rules about neighbours or volumes are not foreseen".to_owned()
+            "affinity, spread constraints and volumes are not modelled".to_owned()
         }
     };
     let doubts: Vec<String> = confidence.doubts.iter().map(doubt).collect();
@@ -165,9 +164,9 @@ mod tests {
         assert_eq!(
             render(&forecast, Question::ByWhen(800)),
             "Starts within 10 minutes, 80 %. Half of such pods start within 4 minutes, 80 % within 10 \
-             minutes, 95 % later than can be foretold. What matters most is when these end, by how \
-             often their ends made room: train-0 (44 %). Confidence: medium, because only 40 forecasts \
-             like it have been checked."
+             minutes, 95 % later than the forecast horizon. It depends most on when these pods end \
+             (share of futures in which that made room): train-0 (44 %). Confidence: medium, because \
+             only 40 similar forecasts have been verified."
         );
     }
 
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_matter_of_time_is_told_apart() {
+    fn outlooks_have_different_texts() {
         let say = |outlook| {
             render(&Forecast { pod: "a".into(), at_ms: 0, outlook }, Question::ByWhen(800))
         };
@@ -194,7 +193,7 @@ mod tests {
             say(Outlook::Held(Hold::Gates(vec!["wait".into()]))),
         ];
         assert!(told[0].starts_with("Never") && told[1].starts_with("Not before capacity"));
-        assert!(told[3].contains("the quota team-a") && told[4].contains("gates: wait"));
+        assert!(told[3].contains("quota team-a") && told[4].contains("gates: wait"));
         assert_ne!(told[1], told[2]);
     }
 }

@@ -105,7 +105,7 @@ impl World {
 }
 
 #[test]
-fn a_pod_waits_for_the_one_before_it_to_live_its_usual_life() {
+fn a_pod_waits_for_the_usual_lifetime_of_the_one_before() {
     let mut world = World::new(&[node("one", 1)]);
     let job = spec("job", 1, 0);
     world.lived(&job, 60, 200);
@@ -144,7 +144,7 @@ fn deadlines_and_declared_ends_count_for_more_than_lives() {
 }
 
 #[test]
-fn who_matters_more_starts_first() {
+fn higher_priority_starts_first() {
     let mut world = World::new(&[node("one", 1)]);
     let job = spec("job", 1, 0);
     world.lived(&job, 60, 200);
@@ -197,7 +197,7 @@ fn small_pods_that_slip_in_keep_a_large_one_waiting() {
 }
 
 #[test]
-fn planned_nodes_are_waited_for_as_far_as_they_are_likely() {
+fn planned_nodes_count_by_their_probability() {
     let mut world = World::new(&[node("one", 1)]);
     let job = spec("job", 1, 0);
     world.lived(&job, 6_000, 200);
@@ -220,7 +220,7 @@ fn planned_nodes_are_waited_for_as_far_as_they_are_likely() {
 }
 
 #[test]
-fn what_is_no_matter_of_time_is_said() {
+fn forecasts_name_what_time_does_not_solve() {
     let mut world = World::new(&[node("one", 2)]);
     let too_large = world.come(&spec("large", 4, 0));
     assert_eq!(world.outlook(&too_large), Outlook::NeedsCapacity(Lack::Size));

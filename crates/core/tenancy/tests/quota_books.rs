@@ -47,7 +47,7 @@ fn is_refused(books: &QuotaLedger, number: i64) -> bool {
 }
 
 #[test]
-fn those_beyond_the_cap_are_refused_in_the_order_of_creation() {
+fn pods_beyond_the_cap_are_refused_in_the_order_of_creation() {
     let mut books = books("8");
     wait(&mut books, 3, 4);
     wait(&mut books, 2, 4);
@@ -62,7 +62,7 @@ fn those_beyond_the_cap_are_refused_in_the_order_of_creation() {
 }
 
 #[test]
-fn what_is_given_back_goes_to_the_oldest_that_fits() {
+fn freed_quota_goes_to_the_oldest_pod_that_fits() {
     let mut books = books("8");
     [(1, 6), (2, 4), (3, 2), (4, 2)].into_iter().for_each(|(at, gpus)| wait(&mut books, at, gpus));
     assert_eq!([1, 2, 3, 4].map(|at| is_refused(&books, at)), [false, true, false, true]);
@@ -71,7 +71,7 @@ fn what_is_given_back_goes_to_the_oldest_that_fits() {
 }
 
 #[test]
-fn pods_that_have_their_place_count_even_beyond_the_cap() {
+fn placed_pods_count_even_beyond_the_cap() {
     let mut books = books("4");
     wait(&mut books, 1, 4);
     books.set_pod(arrival(2), &spec(8), PodPlacement::Placed, None);
@@ -92,7 +92,7 @@ fn pods_that_are_long_overdue_stop_to_count() {
 }
 
 #[test]
-fn time_can_be_taken_back_to_where_it_was() {
+fn expiry_can_be_rolled_back() {
     let mut books = books("6");
     books.set_pod(arrival(1), &spec(4), PodPlacement::Placed, Some(1_000));
     books.set_pod(arrival(2), &spec(2), PodPlacement::Placed, Some(2_000));

@@ -92,7 +92,7 @@ fn work_within_a_guarantee_goes_before_work_that_borrows() {
 }
 
 #[test]
-fn of_those_that_borrow_the_smaller_weighted_dominant_share_goes_first() {
+fn the_borrower_with_the_smaller_dominant_share_goes_first() {
     let heavy = Team { weight_milli: 4000, ..team("a", None, &[(GPUS, share(0))]) };
     let mut ledger = ledger(vec![heavy, team("b", None, &[(Dimension::Memory, share(0))])], 100);
     let memory = ledger.dimension(&Dimension::Memory);
@@ -143,7 +143,7 @@ fn limits_on_borrowing_and_lending_hold_pods() {
 }
 
 #[test]
-fn a_team_takes_back_from_those_beyond_their_guarantee_only() {
+fn only_teams_beyond_their_guarantee_lose_pods() {
     let mut ledger = two_teams();
     has(&mut ledger, "a", 4);
     has(&mut ledger, "b", 12);
@@ -158,7 +158,7 @@ fn a_team_takes_back_from_those_beyond_their_guarantee_only() {
 }
 
 #[test]
-fn no_more_is_taken_than_somebody_is_beyond_its_guarantee() {
+fn no_more_is_taken_than_exceeds_a_guarantee() {
     let mut ledger = two_teams();
     has(&mut ledger, "b", 10);
     let (a, b) = (of(&ledger, "a"), of(&ledger, "b"));
@@ -212,7 +212,7 @@ fn groups_settle_among_themselves_first() {
 }
 
 #[test]
-fn what_nobody_can_lend_is_owed() {
+fn amounts_without_a_lender_are_owed() {
     let mut ledger = two_teams();
     has(&mut ledger, "b", 14);
     has(&mut ledger, "a", 6);
@@ -261,14 +261,14 @@ fn problems_name_the_team_the_field_and_the_remedy() {
     let said: Vec<String> =
         problems(&teams, |_| GPU_PARTS).iter().map(ToString::to_string).collect();
     let starts = [
-        "team a: weight: is 0; write",
-        "team a: parent: leads back",
+        "team a: weight: must be greater than 0",
+        "team a: parent: is a cycle back",
         "team a: shares: an amount of GPUs is negative",
-        "team b: parent: leads back",
+        "team b: parent: is a cycle back",
         "team c: parent: Team \"x\" does not exist",
-        "team c: shares: its teams are guaranteed 1.125 GPUs and it has 1 GPUs; raise it",
-        "team c: shares: the guarantees of all teams add up to 1.125 GPUs and the cluster has 1 GPUs",
-        "team d: shares: the guarantees of all teams add up to 1.125 GPUs and the cluster has 1 GPUs",
+        "team c: shares: its child teams are guaranteed 1.125 GPUs, but it has 1 GPUs; raise",
+        "team c: shares: the guarantees of all teams add up to 1.125 GPUs, but the cluster has 1 GPUs",
+        "team d: shares: the guarantees of all teams add up to 1.125 GPUs, but the cluster has 1 GPUs",
     ];
     assert_eq!(said.len(), starts.len(), "{said:#?}");
     for (one, start) in said.iter().zip(starts) {

@@ -7,7 +7,7 @@ use berth_model::workload::WorkloadClass;
 use crate::config::{Config, Profile};
 use crate::filter::{IncomingPod, Inquiry};
 use crate::overlay::Overlay;
-use crate::placement::headroom::in_the_way;
+use crate::placement::headroom::blocked_reservation;
 use crate::placement::projection::Projection;
 use crate::placement::rank::Ranking;
 use crate::placement::room::{Obstacle, View};
@@ -61,11 +61,11 @@ impl<'s> Probe<'s> {
             return Err(RejectedBy::Pool(class));
         }
         let room = self.ranking.judge(self.state, View::of(node)).map_err(RejectedBy::Room)?;
-        if let Some(kept) = in_the_way(&self.ranking, &Projection::now(self.state, at)) {
+        if let Some(kept) = blocked_reservation(&self.ranking, &Projection::now(self.state, at)) {
             return Err(RejectedBy::Headroom(kept.turn()));
         }
-        let cares = self.inquiry.has_neighbour_rules();
-        let free = allows(&self.inquiry, &self.ranking, at, cares);
+        let has_rules = self.inquiry.has_neighbour_rules();
+        let free = allows(&self.inquiry, &self.ranking, at, has_rules);
         if free { Ok(room.fit.alignment) } else { Err(RejectedBy::Nominated) }
     }
 }

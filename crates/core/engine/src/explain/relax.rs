@@ -66,7 +66,7 @@ impl Relaxation {
             Self::DropAntiAffinity(term) => {
                 relaxed.pod_affinity.anti_required.retain(|one| one != term);
             }
-            Self::Less { resource, to, .. } => lessen(&mut relaxed, resource, *to)?,
+            Self::Less { resource, to, .. } => reduce_request(&mut relaxed, resource, *to)?,
             Self::SmallerNeed { to, .. } => relaxed.gpu = Some(*to),
         }
         (relaxed != *spec).then_some(relaxed)
@@ -74,7 +74,7 @@ impl Relaxation {
 }
 
 /// Only a request of a single container can be reduced without guessing.
-fn lessen(spec: &mut PodSpec, resource: &ResourceName, to: Quantity) -> Option<()> {
+fn reduce_request(spec: &mut PodSpec, resource: &ResourceName, to: Quantity) -> Option<()> {
     let of_pod = spec.pod.resources.as_ref();
     if of_pod.is_some_and(|of_pod| of_pod.requests.contains_key(resource)) {
         return None;

@@ -23,7 +23,6 @@ use super::relax::{self, Relaxation};
 use crate::class::HOSTNAME;
 use crate::config::{Config, Profile};
 use crate::event::Event;
-use berth_kubelet::NodeTopology;
 use crate::filter::{CORDON, IncomingPod};
 use crate::kube::{self, Verdicts};
 use crate::placement::preemption::PreemptionSearch;
@@ -31,6 +30,7 @@ use crate::placement::victims::Preemptor;
 use crate::slices::{self, GpuLayoutChange};
 use crate::state::{Place, State};
 use crate::table::{ClassIx, NodeIx, PodIx};
+use berth_kubelet::NodeTopology;
 
 const NODES_MAX: usize = 256;
 
@@ -61,7 +61,7 @@ impl Search<'_> {
         remedies.extend(self.repartition());
         remedies.extend(self.grow());
         remedies.extend(self.relax(&spec));
-        remedies.extend(self.lessen(&spec));
+        remedies.extend(self.reduce_request(&spec));
         remedies.extend(self.uncordon(&spec));
         remedies.extend(self.loosen());
         remedies
@@ -112,7 +112,7 @@ impl Search<'_> {
         remedies
     }
 
-    fn lessen(&mut self, spec: &PodSpec) -> Vec<Remedy> {
+    fn reduce_request(&mut self, spec: &PodSpec) -> Vec<Remedy> {
         let requests = self.state.class_of(self.pod).requests.clone();
         let mut smaller = relax::smaller(self.state, &requests, self.rows);
         let need = spec.gpu.and_then(|need| relax::smaller_need(self.state, need, self.rows));
@@ -170,7 +170,7 @@ impl Search<'_> {
         let class = self.state.pods[self.pod].class;
         let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
         let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
-        ranking.look_at_all(self.state);
+        ranking.evaluate_all(self.state);
         // A fresh one, because searches correct the engine's.
         let plan = PreemptionSearch::default().find(&inquiry, &mut ranking, preemptor, None)?;
         Some((plan.node, plan.victims, plan.cost.budget_violations as usize))
@@ -347,9 +347,9 @@ fn admits_loosely(probe: &mut Probe<'_>, at: NodeIx) -> Option<bool> {
     }
     // The rebuilt kubelet lacks nominated pods and headroom, so there must be none.
     let headrooms = &probe.state.headrooms;
-    let nobody = probe.inquiry.ahead(at).is_empty()
-        && headrooms.kept_from(probe.ranking.claim, at).next().is_none();
-    Some(nobody && loose.would_admit(&demand).admits())
+    let unclaimed = probe.inquiry.ahead(at).is_empty()
+        && headrooms.stronger_than(probe.ranking.claim, at).next().is_none();
+    Some(unclaimed && loose.would_admit(&demand).admits())
 }
 
 fn devices(list: &ResourceList) -> impl Iterator<Item = (&str, i64)> {

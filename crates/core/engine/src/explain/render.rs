@@ -35,15 +35,17 @@ const GANG_MAX_BYTES: usize = 500;
 pub fn render(explanation: &Explanation) -> String {
     match explanation {
         Explanation::Gated { gates, .. } => {
-            format!("Not to be scheduled yet: schedulingGates {}.", list(gates, |gate| name(gate)))
+            format!(
+                "Not scheduled yet: waiting for schedulingGates {}.",
+                list(gates, |gate| name(gate))
+            )
         }
         Explanation::Held { team, by, .. } => held(team, by),
         Explanation::Leaving { .. } => "It is being deleted.".to_owned(),
         Explanation::AwaitsRoom { node, leaving, overdue, .. } => {
-            let verb = if leaving.len() == 1 { "is" } else { "are" };
             let (node, leaving) = (name(node), pods(leaving));
             let overdue = still_terminating(overdue);
-            format!("Waits for {node}, which {leaving} {verb} leaving to make room.{overdue}")
+            format!("Nominated to {node}; waiting for {leaving} to terminate.{overdue}")
         }
         Explanation::Waiting { nodes, fitting, groups, nearest, remedies, overdue, .. } => {
             let overdue = still_terminating(overdue);
@@ -62,8 +64,8 @@ pub fn render(explanation: &Explanation) -> String {
             if let Some(grant) = grant {
                 let resource = name(grant.resource.as_str());
                 sentences.push(match grant.gpu {
-                    None => format!("It was given one {resource}."),
-                    Some(gpu) => format!("It was given a share of GPU {gpu} ({resource})."),
+                    None => format!("Allocated one {resource}."),
+                    Some(gpu) => format!("Allocated a share of GPU {gpu} ({resource})."),
                 });
             }
             sentences.extend(placed(*alignment, why));
@@ -77,7 +79,7 @@ fn still_terminating(overdue: &[PodName]) -> String {
     if overdue.is_empty() {
         return String::new();
     }
-    format!(" No longer waits for {}, preempted but still terminating.", pods(overdue))
+    format!(" No longer waiting for {}, preempted but still terminating.", pods(overdue))
 }
 
 fn held(team: &str, by: &HeldBy) -> String {
@@ -85,13 +87,13 @@ fn held(team: &str, by: &HeldBy) -> String {
         HeldBy::Quota(refusal) => {
             let remedy = match refusal {
                 Refusal::Exceeded { quota, .. } => {
-                    format!("Raise {}, or end pods that it counts.", name(quota))
+                    format!("Raise quota {} or delete pods that it counts.", name(quota))
                 }
-                Refusal::Unspecified { .. } => "Say it in these containers.".to_owned(),
-                Refusal::Negative { .. } => "Ask for 0 or more.".to_owned(),
+                Refusal::Unspecified { .. } => "Set it in these containers.".to_owned(),
+                Refusal::Negative { .. } => "Request 0 or more.".to_owned(),
             };
             let words = shortened(&refusal.to_string(), QUOTA_MAX_BYTES);
-            format!("Held by a quota, not for want of nodes: {words}. {remedy}")
+            format!("Held by a quota; more nodes would not help: {words}. {remedy}")
         }
         HeldBy::Share(Hold::BorrowingLimit {
             team: limited,
@@ -104,8 +106,9 @@ fn held(team: &str, by: &HeldBy) -> String {
             let show = |amount: &i64| dimension.show(*amount);
             let whose = if **limited == *team { "Its team" } else { "The group" };
             format!(
-                "Held by its team's share, not for want of nodes: it asks for {}. {whose} {} has {}, \
-                 is guaranteed {} and may borrow {}. Raise what it may borrow, or end pods of it.",
+                "Held by its team's share; more nodes would not help: it requests {}. {whose} {} uses \
+                 {}, is guaranteed {} and may borrow {}. Raise what it may borrow or delete some of \
+                 its pods.",
                 show(asked),
                 name(limited),
                 show(has),
@@ -118,8 +121,8 @@ fn held(team: &str, by: &HeldBy) -> String {
             let keepers: Vec<String> =
                 by.iter().map(|(team, idle)| format!("{} {}", name(team), show(*idle))).collect();
             let start = format!(
-                "Held by its team's share, not for want of nodes: it asks for {} beyond what is \
-                 guaranteed to it. Of {}, {} are used, or idle and not lent",
+                "Held by its team's share; more nodes would not help: it requests {} beyond its \
+                 guarantee. Of {}, {} are used, or idle and not lent",
                 show(*asked),
                 show(*capacity),
                 show(*kept)
@@ -142,15 +145,18 @@ fn shortened(text: &str, max_bytes: usize) -> String {
 fn in_gang(gang: &GangReport) -> Vec<String> {
     let who = format!("Gang {}", name(&gang.name.name));
     let Some(min) = gang.min else {
-        return vec![format!("{who} waits: no PodGroup of this name says how many members start.")];
+        return vec![format!(
+            "{who} is pending: its size is unknown, no PodGroup of this name exists."
+        )];
     };
     let exist = gang.waiting + gang.served;
     let mut sentences = Vec::new();
     if exist < min {
-        sentences.push(format!("{who} waits: {exist} of {min} members exist."));
+        sentences.push(format!("{who} is pending: {exist} of {min} members exist."));
     } else {
         let need = min - gang.served.min(min);
-        sentences.push(format!("{who} waits for room for {} at once.", count(need, "member")));
+        let members = count(need, "member");
+        sentences.push(format!("{who} is pending: it needs room for {members} at once."));
         let key = gang.topology_key.as_ref().map(|key| name(key));
         let room = |one: &DomainRoom| match &one.value {
             Some(value) => format!("{} for {} of {need}", name(value), one.room),
@@ -167,11 +173,11 @@ fn in_gang(gang: &GangReport) -> Vec<String> {
         }
     }
     if gang.disagrees {
-        let remedy = "write the same on all; what the oldest says counts";
-        sentences.push(format!("Its members say different things about it: {remedy}."));
+        let remedy = "set the same on all; the oldest member's apply";
+        sentences.push(format!("Its members have different gang settings: {remedy}."));
     }
     if gang.evicting {
-        sentences.push("Others are leaving to make room for it.".to_owned());
+        sentences.push("Pods are terminating to make room for it.".to_owned());
     }
     if let Some(max_ms) = gang.reserved_max_ms {
         let span = span(max_ms);
@@ -212,7 +218,7 @@ fn unreserved(why: &Unreserved) -> String {
 }
 
 fn next_member(next: &Explanation, room_bytes: usize) -> String {
-    shortened(&format!("Beside those, a member: {}", render(next)), room_bytes)
+    shortened(&format!("Next member: {}", render(next)), room_bytes)
 }
 
 /// As many clauses as fit, and the number of others.
@@ -227,9 +233,9 @@ fn fill(
     if clauses.is_empty() {
         return String::new();
     }
-    let text = |told: usize| {
-        let mut all: Vec<&str> = clauses.iter().take(told).map(String::as_str).collect();
-        let left = clauses.len() - told;
+    let text = |shown: usize| {
+        let mut all: Vec<&str> = clauses.iter().take(shown).map(String::as_str).collect();
+        let left = clauses.len() - shown;
         let rest = if left > 0 { rest(left) } else { String::new() };
         all.extend((left > 0).then_some(rest.as_str()));
         format!("{start}{}{end}", all.join(between))
@@ -280,42 +286,43 @@ pub fn group(group: &Group) -> String {
 
 fn cause(cause: &Cause) -> String {
     match cause {
-        Cause::OtherNode { wanted } => format!("node {} wanted by name", name(wanted)),
+        Cause::OtherNode { wanted } => format!("not the requested node {}", name(wanted)),
         Cause::Cordoned => "cordoned".to_owned(),
-        Cause::Taint(one) => format!("taint {} not tolerated", taint(one)),
+        Cause::Taint(one) => format!("untolerated taint {}", taint(one)),
         Cause::NodeLabel { key, value } => {
-            format!("{} wanted by node selector", label(key, value))
+            format!("node selector requires {}", label(key, value))
         }
         Cause::NodeAffinity { requirement: Some(one) } => {
-            format!("{} wanted by node affinity", requirement(one))
+            format!("node affinity requires {}", requirement(one))
         }
         Cause::NodeAffinity { requirement: None } => {
-            "no alternative of the node affinity matches".to_owned()
+            "no term of the node affinity matches".to_owned()
         }
-        Cause::Port(one) => format!("{} taken", port(one)),
-        Cause::TooManyPods => "as many pods as a node may hold".to_owned(),
+        Cause::Port(one) => format!("{} in use", port(one)),
+        Cause::TooManyPods => "too many pods".to_owned(),
         Cause::Short(all) => list(all, shortage),
         Cause::NoOffer { need: one, largest: None } => {
-            format!("{} of a GPU needed, no GPU of known size there", need(one))
+            format!("{} of a GPU requested, no GPU of known size", need(one))
         }
         Cause::NoOffer { need: one, largest: Some(largest) } => {
             let (resource, memory) = (name(largest.resource.as_str()), bytes(largest.memory_bytes));
             let share = share(largest.compute_milli);
             let largest = format!("{resource} with {memory} and {share}");
-            format!("{} of a GPU needed, the largest is {largest}", need(one))
+            format!("{} of a GPU requested, the largest part is {largest}", need(one))
         }
         Cause::OffersTaken { need: one } => {
-            format!("{} of a GPU needed, all that is large enough is taken", need(one))
+            format!("{} of a GPU requested, all large enough parts are allocated", need(one))
         }
         Cause::Spread { key, domain, skew, max_skew } => {
             let domain = domain.as_ref().map_or("it".to_owned(), |domain| name(domain));
             let key = name(key);
-            format!("spread by {key}: {domain} would be {skew} above the least, {max_skew} allowed")
+            let exceeds = format!("{domain} would exceed the minimum by {skew}");
+            format!("topology spread by {key}: {exceeds}, {max_skew} allowed")
         }
         Cause::SpreadLabel { key } => {
-            format!("no label {}, by which pods are spread", name(key))
+            format!("no label {} for topology spread", name(key))
         }
-        Cause::Reserved { by } => format!("kept for pods that wait for it, such as {}", pod(by)),
+        Cause::Reserved { by } => format!("reserved for nominated pods such as {}", pod(by)),
         Cause::ReservedForGang { gang, max_ms } if gang.name.is_empty() => {
             format!(
                 "reserved for a gang in another namespace (for {} at most in total)",
@@ -353,7 +360,7 @@ fn by_class(cause: &Cause) -> String {
                 room.iter().map(|(resource, of_it)| amount(resource, *of_it)).collect();
             kept.extend(part_of_gpu.as_ref().map(|one| format!("{} of a GPU", need(one))));
             let on = on_one.map_or(String::new(), |kind| format!(" on one {}", part_kind(kind)));
-            format!("kept warm for {class}: {}{on}", list(&kept, String::clone))
+            format!("headroom for {class}: {}{on}", list(&kept, String::clone))
         }
         _ => String::new(),
     }
@@ -364,10 +371,10 @@ fn shortage(one: &Shortage) -> String {
     let have = match (ever, most.is_zero()) {
         (true, true) => "none free".to_owned(),
         (true, false) => format!("at most {most} free"),
-        (false, true) => "none there".to_owned(),
-        (false, false) => format!("at most {most} there"),
+        (false, true) => "no capacity".to_owned(),
+        (false, false) => format!("capacity at most {most}"),
     };
-    format!("{}: {wanted} wanted, {have}", name(resource.as_str()))
+    format!("{}: {wanted} requested, {have}", name(resource.as_str()))
 }
 
 fn neighbour(cause: &Cause) -> String {
@@ -378,15 +385,15 @@ fn neighbour(cause: &Cause) -> String {
     match cause {
         Cause::NoNeighbour { key, selector: one } => {
             let place = place(key, None);
-            format!("no pod {} {place}, wanted by pod affinity", selector(one.as_ref()))
+            format!("no pod {} {place}, required by pod affinity", selector(one.as_ref()))
         }
         Cause::Unwelcome { key, domain, selector: one } => {
             let place = place(key, domain.as_deref());
-            format!("a pod {} {place}, against pod anti-affinity", selector(one.as_ref()))
+            format!("a pod {} {place}, excluded by pod anti-affinity", selector(one.as_ref()))
         }
         Cause::Refused { key, domain, by } => {
             let by = by.as_ref().map_or("a pod".to_owned(), pod);
-            format!("{by} {} refuses it by anti-affinity", place(key, domain.as_deref()))
+            format!("{by} {} excludes it by anti-affinity", place(key, domain.as_deref()))
         }
         _ => String::new(),
     }
@@ -399,14 +406,14 @@ fn kubelet(cause: &Cause) -> String {
             let kind = part_kind(*parts);
             let all = free.iter().fold(0_u64, |sum, one| sum.saturating_add(*one));
             if free.is_empty() {
-                return format!("{} wanted together, at most {most} free so", units(*wanted));
+                return format!("{} requested on one {kind}, at most {most} free", units(*wanted));
             }
-            let also = if all == *wanted { String::new() } else { format!(", {wanted} wanted") };
+            let also = if all == *wanted { String::new() } else { format!(", {wanted} requested") };
             format!("{} free but split {} over {kind}s{also}", units(all), sum(free))
         }
         Cause::Crowded { resource, wanted, most, parts } => {
             let (wanted, kind) = (amount(resource, *wanted), part_kind(*parts));
-            format!("{wanted} wanted together, at most {most} free on one {kind}")
+            format!("{wanted} requested on one {kind}, at most {most} free")
         }
         Cause::Apart { wanted, parts } => {
             let kind = part_kind(*parts);
@@ -418,11 +425,11 @@ fn kubelet(cause: &Cause) -> String {
         }
         Cause::Kubelet { words, .. } => format!("the kubelet would reject it: {}", quote(words)),
         Cause::Uncertain => {
-            "the kubelet may reject it, by which devices it handed out at random".to_owned()
+            "the kubelet may reject it, depending on devices it allocated at random".to_owned()
         }
         Cause::UnknownTopology { doubted: false } => "topology unknown".to_owned(),
         Cause::UnknownTopology { doubted: true } => {
-            "topology unknown: what was told does not match the pods there".to_owned()
+            "topology unknown: the published topology contradicts running pods".to_owned()
         }
         _ => String::new(),
     }
@@ -458,7 +465,7 @@ pub fn remedy(remedy: &Remedy) -> String {
             }
             if *budget_violations > 0 {
                 let evictions = count(*budget_violations, "eviction");
-                text += &format!(", {evictions} against disruption budgets");
+                text += &format!(", {evictions} violating disruption budgets");
             }
             text
         }
@@ -476,7 +483,7 @@ pub fn remedy(remedy: &Remedy) -> String {
             format!("on {} after repartitioning {}", name(node), list(steps, step))
         }
         Remedy::Loosen { node } => {
-            format!("on {} if its kubelet did not insist on alignment", name(node))
+            format!("on {} if its kubelet did not require alignment", name(node))
         }
     }
 }
@@ -510,10 +517,10 @@ fn relaxation(change: &Relaxation) -> String {
 fn placed(alignment: Alignment, why: &Why) -> Vec<String> {
     let mut sentences: Vec<String> = why.holds.iter().filter_map(holding).collect();
     sentences.extend(match alignment {
-        Alignment::Aligned => Some("All of it is aligned.".to_owned()),
-        Alignment::Misaligned => Some("It is not aligned.".to_owned()),
+        Alignment::Aligned => Some("It is aligned.".to_owned()),
+        Alignment::Misaligned => Some("It is misaligned.".to_owned()),
         Alignment::Floating => None,
-        Alignment::Unknown => Some("How it lies there is not known.".to_owned()),
+        Alignment::Unknown => Some("Its alignment is unknown.".to_owned()),
     });
     sentences.extend(parts(&why.parts));
     sentences.extend(why.others.iter().map(others));
@@ -539,15 +546,16 @@ fn holding(holding: &Holding) -> Option<String> {
 fn parts(parts: &[PartUse]) -> Option<String> {
     let first = parts.first()?;
     let word = |one: &&PartUse| {
-        let place = one.part.as_ref().map_or("no part in particular".to_owned(), part);
+        let place = one.part.as_ref().map_or("no NUMA node".to_owned(), part);
         format!("{} of {} on {place}", one.free, one.all)
     };
     let same: Vec<&PartUse> = parts.iter().filter(|one| one.resource == first.resource).collect();
     let whole = same.iter().filter(|one| one.free == one.all).filter_map(|one| one.part.as_ref());
     let whole: Vec<String> = whole.map(part).collect();
-    let mut text = format!("Free {} there now: {}", devices(&first.resource), list(&same, word));
+    let mut text =
+        format!("Free {} on the node now: {}", devices(&first.resource), list(&same, word));
     if !whole.is_empty() {
-        text += &format!("; {} left whole", list(&whole, String::clone));
+        text += &format!("; {} unused", list(&whole, String::clone));
     }
     Some(text + ".")
 }
@@ -574,7 +582,7 @@ fn preference(preference: &Preference) -> String {
             format!("Preferred node affinity: {here} here, at most {elsewhere} on those.")
         }
         Preference::Taints { here, elsewhere } => {
-            format!("Taints that make it less welcome: {here} here, at least {elsewhere} on those.")
+            format!("PreferNoSchedule taints: {here} here, at least {elsewhere} on those.")
         }
         Preference::Spread { key, domain, here, elsewhere } => {
             let (key, domain) = (name(key), name(domain));

@@ -166,8 +166,8 @@ pub(super) fn requirement(one: &Requirement) -> String {
 /// Names the pods that a selector selects.
 pub(super) fn selector(selector: Option<&Selector>) -> String {
     match selector {
-        None => "that nothing describes".to_owned(),
-        Some(selector) if selector.is_empty() => "of any kind".to_owned(),
+        None => "matching nothing".to_owned(),
+        Some(selector) if selector.is_empty() => "with any labels".to_owned(),
         Some(selector) => format!("with {}", list(&selector.0, requirement)),
     }
 }

@@ -146,7 +146,7 @@ impl<'s> Inquiry<'s> {
     }
 
     /// Evaluates rules about other pods and volumes on a node that has room.
-    pub(crate) fn walk_allows(&self, at: NodeIx, neighbours: bool) -> bool {
+    pub(crate) fn others_allow(&self, at: NodeIx, neighbours: bool) -> bool {
         let plain = Overlay::default();
         (!neighbours || self.spread(at, &plain).is_ok() && self.pod_affinity(at, &plain).is_ok())
             && (self.volumes.is_none() || self.volumes(&self.state.nodes[at], &plain).is_ok())

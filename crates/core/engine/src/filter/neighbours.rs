@@ -233,7 +233,7 @@ impl Inquiry<'_> {
         }
         // Pods added by the overlay may exclude this one though no existing pod does.
         let census = &self.state.census;
-        overlay.come.iter().any(|pod| {
+        overlay.added.iter().any(|pod| {
             let term_count = census.anti_affinity_terms(self.state.pods[*pod].class);
             term_count.into_iter().any(|tally| {
                 let count = census.count(tally);

@@ -30,7 +30,7 @@ impl Engine {
             self.queue.park(head);
             return None;
         };
-        status.waiting.iter().for_each(|pod| self.learn(*pod));
+        status.waiting.iter().for_each(|pod| self.record_arrival(*pod));
         let held = self.state.held_together(&status.waiting, status.need);
         if held.is_none() {
             self.gangs.row(gang).held = None;
@@ -55,7 +55,7 @@ impl Engine {
             self.gangs.await_evictions(gang);
             return Some(self.carry_out(&status, plan, None, now_ms));
         }
-        self.gangs.look_at_line();
+        self.gangs.recheck_line();
         self.report_wait(gang, head, released)
     }
 
@@ -98,11 +98,11 @@ impl Engine {
         Ok(self.carry_out(&status, plan, Some(until_ms), now_ms))
     }
 
-    fn report_wait(&mut self, gang: &FullName, head: PodIx, is_news: bool) -> Option<Decision> {
+    fn report_wait(&mut self, gang: &FullName, head: PodIx, is_new: bool) -> Option<Decision> {
         let row = self.gangs.row(gang);
-        let is_news = is_news || !row.reported;
+        let is_new = is_new || !row.reported;
         row.reported = true;
-        is_news.then(|| Decision::Wait { pod: self.state.pods[head].uid.clone() })
+        is_new.then(|| Decision::Wait { pod: self.state.pods[head].uid.clone() })
     }
 
     /// Holds a gang: its reservation is released for the next gang in line. Reported only if the
@@ -118,10 +118,10 @@ impl Engine {
         self.give_up_reserved(gang);
         let row = self.gangs.row(gang);
         row.reported = false;
-        let said = row.held.replace(by.clone());
+        let before = row.held.replace(by.clone());
         self.release(gang, now_ms);
-        let is_news = said.as_ref() != Some(&by);
-        is_news.then(|| Decision::Hold { pod: self.state.pods[head].uid.clone(), by })
+        let is_new = before.as_ref() != Some(&by);
+        is_new.then(|| Decision::Hold { pod: self.state.pods[head].uid.clone(), by })
     }
 
     fn bind_gang(

@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// The nodes in the domain of a gang's placed members, and whether its pods must be there.
-    pub(crate) fn near_mates(&self, at: PodIx) -> Option<(Bits, bool)> {
+    pub(crate) fn gang_nodes(&self, at: PodIx) -> Option<(Bits, bool)> {
         let gang = self.scheduled_gang(at)?;
         let topology = self.state.gang_terms(&gang)?.topology?;
         let value = self.state.gang_domain(&gang, &topology.key);

@@ -41,8 +41,8 @@ impl Engine {
 
     /// Marks the gangs that a pod was in and is in as changed, before its event is applied.
     pub(crate) fn note_pod(&mut self, pod: &PodObject) {
-        let nobody = pod.spec.gang.is_none() && self.has_no_gangs();
-        if nobody || !self.schedules_gangs() {
+        let without_gangs = pod.spec.gang.is_none() && self.has_no_gangs();
+        if without_gangs || !self.schedules_gangs() {
             return;
         }
         let before = self.state.pod_by_uid(&pod.uid).and_then(|at| self.state.gang_of(at));
@@ -221,7 +221,7 @@ impl Engine {
             (row.complete_since_ms, row.in_line_since_ms) = (Some(now_ms), now_ms);
         }
         (row.head, row.priority) = (Some(head), priority);
-        self.gangs.look_at_line();
+        self.gangs.recheck_line();
         for pod in status.waiting.iter().skip(1) {
             self.queue.remove(*pod);
         }

@@ -207,10 +207,10 @@ impl Engine {
         let mut failed: Vec<ClassIx> = Vec::new();
         for pod in std::mem::take(left) {
             let class = self.state.pods[pod].class;
-            let hopeful = places.len() < need
+            let is_candidate = places.len() < need
                 && !failed.contains(&class)
                 && self.state.held_by(pod).is_none();
-            if !hopeful {
+            if !is_candidate {
                 left.push(pod);
                 continue;
             }

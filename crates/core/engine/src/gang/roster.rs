@@ -87,19 +87,20 @@ impl State {
         if let Some(terms) = self.gangs.object(gang) {
             return Some(terms.clone());
         }
-        let says = |pod: PodIx| {
+        let terms_of = |pod: PodIx| {
             let terms = self.class_of(pod).spec.gang.as_ref()?.terms.as_ref()?;
             let row = &self.pods[pod];
             Some(((row.created_at_ms, row.uid.clone()), terms))
         };
-        let oldest = self.gangs.members(gang).filter_map(says).min_by_key(|(age, _)| age.clone());
+        let oldest =
+            self.gangs.members(gang).filter_map(terms_of).min_by_key(|(age, _)| age.clone());
         oldest.map(|(_, terms)| terms.clone())
     }
 
     /// Whether members of a gang without a PodGroup have different terms.
     pub(crate) fn gang_disagrees(&self, gang: &FullName) -> bool {
-        let says = |pod: PodIx| self.class_of(pod).spec.gang.as_ref()?.terms.as_ref();
-        let mut all = self.gangs.members(gang).filter_map(says);
+        let terms_of = |pod: PodIx| self.class_of(pod).spec.gang.as_ref()?.terms.as_ref();
+        let mut all = self.gangs.members(gang).filter_map(terms_of);
         let first = all.next();
         self.gangs.object(gang).is_none() && all.any(|terms| Some(terms) != first)
     }

@@ -1,7 +1,7 @@
 //! Scheduling state of gangs: pending times, the line for reservations, and how long each team
 //! pauses after one.
 //!
-//! Saved and restored with the queue.
+//! SavedState and restored with the queue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,7 +143,7 @@ impl Gangs {
     }
 
     /// Evaluates the line again.
-    pub(crate) fn look_at_line(&mut self) {
+    pub(crate) fn recheck_line(&mut self) {
         self.turn_at_ms = i64::MIN;
     }
 
@@ -201,7 +201,7 @@ impl Gangs {
         if cooldown_ms > 0 {
             self.pauses.insert(holder.tenant, now_ms.saturating_add(cooldown_ms));
         }
-        self.look_at_line();
+        self.recheck_line();
         true
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn diagnose(
     diagnosis
 }
 
-pub(crate) fn hopeless(state: &State, verdicts: Verdicts) -> Diagnosis {
+pub(crate) fn excluded_diagnosis(state: &State, verdicts: Verdicts) -> Diagnosis {
     let nodes = verdicts.nodes.into_iter();
     let nodes = nodes.map(|(at, verdict)| (state.nodes[at].object.name.clone(), verdict)).collect();
     Diagnosis { nodes, preemption: Some(Preemption::default()), ..Diagnosis::default() }

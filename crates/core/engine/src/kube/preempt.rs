@@ -69,7 +69,7 @@ fn barred(
         return Some("not eligible due to preemptionPolicy=Never.");
     }
     let node = state.node_by_name(nominated?)?;
-    let hopeless = verdicts.nodes.iter().any(|(at, verdict)| {
+    let unresolvable = verdicts.nodes.iter().any(|(at, verdict)| {
         *at == node && code(verdict) == Some(Code::UnschedulableAndUnresolvable)
     });
     let leaving = |pod: &PodIx| {
@@ -77,7 +77,7 @@ fn barred(
         row.phase == (Phase::Terminating { by_preemption: true })
             && priority(state, *pod) < inquiry.class.spec.priority
     };
-    let waits = !hopeless && state.nodes[node].pods.iter().any(leaving);
+    let waits = !unresolvable && state.nodes[node].pods.iter().any(leaving);
     waits.then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
@@ -91,10 +91,10 @@ fn code(verdict: &NodeVerdict) -> Option<Code> {
 }
 
 fn options(inquiry: &Inquiry<'_>, verdicts: &Verdicts) -> Vec<Outcome> {
-    let hopeful = verdicts.nodes.iter().filter(|(_, verdict)| {
+    let rejected = verdicts.nodes.iter().filter(|(_, verdict)| {
         matches!(verdict, NodeVerdict::Rejected(rejection) if rejection.code == Code::Unschedulable)
     });
-    hopeful.filter_map(|(at, _)| victims(inquiry, *at)).collect()
+    rejected.filter_map(|(at, _)| victims(inquiry, *at)).collect()
 }
 
 fn victims(inquiry: &Inquiry<'_>, at: NodeIx) -> Option<Outcome> {

@@ -4,7 +4,7 @@
 //! pod with a weaker claim may use a node if everything reserved there would still be admitted
 //! afterwards. The answer is part of a ranking, so it is computed once per shape and node state.
 //!
-//! Before each decision the changed nodes are checked: headroom that no longer fits moves to
+//! SavedPod each decision the changed nodes are checked: headroom that no longer fits moves to
 //! another node, the strongest claim first, displacing weaker claims if necessary. Affinity between
 //! pods, host ports and volumes of the template are ignored.
 
@@ -18,7 +18,7 @@ use super::select;
 use crate::config::UnknownTopology;
 use crate::filter::{IncomingPod, Inquiry, object};
 use crate::state::State;
-use crate::state::headroom::{Kept, Turn};
+use crate::state::headroom::{HeadroomState, Turn};
 use crate::table::NodeIx;
 
 /// Limit of reservations per node, because each is evaluated for every pod.
@@ -26,21 +26,25 @@ const ON_NODE_MAX: usize = 64;
 
 /// Whether all headroom reserved on a node would still fit after a pod of this ranking.
 pub(super) fn leaves_room(state: &State, ranking: &Ranking, at: NodeIx) -> bool {
-    state.headrooms.is_empty() || in_the_way(ranking, &Projection::now(state, at)).is_none()
+    state.headrooms.is_empty()
+        || blocked_reservation(ranking, &Projection::now(state, at)).is_none()
 }
 
 /// The same for a projected node, with the arriving pods and without them.
 pub(super) fn spares(ranking: &Ranking, projected: &Projection<'_>) -> bool {
-    let nothing = |projected: &Projection<'_>| in_the_way(ranking, projected).is_none();
+    let nothing = |projected: &Projection<'_>| blocked_reservation(ranking, projected).is_none();
     projected.state.headrooms.is_empty()
         || nothing(projected) && projected.without_arrivals().is_none_or(|plain| nothing(&plain))
 }
 
 /// The first reservation that fits on a node now, but not after a pod of this ranking.
-pub(crate) fn in_the_way<'s>(ranking: &Ranking, projected: &Projection<'s>) -> Option<&'s Kept> {
+pub(crate) fn blocked_reservation<'s>(
+    ranking: &Ranking,
+    projected: &Projection<'s>,
+) -> Option<&'s HeadroomState> {
     let headrooms = &projected.state.headrooms;
-    let kept = headrooms.kept_from(ranking.claim, projected.at);
-    let kept: SmallVec<[&Kept; 4]> = kept.collect();
+    let kept = headrooms.stronger_than(ranking.claim, projected.at);
+    let kept: SmallVec<[&HeadroomState; 4]> = kept.collect();
     if kept.is_empty() {
         return None;
     }
@@ -54,12 +58,12 @@ pub(crate) fn in_the_way<'s>(ranking: &Ranking, projected: &Projection<'s>) -> O
     // A reservation that does not fit anyway does not block the pod.
     let mut without = projected.clone();
     let usable = kept.into_iter().filter(|kept| add(&mut without, unknown, kept));
-    let usable: SmallVec<[&Kept; 4]> = usable.collect();
+    let usable: SmallVec<[&HeadroomState; 4]> = usable.collect();
     usable.into_iter().find(|kept| !add(&mut with, unknown, kept))
 }
 
 /// Adds a reservation to a projected node; false if it does not fit.
-fn add(projected: &mut Projection<'_>, unknown: UnknownTopology, kept: &Kept) -> bool {
+fn add(projected: &mut Projection<'_>, unknown: UnknownTopology, kept: &HeadroomState) -> bool {
     projected.add_placeholder(unknown, &kept.spec, &mut kept.ask.clone()).is_some()
 }
 
@@ -109,16 +113,16 @@ fn count_on(state: &State, turn: &Turn, at: NodeIx) -> usize {
 }
 
 fn give_up(state: &mut State, unknown: UnknownTopology, at: NodeIx) {
-    let lost = useless(state, unknown, at);
+    let lost = unfit(state, unknown, at);
     lost.iter().for_each(|turn| state.release(turn, at));
 }
 
 /// Reservations that no longer fit, the weakest claim first. What stays is admitted beside all
 /// stronger claims, also if it arrives before them.
-fn useless(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Turn; 2]> {
+fn unfit(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Turn; 2]> {
     let plain = Projection::now(state, at);
     let mut projected = plain.clone();
-    let mut staying: SmallVec<[&Kept; 4]> = SmallVec::new();
+    let mut staying: SmallVec<[&HeadroomState; 4]> = SmallVec::new();
     let mut lost: SmallVec<[Turn; 2]> = SmallVec::new();
     for kept in state.headrooms.on(at) {
         let class = kept.headroom.class;
@@ -136,7 +140,7 @@ fn useless(state: &State, unknown: UnknownTopology, at: NodeIx) -> SmallVec<[Tur
     lost
 }
 
-fn is_allowed(state: &State, kept: &Kept, at: NodeIx) -> bool {
+fn is_allowed(state: &State, kept: &HeadroomState, at: NodeIx) -> bool {
     let node = &state.nodes[at].object;
     let class = Some(kept.headroom.class);
     object(&kept.spec, node).is_ok() && state.pool_fit(class, node).is_some()
@@ -221,7 +225,7 @@ impl Candidates {
 }
 
 /// Evaluates one more reservation on a node beside nominated pods and existing reservations.
-fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome {
+fn try_out(state: &State, ranking: &Ranking, kept: &HeadroomState, at: NodeIx) -> Outcome {
     if state.headrooms.turns_on(at).len() >= ON_NODE_MAX {
         return Outcome::None;
     }
@@ -233,11 +237,11 @@ fn try_out(state: &State, ranking: &Ranking, kept: &Kept, at: NodeIx) -> Outcome
             return Outcome::None;
         }
     }
-    let others: SmallVec<[&Kept; 4]> = state.headrooms.on(at).collect();
+    let others: SmallVec<[&HeadroomState; 4]> = state.headrooms.on(at).collect();
     let mut without = projected.clone();
-    let usable: SmallVec<[&Kept; 4]> =
+    let usable: SmallVec<[&HeadroomState; 4]> =
         others.into_iter().filter(|other| add(&mut without, unknown, other)).collect();
-    // In the order in which `useless` evaluates them.
+    // In the order in which `unfit` evaluates them.
     let own = kept.turn();
     let place = usable.partition_point(|other| other.turn() <= own);
     let (before, after) = usable.split_at(place);

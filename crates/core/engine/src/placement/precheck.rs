@@ -12,13 +12,13 @@ use crate::table::{ClassIx, ResourceIx};
 /// Whether some node has room by amounts, and its object and rules about other pods allow the pod.
 pub(crate) fn some_node_has_room(inquiry: &Inquiry<'_>) -> bool {
     let (state, class) = (inquiry.state, inquiry.class);
-    let cares = inquiry.has_neighbour_rules();
+    let has_rules = inquiry.has_neighbour_rules();
     !inquiry.lacks_required_pods()
         && state.nodes.iter().any(|(at, node)| {
             let pods = node.pods.len() as i64;
             fit(&class.requests, node, &node.used, pods, &state.served).is_ok()
                 && object(&class.spec, &node.object).is_ok()
-                && inquiry.walk_allows(at, cares)
+                && inquiry.others_allow(at, has_rules)
         })
 }
 

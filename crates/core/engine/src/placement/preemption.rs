@@ -80,7 +80,7 @@ impl PreemptionSearch {
             return by_trial(&mut trial, order, preemptor, near);
         }
         let mut best: Option<EvictionPlan> = None;
-        let mut wrong: Vec<(NodeIx, Option<Cost>)> = Vec::new();
+        let mut corrections: Vec<(NodeIx, Option<Cost>)> = Vec::new();
         let candidates = order.by_cost.iter().filter(|(_, _, at)| near(*at));
         for (cost, _, at) in candidates.take(TRIALS_MAX) {
             if best.as_ref().is_some_and(|plan| plan.cost <= *cost) {
@@ -93,23 +93,23 @@ impl PreemptionSearch {
             if let Some(plan) = plan.filter(|plan| trial.fits_without(&projected, &plan.victims)) {
                 // Budgets may have been used since the node was ordered, and the order ignores
                 // whole gangs: another node may be cheaper.
-                let dearer = (plan.cost > *cost).then_some(plan.cost);
+                let higher_cost = (plan.cost > *cost).then_some(plan.cost);
                 let (plan, takes_gangs) = trial.with_gangs(plan, preemptor);
                 if best.as_ref().is_none_or(|best| plan.cost < best.cost) {
                     best = Some(plan);
                 }
-                if dearer.is_none() && !takes_gangs {
+                if higher_cost.is_none() && !takes_gangs {
                     break;
                 }
-                if dearer.is_some() && !depends_on_gangs(state, *at) {
-                    wrong.push((*at, dearer));
+                if higher_cost.is_some() && !depends_on_gangs(state, *at) {
+                    corrections.push((*at, higher_cost));
                 }
                 continue;
             }
-            // The estimate was wrong.
+            // The estimate was corrections.
             let exact = trial.exact(*at, preemptor);
             if !depends_on_gangs(state, *at) {
-                wrong.push((*at, exact.as_ref().map(|plan| plan.cost)));
+                corrections.push((*at, exact.as_ref().map(|plan| plan.cost)));
             }
             if let Some((exact, _)) = exact.map(|plan| trial.with_gangs(plan, preemptor))
                 && best.as_ref().is_none_or(|best| exact.cost < best.cost)
@@ -117,7 +117,7 @@ impl PreemptionSearch {
                 best = Some(exact);
             }
         }
-        for (at, cost) in wrong {
+        for (at, cost) in corrections {
             order.settle(&state.nodes[at], at, cost);
         }
         let best = best.or_else(|| uncounted(&mut trial, order, preemptor, near));
@@ -165,7 +165,7 @@ impl PreemptionSearch {
     }
 }
 
-/// Where other pods or volumes matter, estimates are useless: nodes are tried, the cheapest to
+/// Where other pods or volumes matter, estimates are unfit: nodes are tried, the cheapest to
 /// clear first, up to a limit; the next search continues after the last one tried.
 fn by_trial(
     trial: &mut Trial<'_, '_>,
@@ -283,11 +283,17 @@ impl Order {
         nodes.sort_unstable();
         nodes.dedup();
         for at in nodes {
-            self.look_at(state, ranking, preemptor, at);
+            self.evaluate(state, ranking, preemptor, at);
         }
     }
 
-    fn look_at(&mut self, state: &State, ranking: &mut Ranking, preemptor: &Preemptor, at: NodeIx) {
+    fn evaluate(
+        &mut self,
+        state: &State,
+        ranking: &mut Ranking,
+        preemptor: &Preemptor,
+        at: NodeIx,
+    ) {
         let Some(node) = state.nodes.get(at) else { return self.set(at, Place::Nobody) };
         let projected = if ranking.object_allows(at) {
             Projection::for_preemptor(state, ranking, at, preemptor)

@@ -59,7 +59,7 @@ impl<'s> Projection<'s> {
 
     /// Whether pods leave, so that waiting makes sense.
     pub(crate) fn has_leaving_pods(&self) -> bool {
-        !self.overlay.gone.is_empty()
+        !self.overlay.removed.is_empty()
     }
 
     pub(crate) fn view(&self) -> View<'_> {
@@ -118,11 +118,11 @@ impl<'s> Projection<'s> {
 
     /// The same node without the arriving pods; `None` if there are none.
     pub(crate) fn without_arrivals(&self) -> Option<Self> {
-        if self.overlay.come.is_empty() {
+        if self.overlay.added.is_empty() {
             return None;
         }
         let mut projected = Self::now(self.state, self.at);
-        self.overlay.gone.iter().for_each(|pod| projected.remove(*pod));
+        self.overlay.removed.iter().for_each(|pod| projected.remove(*pod));
         Some(projected)
     }
 
@@ -143,12 +143,12 @@ impl<'s> Projection<'s> {
     pub(crate) fn neighbours_allow(&self, inquiry: &Inquiry<'_>) -> bool {
         let without = || {
             let mut overlay = Overlay::default();
-            let gone = self.overlay.gone.iter();
+            let gone = self.overlay.removed.iter();
             gone.for_each(|pod| overlay.remove_exactly(self.state, self.node(), *pod));
             inquiry.filter(self.at, &overlay).is_ok()
         };
         inquiry.filter(self.at, &self.overlay).is_ok()
-            && (self.overlay.come.is_empty()
+            && (self.overlay.added.is_empty()
                 || !inquiry.is_refused(self.at, &self.overlay) && without())
     }
 

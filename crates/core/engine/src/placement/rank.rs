@@ -130,7 +130,7 @@ impl Ranking {
         gpu_ask(&self.spec, &self.ask, View::of(node))
     }
 
-    pub(crate) fn look_at_all(&mut self, state: &State) {
+    pub(crate) fn evaluate_all(&mut self, state: &State) {
         Refresh { state, localities: &mut Localities::default(), looks: 0 }.all(self);
     }
 
@@ -265,7 +265,7 @@ impl Rankings {
         let mut ranking = Ranking::detached(state, class, self.unknown);
         let mut refresh = Refresh { state, localities: &mut self.localities, looks: 0 };
         for node in nodes {
-            refresh.look_at(&mut ranking, &coarse, *node, Change::Node);
+            refresh.evaluate(&mut ranking, &coarse, *node, Change::Node);
         }
         self.looks += refresh.looks;
         ask(state, &mut ranking, &coarse)
@@ -372,7 +372,7 @@ impl Refresh<'_> {
         ranking.forget(self.state.nodes.bound());
         let keys = self.localities.keys();
         for node in self.state.nodes.indexes() {
-            self.look_at(ranking, &keys, node, Change::Node);
+            self.evaluate(ranking, &keys, node, Change::Node);
         }
     }
 
@@ -381,7 +381,7 @@ impl Refresh<'_> {
             [] => {}
             [(node, change)] => {
                 let keys = self.localities.keys();
-                self.look_at(ranking, &keys, *node, *change);
+                self.evaluate(ranking, &keys, *node, *change);
             }
             many => {
                 let keys = self.localities.keys();
@@ -392,7 +392,7 @@ impl Refresh<'_> {
                 nodes.dedup_by_key(|(node, _)| *node);
                 for (node, use_only) in nodes {
                     let change = if use_only { Change::Freed } else { Change::Node };
-                    self.look_at(ranking, &keys, node, change);
+                    self.evaluate(ranking, &keys, node, change);
                 }
             }
         }
@@ -401,11 +401,11 @@ impl Refresh<'_> {
     fn rejudge(&mut self, ranking: &mut Ranking) {
         let keys = self.localities.keys();
         for node in self.state.nodes.indexes() {
-            self.look_at(ranking, &keys, node, Change::Freed);
+            self.evaluate(ranking, &keys, node, Change::Freed);
         }
     }
 
-    fn look_at(&mut self, ranking: &mut Ranking, keys: &[KeyIx], at: NodeIx, change: Change) {
+    fn evaluate(&mut self, ranking: &mut Ranking, keys: &[KeyIx], at: NodeIx, change: Change) {
         self.looks += 1;
         let Some(node) = self.state.nodes.get(at) else {
             // Its tie is unknown now, so it is found by its number.

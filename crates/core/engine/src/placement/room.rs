@@ -48,20 +48,20 @@ pub(crate) struct View<'a> {
     pub(crate) pods: i64,
     pub(crate) shares: Option<&'a Shares>,
     pub(crate) mirror: Option<&'a Mirror>,
-    pub(crate) gone: &'a [PodIx],
+    pub(crate) removed: &'a [PodIx],
 }
 
 impl<'a> View<'a> {
     pub(crate) fn of(node: &'a NodeState) -> Self {
         let (used, pods) = (node.used.as_slice(), node.pods.len() as i64);
         let (shares, mirror) = (node.shares.as_deref(), node.mirror.as_deref());
-        Self { node, used, pods, shares, mirror, gone: &[] }
+        Self { node, used, pods, shares, mirror, removed: &[] }
     }
 
     /// Applies an overlay, except to the kubelet model.
     pub(crate) fn with(self, overlay: &'a Overlay) -> Self {
         let (used, pods) = (overlay.used(self.node), overlay.pod_count(self.node));
-        Self { used, pods, shares: overlay.shares(self.node), gone: &overlay.gone, ..self }
+        Self { used, pods, shares: overlay.shares(self.node), removed: &overlay.removed, ..self }
     }
 }
 
@@ -127,7 +127,9 @@ impl<'a> Judge<'a> {
 pub(crate) fn gpu_ask(spec: &PodSpec, ask: &Ask, view: View<'_>) -> GpuRequest {
     let Some(gpus) = &view.node.gpus else { return GpuRequest::None };
     match (&spec.gpu, view.shares) {
-        (Some(need), Some(shares)) => GpuRequest::Share(gpu_values::part(shares, shares.share(need))),
+        (Some(need), Some(shares)) => {
+            GpuRequest::Share(gpu_values::part(shares, shares.share(need)))
+        }
         (Some(_), None) => GpuRequest::Whole(1),
         (None, _) => {
             let asked = ask.devices.iter().find(|(resource, _)| *resource == gpus.resource);
@@ -172,7 +174,7 @@ impl Judge<'_> {
     fn ports(&self, view: View<'_>) -> Result<(), Obstacle> {
         let wanted = &self.spec.host_ports;
         let taken = |wanted: &[_]| {
-            let held = view.node.ports.iter().filter(|(_, pod)| !view.gone.contains(pod));
+            let held = view.node.ports.iter().filter(|(_, pod)| !view.removed.contains(pod));
             held.into_iter().any(|(port, _)| {
                 wanted.iter().any(|one: &berth_model::spec::HostPort| one.conflicts(port))
             })
@@ -222,7 +224,7 @@ impl Judge<'_> {
             Some(choice) => Key::with_cost(key, Some(choice.cost_micro)),
             None => Key::with_share(key, gpus.left_milli(gpu), gpus.opens(gpu)),
         };
-        let key = Key::not_in_vain(key);
+        let key = Key::without_waste(key);
         let grant = Grant { resource: shares.resource, gpu: Some(gpu) };
         let cost_micro = choice.map(|choice| choice.cost_micro);
         Ok(Room { key, grant: Some(grant), fit, cost_micro })
@@ -436,7 +438,7 @@ impl Key {
     }
 
     /// A pod with a share does use the node's devices.
-    fn not_in_vain(key: u64) -> u64 {
+    fn without_waste(key: u64) -> u64 {
         key & !(1 << Self::WASTE_SHIFT)
     }
 

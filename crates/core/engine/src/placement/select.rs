@@ -30,36 +30,36 @@ pub(crate) fn select(
     if ranking.feasible == 0 {
         return None;
     }
-    let cares = inquiry.has_neighbour_rules();
+    let has_rules = inquiry.has_neighbour_rules();
     let near = |node: NodeIx| within.is_none_or(|nodes| nodes.contains(node));
     if let Some(nodes) = inquiry.nodes_of_required_pods(coarse) {
         let nodes = nodes.into_iter().filter(|node| near(*node));
         let ranked = nodes.filter_map(|node| ranking.rank(inquiry.state, node));
         let found: SmallVec<[Rank; 8]> =
-            ranked.filter(|rank| allows(inquiry, ranking, rank.2, cares)).collect();
+            ranked.filter(|rank| allows(inquiry, ranking, rank.2, has_rules)).collect();
         return best(inquiry, ranking, &found);
     }
     let per_bucket = if inquiry.weighs_hosts(coarse) { WEIGHED_MAX } else { 1 };
     let mut found: SmallVec<[Rank; 8]> = SmallVec::new();
     for bucket in ranking.buckets() {
         let Some((_, _, first)) = bucket.order.first() else { continue };
-        if cares && !inquiry.coarse_neighbours_allow(*first, coarse) {
+        if has_rules && !inquiry.coarse_neighbours_allow(*first, coarse) {
             continue;
         }
-        let allowed = |rank: &&Rank| near(rank.2) && allows(inquiry, ranking, rank.2, cares);
+        let allowed = |rank: &&Rank| near(rank.2) && allows(inquiry, ranking, rank.2, has_rules);
         let mut good = bucket.order.iter().filter(allowed);
         let first = found.len();
         found.extend(good.by_ref().take(per_bucket).copied());
         // If all of these hold pods to keep apart from, a node without such pods may be far down.
-        let lonely = |rank: &Rank| inquiry.crowding(rank.2, coarse) == 0;
-        if per_bucket > 1 && !found[first..].iter().any(lonely) {
-            found.extend(good.take(WALKED_MAX).find(|rank| lonely(rank)).copied());
+        let uncrowded = |rank: &Rank| inquiry.crowding(rank.2, coarse) == 0;
+        if per_bucket > 1 && !found[first..].iter().any(uncrowded) {
+            found.extend(good.take(WALKED_MAX).find(|rank| uncrowded(rank)).copied());
         }
     }
     if per_bucket > 1 {
         let welcome = inquiry.preferring_nodes(WEIGHED_MAX).into_iter().filter(|node| near(*node));
         let welcome = welcome.filter_map(|node| ranking.rank(inquiry.state, node));
-        found.extend(welcome.filter(|rank| allows(inquiry, ranking, rank.2, cares)));
+        found.extend(welcome.filter(|rank| allows(inquiry, ranking, rank.2, has_rules)));
         found.sort_unstable();
         found.dedup();
     }
@@ -72,7 +72,7 @@ pub(crate) fn allows(
     at: NodeIx,
     neighbours: bool,
 ) -> bool {
-    inquiry.walk_allows(at, neighbours)
+    inquiry.others_allow(at, neighbours)
         && (inquiry.devices.is_none() || devices_allow(inquiry, ranking, at))
         && (inquiry.state.nodes[at].nominated.is_empty() || beside_nominated(inquiry, ranking, at))
 }
@@ -109,7 +109,7 @@ fn beside_nominated(inquiry: &Inquiry<'_>, ranking: &Ranking, at: NodeIx) -> boo
     let mut ask = ranking.ask.clone();
     projected.neighbours_allow(inquiry)
         && ranking.judge_other(state, inquiry.spec(), &mut ask, projected.view()).is_ok()
-        && headroom::in_the_way(ranking, &projected).is_none()
+        && headroom::blocked_reservation(ranking, &projected).is_none()
 }
 
 pub(super) fn best(inquiry: &Inquiry<'_>, ranking: &Ranking, found: &[Rank]) -> Option<NodeIx> {

@@ -325,14 +325,14 @@ pub(crate) fn estimate(
             offers.map(|offer| Some(offer.resource)).collect()
         }
     };
-    let in_the_way = port_holders(view, spec, evictable)?;
+    let port_holders = port_holders(view, spec, evictable)?;
     let mut best: Option<EvictionPlan> = None;
     for grant in grants {
         let mut requests = ask.requests.clone();
         requests.extend(grant.map(|grant| (grant, 1)));
         for part in parts(state, ask, spec, view, grant) {
             let Some(missing) = missing(&requests, view, part) else { continue };
-            let Some(victims) = cover(state, view, missing, &in_the_way, evictable) else {
+            let Some(victims) = cover(state, view, missing, &port_holders, evictable) else {
                 continue;
             };
             // Leaving pods are enough; without any, waiting would not help.
@@ -351,7 +351,7 @@ pub(crate) fn estimate(
 /// The pods that hold wanted host ports; `None` if one of them cannot be evicted.
 fn port_holders(view: View<'_>, spec: &PodSpec, evictable: &[PodIx]) -> Option<Vec<PodIx>> {
     let mut holders = Vec::new();
-    for (port, pod) in view.node.ports.iter().filter(|(_, pod)| !view.gone.contains(pod)) {
+    for (port, pod) in view.node.ports.iter().filter(|(_, pod)| !view.removed.contains(pod)) {
         if spec.host_ports.iter().any(|wanted| wanted.conflicts(port)) && !holders.contains(pod) {
             evictable.contains(pod).then(|| holders.push(*pod))?;
         }
@@ -431,14 +431,14 @@ fn cover(
     state: &State,
     view: View<'_>,
     mut missing: Missing,
-    in_the_way: &[PodIx],
+    port_holders: &[PodIx],
     evictable: &[PodIx],
 ) -> Option<Vec<PodIx>> {
-    let mut victims = in_the_way.to_vec();
-    for pod in in_the_way {
+    let mut victims = port_holders.to_vec();
+    for pod in port_holders {
         missing.evict(state, view, *pod, 1);
     }
-    for pod in evictable.iter().filter(|pod| !in_the_way.contains(pod)) {
+    for pod in evictable.iter().filter(|pod| !port_holders.contains(pod)) {
         if missing.is_none() {
             break;
         }
@@ -453,7 +453,7 @@ fn cover(
     }
     // Later victims may have made earlier ones superfluous; spare the most important first.
     let mut at = victims.len();
-    while at > in_the_way.len() {
+    while at > port_holders.len() {
         at -= 1;
         missing.evict(state, view, victims[at], -1);
         if missing.is_none() && victims.len() > 1 {

@@ -14,11 +14,11 @@ use crate::amounts;
 use crate::changes::Change;
 use crate::class::Scored;
 use crate::event::Event;
-use berth_kubelet::NodeTopology;
 use crate::offer;
 use crate::placement::gpu_values::Kind;
 use crate::shares::{self, Grant, Shares};
 use crate::table::{NodeIx, PodIx, fingerprint};
+use berth_kubelet::NodeTopology;
 
 impl State {
     pub(crate) fn apply(&mut self, event: Event) {

@@ -21,7 +21,7 @@ use crate::table::{Bits, ClassIx, Lookup, NodeIx};
 pub(crate) type Turn = (Reverse<WorkloadClass>, Arc<str>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct HeadroomState {
     pub(crate) headroom: Headroom,
     /// The class of its template.
     pub(crate) class: ClassIx,
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
     pub(crate) blocked: Bits,
 }
 
-impl Kept {
+impl HeadroomState {
     pub(crate) fn turn(&self) -> Turn {
         (Reverse(self.headroom.class), self.headroom.name.clone())
     }
@@ -47,7 +47,7 @@ impl Kept {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headrooms {
-    rows: BTreeMap<Turn, Kept>,
+    rows: BTreeMap<Turn, HeadroomState>,
     /// By node, in order.
     on: Lookup<NodeIx, SmallVec<[Turn; 2]>>,
     /// Position in the log of changes.
@@ -69,15 +69,15 @@ impl Headrooms {
         self.rows.keys().cloned().collect()
     }
 
-    pub(crate) fn get(&self, turn: &Turn) -> Option<&Kept> {
+    pub(crate) fn get(&self, turn: &Turn) -> Option<&HeadroomState> {
         self.rows.get(turn)
     }
 
-    pub(crate) fn get_mut(&mut self, turn: &Turn) -> Option<&mut Kept> {
+    pub(crate) fn get_mut(&mut self, turn: &Turn) -> Option<&mut HeadroomState> {
         self.rows.get_mut(turn)
     }
 
-    pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
+    pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut HeadroomState> {
         self.rows.values_mut()
     }
 
@@ -85,16 +85,16 @@ impl Headrooms {
         self.on.get(&node).map_or(&[], |turns| turns)
     }
 
-    pub(crate) fn on(&self, node: NodeIx) -> impl Iterator<Item = &Kept> {
+    pub(crate) fn on(&self, node: NodeIx) -> impl Iterator<Item = &HeadroomState> {
         self.turns_on(node).iter().filter_map(|turn| self.rows.get(turn))
     }
 
     /// Reservations on a node with a stronger claim than a class, in order.
-    pub(crate) fn kept_from(
+    pub(crate) fn stronger_than(
         &self,
         class: Option<WorkloadClass>,
         node: NodeIx,
-    ) -> impl Iterator<Item = &Kept> {
+    ) -> impl Iterator<Item = &HeadroomState> {
         self.on(node).filter(move |kept| class.is_some_and(|class| kept.headroom.class > class))
     }
 
@@ -222,7 +222,7 @@ impl State {
         let class = self.acquire_class(&spec);
         let ask = Ask::new(&self.class_rows[class].requests, &self.resources);
         let (places, searched, blocked) = (Vec::new(), false, Bits::default());
-        let kept = Kept { headroom, class, spec, ask, places, searched, blocked };
+        let kept = HeadroomState { headroom, class, spec, ask, places, searched, blocked };
         self.headrooms.rows.insert(turn, kept);
         self.update_classes_matter();
         Some(before.unwrap_or(Event::HeadroomGone(name)))
@@ -251,7 +251,7 @@ impl State {
 
     pub(crate) fn reserved_headroom(&self) -> Vec<ReservedHeadroom> {
         let name = |at: &NodeIx| self.nodes[*at].object.name.clone();
-        let room = |kept: &Kept| {
+        let room = |kept: &HeadroomState| {
             let mut nodes: Vec<Arc<str>> = kept.places.iter().map(name).collect();
             nodes.sort_unstable();
             ReservedHeadroom {

@@ -24,7 +24,7 @@ pub(crate) struct Journal {
 
 #[derive(Clone, Debug)]
 enum Undo {
-    Pod(Arc<str>, Option<Box<Before>>),
+    Pod(Arc<str>, Option<Box<SavedPod>>),
     Mirror(Arc<str>, Option<Box<Mirror>>),
     Object(Box<Event>),
     Eviction(FullName, Option<i64>),
@@ -34,7 +34,7 @@ enum Undo {
 }
 
 #[derive(Clone, Debug)]
-struct Before {
+struct SavedPod {
     object: PodObject,
     decided: bool,
     bound_serial: Option<u64>,
@@ -94,8 +94,8 @@ impl State {
                 }
                 Some(Undo::Object(event)) => self.apply_object(*event),
                 Some(Undo::Eviction(workload, before)) => self.set_eviction(workload, before),
-                Some(Undo::EvictionTime(at_ms, workload, was_there)) => {
-                    if was_there {
+                Some(Undo::EvictionTime(at_ms, workload, existed)) => {
+                    if existed {
                         self.eviction_times.insert((at_ms, workload));
                     } else {
                         self.eviction_times.remove(&(at_ms, workload));
@@ -132,7 +132,7 @@ impl State {
             } = self.pods[at];
             let uid = object.uid.clone();
             let devices = self.pods[at].devices.clone();
-            let before = Before {
+            let before = SavedPod {
                 object,
                 decided,
                 bound_serial,
@@ -174,9 +174,9 @@ impl State {
         }
     }
 
-    pub(super) fn journal_eviction_time(&mut self, at_ms: i64, workload: &FullName, there: bool) {
+    pub(super) fn journal_eviction_time(&mut self, at_ms: i64, workload: &FullName, existed: bool) {
         if self.is_journalling() {
-            self.journal.entries.push(Undo::EvictionTime(at_ms, workload.clone(), there));
+            self.journal.entries.push(Undo::EvictionTime(at_ms, workload.clone(), existed));
         }
     }
 

@@ -23,7 +23,6 @@ use crate::census::{Census, Resident};
 use crate::changes::Changes;
 use crate::class::Class;
 use crate::devices::Devices;
-use berth_kubelet::NodeTopology;
 use crate::gang::{Reservation, Roster};
 use crate::offer::Accelerators;
 use crate::placement::gpu_values::GpuValues;
@@ -32,6 +31,7 @@ use crate::shares::{self, Grant, Shares};
 use crate::table::{ClassIx, Interner, Lookup, NodeIx, PodIx, ResourceIx, Slab};
 use crate::tenancy::Tenancy;
 use crate::volume::Storage;
+use berth_kubelet::NodeTopology;
 
 use headroom::Headrooms;
 

@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 
 use super::{FullName, NodeState, Place, State, workload};
 use crate::changes::Change;
-use berth_kubelet::NodeTopology;
 use crate::kube::preempt::protects;
 use crate::mirror::Mirror;
 use crate::shares::Grant;
 use crate::table::{Bits, ClassIx, NodeIx, PodIx};
+use berth_kubelet::NodeTopology;
 
 /// Time beyond its grace period for the kubelet to stop and delete a victim.
 const STOPPING_MS: i64 = 60_000;
@@ -347,7 +347,7 @@ impl State {
     pub(super) fn set_awaited(&mut self, at: PodIx) {
         let row = &self.pods[at];
         let deletion = row.deletion.filter(|_| row.is_victim());
-        // The API server's clock counts only for evictions by an earlier leader: with a wrong clock
+        // The API server's clock counts only for evictions by an earlier leader: with a corrections clock
         // every victim would be overdue at once, and the next ones, too.
         let since_ms = row.evicted_at_ms.or(deletion.map(|deletion| deletion.requested_at_ms));
         let needed_ms =

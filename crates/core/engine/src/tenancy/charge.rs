@@ -1,7 +1,7 @@
 //! Charges of pods and capacity of nodes in the dimensions that teams share.
 //!
 //! On a node, labels of GPU feature discovery say whether a resource is a whole GPU, a slice or a
-//! share. Before placement only the spec can tell: a slice by its name, a model by the node
+//! share. SavedPod placement only the spec can tell: a slice by its name, a model by the node
 //! selector; otherwise a GPU counts as a whole one, and a part as a part of [`REFERENCE_BYTES`]
 //! unless a model is named.
 

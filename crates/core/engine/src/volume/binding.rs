@@ -28,13 +28,13 @@ pub(super) struct Binding<'a> {
     /// In the order of the pod's volumes.
     bound: SmallVec<[Bound<'a>; 2]>,
     /// Being provisioned for a node.
-    promised: SmallVec<[Promised<'a>; 1]>,
+    provisioning: SmallVec<[Provisioning<'a>; 1]>,
     /// To be bound or provisioned on the pod's node, the smallest request first.
     waiting: SmallVec<[Wanted<'a>; 1]>,
 }
 
 #[derive(Clone, Debug)]
-struct Promised<'a> {
+struct Provisioning<'a> {
     claim: &'a Claim,
     node: &'a str,
     provision: Provision<'a>,
@@ -95,7 +95,7 @@ impl<'a> Binding<'a> {
         }
         let provision = Provision::new(storage, claim, class);
         match claim.selected_node.as_deref() {
-            Some(node) => self.promised.push(Promised { claim, node, provision }),
+            Some(node) => self.provisioning.push(Provisioning { claim, node, provision }),
             None => self.waiting.push(Wanted::new(storage, claim, provision)),
         }
         Ok(true)
@@ -135,14 +135,14 @@ impl<'a> Binding<'a> {
     }
 
     fn unbound_conflict(&self, node: &Node) -> Option<&'static str> {
-        if self.promised.iter().any(|promised| promised.node != node.name.as_ref()) {
+        if self.provisioning.iter().any(|provisioning| provisioning.node != node.name.as_ref()) {
             return Some(NO_VOLUME);
         }
         let found = self.found(node);
         let unmatched = found.iter().filter(|(_, volume)| volume.is_none());
         let unmatched = unmatched.map(|(wanted, _)| &wanted.provision);
-        let promised = self.promised.iter().map(|promised| &promised.provision);
-        promised.chain(unmatched).find_map(|provision| {
+        let provisioning = self.provisioning.iter().map(|provisioning| &provisioning.provision);
+        provisioning.chain(unmatched).find_map(|provision| {
             if !provision.is_possible(node) {
                 Some(NO_VOLUME)
             } else if !provision.has_space(node) {
@@ -173,9 +173,10 @@ impl<'a> Binding<'a> {
             claim: claim.name.clone(),
             volume: volume.map(|volume| volume.name.clone()),
         };
-        let promised = self.promised.iter().map(|promised| delayed(promised.claim, None));
+        let provisioning =
+            self.provisioning.iter().map(|provisioning| delayed(provisioning.claim, None));
         let found = self.found(node);
-        promised
+        provisioning
             .chain(found.iter().map(|(wanted, volume)| delayed(wanted.claim, *volume)))
             .collect()
     }

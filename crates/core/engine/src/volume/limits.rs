@@ -26,7 +26,7 @@ struct Attachable<'a> {
 enum Handle<'a> {
     Known(Cow<'a, str>),
     /// Yet to be provisioned for the claim of this namespace and name.
-    Promised(&'a str, &'a str),
+    Provisioning(&'a str, &'a str),
 }
 
 impl<'a> Attachable<'a> {
@@ -41,7 +41,7 @@ impl<'a> Attachable<'a> {
         let volume = claim.volume.as_deref().and_then(|name| storage.volume(name));
         let Some(volume) = volume else {
             let driver = driver_of_provisioner(&storage.class_of(claim)?.provisioner);
-            let handle = Handle::Promised(&claim.namespace, &claim.name);
+            let handle = Handle::Provisioning(&claim.namespace, &claim.name);
             return Some(Self { driver, handle });
         };
         match &volume.source {

@@ -191,7 +191,7 @@ fn plugins_are_asked_in_their_order() {
 }
 
 #[test]
-fn a_claim_bound_to_nothing_is_told_per_node_only_if_ephemeral() {
+fn a_missing_volume_is_reported_per_node_only_if_ephemeral() {
     let own = Claim { controller_uid: Some("uid-pod".into()), ..bound("pod-tmp", "v") };
     let storage = storage([own]);
     let pod = pod([ephemeral("pod-tmp")]);
@@ -368,7 +368,7 @@ fn in_tree_disks_count_against_the_driver_that_serves_them() {
 }
 
 #[test]
-fn gce_disks_are_told_apart_by_their_place() {
+fn gce_disks_are_distinguished_by_zone() {
     let gce = |name: &str, zone: &str| PersistentVolume {
         labels: labels(&[(ZONE, zone)]),
         source: in_tree(InTreePlugin::GcePd, "disk"),
@@ -506,11 +506,11 @@ fn the_smallest_claim_takes_the_smallest_volume() {
 }
 
 #[test]
-fn what_has_to_be_bound_or_made_first_is_told_claim_by_claim() {
-    let promised = Claim { selected_node: Some("n".into()), ..claim("promised") };
+fn delayed_volumes_are_listed_by_claim() {
+    let provisioning = Claim { selected_node: Some("n".into()), ..claim("promised") };
     let huge = Claim { request_bytes: 9 * GIB, ..claim("huge") };
     let mut storage = with_volumes(
-        storage([promised, huge, claim("small"), bound("done", "d")]),
+        storage([provisioning, huge, claim("small"), bound("done", "d")]),
         [volume("a", 3), volume("b", 1), volume("d", 1)],
     );
     storage.put(Event::StorageClass, class("driver"));
@@ -534,7 +534,7 @@ fn a_volume_kept_for_the_claim_shuts_out_others_where_it_cannot_be_reached() {
 }
 
 #[test]
-fn what_is_not_found_is_provisioned_where_the_class_allows() {
+fn missing_volumes_are_provisioned_where_the_class_allows() {
     let mut storage = storage([claim("c")]);
     assert_eq!(binds(&storage, &["c"], &[]), [NO_VOLUME]);
     storage.put(Event::StorageClass, class("d"));
@@ -558,7 +558,7 @@ fn provisioning_stays_on_the_node_it_was_begun_for() {
 }
 
 #[test]
-fn drivers_that_tell_their_space_are_believed() {
+fn published_storage_capacity_is_respected() {
     let mut storage = storage([claim("c")]);
     storage.put(Event::StorageClass, class("d"));
     let told = |largest_bytes, nodes| StorageCapacity {
@@ -592,7 +592,7 @@ fn drivers_that_tell_their_space_are_believed() {
 }
 
 #[test]
-fn all_that_is_wrong_with_claims_is_told_at_once() {
+fn all_problems_of_claims_are_reported_together() {
     let away = PersistentVolume { node_affinity: Some(vec![]), ..volume("v", 1) };
     let storage = with_volumes(storage([bound("b", "v"), claim("c")]), [away]);
     assert_eq!(binds(&storage, &["c", "b"], &[]), [OUT_OF_REACH, NO_VOLUME]);

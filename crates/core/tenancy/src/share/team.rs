@@ -106,6 +106,8 @@ impl Default for Team {
 #[error("team {team}: {field}: {problem}")]
 pub struct TeamError {
     pub team: Arc<str>,
+    /// One word, for conditions.
+    pub reason: &'static str,
     pub field: String,
     pub problem: String,
 }
@@ -118,49 +120,56 @@ pub fn problems(
     let short = beyond_capacity(teams, capacity);
     let mut found = Vec::new();
     for team in teams.values() {
-        let mut say = |field: &str, problem: String| {
-            found.push(TeamError { team: team.name.clone(), field: field.to_owned(), problem });
+        let mut say = |reason, field: &str, problem: String| {
+            let (team, field) = (team.name.clone(), field.to_owned());
+            found.push(TeamError { team, reason, field, problem });
         };
         if team.weight_milli == 0 {
-            say("weight", "is 0; write a number above it, 1 is usual".to_owned());
+            say("InvalidWeight", "weight", "must be greater than 0; 1 is usual".to_owned());
         }
         if let Some(parent) = &team.parent {
             if !teams.contains_key(parent) {
                 say(
+                    "ParentNotFound",
                     "parent",
                     format!("Team {parent:?} does not exist; create it or remove the field"),
                 );
             } else if is_below_itself(teams, team) {
                 say(
+                    "ParentCycle",
                     "parent",
-                    "leads back to the team itself; remove one of the parents".to_owned(),
+                    "is a cycle back to this team; remove one of the parents".to_owned(),
                 );
             }
         }
         for (dimension, one) in &team.entitlements {
             let negative = [Some(one.guaranteed), one.borrow_max, one.lend_max];
             if negative.into_iter().flatten().any(|amount| amount < 0) {
-                say("shares", format!("an amount of {dimension} is negative; write 0 or more"));
+                let problem = format!("an amount of {dimension} is negative; set 0 or more");
+                say("InvalidShares", "shares", problem);
             }
             if one.lend_max.is_some_and(|lend| lend > one.guaranteed) {
-                say("shares", format!("more {dimension} lent than guaranteed; all of it is"));
+                let problem = format!(
+                    "lendLimit of {dimension} exceeds the guarantee; all of the guarantee is lent"
+                );
+                say("LendLimitExceedsGuarantee", "shares", problem);
             }
         }
         for (dimension, parent, children) in overdrawn(teams, team) {
             let [own, theirs] = [parent, children].map(|amount| dimension.show(amount));
             let problem = format!(
-                "its teams are guaranteed {theirs} and it has {own}; raise it or lower theirs"
+                "its child teams are guaranteed {theirs}, but it has {own}; raise its guarantee or lower theirs"
             );
-            say("shares", problem);
+            say("GuaranteesExceedParent", "shares", problem);
         }
         for (dimension, guaranteed, capacity) in &short {
             if team.entitlements.get(dimension).is_some_and(|one| one.guaranteed > 0) {
                 let [all, has] = [guaranteed, capacity].map(|amount| dimension.show(*amount));
                 let problem = format!(
-                    "the guarantees of all teams add up to {all} and the cluster has {has}; lower \
+                    "the guarantees of all teams add up to {all}, but the cluster has {has}; lower \
                      them or add nodes"
                 );
-                say("shares", problem);
+                say("GuaranteesExceedCapacity", "shares", problem);
             }
         }
     }
