@@ -1,4 +1,4 @@
-//! The time of day as Kubernetes writes it.
+//! Times in the format of Kubernetes.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;

@@ -1,7 +1,7 @@
-//! Custom resource definitions: from their objects to rows of the table of kinds.
+//! CustomResourceDefinitions: from objects to rows of the table of kinds.
 //!
-//! After every write of a definition all rows are made anew from what is stored, so the table can
-//! never disagree with the definitions. Knows the store; knows no HTTP.
+//! After every write of a definition all rows are rebuilt from the store, so the table cannot disagree with the
+//! definitions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::store::{Expected, Store, Stored};
 /// Keeps a definition until the objects of its kind are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// The resource of definitions.
 pub(crate) fn definitions() -> Resource {
     Resource::new("apiextensions.k8s.io", "customresourcedefinitions")
 }
@@ -59,7 +58,6 @@ pub(crate) fn settle(store: &Store, kinds: &Kinds) {
     kinds.set_custom(rows);
 }
 
-/// Names that are in use, by group.
 #[derive(Default)]
 struct Taken {
     names: BTreeSet<(String, String)>,

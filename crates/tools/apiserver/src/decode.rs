@@ -1,7 +1,4 @@
-//! Bodies read with the exactness of the real server.
-//!
-//! Owns which fields are unknown or given twice, and which values have another type than their
-//! field, with the real server's words. Knows no rule beyond types.
+//! Strict decoding of bodies: unknown and duplicate fields and wrong types, with the real server's messages.
 
 use std::fmt;
 
@@ -135,7 +132,6 @@ impl<'de> Visitor<'de> for DocumentVisitor {
     }
 }
 
-/// What is to be said of a body.
 #[derive(Default)]
 pub(crate) struct Findings {
     /// The first value of a wrong type.
@@ -144,7 +140,6 @@ pub(crate) struct Findings {
     pub(crate) strict: Vec<String>,
 }
 
-/// Reads a document against a schema.
 pub(crate) fn inspect(node: &Node, document: &Document) -> Findings {
     let custom = node.structure().is_some_and(|structure| structure.name.is_empty());
     let mut inspector = Inspector { findings: Findings::default(), owner: None, custom };
@@ -215,7 +210,6 @@ impl Path<'_> {
 
 struct Inspector<'n> {
     findings: Findings,
-    /// The structure that the value stands in.
     owner: Option<&'n Struct>,
     /// Whether all of it is a custom resource.
     custom: bool,
@@ -417,12 +411,9 @@ fn go_type(node: &Node) -> String {
     }
 }
 
-/// What a body holds.
 #[derive(Debug)]
 pub struct Decoded {
-    /// The object, with its defaults.
     pub object: Value,
-    /// What to warn about.
     pub warnings: Vec<String>,
 }
 

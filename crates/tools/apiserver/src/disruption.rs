@@ -1,7 +1,7 @@
-//! Whether a pod may be evicted.
+//! Whether disruption budgets allow an eviction.
 //!
-//! Owns what the eviction subresource asks of disruption budgets. Writes nothing: a budget that is
-//! charged is returned, to be written with a check of its revision, and asked again if that fails.
+//! A budget that is charged is returned, to be written with a check of its revision; if that fails, the caller asks
+//! again.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -35,7 +35,6 @@ fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether a pod is ready.
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|condition| {

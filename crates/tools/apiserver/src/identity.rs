@@ -1,7 +1,5 @@
-//! Who asks: bearer tokens, and the users they stand for.
-//!
-//! Owns the tokens that were given at start and those that the server has made for service
-//! accounts. The latter are random texts that only this server recognises, and only until it ends.
+//! Users and bearer tokens: those given at start, and those issued for service accounts. The latter are random and
+//! valid only until the server stops.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,14 +12,11 @@ use crate::random;
 use crate::status::Status;
 use crate::store::{Store, key_of};
 
-/// Who asks.
 #[derive(Clone, Debug, Default)]
 pub struct User {
-    /// The name.
     pub name: String,
     /// The uid, where there is one.
     pub uid: String,
-    /// The groups.
     pub groups: Vec<String>,
     /// More that was found out about who asks; an object of lists of texts.
     pub extra: Value,
@@ -40,11 +35,8 @@ const TOKENS_MAX: usize = 65_536;
 /// A token that a client may show.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The secret.
     pub token: String,
-    /// The user's name.
     pub user: String,
-    /// The user's groups.
     pub groups: Vec<String>,
 }
 
@@ -59,7 +51,6 @@ impl Token {
     }
 }
 
-/// A token of a service account.
 #[derive(Clone, Debug)]
 struct Issued {
     namespace: String,
@@ -77,7 +68,6 @@ pub(crate) struct Tokens {
     issued: Mutex<HashMap<String, Issued>>,
 }
 
-/// A user that has shown a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Recognised {
     pub(crate) user: User,
@@ -103,7 +93,6 @@ impl Tokens {
         Self { given, issued: Mutex::default() }
     }
 
-    /// Makes a token for a service account.
     pub(crate) fn issue(
         &self,
         account: &Value,
@@ -171,6 +160,19 @@ pub(crate) fn trusted() -> User {
     }
 }
 
+/// The user that an administrator acts for, as authenticated as if it had asked itself.
+pub(crate) fn impersonated(name: String, mut groups: Vec<String>) -> User {
+    if groups.is_empty()
+        && let Some((namespace, _)) =
+            name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'))
+    {
+        groups.push("system:serviceaccounts".to_owned());
+        groups.push(format!("system:serviceaccounts:{namespace}"));
+    }
+    groups.push(AUTHENTICATED.to_owned());
+    User { name, groups, ..User::default() }
+}
+
 /// Who asks without showing anything from outside.
 pub(crate) fn anonymous() -> User {
     User {
@@ -180,7 +182,6 @@ pub(crate) fn anonymous() -> User {
     }
 }
 
-/// A user as reviews show it.
 pub(crate) fn user_info(user: &User) -> Value {
     let mut info = json!({"username": user.name, "groups": user.groups});
     if !user.uid.is_empty() {

@@ -1,7 +1,5 @@
-//! The table of kinds: what each is called, where it is served and which subresources it has.
-//!
-//! Built-in kinds are rows of a constant table; custom resource definitions add rows while the
-//! server runs. Knows names only: defaults, validation and merge keys stand beside it, by kind.
+//! The table of kinds: names, URLs and subresources. Built-in kinds are constant; custom resource definitions add
+//! rows at run time.
 
 mod built_in;
 
@@ -19,7 +17,6 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// A resource by its group and plural.
     pub fn new(group: &str, plural: &str) -> Self {
         Self { group: Arc::from(group), plural: Arc::from(plural) }
     }
@@ -52,25 +49,20 @@ pub struct Kind {
     pub short_names: Vec<Arc<str>>,
     /// Categories such as `all`.
     pub categories: Vec<Arc<str>>,
-    /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// What there is beside the object itself.
     pub subresources: Subresources,
     /// Where its objects are stored. Differs from `resource` only for events, which are served by
     /// two groups.
     pub stored_as: Resource,
     /// Whether its objects are kept. Reviews and bindings are only ever posted.
     pub stored: bool,
-    /// What kind it is, for code that knows some kinds in particular.
     pub origin: Origin,
 }
 
 /// Where a row comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
-    /// It is one of Kubernetes' own.
     BuiltIn,
-    /// A custom resource definition added it.
     Custom(Arc<CustomRow>),
 }
 
@@ -87,7 +79,6 @@ pub struct CustomRow {
     pub preserve_unknown_fields: bool,
 }
 
-/// Subresources of a kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Subresources {
     /// Whether `status` is written apart from the rest.
@@ -99,9 +90,7 @@ pub struct Subresources {
 /// Where `scale` finds its fields; dotted paths without a leading dot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScalePaths {
-    /// Replicas wanted.
     pub spec_replicas: Arc<str>,
-    /// Replicas there are.
     pub status_replicas: Arc<str>,
     /// The label selector as text, where the kind keeps one.
     pub selector: Option<Arc<str>>,
@@ -125,7 +114,6 @@ impl Kind {
     }
 }
 
-/// Rows by their place in URLs.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Arc<Kind>>,
@@ -148,7 +136,6 @@ impl Table {
         Self { rows, by_place }
     }
 
-    /// The row that is served at a place.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
         self.by_place.get(&Self::place(group, version, plural))
     }
@@ -171,7 +158,6 @@ pub fn built_in(group: &str, plural: &str) -> Option<Arc<Kind>> {
     BUILT_IN.rows.iter().find(|row| row.is(group, plural)).cloned()
 }
 
-/// The table of a running server.
 #[derive(Debug)]
 pub struct Kinds {
     table: RwLock<Arc<Table>>,
@@ -184,7 +170,6 @@ impl Default for Kinds {
 }
 
 impl Kinds {
-    /// The table as it is now.
     pub fn table(&self) -> Arc<Table> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

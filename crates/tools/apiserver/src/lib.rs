@@ -1,12 +1,11 @@
-//! The Kubernetes API, embedded: for laptops and tests.
+//! An embedded Kubernetes API for `berth up` and tests: a store of objects by revision, and the REST interface
+//! above it with watches, patches, validation, admission, discovery and tables.
 //!
-//! One process: a store of objects by revision, the REST interface above it with watches, patches,
-//! validation and admission, and discovery and tables for kubectl. It is compared with the real
-//! kube-apiserver: by recorded answers, and by the same requests to both where the real one is
-//! installed. Acknowledged writes survive a restart.
+//! Tests compare it with the real kube-apiserver: with recorded answers, and by the same requests to both.
+//! Acknowledged writes survive a restart.
 //!
-//! No scheduler, controllers, kubelets or cluster network. Of custom resources, string formats,
-//! transition rules (`oldSelf`), `messageExpression` and conversion webhooks are missing.
+//! There is no scheduler, controller, kubelet or cluster network. Custom resources lack string formats, transition
+//! rules (`oldSelf`), `messageExpression` and conversion webhooks.
 
 pub mod admission;
 mod clock;

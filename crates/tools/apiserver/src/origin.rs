@@ -1,7 +1,7 @@
-//! Requests that a browser sends for a page of another site.
+//! Rejects cross-site requests of browsers.
 //!
-//! A page can make a browser send requests to this machine, under a name of its own that resolves to a
-//! loopback address (DNS rebinding) or across sites. Both show in headers that the page cannot set.
+//! A web page can send requests to this machine, under its own host name that resolves to a loopback address (DNS
+//! rebinding) or across sites. Both show in headers that the page cannot set.
 
 use std::net::IpAddr;
 

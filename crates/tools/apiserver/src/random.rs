@@ -1,6 +1,4 @@
-//! Randomness: uids, the ends of generated names, tokens.
-//!
-//! From the cryptographic provider that TLS uses, so that tokens cannot be guessed.
+//! Randomness for uids, generated names and tokens, from the cryptographic provider of TLS.
 
 use std::sync::LazyLock;
 
@@ -8,8 +6,7 @@ use rustls::crypto::CryptoProvider;
 
 use crate::status::Status;
 
-static PROVIDER: LazyLock<CryptoProvider> =
-    LazyLock::new(rustls::crypto::ring::default_provider);
+static PROVIDER: LazyLock<CryptoProvider> = LazyLock::new(rustls::crypto::ring::default_provider);
 
 /// What generated names end with; no vowels and nothing that looks like another character.
 const NAME_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -50,7 +47,6 @@ pub(crate) fn secret() -> Result<String, Status> {
     Ok(hex(&bytes))
 }
 
-/// Any number.
 pub(crate) fn number() -> Result<u64, Status> {
     let mut bytes = [0u8; 8];
     fill(&mut bytes)?;

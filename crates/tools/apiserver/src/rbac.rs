@@ -1,7 +1,4 @@
-//! Who may do what: roles and bindings that are stored in the server.
-//!
-//! Reads roles and bindings at every question, so that an answer is never older than the objects.
-//! Knows no HTTP.
+//! RBAC. Roles and bindings are read from the store for every decision.
 
 use serde_json::Value;
 
@@ -12,7 +9,6 @@ use crate::store::Store;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) verb: String,
@@ -25,7 +21,6 @@ pub(crate) struct Asked {
     pub(crate) name: String,
 }
 
-/// The answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessDecision {
     pub(crate) allowed: bool,

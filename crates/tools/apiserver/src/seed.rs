@@ -1,7 +1,8 @@
-//! What a new cluster starts with.
+//! The objects of a new cluster.
 
 use serde_json::{Value, json};
 
+use crate::identity::{AUTHENTICATED, MASTERS};
 use crate::kinds::Resource;
 use crate::status::Status;
 use crate::store::{Expected, Store, key_of};
@@ -21,6 +22,97 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
         2_000_001_000,
         "Used for system critical pods that must not be moved from their current node.",
     ),
+];
+
+/// API groups and resources that the role `view` reads; `edit` and `admin` write them too.
+const VIEWED: &[(&str, &[&str])] = &[
+    (
+        "",
+        &[
+            "bindings",
+            "configmaps",
+            "endpoints",
+            "events",
+            "limitranges",
+            "namespaces",
+            "persistentvolumeclaims",
+            "pods",
+            "pods/log",
+            "pods/status",
+            "replicationcontrollers",
+            "resourcequotas",
+            "serviceaccounts",
+            "services",
+        ],
+    ),
+    (
+        "apps",
+        &[
+            "controllerrevisions",
+            "daemonsets",
+            "deployments",
+            "deployments/scale",
+            "replicasets",
+            "replicasets/scale",
+            "statefulsets",
+            "statefulsets/scale",
+        ],
+    ),
+    ("autoscaling", &["horizontalpodautoscalers"]),
+    ("batch", &["cronjobs", "jobs"]),
+    ("discovery.k8s.io", &["endpointslices"]),
+    ("networking.k8s.io", &["ingresses", "networkpolicies"]),
+    ("policy", &["poddisruptionbudgets"]),
+    ("resource.k8s.io", &["resourceclaims", "resourceclaimtemplates"]),
+];
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Names and rules of the roles that a cluster starts with.
+fn cluster_roles() -> Vec<(&'static str, Vec<Value>)> {
+    let viewed = |verbs: &[&str]| -> Vec<Value> {
+        let rule = |(group, resources): &(&str, &[&str])| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+        VIEWED.iter().map(rule).collect()
+    };
+    let mut edit = viewed(&["*"]);
+    edit.push(json!({
+        "apiGroups": [""],
+        "resources": ["secrets", "pods/eviction", "pods/exec", "pods/attach", "pods/portforward",
+                      "serviceaccounts/token"],
+        "verbs": ["*"],
+    }));
+    let mut admin = edit.clone();
+    admin.push(json!({
+        "apiGroups": [RBAC], "resources": ["roles", "rolebindings"], "verbs": ["*"],
+    }));
+    let discovery = json!({
+        "nonResourceURLs": ["/", "/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"],
+        "verbs": ["get"],
+    });
+    let reviews = json!({
+        "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
+        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"],
+        "verbs": ["create"],
+    });
+    let everything = vec![
+        json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}),
+        json!({"nonResourceURLs": ["*"], "verbs": ["*"]}),
+    ];
+    vec![
+        ("admin", admin),
+        ("cluster-admin", everything),
+        ("edit", edit),
+        ("system:basic-user", vec![reviews]),
+        ("system:discovery", vec![discovery]),
+        ("view", viewed(&["get", "list", "watch"])),
+    ]
+}
+
+/// Roles and the groups that have them from the start.
+const ROLE_GROUPS: &[(&str, &str)] = &[
+    ("cluster-admin", MASTERS),
+    ("system:basic-user", AUTHENTICATED),
+    ("system:discovery", AUTHENTICATED),
 ];
 
 /// Stores what is not there yet.
@@ -66,6 +158,25 @@ pub(crate) fn plant(store: &Store) -> Result<(), Status> {
                 "preemptionPolicy": "PreemptLowerPriority",
             }),
         )?;
+    }
+    for (name, rules) in cluster_roles() {
+        let role = json!({
+            "apiVersion": format!("{RBAC}/v1"),
+            "kind": "ClusterRole",
+            "metadata": {"labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}},
+            "rules": rules,
+        });
+        add(store, &Resource::new(RBAC, "clusterroles"), "", name, role)?;
+    }
+    for (name, group) in ROLE_GROUPS {
+        let binding = json!({
+            "apiVersion": format!("{RBAC}/v1"),
+            "kind": "ClusterRoleBinding",
+            "metadata": {"labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group}],
+        });
+        add(store, &Resource::new(RBAC, "clusterrolebindings"), "", name, binding)?;
     }
     Ok(())
 }

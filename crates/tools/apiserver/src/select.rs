@@ -1,6 +1,4 @@
-//! Label and field selectors: from the query of a request to yes or no for one object.
-//!
-//! Knows which fields of which kinds can be selected; knows no storage.
+//! Label and field selectors of list and watch requests.
 
 mod labels;
 
@@ -10,7 +8,6 @@ use crate::kinds::{Kind, Origin};
 use crate::status::Status;
 pub use labels::Labels;
 
-/// Which objects are wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     labels: Labels,
@@ -33,12 +30,10 @@ impl Selector {
         Ok(Self { labels: Labels::parse(labels)?, fields: parse_fields(kind, fields)? })
     }
 
-    /// Whether everything matches.
     pub fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_empty()
     }
 
-    /// Whether an object is wanted.
     pub fn matches(&self, object: &Value) -> bool {
         self.fields.iter().all(|term| (field(object, &term.path) == term.value) == term.equal)
             && self.labels.matches(&object["metadata"]["labels"])

@@ -1,4 +1,4 @@
-//! The server: its parts, its options, and how requests come to it.
+//! The server: options, parts, and connections.
 
 use std::future::Future;
 use std::io;
@@ -31,14 +31,12 @@ use crate::rest;
 use crate::seed;
 use crate::store::{HistoryLimits, Store};
 
-/// How a server is made.
 #[derive(Clone)]
 pub struct Options {
     /// Where to keep the objects; none keeps them in memory only.
     pub data: Option<PathBuf>,
     /// Changes that are remembered for each resource. A watch that falls further behind lists again.
     pub history: usize,
-    /// How often watches that want bookmarks get one.
     pub bookmark_interval: Duration,
     /// Bearer tokens that clients may show. Service accounts get theirs from the server.
     pub tokens: Vec<Token>,
@@ -59,12 +57,11 @@ pub enum Authorization {
     /// Everyone may do everything. A token that is shown must be a known one all the same.
     #[default]
     AlwaysAllow,
-    /// Everyone with a known token may do everything, and so may clients in the same process. Others may
-    /// see health and the version.
-    Authenticated,
     /// Roles and bindings in the server decide. Clients without a token are
     /// `system:anonymous`, except those in the same process, which may do everything.
     Rbac,
+    /// As `Rbac`, but without a token only health and version are answered.
+    RbacWithToken,
 }
 
 impl Default for Options {

@@ -1,7 +1,4 @@
-//! Kubernetes' error object, and how each of its reasons is worded.
-//!
-//! Clients decide by `code` and `reason`, people read `message`; both are those of a real API
-//! server. Knows no storage, no HTTP and no kind beyond its identifiers.
+//! Kubernetes' error object, with the codes, reasons and messages of a real API server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,11 +10,9 @@ use crate::kinds::Resource;
 /// An answer that is not the object that was asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// The HTTP status code.
     pub code: u16,
     /// The machine readable reason, such as `NotFound`.
     pub reason: &'static str,
-    /// What people read.
     pub message: String,
     /// What it was about. Boxed: errors travel through every `Result`.
     pub details: Option<Box<Details>>,
@@ -26,9 +21,7 @@ pub struct Status {
 /// What a [`Status`] is about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Details {
-    /// The object's name.
     pub name: String,
-    /// The API group.
     pub group: String,
     /// The plural resource, or the kind for `Invalid`.
     pub kind: String,
@@ -40,12 +33,10 @@ pub struct Details {
     pub retry_after_seconds: u32,
 }
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     /// Machine readable, such as `FieldValueInvalid`.
     pub reason: Cow<'static, str>,
-    /// What people read.
     pub message: String,
     /// The path of the field, empty where it is about none.
     pub field: String,
@@ -56,9 +47,7 @@ pub struct Cause {
 pub enum FieldProblem {
     /// It refers to something that is not there.
     NotFound,
-    /// It is missing.
     Required,
-    /// It is there twice.
     Duplicate,
     /// It has a value that it must not have.
     Invalid,
@@ -66,13 +55,9 @@ pub enum FieldProblem {
     NotSupported,
     /// It must not be given here.
     Forbidden,
-    /// It is too long.
     TooLong,
-    /// It has too many items.
     TooMany,
-    /// It has too few items.
     TooFew,
-    /// It is too short.
     TooShort,
     /// It has another type than the schema says.
     TypeInvalid,
@@ -118,7 +103,6 @@ impl FieldProblem {
 /// One field that is wrong, as `Invalid` lists them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// What is wrong with it.
     pub problem: FieldProblem,
     /// Its path, such as `spec.containers[0].name`.
     pub field: String,
@@ -134,7 +118,6 @@ impl FieldError {
         Self::new(FieldProblem::Invalid, field, Some(rendered(value)), detail)
     }
 
-    /// A field that is missing.
     pub fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(FieldProblem::Required, field, None, detail)
     }
@@ -144,7 +127,6 @@ impl FieldError {
         Self::new(FieldProblem::Forbidden, field, None, detail)
     }
 
-    /// A field whose value is there already.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         Self::new(FieldProblem::Duplicate, field, Some(rendered(value)), "")
     }
@@ -186,7 +168,6 @@ impl FieldError {
         Self::new(FieldProblem::TooMany, field, Some(count.to_string()), detail)
     }
 
-    /// Any of them.
     pub fn new(
         problem: FieldProblem,
         field: impl Into<String>,
@@ -407,6 +388,11 @@ impl Status {
         status
     }
 
+    /// 501: `what` needs containers or a kubelet, such as `pods/exec`.
+    pub fn no_containers(what: &str) -> Self {
+        Self::plain(501, "NotImplemented", format!("{what}: virtual nodes run no containers"))
+    }
+
     /// 406: the client takes nothing that can be produced.
     pub fn not_acceptable(accepted: &str) -> Self {
         Self::plain(
@@ -471,7 +457,6 @@ impl Status {
         self
     }
 
-    /// The object as clients get it.
     pub fn to_json(&self) -> Value {
         let mut body = json!({
             "kind": "Status",

@@ -1,4 +1,4 @@
-//! How a kind may be written: what replacing needs, and when a deleted object is really gone. Pure.
+//! How a kind may be written: requirements of replacing, and when a deleted object is removed. Pure.
 
 use serde_json::Value;
 

@@ -1,7 +1,5 @@
-//! What time it is, for everything that writes times into objects.
-//!
-//! Owns the choice between the machine's clock and tokio's, which tests can stop and wind on. Waiting
-//! is always tokio's. Must not know what the time is for.
+//! The time that is written into objects: the machine's clock, or tokio's, which tests can pause and advance.
+//! Waiting always uses tokio's clock.
 
 use std::time::Duration;
 
@@ -12,14 +10,12 @@ use tokio::time::Instant;
 /// Where times come from.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Clock {
-    /// The machine's clock.
     #[default]
     Wall,
     /// So much after a moment as tokio's clock has moved since.
     Tokio {
         /// Where tokio's clock stood.
         since: Instant,
-        /// What time it was then.
         then: Timestamp,
     },
 }
@@ -30,7 +26,6 @@ impl Clock {
         Self::Tokio { since: Instant::now(), then }
     }
 
-    /// Now.
     pub fn now(&self) -> Timestamp {
         match self {
             Self::Wall => Timestamp::now(),
@@ -38,12 +33,10 @@ impl Clock {
         }
     }
 
-    /// Now, as objects have it.
     pub(crate) fn time(&self) -> Time {
         Time(whole_seconds(self.now()))
     }
 
-    /// Now, as leases have it.
     pub(crate) fn micro_time(&self) -> MicroTime {
         MicroTime(self.now())
     }

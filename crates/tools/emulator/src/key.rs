@@ -1,6 +1,4 @@
-//! How objects are called, and whose they are.
-//!
-//! Owns keys, owner references and what an API error means. Must not know any kind of object.
+//! Keys, owner references and the meaning of API errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,17 +66,14 @@ pub(crate) fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|one| one == finalizer)
 }
 
-/// The owner that controls an object.
 pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// Whether this owner controls the object.
 pub(crate) fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
     controller(meta).is_some_and(|one| one.uid == uid(owner))
 }
 
-/// A reference to an owner that controls.
 pub(crate) fn controller_reference<K>(owner: &ObjectMeta) -> OwnerReference
 where
     K: kube::Resource<DynamicType = ()>,
@@ -114,6 +109,14 @@ pub(crate) fn is_conflict(error: &kube::Error) -> bool {
 
 pub(crate) fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.reason == "AlreadyExists")
+}
+
+/// What the API server answered, or what went wrong before it could.
+pub(crate) fn error_message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// An answer, or nothing if the object is gone or is not the one that was meant any more.

@@ -1,12 +1,12 @@
-//! The rest of a cluster in one process: controllers and virtual kubelets.
+//! Controllers and virtual kubelets for `berth up` and tests: what kube-controller-manager and kubelets do, as far
+//! as scheduling depends on it.
 //!
-//! What a kube-controller-manager and kubelets do, as far as scheduling sees it, against any API
-//! server: the embedded one, or a real one. Everything goes through a [`kube::Client`]. Each kind
-//! has a pure `reconcile`; one loop runs them all. Kubelets admit pods with the model of
-//! `berth-kubelet` and break on demand. No scheduling, containers, networking or cloud.
+//! They work against any API server through a [`kube::Client`]. Kubelets admit pods with the model of
+//! `berth-kubelet` and fail on demand. There is no scheduler, no containers, no network and no cloud here.
 
 mod clock;
 pub mod controllers;
+mod events;
 mod key;
 pub mod kubelet;
 mod mirror;
@@ -15,18 +15,16 @@ mod queue;
 mod views;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use kube::Client;
 use tokio::task::JoinSet;
 
 pub use clock::Clock;
 
-/// How the rest of a cluster behaves.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The controllers.
     pub controllers: controllers::Options,
-    /// The virtual kubelets.
     pub kubelet: kubelet::Options,
 }
 
@@ -34,8 +32,9 @@ pub struct Options {
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) {
     let views = views::Views::new();
     let mut tasks = JoinSet::new();
-    let kubelet = options.kubelet;
-    kubelet::spawn(&mut tasks, client.clone(), kubelet, std::sync::Arc::clone(&views));
-    controllers::spawn(&mut tasks, client, options.controllers, views);
+    let Options { controllers, kubelet } = options;
+    let recorder = events::spawn(&mut tasks, client.clone(), controllers.clock);
+    kubelet::spawn(&mut tasks, client.clone(), kubelet, Arc::clone(&views), recorder.clone());
+    controllers::spawn(&mut tasks, client, controllers, views, recorder);
     shutdown.await;
 }

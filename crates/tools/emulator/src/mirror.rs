@@ -1,8 +1,7 @@
-//! What the API server has of one kind, kept up to date by one watch.
+//! A local copy of all objects of one kind, kept up to date by a watch.
 //!
-//! Owns the objects and who is told of changes. What somebody of this process has written is known at
-//! once, before the watch brings it: nobody here decides on what he has changed himself already, so
-//! nothing is made twice while a watch lags. Must not know what the objects are for.
+//! Writes of this process are visible at once, before the watch brings them, so nothing is created twice while a
+//! watch lags.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -53,7 +52,6 @@ pub(crate) struct Mirror<K> {
 struct State<K> {
     objects: BTreeMap<Key, Arc<K>>,
     by_index: HashMap<String, BTreeSet<Key>>,
-    /// The newest version that came by the watch.
     watched: u64,
     /// What a new list has brought so far.
     relisted: Option<BTreeSet<Key>>,
@@ -98,7 +96,6 @@ impl<K: Kind> Mirror<K> {
         })
     }
 
-    /// Objects of which the index says this.
     pub(crate) fn by(&self, index: &str) -> Vec<Arc<K>> {
         self.read(|state| {
             let keys = state.by_index.get(index).into_iter().flatten();
@@ -134,7 +131,6 @@ impl<K: Kind> Mirror<K> {
         let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
     }
 
-    /// Watches for ever.
     pub(crate) async fn watch(self: Arc<Self>, client: Client, config: watcher::Config)
     where
         K: Resource<DynamicType = ()>,

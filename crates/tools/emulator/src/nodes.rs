@@ -1,7 +1,4 @@
-//! Registering virtual nodes, as kubelets register theirs.
-//!
-//! Owns what a node has to say so that the rest of a cluster takes it for one: marks, addresses,
-//! versions, conditions. Must not know where the nodes come from.
+//! Registration of virtual nodes with the labels, addresses, versions and capacity that other components expect.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeSystemInfo};
@@ -13,7 +10,6 @@ use serde_json::{Value, json};
 use crate::key::{is_already_exists, is_not_found, name};
 use crate::kubelet::VIRTUAL;
 
-/// Requests under way at a time.
 const REQUESTS_AT_ONCE: usize = 32;
 
 /// The version that virtual kubelets say they have, where a node does not say another.
@@ -22,10 +18,8 @@ const KUBELET_VERSION: &str = "v1.36.4";
 /// Pods on a node, where it does not say how many.
 const PODS_MAX: &str = "110";
 
-/// A node to register.
 #[derive(Clone, Debug, Default)]
 pub struct Registration {
-    /// Its labels, taints, capacity and so on.
     pub node: Node,
     /// What it looks like inside, as a NodeResourceTopology.
     pub topology: Option<Value>,

@@ -1,7 +1,5 @@
-//! Which objects are to be looked at, and the loop that does it.
-//!
-//! Owns that an object waits only once, is never looked at by two at a time, and is looked at again
-//! later and later while that fails. Must not know what looking at it means.
+//! Work queues. An object is queued once, is never processed by two at a time, and is retried with exponential
+//! backoff.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -19,11 +17,9 @@ use crate::key::{Key, is_conflict, is_not_found};
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
-/// Puts objects into the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue(mpsc::UnboundedSender<Key>);
 
-/// What is to be looked at.
 pub(crate) struct Waiting(mpsc::UnboundedReceiver<Key>);
 
 /// Whether and when an object is to be looked at again though nothing changes.
@@ -36,7 +32,6 @@ pub(crate) fn queue() -> (Queue, Waiting) {
 }
 
 impl Queue {
-    /// This object is to be looked at.
     pub(crate) fn add(&self, key: Key) {
         // Nobody looks any more once the loop is gone, which is when everything ends.
         let _ = self.0.send(key);

@@ -1,6 +1,4 @@
-//! Everything that is watched, once for all who look at it.
-//!
-//! Owns which kinds there are and how they are looked up. Must not know who needs what for what.
+//! Mirrors of all kinds that controllers and kubelets read, each watched once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,11 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+    Service,
+};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::runtime::watcher;
@@ -23,7 +27,6 @@ use crate::mirror::{Kind, Mirror, by_name_only};
 /// Where nodes say that they are alive.
 pub(crate) const LEASES_OF_NODES: &str = "kube-node-lease";
 
-/// A watch that has to be driven.
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Mirrors of all kinds that controllers and kubelets look at.
@@ -41,11 +44,17 @@ pub(crate) struct Views {
     pub(crate) budgets: Arc<Mirror<PodDisruptionBudget>>,
     pub(crate) quotas: Arc<Mirror<ResourceQuota>>,
     pub(crate) claims: Arc<Mirror<ResourceClaim>>,
+    pub(crate) volume_claims: Arc<Mirror<PersistentVolumeClaim>>,
+    pub(crate) volumes: Arc<Mirror<PersistentVolume>>,
+    pub(crate) classes: Arc<Mirror<StorageClass>>,
+    pub(crate) services: Arc<Mirror<Service>>,
+    pub(crate) endpoint_slices: Arc<Mirror<EndpointSlice>>,
+    pub(crate) endpoints: Arc<Mirror<Endpoints>>,
+    pub(crate) autoscalers: Arc<Mirror<HorizontalPodAutoscaler>>,
     controllers_watch: AtomicBool,
     shared_watch: AtomicBool,
 }
 
-/// The index of what an owner controls.
 pub(crate) fn of_owner(uid: &str) -> String {
     format!("owner/{uid}")
 }
@@ -55,7 +64,6 @@ pub(crate) fn orphans_in(namespace: &str) -> String {
     format!("orphan/{namespace}")
 }
 
-/// The index of pods by node.
 pub(crate) fn on_node(node: &str) -> String {
     format!("node/{node}")
 }
@@ -91,6 +99,13 @@ impl Views {
             budgets: Mirror::new(by_name_only),
             quotas: Mirror::new(by_name_only),
             claims: Mirror::new(by_name_only),
+            volume_claims: Mirror::new(by_name_only),
+            volumes: Mirror::new(by_name_only),
+            classes: Mirror::new(by_name_only),
+            services: Mirror::new(by_name_only),
+            endpoint_slices: Mirror::new(by_name_only),
+            endpoints: Mirror::new(by_name_only),
+            autoscalers: Mirror::new(by_name_only),
             controllers_watch: AtomicBool::new(false),
             shared_watch: AtomicBool::new(false),
         })
@@ -111,6 +126,13 @@ impl Views {
                 of(&self.cron_jobs, client),
                 of(&self.budgets, client),
                 of(&self.quotas, client),
+                of(&self.volume_claims, client),
+                of(&self.volumes, client),
+                of(&self.classes, client),
+                of(&self.services, client),
+                of(&self.endpoint_slices, client),
+                of(&self.endpoints, client),
+                of(&self.autoscalers, client),
             ]);
         }
         watches
@@ -141,6 +163,13 @@ impl Views {
         self.cron_jobs.filled().await;
         self.budgets.filled().await;
         self.quotas.filled().await;
+        self.volume_claims.filled().await;
+        self.volumes.filled().await;
+        self.classes.filled().await;
+        self.services.filled().await;
+        self.endpoint_slices.filled().await;
+        self.endpoints.filled().await;
+        self.autoscalers.filled().await;
     }
 
     /// Waits until kubelets know everything they look at.

@@ -16,8 +16,13 @@ use berth_emulator::nodes::{Registration, register};
 use berth_emulator::{Options, run};
 use common::{Server, eventually, schedule_in_turns};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    Endpoints, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+    Service,
+};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -55,6 +60,10 @@ stories!(
     a_node_that_falls_silent_is_given_up_and_taken_back,
     sets_budgets_quotas_owners_and_namespaces_are_kept,
     claims_are_made_from_templates_and_given_back,
+    volume_claims_are_provisioned_bound_and_released,
+    services_get_endpoint_slices_of_their_pods,
+    autoscalers_keep_replicas_in_bounds_and_say_why_no_more,
+    controllers_and_kubelets_record_events,
 );
 
 fn options() -> Options {
@@ -611,4 +620,267 @@ async fn claims_are_made_from_templates_and_given_back(server: Option<Server>) {
         }
     })
     .await;
+}
+
+fn deployment(name: &str, replicas: i32) -> Deployment {
+    let mut template = template(json!({ "app": name }), json!({}));
+    template["spec"]["containers"][0]["ports"] = json!([{ "name": "http", "containerPort": 8080 }]);
+    let selector = json!({ "matchLabels": { "app": name } });
+    from_value(json!({
+        "metadata": { "name": name },
+        "spec": { "replicas": replicas, "selector": selector, "template": template },
+    }))
+    .unwrap()
+}
+
+async fn volume_claims_are_provisioned_bound_and_released(server: Option<Server>) {
+    let Some((server, _tasks)) = cluster(server, &[node("n0")], options()).await else { return };
+    let client = &server.client;
+    berth_emulator::controllers::volumes::register_classes(client).await.unwrap();
+    let sets: Api<StatefulSet> = Api::namespaced(client.clone(), "default");
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), "default");
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let mut template = template(json!({ "app": "db" }), json!({}));
+    let mount = json!([{ "name": "data", "mountPath": "/data" }]);
+    template["spec"]["containers"][0]["volumeMounts"] = mount;
+    let set = from_value(json!({
+        "metadata": { "name": "db" },
+        "spec": {
+            "replicas": 1, "serviceName": "db", "template": template,
+            "selector": { "matchLabels": { "app": "db" } },
+            "volumeClaimTemplates": [{
+                "metadata": { "name": "data" },
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": { "requests": { "storage": "10Gi" } },
+                },
+            }],
+        },
+    }));
+    sets.create(&PostParams::default(), &set.unwrap()).await.unwrap();
+    let phase = async |wanted: &str, class: &str| {
+        eventually("the claim", || async {
+            let claim = claims.get("data-db-0").await.map_err(|error| error.to_string())?;
+            let found = claim.status.clone().unwrap_or_default().phase;
+            let own = claim.spec.clone().unwrap_or_default().storage_class_name;
+            let right = found.as_deref() == Some(wanted) && own.as_deref() == Some(class);
+            if right { Ok(claim) } else { Err(format!("{claim:?}")) }
+        })
+        .await
+    };
+    // The default class waits for the scheduler, which selects a node.
+    let waiting = phase("Pending", "standard").await;
+    assert!(waiting.spec.unwrap().volume_name.is_none());
+    let selected = json!({ "metadata": { "annotations": {
+        "volume.kubernetes.io/selected-node": "n0",
+    } } });
+    let patch = Patch::Merge(&selected);
+    claims.patch("data-db-0", &PatchParams::default(), &patch).await.unwrap();
+    let bound = phase("Bound", "standard").await;
+    let made = bound.spec.unwrap().volume_name.unwrap();
+    assert_eq!(bound.status.unwrap().capacity.unwrap()["storage"].0, "10Gi");
+    eventually("the volume", || async {
+        let volume = volumes.get(&made).await.unwrap();
+        let phase = volume.status.clone().unwrap_or_default().phase;
+        if phase.as_deref() == Some("Bound") { Ok(()) } else { Err(format!("{volume:?}")) }
+    })
+    .await;
+    reaches(&Api::namespaced(client.clone(), "default"), "db-0", ("Running", None)).await;
+
+    // A volume that is there already is taken if it is large enough.
+    for (name, size) in [("small", "1Gi"), ("large", "100Gi"), ("fitting", "6Gi")] {
+        let volume = from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "capacity": { "storage": size }, "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "manual", "hostPath": { "path": "/data" },
+            },
+        }));
+        volumes.create(&PostParams::default(), &volume.unwrap()).await.unwrap();
+    }
+    let claim = |name: &str, class: &str| {
+        let claim = from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "storageClassName": class, "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": "5Gi" } },
+            },
+        }));
+        claim.unwrap()
+    };
+    for name in ["small", "large", "fitting"] {
+        eventually("the volume", || async {
+            let volume = volumes.get(name).await.unwrap();
+            let phase = volume.status.unwrap_or_default().phase;
+            if phase.as_deref() == Some("Available") { Ok(()) } else { Err(format!("{phase:?}")) }
+        })
+        .await;
+    }
+    claims.create(&PostParams::default(), &claim("manual", "manual")).await.unwrap();
+    claims.create(&PostParams::default(), &claim("now", "standard-immediate")).await.unwrap();
+    let volume_of = async |name: &str| {
+        eventually("the volume of a claim", || async {
+            let claim = claims.get(name).await.unwrap();
+            let phase = claim.status.clone().unwrap_or_default().phase;
+            let volume = claim.spec.clone().unwrap_or_default().volume_name;
+            let bound = phase.as_deref() == Some("Bound");
+            volume.filter(|_| bound).ok_or_else(|| format!("{claim:?}"))
+        })
+        .await
+    };
+    assert_eq!(volume_of("manual").await, "fitting");
+    let provisioned = volume_of("now").await;
+
+    // The class says that its volumes go with their claims; the other is kept.
+    for name in ["manual", "now"] {
+        let change = json!({ "metadata": { "finalizers": null } });
+        claims.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        claims.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    eventually("the released volumes", || async {
+        let kept = volumes.get("fitting").await.unwrap().status.unwrap_or_default().phase;
+        let gone = volumes.get_opt(&provisioned).await.unwrap();
+        let gone = gone.is_none_or(|volume| volume.metadata.deletion_timestamp.is_some());
+        let right = gone && kept.as_deref() == Some("Released");
+        if right { Ok(()) } else { Err(format!("{kept:?} {gone}")) }
+    })
+    .await;
+}
+
+async fn services_get_endpoint_slices_of_their_pods(server: Option<Server>) {
+    let Some((server, _tasks)) = cluster(server, &[node("n0")], options()).await else { return };
+    let client = &server.client;
+    let services: Api<Service> = Api::namespaced(client.clone(), "default");
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
+    let endpoints: Api<Endpoints> = Api::namespaced(client.clone(), "default");
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    let service = from_value(json!({
+        "metadata": { "name": "web" },
+        "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": "http" }] },
+    }));
+    services.create(&PostParams::default(), &service.unwrap()).await.unwrap();
+    deployments.create(&PostParams::default(), &deployment("web", 3)).await.unwrap();
+    let ready = async |wanted: usize| {
+        eventually("the slices", || async {
+            let of_web = ListParams::default().labels("kubernetes.io/service-name=web");
+            let all = slices.list(&of_web).await.unwrap().items;
+            let inside = all.iter().flat_map(|slice| slice.endpoints.iter().flatten());
+            let ready = inside.filter(|one| one.conditions.as_ref().unwrap().ready == Some(true));
+            let ready = ready.count();
+            let ports = all.iter().flat_map(|slice| slice.ports.iter().flatten());
+            let named = wanted == 0 || ports.map(|port| port.port).eq([Some(8080)]);
+            let subsets = endpoints.get("web").await.map_err(|error| error.to_string())?.subsets;
+            let addresses = subsets.iter().flatten().flat_map(|one| one.addresses.iter().flatten());
+            let same = addresses.count() == wanted;
+            let right = ready == wanted && named && same && all.len() == 1;
+            if right { Ok(()) } else { Err(format!("{all:?} {subsets:?}")) }
+        })
+        .await;
+    };
+    ready(3).await;
+    let scale = json!({ "spec": { "replicas": 1 } });
+    deployments.patch_scale("web", &PatchParams::default(), &Patch::Merge(&scale)).await.unwrap();
+    ready(1).await;
+    deployments.delete("web", &DeleteParams::background()).await.unwrap();
+    ready(0).await;
+    services.delete("web", &DeleteParams::background()).await.unwrap();
+    eventually("what is left of the service", || async {
+        let of_web = ListParams::default().labels("kubernetes.io/service-name=web");
+        let left = slices.list(&of_web).await.unwrap().items.len();
+        let also = endpoints.get_opt("web").await.unwrap().is_some();
+        if left == 0 && !also { Ok(()) } else { Err(format!("{left} {also}")) }
+    })
+    .await;
+}
+
+async fn autoscalers_keep_replicas_in_bounds_and_say_why_no_more(server: Option<Server>) {
+    let Some((server, _tasks)) = cluster(server, &[node("n0")], options()).await else { return };
+    let client = &server.client;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    let scalers: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), "default");
+    deployments.create(&PostParams::default(), &deployment("web", 1)).await.unwrap();
+    let scaler = |name: &str, target: &str| {
+        let scaler = from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "minReplicas": 3, "maxReplicas": 5,
+                "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": target },
+            },
+        }));
+        scaler.unwrap()
+    };
+    scalers.create(&PostParams::default(), &scaler("web", "web")).await.unwrap();
+    scalers.create(&PostParams::default(), &scaler("lost", "lost")).await.unwrap();
+    let condition = async |name: &str, kind: &str, reason: &str| {
+        eventually("the condition", || async {
+            let status = scalers.get(name).await.unwrap().status.unwrap_or_default();
+            let found = status.conditions.clone().unwrap_or_default();
+            let found = found.into_iter().find(|one| one.type_ == kind);
+            let found = found.filter(|one| one.reason.as_deref() == Some(reason));
+            found.ok_or_else(|| format!("{status:?}"))
+        })
+        .await
+    };
+    eventually("the replicas", || async {
+        let now = deployments.get("web").await.unwrap().spec.unwrap().replicas;
+        if now == Some(3) { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+    let active = condition("web", "ScalingActive", "FailedGetResourceMetric").await;
+    assert_eq!(active.status, "False");
+    assert!(active.message.unwrap().contains("measure no load"));
+    let able = condition("lost", "AbleToScale", "FailedGetScale").await;
+    assert!(able.message.unwrap().contains("\"lost\" not found"));
+}
+
+async fn controllers_and_kubelets_record_events(server: Option<Server>) {
+    let Some((server, _tasks)) = cluster(server, &[node("n0")], options()).await else { return };
+    let client = &server.client;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), "default");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    let quota = json!({ "metadata": { "name": "two" }, "spec": { "hard": { "pods": "2" } } });
+    quotas.create(&PostParams::default(), &from_value(quota).unwrap()).await.unwrap();
+    // A real API server learns of quotas by a watch.
+    eventually("the quota", || async {
+        let known = quotas.get("two").await.unwrap().status.unwrap_or_default().used;
+        if known.is_some() { Ok(()) } else { Err("no status".to_owned()) }
+    })
+    .await;
+    deployments.create(&PostParams::default(), &deployment("web", 3)).await.unwrap();
+    let recorded = async |kind: &str, reason: &str, words: &str| {
+        eventually(reason, || async {
+            let all = events.list(&ListParams::default()).await.unwrap().items;
+            let found = all.iter().find(|event| {
+                event.involved_object.kind.as_deref() == Some(kind)
+                    && event.reason.as_deref() == Some(reason)
+                    && event.message.as_deref().is_some_and(|text| text.contains(words))
+            });
+            let shown = |event: &Event| format!("{:?}: {:?}", event.reason, event.message);
+            let all: Vec<String> = all.iter().map(shown).collect();
+            found.cloned().ok_or_else(|| format!("{all:?}"))
+        })
+        .await
+    };
+    recorded("Deployment", "ScalingReplicaSet", "Scaled up replica set web-").await;
+    recorded("ReplicaSet", "SuccessfulCreate", "Created pod: web-").await;
+    let failed = recorded("ReplicaSet", "FailedCreate", "exceeded quota: two").await;
+    assert_eq!(failed.type_.as_deref(), Some("Warning"));
+    recorded("Pod", "Pulled", "Container image \"server:1\" already present").await;
+    let started = recorded("Pod", "Started", "Started container main").await;
+    assert_eq!(started.source.unwrap().host.as_deref(), Some("n0"));
+    let running = started.involved_object.name.unwrap();
+    let ready = reaches(&pods, &running, ("Running", None)).await;
+    // A condition that has become true has no reason from before.
+    let of_pod = eventually("the pod that is ready", || async {
+        let pod = pods.get(&running).await.unwrap();
+        let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
+        let ready = conditions.into_iter().find(|one| one.type_ == "Ready");
+        ready.filter(|ready| ready.status == "True").ok_or_else(|| "not ready".to_owned())
+    })
+    .await;
+    assert_eq!((of_pod.reason, of_pod.message), (None, None), "{:?}", ready.metadata.name);
+    pods.delete(&running, &DeleteParams::default()).await.unwrap();
+    recorded("Pod", "Killing", "Stopping container main").await;
 }

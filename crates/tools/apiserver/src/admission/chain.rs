@@ -1,7 +1,5 @@
-//! The order of things between a decoded object and the store.
-//!
-//! Owns only the order: managers, plugins that change, webhooks that change, what the kind itself
-//! does, validation, plugins and webhooks that only look, quotas. Knows no HTTP and no store.
+//! The order of steps between a decoded object and the store: managed fields, mutating plugins and webhooks, what
+//! the kind itself does, validation, validating plugins and webhooks, quotas.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -16,11 +14,9 @@ use crate::validate;
 /// What may be written.
 #[derive(Clone, Debug)]
 pub struct Admitted {
-    /// The object.
     pub object: Value,
     /// Quotas with a new `status.used`, to be written with the object.
     pub quotas: Vec<Value>,
-    /// What to warn about.
     pub warnings: Vec<String>,
 }
 

@@ -1,6 +1,4 @@
-//! Limit ranges: what containers get that say nothing, and how much is too much.
-//!
-//! Knows pods and claims only as far as their resources go.
+//! LimitRanger: default requests and limits of containers, and their bounds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! What stands between a valid request and the store.
+//! Admission plugins of the real server that clusters rely on: limit ranges, priorities, tolerations of pods,
+//! quotas and webhooks.
 //!
-//! Owns the plugins of the real server that clusters rely on: limit ranges, priorities, tolerations
-//! of pods, quotas and webhooks. Knows other objects only through a [`View`], and writes none: what
-//! is to be written with an object is returned.
+//! Plugins read other objects through a [`View`] and write none: what must be written with an object is returned.
 
 mod chain;
 mod limits;
@@ -31,21 +30,16 @@ pub trait View {
     fn list(&self, resource: &Resource, namespace: &str) -> Vec<Arc<Value>>;
 }
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A new object.
     Create,
-    /// A change of an object.
     Update,
-    /// The end of an object.
     Delete,
     /// A connection, as of `exec`.
     Connect,
 }
 
 impl Operation {
-    /// As webhooks name it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -56,12 +50,9 @@ impl Operation {
     }
 }
 
-/// A request on its way to the store.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// The kind of the object.
     pub kind: &'a Kind,
-    /// What is asked for.
     pub operation: Operation,
     /// The namespace; empty for kinds that are in none.
     pub namespace: &'a str,
@@ -69,18 +60,14 @@ pub struct Request<'a> {
     pub name: &'a str,
     /// The subresource; empty for the object itself.
     pub subresource: &'a str,
-    /// Who asks.
     pub user: &'a User,
-    /// Whether nothing is to be written.
     pub dry_run: bool,
     /// The options of the request, as an object such as `CreateOptions`; null for none.
     pub options: &'a Value,
-    /// The object as it is, for updates and deletions.
     pub old: Option<&'a Value>,
 }
 
 impl Request<'_> {
-    /// Whether it is about this built-in kind itself.
     fn is_about(&self, group: &str, plural: &str) -> bool {
         self.subresource.is_empty() && self.kind.is(group, plural)
     }

@@ -1,4 +1,4 @@
-//! New nodes take no pods until somebody has seen that they are ready.
+//! New nodes are tainted until a controller has seen that they are ready.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,4 @@
-//! What every pod gets: tolerations of nodes that fall silent, for five minutes, and what its
-//! runtime class says.
-//!
-//! Knows no node.
+//! Defaults of all pods: tolerations of unready nodes for five minutes, and the overhead of their runtime class.
 
 use serde_json::{Value, json};
 

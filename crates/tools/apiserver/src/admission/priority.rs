@@ -1,6 +1,4 @@
-//! Priorities of pods, from the classes that they name.
-//!
-//! Knows classes only as objects.
+//! Priorities of pods, from their PriorityClass.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,7 @@
-//! Resource quotas: how much of everything a namespace may have.
+//! ResourceQuota: what an object counts for, and `status.used`. `berth_tenancy` knows what pods count for.
 //!
-//! What pods count for is known by `berth_tenancy`; here it is everything else, and keeping
-//! `status.used`. Quotas are not written here: whoever writes the object writes those that are
-//! returned, in the same step, or asks again.
+//! Quotas are not written here: the caller writes the returned ones in the same transaction as the object, or asks
+//! again.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +39,6 @@ fn one() -> Quantity {
     Quantity::from_units(1, Format::DecimalSi)
 }
 
-/// What an object counts for.
 enum Counted {
     Pod(Box<PodObject>),
     /// A usage, with the names that such objects can count under.
@@ -138,7 +136,6 @@ fn claim(object: &Value) -> ResourceList {
     usage
 }
 
-/// A quota with what is used of it.
 struct Book {
     object: Value,
     quota: Quota,
@@ -171,7 +168,6 @@ impl Book {
     }
 }
 
-/// Whether an object counts under a quota.
 fn concerns(quota: &Quota, counted: &Counted) -> bool {
     match counted {
         Counted::Pod(pod) => counts(quota, &pod.spec),

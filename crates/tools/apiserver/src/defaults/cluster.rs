@@ -1,6 +1,4 @@
-//! Defaults of everything that makes no pods.
-//!
-//! Knows no other object.
+//! Defaults of kinds without a pod template.
 
 use serde_json::{Map, Value, json};
 

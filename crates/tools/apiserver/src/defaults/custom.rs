@@ -1,6 +1,4 @@
-//! Custom resources: the defaults that stand in their definition.
-//!
-//! Owns which values are written where there is none, and which nulls are dropped. Knows no other rule.
+//! Defaults of custom resources, from the schema of their definition.
 
 use serde_json::Value;
 

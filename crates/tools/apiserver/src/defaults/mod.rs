@@ -1,8 +1,5 @@
-//! What the API server writes into objects that leave it out.
-//!
-//! Owns Kubernetes 1.36's defaults ([`apply`]) and what creating and updating does to an object
-//! beyond them ([`prepare_create`], [`prepare_update`]). Knows no other object: what depends on
-//! those is admission.
+//! Kubernetes 1.36's defaults ([`apply`]), and what creating and updating does to an object beyond them
+//! ([`prepare_create`], [`prepare_update`]).
 
 mod cluster;
 mod custom;
@@ -51,7 +48,6 @@ fn default_text(map: &mut Map<String, Value>, name: &str, value: &str) {
     }
 }
 
-/// Looks into a field that is an object.
 fn with(map: &mut Map<String, Value>, name: &str, f: impl FnOnce(&mut Map<String, Value>)) {
     if let Some(inner) = map.get_mut(name).and_then(Value::as_object_mut) {
         f(inner);
@@ -64,7 +60,6 @@ fn within(map: &mut Map<String, Value>, name: &str, f: impl FnOnce(&mut Map<Stri
     with(map, name, f);
 }
 
-/// Looks at every object of a list.
 fn each(map: &mut Map<String, Value>, name: &str, mut f: impl FnMut(&mut Map<String, Value>)) {
     let items = map.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten();
     items.filter_map(Value::as_object_mut).for_each(&mut f);

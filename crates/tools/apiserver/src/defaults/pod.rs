@@ -1,6 +1,4 @@
-//! Defaults of pods and of templates that make them.
-//!
-//! Knows no controller and no node.
+//! Defaults of pods and pod templates.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::{default, default_text, each, has, text, with, within};
 
-/// Volumes that a kind of source names.
 const MODE_0644: i64 = 420;
 
 const CONTAINER_LISTS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
@@ -83,7 +80,6 @@ fn pod_level_requests(spec: &mut Map<String, Value>) {
     });
 }
 
-/// Defaults of a pod's spec, wherever it stands.
 pub(super) fn apply_spec(spec: &mut Map<String, Value>) {
     default_text(spec, "dnsPolicy", "ClusterFirst");
     default_text(spec, "restartPolicy", "Always");

@@ -1,7 +1,5 @@
-//! What creating and updating does to an object, beyond defaults.
-//!
-//! Owns which parts of a write do not count (a status sent with the rest), generations, and what the
-//! server generates itself. Knows no other object.
+//! What creating and updating does to an object beyond defaults: ignored parts of a write (a status sent with the
+//! rest), generations, and generated values.
 
 use serde_json::{Map, Value, json};
 
@@ -288,7 +286,6 @@ fn keep_all_but_status(kind: &Kind, old: &Map<String, Value>, new: &mut Map<Stri
     }
 }
 
-/// Whether what the generation counts has changed.
 fn differs(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
     let custom = matches!(kind.origin, Origin::Custom(_));
     if kind.is("scheduling.k8s.io", "priorityclasses") {

@@ -1,12 +1,9 @@
-//! Defaults of kinds that make pods.
-//!
-//! Knows no pod that was made.
+//! Defaults of kinds with a pod template.
 
 use serde_json::{Map, Value};
 
 use super::{default, default_text, each, has, pod, text, with, within};
 
-/// How DaemonSets count changes of their template.
 pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 pub(super) fn apply(plural: &str, object: &mut Map<String, Value>) {

@@ -53,6 +53,7 @@ const ROWS: &[Row] = &[
     ("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", POSTED, &[], &[]),
     ("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", POSTED, &[], &[]),
     ("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", NAMESPACED | STATUS, &["hpa"], &["all"]),
+    ("autoscaling", "v1", "horizontalpodautoscalers", "HorizontalPodAutoscaler", NAMESPACED | STATUS, &["hpa"], &["all"]),
     ("batch", "v1", "cronjobs", "CronJob", NAMESPACED | STATUS, &["cj"], &["all"]),
     ("batch", "v1", "jobs", "Job", NAMESPACED | STATUS, &[], &["all"]),
     ("networking.k8s.io", "v1", "ingressclasses", "IngressClass", 0, &[], &[]),

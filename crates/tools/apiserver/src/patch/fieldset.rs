@@ -1,7 +1,4 @@
-//! Sets of fields, as `managedFields` keeps them.
-//!
-//! Owns the algebra of such sets, their form as `FieldsV1`, and how a path is printed. Knows no
-//! objects and no managers.
+//! Sets of fields as `managedFields` keeps them: set algebra, the form `FieldsV1`, and paths in messages.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,16 +42,11 @@ impl Ord for Plain {
     }
 }
 
-/// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Element {
-    /// A field of a structure, or a key of a map.
     Field(String),
-    /// The item of a list that has these fields.
     Key(Vec<(String, Plain)>),
-    /// This item of a set.
     Value(Plain),
-    /// The item at a place.
     Index(i64),
 }
 
@@ -102,7 +94,6 @@ impl fmt::Display for Element {
     }
 }
 
-/// A set of fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct FieldSet {
     members: BTreeSet<Element>,
@@ -113,12 +104,10 @@ pub(super) struct FieldSet {
 const MAX_DEPTH: usize = 128;
 
 impl FieldSet {
-    /// Whether there is nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.children.values().all(FieldSet::is_empty)
     }
 
-    /// Adds a path.
     pub(super) fn insert(&mut self, path: &[Element]) {
         match path {
             [] => {}
@@ -134,7 +123,6 @@ impl FieldSet {
         self.members.contains(element)
     }
 
-    /// Whether a path is in it.
     pub(super) fn has_path(&self, path: &[Element]) -> bool {
         match path {
             [] => false,
@@ -143,12 +131,10 @@ impl FieldSet {
         }
     }
 
-    /// What it has below a step.
     pub(super) fn under(&self, element: &Element) -> Option<&FieldSet> {
         self.children.get(element).filter(|child| !child.is_empty())
     }
 
-    /// Everything in either.
     pub(super) fn union(&self, other: &Self) -> Self {
         let mut all = self.clone();
         all.members.extend(other.members.iter().cloned());
@@ -169,7 +155,6 @@ impl FieldSet {
         Self { members, children: children.filter(|(_, child)| !child.is_empty()).collect() }
     }
 
-    /// Everything in both.
     pub(super) fn intersection(&self, other: &Self) -> Self {
         let members = self.members.intersection(&other.members).cloned().collect();
         let children = self.children.iter().filter_map(|(element, child)| {
@@ -295,7 +280,6 @@ impl FieldSet {
     }
 }
 
-/// A path as messages show it.
 pub(super) fn shown(path: &[Element]) -> String {
     path.iter().map(Element::to_string).collect()
 }

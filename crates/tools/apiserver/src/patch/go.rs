@@ -1,6 +1,4 @@
-//! Values as Go's `%v` prints them, for messages that show them so.
-//!
-//! Knows only JSON.
+//! Values as Go's `%v` prints them, for messages.
 
 use serde_json::Value;
 

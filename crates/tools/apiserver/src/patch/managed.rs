@@ -1,7 +1,4 @@
-//! Who manages which fields.
-//!
-//! Owns `metadata.managedFields`: how updates take fields over, and what applying does, with its
-//! conflicts. Knows objects only as JSON with a schema.
+//! Field management: `metadata.managedFields`, ownership after updates, and server-side apply with its conflicts.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,7 +32,6 @@ const STRIPPED: [&str; 12] = [
     "metadata.resourceVersion",
 ];
 
-/// Who writes, in which way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Manager {
     name: String,

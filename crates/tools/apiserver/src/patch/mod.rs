@@ -1,7 +1,5 @@
-//! Patches of all four kinds, and who manages which field after a write.
-//!
-//! A patch is a pure function: the object there is, a body, and what comes of them. Knows no store
-//! and no HTTP.
+//! Patches of all four types, and field management after a write. A patch is a pure function of the current object
+//! and a body.
 
 mod fieldset;
 mod go;
@@ -23,7 +21,6 @@ pub use managed_fields::{Write, record};
 /// A JSON patch may have no more operations.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// How a patch is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
     /// `application/json-patch+json`: a list of operations.
@@ -49,50 +46,36 @@ impl PatchType {
     }
 }
 
-/// What to do about unknown and repeated fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// Say nothing.
     Ignore,
-    /// Warn.
     #[default]
     Warn,
-    /// Refuse.
     Strict,
 }
 
 /// How bodies that are not JSON are read.
 pub type ParseYaml = fn(&[u8]) -> Result<Value, String>;
 
-/// A request to patch an object.
 #[derive(Clone, Copy)]
 pub struct Patch<'a> {
-    /// The kind of the object.
     pub kind: &'a Kind,
     /// The subresource that is patched; empty for the object itself.
     pub subresource: &'a str,
-    /// How the patch is written.
     pub patch_type: PatchType,
-    /// The patch.
     pub body: &'a [u8],
-    /// Who patches.
     pub field_manager: &'a str,
     /// Whether to take fields from their managers.
     pub force: bool,
-    /// What to do about unknown and repeated fields.
     pub field_validation: FieldValidation,
-    /// The time.
     pub now: Timestamp,
     /// How to read YAML; without it only JSON is read.
     pub parse_yaml: Option<ParseYaml>,
 }
 
-/// What came of a patch.
 #[derive(Clone, Debug)]
 pub struct Patched {
-    /// The object, with its defaults and managers.
     pub object: Value,
-    /// What to warn about.
     pub warnings: Vec<String>,
 }
 
@@ -238,7 +221,6 @@ fn go_char(c: char) -> String {
 /// What an operation of a JSON patch may say.
 const OPERATION_FIELDS: [&str; 4] = ["op", "from", "path", "value"];
 
-/// Fields of operations that mean nothing.
 fn unknown_operation_fields(operations: &Value) -> Vec<String> {
     let all = operations.as_array().into_iter().flatten().enumerate();
     let fields = all.flat_map(|(i, one)| {
@@ -400,13 +382,11 @@ mod managed_fields {
     /// Who writes an object, where and when.
     #[derive(Clone, Copy)]
     pub struct Write<'a> {
-        /// The kind of the object.
         pub kind: &'a Kind,
         /// The subresource that is written; empty for the object itself.
         pub subresource: &'a str,
         /// Who writes: the request's `fieldManager`, else the first part of its user agent.
         pub field_manager: &'a str,
-        /// The time.
         pub now: Timestamp,
     }
 

@@ -1,7 +1,5 @@
-//! Strategic merge patches: merge patches that know how lists are keyed.
-//!
-//! Owns the directives (`$patch`, `$retainKeys`, `$setElementOrder`, `$deleteFromPrimitiveList`).
-//! Knows types only through the schema.
+//! Strategic merge patches with their directives (`$patch`, `$retainKeys`, `$setElementOrder`,
+//! `$deleteFromPrimitiveList`).
 
 use serde_json::{Map, Value};
 
@@ -50,7 +48,6 @@ fn bad_argument(value: &Value) -> Refusal {
     Refusal::Other(format!("expected a []interface {{}}, but received a {found}"))
 }
 
-/// The object that a patch makes of another.
 pub(super) fn apply(
     node: &Node,
     current: &Value,

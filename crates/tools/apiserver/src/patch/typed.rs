@@ -1,6 +1,5 @@
-//! Objects seen with their schema: which fields they have, what differs, how they merge.
-//!
-//! Owns the walks that server-side apply is made of. Knows no managers.
+//! Objects with their schema: which fields they have, how they differ, how they merge. The parts of server-side
+//! apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +8,9 @@ use serde_json::{Map, Value};
 use super::fieldset::{Element, FieldSet, Plain};
 use crate::schema::{ANY, ListKind, Node, Shape};
 
-/// How a value is walked.
 enum Form<'a> {
-    /// As one value.
     Leaf,
-    /// Key by key.
     Map,
-    /// Item by item.
     List(&'a ListKind),
 }
 
@@ -41,7 +36,6 @@ fn form<'a>(node: &'a Node, values: [Option<&Value>; 2]) -> Form<'a> {
     }
 }
 
-/// What names an item of a list.
 fn element(node: &Node, kind: &ListKind, item: &Value) -> Result<Element, String> {
     let ListKind::Map(keys) = kind else {
         return match item {
@@ -84,7 +78,6 @@ fn is_named(node: &Node, key: &str) -> bool {
     node.structure().is_some_and(|structure| structure.fields.contains_key(key))
 }
 
-/// The fields that an object has.
 pub(super) fn fields_of(node: &Node, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     collect(node, value, &mut Vec::new(), &mut set);
@@ -118,7 +111,6 @@ fn collect(node: &Node, value: &Value, path: &mut Vec<Element>, set: &mut FieldS
     }
 }
 
-/// What one object has over another.
 #[derive(Default)]
 pub(super) struct Comparison {
     pub(super) removed: FieldSet,
@@ -239,7 +231,6 @@ impl<'v> Items<'v> {
     }
 }
 
-/// An object with what is applied to it.
 pub(super) fn merge(node: &Node, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
     let either = || applied.or(live).cloned();
     if is_empty(live) && is_empty(applied) {

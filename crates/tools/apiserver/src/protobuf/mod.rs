@@ -1,8 +1,5 @@
-//! Bodies in protobuf, as Go's typed clients and most of kubectl's own commands send them.
-//!
-//! Owns how such a body becomes the JSON that the server works with: the envelope that names the
-//! kind, and the message in it. The JSON is what the real server would write of the same message.
-//! Answers are never written in protobuf: clients that send it read JSON as well. Knows no request.
+//! Bodies in protobuf, which Go's typed clients and most commands of kubectl send, become the JSON that the real
+//! server would write for the same message. Answers are always JSON.
 
 mod numbers;
 mod read;

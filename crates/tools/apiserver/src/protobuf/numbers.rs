@@ -1,7 +1,4 @@
-//! The messages of the schema's structures.
-//!
-//! Owns which message belongs to which structure of the schema's table. Knows no number: those are
-//! [`berth_protobuf::numbers`].
+//! Which protobuf message belongs to which structure of the schema's table.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

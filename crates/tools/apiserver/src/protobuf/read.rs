@@ -1,7 +1,4 @@
-//! Messages as the JSON that Go writes after it has read them.
-//!
-//! Knows the types by the schema and the fields by their numbers. Fields without a number here are
-//! passed over. Knows no envelope and no request.
+//! Reads messages into JSON, with types from the schema. Fields with unknown numbers are skipped.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +18,6 @@ const DEPTH_MAX: usize = 96;
 /// in memory; no real object comes near.
 const VALUES_MAX: usize = 400_000;
 
-/// Reads one body.
 pub(super) struct Reader {
     depth: usize,
     values: usize,
@@ -32,7 +28,6 @@ impl Reader {
         Self { depth: 0, values: 0 }
     }
 
-    /// The message of a structure.
     pub(super) fn structure(&mut self, node: &Node, bytes: &[u8]) -> Result<Value, Malformed> {
         let mut value = Value::Null;
         self.single(node, Form::Plain, Wire::Bytes(bytes), &mut value)?;

@@ -1,6 +1,4 @@
-//! Requests that create objects.
-//!
-//! Owns the order of things from a body to a stored object. Must not know what is right for a kind.
+//! Create requests.
 
 use std::sync::Arc;
 

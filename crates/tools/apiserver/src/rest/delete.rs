@@ -1,4 +1,4 @@
-//! Delete, of one object and of many.
+//! Delete requests, for one object and for collections.
 
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 const ATTEMPTS: usize = 16;
 
-/// How an object is to be deleted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace_seconds: Option<i64>,
@@ -29,7 +28,6 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry_run: bool,
 }
 
-/// What happens to the objects that it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Background,
@@ -113,11 +111,8 @@ fn propagation(policy: Option<&str>, orphans: Option<bool>) -> Result<Option<Pro
     }
 }
 
-/// What a deletion led to.
 pub(crate) enum Deleted {
-    /// It is gone.
     Gone(Arc<Stored>),
-    /// It waits for its finalizers or its node.
     Waits(Arc<Stored>),
 }
 
@@ -288,7 +283,6 @@ pub(crate) fn check_preconditions(
 struct DeletionSteps {
     /// What it becomes first, if it changes.
     marked: Option<Value>,
-    /// Whether it then goes.
     removes: bool,
 }
 

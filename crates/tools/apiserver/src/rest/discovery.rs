@@ -1,4 +1,4 @@
-//! What there is to ask for: groups, versions and resources, the version of the server, its health.
+//! Discovery: groups, versions, resources, the server's version and health.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use crate::kinds::{Kind, Table};
 use crate::server::Server;
 use crate::status::Status;
 
-/// The Kubernetes whose API this is.
 const MINOR: &str = "36";
 const GIT_VERSION: &str = "v1.36.4";
 

@@ -1,4 +1,4 @@
-//! Metadata of objects: what the server fills in and what it never lets clients change.
+//! Object metadata: what the server sets, and what clients cannot change.
 
 use serde_json::{Map, Value};
 
@@ -121,13 +121,11 @@ pub(crate) fn keep_system_fields(old: &Value, new: &mut Value) -> Result<(), Sta
     Ok(())
 }
 
-/// The finalizers of an object.
 pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
     let list = object["metadata"]["finalizers"].as_array();
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Whether an object is on its way out.
 pub(crate) fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }

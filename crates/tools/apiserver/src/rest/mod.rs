@@ -1,7 +1,4 @@
-//! Requests and answers.
-//!
-//! Turns a path, a query and a body into reads and writes of the store. What a kind means beyond
-//! its metadata (defaults, validation, admission) is asked of the modules that know it.
+//! HTTP requests and responses: a path, a query and a body become reads and writes of the store.
 
 mod create;
 mod delete;
@@ -100,7 +97,6 @@ impl Call {
         })
     }
 
-    /// The body as a JSON object.
     pub(crate) fn object(&self) -> Result<Value, Status> {
         if !matches!(self.content_type(), "" | "application/json") {
             return Err(Status::unsupported_media_type("application/json"));
@@ -190,16 +186,32 @@ fn authenticate(server: &Server, request: &Parts, outside: bool) -> Result<User,
     let shown = request.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if let Some(token) = shown.and_then(|value| value.strip_prefix("Bearer ")) {
         let recognised = server.tokens.recognise(&server.store, token.trim());
-        return recognised.map(|recognised| recognised.user).ok_or_else(Status::unauthorized);
+        let user = recognised.map(|recognised| recognised.user).ok_or_else(Status::unauthorized)?;
+        return impersonated(user, &request.headers);
     }
     match server.options.authorization {
         Authorization::Rbac if outside => Ok(identity::anonymous()),
-        Authorization::Authenticated if outside => {
+        Authorization::RbacWithToken if outside => {
             let is_public = PUBLIC.contains(&request.uri.path()) && request.method == Method::GET;
             is_public.then(identity::anonymous).ok_or_else(Status::unauthorized)
         }
         _ => Ok(identity::trusted()),
     }
+}
+
+/// The user that a request with `Impersonate-User` is for (`kubectl --as`). Only administrators may do that.
+fn impersonated(user: User, headers: &HeaderMap) -> Result<User, Status> {
+    let text = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    let Some(name) = headers.get("impersonate-user").map(text) else { return Ok(user) };
+    if !user.groups.iter().any(|group| group == identity::MASTERS) {
+        let why = format!(
+            "User \"{}\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
+            user.name
+        );
+        return Err(Status::forbidden(&Resource::new("", "users"), &name, why));
+    }
+    let groups = headers.get_all("impersonate-group").iter().map(text).collect();
+    Ok(identity::impersonated(name, groups))
 }
 
 /// Definitions, and the last objects of one that is deleted, change which kinds there are.
@@ -273,6 +285,10 @@ async fn subresource(
             namespaces::finalize(server, place, call).await
         }
         "scale" if kind.subresources.scale.is_some() => scale::answer(server, place, call).await,
+        "exec" | "attach" | "portforward" | "ephemeralcontainers" if kind.is("", "pods") => {
+            read::find(server, place)?;
+            Err(Status::no_containers(&format!("pods/{}", place.subresource)))
+        }
         _ => Err(Status::no_such_path()),
     }
 }

@@ -1,4 +1,4 @@
-//! The end of namespaces: what is in them goes first.
+//! Namespace deletion: contents first.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};

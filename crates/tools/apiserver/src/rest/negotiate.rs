@@ -1,4 +1,4 @@
-//! What clients send and what they take, brought down to JSON.
+//! Content negotiation: requests become JSON.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, header};

@@ -1,8 +1,7 @@
-//! OpenAPI documents, as far as kubectl reads them: which kinds take which parameters.
+//! OpenAPI documents as kubectl reads them: parameters of requests and schemas of kinds.
 //!
-//! kubectl looks here whether the server checks unknown fields itself (`fieldValidation`) and
-//! whether it takes a dry run. Patches of built-in kinds it then makes by its own types. Custom
-//! resources bring their schemas, so `kubectl explain` knows them.
+//! kubectl looks here whether the server checks unknown fields (`fieldValidation`) and takes a dry run, what
+//! `kubectl explain` shows, and how lists merge in the patches of `kubectl apply`.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::discovery;
 use super::respond::{self, Body};
 use crate::kinds::{Kind, Origin, Table};
+use crate::schema;
 
 /// The media type in which kubectl wants the older document.
 const OLDER_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -69,7 +69,6 @@ fn hash(table: &Table, group: &str, version: &str) -> u64 {
     hasher.finish()
 }
 
-/// The document of one version of a group.
 pub(crate) fn document(table: &Table, group: &str, version: &str) -> Response<Body> {
     if !table.has_version(group, version) {
         return discovery::not_found();
@@ -78,7 +77,8 @@ pub(crate) fn document(table: &Table, group: &str, version: &str) -> Response<Bo
     let mut schemas = Map::new();
     for row in rows(table, group, version) {
         add_paths(&mut paths, row);
-        schemas.insert(schema_name(row), schema(row));
+        let schema = schema(row, &mut schemas);
+        schemas.insert(schema_name(row), schema);
     }
     let document = json!({
         "openapi": "3.0.0",
@@ -106,9 +106,19 @@ fn schema_name(row: &Kind) -> String {
     }
 }
 
-fn schema(row: &Kind) -> Value {
-    let mut schema = match &row.origin {
-        Origin::Custom(custom) if custom.schema.is_object() => custom.schema.clone(),
+fn schema(row: &Kind, components: &mut Map<String, Value>) -> Value {
+    let mut schema = match (&row.origin, schema::of(row).structure()) {
+        (Origin::Custom(custom), _) if custom.schema.is_object() => {
+            let mut schema = custom.schema.clone();
+            // Definitions leave out what all kinds have.
+            for field in ["apiVersion", "kind"] {
+                schema["properties"][field] = json!({"type": "string"});
+            }
+            let meta = schema::openapi::of_node(&schema::named("ObjectMeta"), components);
+            schema["properties"]["metadata"] = meta;
+            schema
+        }
+        (_, Some(structure)) => schema::openapi::of_struct(structure, components),
         _ => json!({"type": "object"}),
     };
     schema["x-kubernetes-group-version-kind"] = json!([type_of(row)]);

@@ -1,4 +1,4 @@
-//! From the path of a URL to what is meant.
+//! URL paths.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use crate::status::Status;
 /// A resource, an object or a part of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The row of the table.
     pub(crate) kind: Arc<Kind>,
     /// Empty for all namespaces, or for kinds outside of them.
     pub(crate) namespace: String,
@@ -19,10 +18,8 @@ pub(crate) struct Place {
     pub(crate) subresource: String,
 }
 
-/// What a path means.
 #[derive(Clone, Debug)]
 pub(crate) enum Path {
-    /// Objects.
     Objects(Place),
     /// Anything else, such as discovery.
     Other,
@@ -72,7 +69,6 @@ impl Names {
 }
 
 impl Path {
-    /// Looks a path up.
     pub(crate) fn find(table: &Table, path: &str) -> Result<Self, Status> {
         let Some(names) = Names::parse(path) else { return Ok(Self::Other) };
         if !table.has_version(&names.group, &names.version) {

@@ -1,4 +1,4 @@
-//! What only pods have: binding, eviction, logs.
+//! Subresources of pods: binding, eviction, log.
 
 use http::Response;
 use jiff::Timestamp;
@@ -18,7 +18,6 @@ use crate::store::{Expected, Lost, Operation, key_of};
 /// How often a binding without preconditions is tried again after a lost race.
 const ATTEMPTS: usize = 16;
 
-/// Assigns a pod to a node.
 pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
     let binding = call.object()?;
     let dry_run = call.query.dry_run()?;

@@ -1,4 +1,4 @@
-//! The query of a request: parameters, their types and the options they make up.
+//! Query parameters.
 
 use crate::status::{FieldError, Status};
 
@@ -9,7 +9,6 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Decodes what stands behind the question mark.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let pairs = text
             .unwrap_or_default()
@@ -28,7 +27,6 @@ impl Query {
         self.pairs.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// Whether a parameter is there.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.pairs.iter().any(|(key, _)| key == name)
     }

@@ -1,4 +1,4 @@
-//! Get and list.
+//! Get and list requests.
 
 use std::sync::Arc;
 
@@ -203,7 +203,6 @@ fn snapshot(
     Ok(server.store.list(resource, namespace))
 }
 
-/// One page of a list, selected.
 pub(crate) fn page(
     server: &Server,
     place: &Place,

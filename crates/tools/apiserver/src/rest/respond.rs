@@ -1,4 +1,4 @@
-//! Answers: bodies of bytes, of lists and of errors.
+//! Responses: objects, lists and errors.
 
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt as _};
@@ -14,7 +14,6 @@ use crate::kinds::{Kind, Origin};
 use crate::status::Status;
 use crate::store::{Stored, body_of, write_typed};
 
-/// The body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How much of a list is put together at once.
@@ -30,17 +29,14 @@ fn with_type(code: u16, content_type: &'static str, body: Body) -> Response<Body
     response
 }
 
-/// Some JSON.
 pub(crate) fn bytes(code: u16, body: Vec<u8>) -> Response<Body> {
     with_type(code, "application/json", Full::new(Bytes::from(body)).boxed_unsync())
 }
 
-/// Some text.
 pub(crate) fn text(code: u16, body: impl Into<Bytes>) -> Response<Body> {
     with_type(code, "text/plain; charset=utf-8", Full::new(body.into()).boxed_unsync())
 }
 
-/// A JSON value.
 pub(crate) fn json(code: u16, value: &Value) -> Response<Body> {
     bytes(code, value.to_string().into_bytes())
 }
@@ -56,7 +52,6 @@ pub(crate) fn bytes_as(content_type: &'static str, body: Vec<u8>) -> Response<Bo
     with_type(200, content_type, Full::new(Bytes::from(body)).boxed_unsync())
 }
 
-/// An error.
 pub(crate) fn status(status: &Status) -> Response<Body> {
     let mut response = json(status.code, &status.to_json());
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
@@ -73,14 +68,12 @@ pub(crate) fn value(code: u16, kind: &Kind, value: &Value) -> Response<Body> {
     bytes(code, out)
 }
 
-/// A stored object.
 pub(crate) fn stored(code: u16, kind: &Kind, object: &Stored) -> Response<Body> {
     let mut out = Vec::with_capacity(object.body.len() + 64);
     super::shape::write_object(&mut out, kind, object);
     bytes(code, out)
 }
 
-/// Adds what the client should be warned about.
 pub(crate) fn with_warnings(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
     for warning in warnings {
         let escaped: String = warning
@@ -95,7 +88,6 @@ pub(crate) fn with_warnings(mut response: Response<Body>, warnings: &[String]) -
     response
 }
 
-/// What is in a list beside its items.
 #[derive(Debug, Default)]
 pub(crate) struct ListMeta {
     pub(crate) revision: u64,

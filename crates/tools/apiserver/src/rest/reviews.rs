@@ -1,4 +1,4 @@
-//! Questions that are posted and answered, not kept: who is this, may they do that; and tokens.
+//! Authentication, authorization and token reviews, and authorization of requests.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -19,7 +19,6 @@ const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS: i64 = 3600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
-/// Answers a review.
 pub(crate) fn review(
     server: &Server,
     place: &Place,
@@ -137,7 +136,6 @@ pub(crate) fn verdict(server: &Server, user: &User, asked: &Asked) -> AccessDeci
     }
 }
 
-/// Makes a token for a service account.
 pub(crate) fn token(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
     let account = rest::read::find(server, place)?;
     let request = call.object()?;

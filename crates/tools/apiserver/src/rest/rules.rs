@@ -1,4 +1,4 @@
-//! Where requests meet what is known of kinds: decoding, admission, validation, patches.
+//! Decoding, admission and patches as requests use them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,6 @@ impl View for Store {
     }
 }
 
-/// What a client wants done about unknown fields.
 fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
     match call.query.text("fieldValidation") {
         "" | "Warn" => Ok(FieldValidation::Warn),
@@ -46,7 +45,6 @@ fn field_validation(call: &Call) -> Result<FieldValidation, Status> {
     }
 }
 
-/// The types of objects in bodies.
 pub(super) const MEDIA_TYPES: &str =
     "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 

@@ -1,4 +1,4 @@
-//! The `scale` subresource: replicas of anything, as one and the same kind.
+//! The `scale` subresource.
 
 use std::sync::Arc;
 
@@ -17,7 +17,6 @@ use crate::store::Stored;
 
 const ATTEMPTS: usize = 16;
 
-/// Get, replace or patch.
 pub(crate) async fn answer(
     server: &Arc<Server>,
     place: &Place,
@@ -139,7 +138,6 @@ fn set(object: &mut Value, path: &str, value: i64) {
     *at = Value::from(value);
 }
 
-/// An object as a scale.
 fn scale_of(kind: &Kind, paths: &ScalePaths, object: &Stored) -> Value {
     let value = &object.value;
     let mut metadata = Map::new();

@@ -1,4 +1,4 @@
-//! Replace and patch, of objects and of their status.
+//! Replace and patch requests, for objects and their status.
 
 use std::sync::Arc;
 

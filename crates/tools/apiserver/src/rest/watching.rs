@@ -1,8 +1,8 @@
-//! Watches: the changes of a resource as a stream that goes on.
+//! Watches.
 //!
-//! A watch keeps no queue. It knows the revision up to which it has sent, and takes what comes
-//! after from the history when the client can receive: a client that is slow costs nothing, and one
-//! that falls behind the history is told so and lists again.
+//! A watch has no queue. It remembers the revision it has sent and reads later changes from the history when the
+//! client can receive: a slow client costs nothing, and one that falls behind the history gets an error and lists
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,4 @@
-//! Schemas of custom resources.
-//!
-//! Reads what a definition says of lists, maps and unknown fields. Knows no validation.
+//! Schemas of custom resources: lists, maps and unknown fields.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,8 @@
-//! What fields objects have: their types, how their lists merge, and how Go writes them.
+//! Types of fields, how lists merge, and how Go writes values: Kubernetes 1.36's types as a compact table
+//! (`types.txt`), and schemas of custom resources in the same form.
 //!
-//! Owns the facts of Kubernetes 1.36's types as a compact table (`types.txt`), and reads the schemas
-//! of custom resources into the same form. Knows no object and no request.
-//!
-//! A line of the table that starts with `=` names a kind and its type. Every other line is a type:
-//! its name, `!` if it is merged as a whole, `@` and its Go package where that is not `v1`, and its
-//! fields as `name:type`:
+//! A line of the table that starts with `=` names a kind and its type. Every other line is a type: its name, `!`
+//! if it is atomic, `@` and its Go package if that is not `v1`, and its fields as `name:type`:
 //!
 //! | written | meaning |
 //! |---|---|
@@ -23,6 +20,7 @@
 
 mod custom;
 mod normal;
+pub(crate) mod openapi;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -34,60 +32,43 @@ pub use normal::{empty, format_time, normalize};
 
 use crate::kinds::{Kind, Origin};
 
-/// What a value is.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// Text.
     Text,
-    /// True or false.
     Bool,
     /// An integer of 32 bits.
     Int32,
     /// An integer of 64 bits.
     Int64,
-    /// A number.
     Number,
     /// An amount such as `500m`.
     Quantity,
-    /// A port or a percentage.
     IntOrText,
-    /// A time to the second.
     Time,
-    /// A time to the microsecond.
     MicroTime,
     /// Bytes in base64.
     Bytes,
-    /// Whatever it is.
     Any,
-    /// Fields by name.
     Struct(StructRef),
-    /// Values by text.
     Map(Box<Node>),
-    /// A list.
     List(Box<Node>),
 }
 
-/// Which structure.
 #[derive(Clone, Debug)]
 pub enum StructRef {
-    /// One of Kubernetes' own, by its place in the table.
     BuiltIn(usize),
-    /// One of a custom resource.
     Own(Arc<Struct>),
 }
 
 /// How server-side apply sees the items of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListKind {
-    /// As one value.
     Atomic,
     /// As values, each there once.
     Set,
-    /// As objects named by these fields.
     Map(Vec<String>),
 }
 
-/// What strategic merge patches do with a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strategy {
     /// Lists are merged, not replaced.
@@ -114,13 +95,11 @@ pub enum Presence {
 /// A value's type with everything that is said of it in its place.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is.
     pub shape: Shape,
     /// How its items are merged, if it is a list.
     pub list: ListKind,
     /// Whether it is applied as a whole, if it is a map or a structure.
     pub atomic: bool,
-    /// What strategic merge patches do with it.
     pub strategy: Strategy,
     /// Its value as a key where none is given.
     pub key_default: Option<Value>,
@@ -133,7 +112,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node with nothing special about it.
     pub fn plain(shape: Shape) -> Self {
         Self {
             shape,
@@ -156,7 +134,6 @@ impl Node {
         }
     }
 
-    /// Whether server-side apply takes it as one value.
     pub fn is_atomic(&self) -> bool {
         self.atomic || self.structure().is_some_and(|structure| structure.atomic)
     }
@@ -174,7 +151,6 @@ impl Node {
         }
     }
 
-    /// What the items of a list are.
     pub fn item(&self) -> &Node {
         match &self.shape {
             Shape::List(inner) => inner,
@@ -183,7 +159,6 @@ impl Node {
     }
 }
 
-/// A value of which nothing is known.
 pub static ANY: LazyLock<Node> = LazyLock::new(|| Node::plain(Shape::Any));
 
 /// A structure: a type with named fields.
@@ -191,11 +166,11 @@ pub static ANY: LazyLock<Node> = LazyLock::new(|| Node::plain(Shape::Any));
 pub struct Struct {
     /// Its name in Go.
     pub name: String,
+    /// Its name in the table, which is unique; empty for a custom resource's.
+    pub table_name: String,
     /// Its package in Go, such as `v1`.
     pub package: String,
-    /// Whether server-side apply takes it as one value.
     pub atomic: bool,
-    /// Its fields.
     pub fields: BTreeMap<String, Node>,
     /// What fields that are not listed are; `None` if there must be none.
     pub rest: Option<Box<Node>>,
@@ -249,6 +224,7 @@ fn read_struct(line: &str, index: &BTreeMap<String, usize>) -> Struct {
     });
     Struct {
         name: name.rsplit('.').next().unwrap_or(name).to_owned(),
+        table_name: name.to_owned(),
         package: package.to_owned(),
         atomic: head.ends_with('!'),
         fields: fields.collect(),
@@ -256,7 +232,6 @@ fn read_struct(line: &str, index: &BTreeMap<String, usize>) -> Struct {
     }
 }
 
-/// Reads one type of the table.
 struct TypeReader<'a> {
     rest: &'a str,
     index: &'a BTreeMap<String, usize>,
@@ -338,7 +313,6 @@ impl<'a> TypeReader<'a> {
     }
 }
 
-/// The schema of one of Kubernetes' own kinds.
 pub fn of_built_in(api_version: &str, kind: &str) -> Option<&'static Node> {
     TABLE.kinds.get(&(api_version.to_owned(), kind.to_owned()))
 }

@@ -1,7 +1,5 @@
-//! Objects as Go writes them after it has read them.
-//!
-//! The API server answers with what its own types hold: empty lists vanish, some fields appear with
-//! nothing in them, quantities and times are written in one way. Knows no defaults.
+//! Objects as Go writes them after decoding: empty lists vanish, some empty fields appear, quantities and times are
+//! normalized.
 
 use berth_model::quantity::Quantity;
 use jiff::Timestamp;

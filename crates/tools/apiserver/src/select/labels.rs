@@ -1,4 +1,4 @@
-//! Label selectors, in both of their forms: the text of a query and the object in a spec.
+//! Label selectors, as query text and as objects in specs.
 
 use serde_json::Value;
 
@@ -75,7 +75,6 @@ impl Labels {
         Self { requirements, nothing }
     }
 
-    /// Whether everything matches.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty() && !self.nothing
     }

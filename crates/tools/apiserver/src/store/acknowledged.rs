@@ -1,10 +1,11 @@
-//! What was acknowledged: a small file beside the log that names the files that hold it and its last revision.
+//! A small file beside the log that names the files in use and the last acknowledged revision, because a log cannot
+//! tell that its end is missing.
 //!
-//! A log cannot tell that its end is missing. This file is written each time the log is on disk, before the
-//! changes are acknowledged, so it is exact when the process is killed. It is synchronised to disk once a
-//! second, so after a power failure it is at most that old. It never names more than the log on disk holds.
+//! It is written whenever the log is on disk, before changes are acknowledged, so it is exact if the process is
+//! killed. It is synced once a second, so after a power failure it is at most a second old. It never names more
+//! than the log holds.
 //!
-//! Without this file nothing is compared: so a directory of an earlier version opens, and so does one whose
+//! If the file is missing, nothing is compared. So a directory of an earlier version opens, and so does one whose
 //! owner removed the file to accept a loss.
 
 use std::collections::BTreeMap;
@@ -22,7 +23,6 @@ const SYNC_PERIOD: Duration = Duration::from_secs(1);
 const NUMBERS: usize = 6;
 const BYTES: usize = 8 + NUMBERS * 8 + 4;
 
-/// What was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Acknowledged {
     /// Revision and salt of the snapshot.
@@ -35,7 +35,6 @@ pub(super) struct Acknowledged {
     pub(super) revision: u64,
 }
 
-/// A log as it was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundLog {
     pub(super) salt: u64,
@@ -44,7 +43,6 @@ pub(super) struct FoundLog {
     pub(super) revision: Option<u64>,
 }
 
-/// What was found.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Revision and salt of the newest snapshot.
@@ -140,7 +138,6 @@ impl Acknowledged {
     }
 }
 
-/// The file.
 pub(super) struct Mark {
     file: File,
     path: PathBuf,
@@ -150,7 +147,6 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Replaces the file of a directory.
     pub(super) fn create(
         directory: &Path,
         acknowledged: Acknowledged,

@@ -1,8 +1,8 @@
-//! Files that hold changes: how they are framed, read and checked.
+//! The format of files with changes.
 //!
-//! A file is a header and frames. A frame is what one synchronisation to disk covers: a marker, a
-//! length, a checksum and records. Because a frame is on disk before the next is begun, only the
-//! last one can be torn; a bad frame with a good one behind it is damage, and is refused.
+//! A file is a header and frames. A frame is what one sync covers: a marker, a length, a checksum and records. A
+//! frame is on disk before the next one is begun, so only the last can be torn; a bad frame before a good one is
+//! corruption and is refused.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -21,42 +21,25 @@ const FRAME_HEADER_BYTES: usize = 12;
 pub enum JournalError {
     /// The disk, or the permission to use it, failed.
     #[error("{path}: {error}. Check that the directory exists, is writable and has space.")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// Somebody else has it open.
     #[error("{path} is in use by another process. Stop that process, or choose another directory.")]
-    InUse {
-        /// The lock file.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// Writes that were acknowledged are not there.
     #[error(
         "{path}: {what}. No file was changed. Restore the directory from a backup, or delete {mark} to \
          start without the lost writes."
     )]
-    Missing {
-        /// The file that lacks them.
-        path: PathBuf,
-        /// What is missing.
-        what: String,
-        /// The file that says what was acknowledged.
-        mark: PathBuf,
-    },
+    Missing { path: PathBuf, what: String, mark: PathBuf },
     /// What was acknowledged can no longer be read.
     #[error(
         "{path} is damaged at byte {offset}: {what}. Nothing was changed. Restore the directory from \
          a copy, or move it away to start with an empty cluster."
     )]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Where the damage begins.
         offset: u64,
-        /// What is wrong there.
         what: String,
     },
 }
@@ -71,15 +54,26 @@ impl JournalError {
     }
 }
 
-/// One change, or one object of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
-    /// An object was written.
-    Put { revision: u64, group: String, plural: String, key: String, json: Vec<u8> },
-    /// An object was removed.
-    Remove { revision: u64, group: String, plural: String, key: String },
+    Put {
+        revision: u64,
+        group: String,
+        plural: String,
+        key: String,
+        json: Vec<u8>,
+    },
+    Remove {
+        revision: u64,
+        group: String,
+        plural: String,
+        key: String,
+    },
     /// The end of a snapshot: its revision and how many objects it has.
-    End { revision: u64, objects: u64 },
+    End {
+        revision: u64,
+        objects: u64,
+    },
 }
 
 const PUT: u8 = 1;
@@ -107,7 +101,6 @@ pub(super) fn write_remove(out: &mut Vec<u8>, revision: u64, names: [&str; 3]) {
     names.iter().for_each(|name| put_bytes(out, name.as_bytes()));
 }
 
-/// Appends the end of a snapshot.
 pub(super) fn write_end(out: &mut Vec<u8>, revision: u64, objects: u64) {
     out.push(END);
     out.extend_from_slice(&revision.to_le_bytes());
@@ -157,7 +150,6 @@ impl<'a> Records<'a> {
     }
 }
 
-/// A file that is written frame by frame.
 pub(super) struct Writer {
     file: File,
     path: PathBuf,
@@ -221,7 +213,6 @@ fn checksum(salt: u64, payload: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// What a file holds.
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) records: Vec<Record>,

@@ -1,8 +1,7 @@
-//! The store on disk: a log of changes, and snapshots that make it short again.
+//! The store on disk: a log of changes, and snapshots that shorten it.
 //!
-//! One thread writes. It takes all changes that have gathered, writes them as one frame, waits for
-//! the disk and then says so: requests are answered, and watches see changes, only after that. So
-//! nothing that anybody has seen is lost when the process is killed.
+//! One thread writes. It takes all queued changes, writes them as one frame, and syncs. Only then are requests
+//! answered and watches notified, so nothing that a client has seen is lost if the process is killed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,7 +24,6 @@ const LOG_BYTES_MIN: u64 = 32 << 20;
 /// Frames of a snapshot have about this many bytes.
 const SNAPSHOT_FRAME_BYTES: usize = 1 << 20;
 
-/// How far the disk is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durable {
     pub(super) revision: u64,
@@ -49,13 +47,11 @@ struct Shared {
     durable: watch::Sender<Durable>,
 }
 
-/// See the module's description.
 pub(super) struct Log {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What was found on disk.
 pub(super) struct Recovered {
     pub(super) revision: u64,
     pub(super) objects: Vec<(Resource, Stored)>,
@@ -67,7 +63,6 @@ pub(super) struct Recovered {
 }
 
 impl Log {
-    /// Starts to write behind what was recovered.
     pub(super) fn start(recovered: Disk, state: Arc<RwLock<State>>, revision: u64) -> Self {
         let (durable, _) = watch::channel(Durable { revision, failed: None });
         let shared = Arc::new(Shared { pending: Mutex::default(), wake: Condvar::new(), durable });
@@ -95,7 +90,6 @@ impl Log {
         self.shared.wake.notify_one();
     }
 
-    /// How far the disk is.
     pub(super) fn durable(&self) -> watch::Receiver<Durable> {
         self.shared.durable.subscribe()
     }
@@ -123,7 +117,6 @@ fn typed(stored: &Stored) -> Vec<u8> {
     json
 }
 
-/// The open files.
 pub(super) struct Disk {
     log: Writer,
     mark: Mark,
@@ -134,7 +127,6 @@ pub(super) struct Disk {
 }
 
 impl Recovered {
-    /// The files and what was in them.
     pub(super) fn split(self) -> (Disk, u64, Vec<(Resource, Stored)>) {
         let disk = Disk {
             log: self.log,
@@ -202,7 +194,6 @@ impl LogThread {
         Ok(())
     }
 
-    /// Writes changes to the log and acknowledges them.
     fn append(&mut self, pending: Pending) -> Result<(), JournalError> {
         self.disk.log.frame(&pending.records)?;
         self.disk.log.sync()?;

@@ -1,9 +1,5 @@
-//! All objects, one revision after the other.
-//!
-//! Owns the objects by resource and key, the one counter behind every `resourceVersion`, and a
-//! bounded history of changes from which watches and older lists are served. Writes are compare
-//! and swap: whoever writes says which revision it has read. Knows nothing of kinds, HTTP or what
-//! an object means.
+//! Objects by resource and key, the revision counter behind `resourceVersion`, and a bounded history of changes for
+//! watches and older lists. Writes are compare-and-swap.
 
 mod acknowledged;
 mod journal;
@@ -26,7 +22,6 @@ pub use object::{Key, Stored, body_of, key_of, set_revision, write_typed};
 /// How much is remembered of what has changed, for each resource.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryLimits {
-    /// Changes kept.
     pub changes: usize,
     /// Bytes of JSON kept.
     pub bytes: usize,
@@ -37,14 +32,12 @@ pub struct HistoryLimits {
 pub enum Expected {
     /// There is no such object.
     Absent,
-    /// The object is as this revision wrote it.
     Revision(u64),
 }
 
 /// Why a write did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// There is an object already.
     Exists,
     /// There is none.
     Missing,
@@ -59,16 +52,13 @@ pub struct TooOld {
     pub oldest: u64,
 }
 
-/// One change of one object.
 #[derive(Debug)]
 pub struct Change {
-    /// The revision of the change.
     pub revision: u64,
     /// The object before; none if it was created.
     pub before: Option<Arc<Stored>>,
     /// The object after. Of a deleted one this is its last state with the revision of the deletion.
     pub after: Arc<Stored>,
-    /// Whether it was deleted.
     pub deleted: bool,
 }
 
@@ -78,12 +68,10 @@ impl Change {
     }
 }
 
-/// Objects as they were at one revision.
 #[derive(Debug)]
 pub struct Listed {
     /// In the order of their keys.
     pub items: Vec<Arc<Stored>>,
-    /// The revision.
     pub revision: u64,
 }
 
@@ -155,7 +143,6 @@ impl State {
     }
 }
 
-/// See the module's description.
 pub struct Store {
     state: Arc<RwLock<State>>,
     limits: HistoryLimits,
@@ -223,7 +210,6 @@ impl Store {
         self.read().revision
     }
 
-    /// One object.
     pub fn get(&self, resource: &Resource, key: &str) -> Option<Arc<Stored>> {
         self.read().collections.get(resource)?.objects.get(key).cloned()
     }
@@ -239,7 +225,6 @@ impl Store {
         Listed { items, revision: state.revision }
     }
 
-    /// How many objects of a resource there are.
     pub fn count(&self, resource: &Resource) -> usize {
         self.read().collections.get(resource).map_or(0, |collection| collection.objects.len())
     }
@@ -309,7 +294,6 @@ impl Store {
         Ok(Changes { changes, through })
     }
 
-    /// Tells of every change of a resource.
     pub fn subscribe(&self, resource: &Resource) -> watch::Receiver<u64> {
         if let Some(collection) = self.read().collections.get(resource) {
             return collection.changed.subscribe();
@@ -328,7 +312,6 @@ impl Store {
         self.one(Operation::put(resource, key, expected, value))
     }
 
-    /// Removes an object.
     pub fn remove(
         &self,
         resource: &Resource,
@@ -391,7 +374,6 @@ impl Store {
     }
 }
 
-/// One part of a transaction.
 #[derive(Debug)]
 pub struct Operation {
     resource: Resource,
@@ -408,7 +390,6 @@ enum What {
 }
 
 impl Operation {
-    /// Writes an object.
     pub fn put(resource: &Resource, key: &Key, expected: Expected, value: Value) -> Self {
         Self { resource: resource.clone(), key: key.clone(), expected, what: What::Put(value) }
     }
@@ -419,14 +400,12 @@ impl Operation {
     }
 }
 
-/// A change and who is to be told.
 struct Entry {
     resource: Resource,
     change: Arc<Change>,
     changed: Arc<watch::Sender<u64>>,
 }
 
-/// Does an operation that has been checked.
 fn carry_out(state: &mut State, operation: Operation) -> Entry {
     let Operation { resource, key, what, .. } = operation;
     let revision = state.revision + 1;

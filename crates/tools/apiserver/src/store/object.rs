@@ -1,7 +1,7 @@
-//! One stored object: its value, and its JSON as bytes that are written to every reader.
+//! A stored object: its value, and its JSON as bytes.
 //!
-//! The bytes leave `apiVersion` and `kind` out. Readers put them in front: so one serialisation
-//! serves gets, lists (whose items have neither), watches, and all versions of a custom resource.
+//! The bytes leave out `apiVersion` and `kind`, which readers add. So one serialization serves gets, lists (whose
+//! items have neither), watches, and all versions of a custom resource.
 
 use std::sync::Arc;
 
@@ -14,12 +14,10 @@ use serde_json::{Map, Value};
 /// One text and not a pair, because that is how the objects of a list are ordered.
 pub type Key = Arc<str>;
 
-/// The key of an object.
 pub fn key_of(namespace: &str, name: &str) -> Key {
     if namespace.is_empty() { Arc::from(name) } else { Arc::from(format!("{namespace}/{name}")) }
 }
 
-/// An object as it was at one revision.
 #[derive(Debug)]
 pub struct Stored {
     /// The whole object.
@@ -28,7 +26,6 @@ pub struct Stored {
     pub body: Bytes,
     /// The revision that wrote it, also in its `metadata.resourceVersion`.
     pub revision: u64,
-    /// Its key.
     pub key: Key,
 }
 
@@ -44,7 +41,6 @@ impl Stored {
         Self::new(key, value, revision)
     }
 
-    /// The same object under another revision.
     pub fn at_revision(&self, revision: u64) -> Self {
         let mut value = Value::clone(&self.value);
         set_revision(&mut value, revision);
@@ -67,7 +63,6 @@ impl Stored {
     }
 }
 
-/// Puts a revision into an object's metadata.
 pub fn set_revision(value: &mut Value, revision: u64) {
     if let Some(object) = value.as_object_mut() {
         let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));

@@ -1,4 +1,4 @@
-//! Durations as kubectl prints them: the two parts that matter, no more.
+//! Durations as kubectl prints them.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,7 +6,6 @@ use serde_json::Value;
 use super::UNKNOWN;
 use crate::clock;
 
-/// How long ago an instant was.
 pub(super) fn since(time: &Value, now: Timestamp) -> String {
     clock::parse(time).map_or_else(|| UNKNOWN.to_owned(), |time| between(time, now))
 }
@@ -16,7 +15,6 @@ pub(super) fn between(from: Timestamp, to: Timestamp) -> String {
     human(to.duration_since(from).as_secs())
 }
 
-/// How old an object is.
 pub(super) fn of(object: &Value, now: Timestamp) -> Value {
     Value::from(since(&object["metadata"]["creationTimestamp"], now))
 }

@@ -9,271 +9,92 @@ use crate::clock;
 /// The cells of one object, in the order of the columns.
 pub(super) type Cells = fn(&Value, Timestamp) -> Vec<Value>;
 
-/// Name, type and priority of each column, and the cells under them.
+/// The columns of a kind and the cells under them.
 pub(super) struct Layout {
-    pub(super) columns: &'static [(&'static str, &'static str, i64)],
+    /// Names, separated by `|`. `+` marks those of `-o wide`; `#` integers, `?` booleans, `@` dates.
+    columns: &'static str,
     pub(super) cells: Cells,
 }
 
-const S: &str = "string";
-const I: &str = "integer";
-const B: &str = "boolean";
-
-const PLAIN: Layout = Layout { columns: &[("Name", S, 0), ("Age", S, 0)], cells: plain };
-
-/// The layout of a kind.
-pub(super) fn of(group: &str, plural: &str) -> Layout {
-    match (group, plural) {
-        ("", _) => core(plural),
-        ("apps", _) | ("batch", _) => workload(group, plural),
-        ("events.k8s.io", "events") => core("events"),
-        _ => other(group, plural),
+impl Layout {
+    /// Name, type and priority of each column.
+    pub(super) fn columns(&self) -> impl Iterator<Item = (&'static str, &'static str, i64)> {
+        self.columns.split('|').map(|column| {
+            let (column, priority) = match column.strip_prefix('+') {
+                Some(wide) => (wide, 1),
+                None => (column, 0),
+            };
+            let types = [('#', "integer"), ('?', "boolean"), ('@', "date")];
+            let marked =
+                types.iter().find_map(|(mark, kind)| Some((column.strip_prefix(*mark)?, *kind)));
+            let (name, kind) = marked.unwrap_or((column, "string"));
+            (name, kind, priority)
+        })
     }
 }
 
-const PODS: Columns = &[
-    ("Name", S, 0),
-    ("Ready", S, 0),
-    ("Status", S, 0),
-    ("Restarts", S, 0),
-    ("Age", S, 0),
-    ("IP", S, 1),
-    ("Node", S, 1),
-    ("Nominated Node", S, 1),
-    ("Readiness Gates", S, 1),
-];
+const PODS: &str = "Name|Ready|Status|Restarts|Age|+IP|+Node|+Nominated Node|+Readiness Gates";
+const NODES: &str = "Name|Status|Roles|Age|Version|+Internal-IP|+External-IP|+OS-Image|+Kernel-Version|+Container-Runtime";
+const EVENTS: &str =
+    "Last Seen|Type|Reason|Object|+Subobject|+Source|Message|+First Seen|+Count|+Name";
+const REPLICA_SETS: &str = "Name|#Desired|#Current|#Ready|Age|+Containers|+Images|+Selector";
+const DAEMON_SETS: &str = "Name|#Desired|#Current|#Ready|#Up-to-date|#Available|Node Selector|Age|+Containers|+Images|+Selector";
 
-const NODES: Columns = &[
-    ("Name", S, 0),
-    ("Status", S, 0),
-    ("Roles", S, 0),
-    ("Age", S, 0),
-    ("Version", S, 0),
-    ("Internal-IP", S, 1),
-    ("External-IP", S, 1),
-    ("OS-Image", S, 1),
-    ("Kernel-Version", S, 1),
-    ("Container-Runtime", S, 1),
-];
-
-const EVENTS: Columns = &[
-    ("Last Seen", S, 0),
-    ("Type", S, 0),
-    ("Reason", S, 0),
-    ("Object", S, 0),
-    ("Subobject", S, 1),
-    ("Source", S, 1),
-    ("Message", S, 0),
-    ("First Seen", S, 1),
-    ("Count", S, 1),
-    ("Name", S, 1),
-];
-
-fn core(plural: &str) -> Layout {
-    let (columns, cells): (&'static [_], Cells) = match plural {
-        "pods" => (PODS, pod::cells),
-        "nodes" => (NODES, node),
-        "namespaces" => (&[("Name", S, 0), ("Status", S, 0), ("Age", S, 0)], phase),
-        "events" => (EVENTS, event),
-        "configmaps" => (&[("Name", S, 0), ("Data", S, 0), ("Age", S, 0)], config_map),
-        "secrets" => (&[("Name", S, 0), ("Type", S, 0), ("Data", S, 0), ("Age", S, 0)], secret),
-        "services" => (
-            &[
-                ("Name", S, 0),
-                ("Type", S, 0),
-                ("Cluster-IP", S, 0),
-                ("External-IP", S, 0),
-                ("Port(s)", S, 0),
-                ("Age", S, 0),
-                ("Selector", S, 1),
-            ],
-            service,
-        ),
-        other => return core_rest(other),
-    };
-    Layout { columns, cells }
-}
-
-fn core_rest(plural: &str) -> Layout {
-    let (columns, cells): (Columns, Cells) = match plural {
-        "resourcequotas" => {
-            (&[("Name", S, 0), ("Request", S, 0), ("Limit", S, 0), ("Age", S, 0)], quota)
+pub(super) fn of(group: &str, plural: &str) -> Layout {
+    let (columns, cells): (&'static str, Cells) = match (group, plural) {
+        ("", "pods") => (PODS, pod::cells),
+        ("", "nodes") => (NODES, node),
+        ("", "namespaces") => ("Name|Status|Age", phase),
+        ("", "events") | ("events.k8s.io", "events") => (EVENTS, event),
+        ("", "configmaps") => ("Name|Data|Age", config_map),
+        ("", "secrets") => ("Name|Type|Data|Age", secret),
+        ("", "services") => ("Name|Type|Cluster-IP|External-IP|Port(s)|Age|+Selector", service),
+        ("", "endpoints") => ("Name|Endpoints|Age", endpoints),
+        ("", "resourcequotas") => ("Name|Request|Limit|Age", quota),
+        ("", "replicationcontrollers") | ("apps", "replicasets") => (REPLICA_SETS, replica_set),
+        ("", "persistentvolumes") => {
+            ("Name|Capacity|Access Modes|Reclaim Policy|Status|Claim|StorageClass|Age", volume)
         }
-        "replicationcontrollers" => workload_columns(replica_set),
-        "persistentvolumes" => (
-            &[
-                ("Name", S, 0),
-                ("Capacity", S, 0),
-                ("Access Modes", S, 0),
-                ("Reclaim Policy", S, 0),
-                ("Status", S, 0),
-                ("Claim", S, 0),
-                ("StorageClass", S, 0),
-                ("Age", S, 0),
-            ],
-            volume,
-        ),
-        "persistentvolumeclaims" => (
-            &[
-                ("Name", S, 0),
-                ("Status", S, 0),
-                ("Volume", S, 0),
-                ("Capacity", S, 0),
-                ("Access Modes", S, 0),
-                ("StorageClass", S, 0),
-                ("Age", S, 0),
-            ],
-            claim,
-        ),
-        _ => return PLAIN,
-    };
-    Layout { columns, cells }
-}
-
-type Columns = &'static [(&'static str, &'static str, i64)];
-
-fn workload_columns(cells: Cells) -> (Columns, Cells) {
-    (
-        &[
-            ("Name", S, 0),
-            ("Desired", I, 0),
-            ("Current", I, 0),
-            ("Ready", I, 0),
-            ("Age", S, 0),
-            ("Containers", S, 1),
-            ("Images", S, 1),
-            ("Selector", S, 1),
-        ],
-        cells,
-    )
-}
-
-fn workload(group: &str, plural: &str) -> Layout {
-    let (columns, cells): (Columns, Cells) = match (group, plural) {
-        ("apps", "deployments") => (
-            &[
-                ("Name", S, 0),
-                ("Ready", S, 0),
-                ("Up-to-date", S, 0),
-                ("Available", S, 0),
-                ("Age", S, 0),
-                ("Containers", S, 1),
-                ("Images", S, 1),
-                ("Selector", S, 1),
-            ],
-            deployment,
-        ),
-        ("apps", "replicasets") => workload_columns(replica_set),
-        ("apps", "statefulsets") => (
-            &[
-                ("Name", S, 0),
-                ("Ready", S, 0),
-                ("Age", S, 0),
-                ("Containers", S, 1),
-                ("Images", S, 1),
-            ],
-            stateful_set,
-        ),
-        ("apps", "daemonsets") => (
-            &[
-                ("Name", S, 0),
-                ("Desired", I, 0),
-                ("Current", I, 0),
-                ("Ready", I, 0),
-                ("Up-to-date", I, 0),
-                ("Available", I, 0),
-                ("Node Selector", S, 0),
-                ("Age", S, 0),
-                ("Containers", S, 1),
-                ("Images", S, 1),
-                ("Selector", S, 1),
-            ],
-            daemon_set,
-        ),
-        ("batch", "jobs") => (
-            &[
-                ("Name", S, 0),
-                ("Status", S, 0),
-                ("Completions", S, 0),
-                ("Duration", S, 0),
-                ("Age", S, 0),
-                ("Containers", S, 1),
-                ("Images", S, 1),
-                ("Selector", S, 1),
-            ],
-            job,
-        ),
-        ("batch", "cronjobs") => (
-            &[
-                ("Name", S, 0),
-                ("Schedule", S, 0),
-                ("Timezone", S, 0),
-                ("Suspend", B, 0),
-                ("Active", I, 0),
-                ("Last Schedule", S, 0),
-                ("Age", S, 0),
-            ],
-            cron_job,
-        ),
-        _ => return PLAIN,
-    };
-    Layout { columns, cells }
-}
-
-fn other(group: &str, plural: &str) -> Layout {
-    let (columns, cells): (Columns, Cells) = match (group, plural) {
-        ("policy", "poddisruptionbudgets") => (
-            &[
-                ("Name", S, 0),
-                ("Min Available", S, 0),
-                ("Max Unavailable", S, 0),
-                ("Allowed Disruptions", I, 0),
-                ("Age", S, 0),
-            ],
-            budget,
-        ),
-        ("scheduling.k8s.io", "priorityclasses") => (
-            &[
-                ("Name", S, 0),
-                ("Value", I, 0),
-                ("Global-Default", B, 0),
-                ("Age", S, 0),
-                ("PreemptionPolicy", S, 0),
-            ],
-            priority_class,
-        ),
-        ("coordination.k8s.io", "leases") => {
-            (&[("Name", S, 0), ("Holder", S, 0), ("Age", S, 0)], lease)
+        ("", "persistentvolumeclaims") => {
+            ("Name|Status|Volume|Capacity|Access Modes|StorageClass|Age", claim)
         }
-        ("resource.k8s.io", "resourceclaims") => {
-            (&[("Name", S, 0), ("State", S, 0), ("Age", S, 0)], resource_claim)
+        ("apps", "deployments") => {
+            ("Name|Ready|Up-to-date|Available|Age|+Containers|+Images|+Selector", deployment)
         }
-        ("resource.k8s.io", "resourceslices") => (
-            &[("Name", S, 0), ("Node", S, 0), ("Driver", S, 0), ("Pool", S, 0), ("Age", S, 0)],
-            resource_slice,
-        ),
+        ("apps", "statefulsets") => ("Name|Ready|Age|+Containers|+Images", stateful_set),
+        ("apps", "daemonsets") => (DAEMON_SETS, daemon_set),
+        ("autoscaling", "horizontalpodautoscalers") => {
+            ("Name|Reference|Targets|MinPods|MaxPods|#Replicas|Age", autoscaler)
+        }
+        ("batch", "jobs") => {
+            ("Name|Status|Completions|Duration|Age|+Containers|+Images|+Selector", job)
+        }
+        ("batch", "cronjobs") => {
+            ("Name|Schedule|Timezone|?Suspend|#Active|Last Schedule|Age", cron_job)
+        }
+        ("discovery.k8s.io", "endpointslices") => {
+            ("Name|AddressType|Ports|Endpoints|Age", endpoint_slice)
+        }
+        ("policy", "poddisruptionbudgets") => {
+            ("Name|Min Available|Max Unavailable|#Allowed Disruptions|Age", budget)
+        }
+        ("scheduling.k8s.io", "priorityclasses") => {
+            ("Name|#Value|?Global-Default|Age|PreemptionPolicy", priority_class)
+        }
+        ("coordination.k8s.io", "leases") => ("Name|Holder|Age", lease),
+        ("resource.k8s.io", "resourceclaims") => ("Name|State|Age", resource_claim),
+        ("resource.k8s.io", "resourceslices") => ("Name|Node|Driver|Pool|Age", resource_slice),
         ("storage.k8s.io", "storageclasses") => (
-            &[
-                ("Name", S, 0),
-                ("Provisioner", S, 0),
-                ("ReclaimPolicy", S, 0),
-                ("VolumeBindingMode", S, 0),
-                ("AllowVolumeExpansion", S, 0),
-                ("Age", S, 0),
-            ],
+            "Name|Provisioner|ReclaimPolicy|VolumeBindingMode|AllowVolumeExpansion|Age",
             storage_class,
         ),
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => {
-            (&[("Name", S, 0), ("Role", S, 0), ("Age", S, 0)], role_binding)
+            ("Name|Role|Age", role_binding)
         }
         ("rbac.authorization.k8s.io", "roles" | "clusterroles")
-        | ("apiextensions.k8s.io", "customresourcedefinitions") => {
-            (&[("Name", S, 0), ("Created At", "date", 0)], created_at)
-        }
-        ("admissionregistration.k8s.io", _) => {
-            (&[("Name", S, 0), ("Webhooks", I, 0), ("Age", S, 0)], webhooks)
-        }
-        _ => return PLAIN,
+        | ("apiextensions.k8s.io", "customresourcedefinitions") => ("Name|@Created At", created_at),
+        ("admissionregistration.k8s.io", _) => ("Name|#Webhooks|Age", webhooks),
+        _ => ("Name|Age", plain),
     };
     Layout { columns, cells }
 }
@@ -476,6 +297,66 @@ fn status_of_volume(object: &Value) -> &str {
     }
 }
 
+/// At most three entries, and how many more there are.
+fn some_of(entries: &[String]) -> String {
+    match entries {
+        [] => NONE.to_owned(),
+        [one, two, three, more @ ..] if !more.is_empty() => {
+            format!("{one},{two},{three} + {} more...", more.len())
+        }
+        all => all.join(","),
+    }
+}
+
+fn endpoints(endpoints: &Value, now: Timestamp) -> Vec<Value> {
+    let mut all = Vec::new();
+    for subset in list(endpoints, "/subsets") {
+        for port in list(subset, "/ports") {
+            let addresses = list(subset, "/addresses").iter();
+            all.extend(addresses.map(|one| format!("{}:{}", text(one, "/ip"), port["port"])));
+        }
+    }
+    vec![name(endpoints), json!(some_of(&all)), age::of(endpoints, now)]
+}
+
+fn endpoint_slice(slice: &Value, now: Timestamp) -> Vec<Value> {
+    let ports = list(slice, "/ports").iter().map(|port| port["port"].to_string());
+    let ports: Vec<String> = ports.collect();
+    let ports = if ports.is_empty() { "<unset>".to_owned() } else { some_of(&ports) };
+    let addresses = list(slice, "/endpoints").iter().flat_map(|one| list(one, "/addresses"));
+    let addresses = addresses.filter_map(Value::as_str).map(str::to_owned);
+    let addresses: Vec<String> = addresses.collect();
+    let addresses = if addresses.is_empty() { "<unset>".to_owned() } else { some_of(&addresses) };
+    let kind = json!(text(slice, "/addressType"));
+    vec![name(slice), kind, json!(ports), json!(addresses), age::of(slice, now)]
+}
+
+/// Targets are never measured: there is no load.
+fn autoscaler(autoscaler: &Value, now: Timestamp) -> Vec<Value> {
+    let targets = list(autoscaler, "/spec/metrics").iter().map(|metric| {
+        let target = match count(metric, "/resource/target/averageUtilization") {
+            0 => text_or(metric, "/resource/target/averageValue", "<auto>").to_owned(),
+            percent => format!("{percent}%"),
+        };
+        format!("{}: {UNKNOWN}/{target}", text_or(metric, "/resource/name", UNKNOWN))
+    });
+    let targets: Vec<String> = targets.collect();
+    let reference = format!(
+        "{}/{}",
+        text(autoscaler, "/spec/scaleTargetRef/kind"),
+        text(autoscaler, "/spec/scaleTargetRef/name")
+    );
+    vec![
+        name(autoscaler),
+        json!(reference),
+        json!(if targets.is_empty() { NONE.to_owned() } else { some_of(&targets) }),
+        json!(count(autoscaler, "/spec/minReplicas").max(1).to_string()),
+        json!(count(autoscaler, "/spec/maxReplicas").to_string()),
+        json!(count(autoscaler, "/status/currentReplicas")),
+        age::of(autoscaler, now),
+    ]
+}
+
 fn volume(volume: &Value, now: Timestamp) -> Vec<Value> {
     let claim = match text(volume, "/spec/claimRef/name") {
         "" => String::new(),
@@ -520,7 +401,6 @@ fn containers(object: &Value, pointer: &str) -> [Value; 2] {
 
 const TEMPLATE: &str = "/spec/template/spec/containers";
 
-/// A label selector in one line.
 fn selector(selector: &Value) -> Value {
     if !selector["matchLabels"].is_object() && !selector["matchExpressions"].is_array() {
         return json!(labels(selector));

@@ -1,7 +1,4 @@
-//! Tables as kubectl prints them: columns and cells of each kind.
-//!
-//! The server makes them so that every kind, also a custom one, is printed in the same way by every
-//! client. Knows objects as JSON; knows no storage and no HTTP.
+//! Server-side tables for kubectl: columns and cells of each kind.
 
 mod age;
 mod cells;
@@ -17,9 +14,7 @@ use printer_columns::Columns;
 /// What of each object goes into its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Include {
-    /// Nothing.
     None,
-    /// Its metadata.
     Metadata,
     /// All of it.
     Object,
@@ -37,7 +32,6 @@ impl Include {
     }
 }
 
-/// How the rows of a kind are made.
 pub(crate) struct Layout {
     columns: Vec<Value>,
     source: Source,
@@ -62,7 +56,6 @@ fn column(name: &str, kind: &str, format: &str, description: &str, priority: i64
 }
 
 impl Layout {
-    /// The layout of a kind.
     pub(crate) fn of(kind: &Kind) -> Self {
         if let Origin::Custom(row) = &kind.origin {
             let columns = Columns::of(row);
@@ -70,13 +63,12 @@ impl Layout {
         }
         let layout = cells::of(&kind.resource.group, &kind.resource.plural);
         let columns = layout
-            .columns
-            .iter()
+            .columns()
             .map(|(name, kind, priority)| {
-                let is_name = *name == "Name";
+                let is_name = name == "Name";
                 let format = if is_name { "name" } else { "" };
                 let description = if is_name { NAME_DESCRIPTION } else { "" };
-                column(name, kind, format, description, *priority)
+                column(name, kind, format, description, priority)
             })
             .collect();
         Self { columns, source: Source::BuiltIn(layout.cells) }

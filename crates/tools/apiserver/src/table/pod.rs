@@ -1,4 +1,4 @@
-//! The cells of a pod: above all its status, which is put together from many fields.
+//! The table cells of a pod, above all its status.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::{NONE, age, count, list, text, text_or};
 use crate::clock;
 
-/// The cells of a pod's row.
 pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let shown = Shown::of(pod);
     let mut restarts = shown.restarts.to_string();

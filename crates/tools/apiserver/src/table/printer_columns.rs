@@ -20,7 +20,6 @@ struct Column {
     path: Option<Vec<Step>>,
 }
 
-/// One step of a path.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Field(String),
@@ -69,7 +68,6 @@ impl Columns {
         std::iter::once(first).chain(rest).collect()
     }
 
-    /// The cells of an object.
     pub(super) fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let first = object["metadata"]["name"].clone();
         let rest = self.columns.iter().map(|column| column.cell(object, now));

@@ -1,6 +1,4 @@
-//! What must not change, once an object is there.
-//!
-//! Knows for each kind which fields are fixed; that what is new is right in itself is looked at too.
+//! Immutable fields, and updates that are not allowed.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,4 @@
-//! Services, configuration, namespaces, nodes, volumes.
-//!
-//! Knows each of them alone.
+//! Validation of Services, ConfigMaps, Secrets, Namespaces, Nodes and volumes.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,8 @@
-//! Custom resources, held against the schema of their definition.
+//! Validation of custom resources against the schema of their definition, with the messages of the real server's
+//! validator.
 //!
-//! Owns what a schema asks for, in the words of the real server's validator, which looks at types, then at
-//! alternatives, then at the value itself. What an update leaves as it was is not refused. Must not know what a
-//! resource is for.
-//!
-//! *Deliberately absent:* formats of texts (`date-time` and the like), which are not looked at.
+//! It checks types, then alternatives, then values. What an update leaves unchanged is not refused. Formats of
+//! strings (`date-time` and others) are not checked.
 
 use std::collections::HashMap;
 
@@ -114,7 +112,6 @@ impl Outcome {
     }
 }
 
-/// A path as fields are named.
 fn field(path: &str) -> String {
     match path.trim_start_matches('.') {
         "" => NOWHERE.to_owned(),
@@ -134,7 +131,6 @@ fn types(schema: &Value) -> Vec<&str> {
     Some(text(schema, "type")).filter(|name| !name.is_empty()).into_iter().collect()
 }
 
-/// Type and format of a value.
 fn type_of(value: &Value) -> (&'static str, &'static str) {
     match value {
         Value::Null => ("null", ""),
@@ -463,7 +459,6 @@ pub(super) struct Part<'v> {
     pub(super) name: Option<&'v str>,
 }
 
-/// What is in a value, a level down.
 pub(super) fn parts<'v>(schema: &'v Value, value: &'v Value, path: &str) -> Vec<Part<'v>> {
     let field = |(name, value): (&'v String, &'v Value)| {
         let property = schema.get("properties").and_then(|all| all.get(name));

@@ -1,6 +1,5 @@
-//! Definitions of custom resources.
-//!
-//! Knows names, versions and that there is a schema; what is in the schema is not looked at.
+//! Validation of CustomResourceDefinitions: names, versions, and that there is a schema, whose content is not
+//! checked.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,4 @@
-//! What every object has: names, labels, annotations, owners; and selectors.
-//!
-//! Knows which kinds are named by which rule.
+//! Validation of metadata (names, labels, annotations, owners) and of selectors.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +13,6 @@ const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// How the objects of a kind are named.
 fn name_rule(kind: &Kind) -> fn(&str) -> Vec<String> {
     if matches!(kind.origin, Origin::Custom(_)) {
         return text::subdomain;

@@ -1,7 +1,5 @@
-//! What the real server refuses, field by field and in its words.
-//!
-//! Owns the rules on objects alone, new ([`create`]) and changed ([`update`]). Knows no other
-//! object: what depends on those is admission.
+//! Validation of new ([`create`]) and changed ([`update`]) objects, with the real server's messages in its order.
+//! What depends on other objects is admission.
 
 mod change;
 mod cluster;
@@ -80,7 +78,7 @@ fn check(kind: &Kind, object: &Value, report: &mut Report) {
     }
     let spec = object.get("spec").unwrap_or(&Value::Null);
     match (&*kind.resource.group, &*kind.resource.plural) {
-        ("", "pods") => pod::check("spec", spec, report),
+        ("", "pods") => pod::check("spec", spec, &[], report),
         ("apps" | "batch", plural) => workload::check(plural, object, spec, report),
         ("", "replicationcontrollers") => {}
         ("", "resourcequotas" | "limitranges")

@@ -1,6 +1,4 @@
-//! Quotas, limits, budgets, priorities, leases, roles.
-//!
-//! Knows each of them alone.
+//! Validation of quotas, limit ranges, budgets, priority classes, leases, autoscalers, storage classes and roles.
 
 use std::collections::BTreeSet;
 

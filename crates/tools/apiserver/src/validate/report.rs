@@ -1,6 +1,4 @@
-//! What is wrong with an object, collected field by field.
-//!
-//! Knows how fields are named and how values are looked up; no kind.
+//! Collects field errors, and looks up fields.
 
 use berth_model::quantity::Quantity;
 use serde_json::{Map, Value};
@@ -10,7 +8,6 @@ use crate::status::{FieldError, FieldProblem, rendered};
 /// More than these are not told.
 const MAX_TOLD: usize = 256;
 
-/// Everything that was found.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) errors: Vec<FieldError>,

@@ -1,10 +1,7 @@
-//! The rules in CEL that the schema of a custom resource has.
+//! CEL rules in schemas of custom resources.
 //!
-//! Owns which rule is asked of which part of an object, what a part looks like to a rule, and what is said when one does
-//! not hold. Must not know what else a schema asks for.
-//!
-//! *Deliberately absent:* rules about changes (those that say `oldSelf`) and messages that are computed
-//! (`messageExpression`). Rules that call what [`berth_cel`] does not have are passed over.
+//! Rules about changes (`oldSelf`), computed messages (`messageExpression`) and rules that use functions missing
+//! from [`berth_cel`] are skipped.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +12,6 @@ use super::custom::{NOWHERE, parts};
 use super::report::{list, text};
 use crate::status::{FieldError, FieldProblem};
 
-/// Whether a schema has any rules.
 pub(super) fn has_any(schema: &Value) -> bool {
     let inner = ["items", "additionalProperties"].map(|name| schema.get(name));
     let properties = schema.get("properties").and_then(Value::as_object);

@@ -1,6 +1,4 @@
-//! Forms of names: what is wrong with a text, in the real server's words.
-//!
-//! Knows no field and no kind.
+//! Formats of names, with the real server's messages.
 
 /// What a text must look like, what to call it, and examples of it.
 fn shape(words: &str, examples: &[&str], pattern: &str) -> String {
@@ -128,17 +126,14 @@ fn qualified(text: &str, called: &str, unit: &str) -> Vec<String> {
     wrong
 }
 
-/// Keys of labels and annotations.
 pub(super) fn label_key(text: &str) -> Vec<String> {
     qualified(text, "a valid label key", "bytes")
 }
 
-/// Other names of that form.
 pub(super) fn qualified_name(text: &str) -> Vec<String> {
     qualified(text, "a qualified name", "characters")
 }
 
-/// Values of labels.
 pub(super) fn label_value(text: &str) -> Vec<String> {
     let wrong = (!text.is_empty() && !is_name(text)).then(|| {
         shape(
@@ -151,7 +146,6 @@ pub(super) fn label_value(text: &str) -> Vec<String> {
     too_long(text, 63, "bytes").into_iter().chain(wrong).collect()
 }
 
-/// Keys of ConfigMaps and Secrets.
 pub(super) fn config_key(text: &str) -> Vec<String> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let mut wrong: Vec<String> = too_long(text, 253, "characters").into_iter().collect();
@@ -170,7 +164,6 @@ pub(super) fn config_key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// Names of ports.
 pub(super) fn port_name(text: &str) -> Vec<String> {
     let mut wrong: Vec<String> = too_long(text, 15, "characters").into_iter().collect();
     let known = |byte: u8| is_lower(byte) || byte == b'-';
@@ -191,7 +184,6 @@ pub(super) fn port_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// Names of environment variables.
 pub(super) fn variable_name(text: &str) -> Vec<String> {
     let good = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'=';
     if text.bytes().all(good) {

@@ -1,6 +1,4 @@
-//! Configurations of admission webhooks.
-//!
-//! Knows what they must say, not how they are called.
+//! Validation of webhook configurations.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,8 @@
-//! Kinds that make pods.
-//!
-//! Knows what each allows of its template, its selector and its way to change pods.
+//! Validation of kinds with a pod template.
 
 use serde_json::{Value, json};
 
-use super::report::{Report, flag, has, int, text};
+use super::report::{Report, flag, has, int, list, text};
 use super::{meta, pod, text};
 
 pub(super) fn check(plural: &str, object: &Value, spec: &Value, report: &mut Report) {
@@ -30,7 +28,6 @@ fn not_negative(spec: &Value, names: &[&str], report: &mut Report) {
 
 /// How kinds say that a selector is of no use.
 enum BadSelector {
-    /// With words.
     Told,
     /// Without words.
     Untold,
@@ -97,10 +94,12 @@ fn pod_template(path: &str, spec: &Value, report: &mut Report) {
     meta::labels(&format!("{path}.labels"), metadata, "labels", report);
     meta::annotations(&format!("{path}.annotations"), metadata, report);
     let pods = spec.pointer("/template/spec").unwrap_or(&Value::Null);
-    pod::check(&format!("{path}.spec"), pods, report);
+    let claims = list(spec, "volumeClaimTemplates").iter();
+    let claimed: Vec<&str> =
+        claims.filter_map(|claim| claim.pointer("/metadata/name")?.as_str()).collect();
+    pod::check(&format!("{path}.spec"), pods, &claimed, report);
 }
 
-/// A number, or a percentage.
 pub(super) fn amount(path: &str, value: Option<&Value>, report: &mut Report) {
     match value {
         Some(Value::String(percent)) => report.text(path, percent, text::percent(percent)),

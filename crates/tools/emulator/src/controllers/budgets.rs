@@ -1,7 +1,4 @@
-//! PodDisruptionBudgets: how many pods may go now.
-//!
-//! Owns a budget's status. Whether an eviction may happen is the API server's to decide, from that
-//! status. Must not know who evicts.
+//! PodDisruptionBudgets: their status, from which the API server decides about evictions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,7 +172,6 @@ fn scale_of(views: &Views, pod: &Pod) -> Result<Option<(String, i32)>, String> {
     }
 }
 
-/// Which budgets a change of objects is about.
 pub(super) fn wire(context: &Context, queue: &Queue) {
     let views = &context.views;
     let to = queue.clone();
@@ -222,7 +218,6 @@ fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     selector.is_some_and(|selector| pods::selects(&selector, &pod.metadata))
 }
 
-/// Looks at one budget.
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(budget) = views.budgets.get(&key) else { return Ok(None) };

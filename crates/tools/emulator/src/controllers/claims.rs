@@ -1,7 +1,5 @@
-//! ResourceClaims: made for pods from templates, given back when pods are done.
-//!
-//! Owns the claims that pods ask for by template, who a claim is reserved for, and its protection from
-//! deletion. Which devices a claim gets is decided by whoever schedules. Must not know devices.
+//! ResourceClaims: created for pods from templates, released and unprotected when their pods are done. The
+//! scheduler allocates the devices.
 
 use std::sync::Arc;
 
@@ -49,7 +47,6 @@ fn missing<'a>(
     .collect()
 }
 
-/// A claim for a pod.
 fn from_template(pod: &Pod, claim: &str, template: &ResourceClaimTemplate) -> ResourceClaim {
     let of_template = template.spec.metadata.clone().unwrap_or_default();
     let mut annotations = of_template.annotations.unwrap_or_default();
@@ -116,7 +113,6 @@ pub(super) fn wire(context: &Context, pods: &Queue, claims: &Queue) {
     views.claims.on_change(move |change| to.add(change.key.clone()));
 }
 
-/// Makes the claims that a pod asks for.
 pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(pod) = views.pods.get(&key) else { return Ok(None) };

@@ -1,6 +1,6 @@
-//! How controllers talk to the API server.
+//! Requests of controllers to the API server.
 //!
-//! Owns that every answer is known to the mirrors at once. Must not know any controller.
+//! The answer to every write goes into the mirrors at once, before the watch brings it.
 
 use std::sync::Arc;
 
@@ -14,19 +14,20 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::clock::Clock;
-use crate::key::{Key, delete_this, name, namespace, uid, unless_gone};
+use crate::events::{Note, Recorder};
+use crate::key::{Key, delete_this, error_message, name, namespace, uid, unless_gone};
 use crate::mirror::{Kind, Mirror};
 use crate::views::Views;
 
 /// Requests of one controller's pass that are under way at a time.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// What every controller has.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) clock: Clock,
     pub(crate) views: Arc<Views>,
+    pub(crate) events: Recorder,
 }
 
 impl Context {
@@ -138,9 +139,17 @@ impl Context {
         Ok(())
     }
 
-    /// Creates pods, a few more at a time while that works, and stops when it does not: a quota that
-    /// is full is not asked a thousand times.
-    pub(crate) async fn create_pods(&self, pods: Vec<Pod>) -> Result<(), kube::Error> {
+    /// Creates pods of an owner in batches that double, and stops at the first failure, so that a full
+    /// quota is not asked a thousand times.
+    pub(crate) async fn create_pods<K>(
+        &self,
+        component: &'static str,
+        owner: &K,
+        pods: Vec<Pod>,
+    ) -> Result<(), kube::Error>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
         let mut left = pods.into_iter();
         let mut batch = 1;
         loop {
@@ -148,18 +157,66 @@ impl Context {
             if now.is_empty() {
                 return Ok(());
             }
-            each(&now, |pod| async { self.create(&self.views.pods, pod).await.map(|_| ()) })
-                .await?;
+            each(&now, |pod| async {
+                self.created(component, owner, self.create(&self.views.pods, pod).await)
+            })
+            .await?;
             batch = batch.saturating_mul(2);
         }
     }
 
-    /// Deletes pods, all of them even if one fails.
-    pub(crate) async fn delete_pods(&self, pods: &[Arc<Pod>]) -> Result<(), kube::Error> {
-        each(pods, |pod| self.delete(&self.views.pods, pod.as_ref())).await
+    /// Records an Event about a pod that was to be created for its owner.
+    pub(crate) fn created<K>(
+        &self,
+        component: &'static str,
+        owner: &K,
+        created: Result<Pod, kube::Error>,
+    ) -> Result<(), kube::Error>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        let note = match &created {
+            Ok(pod) => {
+                let text = format!("Created pod: {}", name(&pod.metadata));
+                Note::normal("SuccessfulCreate", text)
+            }
+            Err(error) => {
+                let text = format!("Error creating: {}", error_message(error));
+                Note::warning("FailedCreate", text)
+            }
+        };
+        self.events.record(component, owner, note);
+        created.map(drop)
     }
 
-    /// Writes which pods are the owner's.
+    /// Deletes pods of an owner, all of them even if one fails.
+    pub(crate) async fn delete_pods<K>(
+        &self,
+        component: &'static str,
+        owner: &K,
+        pods: &[Arc<Pod>],
+    ) -> Result<(), kube::Error>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        each(pods, |pod| async {
+            let deleted = self.delete(&self.views.pods, pod.as_ref()).await;
+            let note = match &deleted {
+                Ok(()) => {
+                    let text = format!("Deleted pod: {}", name(&pod.metadata));
+                    Note::normal("SuccessfulDelete", text)
+                }
+                Err(error) => {
+                    let text = format!("Error deleting: {}", error_message(error));
+                    Note::warning("FailedDelete", text)
+                }
+            };
+            self.events.record(component, owner, note);
+            deleted
+        })
+        .await
+    }
+
     pub(crate) async fn settle<K>(
         &self,
         mirror: &Mirror<K>,

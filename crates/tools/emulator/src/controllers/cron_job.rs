@@ -1,6 +1,4 @@
-//! CronJobs: Jobs by the clock.
-//!
-//! Owns when a Job is due, how many may run at once and how many are kept. Must not know what Jobs do.
+//! CronJobs: when a Job is due, how many may run at once, and how many finished ones are kept.
 
 mod schedule;
 
@@ -24,7 +22,6 @@ use schedule::Schedule;
 
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// What is to be done.
 #[derive(Debug, Default)]
 pub(super) struct CronJobActions {
     /// The time a Job is made for.
@@ -152,7 +149,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-/// Looks at one CronJob.
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(cron) = views.cron_jobs.get(&key) else { return Ok(None) };

@@ -1,7 +1,6 @@
-//! DaemonSets: a pod on every node that is meant.
+//! DaemonSets: one pod on every matching node, and rolling updates.
 //!
-//! Owns which nodes those are and the order in which pods are renewed. Pods are tied to their nodes by
-//! affinity and bound by whoever schedules, as Kubernetes does it. Must not know kubelets.
+//! A pod is tied to its node by node affinity and bound by the scheduler, as in Kubernetes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,10 +45,8 @@ const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
-/// What is to be done.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct DaemonSetActions {
-    /// Nodes that get a pod.
     pub(super) create: Vec<String>,
     pub(super) delete: Vec<Arc<Pod>>,
     pub(super) status: DaemonSetStatus,
@@ -79,7 +76,6 @@ fn tolerant(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// The template of the pod for one node.
 fn for_node(template: &PodTemplateSpec, node: &str) -> PodTemplateSpec {
     let mut template = template.clone();
     let spec = template.spec.get_or_insert_default();
@@ -128,7 +124,6 @@ fn target(pod: &Pod) -> Option<&str> {
     fields.first()?.values.as_ref()?.first().map(String::as_str)
 }
 
-/// What a set does next.
 pub(super) fn plan(
     set: &DaemonSet,
     spec: &DaemonSetSpec,
@@ -259,7 +254,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-/// Looks at one set.
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(set) = views.daemon_sets.get(&key) else { return Ok(None) };

@@ -27,7 +27,6 @@ pub(crate) fn set(name: &str, replicas: i32) -> ReplicaSet {
     .unwrap()
 }
 
-/// A pod in the making.
 pub(crate) struct Made(Pod);
 
 pub(crate) fn pod(name: &str) -> Made {

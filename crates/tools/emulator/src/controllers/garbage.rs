@@ -1,7 +1,4 @@
-//! Objects whose owners are gone go too.
-//!
-//! Owns who owns whom, over all kinds: background, foreground and orphaning deletion as Kubernetes has
-//! them. Must not know what the objects are.
+//! Garbage collection over all kinds: background, foreground and orphaning deletion.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +17,6 @@ use super::kinds::{Kinds, Meta};
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-/// An object as the collector sees it.
 #[derive(Clone, Debug)]
 struct Item {
     api_version: String,
@@ -42,7 +38,6 @@ impl Item {
     }
 }
 
-/// Who owns whom, by UID.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     items: HashMap<String, Item>,
@@ -51,18 +46,14 @@ pub(super) struct Graph {
     absent: HashSet<String>,
 }
 
-/// What is to be done about an object.
 #[derive(Debug, PartialEq)]
 enum GarbageAction {
     Nothing,
-    /// These owners have to be looked for.
     LookFor(Vec<OwnerReference>),
-    /// Take references to these owners off the object.
     Disown(Vec<String>),
     Delete(PropagationPolicy),
     /// All who had to go first are gone.
     Finish(&'static str),
-    /// Take references to it off these, then finish.
     Orphan(Vec<String>),
     /// These have to go first.
     Await(Vec<String>),
@@ -102,7 +93,6 @@ impl Graph {
         ids.filter_map(|id| self.items.get_key_value(id))
     }
 
-    /// Those that an owner has to wait for.
     fn blocking(&self, id: &str) -> Vec<String> {
         let blocks = |item: &Item| {
             let mut own = item.owners().iter().filter(|owner| owner.uid == id);
@@ -157,7 +147,6 @@ impl Graph {
     }
 }
 
-/// The collector.
 #[derive(Clone)]
 pub(super) struct Garbage {
     kinds: Arc<Kinds>,
@@ -166,7 +155,6 @@ pub(super) struct Garbage {
 }
 
 impl Garbage {
-    /// A collector that hears of every change.
     pub(super) fn wire(kinds: &Arc<Kinds>, queue: &Queue) -> Self {
         let graph: Arc<Mutex<Graph>> = Arc::default();
         let garbage = Self { kinds: Arc::clone(kinds), graph, queue: queue.clone() };
@@ -217,7 +205,6 @@ impl Garbage {
         look.into_iter().for_each(|id| self.queue.add(Key::new("", id)));
     }
 
-    /// Looks at one object, by UID.
     pub(super) async fn reconcile(&self, key: Key) -> Result<Again, kube::Error> {
         let id = key.name;
         let verdict = self.graph().judge(&id);

@@ -1,8 +1,7 @@
-//! Names for templates: the same template, the same name.
+//! Hashes of pod templates, for names of ReplicaSets and revisions of StatefulSets and DaemonSets.
 //!
-//! Owns the hash in the names of ReplicaSets and in the revisions of StatefulSets and DaemonSets.
-//! Kubernetes hashes a printout of its own structures, so its names are others; sets are recognised by
-//! their templates, never by their names. Must not know what the templates are for.
+//! Kubernetes hashes a printout of its Go structures, so its hashes differ. Controllers therefore recognise sets by
+//! their template, never by their name.
 
 use serde::Serialize;
 
@@ -12,7 +11,6 @@ pub(crate) const HASH: &str = "pod-template-hash";
 /// No vowels and nothing that looks like one: names must not become words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The hash of a template.
 pub(crate) fn of<T: Serialize>(template: &T, collisions: i32) -> String {
     // Objects of the API are maps of texts: they always have a JSON form.
     let mut text = serde_json::to_vec(template).unwrap_or_default();

@@ -1,7 +1,5 @@
-//! Every kind that the API server has, as far as metadata goes.
-//!
-//! Owns which kinds there are, found by discovery and found again when definitions come and go, and a
-//! mirror of the metadata of each. Must not know what anybody does with them.
+//! The metadata of all objects of all kinds. Kinds are discovered, again whenever a CustomResourceDefinition
+//! changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,10 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long definitions take to be served once they are there.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// An object's metadata.
 pub(crate) type Meta = PartialObjectMeta<DynamicObject>;
 
-/// One kind.
 #[derive(Clone)]
 pub(crate) struct Tracked {
     pub(crate) resource: ApiResource,
@@ -85,7 +81,6 @@ impl Kinds {
         Some(tracked.mirror.in_namespace(namespace).len())
     }
 
-    /// Keeps up with the kinds for ever.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut watches = JoinSet::new();
         loop {
@@ -162,7 +157,6 @@ impl Kinds {
         }
     }
 
-    /// The API of an object of a kind.
     pub(crate) fn api(&self, kind: &Tracked, namespace: &str) -> Api<DynamicObject> {
         if kind.namespaced {
             Api::namespaced_with(self.client.clone(), namespace, &kind.resource)

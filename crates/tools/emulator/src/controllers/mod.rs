@@ -1,14 +1,14 @@
-//! The controllers of a cluster that has no controller-manager.
-//!
-//! Owns which there are and how they run: each is a module with pure decisions and a thin loop that
-//! looks at one object at a time. Must not know kubelets, nor what schedules.
+//! The controllers of kube-controller-manager, as far as scheduling depends on them. Each is a module with pure
+//! decisions and a thin reconcile loop.
 
+mod autoscaler;
 mod budgets;
 mod claims;
 mod context;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod endpoints;
 mod garbage;
 mod hash;
 mod job;
@@ -19,6 +19,7 @@ pub(crate) mod pods;
 mod quotas;
 mod replica_set;
 mod stateful_set;
+pub mod volumes;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -31,6 +32,7 @@ use kube::Client;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
+use crate::events::{self, Recorder};
 use crate::key::Key;
 use crate::queue::{Again, Queue, Waiting, drive, queue};
 use crate::views::Views;
@@ -42,7 +44,6 @@ use node_life::Pulses;
 /// Objects of one kind that are looked at at a time.
 const WIDTH: usize = 16;
 
-/// How controllers behave.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where times come from.
@@ -67,11 +68,11 @@ impl Default for Options {
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) {
     let views = Views::new();
     let mut tasks = JoinSet::new();
-    spawn(&mut tasks, client, options, views);
+    let events = events::spawn(&mut tasks, client.clone(), options.clock);
+    spawn(&mut tasks, client, options, views, events);
     shutdown.await;
 }
 
-/// Starts loops of controllers.
 struct Start<'a> {
     tasks: &'a mut JoinSet<()>,
     context: Context,
@@ -95,9 +96,15 @@ impl Start<'_> {
 }
 
 /// Starts all controllers on these views.
-pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, views: Arc<Views>) {
+pub(crate) fn spawn(
+    tasks: &mut JoinSet<()>,
+    client: Client,
+    options: Options,
+    views: Arc<Views>,
+    events: Recorder,
+) {
     let kinds = Kinds::new(client.clone());
-    let context = Context { client: client.clone(), clock: options.clock, views };
+    let context = Context { client: client.clone(), clock: options.clock, views, events };
     let mut start = Start { tasks, context: context.clone() };
     let backoff = options.job_backoff;
 
@@ -116,6 +123,7 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, v
     controller!("daemonset", daemon_set);
     controller!("cronjob", cron_job);
     controller!("disruption budget", budgets);
+    controller!("service", endpoints);
 
     let (to, waiting) = queue();
     job::wire(&context, &to);
@@ -161,6 +169,15 @@ fn start_over_kinds(start: &mut Start<'_>, kinds: &Arc<Kinds>) {
         async move { quotas::reconcile(&context, &all, key).await }
     };
     start.drive("quota", (to, waiting), work);
+
+    let (to, waiting) = queue();
+    autoscaler::wire(&context, &to);
+    let all = Arc::clone(kinds);
+    let work = move |context: Context, key| {
+        let all = Arc::clone(&all);
+        async move { autoscaler::reconcile(&context, &all, key).await }
+    };
+    start.drive("horizontalpodautoscaler", (to, waiting), work);
 }
 
 fn start_nodes(start: &mut Start<'_>, grace: Duration) {
@@ -187,4 +204,13 @@ fn start_claims(start: &mut Start<'_>) {
     start.drive("claims of a pod", (pods, pods_waiting), work);
     let work = |context: Context, key| async move { claims::reconcile_claim(&context, key).await };
     start.drive("claim", (claims, claims_waiting), work);
+
+    let (claims, claims_waiting) = queue();
+    let (volumes, volumes_waiting) = queue();
+    volumes::wire(&context, &claims, &volumes);
+    let work = |context: Context, key| async move { volumes::reconcile_claim(&context, key).await };
+    start.drive("persistentvolumeclaim", (claims, claims_waiting), work);
+    let work =
+        |context: Context, key| async move { volumes::reconcile_volume(&context, key).await };
+    start.drive("persistentvolume", (volumes, volumes_waiting), work);
 }

@@ -1,7 +1,4 @@
-//! Namespaces: what is in one that goes, goes with it; who is in a new one has an account.
-//!
-//! Owns the deletion of a namespace's contents and its `default` ServiceAccount. Must not know what the
-//! contents are.
+//! Namespaces: deletion of their contents, and their `default` ServiceAccount.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +23,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     context.views.namespaces.on_change(move |change| to.add(change.key.clone()));
 }
 
-/// Looks at one namespace.
 pub(super) async fn reconcile(
     context: &Context,
     kinds: &Arc<Kinds>,

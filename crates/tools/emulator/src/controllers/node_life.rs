@@ -1,8 +1,7 @@
-//! Nodes that fall silent: who notices, and what becomes of their pods.
+//! Node lifecycle: conditions and taints of nodes without heartbeats, eviction of their pods, and pods whose node
+//! is gone.
 //!
-//! Owns the conditions and taints that follow from heartbeats, which pods are driven out when, and what
-//! becomes of pods whose node is gone. Heartbeats are judged by when they are seen to change, never by
-//! the times they carry: clocks differ. Must not know kubelets.
+//! A heartbeat counts from the moment it is seen to change, never by the time it carries, because clocks differ.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +45,6 @@ impl Pulses {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Something new was seen of a node.
     fn beat(&self, node: &str, now: Timestamp) {
         self.with(|pulses| pulses.insert(node.to_owned(), now));
     }
@@ -203,7 +201,6 @@ pub(super) fn wire(context: &Context, pulses: &Pulses, nodes: &Queue, pods: &Que
     });
 }
 
-/// Looks at one node.
 pub(super) async fn reconcile_node(
     context: &Context,
     pulses: &Pulses,

@@ -1,7 +1,4 @@
-//! What controllers ask about pods, and how they make them.
-//!
-//! Owns the questions that all of them share: whether a pod counts, is ready, is available; which pods
-//! are an owner's; and a pod from a template. Must not know any controller.
+//! Questions about pods that controllers share, ownership by selector, and pods from templates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +29,6 @@ pub(crate) fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// It runs or will run.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_terminating(pod)
 }
@@ -80,7 +76,6 @@ pub(crate) fn selects(selector: &Selector, meta: &ObjectMeta) -> bool {
     selector.matches(&pairs.collect::<Labels>())
 }
 
-/// Whose some objects are.
 #[derive(Debug)]
 pub(crate) struct Claims<K> {
     /// Those the owner has, with those it is about to adopt.

@@ -1,7 +1,4 @@
-//! ResourceQuotas: how much of them is used.
-//!
-//! Owns `status.used`, counted anew from what is there. The API server counts up when it admits
-//! something; here it is counted down again. Must not know who is admitted.
+//! ResourceQuotas: recounts `status.used`. The API server only adds to it, at admission.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +48,6 @@ fn counts(pod: &Pod, now: Timestamp) -> bool {
     !is_finished(pod) && !overdue
 }
 
-/// Whether a quota is about a pod.
 fn is_about(quota: &ResourceQuota, pod: &Pod) -> bool {
     let Some(spec) = &quota.spec else { return true };
     let Some(pod_spec) = &pod.spec else { return false };
@@ -157,7 +153,6 @@ pub(super) fn used(
     .collect()
 }
 
-/// Which quotas a change of objects is about.
 pub(super) fn wire(context: &Context, kinds: &Kinds, queue: &Queue) {
     let views = &context.views;
     let to = queue.clone();
@@ -195,7 +190,6 @@ pub(super) fn wire(context: &Context, kinds: &Kinds, queue: &Queue) {
     });
 }
 
-/// Looks at one quota.
 pub(super) async fn reconcile(
     context: &Context,
     kinds: &Kinds,

@@ -1,7 +1,4 @@
-//! ReplicaSets: as many pods of a template as they say.
-//!
-//! Owns which pods are made, which go first, and a ReplicaSet's status. Must not know Deployments,
-//! except that sets of one owner count each other's pods when they choose which go.
+//! ReplicaSets: creating and deleting pods, in Kubernetes' order, and their status.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -30,10 +27,8 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 const COMPONENT: &str = "replicaset-controller";
 
-/// Pods made or deleted in one pass.
 const PASS_MAX: usize = 500;
 
-/// What is to be done.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ReplicaSetActions {
     pub(crate) create: usize,
@@ -194,7 +189,6 @@ pub(super) fn some(many: usize) -> Option<i32> {
     Some(count(many)).filter(|count| *count > 0)
 }
 
-/// Which sets a change of objects is about.
 pub(super) fn wire(context: &Context, queue: &Queue) {
     let views = &context.views;
     let to = queue.clone();
@@ -221,7 +215,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-/// Looks at one set.
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(set) = views.replica_sets.get(&key) else { return Ok(None) };

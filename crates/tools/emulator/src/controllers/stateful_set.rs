@@ -1,7 +1,5 @@
-//! StatefulSets: pods with names and places of their own, in order.
-//!
-//! Owns ordinals, the order in which pods come, go and are renewed, and the claims of their volumes.
-//! Revisions are kept as ControllerRevisions, as Kubernetes does it. Must not know who binds volumes.
+//! StatefulSets: ordinals, ordered creation, deletion and updates, and volume claims. Revisions are kept as
+//! ControllerRevisions.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,7 +37,6 @@ const REVISION: &str = "controller-revision-hash";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// What is to be done.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct StatefulSetActions {
     /// Ordinals of pods to make, and whether with the new template.
@@ -67,7 +64,6 @@ fn revision(pod: &Pod) -> &str {
     label(&pod.metadata, REVISION).unwrap_or_default()
 }
 
-/// What a set does next.
 pub(super) fn plan(
     set: &StatefulSet,
     spec: &StatefulSetSpec,
@@ -141,7 +137,6 @@ pub(super) fn plan(
     plan
 }
 
-/// What a set says of itself.
 pub(super) fn status(
     set: &StatefulSet,
     spec: &StatefulSetSpec,
@@ -196,7 +191,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-/// Looks at one set.
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(set) = views.stateful_sets.get(&key) else { return Ok(None) };

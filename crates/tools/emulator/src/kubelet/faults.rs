@@ -1,12 +1,9 @@
-//! Faults on demand.
-//!
-//! Owns the handle by which tests and people break virtual nodes. Must not know what breaking one does.
+//! Faults of virtual nodes, injected by tests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-/// Something that goes wrong with a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Stop(String),

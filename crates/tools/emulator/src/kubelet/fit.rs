@@ -1,7 +1,5 @@
-//! The checks a kubelet makes beside its managers: whether a pod fits onto the node at all.
-//!
-//! Owns their order, their reasons and their words, as Kubernetes 1.36 has them. Must not know CPUs,
-//! memory and devices one by one.
+//! General kubelet admission besides the resource managers: node resources, selectors, taints. Order, reasons and
+//! messages are those of Kubernetes 1.36.
 
 use berth_model::node::Node;
 use berth_model::pod::PodLevelResources;
@@ -16,7 +14,6 @@ pub(super) struct Refusal {
     pub(super) message: String,
 }
 
-/// What a pod counts with.
 pub(super) fn requests(pod: &PodSpec) -> ResourceList {
     pod.pod.total_requests(PodLevelResources::HonouredIfEmptyToo)
 }

@@ -1,6 +1,4 @@
-//! That virtual nodes are alive: their leases and their conditions.
-//!
-//! Owns what is written how often. Must not know pods.
+//! Heartbeats of virtual nodes: leases and node conditions.
 
 use std::time::Duration;
 
@@ -16,7 +14,6 @@ use crate::clock::{Clock, later, whole_seconds};
 use crate::key::{is_already_exists, is_not_found, name, uid};
 use crate::views::LEASES_OF_NODES;
 
-/// How long a lease holds.
 const LEASE_S: i32 = 40;
 
 /// A node that does not change says that it is well so often.
@@ -35,7 +32,6 @@ const CONDITIONS: [(&str, &str, &str, &str); 4] = [
     ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
 ];
 
-/// Renews the node's lease.
 pub(super) async fn renew(client: &Client, node: &Node, clock: Clock) -> Result<(), kube::Error> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES_OF_NODES);
     let own = name(&node.metadata);
@@ -118,7 +114,6 @@ pub(super) fn conditions(node: &Node, now: Timestamp) -> Option<Vec<NodeConditio
     Some(CONDITIONS.iter().map(said).collect())
 }
 
-/// Writes what the node says of itself.
 pub(super) async fn report(
     client: &Client,
     node: &Node,

@@ -1,7 +1,5 @@
-//! One virtual node's kubelet: which pods are there, what they hold, what they do when. Pure.
-//!
-//! Owns the life of pods on a node, from their arrival to the last word about them. What has to be
-//! written comes out as [`Orders`]. Must not know how anything is written, nor other nodes.
+//! The kubelet of one virtual node: admission, and the life of its pods. Pure: what must be written is returned as
+//! [`Orders`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +17,15 @@ use k8s_openapi::api::core::v1::{self as core, Pod, PodStatus};
 
 use crate::clock::{later, seconds};
 use crate::controllers::pods::{condition, is_finished, is_terminating, restarts_max};
+use crate::events::Note;
 use crate::key::{Key, annotation, uid};
 
 use super::Options;
-use super::assignment::{Assignment, VIRTUAL_DEVICES};
 use super::fit::{self, Refusal};
 use super::script::Script;
 use super::status::{self, Doing, Exit, Home};
+use berth_api::keys::VIRTUAL_DEVICES;
+use berth_topology::assignment::Assignment;
 
 /// What containers exit with that are told to end, and those that never began.
 const TERMINATED: i32 = 143;
@@ -37,12 +37,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// Restarts that wait longer than all before: 10 s, 20 s, 40 s and so on.
 const DOUBLINGS_MAX: i32 = 16;
 
-/// What is to be written about one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Write {
     pub(super) uid: String,
     pub(super) status: Option<PodStatus>,
-    /// What it was given.
     pub(super) assignment: Option<String>,
     /// The pod is to be deleted for good, after that.
     pub(super) remove: bool,
@@ -54,7 +52,7 @@ pub(super) struct Orders {
     pub(super) writes: Vec<(Key, Write)>,
     /// When to look at which pod again.
     pub(super) alarms: Vec<(Timestamp, String)>,
-    /// What is free has changed.
+    pub(super) notes: Vec<(Arc<Pod>, Note)>,
     pub(super) books_changed: bool,
 }
 
@@ -64,11 +62,9 @@ pub(super) struct Around<'a> {
     pub(super) options: &'a Options,
     /// Whether a pod has all devices it claims.
     pub(super) has_claims: &'a dyn Fn(&Pod) -> bool,
-    /// The next address for a pod.
     pub(super) next_ip: &'a mut dyn FnMut() -> String,
 }
 
-/// A pod on the node.
 struct Guest {
     key: Key,
     pod: Arc<Pod>,
@@ -89,14 +85,12 @@ enum Stage {
     Ended,
 }
 
-/// One node's kubelet.
 pub(super) struct Host {
     node: Arc<core::Node>,
     lowered: Node,
     inside: Inside,
     books: Kubelet,
     guests: BTreeMap<String, Guest>,
-    /// Pods that are refused next, whatever they are.
     reject_next: usize,
     host_ip: String,
 }
@@ -155,7 +149,6 @@ impl Host {
         self.guests.keys().cloned().collect()
     }
 
-    /// The next pod that comes is refused.
     pub(super) fn reject_next(&mut self) {
         self.reject_next += 1;
     }
@@ -203,7 +196,6 @@ impl Host {
         orders
     }
 
-    /// Time has passed for a pod.
     pub(super) fn tick(&mut self, uid: &str, around: &mut Around<'_>) -> Orders {
         let mut orders = Orders::default();
         self.advance(uid, around, &mut orders);
@@ -244,7 +236,7 @@ impl Host {
         // What it was given before the kubelet was started again.
         let held = annotation(&guest.pod.metadata, VIRTUAL_DEVICES)
             .filter(|_| started.is_some())
-            .and_then(|text| serde_json::from_str::<Assignment>(text).ok())
+            .and_then(|text| Assignment::read(text))
             .and_then(|assignment| assignment.admission(&self.books));
         if held.is_some_and(|held| self.books.adopt(id, &held).is_ok()) {
             orders.books_changed = true;
@@ -270,6 +262,7 @@ impl Host {
             Err(None) => None,
             Err(Some(Refusal { reason, message })) => {
                 let status = status::refused(&guest.pod, &reason, &message, around.now);
+                orders.notes.push((Arc::clone(&guest.pod), Note::warning(reason, message)));
                 let write = Write { uid: id.to_owned(), status: Some(status), ..Write::default() };
                 orders.writes.push((guest.key.clone(), write));
                 guest.stage = Stage::Ended;
@@ -302,15 +295,14 @@ impl Host {
             self.books.remove(id);
             return Err(Some(refusal));
         }
-        // Texts and numbers always have a JSON form.
-        Ok(serde_json::to_string(&Assignment::of(&admission, &self.books)).ok())
+        Ok(Some(Assignment::of(&admission, &self.books).text()))
     }
 
     /// Lets everything happen to a pod that is due.
     fn advance(&mut self, id: &str, around: &mut Around<'_>, orders: &mut Orders) {
         let Some(guest) = self.guests.get_mut(id) else { return };
         let before = guest.stage.clone();
-        let end = guest.step_all(around);
+        let end = guest.step_all(around, &mut orders.notes);
         if guest.stage == Stage::Ended && before != Stage::Ended {
             orders.books_changed |= self.books.remove(id);
         }
@@ -365,7 +357,6 @@ impl Guest {
         }
     }
 
-    /// What is said of the pod now.
     fn report(&self, now: Timestamp, assignment: Option<String>) -> Write {
         let status = status::status(&self.pod, &self.home, &self.doing(now), None, now);
         let uid = uid(&self.pod.metadata).to_owned();
@@ -373,13 +364,21 @@ impl Guest {
     }
 
     /// Does every step that is due. What is to be said of the pod then, if anything changed.
-    fn step_all(&mut self, around: &mut Around<'_>) -> Option<PodStatus> {
-        let mut said = None;
+    fn step_all(
+        &mut self,
+        around: &mut Around<'_>,
+        notes: &mut Vec<(Arc<Pod>, Note)>,
+    ) -> Option<PodStatus> {
+        let mut last = None;
+        let mut before = self.stage.clone();
         // Each step leads to another stage; a container that runs for no time is restarted later.
         while let Some(status) = self.step(around) {
-            said = Some(status);
+            last = Some(status);
+            let made = transition(&before, &self.stage, &self.pod);
+            notes.extend(made.into_iter().map(|note| (Arc::clone(&self.pod), note)));
+            before = self.stage.clone();
         }
-        said
+        last
     }
 
     fn step(&mut self, around: &mut Around<'_>) -> Option<PodStatus> {
@@ -447,14 +446,12 @@ impl Guest {
         }
     }
 
-    /// The pod ends now, with this code.
     fn end(&mut self, code: i32, why: Option<(&str, &str)>, now: Timestamp) -> PodStatus {
         let last = Exit { started: self.started(), finished: now, code };
         self.stage = Stage::Ended;
         status::status(&self.pod, &self.home, &Doing::Ended { last }, why, now)
     }
 
-    /// Its containers exit of themselves.
     fn exit(&mut self, since: Timestamp, around: &Around<'_>) -> PodStatus {
         let now = around.now;
         let code = self.script.exit_code;
@@ -497,6 +494,51 @@ impl Guest {
             }
         };
         next.into_iter().chain(deadline).min()
+    }
+}
+
+/// The Events of a kubelet when a pod goes from one stage to another.
+fn transition(before: &Stage, after: &Stage, pod: &Pod) -> Vec<Note> {
+    let spec = pod.spec.as_ref();
+    let containers = spec.into_iter().flat_map(|spec| &spec.containers);
+    match (before, after) {
+        (Stage::Creating { .. } | Stage::BackingOff { .. }, Stage::Running { .. }) => {
+            let first = matches!(before, Stage::Creating { .. });
+            let inits = spec.and_then(|spec| spec.init_containers.as_ref());
+            let inits = inits.into_iter().flatten().filter(|_| first);
+            let started = |one: &core::Container| {
+                let image = one.image.as_deref().unwrap_or_default();
+                [
+                    Note::normal(
+                        "Pulled",
+                        format!("Container image \"{image}\" already present on machine"),
+                    ),
+                    Note::normal("Created", format!("Created container: {}", one.name)),
+                    Note::normal("Started", format!("Started container {}", one.name)),
+                ]
+            };
+            inits.chain(containers).flat_map(started).collect()
+        }
+        (Stage::Running { .. }, Stage::Stopping { .. }) => {
+            let stopping = |one: &core::Container| {
+                Note::normal("Killing", format!("Stopping container {}", one.name))
+            };
+            containers.map(stopping).collect()
+        }
+        (Stage::Running { .. }, Stage::BackingOff { .. }) => {
+            let waiting = |one: &core::Container| {
+                let (name, namespace) =
+                    (crate::key::name(&pod.metadata), crate::key::namespace(&pod.metadata));
+                let text = format!(
+                    "Back-off restarting failed container {} in pod {name}_{namespace}({})",
+                    one.name,
+                    uid(&pod.metadata)
+                );
+                Note::warning("BackOff", text)
+            };
+            containers.map(waiting).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -1,7 +1,4 @@
-//! All virtual nodes, and the one task that knows them.
-//!
-//! Owns who hears of what: pods by their node, nodes by their name, time by a heap of alarms. Must not
-//! know what a node does with a pod.
+//! All virtual nodes, run by one task: dispatches changes of pods, nodes and claims, and timers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -18,21 +15,21 @@ use tokio::time::sleep;
 
 use crate::clock::{later, until};
 use crate::controllers::pods::node_of;
+use crate::events::Recorder;
 use crate::key::{Key, annotation, namespace, uid};
 use crate::mirror::Mirror;
 use crate::views::{Views, on_node};
 
-use super::assignment::VIRTUAL_DEVICES;
 use super::faults::Fault;
 use super::host::{Around, Host, Orders};
 use super::write::Desk;
 use super::{Options, is_virtual, topology};
+use berth_api::keys::VIRTUAL_DEVICES;
 
 /// Pods get addresses from 100.64.0.0/10, nodes from 10.0.0.0/8.
 const POD_ADDRESSES: (u32, u32) = (0x6440_0000, 1 << 22);
 const NODE_ADDRESSES: (u32, u32) = (0x0a00_0000, 1 << 24);
 
-/// Something has happened.
 pub(super) enum News {
     Node(String),
     Pod { node: String, key: Key, uid: String },
@@ -116,7 +113,6 @@ impl Addresses {
         Ipv4Addr::from(first + self.next).to_string()
     }
 
-    /// This one is taken already.
     fn skip(&mut self, text: Option<&str>, (first, count): (u32, u32)) {
         let address = text.and_then(|text| text.parse::<Ipv4Addr>().ok()).map(u32::from);
         let place = address.and_then(|address| address.checked_sub(first));
@@ -128,6 +124,7 @@ struct Hosts<'a> {
     views: &'a Views,
     options: Options,
     desk: Desk,
+    events: Recorder,
     hosts: HashMap<String, Host>,
     stopped: HashSet<String>,
     joining: HashSet<String>,
@@ -144,6 +141,7 @@ pub(super) async fn run(
     views: &Views,
     options: Options,
     desk: Desk,
+    events: Recorder,
     mut heard: mpsc::UnboundedReceiver<News>,
 ) {
     let mut faults = options.faults.take();
@@ -151,6 +149,7 @@ pub(super) async fn run(
         views,
         options,
         desk,
+        events,
         hosts: HashMap::new(),
         stopped: HashSet::new(),
         joining: HashSet::new(),
@@ -328,7 +327,10 @@ impl Hosts<'_> {
             has_claims: &|pod| has_claims(claims, pod),
             next_ip: &mut || addresses.next(POD_ADDRESSES),
         };
-        let Orders { writes, alarms, books_changed } = happen(host, &mut around);
+        let Orders { writes, alarms, notes, books_changed } = happen(host, &mut around);
+        for (pod, note) in notes {
+            self.events.kubelet(name, &pod, note);
+        }
         for (key, write) in writes {
             self.desk.pod(key, write);
         }

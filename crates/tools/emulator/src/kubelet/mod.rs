@@ -1,10 +1,7 @@
-//! Virtual kubelets: nodes that only exist in the API, and do with pods what real ones would.
+//! Virtual kubelets: nodes that exist only in the API and treat pods as real ones would.
 //!
-//! Owns which nodes there are and who is told what. One task knows all nodes and decides (`host` has
-//! what one node does); others write what comes of it, a bounded number of requests at a time. Must not
-//! know what schedules.
+//! One task decides for all nodes (`host`); writers send the results, with a bounded number of concurrent requests.
 
-pub mod assignment;
 mod faults;
 mod fit;
 mod heartbeat;
@@ -24,15 +21,14 @@ use kube::Client;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
+use crate::events::{self, Recorder};
 use crate::key::{annotation, label};
 use crate::views::Views;
 
 pub use faults::Faults;
 
-/// Nodes with this label or annotation have a virtual kubelet if it is `true`.
-pub const VIRTUAL: &str = "berth.dev/virtual";
+pub use berth_api::keys::VIRTUAL;
 
-/// How virtual kubelets behave.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where times come from.
@@ -49,15 +45,12 @@ pub struct Options {
     pub restart_backoff_max: Duration,
     /// How long it takes to start containers again at all.
     pub restart_pause: Duration,
-    /// How often nodes say that they are alive.
     pub lease_every: Duration,
     /// How often the inside of one node is published at most.
     pub topology_every: Duration,
     /// Whether NodeResourceTopologies are published where there is a definition of them.
     pub publish_topology: bool,
-    /// Requests under way at a time.
     pub requests_at_once: usize,
-    /// Breaks nodes on demand.
     pub faults: Faults,
 }
 
@@ -80,7 +73,6 @@ impl Default for Options {
     }
 }
 
-/// Whether a node has a virtual kubelet.
 pub(crate) fn is_virtual(node: &Node) -> bool {
     let meta = &node.metadata;
     label(meta, VIRTUAL).or_else(|| annotation(meta, VIRTUAL)) == Some("true")
@@ -90,12 +82,19 @@ pub(crate) fn is_virtual(node: &Node) -> bool {
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) {
     let views = Views::new();
     let mut tasks = JoinSet::new();
-    spawn(&mut tasks, client, options, views);
+    let events = events::spawn(&mut tasks, client.clone(), options.clock);
+    spawn(&mut tasks, client, options, views, events);
     shutdown.await;
 }
 
 /// Starts the kubelets of all virtual nodes on these views.
-pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, views: Arc<Views>) {
+pub(crate) fn spawn(
+    tasks: &mut JoinSet<()>,
+    client: Client,
+    options: Options,
+    views: Arc<Views>,
+    events: Recorder,
+) {
     let (news, heard) = hosts::listen(&views);
     let write::Writers { desk, work } = write::writers(&client, &options, &views, news.clone());
     work.into_iter().for_each(|work| {
@@ -107,6 +106,6 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, client: Client, options: Options, v
     tasks.spawn(async move {
         let _news = news;
         views.filled_for_kubelets().await;
-        hosts::run(&views, options, desk, heard).await;
+        hosts::run(&views, options, desk, events, heard).await;
     });
 }

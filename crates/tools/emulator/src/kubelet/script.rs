@@ -1,7 +1,5 @@
-//! What a pod's containers do, as far as annotations on it say.
-//!
-//! Owns the annotations `berth.dev/start-after`, `ready-after`, `run-for`, `exit-code` and
-//! `stop-after`, and what holds without them. Must not know nodes.
+//! The behaviour of a pod's containers, from the annotations `berth.dev/start-after`, `ready-after`, `run-for`,
+//! `exit-code` and `stop-after`, and the defaults without them.
 
 use std::time::Duration;
 
@@ -13,7 +11,6 @@ use crate::key::{annotation, controller};
 
 use super::Options;
 
-/// What a pod's containers do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Script {
     pub(super) start_after: Duration,

@@ -1,7 +1,4 @@
-//! What a kubelet writes into a pod's status.
-//!
-//! Owns the form: conditions, container states, addresses, as a kubelet 1.36 writes them. Must not know
-//! when anything happens.
+//! Pod statuses in the form that kubelet 1.36 writes: conditions, container states, addresses.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -17,17 +14,21 @@ use crate::key::uid;
 /// What all containers of a pod do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// They are being made.
     Creating,
-    /// They run.
-    Running { since: Timestamp, ready: bool },
+    Running {
+        since: Timestamp,
+        ready: bool,
+    },
     /// They have ended and wait to be started again.
-    BackingOff { last: Exit, delay_s: u64 },
-    /// They have ended for good.
-    Ended { last: Exit },
+    BackingOff {
+        last: Exit,
+        delay_s: u64,
+    },
+    Ended {
+        last: Exit,
+    },
 }
 
-/// How containers ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) started: Option<Timestamp>,

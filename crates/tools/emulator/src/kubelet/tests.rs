@@ -38,7 +38,6 @@ fn asking(name: &str, limits: Value) -> Made {
     Made::from(pod)
 }
 
-/// The node and everything written about its pods.
 struct Played {
     host: Host,
     options: Options,

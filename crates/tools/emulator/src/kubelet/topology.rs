@@ -1,7 +1,5 @@
-//! What a virtual node publishes of its inside: a NodeResourceTopology.
-//!
-//! Owns the object: zones, what they have and what is free, the kubelet's configuration and the
-//! fingerprint of its pods, as exporters write them. Must not know when it is published.
+//! The NodeResourceTopology of a virtual node: zones with capacity and free resources, kubelet configuration, and
+//! the fingerprint of its pods.
 
 use berth_kubelet::{CpuManagerPolicy, Kubelet, MemoryManagerPolicy, TopologyPolicy};
 use berth_model::idset::CpuSet;
@@ -12,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::key::Key;
 
-/// Amounts of one resource in a zone.
 fn resource(name: &str, capacity: u64, allocatable: u64, available: u64) -> Value {
     json!({
         "name": name,

@@ -1,7 +1,6 @@
-//! What virtual kubelets write: pod statuses, leases, conditions of nodes, their insides.
+//! Writes of virtual kubelets: pod statuses, leases, node conditions, NodeResourceTopologies.
 //!
-//! Owns that of what is to be said of one object only the last word is sent, and one at a time. Must
-//! not know why anything is said.
+//! Per object only the latest state is sent, and one request at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -21,12 +20,11 @@ use crate::key::{Key, delete_this, is_conflict, is_not_found, unless_gone};
 use crate::queue::{Again, Queue, drive, queue};
 use crate::views::Views;
 
-use super::assignment::VIRTUAL_DEVICES;
 use super::host::Write;
 use super::hosts::News;
 use super::{Options, heartbeat, is_virtual};
+use berth_api::keys::VIRTUAL_DEVICES;
 
-/// Work that has to be driven.
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where kubelets leave what is to be written.
@@ -72,7 +70,6 @@ impl Desk {
         self.pods.add(key);
     }
 
-    /// A node is new.
     pub(super) fn join(&self, node: &str) {
         self.joins.add(Key::new("", node));
     }
@@ -88,14 +85,12 @@ impl Desk {
         lock(&self.shared.stopped).insert(node.to_owned());
     }
 
-    /// What a node looks like inside now.
     pub(super) fn inside(&self, node: &str, content: Value) {
         lock(&self.shared.insides).insert(node.to_owned(), content);
         self.insides.add(Key::new("", node));
     }
 }
 
-/// The desk and its writers.
 pub(super) fn writers(
     client: &Client,
     options: &Options,
@@ -149,11 +144,21 @@ fn spread(period: Duration, node: &str) -> Duration {
     period - period.mul_f64(f64::from(sum % 256) / 1024.0)
 }
 
-/// The kind of NodeResourceTopologies.
 fn topologies(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("topology.node.k8s.io", "v1alpha2", "NodeResourceTopology");
     let resource = ApiResource::from_gvk_with_plural(&kind, "noderesourcetopologies");
     Api::all_with(client.clone(), &resource)
+}
+
+/// Conditions are merged by type: a reason or message that a condition no longer has must be null in the
+/// patch, or the old one stays.
+fn clear_absent_reasons(change: &mut Value) {
+    let conditions = change.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        for field in ["reason", "message"] {
+            condition.entry(field).or_insert(Value::Null);
+        }
+    }
 }
 
 impl Pen {
@@ -177,6 +182,7 @@ impl Pen {
         let as_kubelet = PatchParams::default();
         if let Some(status) = &write.status {
             let mut change = json!({ "metadata": { "uid": write.uid }, "status": status });
+            clear_absent_reasons(&mut change);
             let annotations =
                 write.assignment.as_ref().map(|text| json!({ VIRTUAL_DEVICES: text }));
             if let Some(annotations) = &annotations {

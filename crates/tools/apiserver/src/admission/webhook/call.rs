@@ -1,6 +1,4 @@
-//! How webhooks are reached: over TLS, with the certificate that their configuration trusts.
-//!
-//! Owns connections, which are kept and used again. Knows no request of the API.
+//! HTTPS calls to webhooks, with the CA of their configuration. Connections are kept alive.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,12 +31,9 @@ const MAX_KEPT: usize = 256;
 /// Where a service is, since there is no network of a cluster: by namespace, name and port.
 pub type ResolveService = Arc<dyn Fn(&str, &str, u16) -> Option<SocketAddr> + Send + Sync>;
 
-/// What is called.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Endpoint {
-    /// The address with its path, as messages show it.
     pub(super) url: String,
-    /// What its certificate is about.
     pub(super) server_name: String,
     /// Where to connect to; by name if it is not known.
     pub(super) address: Option<SocketAddr>,
@@ -48,7 +43,6 @@ pub(super) struct Endpoint {
 
 type HttpsClient = Client<Connector, Full<Bytes>>;
 
-/// Connections to webhooks.
 #[derive(Default)]
 pub(super) struct Caller {
     clients: Mutex<HashMap<Endpoint, HttpsClient>>,
@@ -69,7 +63,6 @@ impl Caller {
         Ok(client)
     }
 
-    /// Posts a body and gives back the answer's.
     pub(super) async fn post(
         &self,
         endpoint: &Endpoint,
@@ -104,7 +97,6 @@ impl Caller {
     }
 }
 
-/// An error with what caused it.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -115,7 +107,6 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Connects to one endpoint.
 #[derive(Clone)]
 struct Connector {
     tls: TlsConnector,
@@ -168,7 +159,6 @@ impl tower::Service<Uri> for Connector {
     }
 }
 
-/// A connection.
 struct Stream(TokioIo<TlsStream<TcpStream>>);
 
 impl Connection for Stream {

@@ -1,6 +1,4 @@
-//! Which webhooks are asked about a request.
-//!
-//! Knows rules and selectors, not how webhooks are called.
+//! Which webhooks match a request, by rules and selectors.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
-//! Webhooks of admission: who is asked, in which order, and what comes of their answers.
+//! Admission webhooks: their order, and what becomes of their answers.
 //!
-//! Conditions in CEL (`matchConditions`) are not evaluated: such a webhook is asked about every
-//! request that its rules mean, and the client is warned.
+//! `matchConditions` are not evaluated: such a webhook is called for every request that matches its rules, and the
+//! client is warned.
 
 mod call;
 mod matching;
@@ -30,13 +30,11 @@ pub struct Webhooks {
     resolve: Option<ResolveService>,
 }
 
-/// What a webhook said.
 struct Answer {
     patch: Option<json_patch::Patch>,
     warnings: Vec<String>,
 }
 
-/// A webhook with its place among the others.
 struct Webhook {
     configuration: String,
     value: Value,
@@ -256,7 +254,6 @@ fn strings(list: Option<&Value>) -> Vec<String> {
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The question.
 fn review(uid: &str, request: &Request<'_>, object: Option<&Value>) -> Value {
     let kind = request.kind;
     let group = &*kind.resource.group;
@@ -297,7 +294,6 @@ fn review(uid: &str, request: &Request<'_>, object: Option<&Value>) -> Value {
     json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": asked})
 }
 
-/// The answer to the question with this uid.
 fn read_answer(uid: &str, body: &[u8]) -> Result<Value, String> {
     let mut review: Value =
         serde_json::from_slice(body).map_err(|error| format!("the answer is not JSON: {error}"))?;
@@ -360,7 +356,6 @@ const REASONS: [&str; 12] = [
     "ServiceUnavailable",
 ];
 
-/// A refusal in the words of the webhook.
 fn denial(webhook: &str, status: Option<&Value>) -> Status {
     let denied = format!("admission webhook {} denied the request", quoted(webhook));
     let text = |name: &str| {

@@ -1,6 +1,4 @@
-//! Containers: names, images, ports, variables, mounts, probes.
-//!
-//! Knows volumes and claims of its pod by name only.
+//! Validation of containers: names, images, ports, variables, mounts, probes.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +8,6 @@ use super::resources;
 use crate::validate::report::{Report, has, int, list, text};
 use crate::validate::text;
 
-/// What containers refer to in their pod.
 pub(super) struct Context<'a> {
     pub(super) volumes: &'a BTreeSet<String>,
     pub(super) claims: &'a BTreeSet<String>,

@@ -1,6 +1,4 @@
-//! Pods, and templates of pods.
-//!
-//! Knows no controller: what those allow of a template is theirs.
+//! Validation of pods and pod templates.
 
 mod container;
 pub(super) mod resources;
@@ -19,10 +17,11 @@ use super::{meta, text};
 
 const MAX_INT32: i64 = i32::MAX as i64;
 
-/// A pod's spec, wherever it stands.
-pub(super) fn check(path: &str, spec: &Value, report: &mut Report) {
+/// A pod's spec. `claimed` are volumes that its controller adds.
+pub(super) fn check(path: &str, spec: &Value, claimed: &[&str], report: &mut Report) {
     let at = |name: &str| format!("{path}.{name}");
-    let volumes = volume::check(&at("volumes"), spec, report);
+    let mut volumes = volume::check(&at("volumes"), spec, report);
+    volumes.extend(claimed.iter().map(|name| (*name).to_owned()));
     let claims = resource_claims(&at("resourceClaims"), spec, report);
     let context = container::Context { volumes: &volumes, claims: &claims };
     container::check_all(path, spec, &context, report);

@@ -1,6 +1,4 @@
-//! What containers and pods ask for.
-//!
-//! Knows which resources there are, and which may be had in part or promised twice.
+//! Validation of resource requests and limits, and names of resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +48,6 @@ pub(in crate::validate) fn is_standard(name: &str) -> bool {
         || name.starts_with("requests.hugepages-")
 }
 
-/// Whether a resource is one of Kubernetes' own.
 pub(in crate::validate) fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
@@ -121,7 +118,6 @@ fn check_huge(path: &str, name: &str, value: &Value, report: &mut Report) {
     }
 }
 
-/// The resources of a container.
 pub(super) fn check(path: &str, resources: &Value, claims: &BTreeSet<String>, report: &mut Report) {
     let limits: BTreeMap<&str, &Value> =
         map(resources, "limits").map(|(name, amount)| (name.as_str(), amount)).collect();

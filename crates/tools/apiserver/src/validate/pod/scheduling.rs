@@ -1,6 +1,4 @@
-//! What decides where a pod goes: affinity, tolerations, spreading, gates.
-//!
-//! Knows no node.
+//! Validation of affinity, tolerations, topology spread constraints and gates.
 
 use std::collections::BTreeSet;
 
@@ -217,7 +215,6 @@ pub(super) fn tolerations(path: &str, spec: &Value, report: &mut Report) {
     }
 }
 
-/// Taints of a node.
 pub(in crate::validate) fn taints(path: &str, spec: &Value, report: &mut Report) {
     let mut seen = BTreeSet::new();
     for (i, taint) in list(spec, "taints").iter().enumerate() {

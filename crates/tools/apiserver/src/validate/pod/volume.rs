@@ -1,6 +1,4 @@
-//! Volumes of pods.
-//!
-//! Knows the sources that people write; those of cloud providers are taken as they are.
+//! Validation of volumes of pods. Sources of cloud providers are not checked.
 
 use std::collections::BTreeSet;
 
@@ -159,7 +157,6 @@ fn items(path: &str, source: &Value, report: &mut Report) {
     }
 }
 
-/// A path below another.
 pub(super) fn relative(path: &str, place: &str, report: &mut Report) {
     if place.starts_with('/') {
         report.invalid(path, &json!(place), "must be a relative path");

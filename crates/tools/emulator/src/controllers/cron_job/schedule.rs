@@ -1,7 +1,4 @@
-//! Times of day as crontabs write them.
-//!
-//! Owns the notation: five fields with lists, ranges, steps and names, and the shorthands such as
-//! `@hourly`. Must not know what happens at those times.
+//! Crontab schedules: five fields with lists, ranges, steps and names, and shorthands such as `@hourly`.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;

@@ -1,18 +1,18 @@
-//! Deployments: ReplicaSets that take over from each other.
-//!
-//! Owns the loop: which sets are a Deployment's, what is written when. What should happen is decided in
-//! [`rollout`], what the Deployment says of itself in [`status`]. Must not know pods' nodes.
+//! Deployments: the loop. [`rollout`] decides the next steps, [`status`] computes the status.
 
 mod rollout;
 mod status;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::events::Note;
 use crate::key::{
-    Key, controller, controller_reference, is_already_exists, is_controlled_by, namespace, uid,
+    Key, controller, controller_reference, is_already_exists, is_controlled_by, name, namespace,
+    uid,
 };
 use crate::queue::{Again, Queue};
 use crate::views::{of_owner, orphans_in};
@@ -22,7 +22,6 @@ use super::pods::{self, Claims, claim};
 pub(super) use rollout::scaled;
 use rollout::{Sets, Step};
 
-/// Which Deployments a change of objects is about.
 pub(super) fn wire(context: &Context, queue: &Queue) {
     let views = &context.views;
     let to = queue.clone();
@@ -63,7 +62,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-/// Looks at one Deployment.
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
     let views = &context.views;
     let Some(deployment) = views.deployments.get(&key) else { return Ok(None) };
@@ -97,7 +95,10 @@ async fn act(
     let sets = &context.views.replica_sets;
     match step {
         Step::Create(set) => match context.create(sets, &set).await {
-            Ok(_) => Ok(None),
+            Ok(set) => {
+                record_scaling(context, deployment, &set, 0);
+                Ok(None)
+            }
             Err(error) if is_already_exists(&error) => {
                 let there = sets.get(&Key::of(&set.metadata));
                 let same = |there: &Arc<ReplicaSet>| {
@@ -117,7 +118,12 @@ async fn act(
             }
             Err(error) => Err(error),
         },
-        Step::Replace(set) => context.replace(sets, &set).await.map(|_| None),
+        Step::Replace(set) => {
+            let before = sets.get(&Key::of(&set.metadata)).map(|set| rollout::replicas(&set));
+            let written = context.replace(sets, &set).await?;
+            record_scaling(context, deployment, &written, before.unwrap_or(0));
+            Ok(None)
+        }
         Step::Delete(set) => context.delete(sets, set.as_ref()).await.map(|()| None),
         Step::Annotate(annotations) => {
             let mut changed = deployment.clone();
@@ -125,6 +131,19 @@ async fn act(
             context.replace(&context.views.deployments, &changed).await.map(|_| None)
         }
     }
+}
+
+fn record_scaling(context: &Context, deployment: &Deployment, set: &ReplicaSet, before: i32) {
+    let after = rollout::replicas(set);
+    let direction = match after.cmp(&before) {
+        Ordering::Greater => "up",
+        Ordering::Less => "down",
+        Ordering::Equal => return,
+    };
+    let set = name(&set.metadata);
+    let text = format!("Scaled {direction} replica set {set} from {before} to {after}");
+    let note = Note::normal("ScalingReplicaSet", text);
+    context.events.record("deployment-controller", deployment, note);
 }
 
 /// Writes what the Deployment says of itself, after what has been done.

@@ -1,7 +1,4 @@
-//! What a Deployment does next with its ReplicaSets. Pure.
-//!
-//! Owns rolling updates, recreation, scaling, revisions, and which old sets are kept. Must not know how
-//! any of it is written.
+//! The next steps of a Deployment: rolling update, recreation, scaling, revisions, and cleanup of old sets. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +21,6 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const NOT_COPIED: [&str; 5] =
     [LAST_APPLIED, REVISION, "deployment.kubernetes.io/revision-history", DESIRED, MAXIMAL];
 
-/// One thing to do.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
     Create(Box<ReplicaSet>),
@@ -194,7 +190,6 @@ impl Rollout<'_> {
         annotations.insert(MAXIMAL.to_owned(), self.maximum().to_string());
     }
 
-    /// A set of another size.
     fn resized(&self, set: &ReplicaSet, replicas: i32) -> Step {
         let mut set = set.clone();
         set.spec.get_or_insert_default().replicas = Some(replicas);

@@ -1,7 +1,4 @@
-//! What a Deployment says of itself. Pure.
-//!
-//! Owns its numbers and its conditions: whether it is available, and whether it gets on. Must not know
-//! what is done about it.
+//! The status of a Deployment: counts and conditions. Pure.
 
 use std::time::Duration;
 
@@ -193,7 +190,6 @@ impl Conditions {
         }
     }
 
-    /// Says something anew.
     fn renew(&mut self, kind: &str, status: &str, reason: &str, message: String) {
         let now = Time(whole_seconds(self.now));
         let unchanged = self.find(kind).filter(|said| said.status == status);

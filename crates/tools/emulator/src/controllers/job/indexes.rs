@@ -1,6 +1,4 @@
-//! Sets of indexes as Jobs write them: `0-2,5`.
-//!
-//! Owns that notation. Must not know what the indexes are of.
+//! Sets of completion indexes in the notation of Jobs: `0-2,5`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

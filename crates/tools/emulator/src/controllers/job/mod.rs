@@ -1,10 +1,10 @@
-//! Jobs: pods that run until enough of them have ended well.
+//! Jobs: the loop, and the order of writes; [`plan`] decides.
 //!
-//! Owns the loop and what is written in which order; what should happen is decided in [`plan`]. Pods
-//! carry the finalizer `batch.kubernetes.io/job-tracking` until they are counted, as Kubernetes does
-//! it: an end is written down as uncounted first, then the finalizer goes, then it is counted, so that
-//! no end is lost or counted twice, whenever this process stops. Left out: failure policies, success
-//! policies and back-off limits by index; a Job that has them is run without.
+//! Pods carry the finalizer `batch.kubernetes.io/job-tracking` until they are counted. A finished pod is first
+//! listed as uncounted in the status, then its finalizer is removed, then it is counted. So no pod is lost or
+//! counted twice, whenever this process stops.
+//!
+//! Failure policies, success policies and backoff limits by index are ignored.
 
 mod indexes;
 mod plan;
@@ -33,10 +33,8 @@ const COMPONENT: &str = "job-controller";
 
 /// On every pod of a Job until it is counted.
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
-/// Which of a Job's indexes a pod has.
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// Which Jobs a change of objects is about.
 pub(super) fn wire(context: &Context, queue: &Queue) {
     let to = queue.clone();
     context.views.jobs.on_change(move |change| to.add(change.key.clone()));
@@ -61,7 +59,6 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-/// Looks at one Job.
 pub(super) async fn reconcile(
     context: &Context,
     backoff: Duration,
@@ -155,7 +152,6 @@ async fn forget_and_delete(context: &Context, pod: &Arc<Pod>) -> Result<(), kube
     context.delete(&context.views.pods, pod.as_ref()).await
 }
 
-/// Takes the finalizer off a pod.
 async fn release(context: &Context, pod: &Arc<Pod>) -> Result<(), kube::Error> {
     let meta = &pod.metadata;
     if !has_finalizer(meta, TRACKING) {

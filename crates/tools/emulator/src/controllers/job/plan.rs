@@ -1,7 +1,4 @@
-//! What a Job does next. Pure.
-//!
-//! Owns how ends are counted, when a Job is done or has failed, and which pods it makes. Must not know
-//! how any of it is written.
+//! The next step of a Job: counting finished pods, completion and failure, pods to create. Pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -23,15 +20,12 @@ use crate::queue::Again;
 
 use super::{INDEX, TRACKING, indexes};
 
-/// Pods that a Job makes in one pass.
 const PASS_MAX: usize = 500;
 /// How long a Job waits after failures at most.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
 
-/// What is to be done.
 #[derive(Debug, Default)]
 pub(super) struct JobActions {
-    /// Pods to make, with their indexes.
     pub(super) create: Vec<Option<i32>>,
     /// Pods that are too many: they are not counted.
     pub(super) delete: Vec<Arc<Pod>>,
@@ -42,7 +36,6 @@ pub(super) struct JobActions {
     pub(super) remove_job: bool,
 }
 
-/// Ends of pods so far.
 #[derive(Debug, Default)]
 struct Ends {
     succeeded: i32,
@@ -157,7 +150,6 @@ fn failure(
     over.then_some(("DeadlineExceeded", "Job was active longer than specified deadline"))
 }
 
-/// What is to be done about a Job.
 pub(super) fn plan(
     job: &Job,
     spec: &JobSpec,
