@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_engine::event::Event;
-use berth_kubelet::NodeTopology;
 use berth_kubelet::KubeletConfig;
+use berth_kubelet::NodeTopology;
 use berth_model::gpu::{DivisionError, device_pools};
 use berth_model::machine::RegularMachine;
 use berth_model::node::Node;

@@ -125,9 +125,7 @@ fn workload_of(
     let name = workload.metadata.name.clone().or_else(|| workload.metadata.generate_name.clone());
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         let field = FieldPath::root().key("metadata").key("name");
-        return Err(document
-            .problem(field, "is required")
-            .with_remedy("write a name"));
+        return Err(document.problem(field, "is required").with_remedy("write a name"));
     };
     check_namespace(document, cluster)?;
     let several = workload.templates.len() > 1;
@@ -136,9 +134,9 @@ fn workload_of(
     for (index, template) in workload.templates.iter().enumerate() {
         check_selector(document, template)?;
         let prefix = if several { format!("{name}-{index}") } else { name.clone() };
-        let made = read_template(document, &workload, template, prefix, cluster)?;
-        groupings.extend(grouping(document, kind, &name, template, &made.spec)?);
-        templates.push(made);
+        let lowered = read_template(document, &workload, template, prefix, cluster)?;
+        groupings.extend(grouping(document, kind, &name, template, &lowered.spec)?);
+        templates.push(lowered);
     }
     let outline = outline(document, kind, &name, templates.first().map(|one| &*one.spec));
     Ok(WorkloadPods { document: document.clone(), outline, kind, templates, groupings })
@@ -189,7 +187,9 @@ fn check_selector(document: &Document, template: &PodTemplate) -> Result<(), Pro
     let Some((key, value)) = unmatched else { return Ok(()) };
     let field = field.clone().key("matchLabels").key(key.as_str());
     let message = format!("the pod template has no label {key}={value}");
-    Err(document.problem(field, message).with_remedy("use the same labels in the selector and the template"))
+    Err(document
+        .problem(field, message)
+        .with_remedy("use the same labels in the selector and the template"))
 }
 
 fn read_template(
@@ -413,6 +413,6 @@ impl Template {
             gpu_grant: None,
             claims: Arc::default(),
         };
-        Ok(NewPod { pod, made: Vec::new() })
+        Ok(NewPod { pod, claims: Vec::new() })
     }
 }

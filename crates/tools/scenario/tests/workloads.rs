@@ -8,21 +8,21 @@ use berth_model::spec::{PodSpec, PreemptionPolicy};
 use berth_scenario::cluster::{Cluster, Objects};
 use berth_scenario::workloads::{JobBounds, WorkloadPods, pods_of};
 
-fn made_or(text: &str) -> Result<(Cluster, Vec<WorkloadPods>), String> {
+fn workloads_or(text: &str) -> Result<(Cluster, Vec<WorkloadPods>), String> {
     let source = Source::new("work.yaml", text);
     let documents = read_as(&source, Strictness::Manifest).map_err(|error| error.to_string())?;
     let objects = Objects::new(documents).map_err(|error| error.to_string())?;
     let mut cluster = Cluster { now_ms: 7, ..Cluster::default() };
     cluster.add(&objects, false).map_err(|error| error.to_string())?;
-    let made = pods_of(&objects, &cluster).map_err(|error| error.to_string())?;
-    for workload in &made {
+    let workloads = pods_of(&objects, &cluster).map_err(|error| error.to_string())?;
+    for workload in &workloads {
         workload.new_pods(&cluster).map_err(|error| error.to_string())?;
     }
-    Ok((cluster, made))
+    Ok((cluster, workloads))
 }
 
-fn made(text: &str) -> (Cluster, Vec<WorkloadPods>) {
-    made_or(text).unwrap()
+fn workloads(text: &str) -> (Cluster, Vec<WorkloadPods>) {
+    workloads_or(text).unwrap()
 }
 
 const POD: &str = "metadata: {labels: {app: a, berth.dev/team: blue}}
@@ -63,8 +63,8 @@ fn every_kind_makes_the_pods_its_controller_would() {
         + &object("batch/v1", "CronJob", &cron)
         + &templated("apps/v1", "DaemonSet", selector)
         + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: pod, namespace: team}\nspec: {containers: [{name: c, image: i}]}\n";
-    let (cluster, made) = made(&text);
-    let shown: Vec<(String, Option<u32>, String)> = made
+    let (cluster, workloads) = workloads(&text);
+    let shown: Vec<(String, Option<u32>, String)> = workloads
         .iter()
         .map(|one| {
             (one.outline.name.clone(), one.templates[0].copies, controller(&one.templates[0].spec))
@@ -84,7 +84,7 @@ fn every_kind_makes_the_pods_its_controller_would() {
         expected.map(|(name, copies, owner)| (name.to_owned(), copies, owner.to_owned()));
     assert_eq!(shown, expected);
     assert_eq!(
-        made[4].templates[0].job,
+        workloads[4].templates[0].job,
         Some(JobBounds {
             completions: 6,
             parallelism: 4,
@@ -92,15 +92,19 @@ fn every_kind_makes_the_pods_its_controller_would() {
             deadline_ms: Some(60_000)
         })
     );
-    let pods = made[0].new_pods(&cluster).unwrap();
+    let pods = workloads[0].new_pods(&cluster).unwrap();
     let names: Vec<&str> = pods.iter().map(|new| &*new.pod.name).collect();
     assert_eq!(names, ["deployment-0", "deployment-1", "deployment-2"]);
     assert!(
-        pods.iter().all(|new| std::sync::Arc::ptr_eq(&new.pod.spec, &made[0].templates[0].spec))
+        pods.iter()
+            .all(|new| std::sync::Arc::ptr_eq(&new.pod.spec, &workloads[0].templates[0].spec))
     );
-    assert_eq!((made[0].outline.team.as_str(), made[0].outline.class.as_str()), ("blue", "batch"));
-    assert_eq!(made[7].new_pods(&cluster).unwrap()[0].pod.name.as_ref(), "pod");
-    let tolerated = &made[6].templates[0].spec.tolerations;
+    assert_eq!(
+        (workloads[0].outline.team.as_str(), workloads[0].outline.class.as_str()),
+        ("blue", "batch")
+    );
+    assert_eq!(workloads[7].new_pods(&cluster).unwrap()[0].pod.name.as_ref(), "pod");
+    let tolerated = &workloads[6].templates[0].spec.tolerations;
     assert!(tolerated.iter().any(|one| &*one.key == "node.kubernetes.io/unschedulable"));
 }
 
@@ -112,8 +116,8 @@ fn what_another_object_makes_is_not_made_twice() {
          controller: true, uid: u}],",
     );
     let owner = templated("apps/v1", "Deployment", "  selector: {matchLabels: {app: a}}\n");
-    assert_eq!(made(&(owner + &owned)).1.len(), 1);
-    assert_eq!(made(&owned).1.len(), 1, "alone it stands for itself");
+    assert_eq!(workloads(&(owner + &owned)).1.len(), 1);
+    assert_eq!(workloads(&owned).1.len(), 1, "alone it stands for itself");
 }
 
 #[test]
@@ -134,8 +138,8 @@ spec:
 "
     .to_owned()
         + &templated("batch/v1", "Job", "");
-    let (_, made) = made(&text);
-    let spec = &made[0].templates[0].spec;
+    let (_, workloads) = workloads(&text);
+    let spec = &workloads[0].templates[0].spec;
     assert_eq!((spec.priority, spec.preemption), (-10, PreemptionPolicy::Never));
     let resources = &spec.pod.containers[0].resources;
     let shown = |list: &berth_model::resource::ResourceList| {
@@ -143,9 +147,9 @@ spec:
     };
     assert_eq!(shown(&resources.requests), "cpu=1 memory=4Gi nvidia.com/gpu=1");
     assert_eq!(shown(&resources.limits), "cpu=2 memory=4Gi nvidia.com/gpu=1");
-    assert_eq!(made[0].templates[0].refused, None);
+    assert_eq!(workloads[0].templates[0].refused, None);
     let greedy = text.replace("nvidia.com/gpu: '1'", "cpu: '9'");
-    let refused = made_or(&greedy).unwrap().1[0].templates[0].refused.clone().unwrap();
+    let refused = workloads_or(&greedy).unwrap().1[0].templates[0].refused.clone().unwrap();
     assert_eq!(refused, "container \"c\": maximum cpu usage per Container is 8, but limit is 9");
 }
 
@@ -171,11 +175,11 @@ spec:
       containers: [{name: c, image: i}]
       resourceClaims: [{name: g, resourceClaimTemplateName: gpu}]
 ";
-    let (cluster, made) = made(text);
-    let pods = made[0].new_pods(&cluster).unwrap();
+    let (cluster, workloads) = workloads(text);
+    let pods = workloads[0].new_pods(&cluster).unwrap();
     let claims: Vec<String> = pods
         .iter()
-        .flat_map(|new| &new.made)
+        .flat_map(|new| &new.workloads)
         .map(|event| match event {
             Event::Claim(claim) => claim.name.to_string(),
             Event::DeviceClaim(claim) => format!("{} for {:?}", claim.name, claim.controller_uid),
@@ -193,7 +197,7 @@ spec:
     );
     assert_ne!(pods[0].pod.spec.volumes, pods[1].pod.spec.volumes);
     let missing =
-        made_or(&text.replace("name: gpu, namespace: team", "name: other, namespace: team"));
+        workloads_or(&text.replace("name: gpu, namespace: team", "name: other, namespace: team"));
     let error = missing.unwrap_err();
     assert!(
         error.contains(
@@ -239,7 +243,7 @@ fn what_cannot_be_is_told_with_its_place() {
         ),
         (job("  parralelism: 2\n"), "work.yaml:6:3: Job team/job: spec.parralelism: "),
     ] {
-        let error = made_or(&text).unwrap_err();
+        let error = workloads_or(&text).unwrap_err();
         assert!(error.starts_with(expected), "{error}\n{expected}");
     }
 }

@@ -55,8 +55,7 @@ pub fn experiment(
         traces.iter().map(|(name, trace)| workload(name, trace, serving, most)).collect();
     Ok(Experiment {
         title: "request replay".to_owned(),
-        description: "Request traces, served by one replica per GPU, autoscaled."
-            .to_owned(),
+        description: "Request traces, served by one replica per GPU, autoscaled.".to_owned(),
         seed: serving.seed,
         duration_ms: traces.iter().map(|(_, trace)| trace.duration_ms).max().unwrap_or(0),
         nodes,

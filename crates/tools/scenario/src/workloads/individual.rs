@@ -65,7 +65,7 @@ pub(super) fn pod(
             });
         }
     }
-    let (devices, made_devices) = device_claims(template, workload, &meta, name, cluster)?;
+    let (devices, device_events) = device_claims(template, workload, &meta, name, cluster)?;
     if let Some(spec) = pod.spec.as_mut() {
         spec.volumes.get_or_insert_default().extend(volumes);
     }
@@ -73,7 +73,7 @@ pub(super) fn pod(
     let problem = |error| workload.document.lower_problem(&template.path, &error);
     let mut lowered = pod.lower().map_err(problem)?;
     lowered.created_at_ms = cluster.now_ms;
-    let mut made = made_devices;
+    let mut events = device_events;
     for claim in claims {
         let claim = claim.lower().map_err(problem)?;
         // Existing claims are reused.
@@ -82,10 +82,10 @@ pub(super) fn pod(
             _ => false,
         });
         if !is_known {
-            made.push(Event::Claim(claim));
+            events.push(Event::Claim(claim));
         }
     }
-    Ok(NewPod { pod: lowered, made })
+    Ok(NewPod { pod: lowered, claims: events })
 }
 
 fn owner(pod: &ObjectMeta) -> OwnerReference {
@@ -108,9 +108,9 @@ fn device_claims(
     cluster: &Cluster,
 ) -> Result<(Vec<core::PodResourceClaimStatus>, Vec<Event>), Problem> {
     let spec = template.pod.spec.as_ref();
-    let asked = spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
-    let (mut statuses, mut made) = (Vec::new(), Vec::new());
-    for (index, claim) in asked.enumerate() {
+    let requested = spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let (mut statuses, mut events) = (Vec::new(), Vec::new());
+    for (index, claim) in requested.enumerate() {
         let Some(from) = &claim.resource_claim_template_name else { continue };
         let key = (template.spec.namespace.clone(), Arc::from(from.as_str()));
         let path = template.path.clone().key("spec").key("resourceClaims").at(index);
@@ -121,7 +121,7 @@ fn device_claims(
             return Err(problem.with_remedy("create it, or correct the name"));
         };
         let claim_name = format!("{name}-{}", claim.name);
-        let made_claim = resource::ResourceClaim {
+        let new_claim = resource::ResourceClaim {
             metadata: meta(claim_name.clone(), true),
             spec: found.spec.clone(),
             status: None,
@@ -130,11 +130,11 @@ fn device_claims(
             let field = FieldPath::parse(&error.field);
             workload.document.problem(path.clone().join(&field), error.problem)
         };
-        made.push(Event::DeviceClaim(made_claim.lower().map_err(problem)?));
+        events.push(Event::DeviceClaim(new_claim.lower().map_err(problem)?));
         statuses.push(core::PodResourceClaimStatus {
             name: claim.name.clone(),
             resource_claim_name: Some(claim_name),
         });
     }
-    Ok((statuses, made))
+    Ok((statuses, events))
 }

@@ -57,22 +57,22 @@ pub(crate) enum SimEvent {
     End(u64),
     /// A container is killed for lack of GPU memory.
     OutOfMemory(u64),
-    Gone(u64),
+    Terminated(u64),
     /// The load of the next window is evaluated.
-    Window,
+    LoadWindow,
     /// The engine gets another turn because pods are pending or nodes could be removed.
     Tick,
     /// End of a step of the series.
     Step,
     Fail(usize),
-    Mend(usize),
+    Recover(usize),
     /// The control plane notices a lost node. Ignored if the node was lost again since.
     Unreachable {
         node: usize,
         loss: u64,
     },
     /// Controllers replace the pods of a lost node.
-    GiveUp {
+    ReplacePods {
         node: usize,
         loss: u64,
     },

@@ -20,14 +20,14 @@ const STAYS_MAX: usize = 60_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodState {
-    Waiting,
+    Pending,
     /// Containers start and load their models.
     Starting,
     Running,
     /// The container is killed and restarted.
     Crashing,
-    Leaving,
-    Halted,
+    Terminating,
+    OnLostNode,
 }
 
 /// What a pod inherits from the one that it replaces.

@@ -1,7 +1,7 @@
-// A node as a card: sockets, NUMA nodes, CPUs, GPUs, slices, and who holds what. For few nodes, and
-// for the one that is looked at among many.
+// A node as a card with its sockets, NUMA nodes, CPUs, GPUs, slices and pods: for small clusters, and for
+// the selected node of large ones.
 
-/** How pods are told apart by colour. */
+/** What the colours of pods stand for. */
 const PAINTS = {
   class: {
     name: "Class",
@@ -20,13 +20,13 @@ const PAINTS = {
   },
 };
 
-/** The part of a GPU from which on there is room for a name. */
+/** Minimum part of a GPU that shows a name. */
 const NAMED_FROM = 0.24;
 
 const alignmentOf = (stay) => ALIGNMENTS[stay.alignment] ?? ALIGNMENTS.none;
 const podName = (workload, stay) => `${workload.name}-${stay.pod}`;
 
-/** What a node's GPUs and NUMA nodes hold at the moment, from the stays on it. */
+/** The pods on a node's GPUs and NUMA nodes, from the stays on it. */
 function holdings(node, stays) {
   const gpus = node.gpus.map(() => []);
   const cpus = node.numa.map(() => []);
@@ -40,7 +40,7 @@ function holdings(node, stays) {
   return { gpus, cpus, unpinned };
 }
 
-/** GPUs that are held, in GPUs. */
+/** Allocated GPUs. */
 function heldGpus(node, gpus) {
   return gpus.reduce(
     (sum, parts, i) =>
@@ -53,7 +53,7 @@ function heldGpus(node, gpus) {
   );
 }
 
-/** Pods in words, for the tooltip. */
+/** The tooltip of a pod. */
 function podInWords(model, stay) {
   const workload = workloadOf(model.report, stay.workload);
   const alignment = alignmentOf(stay);
@@ -79,7 +79,7 @@ function podInWords(model, stay) {
     ...(parts.length > 0
       ? [
           [
-            "Holds",
+            "GPUs",
             parts.length > 4
               ? `${parts.length} GPUs: ${list(stay.gpus)
                   .map((p) => p.gpu)
@@ -92,8 +92,8 @@ function podInWords(model, stay) {
           ],
         ]
       : []),
-    ["CPUs", cpus.join(", ") || "pinned to none"],
-    ["Here", `${moment(stay.from_ms)} to ${moment(stay.to_ms)}`],
+    ["CPUs", cpus.join(", ") || "not pinned"],
+    ["On the node", `${moment(stay.from_ms)} to ${moment(stay.to_ms)}`],
     ["", `for ${span(stay.to_ms - stay.from_ms)}`],
   ];
   if (alignment !== ALIGNMENTS.none)
@@ -122,7 +122,7 @@ function anatomy(node) {
       const known = gpu.numa.length > 0;
       groups.set(key, {
         name: known ? `NUMA ${gpu.numa.join(" + ")}` : "GPUs",
-        about: known ? "" : "attached to no known NUMA node",
+        about: known ? "" : "NUMA node unknown",
         numa: [],
         gpus: [],
       });
@@ -132,7 +132,7 @@ function anatomy(node) {
   return [...groups.values()];
 }
 
-/** A card. `refresh()` brings it up to the moment, and does nothing where nothing changed. */
+/** A card. `refresh()` redraws it for the current time if something changed. */
 class NodeCard {
   constructor(model, occupancy, index) {
     this.model = model;
@@ -204,7 +204,7 @@ class NodeCard {
     node.numa.forEach((numa, i) => this.cpuBar(numa, i, held.cpus[i]));
     this.held.textContent =
       node.gpus.length > 0
-        ? `${trim(heldGpus(node, held.gpus), 1)} of ${plural(node.gpus.length, "GPU")} held`
+        ? `${trim(heldGpus(node, held.gpus), 1)} of ${plural(node.gpus.length, "GPU")} allocated`
         : "no GPUs";
     this.showUnpinned(held.unpinned);
     if (had !== null)
@@ -270,7 +270,7 @@ class NodeCard {
     const shown = stays.slice(0, 6);
     this.extra.hidden = stays.length === 0;
     this.extra.replaceChildren(
-      "Neither GPU nor CPUs of their own: ",
+      "Without GPUs and pinned CPUs: ",
       ...shown.flatMap((stay, i) => [
         i > 0 ? ", " : "",
         podName(workloadOf(this.model.report, stay.workload), stay),
@@ -319,7 +319,7 @@ function watchParts(root, model) {
   });
 }
 
-/** One pod among all can be reached by Tab; arrow keys lead to the others. */
+/** Tab reaches one pod; arrow keys move to the others. */
 function letTabIn(root) {
   if (!root.querySelector('.part[tabindex="0"]'))
     root.querySelector(".part")?.setAttribute("tabindex", "0");

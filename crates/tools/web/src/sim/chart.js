@@ -1,5 +1,5 @@
-// Charts over time: one line or one set of columns per run, the same window of time and the same
-// cross-hair in all of them. Knows series of numbers, not what they are about.
+// Charts over time: one line or one set of columns per run. All charts share the time window and the
+// cross-hair.
 
 /** What all charts and the map share. */
 const shared = {
@@ -157,15 +157,15 @@ class TimeChart {
   }
 
   noteText(scale) {
-    if (this.lines.length === 0) return "No setup is chosen.";
+    if (this.lines.length === 0) return "No setup is selected.";
     const empty = this.lines.every(({ buckets }) => buckets.length === 0);
-    if (empty) return "Nothing was measured here.";
+    if (empty) return "No data.";
     const parts = [];
     const each = spanInWords(this.stretch).replace(/^1 /, "");
     if (this.spec.columns) parts.push(`Sums of each ${each}.`);
     else if (this.stretch > this.shownRuns()[0]?.series.step_ms) {
       parts.push(
-        `Mean of each ${each}${this.banded() ? "; the shade reaches from the smallest to the largest value" : ""}.`,
+        `Mean of each ${each}${this.banded() ? "; the band extends from the minimum to the maximum" : ""}.`,
       );
     }
     if (scale.log) parts.push("Logarithmic scale.");

@@ -1,4 +1,4 @@
-// The head of the page and the comparison of runs: what one reads first.
+// The head of the page and the comparison of setups.
 
 /** The cluster in a sentence. */
 function clusterInWords(report) {
@@ -36,23 +36,23 @@ function renderHead(report, seedText) {
 const LESS = -1;
 const MORE = 1;
 
-/** How figures of a run are shown and which of two is better: less, more, or neither (0). */
+/** The rows of the comparison, and which value is better: less, more, or neither (0). */
 const FIGURES = [
   ["Latency of requests"],
   { key: "p50_us", name: "Median (p50)", format: latency, better: LESS, needs: "requests" },
   { key: "p99_us", name: "p99", format: latency, better: LESS, needs: "requests" },
-  { key: "breaches", name: "Objectives missed", format: count, better: LESS, counted: true },
+  { key: "breaches", name: "Objective breaches", format: count, better: LESS, counted: true },
   { key: "above_ms", name: "Service time in breach", format: spanInWords, better: LESS },
   { key: "requests", name: "Requests served", format: count, better: 0 },
   { key: "requests_lost", name: "Requests lost", format: count, better: LESS, counted: true },
   ["GPUs"],
-  { key: "gpus", name: "GPUs, on average", format: (v) => trim(v, 1), better: 0 },
+  { key: "gpus", name: "Mean number of GPUs", format: (v) => trim(v, 1), better: 0 },
   { key: "allocated", name: "Allocated", format: share, better: 0, isShare: true },
-  { key: "utilised", name: "Utilised", format: share, better: MORE, isShare: true },
+  { key: "utilised", name: "Busy", format: share, better: MORE, isShare: true },
   {
     key: "fragmented",
-    name: "Fragmented",
-    hint: "free, but in pieces no typical pod can use",
+    name: "Stranded",
+    hint: "free, but no typical request can use them",
     format: share,
     better: LESS,
     isShare: true,
@@ -60,7 +60,7 @@ const FIGURES = [
   {
     key: "aligned",
     name: "Aligned",
-    hint: "of the time of GPU pods: CPUs near the GPU",
+    hint: "share of the GPU pods' run time",
     format: share,
     better: MORE,
     isShare: true,
@@ -69,24 +69,31 @@ const FIGURES = [
   { key: "pods", name: "Created", format: count, better: 0 },
   { key: "started", name: "Started", format: count, better: MORE, counted: true },
   { key: "moves", name: "Replicas moved", format: count, better: 0 },
-  { key: "waiting", name: "Waiting at the end", format: count, better: LESS, counted: true },
+  { key: "waiting", name: "Pending at the end", format: count, better: LESS, counted: true },
   { key: "rejections", name: "Rejected by kubelets", format: count, better: LESS, counted: true },
   { key: "preemptions", name: "Preempted", format: count, better: LESS, counted: true },
   {
     key: "lost",
-    name: "Ended before they were done",
+    name: "Stopped before they were done",
     format: count,
     better: LESS,
     counted: true,
   },
   { key: "out_of_memory", name: "Out of GPU memory", format: count, better: LESS, counted: true },
   ["Work and cost"],
-  { key: "batch_gpu_hours", name: "Batch work done, GPU hours", format: count, better: MORE },
+  { key: "batch_gpu_hours", name: "Batch GPU hours", format: count, better: MORE },
+  {
+    key: "fewest_gpus",
+    name: "GPUs for the same work",
+    hint: "fewest GPUs that do the work of the compared setup",
+    format: count,
+    better: LESS,
+  },
   { key: "cost_microusd", name: "Cost", format: money, better: LESS },
   {
     key: "idle_microusd",
-    name: "Cost of idle GPUs",
-    hint: "of the above, for GPUs that nobody had",
+    name: "Cost of free GPUs",
+    hint: "included in the cost",
     format: money,
     better: LESS,
   },
@@ -106,19 +113,19 @@ function valueOf(run, about) {
   return Number.isFinite(run.summary[about.key]) ? run.summary[about.key] : NaN;
 }
 
-/** The runs with the best value, as a set of numbers; empty where it does not matter or all are equal. */
+/** The numbers of the runs with the best value; none if all are equal or neither is better. */
 function bestRuns(runs, about) {
   const known = runs
     .map((run) => [run.index, valueOf(run, about)])
     .filter(([, v]) => Number.isFinite(v));
   if (about.better === 0 || known.length < 2) return new Set();
-  // What reads the same is the same.
+  // Values that are displayed alike count as equal.
   if (new Set(known.map(([, v]) => about.format(v))).size === 1) return new Set();
   const best = known.map(([, v]) => v).reduce((a, b) => ((b - a) * about.better > 0 ? b : a));
   return new Set(known.filter(([, v]) => about.format(v) === about.format(best)).map(([i]) => i));
 }
 
-/** By how much a value differs from the first run's, and whether that is better (1) or worse (-1). */
+/** The difference to the first run's value, and whether that is better (1) or worse (-1). */
 function difference(value, base, about) {
   if (
     !Number.isFinite(value) ||
@@ -129,7 +136,7 @@ function difference(value, base, about) {
   const sign = value > base ? "+" : MINUS;
   const by = Math.abs(value - base);
   const relative = base > 0 ? (by / base) * 100 : Infinity;
-  // Per cent of next to nothing, and next to no per cent, say less than the difference itself.
+  // Very large and very small percentages are less useful than the difference itself.
   const telling = relative >= 0.05 && relative <= 999;
   let text = !telling ? "" : `${sign}${trim(relative, relative < 10 ? 1 : 0)}${GAP}%`;
   let more = "";
@@ -154,13 +161,14 @@ const TILES = [
   "p99_us",
   "utilised",
   "breaches",
+  "fewest_gpus",
   "microusd_per_million_requests",
   "batch_gpu_hours",
   "rejections",
   "cost_microusd",
 ];
 
-/** The few figures that people ask for first, those that the experiment has. */
+/** The most important figures that the experiment has. */
 function renderTiles(report) {
   const box = byId("tiles");
   const shown = TILES.map(figure).filter((about) =>
@@ -179,7 +187,7 @@ function tile(runs, about) {
   if (change) change.more = "";
   const names = {
     microusd_per_million_requests: "Cost per million requests",
-    utilised: "GPU utilisation",
+    utilised: "GPUs busy",
     p99_us: "p99 latency",
     rejections: "Rejected by kubelets",
     batch_gpu_hours: "Batch GPU hours",
@@ -238,7 +246,7 @@ function renderComparison(report) {
   const size = runs.length > 3 ? "compare many" : "compare";
   const box = tableBox("The setups side by side", head, h("tbody", {}, rows), { class: size });
   if (runs.length === 1) box.classList.add("slender");
-  byId("comparison-table").append(box, setups(runs));
+  byId("comparison-table").append(goals(report), box, setups(runs));
 }
 
 const groupRow = (name, columns) =>
@@ -272,7 +280,75 @@ function figureRow(runs, about) {
   );
 }
 
-/** What the setups are, key by key; what differs between them is set off. */
+/** What the setups should reach, compared with one of them, and what they reach. */
+function goals(report) {
+  const { goals: wanted, runs } = report;
+  const base = runs[wanted?.against];
+  if (!base) return "";
+  const others = runs.filter((run) => run !== base);
+  const change = (part) =>
+    `${part < 0 ? MINUS : "+"}${FIXED[1].format(Math.abs(part) * 100)}${GAP}%`;
+  const relative = (run, key) => {
+    const before = number(base.summary[key]);
+    return before > 0 ? number(run.summary[key]) / before - 1 : 0;
+  };
+  const rows = [];
+  const add = (name, goal, cell, met) =>
+    rows.push(
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, name),
+        h("td", { class: "number" }, goal),
+        others.map((run) =>
+          h("td", { class: met(run) ? "number is-best" : "number" }, cell(run)),
+        ),
+      ),
+    );
+  const known = (value) => Number.isFinite(value);
+  if (known(wanted.p99_reduction))
+    add(
+      "p99 latency",
+      change(-wanted.p99_reduction),
+      (run) => change(relative(run, "p99_us")),
+      (run) => relative(run, "p99_us") <= -wanted.p99_reduction,
+    );
+  if (known(wanted.utilisation_gain))
+    add(
+      "GPUs busy",
+      change(wanted.utilisation_gain),
+      (run) => change(relative(run, "utilised")),
+      (run) => relative(run, "utilised") >= wanted.utilisation_gain,
+    );
+  if (known(wanted.breaches))
+    add(
+      "Objective breaches",
+      count(wanted.breaches),
+      (run) => count(number(run.summary.breaches)),
+      (run) => number(run.summary.breaches) <= wanted.breaches,
+    );
+  if (wanted.fewest_nodes)
+    add(
+      "GPUs for the same work",
+      "",
+      (run) => `${count(run.summary.fewest_gpus)} of ${count(base.summary.fewest_gpus)}`,
+      (run) => run.summary.fewest_gpus < base.summary.fewest_gpus,
+    );
+  const head = h(
+    "tr",
+    {},
+    columnHead(`Compared with ${base.name}`),
+    columnHead("Goal", { class: "number" }),
+    others.map((run) =>
+      columnHead(h("span", { class: "run-name" }, swatch(run.colour), run.name), {
+        class: "number",
+      }),
+    ),
+  );
+  return tableBox("Goals and what each setup reaches", head, h("tbody", {}, rows));
+}
+
+/** Settings by name; those that differ are highlighted. */
 function setups(runs) {
   const keys = [...new Set(runs.flatMap((run) => run.setup.map(([key]) => key)))];
   if (keys.length === 0) return "";
@@ -295,7 +371,7 @@ function setups(runs) {
   return h(
     "details",
     { class: "setups", open: runs.length <= 4 },
-    h("summary", {}, "What the setups are"),
+    h("summary", {}, "Settings of the setups"),
     tableBox("Settings of each setup", head, h("tbody", {}, rows)),
   );
 }

@@ -1,11 +1,10 @@
-// The report as the page uses it: read once, gaps filled, colours given, stays indexed by time.
-// Knows nothing of how any of it is drawn.
+// The report as the page uses it: defaults filled in, colours assigned, stays indexed by time.
 
 const list = (value) => (Array.isArray(value) ? value : []);
 const number = (value) => (Number.isFinite(value) ? value : 0);
 const words = (value) => (typeof value === "string" ? value : "");
 
-/** The report, with everything in place that the rest of the page relies on. */
+/** The report with defaults for missing fields. */
 function readReport(text) {
   const raw = JSON.parse(text);
   return {
@@ -28,6 +27,7 @@ function readReport(text) {
       })),
     })),
     workloads: list(raw.workloads),
+    goals: raw.goals ?? null,
     runs: list(raw.runs).map((run, index) => readRun(run, index)),
   };
 }
@@ -40,7 +40,7 @@ function readRun(raw, index) {
     name: words(raw.name) || `run ${index + 1}`,
     colour: `--run-${index % RUN_COLOURS}`,
     setup: list(raw.setup),
-    summary: raw.summary ?? {},
+    summary: { ...raw.summary, fewest_gpus: raw.fewest?.gpus },
     series: {
       step_ms: Math.max(1, number(series.step_ms)),
       ...Object.fromEntries(SERIES.map((name) => [name, list(series[name])])),
@@ -72,7 +72,7 @@ const SERIES = [
 
 const CLASSES = ["interactive", "embedding", "batch", "experimentation"];
 
-/** Whether a pod's CPUs are near its GPUs, in the order in which it matters. */
+/** Alignment of a pod's CPUs and GPUs. */
 const ALIGNMENTS = {
   aligned: {
     name: "aligned",
@@ -90,15 +90,15 @@ const ALIGNMENTS = {
     name: "floating",
     mark: "~",
     colour: "--alignment-floating",
-    text: "pinned to no CPUs: the system moves it about",
+    text: "no pinned CPUs: the kernel may move it",
   },
   none: { name: "no GPU", mark: "", colour: "--other", text: "has no GPU" },
 };
 
-/** What can happen, the most serious first. */
+/** Kinds of events, the most serious first. */
 const KINDS = {
   failure: { name: "failure", glyph: "M-4,-4L4,4M4,-4L-4,4", line: true },
-  breach: { name: "objective missed", glyph: "M0,-5L5,0L0,5L-5,0Z" },
+  breach: { name: "objective breach", glyph: "M0,-5L5,0L0,5L-5,0Z" },
   "out-of-memory": { name: "out of memory", glyph: "M0,-5L5,4L-5,4Z" },
   preemption: { name: "preemption", glyph: "M-4,-3L4,-3L0,4Z" },
   rejection: { name: "rejection", glyph: "M-4,-1.4H4V1.4H-4Z" },
@@ -106,10 +106,10 @@ const KINDS = {
   recovery: { name: "recovery", glyph: "M-4,0A4,4 0 1 0 4,0A4,4 0 1 0 -4,0Z", line: true },
 };
 const kindOf = (kind) => KINDS[kind] ?? { name: kind, glyph: "M-3,-3H3V3H-3Z" };
-/** Those that charts mark; the rest are many, and have charts of their own. */
+/** Kinds that charts mark; the others are frequent and have charts of their own. */
 const MARKED = ["failure", "breach", "out-of-memory", "provision", "recovery"];
 
-/** A workload by number, also where there is none of that number. */
+/** A workload by number, with a placeholder if it is unknown. */
 function workloadOf(report, number) {
   const found = report.workloads[number];
   return {
@@ -126,7 +126,7 @@ const fullName = (workload) =>
 
 const classColour = (name) => (CLASSES.includes(name) ? `--class-${name}` : "--other");
 
-/** Teams with a colour of their own: those that cost most. The others share one. */
+/** Colours of the most expensive teams. The others share one. */
 function teamColours(report) {
   const cost = new Map();
   for (const workload of report.workloads) cost.set(words(workload.team), 0);

@@ -1,5 +1,4 @@
-// Reads the report out of the page and shows it. A part that fails says so in its own place, so that
-// the others can still be read.
+// Reads the embedded report and draws it. A part that fails shows its error in its own place.
 
 function start() {
   const text = byId("report").textContent;
@@ -7,13 +6,13 @@ function start() {
   try {
     report = readReport(text);
   } catch (error) {
-    byId("title").textContent = "This report cannot be read";
-    byId("description").textContent = `Its data is not what the page expects: ${error.message}`;
+    byId("title").textContent = "Invalid report";
+    byId("description").textContent = `The page cannot read its data: ${error.message}`;
     document.querySelector("main").hidden = true;
     document.querySelector("nav").hidden = true;
     return;
   }
-  // The seed may be larger than what JavaScript keeps exactly, so it is taken from the text.
+  // Seeds can exceed the exact range of JavaScript numbers, so the text is used.
   renderHead(report, /"seed":\s*(\d+)/.exec(text)?.[1] ?? String(report.seed));
   shared.now.set(busiestMoment(report));
   const parts = [
@@ -41,7 +40,7 @@ function start() {
     } catch (error) {
       console.error(error);
       byId(id).append(
-        h("p", { class: "notice" }, `This part could not be drawn: ${error.message}`),
+        h("p", { class: "notice" }, `Cannot draw this part: ${error.message}`),
       );
     }
   }
@@ -49,7 +48,7 @@ function start() {
   document.documentElement.dataset.ready = "true";
 }
 
-/** The first moment of the last run at which the most GPUs were handed out: there is something to see. */
+/** The first time of the last run at which the most GPUs were allocated. */
 function busiestMoment(report) {
   const series = report.runs[report.runs.length - 1]?.series;
   if (!series || series.allocated.length === 0) return Math.round(report.duration_ms / 2);
@@ -58,7 +57,7 @@ function busiestMoment(report) {
   return Math.min(report.duration_ms, Math.round((step + 0.5) * series.step_ms));
 }
 
-/** Marks in the contents which section is being read. */
+/** Marks the visible section in the contents. */
 function followContents() {
   const links = new Map(
     [...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]),

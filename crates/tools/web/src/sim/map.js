@@ -1,12 +1,11 @@
-// The map: which pods are where at a moment, under one setup or two side by side. Owns the clock of
-// the page (slider, steps, playing) and what is searched for.
+// The map: pods on nodes at a time, under one or two setups, with the clock and the search.
 
 /** Up to this many nodes are shown as cards. */
 const CARDS_MAX = 16;
-/** How long it takes to play the whole experiment at single speed. */
+/** Time to play the whole experiment at single speed. */
 const PLAY_MS = 60_000;
 
-/** What panes share: how pods are coloured and which nodes and pods are asked for. */
+/** State that panes share: colours and search. */
 function mapModel(report) {
   const model = {
     report,
@@ -74,7 +73,7 @@ class MapPane {
     this.detail = h("aside", {
       class: "detail",
       "aria-live": "polite",
-      "aria-label": "The chosen node",
+      "aria-label": "The selected node",
     });
     this.width = 0;
     onWidth(this.body, (width) => {
@@ -93,7 +92,7 @@ class MapPane {
     return this.cards.get(n);
   }
 
-  /** Puts the nodes that are asked for onto the page. */
+  /** Shows the nodes that match the search. */
   arrange() {
     if (this.width === 0) return;
     const { nodes } = this.model;
@@ -122,7 +121,7 @@ class MapPane {
         h(
           "span",
           { class: "quiet" },
-          "Choose a node to see it in full. A tile has a cell per GPU, a row per socket; the strip below is pinned CPUs.",
+          "Select a node for details. A tile has a cell per GPU and a row per socket; the strip below shows pinned CPUs.",
         ),
       ),
       this.grid.element,
@@ -158,7 +157,7 @@ class MapPane {
     this.refresh();
   }
 
-  /** Brings what is shown up to the moment. */
+  /** Redraws for the current time. */
   refresh() {
     this.occupancy.moveTo(shared.now.get());
     if (this.dense()) {
@@ -179,7 +178,7 @@ function renderMap(report) {
   const panes = report.runs.map(() => null);
   const paneOf = (i) => (panes[i] ??= new MapPane(model, report.runs[i]));
   const last = report.runs.length - 1;
-  // Few nodes fit twice: then the reference is beside the last setup.
+  // For few nodes, the first setup is shown beside the last one.
   const beside = last > 0 && report.nodes.length <= CARDS_MAX && innerWidth >= 900;
   let [first, second] = beside ? [0, last] : [last, -1];
   const shown = () =>
@@ -272,7 +271,7 @@ function renderMapControls(model, arrange, refresh, runSelects) {
 
 const alignmentMark = (mark) => h("b", { class: "alignment-mark" }, mark);
 
-/** What colours and marks mean, and how many pods they stand for now. */
+/** The legend, with the current number of pods. */
 function renderLegend(model, panes, box) {
   const counts = new Map();
   const alignments = new Map();
@@ -361,7 +360,7 @@ function renderClock(report, occupancy, run) {
   const frame = (time) => {
     if (!playing) return;
     const passed = last === 0 ? 0 : time - last;
-    // Who wants little motion gets a step a second instead.
+    // With reduced motion: one step per second.
     if (last === 0 || !still.matches || passed >= 1000) {
       last = time;
       const at = shared.now.get() + ((passed * end) / PLAY_MS) * Number(byId("speed").value);
@@ -381,7 +380,7 @@ function renderClock(report, occupancy, run) {
   renderScrubber(report, run);
 }
 
-/** Above the slider: GPUs that are held over time, so that one sees where to go. */
+/** Allocated GPUs over time, above the slider. */
 function renderScrubber(report, run) {
   const svg = s("svg", { class: "scrubber", "aria-hidden": "true", preserveAspectRatio: "none" });
   byId("scrubber").append(svg);

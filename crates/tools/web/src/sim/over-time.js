@@ -1,4 +1,4 @@
-// Which charts there are over time, who is in them, and what their marks mean.
+// The charts over time, their controls and their legend.
 
 function renderCharts(report) {
   const { runs } = report;
@@ -11,17 +11,17 @@ function renderCharts(report) {
     { ...gpus, title: "GPUs allocated", values: (run) => run.series.allocated },
     { ...gpus, title: "GPUs busy", values: (run) => run.series.utilised },
     latencySpec(report),
-    { ...lines, title: "Pods waiting", values: (run) => run.series.waiting },
+    { ...lines, title: "Pending pods", values: (run) => run.series.waiting },
     {
       ...lines,
       title: "GPUs stranded",
-      unit: "free in pieces no typical pod can use",
+      unit: "free, but no typical request can use them",
       values: (run) => run.series.fragmented,
     },
     { ...sums, title: "Rejections by kubelets", values: (run) => run.series.rejections },
     { ...sums, title: "Preemptions", values: (run) => run.series.preemptions },
   ];
-  // A line along zero says no more than the zero in the comparison.
+  // A constant zero is already in the comparison.
   const telling = specs.filter((spec) =>
     runs.some((run) => spec.values(run).some((value) => value > 0)),
   );
@@ -34,7 +34,7 @@ function renderCharts(report) {
   renderChartControls(report);
 }
 
-/** The p99 of all requests or of one service, with what was promised. */
+/** The p99 of all requests or of one service, with its objective. */
 function latencySpec(report) {
   const { runs } = report;
   const ids = [...new Set(runs.flatMap((run) => run.services.map((service) => service.workload)))];
@@ -67,7 +67,7 @@ function latencySpec(report) {
       const promised = [
         ...new Set(services.map((service) => number(service.objective_us)).filter((v) => v > 0)),
       ];
-      // Where services are promised different things, no line is about all requests.
+      // With different objectives no line applies to all requests.
       return promised.length === 1
         ? [{ value: promised[0], label: `objective ${latency(promised[0])}` }]
         : [];
@@ -118,7 +118,7 @@ function renderChartControls(report) {
     const all = from <= 0 && to >= report.duration_ms;
     whole.hidden = all;
     info.textContent = all
-      ? "Drag across a chart to look closer; click to see the map at that moment."
+      ? "Drag across a chart to zoom in; click to show the map at that time."
       : `${moment(from)} to ${moment(to)}`;
   });
   byId("chart-controls").append(...toggles, h("span", { class: "spring" }), info, whole);
@@ -144,7 +144,7 @@ function renderChartControls(report) {
           },
           s("path", { class: "limit", d: "M1,5H25" }),
         ),
-        "GPUs there are, or an objective",
+        "number of GPUs, or an objective",
       ),
     );
   }

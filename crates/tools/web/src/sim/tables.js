@@ -1,6 +1,6 @@
-// Everything that is a table or bars: services, waits, rejections, teams, happenings, assumptions.
+// Tables: services, waits, rejections, teams, pending pods, events, assumptions.
 
-/** Hides a section and its entry in the contents where there is nothing to show. */
+/** Hides an empty section and its entry in the contents. */
 function absent(id) {
   byId(id).hidden = true;
   document.querySelector(`nav a[href="#${id}"]`)?.parentElement.remove();
@@ -53,7 +53,7 @@ function renderServices(report) {
     columnHead("p99", { class: "number" }),
     columnHead("p99 over time"),
     columnHead("Objective", { class: "number" }),
-    columnHead("Missed", { class: "number" }),
+    columnHead("Breaches", { class: "number" }),
     columnHead("Requests", { class: "number" }),
     columnHead("Lost", { class: "number" }),
     columnHead("Replicas", { class: "number" }),
@@ -114,7 +114,7 @@ function serviceCells(run, service, most) {
   ];
 }
 
-/** Waits are between nothing and days, so their bars have a logarithmic scale. */
+/** Waits range from zero to days, hence the logarithmic scale. */
 function renderClasses(report) {
   const names = [...new Set(report.runs.flatMap((run) => run.classes.map((c) => c.class)))];
   if (names.length === 0) return absent("waits");
@@ -216,10 +216,10 @@ function renderRejections(report) {
     ...report.runs.flatMap((run) => Object.values(run.rejections).map(number)),
   );
   byId("rejections-table").append(
-    barTable(report, "How often kubelets turned pods down, by reason", "Reason", reasons, {
+    barTable(report, "Pods rejected by kubelets, by reason", "Reason", reasons, {
       heads: [
         columnHead(hiddenText("Bar"), { class: "wide" }),
-        columnHead("Times", { class: "number" }),
+        columnHead("Pods", { class: "number" }),
       ],
       of: (run, reason) => {
         const n = number(run.rejections[reason]);
@@ -242,10 +242,10 @@ function renderTeams(report) {
   const names = [...cost].sort((a, b) => b[1] - a[1]).map(([team]) => team);
   const most = Math.max(1, ...cost.values());
   byId("teams-table").append(
-    barTable(report, "What teams had and what it cost", "Team", names, {
+    barTable(report, "GPU hours and cost by team", "Team", names, {
       heads: [
         columnHead(hiddenText("Bar"), { class: "wide" }),
-        ["Cost", "GPU hours", "of it busy"].map((name) => columnHead(name, { class: "number" })),
+        ["Cost", "GPU hours", "busy"].map((name) => columnHead(name, { class: "number" })),
       ],
       of: (run, name) => {
         const team = run.teams.find((t) => words(t.team) === name);
@@ -326,9 +326,9 @@ function renderHappenings(report) {
     columnHead("When"),
     columnHead("Kind"),
     columnHead("Setup"),
-    columnHead("What happened"),
+    columnHead("Event"),
   );
-  const box = tableBox("What happened, first things first", head, body, { class: "stack" });
+  const box = tableBox("Events in order of time", head, body, { class: "stack" });
   box.classList.add("tall");
   byId("happenings-table").append(
     h("div", { class: "controls" }, runSelect.element, kindSelect.element),
@@ -355,7 +355,7 @@ function happeningRow({ run, what }) {
           type: "button",
           class: "link",
           onclick: show,
-          title: "Show the map at this moment",
+          title: "Show the map at this time",
         },
         moment(number(what.at_ms)),
       ),
@@ -391,7 +391,7 @@ function renderWaiting(report) {
     columnHead("Workload"),
     columnHead("Setup"),
     columnHead("Pods", { class: "number" }),
-    columnHead("Why, and what would help"),
+    columnHead("Reasons and remedies"),
   );
   const rows = all.map(({ run, group }) => {
     const workload = workloadOf(report, group.workload);
@@ -411,13 +411,13 @@ function renderWaiting(report) {
     );
   });
   byId("waiting-table").append(
-    tableBox("Pods that never started", head, h("tbody", {}, rows), { class: "stack" }),
+    tableBox("Pods pending at the end", head, h("tbody", {}, rows), { class: "stack" }),
   );
 }
 
 function renderAssumptions(report) {
   if (report.assumptions.length === 0) return absent("assumptions");
-  const head = h("tr", {}, columnHead("About"), columnHead("Assumed"), columnHead("Source"));
+  const head = h("tr", {}, columnHead("Name"), columnHead("Value"), columnHead("Source"));
   const rows = report.assumptions.map((a) =>
     h(
       "tr",
@@ -428,6 +428,6 @@ function renderAssumptions(report) {
     ),
   );
   byId("assumptions-table").append(
-    tableBox("What the figures rest on", head, h("tbody", {}, rows), { class: "stack" }),
+    tableBox("Assumptions", head, h("tbody", {}, rows), { class: "stack" }),
   );
 }
