@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
-use berth_devices::file::write_whole;
+use berth_devices::file::write_atomically;
 use berth_devices::proto::deviceplugin::device_plugin_client::DevicePluginClient;
 use berth_devices::proto::deviceplugin::registration_server::{Registration, RegistrationServer};
 use berth_devices::proto::deviceplugin::{
@@ -28,7 +28,7 @@ use berth_devices::proto::podresources as pods;
 use berth_devices::proto::podresources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
-use berth_devices::socket::{callers, connect, listen};
+use berth_devices::socket::{connect, incoming, listen};
 
 /// What a container was given of a resource.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl Shared {
         if !*alive {
             return;
         }
-        let _ = write_whole(&self.sockets().join("kubelet_internal_checkpoint"), text);
+        let _ = write_atomically(&self.sockets().join("kubelet_internal_checkpoint"), text);
     }
 }
 
@@ -153,12 +153,12 @@ impl FakeKubelet {
                 shared: Arc::clone(&shared),
                 stopped: stopped.clone(),
             }),
-            callers(registry),
+            incoming(registry),
             ended(stopped.clone()),
         );
         let lister = Server::builder().serve_with_incoming_shutdown(
             PodResourcesListerServer::new(Lister(Arc::clone(&shared))),
-            callers(lister),
+            incoming(lister),
             ended(stopped),
         );
         let servers = vec![

@@ -1,18 +1,13 @@
-//! Whether what running pods really have lies together.
+//! The alignment of running pods with their GPUs. Pure: the machine, containers' cpusets, their devices and
+//! the kubelet's state come in, findings go out.
 //!
-//! Owns the verdict on each pod with a GPU. It is pure: what containers may use, what devices they hold
-//! and what the kubelet says comes in, verdicts go out. A pod is accused only of what is so, never of
-//! what could be: CPUs that are not its own may be near or far, and that is `Floating`.
-//!
-//! A GPU is at home on its NUMA node, or, where that node has no CPUs (or no memory), on the nearest that
-//! have. Then for each container with a GPU:
-//! - aligned: its CPUs are at home of its GPUs, each GPU has some of them, and so for memory;
-//! - misaligned: a CPU of its own is at no GPU's home, or a GPU has no CPU at home, or its memory is
+//! A GPU is local to its NUMA node or, if that node has no CPUs (or no memory), to the nearest nodes that have.
+//! A container with a GPU is:
+//! - aligned: its CPUs are local to its GPUs, each GPU has some of them, and its memory is local;
+//! - misaligned: one of its exclusive CPUs is not local to any GPU, or a GPU has no local CPU, or its memory is
 //!   elsewhere;
-//! - floating: its CPUs are not its own, and only some of them are at home;
-//! - unknown: something that decides it is not known.
-//!
-//! Must not read files, nor know where devices' NUMA nodes come from.
+//! - floating: its CPUs are not exclusive, and only some are local;
+//! - unknown: the data to decide it is missing.
 
 mod advice;
 mod holder;
@@ -27,86 +22,74 @@ use serde::{Deserialize, Serialize};
 pub use advice::Advice;
 use holder::{Holder, Pinning, holders};
 
-/// Memory that is looked at tells nothing below this: libraries are wherever they were read first.
+/// With less memory than this, its location means nothing: libraries are wherever they were read first.
 const MEMORY_BYTES_MIN: u64 = 256 << 20;
-/// So much of the memory, in percent, may be elsewhere: page cache is nobody's choice.
+/// Percentage of memory that may be remote: nobody chooses where page cache is.
 const REMOTE_PERCENT_MAX: u64 = 25;
 
-/// What the kubelet is set up to do, and what it has done.
+/// The kubelet's configuration and state, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules<'a> {
-    /// Its configuration, if it is known.
     pub configuration: Option<&'a Configuration>,
-    /// CPUs that it gave to containers, if that is known.
     pub cpus: Option<&'a CpuState>,
 }
 
-/// A pod that runs.
 #[derive(Clone, Debug)]
 pub struct RunningPod {
-    /// Its UID.
     pub uid: String,
-    /// Its quality of service.
     pub qos: Qos,
-    /// Its containers, the one that holds its namespaces included.
+    /// Including the sandbox.
     pub containers: Vec<RunningContainer>,
-    /// Devices that it holds.
     pub devices: Vec<Held>,
 }
 
-/// A container that runs. Its name is not known: cgroups do not tell it.
+/// A running container. Its name is unknown: cgroups do not have it.
 #[derive(Clone, Debug, Default)]
 pub struct RunningContainer {
-    /// Its id.
     pub id: String,
-    /// CPUs that it can really use.
+    /// Effective cpuset.
     pub cpus: Option<CpuSet>,
-    /// NUMA nodes that it can really have memory of.
+    /// Effective NUMA nodes for memory.
     pub mems: Option<IdSet>,
-    /// Where its memory is, as far as it was looked at.
+    /// Location of its memory, as far as it was read.
     pub memory: Vec<NodeMemory>,
-    /// Its processes.
     pub pids: Vec<u32>,
 }
 
-/// What kind of thing a device is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DeviceKind {
-    /// A whole GPU.
     Gpu,
-    /// A slice of one.
+    /// A MIG instance.
     Slice,
-    /// A share of a GPU or of a slice, which others hold too.
+    /// A share or replica of a GPU or slice.
     Share,
-    /// A network card, or something else.
+    /// A NIC or another device.
     #[default]
     Other,
 }
 
 impl DeviceKind {
-    /// Whether it is a GPU or some of one.
+    /// Whether it is a GPU or part of one.
     pub fn is_gpu(self) -> bool {
         self != Self::Other
     }
 }
 
-/// A device that a container holds. The kubelet's checkpoint tells of it, or its API for pods' resources.
+/// A device that a container holds, from the kubelet's checkpoint or podresources.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// Name of the container.
     pub container: String,
-    /// Resource, such as `nvidia.com/gpu`.
+    /// Such as `nvidia.com/gpu`.
     pub resource: String,
-    /// Id that the plugin gave it.
+    /// As set by the device plugin.
     pub id: String,
-    /// What it is.
     pub kind: DeviceKind,
-    /// Its NUMA nodes; none: not known.
+    /// Empty if unknown.
     pub numa: Vec<u32>,
-    /// Whether its plugin told the kubelet a NUMA node: without, the kubelet aligns nothing with it.
-    pub told: bool,
-    /// Processes that use it, as the driver tells.
+    /// Whether the plugin reported a NUMA node to the kubelet, which does not align the device otherwise.
+    pub has_topology: bool,
+    /// Processes that use it, according to the driver.
     pub pids: Vec<u32>,
 }
 
@@ -128,7 +111,8 @@ impl Finding {
         Self { alignment: Alignment::Aligned, distance: None, why: String::new() };
 
     pub(crate) fn floating() -> Self {
-        let why = "its CPUs are not its own, and not all of them are near its GPUs".to_owned();
+        let why =
+            "its CPUs are not exclusive, and not all of them are local to its GPUs".to_owned();
         Self { alignment: Alignment::Floating, distance: None, why }
     }
 
@@ -148,43 +132,38 @@ impl Finding {
     }
 }
 
-/// What is known of a container with a GPU, and the verdict on it.
+/// A container with a GPU, and its alignment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerAudit {
-    /// Its name.
     pub container: String,
-    /// CPUs that it can really use.
+    /// Effective cpuset.
     pub cpus: Option<String>,
-    /// Whether these are its own; `None` if that cannot be told.
+    /// Whether the CPUs are exclusive; `None` if unknown.
     pub exclusive: Option<bool>,
-    /// NUMA nodes of its CPUs.
     pub cpu_numa: Vec<u32>,
-    /// NUMA nodes that it may have memory of.
+    /// Effective NUMA nodes for memory.
     pub mems: Option<String>,
-    /// Where its memory is, as far as it was looked at.
+    /// Location of its memory, as far as it was read.
     pub memory: Vec<NodeMemory>,
-    /// NUMA nodes of its GPUs.
     pub gpu_numa: Vec<u32>,
     pub finding: Finding,
 }
 
-/// A pod with a GPU, and the verdict on it: the worst of its containers'.
+/// A pod with a GPU, and the worst finding of its containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodAudit {
-    /// UID of the pod.
     pub uid: String,
-    /// Its quality of service.
     pub qos: Qos,
     pub finding: Finding,
-    /// Its containers with GPUs.
+    /// Containers with GPUs.
     pub containers: Vec<ContainerAudit>,
-    /// What would have it aligned for certain.
+    /// Changes that would make it reliably aligned.
     pub advice: Vec<Advice>,
 }
 
-/// The verdict on a pod; `None` where it has no GPU.
+/// `None` for a pod without a GPU.
 pub fn audit(machine: &Machine, rules: Rules<'_>, pod: &RunningPod) -> Option<PodAudit> {
     let mut names: Vec<&str> = pod
         .devices
@@ -217,7 +196,7 @@ fn container(machine: &Machine, rules: Rules<'_>, pod: &RunningPod, name: &str) 
         (Some(only), true, None) => only,
         (last, _, why) => {
             let why = why.unwrap_or_else(|| {
-                "which of the pod's containers holds the GPU cannot be told, and they differ".into()
+                "which of the pod's containers holds the GPU is unknown, and their alignment differs".into()
             });
             let gpu_numa = homes_of(&devices).0;
             let finding = Finding::unknown(why);
@@ -252,14 +231,14 @@ fn one(machine: &Machine, name: &str, devices: &[&Held], holder: &Holder<'_>) ->
     let cpus = running.cpus.unwrap_or(CpuSet::EMPTY);
     let cpu_numa = machine.numa_of(&cpus);
     let finding = match running.cpus {
-        None => Finding::unknown("which CPUs it may use is not known"),
+        None => Finding::unknown("its CPUs are unknown"),
         Some(_) => finding(machine, devices, holder, &cpu_numa),
     };
     ContainerAudit {
         container: name.to_owned(),
         cpus: running.cpus.map(|cpus| cpus.to_string()),
         exclusive: match holder.pinning {
-            Pinning::Own => Some(true),
+            Pinning::Exclusive => Some(true),
             Pinning::Shared => Some(false),
             Pinning::Unknown => None,
         },
@@ -283,7 +262,7 @@ fn finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
         if held.kind.is_gpu() {
             all_home.extend(&home);
         }
-        // Whatever it may use, none of it is near.
+        // None of its CPUs is local to the device.
         if !home.is_empty() && !home.iter().any(|node| cpu_numa.contains(node)) {
             let what = format!(
                 "{} is on NUMA node {}, its CPUs on {}",
@@ -297,7 +276,7 @@ fn finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
     let elsewhere: Vec<u32> =
         cpu_numa.iter().copied().filter(|node| !all_home.contains(node)).collect();
     let (gpu_numa, all_known) = homes_of(devices);
-    if !elsewhere.is_empty() && all_known && holder.pinning == Pinning::Own {
+    if !elsewhere.is_empty() && all_known && holder.pinning == Pinning::Exclusive {
         let cpus = holder.container.cpus.unwrap_or(CpuSet::EMPTY);
         let there =
             elsewhere.iter().fold(CpuSet::EMPTY, |all, node| all | machine_cpus(machine, *node));
@@ -315,18 +294,18 @@ fn finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>, cpu_numa: 
     if !all_known {
         let unknown = devices.iter().find(|held| held.kind.is_gpu() && held.numa.is_empty());
         let name = unknown.map_or_else(String::new, |held| named(held));
-        return Finding::unknown(format!("the NUMA node of {name} is not known"));
+        return Finding::unknown(format!("the NUMA node of {name} is unknown"));
     }
     if !elsewhere.is_empty() {
         return match holder.pinning {
-            Pinning::Unknown => Finding::unknown("whether its CPUs are its own is not known"),
+            Pinning::Unknown => Finding::unknown("whether its CPUs are exclusive is unknown"),
             _ => Finding::floating(),
         };
     }
     memory_finding(machine, devices, holder).unwrap_or(Finding::ALIGNED)
 }
 
-/// Memory that certainly lies elsewhere.
+/// A finding from memory alone, if it is certainly remote.
 fn memory_finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> Option<Finding> {
     let has_memory = |node: u32| machine.node(node).is_some_and(|node| node.memory_bytes > 0);
     let (gpu_numa, all_known) = homes_of(devices);
@@ -352,7 +331,7 @@ fn memory_finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> 
         let chosen = memory.iter().filter(|one| wanted(one.node));
         chosen.fold(0u64, |sum, one| sum.saturating_add(one.bytes))
     };
-    // Memory on a node without CPUs (high-bandwidth memory, or a GPU's own) was put there on purpose.
+    // Memory on a node without CPUs (HBM, or a GPU's own) was placed there on purpose.
     let on_cpus = |node: u32| !machine_cpus(machine, node).is_empty();
     let all = sum(&|_| true);
     let remote = sum(&|node| away(node) && on_cpus(node));
@@ -373,7 +352,7 @@ fn memory_finding(machine: &Machine, devices: &[&Held], holder: &Holder<'_>) -> 
     far.finding()
 }
 
-/// What was found to be far.
+/// Devices, CPUs and memory that are not local, with the largest distance.
 #[derive(Default)]
 struct Far {
     distance: Option<u32>,
@@ -399,7 +378,7 @@ fn machine_cpus(machine: &Machine, node: u32) -> CpuSet {
     machine.node(node).map_or(CpuSet::EMPTY, |node| node.cpus)
 }
 
-/// Nodes that have what is wanted: these themselves, or the nearest for each that has not.
+/// The nodes that have what is wanted, or the nearest that have.
 fn home(machine: &Machine, nodes: &[u32], has: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut found = Vec::new();
     for node in nodes {

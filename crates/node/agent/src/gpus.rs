@@ -1,7 +1,5 @@
-//! GPUs as their driver tells of them.
-//!
-//! Owns the data: what a reading holds, however it was made (by NVML, from a recording, by a test). What
-//! the driver refuses is left out, with a diagnosis. Must not know NUMA nodes, nor whose a GPU is.
+//! GPUs as the driver reports them: by NVML, from a recording, or made by a test. What the driver refuses is
+//! left out, with a diagnosis.
 
 pub(crate) mod nvml;
 mod profile;
@@ -11,195 +9,172 @@ use std::path::{Path, PathBuf};
 use berth_host::Diagnosis;
 use berth_host::pci::Distance;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use nvml::{Xid, Xids};
 pub use profile::{PlacementSource, Profile, name_of_slice};
 
-/// The file of a recording that holds a reading.
+/// File of a recording with the driver's report.
 pub const RECORDED: &str = "nvml.json";
 
-/// Bytes of a recorded reading.
+/// Bytes of that file.
 const RECORDED_BYTES_MAX: u64 = 16 << 20;
 
-/// Where a reading comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSource {
-    /// From the driver of this machine.
+    /// This machine's driver.
     Nvml,
-    /// From the directory of a recording.
+    /// The directory of a recording.
     Recorded(PathBuf),
 }
 
-/// What the driver says of all GPUs.
+/// The driver's report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuReading {
-    /// Version of the driver; `None` where there is none to ask.
+    /// Version; `None` without a driver.
     pub driver: Option<String>,
-    /// Version of its library.
+    /// Version of the NVML library.
     pub nvml: Option<String>,
-    /// The newest CUDA that it can run.
+    /// Newest CUDA version supported.
     pub cuda: Option<String>,
-    /// The GPUs, by PCI address.
+    /// By PCI address.
     pub gpus: Vec<DriverGpu>,
-    /// How far pairs of GPUs are from each other, as the driver sees it.
+    /// Distances between GPUs, as the driver sees them.
     pub levels: Vec<Level>,
-    /// What it refused, and what follows.
     pub diagnoses: Vec<Diagnosis>,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriverGpu {
-    /// Its number, in the driver's order.
+    /// In the driver's order.
     pub index: u32,
-    /// Its UUID.
     pub uuid: Option<String>,
-    /// Its PCI address as the kernel writes it, such as `0000:41:00.0`.
+    /// As the kernel writes it, such as `0000:41:00.0`.
     pub address: Option<String>,
-    /// What it is called.
     pub product: Option<String>,
-    /// Its memory.
     pub memory: Option<GpuMemory>,
-    /// Whether it is divided; `None` where it cannot be.
+    /// `None` if the GPU does not support MIG.
     pub mig: Option<MigMode>,
-    /// Slices that it can be divided into, smallest first.
+    /// MIG profiles that it supports, smallest first.
     pub profiles: Vec<Profile>,
-    /// Slices that it is divided into.
+    /// Existing MIG instances.
     pub instances: Vec<Instance>,
-    /// Processes that use it.
     pub processes: Vec<GpuProcess>,
-    /// How well it is.
     pub health: Health,
-    /// Share of time in which it worked, in percent.
+    /// Share of time in which kernels ran.
     pub busy_percent: Option<u32>,
-    /// Share of time in which its memory did, in percent.
+    /// Share of time in which memory was read or written.
     pub memory_busy_percent: Option<u32>,
-    /// Temperature, in degrees Celsius.
     pub temperature_celsius: Option<u32>,
-    /// Power that it takes.
     pub power_milliwatts: Option<u32>,
-    /// Power that it may take.
     pub power_limit_milliwatts: Option<u32>,
-    /// What is at the other ends of its NVLinks.
+    /// Devices at the other ends of its NVLinks.
     pub links: Vec<LinkPeer>,
 }
 
-/// Memory of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuMemory {
-    /// All of it.
     pub total_bytes: u64,
-    /// What is in use.
     pub used_bytes: u64,
-    /// What the driver keeps.
+    /// Reserved by the driver.
     pub reserved_bytes: u64,
 }
 
-/// Whether a GPU is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MigMode {
-    /// Now.
     pub enabled: bool,
-    /// After it is reset.
+    /// After a reset.
     pub pending: bool,
 }
 
-/// A slice of a GPU, as CUDA sees it.
+/// A MIG device, as CUDA sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Instance {
-    /// Its number on the GPU.
+    /// Number on the GPU.
     pub index: u32,
-    /// Its UUID.
     pub uuid: Option<String>,
-    /// Name of its profile, such as `1g.18gb`.
+    /// Such as `1g.18gb`.
     pub profile: Option<String>,
-    /// Its memory.
     pub memory_bytes: Option<u64>,
-    /// Number of the GPU instance that it is in.
+    /// Id of its GPU instance.
     pub gpu_instance: Option<u32>,
-    /// Number of the compute instance that it is there.
+    /// Id of its compute instance within the GPU instance.
     pub compute_instance: Option<u32>,
-    /// Where the GPU instance starts, in units of memory.
+    /// First memory unit of the GPU instance.
     pub start: Option<u32>,
-    /// How many units it takes.
+    /// Memory units of the GPU instance.
     pub units: Option<u32>,
 }
 
-/// A process that uses a GPU. Neither its name nor its arguments are asked for.
+/// A process that uses a GPU. Its name and arguments are never read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuProcess {
-    /// Its id, as the driver's host sees it.
+    /// As the host sees it.
     pub pid: u32,
-    /// Memory that it uses; not told inside of slices to everybody.
+    /// Without privileges, the driver does not report it inside slices.
     pub memory_bytes: Option<u64>,
-    /// Number of the GPU instance that it runs on.
+    /// Id of the GPU instance that it runs on.
     pub gpu_instance: Option<u32>,
 }
 
-/// How well a GPU is. What it does not know of itself is left out.
+/// Health of a GPU. Values that it does not support are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Health {
-    /// Whether memory is checked.
+    /// Whether ECC is enabled.
     pub ecc: Option<bool>,
-    /// Errors corrected since the driver was loaded.
+    /// Corrected ECC errors since the driver was loaded.
     pub corrected: Option<u64>,
-    /// Errors not corrected since then.
+    /// Uncorrected ECC errors since the driver was loaded.
     pub uncorrected: Option<u64>,
-    /// Pages taken out of use, on GPUs before Ampere.
+    /// Before Ampere.
     pub retired_pages: Option<u32>,
-    /// Rows of memory replaced by spare ones, since Ampere.
+    /// Since Ampere.
     pub remapped_rows: Option<u64>,
-    /// Whether rows or pages wait for a reset to be replaced.
+    /// Whether remapped rows or retired pages wait for a reset.
     pub repair_pending: Option<bool>,
-    /// Whether a row could not be replaced.
+    /// Whether a row could not be remapped.
     pub repair_failed: Option<bool>,
 }
 
 impl Health {
-    /// Why it should not be given to anybody, if so.
-    pub fn trouble(&self) -> Option<&'static str> {
+    /// Why it must not be allocated, if so.
+    pub fn fault(&self) -> Option<&'static str> {
         if self.repair_failed == Some(true) {
-            return Some("a row of its memory could not be replaced");
+            return Some("row remapping failed");
         }
         if self.repair_pending == Some(true) {
-            return Some("rows of its memory wait for a reset to be replaced");
+            return Some("row remapping pending, needs a reset");
         }
-        self.uncorrected.is_some_and(|count| count > 0).then_some("its memory had errors")
+        self.uncorrected.is_some_and(|count| count > 0).then_some("uncorrected ECC errors")
     }
 }
 
-/// What NVLinks lead to.
+/// A device connected by NVLink.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinkPeer {
     /// PCI address of a GPU or of a switch.
     pub address: String,
-    /// How many links.
     pub links: u32,
 }
 
-/// How far two GPUs are from each other.
+/// Distance between two GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Level {
-    /// PCI address of one.
     pub one: String,
-    /// PCI address of the other.
     pub other: String,
-    /// How far.
     pub level: Distance,
 }
 
 impl GpuReading {
-    /// Reads what there is to read.
     pub fn read(source: &GpuSource) -> Self {
         match source {
             GpuSource::Nvml => nvml::read(),
@@ -207,12 +182,12 @@ impl GpuReading {
         }
     }
 
-    /// The GPU at an address, as the kernel writes it.
+    /// The GPU at a PCI address in the kernel's notation.
     pub fn at(&self, address: &str) -> Option<&DriverGpu> {
         self.gpus.iter().find(|gpu| gpu.address.as_deref() == Some(address))
     }
 
-    /// The GPU that has a UUID, or a slice with it.
+    /// The GPU with a UUID, or with a slice of that UUID.
     pub fn with_uuid(&self, uuid: &str) -> Option<(&DriverGpu, Option<&Instance>)> {
         self.gpus.iter().find_map(|gpu| {
             if gpu.uuid.as_deref() == Some(uuid) {
@@ -223,7 +198,7 @@ impl GpuReading {
         })
     }
 
-    /// A reading that holds nothing but the reason.
+    /// An empty reading with a diagnosis.
     pub(crate) fn nothing(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { diagnoses: vec![note("nvml", what, remedy)], ..Self::default() }
     }
@@ -239,8 +214,8 @@ fn recorded(directory: &Path) -> GpuReading {
         Ok(found) if found.is_file() => found.len(),
         Ok(_) => {
             return GpuReading::nothing(
-                "nvml.json is no file, so GPUs are known from PCI only",
-                "record anew",
+                "nvml.json is not a regular file, so GPUs are known from PCI only",
+                "record the machine again",
             );
         }
         Err(error) => {
@@ -248,24 +223,21 @@ fn recorded(directory: &Path) -> GpuReading {
                 format!("nvml.json cannot be read ({error}), so GPUs are known from PCI only");
             return GpuReading::nothing(
                 what,
-                "record on the machine itself with its driver loaded",
+                "record on the machine itself, with its driver loaded",
             );
         }
     };
     if size > RECORDED_BYTES_MAX {
-        let what = format!("nvml.json has more than {RECORDED_BYTES_MAX} bytes, so it is not read");
-        return GpuReading::nothing(what, "record anew");
+        let what = format!("nvml.json is larger than {RECORDED_BYTES_MAX} bytes, so it is ignored");
+        return GpuReading::nothing(what, "record the machine again");
     }
-    let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-    let reading = text.and_then(|text| {
-        let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        // A list of the fields' values would be taken for one.
-        if !value.is_object() {
-            return Err("it is no object".to_owned());
-        }
-        serde_json::from_value(value).map_err(|error| error.to_string())
+    let reading = std::fs::read_to_string(&path).and_then(|text| {
+        // A list of the fields' values would be accepted in place of an object.
+        let object: Map<String, Value> = serde_json::from_str(&text)?;
+        Ok(serde_json::from_value(Value::Object(object))?)
     });
-    reading.unwrap_or_else(|why| {
-        GpuReading::nothing(format!("nvml.json holds no reading ({why})"), "record anew")
+    reading.unwrap_or_else(|error| {
+        let what = format!("nvml.json is invalid ({error})");
+        GpuReading::nothing(what, "record the machine again")
     })
 }

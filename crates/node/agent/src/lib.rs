@@ -1,23 +1,21 @@
-//! `berth agent`: what is on a GPU node, and whether each pod with a GPU is aligned.
+//! `berth agent`: a GPU node's hardware, and the alignment of its GPU pods.
 //!
-//! Joins the driver's report ([`GpuReading`]), the machine's files and the kubelet's state into a
-//! report; audits running pods; publishes the result; and runs the loops that serve devices, apply
-//! MIG layouts and keep MPS daemons. All but these loops (`run`, `handing`, `dividing`, `mps`) is
-//! synchronous and knows no API. What a driver refuses becomes a diagnosis beside the rest; nothing
-//! panics.
+//! Joins the driver's report ([`GpuReading`]), the machine's files and the kubelet's state into a report;
+//! audits running pods; publishes the result; and runs the services that serve devices, apply MIG layouts and
+//! supervise MPS daemons. All but these services is synchronous and does not call the Kubernetes API.
 //!
-//! - A device is where its plugin told the kubelet it is, because the kubelet aligns by that. Where
-//!   that differs from the machine, it is a diagnosis.
-//! - An object or a label that another client has written stays that client's.
-//! - A MIG change is not logged step by step. The journal holds the old and the wanted layouts;
-//!   after a failure or crash the way is computed again from what is there, forward or back.
+//! - A device is where its plugin reported it to the kubelet, because the kubelet aligns by that. If the
+//!   machine disagrees, that is a diagnosis.
+//! - Objects, labels and annotations that another client has written are left alone.
+//! - MIG changes are not logged step by step. The journal holds the old and the new layouts; after a failure
+//!   or crash, the steps forward or back are computed from the actual state.
 //! - Serial numbers and process names are never read.
 
 pub mod audit;
-pub mod dividing;
+pub mod device_service;
 pub mod gpus;
-pub mod handing;
 pub mod mig;
+pub mod mig_reconciler;
 pub mod mps;
 pub mod offers;
 pub mod publish;

@@ -1,18 +1,13 @@
-//! Dividing GPUs: from the slices that are there to those that are wanted.
+//! Repartitioning of GPUs (MIG).
 //!
-//! Owned here: what is wanted ([`wish`]), how to get there with the least disturbance ([`mod@plan`]), doing it
-//! as a whole or not at all ([`apply()`], with a [`journal`] that outlives a crash), what may not be
-//! touched ([`busy`]), and the other way, by NVIDIA's mig-manager ([`manager`]). GPUs are asked and changed
-//! through [`MigDriver`]; NVML is one.
+//! A requested layout ([`request`]) is turned into changes with the least disturbance ([`mod@plan`]), which are
+//! applied as a whole or rolled back ([`apply()`], with a [`journal`] that survives a crash). Slices in use
+//! ([`workloads`]) are not touched. On a node where NVIDIA's mig-manager runs, it does the work instead
+//! ([`manager`]): two programs would undo each other's changes.
 //!
-//! Which way is used: where mig-manager runs on a node, its label, since two who divide the same GPUs
-//! would undo each other's work; elsewhere NVML.
-//!
-//! Must not know Kubernetes' API: labels and annotations are texts here. Must not decide which slices a
-//! node should have.
+//! Does not call the Kubernetes API, and does not decide which slices a node should have.
 
 pub mod apply;
-pub mod busy;
 mod driver;
 pub mod journal;
 pub mod layout;
@@ -20,14 +15,15 @@ pub mod manager;
 mod nvml;
 pub mod plan;
 pub mod report;
-pub mod wish;
+pub mod request;
+pub mod workloads;
 
 pub use apply::{MigState, apply, recover};
-pub use busy::Busy;
-pub use driver::{Activation, DriverError, MigDriver, MigGpu, Offer};
+pub use driver::{Activation, DriverError, MigDriver, MigGpu, SupportedProfile};
 pub use journal::{FileJournal, Journal};
-pub use layout::{GpuLayout, Place, Slice};
+pub use layout::{GpuLayout, Placement, Slice};
 pub use nvml::NvmlDriver;
 pub use plan::{MigChanges, Reach, Refusal, plan};
 pub use report::MigReport;
-pub use wish::Wish;
+pub use request::LayoutRequest;
+pub use workloads::Workloads;

@@ -1,14 +1,11 @@
-//! What of a node's GPUs is on offer: from the report to what the device plugin hands out.
-//!
-//! Owns how GPUs of the report become those that are handed out: numbers, NUMA nodes, distances, device files, and
-//! which of them are ill and for how long an error makes one so. Must not know the kubelet, nor what is held.
+//! The node's GPUs as the device plugin offers them: numbers, NUMA nodes, distances, device files and health.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use berth_devices::file;
 use berth_devices::offer::{self, FoundGpu, FoundInstance, Offer};
-use berth_devices::{DeviceConfig, GpuIndex, Stock};
+use berth_devices::{DeviceConfig, GpuIndex, Supply};
 use berth_host::pci::Distance;
 use berth_host::{Diagnosis, Root};
 use serde::{Deserialize, Serialize};
@@ -17,49 +14,48 @@ use tracing::warn;
 use crate::gpus::{DriverGpu, GpuReading, GpuSource, Instance, Xid};
 use crate::report::{GpuReport, NodeReport, PairReport};
 
-/// How long a critical error makes a GPU ill that says nothing else. One that stays broken fails again, or is
-/// told by its memory or by the driver, which loses it.
+/// How long a critical error makes a GPU unhealthy. A broken GPU fails again, or the driver or its ECC counters
+/// report it.
 pub const XID_MS: i64 = 10 * 60_000;
 
-/// Errors of programs, not of GPUs, after NVIDIA's table of XIDs: bad instructions and addresses, and what follows
-/// when somebody else on the GPU ended.
-const OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+/// XIDs caused by programs, not by GPUs, according to NVIDIA's table: bad instructions and addresses, and the end of
+/// another program on the GPU.
+const PROGRAM_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// Distances as the plugin compares them: NVLinks are nearer the more there are, then PCI.
-const NVLINK_FAR: u32 = 100;
+/// Distance by one NVLink; more links are nearer. PCI is farther.
+const NVLINK_DISTANCE: u32 = 100;
 
-/// Critical errors that GPUs had of late.
+/// Recent critical errors of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ailments {
-    /// By UUID: the error, and when it was.
+pub struct GpuErrors {
+    /// XID and time in milliseconds, by UUID.
     errors: BTreeMap<String, (u64, i64)>,
 }
 
-impl Ailments {
-    /// Remembers an error. Those of programs make no GPU ill.
-    pub fn note(&mut self, xid: &Xid, now_ms: i64) {
+impl GpuErrors {
+    /// Records an error, unless a program caused it.
+    pub fn record(&mut self, xid: &Xid, now_ms: i64) {
         if let (Some(uuid), Some(number)) = (&xid.uuid, xid.number)
-            && !OF_PROGRAMS.contains(&number)
+            && !PROGRAM_XIDS.contains(&number)
         {
             self.errors.insert(uuid.clone(), (number, now_ms));
         }
     }
 
-    /// Forgets what is long ago.
-    pub fn forget(&mut self, now_ms: i64) {
+    /// Forgets old errors.
+    pub fn expire(&mut self, now_ms: i64) {
         self.errors.retain(|_, (_, since_ms)| now_ms - *since_ms < XID_MS);
     }
 
-    /// What an earlier process kept in a file. A GPU is not well because the agent was started again.
-    pub fn recall(path: &Path) -> Self {
-        file::recall(path, "which GPUs had errors")
+    /// Reads the errors that an earlier process saved: a restart of the agent does not make a GPU healthy.
+    pub fn load(path: &Path) -> Self {
+        file::read_or_default(path, "the file of GPU errors")
     }
 
-    /// Keeps them in a file.
-    pub fn keep(&self, path: &Path) {
+    pub fn save(&self, path: &Path) {
         let text = serde_json::to_string(self).unwrap_or_default();
-        if let Err(error) = file::write_whole(path, &text) {
-            warn!(path = %path.display(), %error, "which GPUs had errors cannot be written down");
+        if let Err(error) = file::write_atomically(path, &text) {
+            warn!(path = %path.display(), %error, "cannot save GPU errors");
         }
     }
 
@@ -68,122 +64,120 @@ impl Ailments {
     }
 }
 
-/// What GPUs are offered as, which may be written anew while it is in force.
+/// Offers, fixed or from a file that is read again each time.
 #[derive(Clone, Debug)]
 pub struct Offers {
-    /// Where it is written; `None`: it does not change.
     file: Option<PathBuf>,
     now: Vec<Offer>,
-    /// What is wrong with the file, and what of it does not go here, so that it is said once.
-    trouble: Option<String>,
-    said: BTreeSet<Diagnosis>,
+    /// The last error of the file, and the last diagnoses, so that they are logged once.
+    error: Option<String>,
+    diagnosed: BTreeSet<Diagnosis>,
 }
 
 impl Offers {
-    /// These, for good.
     pub fn fixed(offers: Vec<Offer>) -> Self {
-        Self { file: None, now: offers, trouble: None, said: BTreeSet::new() }
+        Self { file: None, now: offers, error: None, diagnosed: BTreeSet::new() }
     }
 
-    /// As a file says, which was read just now.
+    /// Of a file that was just read.
     pub fn of_file(file: PathBuf, offers: Vec<Offer>) -> Self {
         Self { file: Some(file), ..Self::fixed(offers) }
     }
 
-    /// As they are now. A file that has become wrong changes nothing.
+    /// The current offers. A file that has become invalid is ignored.
     fn read(&mut self) -> &[Offer] {
         let Some(file) = &self.file else { return &self.now };
         let read = berth_manifest::read_file(file)
             .map_err(|error| error.to_string())
             .and_then(|source| DeviceConfig::read(&source).map_err(|problem| problem.to_string()));
-        let trouble = match read {
+        let error = match read {
             Ok(config) => {
                 self.now = config.offers;
                 None
             }
-            Err(why) => Some(why),
+            Err(error) => Some(error),
         };
-        if let Some(why) = &trouble
-            && self.trouble != trouble
+        if let Some(error) = &error
+            && self.error.as_ref() != Some(error)
         {
-            warn!(why, "what is offered stays as it was");
+            warn!(error, "invalid DeviceOffers; keeping the previous offers");
         }
-        self.trouble = trouble;
+        self.error = error;
         &self.now
     }
 }
 
-/// Looks at a node's GPUs, and says what is on offer. What does not go is logged, once.
-pub async fn look(
+/// Reads a node's GPUs and returns the devices on offer. Logs new diagnoses.
+pub async fn read_supply(
     root: &Root,
     gpus: &GpuSource,
     offers: &mut Offers,
-    ailments: &Ailments,
-) -> Stock {
+    errors: &GpuErrors,
+) -> Supply {
     let (root, gpus) = (root.clone(), gpus.clone());
-    let (wanted, ailments) = (offers.read().to_vec(), ailments.clone());
-    let looked = tokio::task::spawn_blocking(move || {
+    let (wanted, errors) = (offers.read().to_vec(), errors.clone());
+    let supply = tokio::task::spawn_blocking(move || {
         let report = NodeReport::read(&root, GpuReading::read(&gpus));
-        stock(&report, root.base(), &wanted, &ailments)
+        supply(&report, root.base(), &wanted, &errors)
     });
-    // A reader that panicked is a defect; without it nothing is on offer.
-    let (stock, diagnoses) = looked.await.unwrap_or_default();
+    // If reading panics, which is a defect, nothing is offered.
+    let (supply, diagnoses) = supply.await.unwrap_or_default();
     let diagnoses: BTreeSet<Diagnosis> = diagnoses.into_iter().collect();
-    diagnoses.difference(&offers.said).for_each(say);
-    offers.said = diagnoses;
-    stock
+    diagnoses.difference(&offers.diagnosed).for_each(log);
+    offers.diagnosed = diagnoses;
+    supply
 }
 
-pub(crate) fn say(diagnosis: &Diagnosis) {
+pub(crate) fn log(diagnosis: &Diagnosis) {
     warn!(path = diagnosis.path, remedy = diagnosis.remedy, "{}", diagnosis.what);
 }
 
-/// What is on offer of a node. `base` is the root below which its files are.
-pub fn stock(
+/// The devices that a node offers. Its files are below `base`.
+pub fn supply(
     report: &NodeReport,
     base: &Path,
     offers: &[Offer],
-    ailments: &Ailments,
-) -> (Stock, Vec<Diagnosis>) {
+    errors: &GpuErrors,
+) -> (Supply, Vec<Diagnosis>) {
     let mut known: Vec<(&GpuReport, &DriverGpu, &str)> = report
         .gpus
         .iter()
         .filter_map(|one| {
-            let told = one.told.as_ref()?;
-            Some((one, told, told.uuid.as_deref()?))
+            let gpu = one.driver.as_ref()?;
+            Some((one, gpu, gpu.uuid.as_deref()?))
         })
         .collect();
-    known.sort_by_key(|(_, told, _)| told.index);
-    let mut ill = BTreeMap::new();
-    for (_, told, uuid) in &known {
-        let trouble = told.health.trouble().map(str::to_owned);
-        if let Some(why) = trouble.or_else(|| ailments.of(uuid)) {
-            ill.insert((*uuid).to_owned(), why);
+    known.sort_by_key(|(_, gpu, _)| gpu.index);
+    let mut unhealthy = BTreeMap::new();
+    for (_, gpu, uuid) in &known {
+        let fault = gpu.health.fault().map(str::to_owned);
+        if let Some(reason) = fault.or_else(|| errors.of(uuid)) {
+            unhealthy.insert((*uuid).to_owned(), reason);
         }
     }
     let capabilities = Capabilities::read(base);
-    let found = known.iter().filter_map(|(one, told, uuid)| {
-        let index = GpuIndex(u16::try_from(told.index).ok()?);
+    let found = known.iter().filter_map(|(one, gpu, uuid)| {
+        let index = GpuIndex(u16::try_from(gpu.index).ok()?);
         let to = |(other, ..): &(&GpuReport, &DriverGpu, &str)| distance(report, one, other);
-        let minor = minor(base, &one.address).unwrap_or(told.index);
+        let minor = minor(base, &one.address).unwrap_or(gpu.index);
         Some(FoundGpu {
             gpu: berth_devices::OfferedGpu {
                 index,
                 uuid: (*uuid).to_owned(),
                 numa: one.numa.into_iter().collect(),
-                memory_bytes: told.memory.map_or(0, |memory| memory.total_bytes),
+                memory_bytes: gpu.memory.map_or(0, |memory| memory.total_bytes),
                 distances: known.iter().map(to).collect(),
                 device_files: vec![format!("/dev/nvidia{minor}")],
             },
-            divided: told.mig.is_some_and(|mode| mode.enabled),
-            instances: instances(told, minor, &capabilities),
+            mig_enabled: gpu.mig.is_some_and(|mode| mode.enabled),
+            instances: instances(gpu, minor, &capabilities),
         })
     });
     let (inventory, diagnoses) = offer::inventory(found.collect(), offers);
-    (Stock { inventory, ill }, diagnoses)
+    (Supply { inventory, unhealthy }, diagnoses)
 }
 
-fn instances(told: &DriverGpu, minor: u32, capabilities: &Capabilities) -> Vec<FoundInstance> {
+fn instances(gpu: &DriverGpu, minor: u32, capabilities: &Capabilities) -> Vec<FoundInstance> {
     let instance = |one: &Instance| {
         Some(FoundInstance {
             uuid: one.uuid.clone()?,
@@ -193,19 +187,18 @@ fn instances(told: &DriverGpu, minor: u32, capabilities: &Capabilities) -> Vec<F
             device_files: capabilities.of(minor, one),
         })
     };
-    told.instances.iter().filter_map(instance).collect()
+    gpu.instances.iter().filter_map(instance).collect()
 }
 
-/// The files by which the driver lets processes at slices: whoever can open both that of the GPU instance and that of
-/// the compute instance can use it.
+/// Device files that give access to slices. A process needs those of the GPU instance and of the compute instance.
 #[derive(Debug, Default)]
 struct Capabilities {
-    /// Numbers of files by what they are for, such as `gpu0/gi1/ci0/access`.
+    /// Minor numbers by capability, such as `gpu0/gi1/ci0/access`.
     numbers: BTreeMap<String, u32>,
 }
 
 impl Capabilities {
-    /// As the driver lists them; without a list there are none.
+    /// Empty without a driver.
     fn read(base: &Path) -> Self {
         let text = std::fs::read_to_string(base.join("proc/driver/nvidia-caps/mig-minors"));
         let text = text.unwrap_or_default();
@@ -237,7 +230,7 @@ fn distance(report: &NodeReport, one: &GpuReport, other: &GpuReport) -> u32 {
     let Some(pair) = report.distances.iter().find(both) else { return pci(Distance::Unknown) };
     match pair.nvlinks {
         0 => pci(pair.driver.unwrap_or(pair.pci)),
-        links => (NVLINK_FAR / links).max(1),
+        links => (NVLINK_DISTANCE / links).max(1),
     }
 }
 
@@ -252,7 +245,7 @@ fn pci(distance: Distance) -> u32 {
     }
 }
 
-/// The number of a GPU's device file, as the driver tells in procfs; it is mostly, but not always, the GPU's.
+/// Minor number of a GPU's device file, which may differ from the GPU's number.
 fn minor(base: &Path, address: &str) -> Option<u32> {
     let path = base.join("proc/driver/nvidia/gpus").join(address).join("information");
     let text = std::fs::read_to_string(path).ok()?;

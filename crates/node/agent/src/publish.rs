@@ -1,10 +1,8 @@
-//! What is published of a node, as objects: its NodeResourceTopology, and labels and annotations of the Node.
+//! The node's NodeResourceTopology, and labels and annotations of its Node, as plain objects. Pure: the same
+//! reading gives the same objects, so a change is easy to detect.
 //!
-//! Owns what stands in them. It is pure: what was read comes in, objects go out, the same for the same
-//! reading, so that whoever writes them can tell whether anything changed. Zones and attributes are as
-//! NFD's topology updater writes them: CPUs and memory only where the kubelet hands them out by NUMA node,
-//! devices where their plugin told the kubelet so. What it has no words for is said in attributes named
-//! `berth.dev/…`. Must not know who else publishes, nor when anything is written.
+//! Zones and attributes follow NFD's topology updater: CPUs and memory only if the kubelet assigns them by NUMA
+//! node, devices if their plugin reported a NUMA node. What NFD has no name for is in attributes `berth.dev/…`.
 
 mod facts;
 mod labels;
@@ -25,42 +23,38 @@ pub use labels::labels;
 pub use offered::{Offered, offered};
 use zones::zones;
 
-/// A pod that the kubelet has taken in and that has not ended.
+/// A pod that the kubelet has admitted and that has not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resident {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// The UID by which the kubelet knows it.
+    /// The UID that the kubelet uses.
     pub uid: String,
 }
 
-/// What all that is published follows from.
+/// Everything that the published objects depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// What was read.
     pub reading: &'a Reading,
-    /// Devices that the kubelet can give.
+    /// Devices that the kubelet can allocate.
     pub offered: &'a [Offered],
-    /// The pods that are there.
     pub residents: &'a [Resident],
 }
 
 impl Subject<'_> {
-    /// Whether a pod still is there: the kubelet's files keep those that ended until another comes.
+    /// Whether a pod still exists: the kubelet's files keep ended pods until the next admission.
     fn is_there(&self, uid: &str) -> bool {
         self.residents.iter().any(|resident| resident.uid == uid)
             || self.reading.cgroups.pod(uid).is_some()
     }
 
-    /// The machine as the kubelet sees it, if it is one.
+    /// The machine as the kubelet sees it, if valid.
     fn planned(&self) -> Option<ModelMachine> {
         self.reading.machine.to_model().ok()
     }
 }
 
-/// The NodeResourceTopology of the node of a name and, if it is known, a UID, with which it goes.
+/// The NodeResourceTopology, owned by the Node if its UID is known.
 pub fn topology(subject: Subject<'_>, node: &str, uid: Option<&str>) -> NodeResourceTopology {
     let planned = subject.planned();
     let facts = Facts::of(subject.reading, planned.as_ref());
@@ -88,24 +82,23 @@ pub fn topology(subject: Subject<'_>, node: &str, uid: Option<&str>) -> NodeReso
 
 fn attributes(subject: Subject<'_>, facts: &Facts) -> Vec<Attribute> {
     let mut all = Vec::new();
-    let mut say = |name: &str, value: String| all.push(Attribute { name: name.to_owned(), value });
+    let mut add = |name: &str, value: String| all.push(Attribute { name: name.to_owned(), value });
     if let Some(configuration) = &subject.reading.kubelet.configuration {
-        say("topologyManagerPolicy", configuration.topology_manager_policy.clone());
-        say("topologyManagerScope", configuration.topology_manager_scope.clone());
+        add("topologyManagerPolicy", configuration.topology_manager_policy.clone());
+        add("topologyManagerScope", configuration.topology_manager_scope.clone());
     }
     let pods: BTreeSet<(&str, &str)> =
         subject.residents.iter().map(|one| (one.namespace.as_str(), one.name.as_str())).collect();
-    say(fingerprint::ATTRIBUTE, fingerprint::of(pods));
-    say(fingerprint::METHOD_ATTRIBUTE, fingerprint::METHOD_ALL.to_owned());
-    for (name, value) in facts.said() {
-        say(&name, value);
+    add(fingerprint::ATTRIBUTE, fingerprint::of(pods));
+    add(fingerprint::METHOD_ATTRIBUTE, fingerprint::METHOD_ALL.to_owned());
+    for (name, value) in facts.attributes() {
+        add(&name, value);
     }
     all
 }
 
-/// What the kubelet is set up to do, for a node whose NodeResourceTopology somebody else writes: names
-/// and values of annotations.
+/// The kubelet's configuration as annotations, for a node whose NodeResourceTopology another exporter publishes.
 pub fn annotations(reading: &Reading) -> Vec<(String, String)> {
     let planned = reading.machine.to_model().ok();
-    Facts::of(reading, planned.as_ref()).said()
+    Facts::of(reading, planned.as_ref()).attributes()
 }

@@ -1,7 +1,4 @@
-//! Recording a node: what its files say, and what its driver does.
-//!
-//! Owns the driver's part of a recording. UUIDs are replaced, each by the same as in the kubelet's files;
-//! serial numbers and names of processes are never asked for. Must not know which files there are.
+//! Recording of a node: its files, and the driver's report with replaced UUIDs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,20 +8,20 @@ use berth_host::{KubeletPaths, RecordError, Recording, Root};
 
 use crate::gpus::{GpuReading, RECORDED};
 
-/// Records the node below `root`, and what its driver said, into a directory.
+/// Records the node below `root`, and the driver's report, into a directory.
 ///
 /// # Errors
-/// When the directory is not empty or cannot be written to.
+/// If the directory is not empty or not writable.
 pub fn record(root: &Root, gpus: &GpuReading, to: &Path) -> Result<Recording, RecordError> {
-    let places = KubeletPaths::of_running(root).0;
-    let places = places.unwrap_or_else(|| KubeletPaths::detect(root));
-    let mut recording = berth_host::record(root, &places, to)?;
+    let paths = KubeletPaths::of_running(root).0;
+    let paths = paths.unwrap_or_else(|| KubeletPaths::detect(root));
+    let mut recording = berth_host::record(root, &paths, to)?;
     let text = match serde_json::to_string_pretty(&scrubbed(gpus, &recording.devices)) {
         Ok(text) => format!("{text}\n"),
         Err(error) => {
             recording.diagnoses.push(crate::gpus::note(
                 "nvml",
-                format!("cannot be written down ({error}), so the recording lacks it"),
+                format!("cannot be serialized ({error}), so it is not in the recording"),
                 "record again",
             ));
             return Ok(recording);
@@ -37,23 +34,23 @@ pub fn record(root: &Root, gpus: &GpuReading, to: &Path) -> Result<Recording, Re
     Ok(recording)
 }
 
-/// A reading with other UUIDs.
+/// The reading with UUIDs replaced as in the kubelet's files.
 fn scrubbed(gpus: &GpuReading, known: &BTreeMap<String, String>) -> GpuReading {
-    let mut stands = known.clone();
+    let mut replacements = known.clone();
     let mut other = |uuid: &mut Option<String>| {
         let Some(real) = uuid.take() else { return };
         let kind = if real.starts_with("MIG-") { "MIG" } else { "GPU" };
-        let number = stands.len() + 1;
-        let made = || format!("{number:08x}-0000-4000-8000-{number:012x}");
-        let stand = stands.entry(real).or_insert_with(made);
-        *uuid = Some(format!("{kind}-{stand}"));
+        let number = replacements.len() + 1;
+        let new = || format!("{number:08x}-0000-4000-8000-{number:012x}");
+        let replacement = replacements.entry(real).or_insert_with(new);
+        *uuid = Some(format!("{kind}-{replacement}"));
     };
-    let mut made = gpus.clone();
-    for gpu in &mut made.gpus {
+    let mut scrubbed = gpus.clone();
+    for gpu in &mut scrubbed.gpus {
         other(&mut gpu.uuid);
         for instance in &mut gpu.instances {
             other(&mut instance.uuid);
         }
     }
-    made
+    scrubbed
 }

@@ -1,7 +1,4 @@
-//! All that is known of one node, put together.
-//!
-//! Owns how the machine, its devices, its driver, its kubelet and its pods are joined: GPUs by PCI
-//! address, devices that pods hold by their ids. Must not print, nor judge: verdicts are the audit's.
+//! The report on a node: machine, devices, driver, kubelet and pods, joined by PCI address and device id.
 
 mod holdings;
 
@@ -17,212 +14,169 @@ use crate::gpus::{DriverGpu, GpuReading};
 pub use holdings::holdings;
 pub(crate) use holdings::{base, device_behind};
 
-/// Processes of each container whose memory is looked at, and bytes of what the kernel says of it, which
-/// takes the kernel time for every page.
+/// Processes per container whose memory is read, and bytes of each `numa_maps`, for which the kernel walks all
+/// pages.
 const PROCESSES_MAX: usize = 4;
 const MAPS_BYTES_MAX: usize = 256 << 10;
 
-/// What was read of a node, before it is put together.
+/// Raw data of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// Processors and memory.
     pub machine: Machine,
-    /// Devices.
     pub pci: Pci,
-    /// The kubelet's files.
     pub kubelet: KubeletFiles,
-    /// Pods.
     pub cgroups: Cgroups,
-    /// What the driver says.
     pub gpus: GpuReading,
-    /// What could not be read; what the driver refused is in its reading.
+    /// What could not be read; the driver's are in `gpus`.
     pub diagnoses: Vec<Diagnosis>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
-    /// Processors and memory in all.
     pub machine: MachineReport,
-    /// Versions of the driver.
     pub driver: DriverReport,
-    /// NUMA nodes.
     pub numa: Vec<NumaReport>,
-    /// GPUs, by address.
+    /// By PCI address.
     pub gpus: Vec<GpuReport>,
-    /// Network cards, by address; without virtual ones.
+    /// By PCI address, without virtual functions.
     pub nics: Vec<NicReport>,
-    /// How far each GPU is from other GPUs and from network cards.
+    /// Distances of GPUs to other GPUs and to NICs.
     pub distances: Vec<PairReport>,
-    /// How the kubelet is set up.
     pub kubelet: Option<Configuration>,
-    /// Pods, by UID.
+    /// By UID.
     pub pods: Vec<PodReport>,
-    /// What could not be read or believed, and what to do.
     pub diagnoses: Vec<Diagnosis>,
 }
 
-/// Processors and memory in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineReport {
-    /// What the processors are called.
     pub processor: Option<String>,
-    /// Sockets in use.
+    /// With online CPUs.
     pub sockets: usize,
-    /// Physical cores in use.
+    /// Physical, with online CPUs.
     pub cores: usize,
-    /// The most hardware threads of a core.
+    /// Maximum over all cores.
     pub threads_per_core: usize,
-    /// Groups of cores with an L3 cache of their own.
     pub l3_groups: usize,
-    /// CPUs in use.
+    /// Online.
     pub cpus: String,
-    /// CPUs that are there and switched off.
     pub offline_cpus: String,
-    /// All memory.
     pub memory_bytes: u64,
 }
 
-/// Versions of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DriverReport {
-    /// Of the driver itself.
     pub version: Option<String>,
-    /// Of its library.
     pub nvml: Option<String>,
-    /// Of the newest CUDA that it can run.
+    /// Newest version supported.
     pub cuda: Option<String>,
 }
 
-/// A NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NumaReport {
-    /// Its id.
     pub id: u32,
-    /// Sockets that it is in.
     pub sockets: Vec<u32>,
-    /// Its CPUs.
     pub cpus: String,
-    /// How many these are.
     pub cpu_count: usize,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// Its hugepages.
     pub hugepages: Vec<Hugepages>,
-    /// How far other nodes are.
+    /// To all nodes.
     pub distances: Vec<NodeDistance>,
-    /// Addresses of the GPUs on it.
+    /// PCI addresses.
     pub gpus: Vec<String>,
-    /// Addresses of the network cards on it.
+    /// PCI addresses.
     pub nics: Vec<String>,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuReport {
-    /// Its PCI address.
     pub address: String,
-    /// Its NUMA node, if it is known.
+    /// `None` if unknown.
     pub numa: Option<u32>,
-    /// How that is known; `None` where PCI does not have the GPU.
+    /// How the NUMA node is known; `None` for a GPU that sysfs does not have.
     pub numa_known: Option<DeviceNuma>,
-    /// Vendor and device, as PCI tells, such as `10de:2330`.
+    /// PCI vendor and device id, such as `10de:2330`.
     pub pci_id: Option<String>,
-    /// What the driver says; `None` if it does not know it.
-    pub told: Option<DriverGpu>,
-    /// UIDs of the pods that hold it or some of it.
+    /// The driver's report; `None` if the driver does not know the GPU.
+    pub driver: Option<DriverGpu>,
+    /// UIDs of the pods that hold it or a part of it.
     pub pods: Vec<String>,
 }
 
-/// A network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NicReport {
-    /// Its PCI address.
     pub address: String,
-    /// Its NUMA node, if it is known.
+    /// `None` if unknown.
     pub numa: Option<u32>,
-    /// Names of its interfaces and RDMA devices.
+    /// Interfaces and RDMA devices.
     pub names: Vec<String>,
 }
 
-/// How far a GPU and another device are from each other.
+/// Distance between a GPU and another device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PairReport {
-    /// Address of a GPU.
+    /// PCI address.
     pub gpu: String,
-    /// Address of a GPU or network card.
+    /// PCI address of a GPU or NIC.
     pub other: String,
-    /// How far by PCI.
     pub pci: Distance,
-    /// How far, as the driver says.
+    /// As reported by the driver.
     pub driver: Option<Distance>,
-    /// NVLinks between them, through switches too.
+    /// Number of NVLinks between them, direct or through switches.
     pub nvlinks: u32,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReport {
-    /// Its UID.
     pub uid: String,
-    /// Its quality of service.
     pub qos: Qos,
-    /// Its containers, the one that holds its namespaces included.
+    /// Including the sandbox.
     pub containers: Vec<ContainerReport>,
-    /// Its devices.
     pub devices: Vec<HeldReport>,
-    /// The verdict on it, if it has a GPU.
+    /// `None` for a pod without a GPU.
     pub audit: Option<PodAudit>,
 }
 
-/// A container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerReport {
-    /// Its id.
     pub id: String,
-    /// CPUs that it can really use.
+    /// Effective cpuset.
     pub cpus: Option<String>,
-    /// NUMA nodes that it can really have memory of.
+    /// Effective NUMA nodes for memory.
     pub mems: Option<String>,
-    /// How many processes it has.
+    /// Number of processes.
     pub processes: usize,
 }
 
-/// A device that a container holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldReport {
-    /// Name of the container.
     pub container: String,
-    /// Resource.
     pub resource: String,
-    /// Id.
     pub id: String,
-    /// What it is.
     pub kind: DeviceKind,
-    /// Its NUMA nodes, as far as they are known.
+    /// Empty if unknown.
     pub numa: Vec<u32>,
 }
 
 impl Reading {
-    /// Reads all there is below `root`, with what the driver said.
     pub fn read(root: &Root, gpus: GpuReading) -> Self {
         let (machine, mut diagnoses) = Machine::read(root);
         let (pci, more) = Pci::read(root, &machine);
         diagnoses.extend(more);
-        let (places, more) = KubeletPaths::of_running(root);
+        let (paths, more) = KubeletPaths::of_running(root);
         diagnoses.extend(more);
-        let places = places.unwrap_or_else(|| KubeletPaths::detect(root));
-        let (kubelet, more) = KubeletFiles::read_at(root, &places);
+        let paths = paths.unwrap_or_else(|| KubeletPaths::detect(root));
+        let (kubelet, more) = KubeletFiles::read_at(root, &paths);
         diagnoses.extend(more);
         let (cgroups, more) = Cgroups::read(root);
         diagnoses.extend(more);
@@ -231,19 +185,18 @@ impl Reading {
 }
 
 impl NodeReport {
-    /// Reads a node and puts it together.
     pub fn read(root: &Root, gpus: GpuReading) -> Self {
         Self::of(root, Reading::read(root, gpus))
     }
 
-    /// Puts together what was read. The memory of pods with GPUs is looked at below `root`.
+    /// Builds the report. Reads the memory of pods with GPUs below `root`.
     pub fn of(root: &Root, mut reading: Reading) -> Self {
         let mut diagnoses = std::mem::take(&mut reading.diagnoses);
         diagnoses.append(&mut reading.gpus.diagnoses);
         let (held, more) = holdings(&reading);
         diagnoses.extend(more);
-        let look = &mut |running: &mut RunningContainer, diagnoses: &mut Vec<Diagnosis>| {
-            look_at_memory(root, running, diagnoses);
+        let read = &mut |running: &mut RunningContainer, diagnoses: &mut Vec<Diagnosis>| {
+            read_memory(root, running, diagnoses);
         };
         let pods: Vec<PodReport> = reading
             .cgroups
@@ -252,7 +205,7 @@ impl NodeReport {
             .map(|pod| {
                 let own =
                     held.iter().filter(|(uid, _)| *uid == pod.uid).map(|(_, one)| one.clone());
-                pod_report(&reading, pod, own.collect(), look, &mut diagnoses)
+                pod_report(&reading, pod, own.collect(), read, &mut diagnoses)
             })
             .collect();
         Self {
@@ -272,7 +225,6 @@ impl NodeReport {
         }
     }
 
-    /// The pods with a GPU, and the verdicts on them.
     pub fn audits(&self) -> impl Iterator<Item = &PodAudit> {
         self.pods.iter().filter_map(|pod| pod.audit.as_ref())
     }
@@ -322,7 +274,7 @@ fn numa_reports(reading: &Reading) -> Vec<NumaReport> {
     reading.machine.numa.iter().map(report).collect()
 }
 
-/// GPUs that PCI or the driver knows.
+/// GPUs that PCI or the driver reports.
 fn gpu_reports(
     reading: &Reading,
     held: &[(String, Held)],
@@ -341,19 +293,18 @@ fn gpu_reports(
         pods
     };
     for device in reading.pci.gpus() {
-        let told = reading.gpus.at(&device.address);
+        let driver = reading.gpus.at(&device.address);
         let asked = reading.gpus.driver.is_some() && device.vendor == berth_host::pci::NVIDIA;
-        if told.is_none() && asked && !device.is_virtual() {
+        if driver.is_none() && asked && !device.is_virtual() {
             let what = match device.driver.as_deref() {
-                Some("vfio-pci") => "is given to a virtual machine, so NVML does not know it",
-                Some("nvidia") => "is not known to NVML, so nothing can use it",
-                _ => "has no driver of NVIDIA's, so NVML does not know it",
+                Some("vfio-pci") => "assigned to a virtual machine, so NVML does not report it",
+                Some("nvidia") => "NVML does not report it, so nothing can use it",
+                _ => "not bound to NVIDIA's driver, so NVML does not report it",
             };
             diagnoses.push(Diagnosis {
                 path: format!("/sys/bus/pci/devices/{}", device.address),
                 what: what.to_owned(),
-                remedy: "look at the kernel's log for it (NVRM, XID), and reset it if it hangs"
-                    .into(),
+                remedy: "check the kernel log for it (NVRM, XID), and reset it if it hangs".into(),
             });
         }
         reports.push(GpuReport {
@@ -361,8 +312,8 @@ fn gpu_reports(
             numa: device.numa.node(),
             numa_known: Some(device.numa.clone()),
             pci_id: Some(format!("{:04x}:{:04x}", device.vendor, device.device)),
-            told: told.cloned(),
-            pods: pods_of(told),
+            driver: driver.cloned(),
+            pods: pods_of(driver),
         });
     }
     for gpu in &reading.gpus.gpus {
@@ -372,11 +323,16 @@ fn gpu_reports(
         }
         diagnoses.push(Diagnosis {
             path: format!("/sys/bus/pci/devices/{address}"),
-            what: "is known to NVML and not to sysfs, so its NUMA node is unknown".to_owned(),
+            what: "NVML reports it but sysfs does not, so its NUMA node is unknown".to_owned(),
             remedy: "mount the host's sysfs".to_owned(),
         });
         let pods = pods_of(Some(gpu));
-        reports.push(GpuReport { address, told: Some(gpu.clone()), pods, ..GpuReport::default() });
+        reports.push(GpuReport {
+            address,
+            driver: Some(gpu.clone()),
+            pods,
+            ..GpuReport::default()
+        });
     }
     reports.sort_by(|one, other| one.address.cmp(&other.address));
     reports
@@ -404,7 +360,7 @@ fn pairs(reading: &Reading) -> Vec<PairReport> {
     pairs
 }
 
-/// Links from one GPU straight to the other, and those of both that lead to switches.
+/// Direct links between two GPUs, and links of both to switches.
 fn nvlinks(reading: &Reading, one: &str, other: &str) -> u32 {
     let (Some(one), Some(another)) = (reading.gpus.at(one), reading.gpus.at(other)) else {
         return 0;
@@ -417,18 +373,21 @@ fn nvlinks(reading: &Reading, one: &str, other: &str) -> u32 {
     straight.sum::<u32>().saturating_add(switched(one).min(switched(another)))
 }
 
-/// Finds out where a container's memory is.
-pub(crate) type Look<'a> = dyn FnMut(&mut RunningContainer, &mut Vec<Diagnosis>) + 'a;
+/// Reads where a container's memory is.
+pub(crate) type ReadMemory<'a> = dyn FnMut(&mut RunningContainer, &mut Vec<Diagnosis>) + 'a;
 
-/// The verdicts on the pods with a GPU, and what could not be read; nothing else of a report is made.
-pub(crate) fn audits(reading: &Reading, look: &mut Look<'_>) -> (Vec<PodAudit>, Vec<Diagnosis>) {
+/// Only the audits of the pods with GPUs, and diagnoses.
+pub(crate) fn audits(
+    reading: &Reading,
+    read: &mut ReadMemory<'_>,
+) -> (Vec<PodAudit>, Vec<Diagnosis>) {
     let (held, mut diagnoses) = holdings(reading);
     let mut audits = Vec::new();
     for pod in &reading.cgroups.pods {
         let own: Vec<Held> =
             held.iter().filter(|(uid, _)| *uid == pod.uid).map(|(_, one)| one.clone()).collect();
         if own.iter().any(|held| held.kind.is_gpu()) {
-            audits.extend(pod_report(reading, pod, own, look, &mut diagnoses).audit);
+            audits.extend(pod_report(reading, pod, own, read, &mut diagnoses).audit);
         }
     }
     (audits, diagnoses)
@@ -438,7 +397,7 @@ fn pod_report(
     reading: &Reading,
     pod: &PodCgroup,
     devices: Vec<Held>,
-    look: &mut Look<'_>,
+    read: &mut ReadMemory<'_>,
     diagnoses: &mut Vec<Diagnosis>,
 ) -> PodReport {
     let has_gpu = devices.iter().any(|held| held.kind.is_gpu());
@@ -451,7 +410,7 @@ fn pod_report(
             pids: container.pids.clone(),
         };
         if has_gpu {
-            look(&mut running, diagnoses);
+            read(&mut running, diagnoses);
         }
         running
     });
@@ -480,15 +439,15 @@ fn pod_report(
     PodReport { uid: pod.uid.clone(), qos: pod.qos, containers: shown, devices: held, audit }
 }
 
-/// Looks into the kernel's account of a container's processes.
-pub(crate) fn look_at_memory(
+/// Adds up the memory of a container's processes by NUMA node.
+pub(crate) fn read_memory(
     root: &Root,
     running: &mut RunningContainer,
     diagnoses: &mut Vec<Diagnosis>,
 ) {
     for pid in running.pids.iter().take(PROCESSES_MAX) {
         let (process, more) = Process::read(root, *pid, MAPS_BYTES_MAX);
-        // One is enough to say that it may not be read.
+        // The same problem for each process is reported once.
         if let Some(first) = more.into_iter().next()
             && !diagnoses.iter().any(|known| known.what == first.what)
         {

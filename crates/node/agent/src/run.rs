@@ -1,23 +1,20 @@
-//! The agent that runs: it looks when something changed, and writes what is new.
+//! The agent as a service: reads the node when something changed, and writes what is new.
 //!
-//! Owns the loop and its times. Files tell by inotify that the kubelet wrote something, the API by watches; a
-//! few small files are looked at every some seconds, since sysfs tells nobody. What follows is compared with
-//! what stands in the API, so that nothing is written which is there, also after a new start. Everything is
-//! given: client, root, node and signs of life, so that many can run in one process. Must not know what is
-//! published, nor how pods are judged.
+//! Changes come from inotify and watches; a few small sysfs files are polled, since sysfs sends no notifications.
+//! What to publish is compared with what is in the API, so nothing is written twice, also after a restart.
 
-mod desk;
+mod alignment;
+mod device_source;
 mod files;
-mod holdings;
 mod http;
 mod metrics;
+mod node_reader;
 mod owners;
 mod podresources;
 mod pods;
-mod sight;
-mod telling;
-mod times;
+mod schedule;
 mod topology;
+mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -32,64 +29,75 @@ use kube::api::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tracing::{info, warn};
 
-use self::desk::{Desk, Marks, Refusal};
+use self::alignment::{Debounce, PodUpdate};
 use self::files::Files;
+use self::node_reader::{NodeReader, Scope};
 use self::pods::Pods;
-use self::sight::{Scope, Sight};
-use self::telling::{Patience, Word};
-use self::times::Times;
-use self::topology::Standing;
+use self::schedule::Schedule;
+use self::topology::PublishedTopology;
+use self::writer::{ApiWriter, NodeMetadata, WriteError};
 use crate::audit::PodAudit;
 use crate::gpus::GpuSource;
 use crate::publish::{self, Offered, Resident, Subject};
 
-pub use holdings::{Checkpoints, Holdings, Told};
-pub use http::{Health, router, serve};
+pub use alignment::AlignmentAnnotation;
+pub use device_source::{Checkpoint, DeviceListing, DeviceSource};
+pub use http::{Health, NotReady, router, serve};
 pub use metrics::Metrics;
 pub use podresources::PodResources;
-pub use telling::AlignmentAnnotation;
-pub use times::Settings;
+pub use schedule::Settings;
 
-/// Which node, and how often it is looked at.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the Node.
     pub node: String,
-    /// Its files.
     pub root: Root,
-    /// Its driver.
     pub gpus: GpuSource,
-    /// How often what is looked at.
     pub settings: Settings,
 }
 
-/// Runs until it is told to stop.
+/// Metrics and health of a running agent, as [`router`] serves them.
+#[derive(Clone)]
+pub struct Status {
+    pub metrics: Metrics,
+    pub health: Health,
+}
+
+/// Why not everything is published.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum PublishError {
+    #[error("the node could not be read")]
+    NotRead,
+    #[error("{object}: {why}")]
+    Write { object: &'static str, why: String },
+}
+
+/// Runs until `stop`.
 pub async fn run(
     client: Client,
     options: Options,
-    holdings: Box<dyn Holdings>,
-    shown: (Metrics, Health),
+    source: Box<dyn DeviceSource>,
+    status: Status,
     stop: impl Future<Output = ()>,
 ) {
     let Options { node, root, gpus, settings } = options;
     let mut pods = followed::<Pod>(&client, &format!("spec.nodeName={node}"));
     let mut topologies =
         followed::<NodeResourceTopology>(&client, &format!("metadata.name={node}"));
-    let mut files = Files::new()
-        .inspect_err(|error| warn!(%error, "files are not watched, so they are looked at often"))
-        .ok();
-    let mut agent =
-        Agent::new(client, node, Sight::new(root, gpus, settings.memory), holdings, shown);
-    agent.times = Times::new(settings, files.is_some());
+    let mut files =
+        Files::new().inspect_err(|error| warn!(%error, "cannot watch files; polling them")).ok();
+    let reader = NodeReader::new(root, gpus, settings.memory);
+    let mut agent = Agent::new(client, node, reader, source, status);
+    agent.schedule = Schedule::new(settings, files.is_some());
     let mut stop = std::pin::pin!(stop.fuse());
     loop {
-        let wake = tokio::time::Instant::from_std(agent.times.next());
+        let wake = tokio::time::Instant::from_std(agent.schedule.next());
         tokio::select! {
             () = &mut stop => return,
-            Some(event) = pods.next() => agent.saw_pod(event),
-            Some(event) = topologies.next() => agent.saw_topology(event),
-            () = changed(&mut files) => agent.times.ask(Scope::Pods),
-            () = tokio::time::sleep_until(wake) => agent.turn(files.as_mut()).await,
+            Some(event) = pods.next() => agent.apply_pod(event),
+            Some(event) = topologies.next() => agent.apply_topology(event),
+            () = changed(&mut files) => agent.schedule.request_read(Scope::Pods),
+            () = tokio::time::sleep_until(wake) => agent.step(files.as_mut()).await,
         }
     }
 }
@@ -120,7 +128,7 @@ where
     watcher(Api::<K>::all(client.clone()), config).default_backoff().boxed()
 }
 
-/// The status code with which the API refused a watch, if it did.
+/// The status code of a watch that the API refused.
 fn code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -133,27 +141,27 @@ fn code(error: &watcher::Error) -> Option<u16> {
 
 struct Agent {
     node: String,
-    desk: Desk,
+    writer: ApiWriter,
     metrics: Metrics,
     health: Health,
-    holdings: Box<dyn Holdings>,
-    /// Away while it is looked at.
-    sight: Option<Sight>,
-    times: Times,
+    source: Box<dyn DeviceSource>,
+    /// `None` while it is in use on another thread.
+    reader: Option<NodeReader>,
+    schedule: Schedule,
     pods: Pods,
-    topology: Standing,
+    topology: PublishedTopology,
     residents: Vec<Resident>,
     offered: Vec<Offered>,
     audits: Vec<PodAudit>,
-    patience: Patience,
-    /// The Node's UID, once it is known.
+    debounce: Debounce,
+    /// Of the Node, once known.
     uid: Option<String>,
-    /// What stands on the Node, once it was written or found there.
-    marks: Option<Marks>,
-    /// What was said of whoever else publishes, so that it is said once.
-    said: Option<String>,
-    /// Why not all could be written, so that it is said once.
-    refused: Option<String>,
+    /// Metadata of the Node, once it was written or found there.
+    node_metadata: Option<NodeMetadata>,
+    /// Why the topology is not published, so that it is logged once.
+    topology_skipped: Option<String>,
+    /// Why not everything was written, so that it is logged once.
+    error: Option<PublishError>,
     diagnoses: BTreeSet<Diagnosis>,
 }
 
@@ -161,140 +169,140 @@ impl Agent {
     fn new(
         client: Client,
         node: String,
-        sight: Sight,
-        holdings: Box<dyn Holdings>,
-        (metrics, health): (Metrics, Health),
+        reader: NodeReader,
+        source: Box<dyn DeviceSource>,
+        Status { metrics, health }: Status,
     ) -> Self {
         Self {
-            desk: Desk::new(client, node.clone()),
+            writer: ApiWriter::new(client, node.clone()),
             node,
             metrics,
             health,
-            holdings,
-            sight: Some(sight),
-            times: Times::new(Settings::default(), true),
+            source,
+            reader: Some(reader),
+            schedule: Schedule::new(Settings::default(), true),
             pods: Pods::default(),
-            topology: Standing::default(),
+            topology: PublishedTopology::default(),
             residents: Vec::new(),
             offered: Vec::new(),
             audits: Vec::new(),
-            patience: Patience::default(),
+            debounce: Debounce::default(),
             uid: None,
-            marks: None,
-            said: None,
-            refused: None,
+            node_metadata: None,
+            topology_skipped: None,
+            error: None,
             diagnoses: BTreeSet::new(),
         }
     }
 
-    fn saw_pod(&mut self, event: Result<watcher::Event<Pod>, watcher::Error>) {
+    fn apply_pod(&mut self, event: Result<watcher::Event<Pod>, watcher::Error>) {
         match event {
             Ok(event) => {
-                if self.pods.see(event) {
-                    self.times.ask(Scope::Pods);
+                if self.pods.apply(event) {
+                    self.schedule.request_read(Scope::Pods);
                 }
             }
             Err(error) => {
                 self.metrics.watch_failed("Pod");
-                warn!(%error, "the watch of pods failed and starts again");
+                warn!(%error, "watch of pods failed; restarting it");
             }
         }
     }
 
-    fn saw_topology(
+    fn apply_topology(
         &mut self,
         event: Result<watcher::Event<NodeResourceTopology>, watcher::Error>,
     ) {
         match event {
             Ok(event) => {
                 if matches!(event, watcher::Event::Delete(_)) {
-                    // It goes with its Node, of which there may be another by now.
+                    // It is deleted with its Node, which may have been replaced.
                     self.uid = None;
                 }
-                self.topology.see(event);
+                self.topology.apply(event);
             }
             Err(error) if code(&error) == Some(404) => {
-                let was_known = self.topology.no_kind;
-                self.topology.has_no_kind();
-                if was_known {
+                let was_missing = self.topology.kind_missing;
+                self.topology.set_kind_missing();
+                if was_missing {
                     return;
                 }
             }
             Err(error) => {
                 self.metrics.watch_failed("NodeResourceTopology");
-                warn!(%error, "the watch of the NodeResourceTopology failed and starts again");
+                warn!(%error, "watch of the NodeResourceTopology failed; restarting it");
                 return;
             }
         }
-        self.times.write_soon();
+        self.schedule.request_write();
     }
 
     /// Does what is due.
-    async fn turn(&mut self, files: Option<&mut Files>) {
-        if self.times.pulse_is_due()
-            && let Some(scope) = self.sight.as_ref().and_then(Sight::pulse)
+    async fn step(&mut self, files: Option<&mut Files>) {
+        if self.schedule.poll_is_due()
+            && let Some(scope) = self.reader.as_ref().and_then(NodeReader::changed)
         {
-            self.times.ask(scope);
+            self.schedule.request_read(scope);
         }
-        if let Some(scope) = self.times.look_is_due() {
-            self.look(scope).await;
+        if let Some(scope) = self.schedule.read_is_due() {
+            self.read(scope).await;
             if let Some(files) = files {
                 let with_gpus = self.audits.iter().map(|audit| audit.uid.as_str()).collect();
-                let wanted = self.sight.as_ref().map(|sight| sight.directories(&with_gpus));
+                let wanted = self.reader.as_ref().map(|reader| reader.directories(&with_gpus));
                 let failed = files.keep(&wanted.unwrap_or_default());
-                self.times.blind(!failed.is_empty());
+                self.schedule.set_polling(!failed.is_empty());
             }
         }
-        if self.times.write_is_due() {
-            let verify = self.times.verify_is_due();
-            if let Some(why) = self.waits_for() {
-                // Whoever brings it has it written.
-                self.times.wrote(true);
-                self.health.sign(Err(why.to_owned()));
-                return;
-            }
-            let ready = self.write(verify).await;
-            let refused = ready.as_ref().err();
-            if let Some(why) = refused
-                && self.refused.as_ref() != refused
-            {
-                warn!(why, "not all is written, and will be tried again");
-            }
-            self.refused = refused.cloned();
-            self.times.wrote(ready.is_ok());
-            self.health.sign(ready);
-        } else {
-            self.health.sign(self.health.ready());
+        if !self.schedule.write_is_due() {
+            self.health.report(self.health.ready());
+            return;
         }
+        let verify = self.schedule.verify_is_due();
+        if let Some(why) = self.missing_list() {
+            // The list requests a write when it is complete.
+            self.schedule.wrote(true);
+            self.health.report(Err(NotReady(why.to_owned())));
+            return;
+        }
+        let error = self.write(verify).await.err();
+        if let Some(error) = &error
+            && self.error.as_ref() != Some(error)
+        {
+            warn!(%error, "cannot publish everything; retrying");
+        }
+        self.schedule.wrote(error.is_none());
+        let ready = error.as_ref().map_or(Ok(()), |error| Err(NotReady(error.to_string())));
+        self.health.report(ready);
+        self.error = error;
     }
 
-    async fn look(&mut self, scope: Scope) {
-        let Some(mut sight) = self.sight.take() else { return };
+    async fn read(&mut self, scope: Scope) {
+        let Some(mut reader) = self.reader.take() else { return };
         let began = Instant::now();
-        let looked = tokio::task::spawn_blocking(move || {
-            sight.look(scope);
-            sight
+        let read = tokio::task::spawn_blocking(move || {
+            reader.read(scope);
+            reader
         });
-        // A reader that panicked is a defect; without it there is nothing to do.
-        let Ok(mut sight) = looked.await else { return };
+        // Only a panic in the reader, a defect, loses it; then there is nothing to do.
+        let Ok(mut reader) = read.await else { return };
         self.residents = self.pods.residents();
-        let told = self.holdings.tell(&mut sight.reading, &self.residents).await;
+        let listing = self.source.update(&mut reader.reading, &self.residents).await;
         let audited = tokio::task::spawn_blocking(move || {
-            let found = sight.audits();
-            (sight, found)
+            let found = reader.audits();
+            (reader, found)
         });
-        let Ok((sight, (audits, mut diagnoses))) = audited.await else { return };
+        let Ok((reader, (audits, mut diagnoses))) = audited.await else { return };
         let name = if scope == Scope::All { "all" } else { "pods" };
         self.metrics.looked(name, began.elapsed());
-        diagnoses.extend(sight.reading.diagnoses.iter().cloned());
-        diagnoses.extend(told.diagnoses);
-        self.diagnosed(diagnoses);
-        (self.offered, self.audits, self.sight) = (told.offered, audits, Some(sight));
-        self.show();
+        diagnoses.extend(reader.reading.diagnoses.iter().cloned());
+        diagnoses.extend(listing.diagnoses);
+        self.set_diagnoses(diagnoses);
+        (self.offered, self.audits, self.reader) = (listing.offered, audits, Some(reader));
+        self.show_alignment();
     }
 
-    /// What is new is logged, once.
-    fn diagnosed(&mut self, diagnoses: Vec<Diagnosis>) {
+    /// Logs new diagnoses.
+    fn set_diagnoses(&mut self, diagnoses: Vec<Diagnosis>) {
         let now: BTreeSet<Diagnosis> = diagnoses.into_iter().collect();
         for one in now.difference(&self.diagnoses) {
             warn!(path = one.path, remedy = one.remedy, "{}", one.what);
@@ -303,7 +311,7 @@ impl Agent {
         self.diagnoses = now;
     }
 
-    fn show(&self) {
+    fn show_alignment(&self) {
         let mut shown = BTreeMap::new();
         for audit in &self.audits {
             if let Some(pod) = self.pods.of_kubelet(&audit.uid).filter(|pod| pod.runs) {
@@ -316,149 +324,149 @@ impl Agent {
         self.metrics.aligned(shown);
     }
 
-    /// What the API has to tell before anything can be written.
-    fn waits_for(&self) -> Option<&'static str> {
+    /// The first list that is still incomplete. Nothing can be written before.
+    fn missing_list(&self) -> Option<&'static str> {
         match (self.pods.listed, self.topology.known) {
-            (false, _) => Some("the node's pods are not known yet"),
-            (_, false) => Some("what is published of the node is not known yet"),
+            (false, _) => Some("the node's pods are not listed yet"),
+            (_, false) => Some("the NodeResourceTopology is not read yet"),
             _ => None,
         }
     }
 
-    /// Writes what is not there yet.
-    async fn write(&mut self, verify: bool) -> Result<(), String> {
-        let Some(sight) = self.sight.take() else {
-            return Err("the node could not be looked at".to_owned());
-        };
-        let written = self.write_node(&sight, verify).await;
-        self.sight = Some(sight);
+    async fn write(&mut self, verify: bool) -> Result<(), PublishError> {
+        let reader = self.reader.take().ok_or(PublishError::NotRead)?;
+        let written = self.write_node(&reader, verify).await;
+        self.reader = Some(reader);
         self.write_pods().await.and(written)
     }
 
-    async fn write_node(&mut self, sight: &Sight, verify: bool) -> Result<(), String> {
+    async fn write_node(&mut self, reader: &NodeReader, verify: bool) -> Result<(), PublishError> {
         let known = self.uid.is_some() && !verify;
         let meta = if known {
             None
         } else {
-            Some(self.desk.node().await.map_err(|why| self.failed("node", why))?)
+            Some(self.writer.node().await.map_err(|why| self.failed("node", why))?)
         };
         if let Some(meta) = &meta {
             self.uid.clone_from(&meta.uid);
         }
-        let subject =
-            Subject { reading: &sight.reading, offered: &self.offered, residents: &self.residents };
+        let subject = Subject {
+            reading: &reader.reading,
+            offered: &self.offered,
+            residents: &self.residents,
+        };
         let wanted = publish::topology(subject, &self.node, self.uid.as_deref());
         let labels = publish::labels(subject.reading, subject.offered);
         let annotations = publish::annotations(subject.reading);
         let published = self.write_topology(&wanted).await;
-        let theirs = self.said.is_some();
-        let annotations = if theirs { annotations.into_iter().collect() } else { BTreeMap::new() };
-        let marked = self.write_marks(Marks { labels, annotations }, meta).await;
+        let skipped = self.topology_skipped.is_some();
+        let annotations = if skipped { annotations.into_iter().collect() } else { BTreeMap::new() };
+        let metadata = NodeMetadata { labels, annotations };
+        let marked = self.write_node_metadata(metadata, meta).await;
         published.and(marked)
     }
 
-    /// Whoever else publishes is left alone, and said once.
-    async fn write_topology(&mut self, wanted: &NodeResourceTopology) -> Result<(), String> {
-        let other = if self.topology.no_kind {
-            Some(
-                "there is no such kind: install NFD's definition, or `berth manifests \
-                  --topology-definition`"
-                    .to_owned(),
-            )
+    /// Leaves a topology of another exporter alone.
+    async fn write_topology(&mut self, wanted: &NodeResourceTopology) -> Result<(), PublishError> {
+        let skipped = if self.topology.kind_missing {
+            let why = "the CRD is not installed: install NFD's, or run `berth manifests \
+                       --topology-definition`";
+            Some(why.to_owned())
         } else {
-            self.topology.theirs().map(|who| format!("it is written by {who}, and left alone"))
+            self.topology.foreign_owners().map(|who| format!("{who} publishes it"))
         };
-        self.tell_who_publishes(other);
-        if self.said.is_some() || self.topology.says(wanted) {
+        self.set_topology_skipped(skipped);
+        if self.topology_skipped.is_some() || self.topology.matches(wanted) {
             return Ok(());
         }
-        match self.desk.topology(wanted).await {
+        match self.writer.topology(wanted).await {
             Ok(written) => {
                 self.metrics.wrote("topology", true);
-                self.topology.wrote(written);
+                self.topology.update(written);
                 Ok(())
             }
-            // The watch has not told of it yet.
-            Err(Refusal::Theirs(who)) => {
-                self.tell_who_publishes(Some(who));
+            // The watch has not reported it yet.
+            Err(WriteError::Conflict(why)) => {
+                self.set_topology_skipped(Some(why));
                 Ok(())
             }
             Err(why) => Err(self.failed("topology", why)),
         }
     }
 
-    fn tell_who_publishes(&mut self, other: Option<String>) {
-        if self.said != other {
-            match &other {
-                Some(why) => info!(why, "the NodeResourceTopology is not published"),
-                None => info!("the NodeResourceTopology is published"),
+    fn set_topology_skipped(&mut self, skipped: Option<String>) {
+        if self.topology_skipped != skipped {
+            match &skipped {
+                Some(why) => info!(why, "not publishing the NodeResourceTopology"),
+                None => info!("publishing the NodeResourceTopology"),
             }
         }
-        self.metrics.foreign(other.is_some() && !self.topology.no_kind);
-        self.said = other;
+        self.metrics.foreign(skipped.is_some() && !self.topology.kind_missing);
+        self.topology_skipped = skipped;
     }
 
-    async fn write_marks(
+    async fn write_node_metadata(
         &mut self,
-        marks: Marks,
+        wanted: NodeMetadata,
         meta: Option<kube::api::ObjectMeta>,
-    ) -> Result<(), String> {
-        if meta.is_none() && self.marks.as_ref() == Some(&marks) {
+    ) -> Result<(), PublishError> {
+        if meta.is_none() && self.node_metadata.as_ref() == Some(&wanted) {
             return Ok(());
         }
         let meta = match meta {
             Some(meta) => meta,
-            None => self.desk.node().await.map_err(|why| self.failed("node", why))?,
+            None => self.writer.node().await.map_err(|why| self.failed("node", why))?,
         };
-        let wrote = self.desk.marks(&meta, &marks).await;
+        let wrote = self.writer.node_metadata(&meta, &wanted).await;
         if wrote.map_err(|why| self.failed("node", why))? {
             self.metrics.wrote("node", true);
         }
-        self.marks = Some(marks);
+        self.node_metadata = Some(wanted);
         Ok(())
     }
 
-    async fn write_pods(&mut self) -> Result<(), String> {
-        let (mut result, now, wait) = (Ok(()), Instant::now(), self.times.settings().unknown);
+    async fn write_pods(&mut self) -> Result<(), PublishError> {
+        let (mut result, now, wait) = (Ok(()), Instant::now(), self.schedule.settings().unknown);
         let audits = std::mem::take(&mut self.audits);
         for audit in &audits {
             let pod = self.pods.of_kubelet(&audit.uid).filter(|pod| pod.runs);
             let Some(pod) = pod.cloned() else { continue };
-            let Some(word) = self.patience.word(&pod, audit, wait, now) else { continue };
-            if let Err(why) = self.write_word(&pod, word).await {
-                result = Err(why);
+            let Some(update) = self.debounce.update(&pod, audit, wait, now) else { continue };
+            if let Err(error) = self.write_pod(&pod, update).await {
+                result = Err(error);
             }
         }
-        self.patience.keep(&audits);
-        if self.patience.waits(wait, now) {
-            self.times.look_again();
+        self.debounce.retain(&audits);
+        if self.debounce.is_waiting(wait, now) {
+            self.schedule.read_again();
         }
         self.audits = audits;
         result
     }
 
-    async fn write_word(&mut self, pod: &pods::KnownPod, word: Word) -> Result<(), String> {
-        match self.desk.alignment(pod, &word.annotation).await {
+    async fn write_pod(
+        &mut self,
+        pod: &pods::KnownPod,
+        update: PodUpdate,
+    ) -> Result<(), PublishError> {
+        match self.writer.alignment(pod, &update.annotation).await {
             Ok(()) => self.metrics.wrote("alignment", true),
-            // It is gone, or another one has its name.
-            Err(Refusal::Absent | Refusal::Theirs(_)) => return Ok(()),
+            // The pod was deleted, or replaced by one with the same name.
+            Err(WriteError::NotFound | WriteError::Conflict(_)) => return Ok(()),
             Err(why) => return Err(self.failed("alignment", why)),
         }
-        self.pods.said(&pod.uid, word.annotation);
-        let Some(note) = word.note else { return Ok(()) };
-        match self.desk.event(pod, &note).await {
+        self.pods.set_alignment(&pod.uid, update.annotation);
+        let Some(event) = update.event else { return Ok(()) };
+        match self.writer.event(pod, &event).await {
             Ok(()) => self.metrics.wrote("event", true),
-            // An event that is lost is not worth another attempt: the annotation says the same.
+            // Not retried: the annotation has the same information.
             Err(why) => drop(self.failed("event", why)),
         }
         Ok(())
     }
 
-    fn failed(&self, what: &'static str, why: Refusal) -> String {
-        self.metrics.wrote(what, false);
-        match why {
-            Refusal::Theirs(why) | Refusal::Failed(why) => format!("{what}: {why}"),
-            Refusal::Absent => format!("{what}: there is none in the cluster"),
-        }
+    fn failed(&self, object: &'static str, why: WriteError) -> PublishError {
+        self.metrics.wrote(object, false);
+        PublishError::Write { object, why: why.to_string() }
     }
 }

@@ -1,6 +1,4 @@
-//! A node's report as text for people.
-//!
-//! Owns columns and words. Must not find anything out.
+//! The report on a node as text.
 
 use std::fmt::Write as _;
 
@@ -12,7 +10,6 @@ use crate::audit::{ContainerAudit, DeviceKind, Finding};
 use crate::gpus::{DriverGpu, PlacementSource, Profile};
 use crate::report::{GpuReport, NodeReport, PairReport, PodReport};
 
-/// All of it.
 pub fn render(report: &NodeReport) -> String {
     let mut text = String::new();
     machine(report, &mut text);
@@ -33,9 +30,9 @@ fn machine(report: &NodeReport, text: &mut String) {
     };
     let cpus: usize = report.numa.iter().map(|node| node.cpu_count).sum();
     let mut rows = vec![
-        vec!["Processor".into(), machine.processor.clone().unwrap_or_else(unknown)],
+        vec!["Processor:".into(), machine.processor.clone().unwrap_or_else(unknown)],
         vec![
-            "Shape".into(),
+            "Topology:".into(),
             format!(
                 "{}, {}, {}, {}, {}",
                 count(machine.sockets, "socket"),
@@ -45,11 +42,11 @@ fn machine(report: &NodeReport, text: &mut String) {
                 count(cpus, "CPU")
             ),
         ],
-        vec!["Memory".into(), gib(machine.memory_bytes)],
+        vec!["Memory:".into(), gib(machine.memory_bytes)],
     ];
     let driver = &report.driver;
     rows.push(vec![
-        "Driver".into(),
+        "Driver:".into(),
         match (&driver.version, &driver.cuda) {
             (Some(version), Some(cuda)) => format!("NVIDIA {version}, CUDA {cuda}"),
             (Some(version), None) => format!("NVIDIA {version}"),
@@ -57,26 +54,23 @@ fn machine(report: &NodeReport, text: &mut String) {
         },
     ]);
     rows.push(vec![
-        "Kubelet".into(),
-        report.kubelet.as_ref().map_or_else(
-            || "<unknown>".to_owned(),
-            |kubelet| {
-                format!(
-                    "topology {} ({}), CPU {}, memory {}",
-                    kubelet.topology_manager_policy,
-                    kubelet.topology_manager_scope,
-                    kubelet.cpu_manager_policy,
-                    kubelet.memory_manager_policy
-                )
-            },
-        ),
+        "Kubelet:".into(),
+        report.kubelet.as_ref().map_or_else(unknown, |kubelet| {
+            format!(
+                "topology manager {} ({}), CPU manager {}, memory manager {}",
+                kubelet.topology_manager_policy,
+                kubelet.topology_manager_scope,
+                kubelet.cpu_manager_policy,
+                kubelet.memory_manager_policy
+            )
+        }),
     ]);
     *text += &columns(&rows);
 }
 
 fn numa(report: &NodeReport, text: &mut String) {
     let mut rows =
-        vec![heads(&["NUMA", "SOCKET", "CPUS", "LIST", "MEMORY", "GPUS", "NICS", "DISTANCES"])];
+        vec![heads(&["NUMA", "SOCKET", "CPUS", "CPU LIST", "MEMORY", "GPUS", "NICS", "DISTANCES"])];
     for node in &report.numa {
         let names = |nics: &[String]| -> Vec<String> {
             nics.iter().map(|address| nic_name(report, address)).collect()
@@ -99,7 +93,7 @@ fn numa(report: &NodeReport, text: &mut String) {
 
 fn gpus(report: &NodeReport, text: &mut String) {
     if report.gpus.is_empty() {
-        *text += "\nNo GPU.\n";
+        *text += "\nNo GPUs found.\n";
         return;
     }
     let head = [
@@ -114,13 +108,13 @@ fn gpus(report: &NodeReport, text: &mut String) {
 }
 
 fn gpu_row(number: usize, gpu: &GpuReport) -> Vec<String> {
-    let told = gpu.told.as_ref();
-    let product = told.and_then(|told| told.product.clone());
+    let driver = gpu.driver.as_ref();
+    let product = driver.and_then(|driver| driver.product.clone());
     let shown = |value: Option<u32>, unit: &str| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value}{unit}"))
     };
-    let memory = told.and_then(|told| told.memory);
-    let watts = told.and_then(|told| told.power_milliwatts).map(|power| power / 1000);
+    let memory = driver.and_then(|driver| driver.memory);
+    let watts = driver.and_then(|driver| driver.power_milliwatts).map(|power| power / 1000);
     vec![
         number.to_string(),
         gpu.address.clone(),
@@ -128,13 +122,13 @@ fn gpu_row(number: usize, gpu: &GpuReport) -> Vec<String> {
         product.or_else(|| gpu.pci_id.clone()).unwrap_or_else(unknown),
         memory.map_or_else(|| "-".to_owned(), |memory| gib(memory.total_bytes)),
         memory.map_or_else(|| "-".to_owned(), |memory| gib(memory.used_bytes)),
-        told.map_or_else(|| "-".to_owned(), mig),
-        shown(told.and_then(|told| told.busy_percent), "%"),
-        shown(told.and_then(|told| told.temperature_celsius), "C"),
+        driver.map_or_else(|| "-".to_owned(), mig),
+        shown(driver.and_then(|driver| driver.busy_percent), "%"),
+        shown(driver.and_then(|driver| driver.temperature_celsius), "C"),
         shown(watts, "W"),
-        match told {
-            Some(told) => told.health.trouble().unwrap_or("ok").to_owned(),
-            None => "unknown".to_owned(),
+        match driver {
+            Some(driver) => driver.health.fault().unwrap_or("ok").to_owned(),
+            None => unknown(),
         },
         gpu.pods.len().to_string(),
     ]
@@ -142,7 +136,7 @@ fn gpu_row(number: usize, gpu: &GpuReport) -> Vec<String> {
 
 fn mig(gpu: &DriverGpu) -> String {
     let Some(mode) = gpu.mig else { return "-".to_owned() };
-    let change = if mode.enabled == mode.pending { "" } else { ", changes with a reset" };
+    let change = if mode.enabled == mode.pending { "" } else { " (reset pending)" };
     if !mode.enabled {
         return format!("off{change}");
     }
@@ -158,12 +152,12 @@ fn mig(gpu: &DriverGpu) -> String {
     if kinds.is_empty() { format!("empty{change}") } else { format!("{}{change}", kinds.join("+")) }
 }
 
-/// Slices of each product once, as `nvidia-smi mig -lgip` and `-lgipp` have them.
+/// MIG profiles of each product once, as `nvidia-smi mig -lgip` and `-lgipp` print them.
 fn profiles(report: &NodeReport, text: &mut String) {
-    let head = ["MIG PROFILE", "ID", "MOST", "MEMORY", "SMS", "PLACEMENTS", "OF"];
+    let head = ["MIG PROFILE", "ID", "MAX", "MEMORY", "SMS", "PLACEMENTS", "PRODUCT"];
     let mut rows = vec![heads(&head)];
     let mut seen: Vec<&DriverGpu> = Vec::new();
-    for gpu in report.gpus.iter().filter_map(|gpu| gpu.told.as_ref()) {
+    for gpu in report.gpus.iter().filter_map(|gpu| gpu.driver.as_ref()) {
         if seen.iter().any(|one| one.product == gpu.product && one.profiles == gpu.profiles) {
             continue;
         }
@@ -189,15 +183,15 @@ fn profiles(report: &NodeReport, text: &mut String) {
     }
 }
 
-/// Where the driver does not tell, others' words are marked as such.
+/// Marks placements that the driver did not report.
 fn placements(profile: &Profile) -> String {
     if profile.units == 0 {
         return unknown();
     }
     match profile.placements {
         PlacementSource::Driver => profile.placements(),
-        PlacementSource::Table => format!("{} (by table)", profile.placements()),
-        PlacementSource::Unknown => format!("{} (not told by whom)", profile.placements()),
+        PlacementSource::Table => format!("{} (from table)", profile.placements()),
+        PlacementSource::Unknown => format!("{} (unverified)", profile.placements()),
     }
 }
 
@@ -247,12 +241,12 @@ fn pods(report: &NodeReport, text: &mut String) {
         "QOS",
         "CONTAINER",
         "CPUS",
-        "OWN",
+        "EXCLUSIVE",
         "CPU NUMA",
-        "MEMS",
+        "MEMORY NUMA",
         "DEVICES",
         "GPU NUMA",
-        "VERDICT",
+        "ALIGNMENT",
     ];
     let mut rows = vec![heads(&head)];
     let with_gpu = || report.pods.iter().filter_map(|pod| Some((pod, pod.audit.as_ref()?)));
@@ -264,16 +258,16 @@ fn pods(report: &NodeReport, text: &mut String) {
         section(text, &rows);
     }
     if others > 0 {
-        let _ = writeln!(text, "\n{others} pods without a GPU.");
+        let _ = writeln!(text, "\n{others} pods without GPUs");
     }
     for (pod, audit) in with_gpu() {
         let Finding { alignment, why, .. } = &audit.finding;
         if *alignment == Alignment::Aligned {
             continue;
         }
-        let _ = writeln!(text, "\n{} is {}: {why}.", pod.uid, alignment.as_str());
+        let _ = writeln!(text, "\nPod {} is {}: {why}", pod.uid, alignment.as_str());
         for advice in &audit.advice {
-            let _ = writeln!(text, "  {}: {}: {}", advice.of, advice.set, advice.why);
+            let _ = writeln!(text, "  {}: {} ({})", advice.of, advice.set, advice.why);
         }
     }
 }
@@ -283,7 +277,7 @@ fn pod_row(report: &NodeReport, pod: &PodReport, one: &ContainerAudit) -> Vec<St
     let devices = own.map(|held| {
         let base = held.id.split_once("::").map_or(held.id.as_str(), |(base, _)| base);
         let number = report.gpus.iter().position(|gpu| {
-            gpu.address == base || gpu.told.as_ref().is_some_and(|told| has(told, base))
+            gpu.address == base || gpu.driver.as_ref().is_some_and(|driver| has(driver, base))
         });
         match (held.kind, number) {
             (DeviceKind::Gpu, Some(number)) => format!("GPU{number}"),
@@ -303,12 +297,7 @@ fn pod_row(report: &NodeReport, pod: &PodReport, one: &ContainerAudit) -> Vec<St
         format!("{:?}", pod.qos),
         one.container.clone(),
         one.cpus.clone().unwrap_or_else(unknown),
-        match one.exclusive {
-            Some(true) => "yes",
-            Some(false) => "no",
-            None => "unknown",
-        }
-        .to_owned(),
+        one.exclusive.map_or_else(unknown, |own| if own { "yes" } else { "no" }.to_owned()),
         numbers(&one.cpu_numa),
         one.mems.clone().unwrap_or_else(unknown),
         or_dash(devices.collect()),
@@ -326,9 +315,13 @@ fn diagnoses(report: &NodeReport, text: &mut String) {
     if report.diagnoses.is_empty() {
         return;
     }
-    *text += "\nNOT KNOWN OR NOT RIGHT\n";
+    *text += "\nPROBLEMS\n";
     for diagnosis in &report.diagnoses {
-        let _ = writeln!(text, "{}: {}\n  {}", diagnosis.path, diagnosis.what, diagnosis.remedy);
+        let _ = writeln!(
+            text,
+            "{}: {}\n  Remedy: {}",
+            diagnosis.path, diagnosis.what, diagnosis.remedy
+        );
     }
 }
 
@@ -338,19 +331,19 @@ fn gpu_number(report: &NodeReport, address: &str) -> Option<usize> {
 
 fn nic_name(report: &NodeReport, address: &str) -> String {
     let nic = report.nics.iter().find(|nic| nic.address == address);
-    // RDMA devices come last, and are what people know their cards by.
+    // RDMA devices come last, and are the names that people use for NICs.
     nic.and_then(|nic| nic.names.last().cloned()).unwrap_or_else(|| address.to_owned())
 }
 
 fn unknown() -> String {
-    "unknown".to_owned()
+    "<unknown>".to_owned()
 }
 
 fn or_dash(all: Vec<String>) -> String {
     if all.is_empty() { "-".to_owned() } else { all.join(",") }
 }
 
-/// Whole gibibytes, or tenths where there are few.
+/// Whole gibibytes, or tenths of small amounts.
 fn gib(bytes: u64) -> String {
     let tenths = (u128::from(bytes) * 10) >> 30;
     if tenths >= 100 || tenths.is_multiple_of(10) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use berth_agent::GpuSource;
 use berth_agent::run::{
-    self, AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings,
+    self, AlignmentAnnotation, Checkpoint, Health, Metrics, Options, Settings, Status,
 };
 use berth_api::keys::VIRTUAL_DEVICES;
 use berth_api::topology::{self, NodeResourceTopology};
@@ -37,7 +37,7 @@ mod support;
 use support::{Node, Pod, gpu_uuid, until};
 
 const HASTY: Settings = Settings {
-    pulse: Duration::from_millis(500),
+    poll: Duration::from_millis(500),
     audit: Duration::from_millis(500),
     memory: Duration::from_millis(500),
     verify: Duration::from_secs(5),
@@ -97,9 +97,10 @@ impl Host {
             gpus: GpuSource::Recorded(root.to_owned()),
             settings: HASTY,
         };
-        let shown = (Metrics::new(), Health::new(Duration::from_secs(60)));
+        let status =
+            Status { metrics: Metrics::new(), health: Health::new(Duration::from_secs(60)) };
         let forever = std::future::pending();
-        tokio::spawn(run::run(client.clone(), options, Box::new(Checkpoints), shown, forever))
+        tokio::spawn(run::run(client.clone(), options, Box::new(Checkpoint), status, forever))
     }
 
     /// The NUMA nodes of CPUs.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use berth_agent::audit::Finding;
-use berth_host::synthetic::{self, CgroupVersion, Driver, Layout, SyntheticMachine, Runtime};
+use berth_host::synthetic::{self, CgroupVersion, Driver, Layout, Runtime, SyntheticMachine};
 use berth_model::alignment::Alignment;
 use berth_model::idset::CpuSet;
 

@@ -1,4 +1,4 @@
-//! What people and programs write about dividing GPUs: wishes, labels, journals, and who uses what.
+//! Formats of repartitioning: requests, labels, journals, and users of GPUs.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use berth_agent::GpuReading;
 use berth_agent::gpus::{DriverGpu, GpuProcess, Instance};
 use berth_agent::mig::journal::{Direction, Unfinished};
-use berth_agent::mig::manager::{self, CONFIG, DEPLOYED, Labels, Progress, STATE, Who};
-use berth_agent::mig::wish::{Wanted, WantedSlice};
+use berth_agent::mig::manager::{self, CONFIG, DEPLOYED, Labels, MigOwner, Progress, STATE};
+use berth_agent::mig::request::{RequestedLayout, RequestedSlice};
 use berth_agent::mig::{
-    Busy, FileJournal, GpuLayout, Journal, MigGpu, MigState, Place, Slice, Wish,
+    FileJournal, GpuLayout, Journal, LayoutRequest, MigGpu, MigState, Placement, Slice, Workloads,
 };
 use berth_host::Root;
 use berth_manifest::Source;
@@ -25,15 +25,15 @@ fn gpu(index: u32, pci_id: &str) -> MigGpu {
         board: Board::by_id("h200-141gb"),
         enabled: Some(false),
         pending: false,
-        offers: Vec::new(),
+        profiles: Vec::new(),
         slices: Vec::new(),
     }
 }
 
-fn wanted(wish: &Wish, index: u32) -> Option<String> {
-    wish.of(&gpu(index, "0x233510DE")).map(|wanted| match wanted {
-        Wanted::Slices(slices) => {
-            let text = |one: &WantedSlice| match one.start {
+fn wanted(request: &LayoutRequest, index: u32) -> Option<String> {
+    request.of(&gpu(index, "0x233510DE")).map(|wanted| match wanted {
+        RequestedLayout::Slices(slices) => {
+            let text = |one: &RequestedSlice| match one.start {
                 Some(start) => format!("{}@{start}", one.profile),
                 None => one.profile.to_string(),
             };
@@ -44,42 +44,44 @@ fn wanted(wish: &Wish, index: u32) -> Option<String> {
 }
 
 #[test]
-fn a_text_says_what_is_wanted_of_which_gpu() {
-    let wish = Wish::parse("2x1g.18gb, 3g.71gb@4 + 1g.18gb+me; 1 = off ;3-4=all-balanced").unwrap();
-    assert_eq!(wanted(&wish, 0).unwrap(), "1g.18gb 1g.18gb 3g.71gb@4 1g.18gb+me");
-    assert_eq!(wanted(&wish, 1).unwrap(), "Off");
-    assert_eq!(wanted(&wish, 4).unwrap(), "Balanced");
-    let wish = Wish::parse("GPU-7=empty").unwrap();
-    assert_eq!((wanted(&wish, 7).unwrap().as_str(), wanted(&wish, 6)), ("", None));
-    let wish = Wish::parse("all-1g.18gb.me").unwrap().only("2").unwrap();
-    assert!(wanted(&wish, 2).unwrap().starts_with("Full"));
-    assert_eq!(wanted(&wish, 0), None);
+fn a_text_selects_gpus_and_layouts() {
+    let request =
+        LayoutRequest::parse("2x1g.18gb, 3g.71gb@4 + 1g.18gb+me; 1 = off ;3-4=all-balanced")
+            .unwrap();
+    assert_eq!(wanted(&request, 0).unwrap(), "1g.18gb 1g.18gb 3g.71gb@4 1g.18gb+me");
+    assert_eq!(wanted(&request, 1).unwrap(), "Off");
+    assert_eq!(wanted(&request, 4).unwrap(), "Balanced");
+    let request = LayoutRequest::parse("GPU-7=empty").unwrap();
+    assert_eq!((wanted(&request, 7).unwrap().as_str(), wanted(&request, 6)), ("", None));
+    let request = LayoutRequest::parse("all-1g.18gb.me").unwrap().only("2").unwrap();
+    assert!(wanted(&request, 2).unwrap().starts_with("Full"));
+    assert_eq!(wanted(&request, 0), None);
 }
 
 #[test]
-fn a_text_that_is_no_wish_is_an_error_with_a_remedy() {
+fn an_invalid_text_is_an_error_with_a_remedy() {
     for (text, part) in [
-        ("", "names no slices"),
-        (";;", "names no slices"),
-        ("3g", "is no slice"),
-        ("3g.71gb@", "starts nowhere"),
-        ("3g.71gb@x", "starts nowhere"),
-        ("0x1g.18gb", "is not there so often"),
-        ("2x3g.71gb@4", "is not there so often"),
+        ("", "contains no slices"),
+        (";;", "contains no slices"),
+        ("3g", "is not a slice"),
+        ("3g.71gb@", "has no valid position"),
+        ("3g.71gb@x", "has no valid position"),
+        ("0x1g.18gb", "has an invalid count"),
+        ("2x3g.71gb@4", "has an invalid count"),
         ("99x1g.18gb", "too many times"),
         ("1g.18gb,4294967295x1g.18gb", "too many times"),
-        ("x=off", "names no GPU"),
-        ("3-1=off", "names no GPU"),
-        ("all-round", "no configuration that is known by name"),
-        ("1c.3g.71gb", "is no slice"),
-        ("3g.71gb,,1g.18gb", "is no slice"),
+        ("x=off", "is not a GPU selection"),
+        ("3-1=off", "is not a GPU selection"),
+        ("all-round", "is not a known configuration"),
+        ("1c.3g.71gb", "is not a slice"),
+        ("3g.71gb,,1g.18gb", "is not a slice"),
     ] {
-        let error = Wish::parse(text).unwrap_err().to_string();
+        let error = LayoutRequest::parse(text).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("; "), "{text:?}: {error}");
     }
-    assert!(Wish::parse(&"1g.18gb,".repeat(10_000)).is_err());
-    let chosen = Wish::parse("0=off").unwrap().only("1").unwrap_err();
-    assert!(chosen.to_string().contains("chooses already"), "{chosen}");
+    assert!(LayoutRequest::parse(&"1g.18gb,".repeat(10_000)).is_err());
+    let chosen = LayoutRequest::parse("0=off").unwrap().only("1").unwrap_err();
+    assert!(chosen.to_string().contains("conflicts with the GPUs"), "{chosen}");
 }
 
 const FILE: &str = r#"
@@ -104,33 +106,33 @@ mig-configs:
 "#;
 
 #[test]
-fn a_file_of_mig_parted_is_read_by_name() {
+fn configurations_of_mig_parted_are_read_by_name() {
     let source = Source::new("config.yaml", FILE);
-    let wish = Wish::from_file(&source, Some("mine")).unwrap();
-    assert_eq!(wanted(&wish, 2).unwrap(), "1g.18gb 1g.18gb 3g.71gb");
-    assert_eq!(wanted(&wish, 1).unwrap(), "");
-    assert_eq!(wanted(&wish, 3), None, "the last group is for another device");
-    assert!(wish.of(&gpu(3, "0x20B710DE")).is_some());
+    let request = LayoutRequest::from_file(&source, Some("mine")).unwrap();
+    assert_eq!(wanted(&request, 2).unwrap(), "1g.18gb 1g.18gb 3g.71gb");
+    assert_eq!(wanted(&request, 1).unwrap(), "");
+    assert_eq!(wanted(&request, 3), None, "the last group is for another device");
+    assert!(request.of(&gpu(3, "0x20B710DE")).is_some());
     for (text, name, part) in [
-        (FILE, None, "name one: all-disabled, mine"),
+        (FILE, None, "select one with its name: all-disabled, mine"),
         (FILE, Some("mien"), "did you mean mine?"),
-        ("version: v2\nmig-configs: {}\n", None, "write version: v1"),
+        ("version: v2\nmig-configs: {}\n", None, "use version: v1"),
         ("{}", None, "is missing"),
         ("- a\n", None, "object"),
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {x: 1}\n",
             None,
-            "is no slice",
+            "is not a slice",
         ),
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: false\n    mig-devices: {1g.5gb: 1}\n",
             None,
-            "not to be divided",
+            "mig-enabled is false",
         ),
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: some\n    mig-enabled: false\n",
             None,
-            "names no GPU",
+            "is not a GPU selection",
         ),
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: false\n    mig-slices: 3\n",
@@ -143,7 +145,7 @@ fn a_file_of_mig_parted_is_read_by_name() {
             "too many times",
         ),
     ] {
-        let problem = Wish::from_file(&Source::new("a.yaml", text), name).unwrap_err();
+        let problem = LayoutRequest::from_file(&Source::new("a.yaml", text), name).unwrap_err();
         let said = format!("{} {}", problem.message, problem.remedy.clone().unwrap_or_default());
         assert!(said.contains(part), "{text}: {said}");
     }
@@ -154,27 +156,27 @@ fn labels(all: &[(&str, &str)]) -> Labels {
 }
 
 #[test]
-fn mig_manager_divides_where_it_runs() {
-    for (all, who) in [
-        (vec![], Who::Agent),
-        (vec![(DEPLOYED, "true")], Who::Manager),
-        (vec![(DEPLOYED, "paused-for-driver-upgrade")], Who::Manager),
-        (vec![(DEPLOYED, "false"), (STATE, "success")], Who::Agent),
-        (vec![(STATE, "success")], Who::Manager),
-        (vec![(CONFIG, "all-disabled")], Who::Agent),
+fn mig_manager_owns_nodes_where_it_runs() {
+    for (all, owner) in [
+        (vec![], MigOwner::Agent),
+        (vec![(DEPLOYED, "true")], MigOwner::Manager),
+        (vec![(DEPLOYED, "paused-for-driver-upgrade")], MigOwner::Manager),
+        (vec![(DEPLOYED, "false"), (STATE, "success")], MigOwner::Agent),
+        (vec![(STATE, "success")], MigOwner::Manager),
+        (vec![(CONFIG, "all-disabled")], MigOwner::Agent),
     ] {
-        assert_eq!(manager::who(&labels(&all)), who, "{all:?}");
+        assert_eq!(manager::owner(&labels(&all)), owner, "{all:?}");
     }
 }
 
 #[test]
-fn mig_manager_is_asked_by_its_label_and_answers_by_another() {
-    let wish = Wish::parse("all-1g.18gb+me").unwrap();
-    assert_eq!(wish.configuration().as_deref(), Some("all-1g.18gb.me"));
+fn mig_manager_is_driven_by_labels() {
+    let request = LayoutRequest::parse("all-1g.18gb+me").unwrap();
+    assert_eq!(request.configuration().as_deref(), Some("all-1g.18gb.me"));
     let before = labels(&[(CONFIG, "all-disabled"), (STATE, "success")]);
-    let patch = manager::patch(&wish, &before).unwrap().unwrap();
+    let patch = manager::patch(&request, &before).unwrap().unwrap();
     assert_eq!(patch["metadata"]["labels"][CONFIG], "all-1g.18gb.me");
-    // Or its success with what was before would be taken for one with this.
+    // Otherwise its success with the previous configuration would count.
     assert!(patch["metadata"]["labels"][STATE].is_null() && patch.to_string().contains(STATE));
     let asked = |state: &str| labels(&[(CONFIG, "all-1g.18gb.me"), (STATE, state)]);
     for (state, progress) in [
@@ -185,28 +187,28 @@ fn mig_manager_is_asked_by_its_label_and_answers_by_another() {
         ("newer-word", Progress::Pending),
     ] {
         assert_eq!(manager::progress(&asked(state), "all-1g.18gb.me"), progress);
-        let patch = manager::patch(&wish, &asked(state)).unwrap();
+        let patch = manager::patch(&request, &asked(state)).unwrap();
         assert_eq!(patch.is_some(), progress == Progress::Failed, "{state}");
     }
     assert_eq!(manager::progress(&labels(&[(CONFIG, "a")]), "a"), Progress::Pending);
     assert_eq!(manager::progress(&before, "all-1g.18gb.me"), Progress::NotAsked);
-    let unnamed = Wish::parse("3g.71gb").unwrap();
+    let unnamed = LayoutRequest::parse("3g.71gb").unwrap();
     let error = manager::patch(&unnamed, &before).unwrap_err().to_string();
     assert!(error.contains("by name only"), "{error}");
     for (text, name) in
         [("off", "all-disabled"), ("empty", "all-enabled"), ("all-balanced", "all-balanced")]
     {
-        assert_eq!(Wish::parse(text).unwrap().configuration().as_deref(), Some(name));
+        assert_eq!(LayoutRequest::parse(text).unwrap().configuration().as_deref(), Some(name));
     }
 }
 
 fn layout(text: &str) -> GpuLayout {
-    let slices = vec![Slice::whole(Place::parse(text).unwrap())];
+    let slices = vec![Slice::whole(Placement::parse(text).unwrap())];
     GpuLayout { gpu: "GPU-0".to_owned(), enabled: true, slices }
 }
 
 #[test]
-fn a_journal_outlives_its_writer_and_odd_ones_are_errors() {
+fn a_journal_survives_its_writer_and_invalid_ones_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("deep/mig.json");
     let mut journal = FileJournal::new(&path);
@@ -231,7 +233,7 @@ fn a_journal_outlives_its_writer_and_odd_ones_are_errors() {
     assert!(journal.read().unwrap().is_none());
     assert!(
         FileJournal::new(directory.path().join("deep")).write(&unfinished).is_err(),
-        "it is a directory"
+        "the path is a directory"
     );
 }
 
@@ -267,46 +269,50 @@ fn reading() -> GpuReading {
 }
 
 #[test]
-fn processes_and_holders_make_slices_and_gpus_busy() {
-    let place = |text: &str| Place::parse(text).unwrap();
+fn processes_and_pods_use_slices_and_gpus() {
+    let place = |text: &str| Placement::parse(text).unwrap();
     let (low, high) = (place("3g.71gb@0"), place("3g.71gb@4"));
     let mut reading = reading();
     let process = |gpu_instance| GpuProcess { pid: 7, gpu_instance, ..GpuProcess::default() };
     reading.gpus[0].processes = vec![process(Some(11))];
-    let busy = Busy::of(&reading, []);
-    assert_eq!(busy.of_slice("GPU-0", high), Some("process 7"));
-    assert_eq!((busy.of_slice("GPU-0", low), busy.of_gpu("GPU-0")), (None, None));
-    // Of a slice that nobody can place, the whole GPU is taken to be in use.
+    let workloads = Workloads::of(&reading, []);
+    assert_eq!(workloads.slice_user("GPU-0", high), Some("process 7"));
+    assert_eq!((workloads.slice_user("GPU-0", low), workloads.gpu_user("GPU-0")), (None, None));
+    // A slice with unknown position makes the whole GPU count as in use.
     reading.gpus[0].processes = vec![process(Some(12))];
-    assert_eq!(Busy::of(&reading, []).of_gpu("GPU-0"), Some("process 7"));
+    assert_eq!(Workloads::of(&reading, []).gpu_user("GPU-0"), Some("process 7"));
     reading.gpus[0].processes = vec![process(None)];
-    assert_eq!(Busy::of(&reading, []).of_slice("GPU-0", low), Some("process 7"));
+    assert_eq!(Workloads::of(&reading, []).slice_user("GPU-0", low), Some("process 7"));
     reading.gpus[0].processes.clear();
-    let busy = Busy::of(&reading, [("MIG-0::3", "pod a"), ("GPU-1", "pod b"), ("mlx5_0", "pod c")]);
-    assert_eq!((busy.of_slice("GPU-0", low), busy.of_slice("GPU-0", high)), (Some("pod a"), None));
-    assert_eq!((busy.of_gpu("GPU-0"), busy.of_gpu("GPU-1")), (None, Some("pod b")));
-    // A pod with a slice that is not there could be anywhere.
-    let busy = Busy::of(&reading, [("MIG-9", "pod d")]);
-    assert!(busy.of_gpu("GPU-0").unwrap().contains("which no GPU has"));
+    let workloads =
+        Workloads::of(&reading, [("MIG-0::3", "pod a"), ("GPU-1", "pod b"), ("mlx5_0", "pod c")]);
+    assert_eq!(
+        (workloads.slice_user("GPU-0", low), workloads.slice_user("GPU-0", high)),
+        (Some("pod a"), None)
+    );
+    assert_eq!((workloads.gpu_user("GPU-0"), workloads.gpu_user("GPU-1")), (None, Some("pod b")));
+    // A pod with an unknown slice could be on any GPU.
+    let workloads = Workloads::of(&reading, [("MIG-9", "pod d")]);
+    assert!(workloads.gpu_user("GPU-0").unwrap().contains("which no GPU has"));
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_read_makes_every_gpu_busy() {
+fn with_an_unreadable_checkpoint_every_gpu_is_in_use() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("var/lib/kubelet/device-plugins");
     std::fs::create_dir_all(&at).unwrap();
     let root = || Root::new(directory.path());
-    assert_eq!(Busy::on_machine(&root(), &reading()).of_gpu("GPU-1"), None);
+    assert_eq!(Workloads::on_machine(&root(), &reading()).gpu_user("GPU-1"), None);
     let file = at.join("kubelet_internal_checkpoint");
     std::fs::write(&file, "{").unwrap();
-    let busy = Busy::on_machine(&root(), &reading());
-    assert!(busy.of_gpu("GPU-1").unwrap().contains("nobody can name"));
+    let workloads = Workloads::on_machine(&root(), &reading());
+    assert!(workloads.gpu_user("GPU-1").unwrap().contains("unknown pods"));
     let entry = r#"{"PodUID":"u1","ContainerName":"c","ResourceName":"nvidia.com/mig-3g.71gb","DeviceIDs":{"0":["MIG-1"]},"AllocResp":""}"#;
     let text = format!(
         r#"{{"Data":{{"PodDeviceEntries":[{entry}],"RegisteredDevices":{{}}}},"Checksum":0}}"#
     );
     std::fs::write(&file, text).unwrap();
-    let busy = Busy::on_machine(&root(), &reading());
-    let high = Place::parse("3g.71gb@4").unwrap();
-    assert!(busy.of_slice("GPU-0", high).is_some(), "{busy:?}");
+    let workloads = Workloads::on_machine(&root(), &reading());
+    let high = Placement::parse("3g.71gb@4").unwrap();
+    assert!(workloads.slice_user("GPU-0", high).is_some(), "{workloads:?}");
 }

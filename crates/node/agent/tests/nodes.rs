@@ -1,4 +1,4 @@
-//! Whole nodes: what is told of each, and what is said where something is missing.
+//! Reports on whole nodes, also with missing data.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -33,7 +33,7 @@ fn a_machine_with_8_gpus_is_told_whole() {
         node.pods.push(pod(1, "96-99", gpu_uuid(0)));
         let report = node.report();
         assert_eq!(report.gpus.len(), 8);
-        assert!(report.gpus.iter().all(|gpu| gpu.told.is_some() && gpu.numa.is_some()));
+        assert!(report.gpus.iter().all(|gpu| gpu.driver.is_some() && gpu.numa.is_some()));
         assert_eq!(report.numa.len(), 2 * numa_per_socket);
         assert_eq!(report.numa.iter().map(|node| node.gpus.len()).sum::<usize>(), 8);
         assert_eq!(report.distances.len(), 8 * 7 / 2 + 8 * 8);
@@ -45,9 +45,14 @@ fn a_machine_with_8_gpus_is_told_whole() {
         let why = &finding.why;
         assert_eq!(finding.distance, Some(32), "{why}");
         let text = table::render(&report);
-        for part in
-            ["misaligned (32)", "NV18", "GPU7", "mlx5_0", "580.159.04", "topology best-effort"]
-        {
+        for part in [
+            "misaligned (32)",
+            "NV18",
+            "GPU7",
+            "mlx5_0",
+            "580.159.04",
+            "topology manager best-effort",
+        ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
@@ -83,14 +88,14 @@ fn a_gpu_that_the_driver_does_not_know_is_shown_and_said() {
     node.pods.push(told);
     let report = node.report();
     let gpu = report.gpus.iter().find(|gpu| Some(&gpu.address) == lost.address.as_ref()).unwrap();
-    assert!(gpu.told.is_none() && gpu.numa.is_some());
+    assert!(gpu.driver.is_none() && gpu.numa.is_some());
     assert!(
         report.diagnoses.iter().any(|one| one.path.contains(&gpu.address)),
         "{:?}",
         report.diagnoses
     );
-    assert_eq!(word(&report, 1), "unknown", "nobody knows where it is");
-    assert_eq!(word(&report, 2), "misaligned", "the plugin told");
+    assert_eq!(word(&report, 1), "unknown", "its NUMA node is unknown");
+    assert_eq!(word(&report, 2), "misaligned", "the plugin reported it");
 }
 
 #[test]
@@ -104,7 +109,7 @@ fn a_host_without_gpus_says_so_and_shows_the_rest() {
     assert_eq!((report.gpus.len(), report.numa.len()), (0, 1));
     let text = table::render(&report);
     assert!(
-        text.contains("No GPU.") && text.contains("1 NUMA node") && text.contains("256 GiB"),
+        text.contains("No GPUs found") && text.contains("1 NUMA node") && text.contains("256 GiB"),
         "{text}"
     );
 }
@@ -148,7 +153,7 @@ fn cpus_that_no_container_has_are_not_believed() {
     let finding = &report.audits().next().unwrap().finding;
     assert_eq!(finding.alignment, Alignment::Unknown);
     let why = &finding.why;
-    assert!(why.contains("none of the pod's containers has just these"), "{why}");
+    assert!(why.contains("no container of the pod has this cpuset"), "{why}");
 }
 
 #[test]
@@ -159,7 +164,7 @@ fn processes_tell_which_container_holds_a_gpu() {
     let mut both = pod(1, "8-9", gpu_uuid(0));
     both.containers.push(("sidecar", "100-101".to_owned(), String::new(), Vec::new()));
     node.pods.push(both);
-    assert_eq!(word(&node.report(), 1), "unknown", "either may hold it");
+    assert_eq!(word(&node.report(), 1), "unknown", "both containers may hold it");
     // The second container's process.
     node.gpus.gpus[0].processes = vec![GpuProcess { pid: 1001, ..GpuProcess::default() }];
     assert_eq!(word(&node.report(), 1), "misaligned");
@@ -277,9 +282,9 @@ fn a_real_h200_is_told_as_its_driver_tells_it() {
         "4g.71gb 5 1 69.75 GiB 64 {0}:4 NVIDIA H200",
         "7g.141gb 0 1 140.00 GiB 132 {0}:8 NVIDIA H200",
     ] {
-        assert!(lines.iter().any(|told| told == line), "{line} is not in\n{text}");
+        assert!(lines.iter().any(|one| one == line), "{line} is not in\n{text}");
     }
-    assert!(text.contains("Driver     NVIDIA 580.159.04, CUDA 13.0"), "{text}");
+    assert!(text.contains("Driver:     NVIDIA 580.159.04, CUDA 13.0"), "{text}");
     assert_eq!(report.gpus.len(), 1);
 }
 
@@ -291,7 +296,7 @@ fn whose_word_placements_are_is_shown() {
         node.gpus.gpus[0].profiles[0].placements = placements;
         let text = table::render(&node.report());
         let line = text.lines().find(|line| line.contains("{0,1,2,3,4,5,6}:1")).unwrap();
-        line.contains("(by table)")
+        line.contains("(from table)")
     };
     assert!(shown(PlacementSource::Table));
     assert!(!shown(PlacementSource::Driver));

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use berth_agent::gpus::{DriverGpu, GpuMemory, Health, MigMode, Xid};
-use berth_agent::offers::{Ailments, Offers, XID_MS, look, stock};
+use berth_agent::offers::{GpuErrors, Offers, XID_MS, read_supply, supply};
 use berth_agent::report::{GpuReport, NodeReport, PairReport};
 use berth_agent::{GpuReading, GpuSource};
 use berth_devices::offer::{Form, GpuChoice, Offer};
@@ -21,7 +21,7 @@ fn gpu(index: u32, numa: u32) -> GpuReport {
         ..DriverGpu::default()
     };
     let address = format!("0000:{index:02x}:00.0");
-    GpuReport { address, numa: Some(numa), told: Some(told), ..GpuReport::default() }
+    GpuReport { address, numa: Some(numa), driver: Some(told), ..GpuReport::default() }
 }
 
 fn node() -> NodeReport {
@@ -33,7 +33,7 @@ fn node() -> NodeReport {
         nvlinks,
     };
     let mut divided = gpu(2, 1);
-    let told = divided.told.as_mut().unwrap();
+    let told = divided.driver.as_mut().unwrap();
     told.mig = Some(MigMode { enabled: true, pending: true });
     let instance = r#"{"index":0,"uuid":"MIG-a","profile":"1g.10gb","memoryBytes":10737418240}"#;
     told.instances = vec![serde_json::from_str(instance).unwrap()];
@@ -51,15 +51,15 @@ fn node() -> NodeReport {
 
 #[test]
 fn gpus_and_slices_are_on_offer_with_where_they_are() {
-    let (stock, diagnoses) =
-        stock(&node(), Path::new("/nowhere"), &Offer::usual(), &Ailments::default());
+    let (supply, diagnoses) =
+        supply(&node(), Path::new("/nowhere"), &Offer::defaults(), &GpuErrors::default());
     assert_eq!(diagnoses, []);
-    let gpus = stock.inventory.gpus();
+    let gpus = supply.inventory.gpus();
     assert_eq!(gpus.iter().map(|gpu| gpu.index.0).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(gpus[1].numa, [0]);
     assert_eq!(gpus[0].distances, [0, 8, 900]);
     assert_eq!(gpus[1].device_files, ["/dev/nvidia1"]);
-    let listed = stock.inventory.devices().iter();
+    let listed = supply.inventory.devices().iter();
     let listed: Vec<(&str, &str)> =
         listed.map(|one| (one.resource.as_str(), one.id.as_str())).collect();
     let expected = [
@@ -68,27 +68,28 @@ fn gpus_and_slices_are_on_offer_with_where_they_are() {
         ("nvidia.com/mig-1g.10gb", "MIG-a"),
     ];
     assert_eq!(listed, expected);
-    assert!(stock.ill.is_empty());
+    assert!(supply.unhealthy.is_empty());
 }
 
 #[test]
 fn a_gpu_is_ill_by_its_memory_or_by_an_error_that_is_not_a_programs() {
     let mut node = node();
-    node.gpus[1].told.as_mut().unwrap().health =
+    node.gpus[1].driver.as_mut().unwrap().health =
         Health { repair_pending: Some(true), ..Health::default() };
     let xid = |index: u32, number| Xid { uuid: Some(format!("GPU-{index}")), number: Some(number) };
-    let mut ailments = Ailments::default();
-    ailments.note(&xid(0, 31), 0);
-    ailments.note(&xid(2, 79), 0);
-    let ill =
-        |ailments: &Ailments| stock(&node, Path::new("/nowhere"), &Offer::usual(), ailments).0.ill;
-    let now = ill(&ailments);
+    let mut errors = GpuErrors::default();
+    errors.record(&xid(0, 31), 0);
+    errors.record(&xid(2, 79), 0);
+    let ill = |errors: &GpuErrors| {
+        supply(&node, Path::new("/nowhere"), &Offer::defaults(), errors).0.unhealthy
+    };
+    let now = ill(&errors);
     assert_eq!(now.keys().collect::<Vec<_>>(), ["GPU-1", "GPU-2"]);
     assert_eq!(now["GPU-2"], "XID 79");
-    ailments.forget(XID_MS - 1);
-    assert_eq!(ill(&ailments).len(), 2);
-    ailments.forget(XID_MS);
-    assert_eq!(ill(&ailments).len(), 1);
+    errors.expire(XID_MS - 1);
+    assert_eq!(ill(&errors).len(), 2);
+    errors.expire(XID_MS);
+    assert_eq!(ill(&errors).len(), 1);
 }
 
 #[test]
@@ -97,8 +98,8 @@ fn the_file_of_a_gpu_is_what_the_driver_says() {
     let directory = base.path().join("proc/driver/nvidia/gpus/0000:01:00.0");
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("information"), "Model: \t H100\nDevice Minor: \t 5\n").unwrap();
-    let (stock, _) = stock(&node(), base.path(), &Offer::usual(), &Ailments::default());
-    assert_eq!(stock.inventory.gpus()[1].device_files, ["/dev/nvidia5"]);
+    let (supply, _) = supply(&node(), base.path(), &Offer::defaults(), &GpuErrors::default());
+    assert_eq!(supply.inventory.gpus()[1].device_files, ["/dev/nvidia5"]);
 }
 
 #[test]
@@ -106,21 +107,21 @@ fn a_recorded_h200_is_on_offer_whole_and_in_capped_shares() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/h200");
     let gpus = GpuReading::read(&GpuSource::Recorded(directory.clone()));
     let report = NodeReport::read(&Root::new(&directory), gpus);
-    let mut offers = Offer::usual();
+    let mut offers = Offer::defaults();
     let form = Form::Shares { count: 4, memory_bytes: None, threads: None, per_container: 1 };
     offers.push(Offer { gpus: GpuChoice::All, form, resource: None, profile: None });
-    let (stock, diagnoses) = stock(&report, &directory, &offers, &Ailments::default());
+    let (supply, diagnoses) = supply(&report, &directory, &offers, &GpuErrors::default());
     assert_eq!(diagnoses, []);
-    assert_eq!(stock.inventory.resources().len(), 2);
-    assert_eq!(stock.inventory.devices().len(), 5);
-    let text = format!("{:?}", stock.inventory.devices()[1].sharing);
+    assert_eq!(supply.inventory.resources().len(), 2);
+    assert_eq!(supply.inventory.devices().len(), 5);
+    let text = format!("{:?}", supply.inventory.devices()[1].sharing);
     assert!(text.contains("ThreadCap(25)"), "{text}");
 }
 
 #[test]
 fn a_slice_comes_with_the_files_that_let_processes_at_it() {
     let mut node = node();
-    let divided = node.gpus[0].told.as_mut().unwrap();
+    let divided = node.gpus[0].driver.as_mut().unwrap();
     let slice = |index: u32, gpu: u32, compute: u32| {
         let text = format!(
             r#"{{"index":{index},"uuid":"MIG-{index}","profile":"1g.10gb","memoryBytes":10737418240,
@@ -140,10 +141,10 @@ fn a_slice_comes_with_the_files_that_let_processes_at_it() {
     std::fs::create_dir_all(&info).unwrap();
     std::fs::write(info.join("information"), "Model: \t\t H200\nDevice Minor: \t 3\n").unwrap();
 
-    let (stock, _) = stock(&node, root.path(), &Offer::usual(), &Ailments::default());
+    let (supply, _) = supply(&node, root.path(), &Offer::defaults(), &GpuErrors::default());
     let common = berth_devices::cdi::Common::default();
     let specification =
-        berth_devices::cdi::specification("berth.dev/gpu", &stock.inventory, &common);
+        berth_devices::cdi::specification("berth.dev/gpu", &supply.inventory, &common);
     let paths = |name: &str| -> Vec<String> {
         let devices = specification["devices"].as_array().unwrap();
         let device = devices.iter().find(|device| device["name"] == name).unwrap();
@@ -158,21 +159,21 @@ fn a_slice_comes_with_the_files_that_let_processes_at_it() {
 
 #[tokio::test]
 async fn offers_that_are_written_anew_come_into_force_and_wrong_ones_do_not() {
-    let made = support::Node::new(berth_host::synthetic::epyc_9654(1));
-    let (_, root) = made.written();
-    let text = serde_json::to_string(&made.gpus).unwrap();
+    let node = support::Node::new(berth_host::synthetic::epyc_9654(1));
+    let (_, root) = node.written();
+    let text = serde_json::to_string(&node.gpus).unwrap();
     std::fs::write(root.path().join("nvml.json"), text).unwrap();
     let file = root.path().join("offers.yaml");
     let write = |offers: &str| {
         let head = "apiVersion: berth.dev/v1alpha1\nkind: DeviceOffers\nspec:\n  offers:\n";
         std::fs::write(&file, format!("{head}{offers}")).unwrap();
     };
-    let mut offers = Offers::of_file(file.clone(), Offer::usual());
+    let mut offers = Offers::of_file(file.clone(), Offer::defaults());
     let gpus = GpuSource::Recorded(root.path().to_owned());
     let mut resources = async || {
         let root = Root::new(root.path());
-        let stock = look(&root, &gpus, &mut offers, &Ailments::default()).await;
-        let named = stock.inventory.resources();
+        let supply = read_supply(&root, &gpus, &mut offers, &GpuErrors::default()).await;
+        let named = supply.inventory.resources();
         named.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     write("  - as: whole\n");
@@ -188,13 +189,13 @@ async fn offers_that_are_written_anew_come_into_force_and_wrong_ones_do_not() {
 #[test]
 fn errors_of_gpus_outlive_the_process_that_heard_of_them() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("berth/ailments.json");
-    assert_eq!(Ailments::recall(&file), Ailments::default());
-    let mut ailments = Ailments::default();
+    let file = directory.path().join("berth/errors.json");
+    assert_eq!(GpuErrors::load(&file), GpuErrors::default());
+    let mut errors = GpuErrors::default();
     let xid = Xid { uuid: Some("GPU-1".to_owned()), number: Some(79) };
-    ailments.note(&xid, 1_000);
-    ailments.keep(&file);
-    assert_eq!(Ailments::recall(&file), ailments);
+    errors.record(&xid, 1_000);
+    errors.save(&file);
+    assert_eq!(GpuErrors::load(&file), errors);
     std::fs::write(&file, "{ damaged").unwrap();
-    assert_eq!(Ailments::recall(&file), Ailments::default());
+    assert_eq!(GpuErrors::load(&file), GpuErrors::default());
 }

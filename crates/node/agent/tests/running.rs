@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use berth_agent::GpuSource;
 use berth_agent::run::{
-    self, AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings,
+    self, AlignmentAnnotation, Checkpoint, Health, Metrics, Options, Settings, Status,
 };
 use berth_api::topology::{self, NodeResourceTopology};
 use berth_host::Root;
@@ -27,7 +27,7 @@ use support::{Node, Pod, gpu_uuid, until};
 
 /// Everything happens often, so that a second tells whether it is quiet.
 const HASTY: Settings = Settings {
-    pulse: Duration::from_millis(200),
+    poll: Duration::from_millis(200),
     audit: Duration::from_millis(300),
     memory: Duration::from_millis(300),
     verify: Duration::from_millis(400),
@@ -114,13 +114,13 @@ impl World {
             settings,
         };
         let (stop, stopped) = oneshot::channel();
-        let shown = (metrics.clone(), health.clone());
+        let status = Status { metrics: metrics.clone(), health: health.clone() };
         let stopped = async move { drop(stopped.await) };
         let running = tokio::spawn(run::run(
             self.client.clone(),
             options,
-            Box::new(Checkpoints),
-            shown,
+            Box::new(Checkpoint),
+            status,
             stopped,
         ));
         Agent { metrics, health, stop, running }
@@ -222,7 +222,7 @@ async fn what_changes_is_published_within_a_second_and_nothing_is_written_otherw
     let directory = written(&node);
     // Nothing is found by looking now and then: it has to be told.
     let seldom = Duration::from_secs(600);
-    let settings = Settings { pulse: seldom, audit: seldom, verify: seldom, ..Settings::default() };
+    let settings = Settings { poll: seldom, audit: seldom, verify: seldom, ..Settings::default() };
     let agent = world.start_with(directory.path(), settings);
     agent.ready().await;
     let first = world.published().await;
@@ -284,7 +284,7 @@ async fn who_publishes_already_is_not_fought() {
     // And when they begin to write it, it is theirs.
     ours.zones.truncate(1);
     world.topologies().replace("n1", &as_nfd, &ours).await.unwrap();
-    until("it is left to them", async || {
+    until("the topology is left alone", async || {
         agent.metrics.encode().contains("berth_agent_topology_foreign 1").then_some(())
     })
     .await;
@@ -427,19 +427,22 @@ async fn asked(router: &axum::Router, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn health_and_figures_are_shown() {
+async fn health_and_metrics_are_served() {
     let health = Health::new(Duration::from_secs(60));
-    let router = run::router(health, Metrics::new());
+    let router = run::router(Status { metrics: Metrics::new(), health });
     assert_eq!(asked(&router, "/healthz").await.0, 200);
     let (code, text) = asked(&router, "/readyz").await;
-    assert!(code == 503 && text.contains("has not been looked at yet"), "{text}");
+    assert!(code == 503 && text.contains("has not been read yet"), "{text}");
     let (code, text) = asked(&router, "/metrics").await;
     assert!(
         code == 200 && text.contains("openmetrics-text") && text.ends_with("# EOF\n"),
         "{text}"
     );
     assert_eq!(asked(&router, "/secret").await.0, 404);
-    let dead = run::router(Health::new(Duration::ZERO), Metrics::new());
+    let dead = {
+        let health = Health::new(Duration::ZERO);
+        run::router(Status { metrics: Metrics::new(), health })
+    };
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(asked(&dead, "/healthz").await.0, 503);
 }
@@ -452,7 +455,11 @@ async fn an_api_that_refuses_is_asked_again() {
     let directory = written(&Node::new(synthetic::no_gpu()));
     let agent = world.start(directory.path());
     until("it says what is missing", async || {
-        agent.health.ready().err().filter(|why| why.contains("there is none in the cluster"))
+        agent
+            .health
+            .ready()
+            .err()
+            .filter(|why| why.to_string().contains("not found in the cluster"))
     })
     .await;
     assert!(world.nodes().get_opt("n1").await.unwrap().is_none(), "no Node is made by us");

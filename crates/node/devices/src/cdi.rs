@@ -1,7 +1,7 @@
-//! Specifications that container runtimes read: which files a device is (CDI, the Container Device Interface).
+//! CDI specifications (Container Device Interface, version 0.6.0), from which container runtimes learn the
+//! files of a device.
 //!
-//! Owns their form, of version 0.6.0. A GPU or MIG instance is one device there, whoever shares it: limits are
-//! told to each container apart. Must not know what a driver installs; that comes in as [`Common`].
+//! A GPU or MIG instance is one CDI device, however many pods share it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,23 +10,22 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::device::{Device, Inventory, Kind};
-use crate::file::write_whole;
+use crate::file::write_atomically;
 
-/// The version whose fields are used.
 pub const VERSION: &str = "0.6.0";
 
-/// What every container with a GPU gets, whichever it is.
+/// Edits for every container with a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Common {
-    /// Device files: `/dev/nvidiactl`, `/dev/nvidia-uvm`.
+    /// Such as `/dev/nvidiactl`, `/dev/nvidia-uvm`.
     pub device_files: Vec<String>,
-    /// Files of the driver, which are mounted read-only where they are.
+    /// Files of the driver, mounted read-only at the same path.
     pub mounts: Vec<String>,
-    /// Environment, each as `NAME=value`.
+    /// Variables as `NAME=value`.
     pub environment: Vec<String>,
 }
 
-/// The name of a device's hardware in a specification: its UUID.
+/// The CDI name of a device: the UUID of its hardware.
 pub fn name<'a>(inventory: &'a Inventory, device: &'a Device) -> &'a str {
     match &device.kind {
         Kind::Mig { uuid, .. } => uuid,
@@ -34,7 +33,7 @@ pub fn name<'a>(inventory: &'a Inventory, device: &'a Device) -> &'a str {
     }
 }
 
-/// The specification of all devices. `kind` is vendor and class, such as `berth.dev/gpu`.
+/// `kind` is vendor and class, such as `berth.dev/gpu`.
 pub fn specification(kind: &str, inventory: &Inventory, common: &Common) -> Value {
     let mut seen = BTreeSet::new();
     let mut devices = Vec::new();
@@ -77,10 +76,10 @@ fn nodes<'a>(paths: impl Iterator<Item = &'a String>) -> Vec<Value> {
     paths.map(|path| json!({ "path": path, "hostPath": path, "permissions": "rw" })).collect()
 }
 
-/// Writes a specification into a directory that runtimes watch, such as `/var/run/cdi`, and says where.
+/// Writes a specification into a directory that runtimes watch, such as `/var/run/cdi`, and returns its path.
 pub fn write(directory: &Path, specification: &Value) -> io::Result<PathBuf> {
     let kind = specification["kind"].as_str().unwrap_or_default().replace('/', "-");
     let path = directory.join(format!("{kind}.json"));
-    write_whole(&path, &serde_json::to_string_pretty(specification)?)?;
+    write_atomically(&path, &serde_json::to_string_pretty(specification)?)?;
     Ok(path)
 }

@@ -66,7 +66,7 @@ impl Default for DeviceConfig {
 /// The GPUs that `berth agent --devices` serves as a device plugin, and in which form.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(rename = "DeviceOffers", extend("required" = ["apiVersion", "kind", "spec"]))]
+#[schemars(rename = "DeviceOffers", deny_unknown_fields, extend("required" = ["apiVersion", "kind", "spec"]))]
 #[allow(dead_code, reason = "named so that they are no unknown fields")]
 struct DeviceOffersFile {
     #[schemars(with = "String", extend("const" = API_VERSION))]
@@ -80,7 +80,7 @@ struct DeviceOffersFile {
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(rename = "DeviceOffersSpec")]
+#[schemars(rename = "DeviceOffersSpec", deny_unknown_fields)]
 struct WrittenSpec {
     /// The kubelet's directory. Default: `/var/lib/kubelet`.
     kubelet_directory: Option<String>,
@@ -97,7 +97,7 @@ struct WrittenSpec {
 /// How containers get their devices. Without it, NVIDIA's runtime is told by environment variable.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(rename = "Cdi", extend("required" = ["kind"]))]
+#[schemars(rename = "Cdi", deny_unknown_fields, extend("required" = ["kind"]))]
 struct WrittenCdi {
     /// Vendor and class of the CDI devices: `nvidia.com/gpu` for NVIDIA's specification, or your own
     /// with `directory`.
@@ -115,7 +115,7 @@ struct WrittenCdi {
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(rename = "Offer", extend("required" = ["as"]))]
+#[schemars(rename = "Offer", deny_unknown_fields, extend("required" = ["as"]))]
 struct WrittenOffer {
     /// Numbers or UUIDs of the GPUs. Default: all.
     #[schemars(extend("items" = {"type": ["integer", "string"]}))]

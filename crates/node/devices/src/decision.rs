@@ -1,58 +1,55 @@
-//! What the scheduler decided about a pod's devices, as the pod's annotation `berth.dev/placement` tells.
+//! The scheduler's decision about a pod's devices, from the annotation `berth.dev/placement`.
 //!
-//! Owns what it means for devices. The annotation is a wish: it can be old, or written by anybody, so nothing in it is
-//! trusted further than what is preferred. Must not know how decisions are made.
+//! The annotation can be old, or written by anybody. So it only influences which devices are preferred.
 
-use berth_api::placement::{PLACEMENT, Placement};
+use berth_api::keys::PLACEMENT;
+use berth_api::placement::Placement;
 use thiserror::Error;
 
 use crate::device::GpuIndex;
 
-/// What was decided for a pod that is bound to this node.
+/// The decision for a pod that is bound to this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// When it was created: kubelets admit in this order.
+    /// Kubelets admit pods in order of creation.
     pub created_ms: i64,
-    /// NUMA nodes of what is pinned, by id.
+    /// NUMA nodes to which the pod is pinned.
     pub numa: Vec<u32>,
-    /// What it gets, one for each container and resource.
-    pub wants: Vec<Want>,
+    /// One per container and resource.
+    pub allocations: Vec<Allocation>,
 }
 
-/// Devices for a container.
+/// Devices of one resource for a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Want {
-    /// The resource.
+pub struct Allocation {
     pub resource: String,
-    /// How many; `None` where only the GPU is told.
+    /// `None` if only the GPU was decided.
     pub count: Option<usize>,
-    /// Ids, or numbers where the scheduler was told no ids.
+    /// Device ids, or GPU numbers if the scheduler knew no ids.
     pub ids: Vec<String>,
-    /// The GPU that a share is to be on.
+    /// The GPU for a share.
     pub gpu: Option<GpuIndex>,
 }
 
-/// An annotation that cannot be read.
+/// An invalid annotation.
 #[derive(Debug, Error)]
-#[error("annotation {PLACEMENT} of pod {pod} is not what Berth writes ({why}): remove it")]
+#[error("annotation {PLACEMENT} of pod {pod} is invalid ({why}); remove it")]
 pub struct DecisionError {
-    /// UID of the pod.
+    /// UID.
     pub pod: String,
-    /// What is wrong.
     pub why: serde_json::Error,
 }
 
 impl Decision {
-    /// Reads the annotation of a pod.
     pub fn read(pod: &str, created_ms: i64, annotation: &str) -> Result<Self, DecisionError> {
         let written = Placement::read(annotation)
             .map_err(|why| DecisionError { pod: pod.to_owned(), why })?;
-        let mut wants: Vec<Want> = written
+        let mut allocations: Vec<Allocation> = written
             .devices
             .into_iter()
-            .map(|one| Want {
+            .map(|one| Allocation {
                 resource: one.resource,
                 count: Some(one.count),
                 ids: one.ids,
@@ -62,13 +59,15 @@ impl Decision {
         if let Some(grant) = written.grant
             && let Some(gpu) = grant.gpu.map(GpuIndex)
         {
-            match wants.iter_mut().find(|want| want.resource == grant.resource) {
-                Some(want) => want.gpu = Some(gpu),
-                None => {
-                    wants.push(Want { resource: grant.resource, gpu: Some(gpu), ..Want::default() })
-                }
+            match allocations.iter_mut().find(|one| one.resource == grant.resource) {
+                Some(one) => one.gpu = Some(gpu),
+                None => allocations.push(Allocation {
+                    resource: grant.resource,
+                    gpu: Some(gpu),
+                    ..Allocation::default()
+                }),
             }
         }
-        Ok(Self { pod: pod.to_owned(), created_ms, numa: written.numa_nodes, wants })
+        Ok(Self { pod: pod.to_owned(), created_ms, numa: written.numa_nodes, allocations })
     }
 }

@@ -1,47 +1,42 @@
-//! What there is to hand out: GPUs, and the devices that the kubelet is told of.
-//!
-//! Owns which devices are the same hardware, and what a set of them has to satisfy before anything is handed
-//! out. Must not know who holds what.
+//! GPUs and the devices that the kubelet allocates; which devices are the same hardware.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The number of a GPU on its machine, as drivers count.
+/// Number of a GPU on its machine, in the driver's order.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct GpuIndex(pub u16);
 
-/// A GPU, as far as it matters which one is handed out.
+/// A GPU, as far as it matters for allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfferedGpu {
-    /// Its number.
     pub index: GpuIndex,
-    /// Its UUID, such as `GPU-5c2f…`.
+    /// Such as `GPU-5c2f…`.
     pub uuid: String,
-    /// NUMA nodes near to it; none where that is not known.
+    /// NUMA nodes near it; empty if unknown.
     pub numa: Vec<u32>,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// How far each GPU is from it, in the order of the inventory: 0 for itself, and less is nearer. Empty
-    /// where nothing is known; then NUMA nodes decide.
+    /// Distance to each GPU, in the order of the inventory: 0 for itself, less is nearer. Empty if unknown;
+    /// then NUMA nodes decide.
     pub distances: Vec<u32>,
-    /// Its device files, such as `/dev/nvidia0`.
+    /// Such as `/dev/nvidia0`.
     pub device_files: Vec<String>,
 }
 
-/// The part of a GPU's threads that a share may use at a time, in per cent. There is no way to say "all of
-/// it, whoever else is there": beside an uncapped neighbour tail latency grew twentyfold.
+/// Percentage of a GPU's threads that a share may use. There is no uncapped share: next to an uncapped
+/// neighbour, tail latency grew twentyfold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct ThreadCap(u8);
 
 impl ThreadCap {
-    /// A cap of 1 to 100 per cent.
+    /// 1 to 100.
     pub fn new(percent: u8) -> Result<Self, InventoryError> {
         if (1..=100).contains(&percent) {
             Ok(Self(percent))
@@ -50,12 +45,11 @@ impl ThreadCap {
         }
     }
 
-    /// The cap of one of so many equal shares, rounded up: threads that no share could use would be lost.
+    /// An equal part, rounded up: threads that no share may use would be wasted.
     pub fn of_equal_shares(shares: u8) -> Self {
         Self(100_u8.div_ceil(shares.max(1)))
     }
 
-    /// Per cent.
     pub fn percent(self) -> u8 {
         self.0
     }
@@ -75,20 +69,19 @@ impl From<ThreadCap> for u8 {
     }
 }
 
-/// A share under MPS: a part of the memory, and always a cap on threads.
+/// An MPS share: part of the memory, and always a cap on threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
-    /// Memory that its processes may take together.
+    /// Of all processes of the share together.
     pub memory_bytes: u64,
-    /// Threads they may use.
     pub threads: ThreadCap,
-    /// How many a container may have, all of one GPU. The GPU's MPS daemon lets nobody have more than so many.
+    /// Maximum number per container, all of one GPU; enforced by the GPU's MPS daemon.
     pub per_container: u8,
 }
 
 impl Share {
-    /// So many of them together.
+    /// Several shares together.
     pub(crate) fn of_many(self, count: usize) -> Self {
         let count = u8::try_from(count).unwrap_or(u8::MAX).max(1);
         Self {
@@ -99,55 +92,45 @@ impl Share {
     }
 }
 
-/// How a device shares its hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SharingMode {
-    /// Not at all.
     Exclusive,
-    /// With others under MPS.
     Mps(Share),
-    /// In turns, with nothing that keeps one from another's memory.
+    /// Pods take turns, and nothing limits their memory.
     TimeSliced,
 }
 
-/// What a device is a piece of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Kind {
-    /// A whole GPU.
     Whole,
-    /// A MIG instance.
     Mig {
-        /// Its UUID, such as `MIG-9a1e…`.
+        /// Such as `MIG-9a1e…`.
         uuid: String,
-        /// Its profile, such as `1g.18gb`.
+        /// Such as `1g.18gb`.
         profile: String,
-        /// The first memory slice of it.
+        /// First memory slice.
         start: u8,
-        /// Device files that give access to it, beside those of its GPU: `/dev/nvidia-caps/nvidia-cap12`.
+        /// In addition to those of the GPU: `/dev/nvidia-caps/nvidia-cap12`.
         device_files: Vec<String>,
     },
 }
 
-/// A device that the kubelet hands out.
+/// A device that the kubelet allocates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Its id, which the kubelet knows it by.
+    /// Unique within its resource.
     pub id: String,
-    /// The resource it is one of.
     pub resource: String,
-    /// The GPU it is on.
     pub gpu: GpuIndex,
-    /// What it is a piece of.
     pub kind: Kind,
-    /// With whom.
     pub sharing: SharingMode,
 }
 
 impl Device {
-    /// Whether both are, at least in part, the same hardware.
+    /// Whether the devices share hardware.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         self.gpu == other.gpu
             && match (&self.kind, &other.kind) {
@@ -156,7 +139,7 @@ impl Device {
             }
     }
 
-    /// Whether one cannot be held while another holds the other.
+    /// Whether only one of the devices can be held at a time.
     pub fn excludes(&self, other: &Self) -> bool {
         if !self.meets(other) {
             return false;
@@ -175,55 +158,30 @@ impl Device {
     }
 }
 
-/// Devices that cannot be handed out like this.
+/// An inventory that is not consistent.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InventoryError {
-    /// A cap that is none.
-    #[error("a thread cap of {percent} % is none: give 1 to 100")]
-    Cap {
-        /// What was given.
-        percent: u8,
-    },
-    /// A device twice.
-    #[error("{resource} has two devices {id:?}: give each an id of its own")]
-    Twice {
-        /// Resource.
-        resource: String,
-        /// Id.
-        id: String,
-    },
-    /// A GPU twice, or out of order.
-    #[error("GPU {} is listed twice or out of order: list GPUs once, by number", index.0)]
-    GpuOrder {
-        /// Its number.
-        index: GpuIndex,
-    },
-    /// A device on no GPU.
+    #[error("thread cap of {percent} % is out of range (1 to 100)")]
+    Cap { percent: u8 },
+    #[error("duplicate device {id:?} of {resource}")]
+    Twice { resource: String, id: String },
+    #[error("GPU {} is listed twice or out of order (list GPUs once, by number)", index.0)]
+    GpuOrder { index: GpuIndex },
     #[error("device {id:?} of {resource} is on GPU {}, which is not listed", gpu.0)]
-    NoGpu {
-        /// Resource.
-        resource: String,
-        /// Id.
-        id: String,
-        /// The GPU's number.
-        gpu: GpuIndex,
-    },
-    /// Shares of more memory than there is.
+    NoGpu { resource: String, id: String, gpu: GpuIndex },
     #[error(
-        "MPS shares of {unit} have {shared_bytes} bytes of memory together, but it has {memory_bytes}: make \
-         fewer or smaller shares"
+        "MPS shares of {unit} need {shared_bytes} bytes of memory, but it has {memory_bytes}: offer fewer or \
+         smaller shares"
     )]
     Overcommitted {
         /// UUID of the GPU.
         unit: String,
-        /// Sum of the shares.
         shared_bytes: u64,
-        /// What there is.
         memory_bytes: u64,
     },
 }
 
-/// All of a machine's devices.
+/// All GPUs and devices of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     gpus: Vec<OfferedGpu>,
@@ -232,7 +190,7 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// GPUs by number, and devices on them in any order.
+    /// GPUs must be sorted by number.
     pub fn new(gpus: Vec<OfferedGpu>, devices: Vec<Device>) -> Result<Self, InventoryError> {
         if let Some(pair) = gpus.windows(2).find(|pair| pair[0].index >= pair[1].index) {
             return Err(InventoryError::GpuOrder { index: pair[1].index });
@@ -264,32 +222,30 @@ impl Inventory {
         Ok(Self { gpus, devices, by_name })
     }
 
-    /// GPUs, by number.
+    /// By number.
     pub fn gpus(&self) -> &[OfferedGpu] {
         &self.gpus
     }
 
-    /// Devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// Names of the resources, in order.
+    /// Resource names, sorted.
     pub fn resources(&self) -> BTreeSet<&str> {
         self.devices.iter().map(|device| device.resource.as_str()).collect()
     }
 
-    /// The position of a device.
+    /// Position in [`Inventory::devices`].
     pub fn find(&self, resource: &str, id: &str) -> Option<usize> {
         self.by_name.get(&(resource.to_owned(), id.to_owned())).copied()
     }
 
-    /// The GPU with a number.
     pub fn gpu(&self, index: GpuIndex) -> Option<&OfferedGpu> {
         self.gpus.binary_search_by_key(&index, |gpu| gpu.index).ok().map(|at| &self.gpus[at])
     }
 
-    /// How far two GPUs are from each other. Where nobody tells, those of a NUMA node are near.
+    /// Distance between two GPUs; derived from NUMA nodes where the driver reports none.
     pub fn distance(&self, one: GpuIndex, other: GpuIndex) -> u32 {
         if one == other {
             return 0;
@@ -304,5 +260,5 @@ impl Inventory {
     }
 }
 
-/// The farthest that two GPUs can be: what is beyond counts the same.
+/// Upper limit of distances.
 pub(crate) const FAR: u32 = 1_000;

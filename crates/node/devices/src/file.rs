@@ -1,6 +1,4 @@
-//! Files that are either as they were or as they should be, whenever the machine stops.
-//!
-//! Owns how they are written, and read again. Must not know what is in them.
+//! Files that are written atomically: after a crash they have the old or the new content.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,8 +7,8 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-/// What an earlier process wrote down as JSON, or nothing where it cannot be read; `what` it is, is logged then.
-pub fn recall<T: DeserializeOwned + Default>(path: &Path, what: &str) -> T {
+/// Reads a JSON file of an earlier process. Returns the default, and logs why, if it cannot be read.
+pub fn read_or_default<T: DeserializeOwned + Default>(path: &Path, what: &str) -> T {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
@@ -20,18 +18,18 @@ pub fn recall<T: DeserializeOwned + Default>(path: &Path, what: &str) -> T {
         }
     };
     serde_json::from_str(&text).unwrap_or_else(|error| {
-        warn!(path = %path.display(), %error, "{what} is no JSON of ours");
+        warn!(path = %path.display(), %error, "{what} is not valid; starting without it");
         T::default()
     })
 }
 
-/// Writes a file so that whoever reads it finds the old text or the new one, and makes its directory.
-pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+/// Replaces a file atomically, and creates its directory.
+pub fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(directory)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Runtimes read what ends in .json: this does not.
+    // Runtimes read files that end in .json.
     let beside = directory.join(format!(".{name}.{}.tmp", std::process::id()));
     let written = fs::File::create(&beside).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
@@ -42,6 +40,6 @@ pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
         let _ = fs::remove_file(&beside);
         return renamed;
     }
-    // The name is in the directory only when that is on the disk.
+    // The rename is durable only once the directory is synced.
     fs::File::open(directory).and_then(|directory| directory.sync_all())
 }

@@ -1,20 +1,13 @@
-//! Serves GPUs to the kubelet as a device plugin: whole GPUs, MIG instances, MPS shares and
-//! time-sliced replicas.
+//! The device plugin: serves whole GPUs, MIG instances, MPS shares and time-sliced replicas to the kubelet.
 //!
-//! What GPUs are offered as ([`config`], [`offer`]), who holds what ([`ledger`]), the plugins that
-//! the kubelet calls ([`plugin`]), the MPS daemons behind shares ([`mps`]), the specifications that
-//! runtimes read ([`cdi`]), and the client of podresources. GPUs come in as plain data; [`serve()`]
-//! does it all until it is stopped.
-//!
-//! An answer to the kubelet is recorded before it is sent and stays held until the kubelet's
-//! checkpoint shows whose it is. A kubelet copies its checkpoint under a lock and writes it
-//! afterwards, so of two concurrent writes the older can stay, and after the next restart it
-//! forgets a running pod. Hence no device list is sent before the checkpoint shows the answer, and
-//! what the checkpoint never showed stays held while a pod runs that may have it.
+//! An answer to the kubelet is recorded before it is sent and stays held until the kubelet's checkpoint shows
+//! whose it is. A kubelet copies its checkpoint under a lock and writes it afterwards, so of two concurrent
+//! writes the older can stay, and after the next restart it forgets a running pod. Hence no device list is
+//! sent before the checkpoint shows the answer, and what the checkpoint never showed stays held while a pod
+//! runs that may have it.
 //!
 //! Does not know drivers (NVML), the Kubernetes API, or how the scheduler chooses.
 
-pub mod answer;
 pub mod cdi;
 pub mod config;
 pub mod decision;
@@ -27,11 +20,11 @@ pub mod plugin;
 pub mod podresources;
 mod prefer;
 pub mod proto;
+pub mod response;
+pub mod running_pods;
 mod serve;
 pub mod socket;
-pub mod witness;
 
-pub use answer::Answers;
 pub use config::DeviceConfig;
 pub use decision::Decision;
 pub use device::{
@@ -40,5 +33,6 @@ pub use device::{
 pub use ledger::{Evidence, Ledger, Refusal};
 pub use plugin::{PluginConfig, Plugins};
 pub use podresources::PodResourcesClient;
-pub use serve::{Stock, serve};
-pub use witness::{CgroupWitness, NoWitness, Witness};
+pub use response::ResponseConfig;
+pub use running_pods::{CgroupPods, RunningPods, UnknownPods};
+pub use serve::{Supply, serve};

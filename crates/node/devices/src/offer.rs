@@ -1,8 +1,5 @@
-//! Which devices a machine's GPUs are offered as.
-//!
-//! Owns the way from GPUs and slices that were found, and the offers that somebody wrote down, to devices: names
-//! of resources, ids, and the limits of shares. What does not go together is left out, with a diagnosis. Must not
-//! know drivers, nor text.
+//! Turns discovered GPUs and MIG instances into devices, as `DeviceOffers` say. Offers that conflict are left
+//! out, with a diagnosis.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,50 +7,45 @@ use berth_host::Diagnosis;
 
 use crate::device::{Device, GpuIndex, Inventory, Kind, OfferedGpu, Share, SharingMode, ThreadCap};
 
-/// The resource of whole GPUs where no other is named.
+/// Default resource of whole GPUs.
 pub const WHOLE: &str = "nvidia.com/gpu";
-/// The resource of MPS shares where no other is named.
+/// Default resource of MPS shares.
 pub const SHARES: &str = "berth.dev/gpu-share";
-/// The resource of time-sliced replicas where no other is named.
+/// Default resource of time-sliced replicas.
 pub const REPLICAS: &str = "nvidia.com/gpu.shared";
-/// What names of MIG instances' resources start with, where no other is named.
+/// Prefix of the default resources of MIG instances.
 const SLICES: &str = "nvidia.com/mig-";
 
 const MIB: u64 = 1 << 20;
 
-/// A GPU that was found.
+/// A discovered GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundGpu {
-    /// The GPU.
     pub gpu: OfferedGpu,
-    /// Whether MIG is on: then only instances can be used.
-    pub divided: bool,
-    /// Its MIG instances.
+    /// With MIG on, only instances can be used.
+    pub mig_enabled: bool,
     pub instances: Vec<FoundInstance>,
 }
 
-/// A MIG instance that was found.
+/// A discovered MIG instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundInstance {
-    /// Its UUID.
     pub uuid: String,
-    /// Its profile, such as `1g.18gb`.
+    /// Such as `1g.18gb`.
     pub profile: String,
-    /// The first memory slice of it, or its number where that is not known.
+    /// First memory slice, or the instance's number if that is unknown.
     pub start: u8,
-    /// Its memory.
     pub memory_bytes: u64,
-    /// Device files that give access to it.
+    /// In addition to those of the GPU.
     pub device_files: Vec<String>,
 }
 
-/// Which GPUs an offer is about.
+/// GPUs that an offer applies to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GpuChoice {
-    /// All there are.
     #[default]
     All,
-    /// These, by number or UUID.
+    /// By number or UUID.
     These(Vec<String>),
 }
 
@@ -70,47 +62,41 @@ fn is(name: &str, gpu: &OfferedGpu) -> bool {
     name == gpu.uuid || name.parse() == Ok(gpu.index.0)
 }
 
-/// What GPUs are offered as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Whole.
     Whole,
-    /// Each MIG instance.
     Slices,
-    /// Shares under MPS, of GPUs or of instances.
+    /// MPS shares of GPUs or MIG instances.
     Shares {
-        /// How many of each.
+        /// Per GPU or instance.
         count: u8,
-        /// Memory of each; else equal parts.
+        /// Per share; default: an equal part.
         memory_bytes: Option<u64>,
-        /// Cap on the threads of each; else an equal part, rounded up. There is always one.
+        /// Per share; default: an equal part, rounded up.
         threads: Option<ThreadCap>,
-        /// How many a container may have.
+        /// Maximum per container.
         per_container: u8,
     },
-    /// Replicas that take turns, of GPUs or of instances.
+    /// Time-sliced replicas of GPUs or MIG instances.
     Replicas {
-        /// How many of each.
+        /// Per GPU or instance.
         count: u8,
     },
 }
 
-/// An offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Of which GPUs.
     pub gpus: GpuChoice,
-    /// As what.
     pub form: Form,
-    /// Under which name, if not the usual one.
+    /// `None`: the default of the form.
     pub resource: Option<String>,
-    /// Of which MIG instances. For shares and replicas `None` means GPUs that are not divided, for slices all.
+    /// Profile of MIG instances. `None` selects GPUs without MIG for shares and replicas, all instances for slices.
     pub profile: Option<String>,
 }
 
 impl Offer {
-    /// What is offered where nobody says anything: GPUs whole, or their slices where they are divided.
-    pub fn usual() -> Vec<Self> {
+    /// The default offers: GPUs whole, or their slices where MIG is on.
+    pub fn defaults() -> Vec<Self> {
         let of = |form| Self { gpus: GpuChoice::All, form, resource: None, profile: None };
         vec![of(Form::Whole), of(Form::Slices)]
     }
@@ -130,12 +116,12 @@ impl Offer {
     }
 }
 
-/// The resource of a profile's instances, as NVIDIA's plugin names it. Names may not have a plus sign.
+/// The resource of a profile, as NVIDIA's plugin names it. Resource names cannot contain a plus sign.
 fn slices(profile: &str) -> String {
     format!("{SLICES}{}", profile.replace('+', "."))
 }
 
-/// A piece of hardware that an offer is about.
+/// A GPU or MIG instance that an offer applies to.
 struct Unit<'a> {
     gpu: GpuIndex,
     uuid: &'a str,
@@ -143,14 +129,13 @@ struct Unit<'a> {
     kind: Kind,
 }
 
-/// The units of a GPU that an offer is about.
 fn units<'a>(found: &'a FoundGpu, offer: &Offer) -> Vec<Unit<'a>> {
     let gpu = found.gpu.index;
     let of_instances = matches!(offer.form, Form::Slices) || offer.profile.is_some();
     if !of_instances {
         let (uuid, memory_bytes) = (found.gpu.uuid.as_str(), found.gpu.memory_bytes);
         let whole = Unit { gpu, uuid, memory_bytes, kind: Kind::Whole };
-        return if found.divided { Vec::new() } else { vec![whole] };
+        return if found.mig_enabled { Vec::new() } else { vec![whole] };
     }
     let wanted =
         |one: &&FoundInstance| offer.profile.as_ref().is_none_or(|profile| *profile == one.profile);
@@ -170,8 +155,18 @@ fn units<'a>(found: &'a FoundGpu, offer: &Offer) -> Vec<Unit<'a>> {
         .collect()
 }
 
-/// The devices that a unit is offered as, or why not.
-fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, String)> {
+/// Shares that need more memory than their GPU or instance has.
+#[derive(Debug, thiserror::Error)]
+#[error("{count} shares of {share_mib} MiB do not fit into {uuid} with {memory_mib} MiB")]
+struct SharesTooLarge {
+    count: u8,
+    share_mib: u64,
+    uuid: String,
+    memory_mib: u64,
+}
+
+/// The devices that a unit is offered as.
+fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, SharesTooLarge> {
     let profile = match &unit.kind {
         Kind::Mig { profile, .. } => Some(profile.as_str()),
         Kind::Whole => None,
@@ -192,18 +187,17 @@ fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, Strin
             Ok((0..count).map(|nth| device(part(nth), SharingMode::TimeSliced)).collect())
         }
         Form::Shares { count, memory_bytes, threads, per_container } => {
-            // In whole MiB, as MPS is told.
+            // MPS takes limits in whole MiB.
             let equal = unit.memory_bytes / u64::from(count.max(1)) / MIB * MIB;
             let memory_bytes = memory_bytes.unwrap_or(equal);
             let all = memory_bytes.saturating_mul(u64::from(count));
             if memory_bytes < MIB || all > unit.memory_bytes {
-                let what = format!(
-                    "{count} shares of {} MiB of {}, which has {} MiB, cannot be",
-                    memory_bytes / MIB,
-                    unit.uuid,
-                    unit.memory_bytes / MIB
-                );
-                return Err((what, "make fewer or smaller shares".to_owned()));
+                return Err(SharesTooLarge {
+                    count,
+                    share_mib: memory_bytes / MIB,
+                    uuid: unit.uuid.to_owned(),
+                    memory_mib: unit.memory_bytes / MIB,
+                });
             }
             let threads = threads.unwrap_or_else(|| ThreadCap::of_equal_shares(count));
             let share = Share { memory_bytes, threads, per_container };
@@ -212,8 +206,8 @@ fn devices(unit: &Unit<'_>, offer: &Offer) -> Result<Vec<Device>, (String, Strin
     }
 }
 
-/// Puts GPUs on offer. A GPU can be offered in several ways at once, under a name for each: it is held in one of
-/// them at a time.
+/// Builds the inventory. A GPU can be offered in several ways at once, under different resources; it is held in
+/// one of them at a time.
 pub fn inventory(mut found: Vec<FoundGpu>, offers: &[Offer]) -> (Inventory, Vec<Diagnosis>) {
     let mut diagnoses = Vec::new();
     let mut note = |at: usize, field: &str, what: String, remedy: &str| {
@@ -228,33 +222,33 @@ pub fn inventory(mut found: Vec<FoundGpu>, offers: &[Offer]) -> (Inventory, Vec<
     for (at, offer) in offers.iter().enumerate() {
         if let GpuChoice::These(wanted) = &offer.gpus {
             for name in wanted.iter().filter(|name| !found.iter().any(|one| is(name, &one.gpu))) {
-                let what = format!("names {name}, which is no number or UUID of a GPU here");
-                note(at, ".gpus", what, "see berth agent --once for those that are");
+                let what = format!("no GPU with number or UUID {name}");
+                note(at, ".gpus", what, "list this node's GPUs with berth agent --once");
             }
         }
         for one in found.iter().filter(|one| offer.gpus.names(&one.gpu)) {
             for unit in units(one, offer) {
                 let more = match devices(&unit, offer) {
                     Ok(more) => more,
-                    Err((what, remedy)) => {
-                        note(at, "", what, &remedy);
+                    Err(error) => {
+                        note(at, "", error.to_string(), "offer fewer or smaller shares");
                         continue;
                     }
                 };
                 let name = |device: &Device| (device.resource.clone(), device.id.clone());
                 if more.iter().any(|device| names.contains(&name(device))) {
-                    let what = format!("offers {} a second time under one name", unit.uuid);
-                    note(at, "", what, "give it another resource, or leave one of the two out");
+                    let what = format!("offers {} again under the same resource", unit.uuid);
+                    note(at, "", what, "set another resource, or remove one of the offers");
                     continue;
                 }
                 let sum: u64 = more.iter().map(memory_of).sum();
                 let sum = sum.saturating_add(shared.get(&unit.gpu).copied().unwrap_or(0));
                 if sum > one.gpu.memory_bytes {
                     let what = format!(
-                        "would have more memory of {} in shares than there is, with other offers",
+                        "together with other offers, shares of {} need more memory than it has",
                         one.gpu.uuid
                     );
-                    note(at, "", what, "make fewer or smaller shares, or leave one offer out");
+                    note(at, "", what, "offer fewer or smaller shares, or remove an offer");
                     continue;
                 }
                 shared.insert(unit.gpu, sum);
@@ -265,7 +259,7 @@ pub fn inventory(mut found: Vec<FoundGpu>, offers: &[Offer]) -> (Inventory, Vec<
     }
     let gpus = found.into_iter().map(|one| one.gpu).collect();
     let inventory = Inventory::new(gpus, all).unwrap_or_else(|error| {
-        note(0, "", format!("cannot be: {error}"), "correct the offers");
+        note(0, "", error.to_string(), "fix the offers");
         Inventory::default()
     });
     (inventory, diagnoses)

@@ -1,10 +1,9 @@
-//! The plugins that the kubelet asks for devices: one for each resource, on a socket of its own.
+//! The device plugins: one per resource, each on a socket of its own, with one shared allocator.
 //!
-//! Owns their lives: a plugin listens, registers, and does both again when its socket is deleted, the kubelet's
-//! is made anew (a kubelet that starts deletes all sockets), or the kubelet has stopped listening to it. All
-//! share one set of books (`desk`). Must not know where devices and their health come from.
+//! A plugin listens and registers again when its socket is deleted, when the kubelet's socket is replaced (a
+//! starting kubelet deletes all sockets), or when the kubelet has stopped listening to it.
 
-mod desk;
+mod allocator;
 mod service;
 
 use std::collections::BTreeSet;
@@ -16,56 +15,54 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::answer::Answers;
 use crate::decision::Decision;
 use crate::device::Inventory;
 use crate::proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use crate::proto::deviceplugin::registration_client::RegistrationClient;
 use crate::proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
-use crate::socket::{callers, connect, identity, listen, told};
-use crate::witness::Witness;
-use desk::Desk;
-use service::{IN_FLIGHT_LOOK, Service};
+use crate::response::ResponseConfig;
+use crate::running_pods::RunningPods;
+use crate::socket::{connect, error_chain, identity, incoming, listen};
+use allocator::Allocator;
+use service::{IN_FLIGHT_POLL, Service};
 
-/// The version of the protocol.
+/// Version of the device plugin API.
 const VERSION: &str = "v1beta1";
 
-/// How often is usual: a kubelet that starts finds its plugins within it, and looking costs nothing.
-const LOOK: Duration = Duration::from_secs(1);
+/// Default poll interval: a restarted kubelet finds its plugins within it.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a registration may take: the kubelet calls back before it answers.
-const REGISTRATION: Duration = Duration::from_secs(15);
+/// Timeout of a registration. The kubelet calls back before it answers.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long calls that have begun may take to end when a plugin closes.
-const CLOSING: Duration = Duration::from_secs(2);
+/// How long open calls may take to end when a plugin closes.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often while no kubelet listens: one that starts admits pods soon after it takes registrations.
-const UNHEARD_LOOK: Duration = Duration::from_millis(100);
+/// Poll interval while no kubelet listens: a starting one admits pods soon after it accepts registrations.
+const UNWATCHED_POLL: Duration = Duration::from_millis(100);
 
-/// Looks without a kubelet that listens, after which to register again.
-const UNHEARD_LOOKS_MAX: u32 = 100;
+/// Polls without a listening kubelet before the plugin registers again.
+const UNWATCHED_POLLS_MAX: u32 = 100;
 
-/// Where everything is.
 #[derive(Clone, Debug)]
 pub struct PluginConfig {
-    /// The kubelet's own directory: `/var/lib/kubelet`.
+    /// The kubelet's root directory, usually `/var/lib/kubelet`.
     pub kubelet_directory: PathBuf,
-    /// Where to write down who holds what.
+    /// File that records the holders of devices.
     pub journal: PathBuf,
-    /// How devices are handed over.
-    pub answers: Answers,
-    /// How often sockets and the checkpoint are looked at.
-    pub look: Duration,
+    pub responses: ResponseConfig,
+    /// How often to check sockets and the checkpoint.
+    pub poll_interval: Duration,
 }
 
 impl PluginConfig {
-    /// The usual places.
-    pub fn usual() -> Self {
+    /// The default paths.
+    pub fn defaults() -> Self {
         Self {
             kubelet_directory: "/var/lib/kubelet".into(),
             journal: "/var/lib/berth/devices.json".into(),
-            answers: Answers::default(),
-            look: LOOK,
+            responses: ResponseConfig::default(),
+            poll_interval: POLL_INTERVAL,
         }
     }
 
@@ -74,65 +71,67 @@ impl PluginConfig {
     }
 }
 
-/// Plugins that run.
 pub struct Plugins {
-    desk: Arc<Desk>,
+    allocator: Arc<Allocator>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     served: Mutex<BTreeSet<String>>,
 }
 
 impl Plugins {
-    /// Starts a plugin for each resource there is. A kubelet need not be there yet.
+    /// Starts a plugin for each resource. The kubelet need not run yet.
     pub async fn start(
         config: PluginConfig,
         inventory: Inventory,
-        witness: impl Witness,
+        running_pods: impl RunningPods,
     ) -> Arc<Self> {
-        let desk = Arc::new(Desk::open(config, inventory, Box::new(witness)).await);
+        let allocator = Arc::new(Allocator::open(config, inventory, Box::new(running_pods)).await);
         let (stop, _) = watch::channel(false);
         let plugins = Arc::new(Self {
-            desk: Arc::clone(&desk),
+            allocator: Arc::clone(&allocator),
             stop,
             tasks: Mutex::default(),
             served: Mutex::default(),
         });
         plugins.serve_all().await;
         let mut stopped = plugins.stop.subscribe();
-        let looking = tokio::spawn(async move {
+        let polling = tokio::spawn(async move {
             loop {
-                let look = desk.config.look;
-                let pause = if desk.in_flight().await { look.min(IN_FLIGHT_LOOK) } else { look };
+                let interval = allocator.config.poll_interval;
+                let pause = if allocator.in_flight().await {
+                    interval.min(IN_FLIGHT_POLL)
+                } else {
+                    interval
+                };
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = desk.answered() => {}
+                    () = allocator.answered() => {}
                     _ = stopped.wait_for(|stopped| *stopped) => return,
                 }
-                desk.look().await;
+                allocator.poll().await;
             }
         });
-        plugins.tasks.lock().await.push(looking);
+        plugins.tasks.lock().await.push(polling);
         plugins
     }
 
-    /// Other devices, after a GPU was divided anew; what is held stays held.
+    /// Replaces the devices after a repartition; holds remain.
     pub async fn replace(&self, inventory: Inventory) {
-        self.desk.replace(inventory).await;
+        self.allocator.replace(inventory).await;
         self.serve_all().await;
     }
 
-    /// What the scheduler decided for all pods that are bound to this machine.
+    /// Sets the scheduler's decisions for all pods bound to this machine.
     pub async fn decide(&self, decisions: Vec<Decision>) {
-        self.desk.decide(decisions).await;
+        self.allocator.decide(decisions).await;
     }
 
-    /// How a GPU or MIG instance is, by UUID; `None` is well. To be told again and again, until the answer is that
-    /// it counts as well.
-    pub async fn report_health(&self, uuid: &str, illness: Option<&str>) -> bool {
-        self.desk.report_health(uuid, illness).await
+    /// Reports the health of a GPU or MIG instance; `None` is healthy. Call repeatedly until it returns true.
+    pub async fn report_health(&self, uuid: &str, fault: Option<&str>) -> bool {
+        self.allocator.report_health(uuid, fault).await
     }
 
-    /// Stops all plugins; pods keep what they hold.
+    /// Stops all plugins; pods keep their devices.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
         for task in self.tasks.lock().await.drain(..) {
@@ -142,26 +141,25 @@ impl Plugins {
 
     async fn serve_all(&self) {
         let mut served = self.served.lock().await;
-        for resource in self.desk.resources().await {
+        for resource in self.allocator.resources().await {
             if served.insert(resource.clone()) {
-                let (desk, stop) = (Arc::clone(&self.desk), self.stop.subscribe());
-                let plugin = Plugin { desk, stop, resource, refused: None };
+                let (allocator, stop) = (Arc::clone(&self.allocator), self.stop.subscribe());
+                let plugin = Plugin { allocator, stop, resource, error_logged: None };
                 self.tasks.lock().await.push(tokio::spawn(plugin.run()));
             }
         }
     }
 }
 
-/// The plugin of a resource.
 struct Plugin {
-    desk: Arc<Desk>,
+    allocator: Arc<Allocator>,
     stop: watch::Receiver<bool>,
     resource: String,
-    /// Why it could not listen or was not registered the last time, so that it is said once.
-    refused: Option<String>,
+    /// The last error, so that it is logged once.
+    error_logged: Option<String>,
 }
 
-/// Why a plugin has to listen anew.
+/// Why a plugin stopped listening.
 #[derive(PartialEq, Eq)]
 enum End {
     Stopped,
@@ -174,18 +172,18 @@ impl Plugin {
             match self.serve().await {
                 Ok(End::Stopped) => return,
                 Ok(End::SocketGone) => {
-                    info!(resource = self.resource, "the plugin's socket is gone: listening anew");
+                    info!(resource = self.resource, "plugin socket was deleted; listening again");
                 }
                 Err(error) => {
-                    let directory = self.desk.config.sockets();
-                    let refused = Some(error.to_string());
-                    if self.refused != refused {
+                    let directory = self.allocator.config.sockets();
+                    let error_logged = Some(error.to_string());
+                    if self.error_logged != error_logged {
                         warn!(resource = self.resource, directory = %directory.display(), %error,
-                              "cannot listen in the kubelet's directory of plugins; trying again");
+                              "cannot listen in the kubelet's plugin directory; retrying");
                     }
-                    self.refused = refused;
+                    self.error_logged = error_logged;
                     tokio::select! {
-                        () = tokio::time::sleep(self.desk.config.look.min(UNHEARD_LOOK)) => {}
+                        () = tokio::time::sleep(self.allocator.config.poll_interval.min(UNWATCHED_POLL)) => {}
                         _ = self.stop.wait_for(|stopped| *stopped) => return,
                     }
                 }
@@ -197,37 +195,38 @@ impl Plugin {
         format!("berth-{}.sock", self.resource.replace('/', "_"))
     }
 
-    /// Listens until the socket has gone, and sees to it that the kubelet knows.
+    /// Listens until the socket is deleted, and registers when necessary.
     async fn serve(&mut self) -> std::io::Result<End> {
-        let path = self.desk.config.sockets().join(self.endpoint());
+        let path = self.allocator.config.sockets().join(self.endpoint());
         let listener = listen(&path)?;
         let own = identity(&path);
         let (close, closed) = watch::channel(false);
-        let service = Service::new(Arc::clone(&self.desk), self.resource.clone(), closed.clone());
-        let heard = service.heard();
+        let service =
+            Service::new(Arc::clone(&self.allocator), self.resource.clone(), closed.clone());
+        let watchers = service.watchers();
         let mut closing = closed;
         let server = tonic::transport::Server::builder().serve_with_incoming_shutdown(
             DevicePluginServer::new(service),
-            callers(listener),
+            incoming(listener),
             async move {
                 let _ = closing.wait_for(|closed| *closed).await;
             },
         );
         let server = tokio::spawn(server);
-        let mut known_to = None;
-        let mut unheard_looks = 0;
+        let mut registered_with = None;
+        let mut unwatched_polls = 0;
         let end = loop {
             if identity(&path) != own {
                 break End::SocketGone;
             }
-            let kubelet = identity(&self.desk.config.sockets().join("kubelet.sock"));
-            unheard_looks = if heard.now() { 0 } else { unheard_looks + 1 };
-            let anew = kubelet != known_to || unheard_looks > UNHEARD_LOOKS_MAX;
-            if kubelet.is_some() && anew && self.register().await {
-                (known_to, unheard_looks) = (kubelet, 0);
+            let kubelet = identity(&self.allocator.config.sockets().join("kubelet.sock"));
+            unwatched_polls = if watchers.now() { 0 } else { unwatched_polls + 1 };
+            let again = kubelet != registered_with || unwatched_polls > UNWATCHED_POLLS_MAX;
+            if kubelet.is_some() && again && self.register().await {
+                (registered_with, unwatched_polls) = (kubelet, 0);
             }
-            let look = self.desk.config.look;
-            let pause = if heard.now() { look } else { look.min(UNHEARD_LOOK) };
+            let interval = self.allocator.config.poll_interval;
+            let pause = if watchers.now() { interval } else { interval.min(UNWATCHED_POLL) };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 _ = self.stop.wait_for(|stopped| *stopped) => break End::Stopped,
@@ -235,7 +234,7 @@ impl Plugin {
         };
         close.send_replace(true);
         let closing = server.abort_handle();
-        if tokio::time::timeout(CLOSING, server).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, server).await.is_err() {
             closing.abort();
         }
         if end == End::Stopped && identity(&path) == own {
@@ -244,43 +243,42 @@ impl Plugin {
         Ok(end)
     }
 
-    /// Tells the kubelet of this plugin.
     async fn register(&mut self) -> bool {
         let request = RegisterRequest {
             version: VERSION.to_owned(),
             endpoint: self.endpoint(),
             resource_name: self.resource.clone(),
-            options: Some(options(self.desk.has_shares(&self.resource).await)),
+            options: Some(options(self.allocator.has_shares(&self.resource).await)),
         };
-        let socket = self.desk.config.sockets().join("kubelet.sock");
-        let registered = tokio::time::timeout(REGISTRATION, async {
-            let channel = connect(&socket).await.map_err(|error| told(&error))?;
+        let socket = self.allocator.config.sockets().join("kubelet.sock");
+        let registered = tokio::time::timeout(REGISTRATION_TIMEOUT, async {
+            let channel = connect(&socket).await.map_err(|error| error_chain(&error))?;
             let mut client = RegistrationClient::new(channel);
             client.register(request).await.map_err(|status| status.message().to_owned())
         });
-        let refused = match registered.await {
+        let error_logged = match registered.await {
             Ok(Ok(_)) => {
-                info!(resource = self.resource, "the kubelet knows the plugin");
+                info!(resource = self.resource, "registered with the kubelet");
                 None
             }
             Ok(Err(error)) => Some(error),
             Err(_) => Some("no answer".to_owned()),
         };
-        if let Some(error) = &refused
-            && self.refused != refused
+        if let Some(error) = &error_logged
+            && self.error_logged != error_logged
         {
             warn!(
                 resource = self.resource,
-                error, "the kubelet did not register the plugin; trying again"
+                error, "the kubelet did not register the plugin; retrying"
             );
         }
-        self.refused = refused;
-        self.refused.is_none()
+        self.error_logged = error_logged;
+        self.error_logged.is_none()
     }
 }
 
-/// What plugins here can do. Those of shares are asked before each start of a container: one that starts again is not
-/// given its share again, and its daemon may be gone. Others are not, or nothing would start while they are away.
+/// Shares need PreStartContainer: a restarted container gets no new Allocate, and its MPS daemon may be gone.
+/// Other resources do not use it, or their containers could not start while the plugin is down.
 fn options(shares: bool) -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: shares, get_preferred_allocation_available: true }
 }

@@ -1,7 +1,5 @@
-//! Asking the kubelet what its managers gave to which pod (podresources v1).
-//!
-//! Owns the client. A kubelet that is not there is no error: then nothing is known. Must not know what follows
-//! from the answers.
+//! Client of the kubelet's podresources API (v1). A kubelet that does not run is not an error: then nothing is
+//! known.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,52 +13,48 @@ use crate::proto::podresources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, GetPodResourcesRequest,
     ListPodResourcesRequest, PodResources,
 };
-use crate::socket::{connect, identity, told};
+use crate::socket::{connect, error_chain, identity};
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a call.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of an answer: thousands of pods.
+/// Enough for thousands of pods.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// A kubelet that is there, but does not answer as it should.
 #[derive(Debug, Error)]
 #[error("the kubelet did not answer {call} at {}: {why}", socket.display())]
 pub struct PodResourcesError {
-    /// Where it was asked.
     pub socket: PathBuf,
-    /// What it was asked.
     pub call: &'static str,
-    /// Why not.
     pub why: String,
 }
 
-/// A client, connected for each call: kubelets restart.
+/// Connects for each call, since kubelets restart.
 #[derive(Clone, Debug)]
 pub struct PodResourcesClient {
     socket: PathBuf,
 }
 
 impl PodResourcesClient {
-    /// A client for a socket, usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
+    /// The socket is usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
 
-    /// Which socket it is: another text when that was made anew.
+    /// Differs after the socket was replaced.
     pub(crate) fn identity(&self) -> Option<String> {
         identity(&self.socket).map(|identity| identity.to_string())
     }
 
-    /// What each pod has: devices, exclusive CPUs, memory. `None`: there is no socket.
+    /// Devices, exclusive CPUs and memory of each pod. `None`: there is no socket.
     pub async fn list(&self) -> Result<Option<Vec<PodResources>>, PodResourcesError> {
         let Some(mut client) = self.client("List").await? else { return Ok(None) };
         let asked = client.list(ListPodResourcesRequest {});
-        let answer = self.patiently("List", asked).await?;
+        let answer = self.with_timeout("List", asked).await?;
         Ok(Some(answer.pod_resources))
     }
 
-    /// What one pod has. `None`: there is no socket.
+    /// `None`: there is no socket.
     pub async fn get(
         &self,
         namespace: &str,
@@ -71,18 +65,18 @@ impl PodResourcesClient {
             pod_name: name.to_owned(),
             pod_namespace: namespace.to_owned(),
         };
-        let answer = self.patiently("Get", client.get(request)).await?;
+        let answer = self.with_timeout("Get", client.get(request)).await?;
         Ok(answer.pod_resources)
     }
 
-    /// All that can be given to pods. `None`: there is no socket.
+    /// All allocatable resources. `None`: there is no socket.
     pub async fn allocatable(
         &self,
     ) -> Result<Option<AllocatableResourcesResponse>, PodResourcesError> {
         const CALL: &str = "GetAllocatableResources";
         let Some(mut client) = self.client(CALL).await? else { return Ok(None) };
         let asked = client.get_allocatable_resources(AllocatableResourcesRequest {});
-        self.patiently(CALL, asked).await.map(Some)
+        self.with_timeout(CALL, asked).await.map(Some)
     }
 
     async fn client(
@@ -97,12 +91,12 @@ impl PodResourcesClient {
         Ok(Some(client.max_decoding_message_size(ANSWER_BYTES_MAX)))
     }
 
-    async fn patiently<T>(
+    async fn with_timeout<T>(
         &self,
         call: &'static str,
         asked: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, PodResourcesError> {
-        match tokio::time::timeout(PATIENCE, asked).await {
+        match tokio::time::timeout(TIMEOUT, asked).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(self.failed(call, &status)),
             Err(late) => Err(self.failed(call, &late)),
@@ -110,11 +104,11 @@ impl PodResourcesClient {
     }
 
     fn failed(&self, call: &'static str, why: &dyn std::error::Error) -> PodResourcesError {
-        PodResourcesError { socket: self.socket.clone(), call, why: told(why) }
+        PodResourcesError { socket: self.socket.clone(), call, why: error_chain(why) }
     }
 }
 
-/// Resource and id of every device that is listed.
+/// Resource and id of all listed devices.
 pub fn devices(pods: &[PodResources]) -> BTreeSet<(String, String)> {
     let given = pods.iter().flat_map(|pod| &pod.containers).flat_map(|one| &one.devices);
     given

@@ -1,7 +1,4 @@
-//! Handing out whatever is on offer, until told to stop.
-//!
-//! Owns what becomes of news: other devices, GPUs that fall ill, are well again or are lost, and decisions of the
-//! scheduler. Must not know where any of it comes from.
+//! Serves the offered devices until stopped, and follows changes of devices, health and decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,133 +11,132 @@ use crate::config::DeviceConfig;
 use crate::decision::Decision;
 use crate::device::{Device, GpuIndex, Inventory, Kind, OfferedGpu};
 use crate::plugin::Plugins;
-use crate::witness::Witness;
+use crate::running_pods::RunningPods;
 
-/// What is on offer at a moment.
+/// The devices on offer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stock {
-    /// The devices.
+pub struct Supply {
     pub inventory: Inventory,
-    /// UUIDs of GPUs and MIG instances that are not to be given to anybody, and why.
-    pub ill: BTreeMap<String, String>,
+    /// UUIDs of GPUs and MIG instances that must not be allocated, with the reason.
+    pub unhealthy: BTreeMap<String, String>,
 }
 
-/// Hands out what is in stock through the kubelet until `stopped`, and follows what changes. Neither a kubelet nor
-/// a GPU need be there: both may come and go. When the stock's or the decisions' sender is gone, the last that was
-/// told stays so.
+/// Serves the devices through the kubelet until `stopped`. The kubelet and GPUs may come and go. If a sender is
+/// dropped, its last value remains in effect.
 pub async fn serve(
     config: DeviceConfig,
-    mut stock: watch::Receiver<Stock>,
+    mut supply: watch::Receiver<Supply>,
     mut decisions: watch::Receiver<Vec<Decision>>,
-    witness: impl Witness,
+    running_pods: impl RunningPods,
     stopped: impl Future<Output = ()>,
 ) {
-    let first = stock.borrow_and_update().clone();
-    let plugins = Plugins::start(config.plugin.clone(), first.inventory.clone(), witness).await;
-    let mut serving =
-        Serving { config, plugins, told: first.inventory.clone(), ill: BTreeMap::new() };
-    serving.specify();
-    serving.follow(first).await;
+    let first = supply.borrow_and_update().clone();
+    let plugins =
+        Plugins::start(config.plugin.clone(), first.inventory.clone(), running_pods).await;
+    let mut server =
+        Server { config, plugins, offered: first.inventory.clone(), unhealthy: BTreeMap::new() };
+    server.write_cdi();
+    server.follow(first).await;
     let now = decisions.borrow_and_update().clone();
-    serving.plugins.decide(now).await;
+    server.plugins.decide(now).await;
     tokio::pin!(stopped);
-    let look = serving.config.plugin.look;
-    let (mut stock_known, mut decisions_known) = (true, true);
+    let poll_interval = server.config.plugin.poll_interval;
+    let (mut supply_open, mut decisions_open) = (true, true);
     loop {
         tokio::select! {
             () = &mut stopped => break,
-            changed = stock.changed(), if stock_known => {
-                stock_known = changed.is_ok();
-                let now = stock.borrow_and_update().clone();
-                serving.follow(now).await;
+            changed = supply.changed(), if supply_open => {
+                supply_open = changed.is_ok();
+                let now = supply.borrow_and_update().clone();
+                server.follow(now).await;
             }
-            changed = decisions.changed(), if decisions_known => {
-                decisions_known = changed.is_ok();
+            changed = decisions.changed(), if decisions_open => {
+                decisions_open = changed.is_ok();
                 let now = decisions.borrow_and_update().clone();
-                serving.plugins.decide(now).await;
+                server.plugins.decide(now).await;
             }
-            () = tokio::time::sleep(look), if !serving.ill.is_empty() => {
-                serving.report_health().await;
+            () = tokio::time::sleep(poll_interval), if !server.unhealthy.is_empty() => {
+                server.report_health().await;
             }
         }
     }
-    serving.plugins.stop().await;
+    server.plugins.stop().await;
 }
 
-struct Serving {
+struct Server {
     config: DeviceConfig,
     plugins: Arc<Plugins>,
-    told: Inventory,
-    /// Who is ill, and who was and is not trusted yet (`None`).
-    ill: BTreeMap<String, Option<String>>,
+    offered: Inventory,
+    /// Unhealthy devices with the reason; `None` for those that recover.
+    unhealthy: BTreeMap<String, Option<String>>,
 }
 
-impl Serving {
-    async fn follow(&mut self, now: Stock) {
-        let (inventory, lost) = with_lost(&self.told, now.inventory);
-        if inventory != self.told {
-            info!(devices = inventory.devices().len(), "other devices are on offer");
-            self.told = inventory.clone();
-            self.specify();
+impl Server {
+    async fn follow(&mut self, now: Supply) {
+        let (inventory, removed) = with_removed(&self.offered, now.inventory);
+        if inventory != self.offered {
+            info!(devices = inventory.devices().len(), "offered devices changed");
+            self.offered = inventory.clone();
+            self.write_cdi();
             self.plugins.replace(inventory).await;
         }
-        let mut ill = now.ill;
-        for uuid in lost {
-            ill.entry(uuid).or_insert_with(|| "the driver does not know it any more".to_owned());
+        let mut unhealthy = now.unhealthy;
+        for uuid in removed {
+            unhealthy.entry(uuid).or_insert_with(|| "the driver no longer reports it".to_owned());
         }
-        for (uuid, reason) in &mut self.ill {
-            if !ill.contains_key(uuid) && reason.take().is_some() {
-                info!(uuid, "is well again, and on offer if it stays so");
+        for (uuid, reason) in &mut self.unhealthy {
+            if !unhealthy.contains_key(uuid) && reason.take().is_some() {
+                info!(uuid, "healthy again; offered after a waiting time");
             }
         }
-        for (uuid, reason) in ill {
-            if self.ill.get(&uuid) != Some(&Some(reason.clone())) {
-                warn!(uuid, reason, "is not handed out any more");
+        for (uuid, reason) in unhealthy {
+            if self.unhealthy.get(&uuid) != Some(&Some(reason.clone())) {
+                warn!(uuid, reason, "unhealthy; no longer allocated");
             }
-            self.ill.insert(uuid, Some(reason));
+            self.unhealthy.insert(uuid, Some(reason));
         }
         self.report_health().await;
     }
 
     async fn report_health(&mut self) {
-        let mut trusted = Vec::new();
-        for (uuid, reason) in &self.ill {
+        let mut recovered = Vec::new();
+        for (uuid, reason) in &self.unhealthy {
             if self.plugins.report_health(uuid, reason.as_deref()).await {
-                trusted.push(uuid.clone());
+                recovered.push(uuid.clone());
             }
         }
-        for uuid in trusted {
-            self.ill.remove(&uuid);
+        for uuid in recovered {
+            self.unhealthy.remove(&uuid);
         }
     }
 
-    /// Writes what container runtimes read about devices, where that is ours to write.
-    fn specify(&self) {
+    /// Writes the CDI specification, if one is configured.
+    fn write_cdi(&self) {
         let Some(specification) = &self.config.specification else { return };
-        let Some(kind) = &self.config.plugin.answers.cdi_kind else { return };
-        let text = cdi::specification(kind, &self.told, &specification.common);
+        let Some(kind) = &self.config.plugin.responses.cdi_kind else { return };
+        let text = cdi::specification(kind, &self.offered, &specification.common);
         if let Err(error) = cdi::write(&specification.directory, &text) {
             warn!(directory = %specification.directory.display(), %error,
-                  "cannot write what container runtimes read (spec.cdi.directory): containers with devices will \
-                   not start; mount that directory of the host, writable");
+                  "cannot write the CDI specification (spec.cdi.directory), so containers with devices will not \
+                   start; mount that directory of the host writable");
         }
     }
 }
 
-/// Other devices, with GPUs that were there and are no longer: a GPU that falls off its bus is ill, and whoever
-/// holds it still does. Their UUIDs come with it.
-fn with_lost(old: &Inventory, new: Inventory) -> (Inventory, Vec<String>) {
+/// Adds GPUs that disappeared to the new inventory: a GPU that falls off its bus is unhealthy, but its holders
+/// still hold it. Also returns the UUIDs of these GPUs and their instances.
+fn with_removed(old: &Inventory, new: Inventory) -> (Inventory, Vec<String>) {
     let there: BTreeSet<&str> = new.gpus().iter().map(|gpu| gpu.uuid.as_str()).collect();
-    let lost: Vec<&OfferedGpu> =
+    let removed: Vec<&OfferedGpu> =
         old.gpus().iter().filter(|gpu| !there.contains(gpu.uuid.as_str())).collect();
-    if lost.is_empty() {
+    if removed.is_empty() {
         return (new, Vec::new());
     }
     let mut gpus: Vec<OfferedGpu> = new.gpus().to_vec();
     let mut devices: Vec<Device> = new.devices().to_vec();
     let mut uuids = Vec::new();
-    for gpu in lost {
-        // Drivers may have given its number to another.
+    for gpu in removed {
+        // The driver may have given its number to another GPU.
         let taken = |number: u16| gpus.iter().any(|one| one.index.0 == number);
         let mut numbers = std::iter::once(gpu.index.0).chain(0..u16::MAX - 1);
         let Some(number) = numbers.find(|number| !taken(*number)) else { continue };
@@ -155,7 +151,7 @@ fn with_lost(old: &Inventory, new: Inventory) -> (Inventory, Vec<String>) {
         });
         uuids.extend(instances);
         uuids.push(gpu.uuid.clone());
-        // What is left of the distances would be told of others.
+        // Distances refer to positions that have changed.
         gpus.push(OfferedGpu { index: GpuIndex(number), distances: Vec::new(), ..gpu.clone() });
         devices.extend(own);
     }
@@ -166,7 +162,7 @@ fn with_lost(old: &Inventory, new: Inventory) -> (Inventory, Vec<String>) {
     match Inventory::new(gpus, devices) {
         Ok(inventory) => (inventory, uuids),
         Err(error) => {
-            warn!(%error, "GPUs that are gone cannot be kept on the list");
+            warn!(%error, "cannot keep removed GPUs in the inventory");
             (new, Vec::new())
         }
     }

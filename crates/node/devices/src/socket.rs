@@ -1,6 +1,4 @@
-//! Unix sockets: listening on them, calling over them, and seeing that they are still the same.
-//!
-//! Owns how gRPC gets onto them. Must not know which services.
+//! gRPC over Unix sockets.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,10 +10,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint, Error, Uri};
 
-/// How long a call may take to be connected.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which file is at a path: one that is made anew is another, even of the same inode number.
+/// Identifies the file at a path; a recreated file differs, even with the same inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64, i64, i64);
 
@@ -25,13 +22,13 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// The file at a path; `None` where there is none.
+/// `None` if there is no file.
 pub fn identity(path: &Path) -> Option<Identity> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some(Identity(found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
-/// Listens, in the place of whatever an earlier process left there.
+/// Listens; replaces the socket of an earlier process.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -40,28 +37,26 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Who calls.
-pub fn callers(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> + Send {
+pub fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> + Send {
     futures::stream::unfold(listener, |listener| async move {
         let caller = listener.accept().await.map(|(stream, _)| stream);
         Some((caller, listener))
     })
 }
 
-/// Connects to whoever listens at a path.
 pub async fn connect(path: &Path) -> Result<Channel, Error> {
     let path = path.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let path = path.clone();
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
-    // The address is not used, but its host becomes the authority, which servers in Go check.
-    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
+    // The address is not used, but its host becomes the authority, which Go servers check.
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT_TIMEOUT);
     endpoint.connect_with_connector(connector).await
 }
 
-/// An error with what is behind it: "transport error" by itself tells nobody anything.
-pub fn told(error: &dyn std::error::Error) -> String {
+/// An error with its sources: "transport error" alone does not help anybody.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut inner = error.source();
     while let Some(source) = inner {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use berth_devices::cdi::{self, Common};
 use berth_devices::config::Specification;
-use berth_devices::mps::Alive;
+use berth_devices::mps::DaemonLock;
 use berth_devices::{
-    Answers, Decision, Device, DeviceConfig, GpuIndex, Inventory, Kind, OfferedGpu, PluginConfig,
-    Plugins, PodResourcesClient, Share, SharingMode, Stock, ThreadCap, Witness, serve,
+    Decision, Device, DeviceConfig, GpuIndex, Inventory, Kind, OfferedGpu, PluginConfig, Plugins,
+    PodResourcesClient, ResponseConfig, RunningPods, Share, SharingMode, Supply, ThreadCap, serve,
 };
 use berth_testkit::device_manager::FakeKubelet;
 use tokio::sync::watch;
@@ -51,7 +51,7 @@ fn inventory() -> Inventory {
 #[derive(Clone, Default)]
 struct Running(Arc<Mutex<BTreeSet<String>>>);
 
-impl Witness for Running {
+impl RunningPods for Running {
     fn pods(&self) -> Option<BTreeSet<String>> {
         Some(self.0.lock().unwrap().clone())
     }
@@ -62,7 +62,7 @@ struct Machine {
     kubelet_directory: PathBuf,
     config: PluginConfig,
     running: Running,
-    daemons: Vec<Alive>,
+    daemons: Vec<DaemonLock>,
 }
 
 fn machine() -> Machine {
@@ -71,13 +71,14 @@ fn machine() -> Machine {
     let config = PluginConfig {
         kubelet_directory: kubelet_directory.clone(),
         journal: directory.path().join("journal/devices.json"),
-        answers: Answers {
+        responses: ResponseConfig {
             cdi_kind: Some("berth.dev/gpu".to_owned()),
             mps_directory: directory.path().join("mps"),
         },
-        look: Duration::from_millis(20),
+        poll_interval: Duration::from_millis(20),
     };
-    let daemon = |index: u8| Alive::show(&config.answers.mps_directory, &format!("GPU-{index}"));
+    let daemon =
+        |index: u8| DaemonLock::acquire(&config.responses.mps_directory, &format!("GPU-{index}"));
     let daemons = (0..4).map(|index| daemon(index).unwrap()).collect();
     let running = Running::default();
     Machine { _directory: directory, kubelet_directory, config, running, daemons }
@@ -320,8 +321,8 @@ async fn shares_are_not_handed_out_while_their_gpu_has_no_mps_daemon() {
     let plugins = machine.plugins().await;
     until("shares of the others are listed", || kubelet.healthy(SHARE).len() == 6).await;
     until("all GPUs are listed", || kubelet.healthy(GPU).len() == 4).await;
-    let directory = machine.config.answers.mps_directory.clone();
-    machine.daemons.push(Alive::show(&directory, "GPU-2").unwrap());
+    let directory = machine.config.responses.mps_directory.clone();
+    machine.daemons.push(DaemonLock::acquire(&directory, "GPU-2").unwrap());
     until("its shares come when it runs", || kubelet.healthy(SHARE).len() == 8).await;
     let (given, _) = kubelet.admit("pod-b", SHARE, 1).await.unwrap();
     kubelet.start_container("pod-b", SHARE).await.unwrap();
@@ -329,7 +330,7 @@ async fn shares_are_not_handed_out_while_their_gpu_has_no_mps_daemon() {
     // A container that starts again is not given its share again.
     let refused = kubelet.start_container("pod-b", SHARE).await.unwrap_err();
     assert!(refused.contains(&given[0]) && refused.contains("no MPS daemon runs"), "{refused}");
-    // The kubelet has not heard of it yet, perhaps.
+    // The kubelet has not watchers of it yet, perhaps.
     assert!(kubelet.admit("pod-a", SHARE, 1).await.is_err());
     until("none is left", || kubelet.healthy(SHARE).is_empty()).await;
     plugins.stop().await;
@@ -348,7 +349,7 @@ async fn a_share_comes_with_its_memory_and_always_with_a_cap() {
     assert_eq!(env("CUDA_MPS_PIPE_DIRECTORY"), Some("/run/nvidia-mps"));
     assert_eq!(env("NVIDIA_VISIBLE_DEVICES"), Some("void"));
     assert!(answer.cdi_devices[0].name.starts_with("berth.dev/gpu=GPU-"));
-    let pipes = machine.config.answers.mps_directory.join("GPU-0/pipe");
+    let pipes = machine.config.responses.mps_directory.join("GPU-0/pipe");
     assert_eq!(answer.mounts.len(), 1);
     assert_eq!(answer.mounts[0].host_path, pipes.display().to_string());
     let client =
@@ -396,7 +397,7 @@ async fn while_serving_news_of_devices_and_of_health_reach_the_kubelet() {
         }),
         offers: Vec::new(),
     };
-    let well = Stock { inventory: inventory(), ill: BTreeMap::new() };
+    let well = Supply { inventory: inventory(), unhealthy: BTreeMap::new() };
     let (stock, stocks) = watch::channel(well.clone());
     let (decisions, decided) = watch::channel(Vec::new());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -406,7 +407,7 @@ async fn while_serving_news_of_devices_and_of_health_reach_the_kubelet() {
     ready(&kubelet).await;
     assert!(cdi.path().join("berth.dev-gpu.json").exists());
     let ill = BTreeMap::from([("GPU-1".to_owned(), "XID 79".to_owned())]);
-    stock.send_replace(Stock { ill, ..well.clone() });
+    stock.send_replace(Supply { unhealthy: ill, ..well.clone() });
     until("one is ill", || kubelet.healthy(GPU).len() == 3).await;
     until("its shares too", || kubelet.healthy(SHARE).len() == 6).await;
     // The driver loses another.

@@ -308,7 +308,7 @@ fn a_hold_that_an_older_write_hides_lasts_until_its_pod_can_have_started() {
     ledger.observe(&Evidence { checkpoint: Some(&shown), ..evidence });
     let hidden = Evidence { checkpoint: Some(&empty), now_ms: 1, ..evidence };
     ledger.observe(&hidden);
-    assert!(!can_be_had(&ledger) && ledger.doubts(1));
+    assert!(!can_be_had(&ledger) && ledger.is_uncertain(1));
     ledger.observe(&Evidence { listed: Some(&listed), ..hidden });
     assert!(can_be_had(&ledger), "the kubelet says that it has nothing of it");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_devices::mps::{Access, Alive, Daemon, Gate, Keeper, needed};
+use berth_devices::mps::{Access, Daemon, DaemonLock, Gate, Supervisor, needed};
 use berth_devices::{Device, GpuIndex, Inventory, Kind, OfferedGpu, Share, SharingMode, ThreadCap};
 
 const GIB: u64 = 1 << 30;
@@ -50,11 +50,11 @@ fn a_daemon_limits_to_the_most_that_a_container_may_have() {
         device(3, "GPU-3", "whole", SharingMode::Exclusive),
     ];
     let inventory = Inventory::new((0..4).map(gpu).collect(), devices).unwrap();
-    let daemon = |uuid: &str, percent, gib, alone| Daemon {
+    let daemon = |uuid: &str, percent, gib, exclusive| Daemon {
         uuid: uuid.to_owned(),
         threads: cap(percent),
         memory_bytes: gib * GIB,
-        alone,
+        exclusive,
     };
     let wanted = [
         daemon("GPU-0", 100, 96, true),
@@ -90,18 +90,18 @@ impl Machine {
         self.mps().join(uuid).join(file)
     }
 
-    fn keeper(&self) -> Keeper {
+    fn supervisor(&self) -> Supervisor {
         let told = Arc::clone(&self.gate);
         let gate: Gate = Arc::new(move |uuid: &str, access| {
             assert_eq!(uuid, "GPU-0");
             told.lock().unwrap().push(access);
             Ok(())
         });
-        Keeper::new(self.mps(), gate).with_program(STAND_IN)
+        Supervisor::new(self.mps(), gate).with_program(STAND_IN)
     }
 
-    fn daemon(uuid: &str, alone: bool) -> Daemon {
-        Daemon { uuid: uuid.to_owned(), threads: cap(25), memory_bytes: 32 * GIB, alone }
+    fn daemon(uuid: &str, exclusive: bool) -> Daemon {
+        Daemon { uuid: uuid.to_owned(), threads: cap(25), memory_bytes: 32 * GIB, exclusive }
     }
 }
 
@@ -122,9 +122,9 @@ fn text(path: &Path) -> String {
 #[tokio::test]
 async fn daemons_start_with_their_limits_and_end_with_their_gpus() {
     let machine = Machine::new();
-    let mut keeper = machine.keeper();
-    keeper.follow(vec![Machine::daemon("GPU-0", true), Machine::daemon("GPU-1", false)]).await;
-    let alive = |uuid: &str| Alive::is_shown(&machine.mps(), uuid);
+    let mut supervisor = machine.supervisor();
+    supervisor.follow(vec![Machine::daemon("GPU-0", true), Machine::daemon("GPU-1", false)]).await;
+    let alive = |uuid: &str| DaemonLock::is_held(&machine.mps(), uuid);
     until("both run", || alive("GPU-0") && alive("GPU-1")).await;
     let environment = text(&machine.of("GPU-0", "log/env"));
     for line in ["CUDA_VISIBLE_DEVICES=GPU-0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"] {
@@ -132,11 +132,11 @@ async fn daemons_start_with_their_limits_and_end_with_their_gpus() {
     }
     assert_eq!(*machine.gate.lock().unwrap(), [Access::Nobody, Access::Daemon]);
 
-    keeper.follow(vec![Machine::daemon("GPU-0", true)]).await;
+    supervisor.follow(vec![Machine::daemon("GPU-0", true)]).await;
     assert!(alive("GPU-0") && !alive("GPU-1"));
     assert_eq!(text(&machine.of("GPU-1", "orders")), format!("{LIMITS}quit\n"));
     assert_eq!(text(&machine.of("GPU-0", "orders")), LIMITS);
-    keeper.stop().await;
+    supervisor.stop().await;
     assert!(!alive("GPU-0"));
     assert_eq!(machine.gate.lock().unwrap().last(), Some(&Access::Everybody));
 }
@@ -144,9 +144,9 @@ async fn daemons_start_with_their_limits_and_end_with_their_gpus() {
 #[tokio::test]
 async fn a_daemon_that_dies_is_started_again_and_its_shares_wait() {
     let machine = Machine::new();
-    let mut keeper = machine.keeper();
-    keeper.follow(vec![Machine::daemon("GPU-0", true)]).await;
-    let alive = || Alive::is_shown(&machine.mps(), "GPU-0");
+    let mut supervisor = machine.supervisor();
+    supervisor.follow(vec![Machine::daemon("GPU-0", true)]).await;
+    let alive = || DaemonLock::is_held(&machine.mps(), "GPU-0");
     until("it runs", alive).await;
     let pid = text(&machine.of("GPU-0", "pipe/pid"));
     let killed = std::process::Command::new("kill").args(["-9", pid.trim()]).status().unwrap();
@@ -161,7 +161,7 @@ async fn a_daemon_that_dies_is_started_again_and_its_shares_wait() {
     let mut turns = machine.gate.lock().unwrap().clone();
     turns.dedup();
     assert_eq!(turns, [Access::Nobody, Access::Daemon].repeat(2));
-    keeper.stop().await;
+    supervisor.stop().await;
 }
 
 #[tokio::test]
@@ -176,15 +176,15 @@ async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
         .spawn()
         .unwrap();
     until("it listens", || machine.of("GPU-0", "pipe/control").exists()).await;
-    let mut keeper = machine.keeper();
-    keeper.follow(vec![Machine::daemon("GPU-0", false)]).await;
-    until("it is kept", || Alive::is_shown(&machine.mps(), "GPU-0")).await;
+    let mut supervisor = machine.supervisor();
+    supervisor.follow(vec![Machine::daemon("GPU-0", false)]).await;
+    until("it is kept", || DaemonLock::is_held(&machine.mps(), "GPU-0")).await;
     let orders = format!(
         "{LIMITS}set_active_thread_percentage 471 25\nset_device_pinned_mem_limit 471 0 32768M\n"
     );
     assert_eq!(text(&machine.of("GPU-0", "orders")), orders);
     assert_eq!(text(&machine.of("GPU-0", "log/runs")), "run\n");
-    keeper.stop().await;
+    supervisor.stop().await;
     assert_eq!(text(&machine.of("GPU-0", "orders")), format!("{orders}quit\n"));
     assert!(earlier.wait().unwrap().success());
 }
@@ -192,18 +192,18 @@ async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
 #[tokio::test]
 async fn without_the_program_no_daemon_is_shown() {
     let machine = Machine::new();
-    let mut keeper = machine.keeper().with_program("/nowhere/nvidia-cuda-mps-control");
-    keeper.follow(vec![Machine::daemon("GPU-0", false)]).await;
+    let mut supervisor = machine.supervisor().with_program("/nowhere/nvidia-cuda-mps-control");
+    supervisor.follow(vec![Machine::daemon("GPU-0", false)]).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!Alive::is_shown(&machine.mps(), "GPU-0"));
-    keeper.stop().await;
+    assert!(!DaemonLock::is_held(&machine.mps(), "GPU-0"));
+    supervisor.stop().await;
 }
 
 #[test]
 fn two_processes_do_not_keep_the_same_daemon() {
     let machine = Machine::new();
-    let first = Alive::show(&machine.mps(), "GPU-0").unwrap();
-    assert!(Alive::show(&machine.mps(), "GPU-0").is_err());
+    let first = DaemonLock::acquire(&machine.mps(), "GPU-0").unwrap();
+    assert!(DaemonLock::acquire(&machine.mps(), "GPU-0").is_err());
     drop(first);
-    assert!(Alive::show(&machine.mps(), "GPU-0").is_ok());
+    assert!(DaemonLock::acquire(&machine.mps(), "GPU-0").is_ok());
 }

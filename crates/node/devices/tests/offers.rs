@@ -19,7 +19,7 @@ fn gpu(index: u16) -> FoundGpu {
     FoundGpu { gpu, ..FoundGpu::default() }
 }
 
-fn divided(index: u16, profiles: &[(&str, u64)]) -> FoundGpu {
+fn mig_enabled(index: u16, profiles: &[(&str, u64)]) -> FoundGpu {
     let instance = |(nth, (profile, gib)): (usize, &(&str, u64))| FoundInstance {
         uuid: format!("MIG-{index}-{nth}"),
         profile: (*profile).to_owned(),
@@ -28,7 +28,7 @@ fn divided(index: u16, profiles: &[(&str, u64)]) -> FoundGpu {
         device_files: Vec::new(),
     };
     let instances = profiles.iter().enumerate().map(instance).collect();
-    FoundGpu { divided: true, instances, ..gpu(index) }
+    FoundGpu { mig_enabled: true, instances, ..gpu(index) }
 }
 
 fn read(offers: &str) -> Result<DeviceConfig, String> {
@@ -54,8 +54,9 @@ fn share(device: &Device) -> (u64, u8) {
 
 #[test]
 fn where_nobody_says_anything_gpus_are_whole_and_divided_ones_their_slices() {
-    let found = vec![divided(1, &[("1g.18gb", 16), ("1g.18gb+me", 16)]), gpu(0), divided(2, &[])];
-    let (inventory, diagnoses) = inventory(found, &Offer::usual());
+    let found =
+        vec![mig_enabled(1, &[("1g.18gb", 16), ("1g.18gb+me", 16)]), gpu(0), mig_enabled(2, &[])];
+    let (inventory, diagnoses) = inventory(found, &Offer::defaults());
     assert_eq!(of(&inventory, "nvidia.com/gpu"), ["GPU-0"]);
     assert_eq!(of(&inventory, "nvidia.com/mig-1g.18gb"), ["MIG-1-0"]);
     assert_eq!(of(&inventory, "nvidia.com/mig-1g.18gb.me"), ["MIG-1-1"]);
@@ -82,7 +83,7 @@ fn slices_can_be_shared_and_replicated_too() {
     let config = read(
         "  offers:\n  - {as: shares, count: 2, profile: 3g.71gb}\n  - {as: replicas, count: 2, profile: 1g.18gb}\n",
     );
-    let found = vec![divided(0, &[("3g.71gb", 70), ("1g.18gb", 16)]), gpu(1)];
+    let found = vec![mig_enabled(0, &[("3g.71gb", 70), ("1g.18gb", 16)]), gpu(1)];
     let (inventory, _) = inventory(found, &config.unwrap().offers);
     assert_eq!(of(&inventory, "berth.dev/gpu-share"), ["MIG-0-0::0", "MIG-0-0::1"]);
     assert_eq!(share(&inventory.devices()[0]), (35 * GIB, 50));
@@ -161,12 +162,12 @@ fn an_empty_specification_is_the_usual_one() {
         "apiVersion: berth.dev/v1alpha1\nkind: DeviceOffers\nmetadata: {name: a}\n",
     );
     let config = DeviceConfig::read(&source).unwrap();
-    assert_eq!(config.offers, Offer::usual());
-    assert_eq!(config.plugin.answers.cdi_kind, None);
+    assert_eq!(config.offers, Offer::defaults());
+    assert_eq!(config.plugin.responses.cdi_kind, None);
     let config = read("  cdi: {kind: nvidia.com/gpu}\n  mpsDirectory: /run/mps\n").unwrap();
-    assert_eq!(config.plugin.answers.cdi_kind.as_deref(), Some("nvidia.com/gpu"));
+    assert_eq!(config.plugin.responses.cdi_kind.as_deref(), Some("nvidia.com/gpu"));
     assert!(config.specification.is_none());
-    assert_eq!(config.plugin.answers.mps_directory, Path::new("/run/mps"));
+    assert_eq!(config.plugin.responses.mps_directory, Path::new("/run/mps"));
 }
 
 #[test]

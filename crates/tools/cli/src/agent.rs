@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use berth_agent::dividing::Dividing;
-use berth_agent::handing::Handing;
+use berth_agent::mig_reconciler::MigReconciler;
+use berth_agent::device_service::DeviceService;
 use berth_agent::mig::{MigDriver, NvmlDriver};
 use berth_agent::offers::Offers;
-use berth_agent::run::{self, Health, Metrics, Options, PodResources, Settings};
+use berth_agent::run::{self, Health, Metrics, Options, PodResources, Settings, Status};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_control::kubeconfig::{Access, connect};
 use berth_devices::DeviceConfig;
@@ -188,24 +188,24 @@ impl Service {
             bail!("--node-name is required (or --once, to inspect this machine without a cluster)");
         };
         let (root, gpus) = from.source()?;
-        let handing = match &self.devices {
+        let devices = match &self.devices {
             None => None,
             Some(file) => {
                 let config = DeviceConfig::read(&berth_manifest::read_file(file)?)?;
                 let offers = Offers::of_file(file.clone(), config.offers.clone());
                 let (node, root, gpus) = (node.clone(), root.clone(), gpus.clone());
-                Some(Handing { node, root, gpus, config, offers })
+                Some(DeviceService { node, root, gpus, config, offers })
             }
         };
         start_logging(self.log_format, "info");
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let options = Options { node, root, gpus, settings: Settings::default() };
-        runtime.block_on(self.serve(options, handing))?;
+        runtime.block_on(self.serve(options, devices))?;
         output::print_error("stopped\n");
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn serve(self, options: Options, handing: Option<Handing>) -> anyhow::Result<()> {
+    async fn serve(self, options: Options, devices: Option<DeviceService>) -> anyhow::Result<()> {
         let access = Access {
             kubeconfig: self.kubeconfig,
             context: self.context,
@@ -213,10 +213,10 @@ impl Service {
             ..Access::default()
         };
         let client = connect(&access).await?.client;
-        let (metrics, health) = (Metrics::new(), Health::new(SILENCE));
+        let status = Status { metrics: Metrics::new(), health: Health::new(SILENCE) };
         let listener = TcpListener::bind(self.listen).await;
         let listener = listener.with_context(|| format!("cannot listen on {}", self.listen))?;
-        let router = run::router(health.clone(), metrics.clone());
+        let router = run::router(status.clone());
         let serving = tokio::spawn(run::serve(listener, router));
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let shutdown = || {
@@ -224,15 +224,15 @@ impl Service {
             async move { drop(stopped.wait_for(|stop| *stop).await) }
         };
         let mut beside = tokio::task::JoinSet::new();
-        if let Some(handing) = handing {
-            beside.spawn(handing.run(client.clone(), shutdown()));
+        if let Some(devices) = devices {
+            beside.spawn(devices.run(client.clone(), shutdown()));
         }
         if self.mig {
-            beside.spawn(dividing(&options).run(client.clone(), shutdown()));
+            beside.spawn(mig_reconciler(&options).run(client.clone(), shutdown()));
         }
         let socket = options.root.base().join("var/lib/kubelet/pod-resources/kubelet.sock");
-        let holdings = Box::new(PodResources::new(socket));
-        run::run(client, options, holdings, (metrics, health), stop_signal()).await;
+        let source = Box::new(PodResources::new(socket));
+        run::run(client, options, source, status, stop_signal()).await;
         stop.send_replace(true);
         // Pods keep their devices; the kubelet sees the sockets close. A repartition in progress is finished.
         while beside.join_next().await.is_some() {}
@@ -241,9 +241,8 @@ impl Service {
     }
 }
 
-/// What divides the GPUs of the node.
-fn dividing(options: &Options) -> Dividing {
-    Dividing {
+fn mig_reconciler(options: &Options) -> MigReconciler {
+    MigReconciler {
         node: options.node.clone(),
         root: options.root.clone(),
         gpus: options.gpus.clone(),

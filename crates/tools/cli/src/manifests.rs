@@ -164,7 +164,7 @@ fn offers(path: &Path) -> anyhow::Result<(String, bool)> {
         ("journal", config.plugin.journal == default.plugin.journal),
         (
             "mpsDirectory",
-            config.plugin.answers.mps_directory == default.plugin.answers.mps_directory,
+            config.plugin.responses.mps_directory == default.plugin.responses.mps_directory,
         ),
         ("cdi.directory", cdi.is_none_or(|path| path == Path::new("/var/run/cdi"))),
     ];
@@ -199,7 +199,7 @@ mod tests {
         let usual = DeviceConfig::default().plugin;
         let journals = usual.journal.parent().map(Path::to_path_buf).unwrap_or_default();
         let sockets = usual.kubelet_directory.join("device-plugins");
-        for (directory, pods) in [(sockets, 1), (journals, 1), (usual.answers.mps_directory, 2)] {
+        for (directory, pods) in [(sockets, 1), (journals, 1), (usual.responses.mps_directory, 2)] {
             let mounted = format!("\"mountPath\":\"{}\"", directory.display());
             let found = sets.iter().filter(|set| set.contains(&mounted)).count();
             assert_eq!(found, pods, "{mounted}");

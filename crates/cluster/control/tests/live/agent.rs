@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_agent::GpuSource;
-use berth_agent::run::{AlignmentAnnotation, Checkpoints, Health, Metrics, Options, Settings, run};
+use berth_agent::run::{AlignmentAnnotation, Checkpoint, Health, Metrics, Options, Settings, Status, run};
 use berth_control::install::{self, AgentOptions, InstallOptions};
 use berth_host::{Root, synthetic};
 use berth_testbed::Which;
@@ -11,7 +11,7 @@ use kube::Client;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::made_node::{Node, Pod, gpu_uuid};
+use crate::synthetic_node::{Node, Pod, gpu_uuid};
 use crate::replica::Replica;
 use crate::support::agent_on;
 use crate::topology::{alignment, define, undefine};
@@ -51,11 +51,11 @@ pub(crate) async fn what_the_agent_finds_is_what_the_scheduler_plans_with(world:
         settings: Settings { audit: Duration::from_millis(200), ..Settings::default() },
     };
     let (stop, stopped) = oneshot::channel::<()>();
-    let (metrics, health) = (Metrics::new(), Health::new(Duration::from_secs(60)));
-    let shown = (metrics.clone(), health.clone());
+    let status = Status { metrics: Metrics::new(), health: Health::new(Duration::from_secs(60)) };
+    let health = status.health.clone();
     let stopped = async move { drop(stopped.await) };
     let agent =
-        tokio::spawn(run(client(&world).await, options, Box::new(Checkpoints), shown, stopped));
+        tokio::spawn(run(client(&world).await, options, Box::new(Checkpoint), status, stopped));
     world.eventually("the node is published", async || health.ready().ok()).await;
     let replica = Replica::start(&world).await;
     // Four GPUs are on each NUMA node: what is known of the inside is what the agent found.
@@ -74,16 +74,16 @@ pub(crate) async fn what_the_agent_finds_is_what_the_scheduler_plans_with(world:
         ..Pod::default()
     });
     node.tree().write_over(&root).unwrap();
-    let said = world
-        .eventually("the pod is told how it lies", async || {
+    let alignment = world
+        .eventually("the pod is annotated with its alignment", async || {
             let annotations = world.find("wide").await?.metadata.annotations?;
             serde_json::from_str::<AlignmentAnnotation>(annotations.get("berth.dev/alignment")?)
                 .ok()
         })
         .await;
-    assert_eq!((said.alignment.as_str(), said.distance), ("misaligned", Some(32)));
+    assert_eq!((alignment.alignment.as_str(), alignment.distance), ("misaligned", Some(32)));
     world
-        .eventually("an event tells of it", async || {
+        .eventually("an Event reports it", async || {
             let events = world.events("wide").await;
             events.into_iter().find(|(reason, _)| reason == "GpuMisaligned")
         })

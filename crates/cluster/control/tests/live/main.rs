@@ -20,7 +20,7 @@ mod gangs;
 mod hostile;
 mod leading;
 #[path = "../../../../node/agent/tests/support/mod.rs"]
-mod made_node;
+mod synthetic_node;
 mod placing;
 mod preempting;
 mod refusing;

@@ -1,7 +1,5 @@
-//! What would have a pod aligned for certain.
-//!
-//! Owns the kubelet's conditions for giving CPUs, memory and devices of one NUMA node, in the words of
-//! its configuration and of pods' manifests. Must not know how a verdict came about.
+//! What to change so that a pod is reliably aligned: the kubelet's conditions for taking CPUs, memory and devices
+//! from one NUMA node.
 
 use berth_host::Machine;
 use berth_host::cgroup::Qos;
@@ -10,15 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{ContainerAudit, Held, Rules, RunningPod};
 
-/// Something to change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {
-    /// Where: the kubelet, the pod, the device plugin.
+    /// What to change: the kubelet, the pod, the device plugin.
     pub of: String,
-    /// What it should be.
+    /// The setting to make.
     pub set: String,
-    /// Why.
     pub why: String,
 }
 
@@ -41,7 +37,7 @@ pub(super) fn advice(
     }
     let floats = containers.iter().any(|one| one.exclusive == Some(false));
     if pod.qos != Qos::Guaranteed {
-        let why = "only Guaranteed pods are given CPUs and memory of their own";
+        let why = "only Guaranteed pods get exclusive CPUs and memory";
         all.push(to(
             "pod",
             "requests equal to limits, for CPU and memory, in every container",
@@ -49,23 +45,23 @@ pub(super) fn advice(
         ));
     }
     if floats {
-        let why = "containers with a fraction of a CPU share the CPUs that are nobody's own";
+        let why = "containers with a fractional CPU request run in the shared CPU pool";
         let is_all =
             pod.qos == Qos::Guaranteed && rules.configuration.is_some_and(Configuration::pins_cpus);
         if pod.qos != Qos::Guaranteed || is_all {
             all.push(to("pod", "a whole number of CPUs in the containers with GPUs", why));
         }
     }
-    let untold: Vec<&Held> =
-        pod.devices.iter().filter(|held| held.kind.is_gpu() && !held.told).collect();
-    if let Some(first) = untold.first() {
+    let without_topology: Vec<&Held> =
+        pod.devices.iter().filter(|held| held.kind.is_gpu() && !held.has_topology).collect();
+    if let Some(first) = without_topology.first() {
         let set = format!("TopologyInfo for {}", first.resource);
-        let why = "a device whose plugin tells no NUMA node is aligned with nothing";
+        let why = "the kubelet aligns nothing with a device whose plugin reports no NUMA node";
         all.push(to("device plugin", &set, why));
     }
     if all.is_empty() {
-        let why = "the kubelet places a pod once, when it starts, by what was free then";
-        all.push(to("pod", "a new start, or another node", why));
+        let why = "the kubelet places a pod only once, at its start, by what is free then";
+        all.push(to("pod", "restart it, or move it to another node", why));
     }
     all
 }
@@ -74,19 +70,20 @@ fn kubelet(configuration: &Configuration, all: &mut Vec<Advice>) {
     match configuration.topology_manager_policy.as_str() {
         "single-numa-node" | "restricted" => {}
         _ => {
-            let why = "other policies admit pods whose CPUs, memory and GPUs do not lie together";
+            let why =
+                "other policies admit pods whose CPUs, memory and GPUs are on different NUMA nodes";
             let set = "topologyManagerPolicy: restricted (or single-numa-node)";
             all.push(to("kubelet", set, why));
         }
     }
     if !configuration.pins_cpus() {
-        let why = "without it no pod has CPUs of its own; drain the node and remove \
-                   cpu_manager_state when changing it";
+        let why = "without it no pod gets exclusive CPUs; to change it, drain the node and remove \
+                   cpu_manager_state";
         all.push(to("kubelet", "cpuManagerPolicy: static, with reservedSystemCPUs", why));
     }
     if !configuration.pins_memory() {
-        let why = "without it memory may come from any NUMA node; drain the node and remove \
-                   memory_manager_state when changing it";
+        let why = "without it memory may come from any NUMA node; to change it, drain the node and remove \
+                   memory_manager_state";
         all.push(to("kubelet", "memoryManagerPolicy: Static, with reservedMemory", why));
     }
 }

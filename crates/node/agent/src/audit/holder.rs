@@ -1,31 +1,30 @@
-//! Which of a pod's containers holds a device.
+//! Finds the container that holds a device.
 //!
-//! The kubelet writes containers' names, cgroups have their ids, and nothing on the node's disks joins
-//! them. Owns what joins them all the same: CPUs that the kubelet gave to a name and that a container has,
-//! processes that use a device, and that the container which holds the pod's namespaces has the widest
-//! set. Must not judge.
+//! The kubelet's files have container names, cgroups have container ids, and nothing on the node maps one to the
+//! other. So this compares the CPUs that the kubelet assigned to a name with containers' cpusets, and the
+//! processes that use the device with containers' processes. The sandbox has the widest cpuset.
 
 use berth_host::Machine;
 use berth_model::idset::CpuSet;
 
 use super::{Held, Rules, RunningContainer, RunningPod};
 
-/// Whether a container's CPUs are its own.
+/// Whether a container's CPUs are exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pinning {
-    Own,
+    Exclusive,
     Shared,
     Unknown,
 }
 
-/// A container that may be the one.
+/// A container that may hold the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder<'a> {
     pub(super) container: &'a RunningContainer,
     pub(super) pinning: Pinning,
 }
 
-/// Those that may be the one, and what forbids to believe so.
+/// The candidates, or why none can be named.
 #[derive(Debug, Default)]
 pub(super) struct Holders<'a> {
     pub(super) holders: Vec<Holder<'a>>,
@@ -41,25 +40,25 @@ pub(super) fn holders<'a>(
 ) -> Holders<'a> {
     let unknown = |why: String| Holders { holders: Vec::new(), why: Some(why) };
     if pod.containers.is_empty() {
-        return unknown("none of its containers is to be seen in cgroups".to_owned());
+        return unknown("its containers have no cgroups".to_owned());
     }
-    let given = Given::of(rules, &pod.uid);
-    if let Some(cpus) = given.to(name) {
+    let assigned = AssignedCpus::of(rules, &pod.uid);
+    if let Some(cpus) = assigned.to(name) {
         let same = pod.containers.iter().filter(|one| one.cpus == Some(cpus));
         let holders: Vec<_> =
-            same.map(|container| Holder { container, pinning: Pinning::Own }).collect();
+            same.map(|container| Holder { container, pinning: Pinning::Exclusive }).collect();
         if holders.is_empty() {
             let why = format!(
-                "the kubelet gave container {name} the CPUs {cpus}, and none of the pod's containers \
-                 has just these"
+                "the kubelet assigned CPUs {cpus} to container {name}, but no container of the pod has this \
+                 cpuset"
             );
             return unknown(why);
         }
         return Holders { holders, why: None };
     }
-    // CPUs of others of the pod are theirs.
+    // Containers with CPUs assigned to other names are not candidates.
     let left = pod.containers.iter().filter(|one| {
-        !one.cpus.is_some_and(|cpus| given.containers.iter().any(|(_, own)| *own == cpus))
+        !one.cpus.is_some_and(|cpus| assigned.containers.iter().any(|(_, own)| *own == cpus))
     });
     let mut left: Vec<&RunningContainer> = left.collect();
     let uses = |one: &&&RunningContainer| {
@@ -73,14 +72,14 @@ pub(super) fn holders<'a>(
         left = users;
     }
     if left.is_empty() {
-        return unknown(format!("no container of the pod can be the one called {name}"));
+        return unknown(format!("no container of the pod matches {name}"));
     }
-    let pinning = |one: &RunningContainer| pinning(machine, rules, &given, one);
+    let pinning = |one: &RunningContainer| pinning(machine, rules, &assigned, one);
     let holders = left.iter().map(|one| Holder { container: one, pinning: pinning(one) });
     Holders { holders: holders.collect(), why: None }
 }
 
-/// The container that holds the namespaces is not confined to the CPUs that are nobody's own.
+/// The sandbox is not confined to the shared CPU pool.
 fn is_wider(one: &RunningContainer, other: &RunningContainer) -> bool {
     match (one.cpus, other.cpus) {
         (Some(one), Some(other)) => one != other && other.is_subset(&one),
@@ -91,13 +90,13 @@ fn is_wider(one: &RunningContainer, other: &RunningContainer) -> bool {
 fn pinning(
     machine: &Machine,
     rules: Rules<'_>,
-    given: &Given,
+    assigned: &AssignedCpus,
     container: &RunningContainer,
 ) -> Pinning {
     let Some(cpus) = container.cpus else { return Pinning::Unknown };
-    let by_id = given.by_id.iter().any(|(id, own)| *id == container.id && *own == cpus);
-    if by_id || given.pod.is_some_and(|own| cpus.is_subset(&own)) {
-        return Pinning::Own;
+    let by_id = assigned.by_id.iter().any(|(id, own)| *id == container.id && *own == cpus);
+    if by_id || assigned.pod.is_some_and(|own| cpus.is_subset(&own)) {
+        return Pinning::Exclusive;
     }
     if rules.cpus.is_some() || cpus == machine.cpus {
         return Pinning::Shared;
@@ -108,17 +107,17 @@ fn pinning(
     }
 }
 
-/// CPUs that the kubelet gave to a pod.
+/// CPUs that the kubelet assigned to a pod.
 #[derive(Default)]
-struct Given {
-    /// By name.
+struct AssignedCpus {
+    /// By container name.
     containers: Vec<(String, CpuSet)>,
-    /// By id, as the first version of the file has it, of all pods.
+    /// By container id, of all pods, as in version 1 of the file.
     by_id: Vec<(String, CpuSet)>,
     pod: Option<CpuSet>,
 }
 
-impl Given {
+impl AssignedCpus {
     fn of(rules: Rules<'_>, uid: &str) -> Self {
         let Some(state) = rules.cpus else { return Self::default() };
         let of = |pod: Option<&str>| {

@@ -1,59 +1,45 @@
-//! Slices that a GPU can be divided into.
-//!
-//! Owns their names, which follow from compute slices and memory by a rule of NVIDIA's own
-//! (go-nvlib does the same), and their order. Must not ask a driver.
+//! MIG profiles of a GPU. Names follow from compute slices and memory by NVIDIA's rule, which go-nvlib also uses.
 
 use serde::{Deserialize, Serialize};
 
 use berth_model::mig::Board;
 
-/// A kind of slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Profile {
-    /// The id that `nvidia-smi mig -lgip` prints.
+    /// As printed by `nvidia-smi mig -lgip`.
     pub id: u32,
-    /// Name, such as `1g.18gb+me`.
+    /// Such as `1g.18gb+me`.
     pub name: String,
-    /// Most slices of this kind.
+    /// Maximum number of instances.
     pub instances: u32,
     /// Compute slices.
     pub slices: u32,
-    /// Memory.
     pub memory_mib: u64,
-    /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Copy engines.
     pub copy_engines: u32,
-    /// Decoders.
     pub decoders: u32,
-    /// Encoders.
     pub encoders: u32,
-    /// Where it may start, in units of memory.
+    /// Possible first memory units.
     pub starts: Vec<u32>,
-    /// How many units it takes; 0 where that is not known.
+    /// Size in memory units; 0 if unknown.
     pub units: u32,
-    /// Who tells where it may start.
     pub placements: PlacementSource,
 }
 
-/// Who tells where slices may start.
+/// Source of a profile's placements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PlacementSource {
-    /// The driver.
     Driver,
-    /// The table of boards that the scheduler plans with.
+    /// The scheduler's table of boards.
     Table,
-    /// Nobody.
     #[default]
     Unknown,
 }
 
 impl Profile {
-    /// Takes from the board's table what the driver did not tell.
-    ///
-    /// Only where the table and the driver agree on all else: id, slices and name.
+    /// Takes missing placements from the board's table, if it agrees with the driver on id, slices and name.
     pub(super) fn place_by_table(&mut self, board: &Board) {
         let same = board.profiles().iter().find(|one| {
             let id = one.driver_id().map(u32::from);
@@ -68,29 +54,28 @@ impl Profile {
         self.placements = PlacementSource::Table;
     }
 
-    /// As `nvidia-smi mig -lgipp` writes it: `{0,2,4}:2`.
+    /// As `nvidia-smi mig -lgipp` prints it: `{0,2,4}:2`.
     pub fn placements(&self) -> String {
         let starts: Vec<String> = self.starts.iter().map(u32::to_string).collect();
         format!("{{{}}}:{}", starts.join(","), self.units)
     }
 
-    /// In the order of `nvidia-smi mig -lgip`.
+    /// Sorts as `nvidia-smi mig -lgip`.
     pub(super) fn order(&self) -> (u32, u64, bool, u32) {
-        // The plain one comes before those with something added.
+        // The plain profile comes before its variants.
         (self.slices, self.memory_mib, self.name.contains(['+', '-']), self.id)
     }
 }
 
-/// The name of a slice: compute slices, and its eighths of the GPU's memory, in gigabytes.
-///
-/// `suffix` tells what sets it apart from others of this size, such as `+me`.
+/// The name of a profile: compute slices, and memory in eighths of the GPU's, in gigabytes. `suffix` distinguishes
+/// variants of this size, such as `+me`.
 pub fn name_of_slice(slices: u32, memory_mib: u64, gpu_bytes: u64, suffix: &str) -> String {
     let gpu_gb = gpu_bytes.div_ceil(1 << 30);
     let eighths = match gpu_bytes {
         0 => 0,
         _ => (u128::from(memory_mib) << 23).div_ceil(u128::from(gpu_bytes)),
     };
-    // Half a gigabyte is rounded up.
+    // Round half a gigabyte up.
     let gb = (eighths * u128::from(gpu_gb) + 4) / 8;
     format!("{slices}g.{gb}gb{suffix}")
 }
@@ -99,7 +84,7 @@ pub fn name_of_slice(slices: u32, memory_mib: u64, gpu_bytes: u64, suffix: &str)
 mod tests {
     use super::*;
 
-    /// What NVML says of an H200, and what `nvidia-smi` of driver 580 calls it.
+    /// What NVML reports of an H200, and the names that `nvidia-smi` of driver 580 prints.
     const H200: [(u32, u32, u64, &str, &str, &str); 7] = [
         (19, 1, 16_384, "", "1g.18gb", "{0,1,2,3,4,5,6}:1"),
         (20, 1, 16_384, "+me", "1g.18gb+me", "{0,1,2,3,4,5,6}:1"),
@@ -111,15 +96,15 @@ mod tests {
     ];
 
     #[test]
-    fn an_h200_has_the_names_placements_and_order_that_its_driver_prints() {
+    fn names_placements_and_order_of_an_h200_match_its_driver() {
         let board = Board::by_product("NVIDIA H200", Some(143_771)).unwrap();
-        let made = |(id, slices, memory_mib, suffix, ..): (u32, u32, u64, &str, &str, &str)| {
+        let profile = |(id, slices, memory_mib, suffix, ..): (u32, u32, u64, &str, &str, &str)| {
             let name = name_of_slice(slices, memory_mib, 143_771 << 20, suffix);
             let mut one = Profile { id, name, slices, memory_mib, ..Profile::default() };
             one.place_by_table(board);
             one
         };
-        let mut profiles: Vec<Profile> = H200.into_iter().rev().map(made).collect();
+        let mut profiles: Vec<Profile> = H200.into_iter().rev().map(profile).collect();
         profiles.sort_by_key(Profile::order);
         let found: Vec<_> =
             profiles.iter().map(|one| (one.id, one.name.clone(), one.placements())).collect();
@@ -129,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn other_boards_have_the_names_people_know() {
+    fn names_of_other_boards_match_their_drivers() {
         for (slices, memory_mib, gpu_mib, name) in [
             (1, 9_856, 81_559, "1g.10gb"),
             (1, 20_096, 81_559, "1g.20gb"),
@@ -145,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_disagrees_with_the_driver_places_nothing() {
+    fn a_table_that_contradicts_the_driver_is_not_used() {
         let board = Board::by_product("NVIDIA H200", Some(143_771)).unwrap();
         let mut odd = Profile { id: 99, name: "1g.18gb".into(), slices: 1, ..Profile::default() };
         odd.place_by_table(board);

@@ -1,9 +1,7 @@
-//! Dividing GPUs as planned: as a whole, or not at all.
+//! Applies planned MIG changes as a whole, or rolls them back.
 //!
-//! Owns the order of changes, what becomes of errors on the way, and what is said of it. Whatever fails,
-//! what was there is made again; what cannot be made again is told as it is. The journal says where to go
-//! on after a crash: forward first, back if that fails. Slices with work are not touched in either
-//! direction. Must not choose places.
+//! After a crash, the journal tells whether to continue forward or back: forward is tried first, then back. Slices in
+//! use are never touched.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,50 +10,43 @@ use berth_api::keys::{MIG_STATE, MIG_STATE_LABEL};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::busy::Busy;
 use super::driver::{Activation, DriverError, MigDriver, MigGpu};
 use super::journal::{Direction, Journal, Unfinished};
-use super::layout::{GpuLayout, Place, Slice};
+use super::layout::{GpuLayout, Placement, Slice};
 use super::plan::MigChanges;
+use super::workloads::Workloads;
 
-/// How often what was there is tried to be made again.
-const BACK_MAX: usize = 3;
+/// Attempts to roll back.
+const ROLLBACK_ATTEMPTS: usize = 3;
 
-/// How far a division is.
+/// State of a repartition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum MigState {
-    /// Nothing was asked for.
+    /// No layout is requested.
     #[default]
     Idle,
-    /// It is being done.
     Applying {
-        /// What is wanted.
         wanted: Vec<GpuLayout>,
     },
-    /// GPUs are as wanted.
     Applied {
-        /// What is there.
         present: Vec<GpuLayout>,
     },
-    /// It failed, and GPUs are as they were.
+    /// Failed; the previous layouts are in place.
     RolledBack {
-        /// What failed.
         reason: String,
-        /// What is there.
         present: Vec<GpuLayout>,
     },
-    /// It failed, and GPUs are neither as wanted nor, perhaps, as they were.
+    /// Failed, and the layouts may be neither the requested nor the previous ones.
     Failed {
-        /// What failed.
         reason: String,
-        /// What is there, if it can be told.
+        /// `None` if unknown.
         present: Option<Vec<GpuLayout>>,
     },
 }
 
 impl MigState {
-    /// One word, as labels have it.
+    /// The value of the state label.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -66,7 +57,7 @@ impl MigState {
         }
     }
 
-    /// What it would change on a node, as a merge patch: one label, one annotation.
+    /// The merge patch for the Node: one label, one annotation.
     pub fn patch(&self) -> serde_json::Value {
         let text = serde_json::to_string(self).unwrap_or_else(|_| self.to_string());
         json!({"metadata": {
@@ -84,29 +75,44 @@ impl fmt::Display for MigState {
             all.join("; ")
         };
         match self {
-            Self::Idle => f.write_str("nothing was asked for"),
-            Self::Applying { .. } => f.write_str("it is being done"),
+            Self::Idle => f.write_str("no layout is requested"),
+            Self::Applying { .. } => f.write_str("in progress"),
             Self::Applied { present } => write!(f, "applied: {}", there(present)),
             Self::RolledBack { reason, .. } => {
-                write!(f, "{reason}; everything is as it was before")
+                write!(f, "{reason}; the previous layout is in place")
             }
             Self::Failed { reason, present: Some(present) } => {
-                write!(f, "{reason}; now {}", there(present))
+                write!(f, "{reason}; now: {}", there(present))
             }
             Self::Failed { reason, present: None } => {
-                write!(f, "{reason}; what is there now cannot be told")
+                write!(f, "{reason}; the current layout is unknown")
             }
         }
     }
 }
 
-/// Does what is planned. `said` is told of states on the way; the last one is returned.
+/// Why a GPU does not have the layout that it should.
+#[derive(Debug, thiserror::Error)]
+enum TransitionError {
+    #[error("cannot query GPUs: {0}")]
+    Query(DriverError),
+    #[error("GPU {0} disappeared")]
+    Gone(String),
+    #[error("{gpu}: {step} failed: {error}")]
+    Step { gpu: String, step: String, error: DriverError },
+    #[error("{gpu}: {what} is in use by {by}")]
+    InUse { gpu: String, what: String, by: String },
+    #[error("{gpu} has layout {now} instead of {wanted}")]
+    Differs { gpu: String, now: GpuLayout, wanted: GpuLayout },
+}
+
+/// Applies the changes, and returns the final state. `progress` gets the states in between.
 pub fn apply(
     driver: &mut dyn MigDriver,
     journal: &mut dyn Journal,
     plan: &MigChanges,
-    busy: &Busy,
-    said: &mut dyn FnMut(&MigState),
+    workloads: &Workloads,
+    progress: &mut dyn FnMut(&MigState),
 ) -> MigState {
     let wanted: Vec<GpuLayout> = plan.gpus.iter().map(|one| one.to.clone()).collect();
     let former: Vec<GpuLayout> = plan.gpus.iter().map(|one| one.from.clone()).collect();
@@ -116,37 +122,36 @@ pub fn apply(
     match present(driver, &former) {
         Ok(now) if now == former => {}
         Ok(now) => {
-            let reason =
-                "GPUs were divided otherwise since this was planned; plan again".to_owned();
+            let reason = "layouts have changed since this was planned; plan again".to_owned();
             return MigState::RolledBack { reason, present: now };
         }
         Err(error) => {
-            let reason = format!("GPUs cannot be asked: {error}; nothing was changed");
+            let reason = format!("cannot query GPUs: {error}; nothing was changed");
             return MigState::Failed { reason, present: None };
         }
     }
     let unfinished = Unfinished::new(former.clone(), wanted.clone());
     if let Err(error) = journal.write(&unfinished) {
-        let reason = format!("the journal cannot be written ({error}), so nothing was changed");
+        let reason = format!("cannot write the journal ({error}); nothing was changed");
         return MigState::RolledBack { reason, present: former };
     }
-    said(&MigState::Applying { wanted });
-    finish(driver, journal, unfinished, busy)
+    progress(&MigState::Applying { wanted });
+    finish(driver, journal, unfinished, workloads)
 }
 
-/// Goes on with what a crash interrupted; `None` if nothing was.
+/// Continues after a crash; `None` if there is nothing to continue.
 pub fn recover(
     driver: &mut dyn MigDriver,
     journal: &mut dyn Journal,
-    busy: &Busy,
+    workloads: &Workloads,
 ) -> Option<MigState> {
     match journal.read() {
         Ok(None) => None,
-        Ok(Some(unfinished)) => Some(finish(driver, journal, unfinished, busy)),
+        Ok(Some(unfinished)) => Some(finish(driver, journal, unfinished, workloads)),
         Err(error) => {
             let reason = format!(
-                "the journal of an unfinished division cannot be read ({error}); look at the GPUs with \
-                 nvidia-smi mig -lgi, put them right, and remove it"
+                "cannot read the journal of an interrupted repartition ({error}); check the GPUs with nvidia-smi \
+                 mig -lgi, correct them, and remove the journal"
             );
             Some(MigState::Failed { reason, present: None })
         }
@@ -157,50 +162,49 @@ fn finish(
     driver: &mut dyn MigDriver,
     journal: &mut dyn Journal,
     mut unfinished: Unfinished,
-    busy: &Busy,
+    workloads: &Workloads,
 ) -> MigState {
     if unfinished.direction == Direction::Forward {
-        match reach_all(driver, &unfinished.wanted, busy) {
+        match transition_all(driver, &unfinished.wanted, workloads) {
             Ok(()) => return done(journal, MigState::Applied { present: unfinished.wanted }),
-            Err(reason) => {
-                unfinished = unfinished.back(&reason);
-                // Without it a crash from here on would go forward first, which is as good an end.
+            Err(error) => {
+                unfinished = unfinished.back(&error.to_string());
+                // If this fails, a crash from here on tries forward first, which is acceptable.
                 let _ = journal.write(&unfinished);
             }
         }
     }
-    let reason = unfinished.reason.clone().unwrap_or_else(|| "it was interrupted".to_owned());
+    let reason = unfinished.reason.clone().unwrap_or_else(|| "interrupted".to_owned());
     let mut why = String::new();
-    for _ in 0..BACK_MAX {
-        match reach_all(driver, &unfinished.former, busy) {
+    for _ in 0..ROLLBACK_ATTEMPTS {
+        match transition_all(driver, &unfinished.former, workloads) {
             Ok(()) => {
                 let present = unfinished.former;
                 return done(journal, MigState::RolledBack { reason, present });
             }
-            Err(error) => why = error,
+            Err(error) => why = error.to_string(),
         }
     }
-    // The journal stays: what is in the way may be gone when the agent starts again.
-    let reason = format!("{reason}; what was there cannot be made again: {why}");
+    // The journal stays: the obstacle may be gone when the agent starts again.
+    let reason = format!("{reason}; the previous layout cannot be restored: {why}");
     let present = present(driver, &unfinished.former).ok();
     MigState::Failed { reason, present }
 }
 
-/// A journal that cannot be removed would have it done again at the next start, which changes nothing as
-/// long as nobody else divides GPUs meanwhile.
+/// Removes the journal. If it stays, the next start repeats the transition, which changes nothing unless another
+/// program repartitions GPUs in between.
 fn done(journal: &mut dyn Journal, state: MigState) -> MigState {
     match (journal.clear(), state) {
         (Ok(()), state) => state,
         (Err(error), MigState::Applied { present } | MigState::RolledBack { present, .. }) => {
-            let reason =
-                format!("it is done, but the journal cannot be removed ({error}); remove it");
+            let reason = format!("done, but the journal cannot be removed ({error}); remove it");
             MigState::Failed { reason, present: Some(present) }
         }
         (Err(_), state) => state,
     }
 }
 
-/// What the same GPUs are divided into now.
+/// Current layouts of the same GPUs.
 fn present(
     driver: &mut dyn MigDriver,
     layouts: &[GpuLayout],
@@ -212,41 +216,52 @@ fn present(
 }
 
 fn gpu_of<'a>(gpus: &'a BTreeMap<String, MigGpu>, uuid: &str) -> Result<&'a MigGpu, DriverError> {
-    gpus.get(uuid).ok_or_else(|| DriverError::Other(format!("GPU {uuid} is gone")))
+    gpus.get(uuid).ok_or_else(|| DriverError::Other(format!("GPU {uuid} disappeared")))
 }
 
-/// Gets all GPUs there, and looks whether they are.
-fn reach_all(driver: &mut dyn MigDriver, wanted: &[GpuLayout], busy: &Busy) -> Result<(), String> {
+/// Brings all GPUs to their layouts, and verifies them.
+fn transition_all(
+    driver: &mut dyn MigDriver,
+    wanted: &[GpuLayout],
+    workloads: &Workloads,
+) -> Result<(), TransitionError> {
     for layout in wanted {
-        let mut way = Way { driver: &mut *driver, wanted: layout, busy };
-        way.reach()?;
+        Transition { driver: &mut *driver, wanted: layout, workloads }.run()?;
     }
-    let now = present(driver, wanted).map_err(|error| format!("GPUs cannot be asked: {error}"))?;
-    match now.iter().zip(wanted).find(|(now, wanted)| now != wanted) {
+    let now = present(driver, wanted).map_err(TransitionError::Query)?;
+    match now.into_iter().zip(wanted).find(|(now, wanted)| now != *wanted) {
         None => Ok(()),
-        Some((now, wanted)) => Err(format!("{} has {now} where {wanted} was made", wanted.gpu)),
+        Some((now, wanted)) => {
+            let (gpu, wanted) = (wanted.gpu.clone(), wanted.clone());
+            Err(TransitionError::Differs { gpu, now, wanted })
+        }
     }
 }
 
-/// The way of one GPU to what it should be.
-struct Way<'a> {
+/// The transition of one GPU to its layout.
+struct Transition<'a> {
     driver: &'a mut dyn MigDriver,
     wanted: &'a GpuLayout,
-    busy: &'a Busy,
+    workloads: &'a Workloads,
 }
 
-impl Way<'_> {
-    fn failed(&self, what: impl fmt::Display, error: &DriverError) -> String {
-        format!("{}: {what} failed: {error}", self.wanted.gpu)
+impl Transition<'_> {
+    fn failed(&self, step: impl fmt::Display, error: DriverError) -> TransitionError {
+        TransitionError::Step { gpu: self.wanted.gpu.clone(), step: step.to_string(), error }
     }
 
-    fn now(&mut self) -> Result<MigGpu, String> {
-        let gpus = self.driver.gpus().map_err(|error| self.failed("asking", &error))?;
+    fn in_use(&self, what: impl fmt::Display, by: &str) -> TransitionError {
+        let (gpu, what) = (self.wanted.gpu.clone(), what.to_string());
+        TransitionError::InUse { gpu, what, by: by.to_owned() }
+    }
+
+    fn now(&mut self) -> Result<MigGpu, TransitionError> {
+        let gpus = self.driver.gpus().map_err(|error| self.failed("query", error))?;
         let own = gpus.into_iter().find(|gpu| gpu.uuid == self.wanted.gpu);
-        own.ok_or_else(|| format!("GPU {} is gone", self.wanted.gpu))
+        own.ok_or_else(|| TransitionError::Gone(self.wanted.gpu.clone()))
     }
 
-    fn reach(&mut self) -> Result<(), String> {
+    fn run(&mut self) -> Result<(), TransitionError> {
         let now = self.now()?;
         self.destroy(&now)?;
         self.set_mode(&now)?;
@@ -257,76 +272,73 @@ impl Way<'_> {
             let there = now.slices.iter().find(|one| one.can_become(slice));
             if there.is_none() {
                 let created = self.driver.create(&self.wanted.gpu, slice.place);
-                created
-                    .map_err(|error| self.failed(format!("creating {}", slice.place), &error))?;
+                created.map_err(|error| self.failed(format!("creating {}", slice.place), error))?;
             }
             let none = Slice { place: slice.place, compute: Vec::new() };
             let missing = there.unwrap_or(&none).missing(slice).unwrap_or_default();
             for slices in missing {
                 let added = self.driver.add_compute(&self.wanted.gpu, slice.place, slices);
                 added.map_err(|error| {
-                    self.failed(format!("giving compute to {}", slice.place), &error)
+                    self.failed(format!("creating compute instances of {}", slice.place), error)
                 })?;
             }
         }
         Ok(())
     }
 
-    /// Destroys what is not wanted, but nothing that has work.
-    fn destroy(&mut self, now: &MigGpu) -> Result<(), String> {
+    /// Destroys slices that are not wanted, except those in use.
+    fn destroy(&mut self, now: &MigGpu) -> Result<(), TransitionError> {
         let stays = |slice: &Slice| {
             self.wanted.enabled && self.wanted.slices.iter().any(|one| slice.can_become(one))
         };
         let going: Vec<&Slice> = now.slices.iter().filter(|slice| !stays(slice)).collect();
         for slice in &going {
-            self.spare(slice.place)?;
+            self.check_unused(slice.place)?;
         }
         for slice in going {
-            let failed = |way: &Self, error: &DriverError| {
-                way.failed(format!("destroying {}", slice.place), error)
+            let failed = |transition: &Self, error: DriverError| {
+                transition.failed(format!("destroying {}", slice.place), error)
             };
             for _ in &slice.compute {
                 let removed = self.driver.remove_compute(&self.wanted.gpu, slice.place);
-                removed.map_err(|error| failed(self, &error))?;
+                removed.map_err(|error| failed(self, error))?;
             }
             let destroyed = self.driver.destroy(&self.wanted.gpu, slice.place);
-            destroyed.map_err(|error| failed(self, &error))?;
+            destroyed.map_err(|error| failed(self, error))?;
         }
         Ok(())
     }
 
-    fn spare(&self, place: Place) -> Result<(), String> {
-        match self.busy.of_slice(&self.wanted.gpu, place) {
+    fn check_unused(&self, place: Placement) -> Result<(), TransitionError> {
+        match self.workloads.slice_user(&self.wanted.gpu, place) {
             None => Ok(()),
-            Some(who) => Err(format!("{}: {place} is in use by {who}", self.wanted.gpu)),
+            Some(by) => Err(self.in_use(place, by)),
         }
     }
 
-    /// Also takes back a change that would come with the next reset.
-    fn set_mode(&mut self, now: &MigGpu) -> Result<(), String> {
+    /// Also reverts a change that waits for a reset.
+    fn set_mode(&mut self, now: &MigGpu) -> Result<(), TransitionError> {
         let wanted = self.wanted.enabled;
         if now.enabled == Some(wanted) && now.pending == wanted {
             return Ok(());
         }
-        if let Some(who) = self.busy.of_gpu(&self.wanted.gpu) {
-            return Err(format!("{}: it is in use by {who}", self.wanted.gpu));
+        if let Some(by) = self.workloads.gpu_user(&self.wanted.gpu) {
+            return Err(self.in_use("it", by));
         }
         let what = if wanted { "turning MIG on" } else { "turning MIG off" };
         let answer = self.driver.set_mode(&self.wanted.gpu, wanted);
-        let activation = answer.map_err(|error| self.failed(what, &error))?;
+        let activation = answer.map_err(|error| self.failed(what, error))?;
         let error = match activation {
             Activation::Active => return Ok(()),
             Activation::ResetNeeded => DriverError::ResetNeeded,
             Activation::InUse => DriverError::InUse,
-            Activation::Other(number) => {
-                DriverError::Other(format!("error {number} of the driver"))
-            }
+            Activation::Other(number) => DriverError::Other(format!("driver error {number}")),
         };
-        // What is on and stays on until a reset needs no reset when its change is taken back.
+        // Reverting a pending change needs no reset.
         let after = self.now()?;
         if after.enabled == Some(wanted) && after.pending == wanted {
             return Ok(());
         }
-        Err(self.failed(what, &error))
+        Err(self.failed(what, error))
     }
 }

@@ -1,98 +1,84 @@
-//! What is being done, kept where a crash does not reach.
-//!
-//! Owns the file and its form. It is written before anything is changed and removed when all is as it
-//! should be; so what is found in it at the start was not finished. Must not know how to finish it.
+//! The journal of a repartition in progress. It is written before anything is changed and removed at the end, so a
+//! journal found at the start belongs to an interrupted repartition.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::layout::GpuLayout;
 
-/// Where the agent keeps it.
+/// Default path, relative to the root.
 pub const PLACE: &str = "var/lib/berth/mig.json";
 
-/// Bytes of a journal.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The form of this journal.
+/// Version of the format.
 const VERSION: u32 = 1;
 
-/// Where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Direction {
-    /// To what is wanted.
     Forward,
-    /// Back to what was.
+    /// Rollback.
     Back,
 }
 
-/// What was not finished.
+/// An interrupted repartition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unfinished {
-    /// The form.
     version: u32,
-    /// Where to.
     pub direction: Direction,
-    /// Why back, if so.
+    /// Why it is rolled back.
     pub reason: Option<String>,
-    /// What was there.
+    /// Layouts before.
     pub former: Vec<GpuLayout>,
-    /// What is wanted.
     pub wanted: Vec<GpuLayout>,
 }
 
 impl Unfinished {
-    /// Forward, from what was to what is wanted.
     pub fn new(former: Vec<GpuLayout>, wanted: Vec<GpuLayout>) -> Self {
         Self { version: VERSION, direction: Direction::Forward, reason: None, former, wanted }
     }
 
-    /// The same, back.
+    /// The same, with rollback.
     pub(super) fn back(&self, reason: &str) -> Self {
         let reason = Some(reason.to_owned());
         Self { direction: Direction::Back, reason, ..self.clone() }
     }
 }
 
-/// Keeps what is being done.
 pub trait Journal {
-    /// What was not finished; `None` if there is nothing.
+    /// `None` if no repartition was interrupted.
     ///
     /// # Errors
-    /// When there is something that cannot be read.
+    /// If there is a journal that cannot be read.
     fn read(&mut self) -> io::Result<Option<Unfinished>>;
 
-    /// Keeps it in place of what was kept. When this returns it outlives a crash.
+    /// Replaces the journal. Once this returns, it survives a crash.
     ///
     /// # Errors
-    /// When it cannot be kept; then what was kept before still is.
+    /// If it cannot be written; then the previous one remains.
     fn write(&mut self, unfinished: &Unfinished) -> io::Result<()>;
 
-    /// Forgets it.
-    ///
     /// # Errors
-    /// When it may still be kept.
+    /// If the journal may still exist.
     fn clear(&mut self) -> io::Result<()>;
 }
 
-/// A journal in a file.
 #[derive(Clone, Debug)]
 pub struct FileJournal {
     path: PathBuf,
 }
 
 impl FileJournal {
-    /// In this file, whose directory is made when something is written.
+    /// The directory of the path is created when needed.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -102,8 +88,8 @@ impl FileJournal {
         parent.unwrap_or(Path::new("."))
     }
 
-    /// A name is only safe when its directory is.
-    fn settle(&self) -> io::Result<()> {
+    /// A rename is durable only once the directory is synced.
+    fn sync_directory(&self) -> io::Result<()> {
         File::open(self.directory())?.sync_all()
     }
 }
@@ -117,32 +103,28 @@ impl Journal for FileJournal {
         };
         let mut text = String::new();
         file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-        let odd = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         if text.len() as u64 > BYTES_MAX {
-            return Err(odd(format!("it has more than {BYTES_MAX} bytes")));
+            return Err(invalid(format!("larger than {BYTES_MAX} bytes")));
         }
         let found: Unfinished =
-            serde_json::from_str(&text).map_err(|error| odd(error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
         if found.version != VERSION {
-            return Err(odd(format!("it is of version {}, not {VERSION}", found.version)));
+            return Err(invalid(format!("version {} instead of {VERSION}", found.version)));
         }
         Ok(Some(found))
     }
 
     fn write(&mut self, unfinished: &Unfinished) -> io::Result<()> {
-        fs::create_dir_all(self.directory())?;
-        let text = serde_json::to_string_pretty(unfinished)?;
-        let beside = self.path.with_extension("new");
-        let mut file = File::create(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, &self.path)?;
-        self.settle()
+        berth_devices::file::write_atomically(
+            &self.path,
+            &serde_json::to_string_pretty(unfinished)?,
+        )
     }
 
     fn clear(&mut self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
-            Ok(()) => self.settle(),
+            Ok(()) => self.sync_directory(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,7 +1,4 @@
-//! What a GPU is divided into.
-//!
-//! Owns slices by profile and place, and their one form in files and texts (`3g.71gb@4`). Must not know
-//! which of them are legal.
+//! Layouts of GPUs: slices by profile and placement, with their text form (`3g.71gb@4`).
 
 use std::fmt;
 
@@ -9,71 +6,68 @@ use berth_model::mig::ProfileName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A kind of slice at a place. As text `3g.71gb@4`.
+/// A profile at a position: `3g.71gb@4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// The first unit of memory.
+pub struct Placement {
+    /// First memory unit.
     pub start: u8,
-    /// What it is.
     pub profile: ProfileName,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.profile, self.start)
     }
 }
 
-impl Place {
-    /// Reads what printing gives.
+impl Placement {
+    /// Inverse of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         let (profile, start) = text.split_once('@')?;
         Some(Self { profile: profile.parse().ok()?, start: start.parse().ok()? })
     }
 }
 
-impl Serialize for Place {
+impl Serialize for Placement {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Place {
+impl<'de> Deserialize<'de> for Placement {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = || D::Error::custom(format!("{text:?} is no slice, such as 3g.71gb@4"));
-        Self::parse(&text).ok_or_else(wrong)
+        let invalid = || D::Error::custom(format!("{text:?} is not a slice such as 3g.71gb@4"));
+        Self::parse(&text).ok_or_else(invalid)
     }
 }
 
-/// A GPU instance, and how its compute is divided.
+/// A GPU instance and its compute instances.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slice {
-    /// What it is, and where.
-    pub place: Place,
-    /// Compute slices of each of its compute instances, ascending. One that has all is usual; none is what
-    /// a crash leaves.
+    pub place: Placement,
+    /// Size of each compute instance in compute slices, ascending. Usually one has all; none is left by a crash.
     pub compute: Vec<u8>,
 }
 
 impl Slice {
-    /// With one compute instance that has all.
-    pub fn whole(place: Place) -> Self {
+    /// With one compute instance of full size.
+    pub fn whole(place: Placement) -> Self {
         Self { place, compute: vec![place.profile.compute] }
     }
 
-    /// Whether all of it is one compute instance.
+    /// Whether it has one compute instance of full size.
     pub fn is_whole(&self) -> bool {
         self.compute == [self.place.profile.compute]
     }
 
-    /// Whether it is the other one, but for compute instances that can be added.
+    /// Whether it becomes `wanted` by adding compute instances.
     pub(super) fn can_become(&self, wanted: &Self) -> bool {
         self.place == wanted.place && self.missing(wanted).is_some()
     }
 
-    /// The compute instances that `wanted` has more; `None` if some of these would have to go.
+    /// Compute instances to add for `wanted`; `None` if some would have to be removed.
     pub(super) fn missing(&self, wanted: &Self) -> Option<Vec<u8>> {
         let mut missing = wanted.compute.clone();
         for slices in &self.compute {
@@ -95,15 +89,13 @@ impl fmt::Display for Slice {
     }
 }
 
-/// What a GPU is divided into.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuLayout {
-    /// UUID of the GPU.
     pub gpu: String,
-    /// Whether it can be divided now.
+    /// Whether MIG is on.
     pub enabled: bool,
-    /// Its slices, ascending by place.
+    /// Sorted by placement.
     pub slices: Vec<Slice>,
 }
 

@@ -1,70 +1,62 @@
-//! The other way to divide GPUs: NVIDIA's mig-manager, which does what a label of the node says.
-//!
-//! Owns its labels, what they mean, and when it is the one to ask. It evicts what uses the GPUs, divides
-//! them, and brings back device plugins, so where it runs nobody else should. Must not know how to set
-//! labels.
+//! NVIDIA's mig-manager, which repartitions a node's GPUs as a label of the Node says. It also evicts pods that use
+//! the GPUs and restarts device plugins, so where it runs, nobody else should repartition.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::wish::Wish;
+use super::request::LayoutRequest;
 
-/// The label that says which of its configurations a node should have.
+/// Label with the name of the wanted configuration.
 pub const CONFIG: &str = "nvidia.com/mig.config";
-/// The label by which it says how far it is.
+/// Label with mig-manager's progress.
 pub const STATE: &str = "nvidia.com/mig.config.state";
-/// The label by which the GPU operator has it run on a node.
+/// Label by which the GPU operator deploys mig-manager on a node.
 pub const DEPLOYED: &str = "nvidia.com/gpu.deploy.mig-manager";
 
-/// Labels of a node.
 pub type Labels = BTreeMap<String, String>;
 
-/// Who divides the GPUs of a node.
+/// Who repartitions the GPUs of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// mig-manager, by its label.
+pub enum MigOwner {
+    /// NVIDIA's mig-manager, by its label.
     Manager,
-    /// The agent, by NVML.
+    /// Berth's agent, by NVML.
     Agent,
 }
 
-/// Who divides the GPUs of a node with these labels: mig-manager where the GPU operator runs it, or where it
-/// has said how far it is; the agent elsewhere.
-pub fn who(labels: &Labels) -> Who {
+/// mig-manager, if the GPU operator deploys it on the node or it has reported progress; otherwise the agent.
+pub fn owner(labels: &Labels) -> MigOwner {
     match labels.get(DEPLOYED).map(String::as_str) {
-        // It is stopped for a while, as when a driver is updated, and comes back.
-        Some(deployed) if deployed == "true" || deployed.starts_with("paused") => Who::Manager,
-        Some(_) => Who::Agent,
-        None if labels.contains_key(STATE) => Who::Manager,
-        None => Who::Agent,
+        // Paused for a while, for example during a driver update.
+        Some(deployed) if deployed == "true" || deployed.starts_with("paused") => MigOwner::Manager,
+        Some(_) => MigOwner::Agent,
+        None if labels.contains_key(STATE) => MigOwner::Manager,
+        None => MigOwner::Agent,
     }
 }
 
-/// What mig-manager cannot be asked for.
+/// A layout without a name that mig-manager knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "mig-manager divides the GPUs of this node, and knows layouts by name only; add this one to its \
-     configuration and set {CONFIG}, or stop it with {DEPLOYED}=false"
+    "mig-manager repartitions this node and knows layouts by name only; add this layout to its configuration and \
+     set {CONFIG}, or stop mig-manager with {DEPLOYED}=false"
 )]
 pub struct NotByName;
 
-/// How far mig-manager is with a configuration.
+/// Progress of mig-manager with a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It was not asked for this.
+    /// The label names another configuration.
     NotAsked,
-    /// It has not begun, or is at it.
     Pending,
-    /// It restarts the node, and goes on then.
+    /// It restarts the node and continues afterwards.
     Rebooting,
-    /// GPUs are as wanted.
     Success,
-    /// It gave up; its log says why.
+    /// Its log has the reason.
     Failed,
 }
 
-/// How far it is with this configuration, by the node's labels.
 pub fn progress(labels: &Labels, configuration: &str) -> Progress {
     if labels.get(CONFIG).map(String::as_str) != Some(configuration) {
         return Progress::NotAsked;
@@ -73,22 +65,21 @@ pub fn progress(labels: &Labels, configuration: &str) -> Progress {
         Some("success") => Progress::Success,
         Some("failed") => Progress::Failed,
         Some("rebooting") => Progress::Rebooting,
-        // Asking takes the state away, so none is one that it has not begun with.
+        // The request removed the state, so a missing one means that it has not started.
         _ => Progress::Pending,
     }
 }
 
-/// What to change on a node so that mig-manager does what is wished for, as a merge patch; `None` if it
-/// was asked already, and has not failed.
+/// The merge patch of a Node that makes mig-manager apply the request; `None` if it was requested already and has
+/// not failed.
 ///
-/// The state is taken away with it: what it says is of the configuration before. One that failed is not
-/// tried again for the same name, because mig-manager sees changes of the label only; then the label is
-/// taken away, and this is to be asked again.
+/// The state label is removed as well, since it belongs to the previous configuration. mig-manager reacts only to
+/// changes of its label, so after a failure the label is first removed; call this again afterwards.
 ///
 /// # Errors
-/// When the wish has no name that mig-manager knows.
-pub fn patch(wish: &Wish, labels: &Labels) -> Result<Option<Value>, NotByName> {
-    let configuration = wish.configuration().ok_or(NotByName)?;
+/// If mig-manager has no name for the layout.
+pub fn patch(request: &LayoutRequest, labels: &Labels) -> Result<Option<Value>, NotByName> {
+    let configuration = request.configuration().ok_or(NotByName)?;
     Ok(match progress(labels, &configuration) {
         Progress::NotAsked => {
             Some(json!({"metadata": {"labels": {CONFIG: configuration, STATE: null}}}))

@@ -1,67 +1,57 @@
-//! From the slices that are there to those that are wanted.
-//!
-//! Owns the choice of places: of all ways to have what is wanted the one that destroys the fewest slices,
-//! and of those the one that keeps the most possible afterwards. Slices with work stay where they are.
-//! Where something does not fit, it says why. Must not change anything.
+//! Plans the changes from the present slices to the requested ones: of all possible placements, those that destroy
+//! the fewest slices, and of these the ones that leave the most room for later requests. Slices in use stay where
+//! they are.
 
 use std::fmt::Write as _;
 
 use berth_model::mig::{Board, Layout, Profile, ProfileName};
 
-use super::busy::Busy;
 use super::driver::MigGpu;
-use super::layout::{GpuLayout, Place, Slice};
-use super::wish::{Wanted, WantedSlice, Wish};
+use super::layout::{GpuLayout, Placement, Slice};
+use super::request::{LayoutRequest, RequestedLayout, RequestedSlice};
+use super::workloads::Workloads;
 
-/// Which GPUs may be changed.
+/// GPUs that may be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Those without work.
+    /// GPUs without slices in use.
     #[default]
     IdleGpus,
-    /// Also those with work, around the slices that have it.
+    /// Also GPUs with slices in use, around these slices.
     AroundWork,
 }
 
-/// What is to be done.
+/// Changes of all GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigChanges {
-    /// GPUs that something is wanted of, in the driver's order; those that have it already too.
-    pub gpus: Vec<GpuPlan>,
+    /// In the driver's order, including GPUs without changes.
+    pub gpus: Vec<GpuChanges>,
 }
 
-/// What is to be done on one GPU: what goes first, then what comes.
+/// Changes of one GPU. Slices are destroyed first, then created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuPlan {
-    /// Its number.
+pub struct GpuChanges {
     pub index: u32,
-    /// What it is called.
     pub product: String,
-    /// What it is divided into.
     pub from: GpuLayout,
-    /// What it will be divided into.
     pub to: GpuLayout,
 }
 
-impl GpuPlan {
-    /// Whether there is anything to do.
+impl GpuChanges {
     pub fn is_nothing(&self) -> bool {
         self.from == self.to
     }
 
-    /// Slices that stay.
-    pub fn kept(&self) -> impl Iterator<Item = Place> {
+    pub fn kept(&self) -> impl Iterator<Item = Placement> {
         self.from.slices.iter().filter(|one| self.stays(one)).map(|one| one.place)
     }
 
-    /// Slices that go.
-    pub fn destroyed(&self) -> impl Iterator<Item = Place> {
+    pub fn destroyed(&self) -> impl Iterator<Item = Placement> {
         self.from.slices.iter().filter(|one| !self.stays(one)).map(|one| one.place)
     }
 
-    /// Slices that come.
-    pub fn created(&self) -> impl Iterator<Item = Place> {
-        let is_new = |place: &Place| self.kept().all(|kept| kept != *place);
+    pub fn created(&self) -> impl Iterator<Item = Placement> {
+        let is_new = |place: &Placement| self.kept().all(|kept| kept != *place);
         self.to.slices.iter().map(|one| one.place).filter(is_new)
     }
 
@@ -71,149 +61,84 @@ impl GpuPlan {
 }
 
 impl MigChanges {
-    /// Whether there is anything to do.
     pub fn is_nothing(&self) -> bool {
-        self.gpus.iter().all(GpuPlan::is_nothing)
+        self.gpus.iter().all(GpuChanges::is_nothing)
     }
 }
 
-/// Why something cannot be had.
+/// Why a request cannot be fulfilled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// GPUs that are not there.
-    #[error("there is no GPU {}; nvidia-smi -L lists those that are", .0.join(", "))]
+    #[error("no such GPU: {}; list GPUs with nvidia-smi -L", .0.join(", "))]
     NoSuchGpu(Vec<String>),
-    /// Nothing is wanted of any GPU that could have it.
-    #[error("no GPU of this machine is meant, or none that is can be divided")]
+    #[error("the request applies to no GPU of this machine that supports MIG")]
     NothingMeant,
-    /// A GPU without MIG.
-    #[error("GPU {gpu} ({product}) cannot be divided; name other GPUs")]
-    NotDivisible {
-        /// Its number.
-        gpu: u32,
-        /// What it is called.
-        product: String,
-    },
-    /// A GPU of which it is not known where slices may lie.
+    #[error("GPU {gpu} ({product}) does not support MIG; select other GPUs")]
+    NotDivisible { gpu: u32, product: String },
+    #[error("GPU {gpu} ({product}) is an unknown board; use nvidia-smi mig")]
+    UnknownBoard { gpu: u32, product: String },
     #[error(
-        "GPU {gpu} ({product}) is of no board whose slices are known; divide it with nvidia-smi mig"
+        "GPU {gpu} needs a reset to change its MIG mode; drain the node and run nvidia-smi --gpu-reset -i {gpu}, \
+         or reboot"
     )]
-    UnknownBoard {
-        /// Its number.
-        gpu: u32,
-        /// What it is called.
-        product: String,
-    },
-    /// A change of mode that waits for a reset.
-    #[error(
-        "GPU {gpu} waits for a reset to change its MIG mode; drain the node and run nvidia-smi \
-         --gpu-reset -i {gpu}, or reboot"
-    )]
-    ResetPending {
-        /// Its number.
-        gpu: u32,
-    },
-    /// A profile that a GPU does not have.
-    #[error("GPU {gpu} has no slices {profile}; it has {has}")]
-    NoSuchProfile {
-        /// Its number.
-        gpu: u32,
-        /// What is wanted.
-        profile: ProfileName,
-        /// What it has.
-        has: String,
-    },
-    /// Slices that cannot be together.
-    #[error("GPU {gpu} cannot have {wanted} together: {why}")]
-    DoesNotFit {
-        /// Its number.
-        gpu: u32,
-        /// What is wanted.
-        wanted: String,
-        /// Why not.
-        why: String,
-    },
-    /// A GPU with work, which was not to be touched.
+    ResetPending { gpu: u32 },
+    #[error("GPU {gpu} does not support profile {profile}; it supports {has}")]
+    NoSuchProfile { gpu: u32, profile: ProfileName, has: String },
+    #[error("{wanted} does not fit on GPU {gpu}: {why}")]
+    DoesNotFit { gpu: u32, wanted: String, why: String },
     #[error("GPU {gpu} is in use by {who}; wait until it is idle{}", .remedy)]
     Busy {
-        /// Its number.
         gpu: u32,
-        /// Who uses it.
         who: String,
-        /// What else can be done, if anything.
+        /// Another remedy, if there is one.
         remedy: &'static str,
     },
-    /// A slice with work that is in the way.
     #[error(
-        "GPU {gpu} cannot have {wanted}: {slice} is in use by {who}, and {why}; wait until it is idle, \
-         or want what leaves it where it is"
+        "GPU {gpu} cannot have {wanted}: {slice} is in use by {who}, and {why}; wait until it is idle, or request a \
+         layout that keeps it"
     )]
-    BusyInTheWay {
-        /// Its number.
-        gpu: u32,
-        /// What is wanted.
-        wanted: String,
-        /// The slice.
-        slice: Place,
-        /// Who uses it.
-        who: String,
-        /// Why it is in the way.
-        why: &'static str,
-    },
-    /// The driver has other places than the board's table.
+    BusyInTheWay { gpu: u32, wanted: String, slice: Placement, who: String, why: &'static str },
+    /// The driver and the table of boards disagree.
     #[error(
-        "GPU {gpu}: the driver has no place for {place}, unlike the table of boards; name a place that \
-         nvidia-smi mig -lgipp lists"
+        "GPU {gpu}: the driver does not support placement {place}; request one that nvidia-smi mig -lgipp lists"
     )]
-    PlacedDifferently {
-        /// Its number.
-        gpu: u32,
-        /// What was to be created.
-        place: Place,
-    },
-    /// Slices that the table of boards does not know.
-    #[error(
-        "GPU {gpu} has {slices}, which its board cannot have by its table; divide it with nvidia-smi mig"
-    )]
-    OddSlices {
-        /// Its number.
-        gpu: u32,
-        /// What it has.
-        slices: String,
-    },
+    PlacedDifferently { gpu: u32, place: Placement },
+    /// The present slices contradict the table of boards.
+    #[error("GPU {gpu} has {slices}, which is not possible on its known board; use nvidia-smi mig")]
+    OddSlices { gpu: u32, slices: String },
 }
 
-/// What to do so that GPUs have what is wished for.
+/// Plans the changes for a request.
 ///
 /// # Errors
-/// When some GPU cannot have it: then nothing should be done to any.
+/// If any GPU cannot have the requested layout; then no GPU should be changed.
 pub fn plan(
     gpus: &[MigGpu],
-    wish: &Wish,
-    busy: &Busy,
+    request: &LayoutRequest,
+    workloads: &Workloads,
     reach: Reach,
 ) -> Result<MigChanges, Refusal> {
-    let strangers = wish.strangers(gpus);
-    if !strangers.is_empty() {
-        return Err(Refusal::NoSuchGpu(strangers));
+    let missing = request.missing_gpus(gpus);
+    if !missing.is_empty() {
+        return Err(Refusal::NoSuchGpu(missing));
     }
     let mut plan = MigChanges::default();
     for gpu in gpus {
-        let Some(wanted) = wish.of(gpu) else { continue };
+        let Some(wanted) = request.of(gpu) else { continue };
         if gpu.enabled.is_none() {
-            if !wish.names(gpu) || *wanted == Wanted::Off {
+            if !request.names(gpu) || *wanted == RequestedLayout::Off {
                 continue;
             }
             return Err(Refusal::NotDivisible { gpu: gpu.index, product: gpu.product.clone() });
         }
         let to = GpuLayout {
             gpu: gpu.uuid.clone(),
-            enabled: *wanted != Wanted::Off,
-            slices: Search::new(gpu, wanted, busy)?.slices()?,
+            enabled: *wanted != RequestedLayout::Off,
+            slices: Search::new(gpu, wanted, workloads)?.slices()?,
         };
         let from = gpu.layout();
-        let one = GpuPlan { index: gpu.index, product: gpu.product.clone(), from, to };
-        permit(gpu, &one, busy, reach)?;
+        let one = GpuChanges { index: gpu.index, product: gpu.product.clone(), from, to };
+        permit(gpu, &one, workloads, reach)?;
         plan.gpus.push(one);
     }
     if plan.gpus.is_empty() {
@@ -223,58 +148,69 @@ pub fn plan(
 }
 
 /// Whether a GPU may be changed at all.
-fn permit(gpu: &MigGpu, plan: &GpuPlan, busy: &Busy, reach: Reach) -> Result<(), Refusal> {
+fn permit(
+    gpu: &MigGpu,
+    plan: &GpuChanges,
+    workloads: &Workloads,
+    reach: Reach,
+) -> Result<(), Refusal> {
     if plan.is_nothing() {
         return Ok(());
     }
     let refused =
         |who: &str, remedy| Err(Refusal::Busy { gpu: gpu.index, who: who.to_owned(), remedy });
-    if let Some(who) = busy.of_gpu(&gpu.uuid) {
+    if let Some(who) = workloads.gpu_user(&gpu.uuid) {
         return refused(who, "");
     }
-    let mut at_work = gpu.slices.iter().filter_map(|one| busy.of_slice(&gpu.uuid, one.place));
+    let mut at_work =
+        gpu.slices.iter().filter_map(|one| workloads.slice_user(&gpu.uuid, one.place));
     match at_work.next() {
-        Some(who) if reach == Reach::IdleGpus => refused(who, ", or divide around work"),
+        Some(who) if reach == Reach::IdleGpus => refused(who, ", or repartition around it"),
         _ => Ok(()),
     }
 }
 
-/// The search for places on one GPU.
+/// Search for placements on one GPU.
 struct Search<'a> {
     gpu: &'a MigGpu,
-    busy: &'a Busy,
+    workloads: &'a Workloads,
     board: &'static Board,
-    /// Kinds that both the driver and the board know, by the driver's name.
+    /// Profiles that both the driver and the board know, by the driver's name.
     kinds: Vec<(ProfileName, &'static Profile)>,
     wanted: Vec<(&'static Profile, Option<u8>)>,
-    /// What was written, for people.
+    /// The request, for errors.
     text: String,
 }
 
 impl<'a> Search<'a> {
-    fn new(gpu: &'a MigGpu, wanted: &Wanted, busy: &'a Busy) -> Result<Self, Refusal> {
+    fn new(
+        gpu: &'a MigGpu,
+        wanted: &RequestedLayout,
+        workloads: &'a Workloads,
+    ) -> Result<Self, Refusal> {
         let unknown = || Refusal::UnknownBoard { gpu: gpu.index, product: gpu.product.clone() };
         if gpu.enabled != Some(gpu.pending) {
             return Err(Refusal::ResetPending { gpu: gpu.index });
         }
         let board = gpu.board.ok_or_else(unknown)?;
         let kinds: Vec<(ProfileName, &'static Profile)> = gpu
-            .offers
+            .profiles
             .iter()
             .filter_map(|offer| Some((offer.profile, board.find(offer.profile)?.0)))
             .collect();
-        let mut search = Self { gpu, busy, board, kinds, wanted: Vec::new(), text: String::new() };
+        let mut search =
+            Self { gpu, workloads, board, kinds, wanted: Vec::new(), text: String::new() };
         let slices = wanted.slices(board).ok_or_else(unknown)?;
         for one in slices {
             let profile = search.kind(one)?;
             search.wanted.push((profile, one.start));
         }
-        search.text = search.words();
+        search.text = search.describe();
         Ok(search)
     }
 
-    /// What is wanted: `2x1g.18gb + 3g.71gb@4`.
-    fn words(&self) -> String {
+    /// The request: `2x1g.18gb + 3g.71gb@4`.
+    fn describe(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for (profile, start) in &self.wanted {
             let mut name = self.name(profile).to_string();
@@ -294,8 +230,8 @@ impl<'a> Search<'a> {
         if words.is_empty() { "no slices".to_owned() } else { words.join(" + ") }
     }
 
-    /// The driver's name is meant first; then what the board's table knows by another.
-    fn kind(&self, one: WantedSlice) -> Result<&'static Profile, Refusal> {
+    /// Prefers the driver's names, then those of the board's table.
+    fn kind(&self, one: RequestedSlice) -> Result<&'static Profile, Refusal> {
         let by_driver = self.kinds.iter().find(|(name, _)| *name == one.profile);
         let by_table = || {
             let (profile, _) = self.board.find(one.profile)?;
@@ -304,11 +240,11 @@ impl<'a> Search<'a> {
         let found = by_driver.or_else(by_table).map(|(_, profile)| *profile);
         found.ok_or_else(|| {
             let has: Vec<String> =
-                self.gpu.offers.iter().map(|one| one.profile.to_string()).collect();
+                self.gpu.profiles.iter().map(|one| one.profile.to_string()).collect();
             Refusal::NoSuchProfile {
                 gpu: self.gpu.index,
                 profile: one.profile,
-                has: if has.is_empty() { "none that are known".to_owned() } else { has.join(", ") },
+                has: if has.is_empty() { "none".to_owned() } else { has.join(", ") },
             }
         })
     }
@@ -318,17 +254,17 @@ impl<'a> Search<'a> {
         known.map_or_else(|| profile.name(), |(name, _)| *name)
     }
 
-    /// The slices that the GPU should have.
+    /// The slices of the new layout.
     fn slices(&self) -> Result<Vec<Slice>, Refusal> {
         let layout = self.layout()?;
         let mut slices = Vec::new();
         for instance in layout.instances() {
-            let place = Place { profile: self.name(instance.profile), start: instance.start };
+            let place = Placement { profile: self.name(instance.profile), start: instance.start };
             let there = self.gpu.slices.iter().find(|one| one.place == place);
             if there.is_none() && !self.driver_has(place) {
                 return Err(Refusal::PlacedDifferently { gpu: self.gpu.index, place });
             }
-            // Work stays, however its compute is divided.
+            // A slice in use stays, whatever its compute instances.
             let kept = there.filter(|one| self.is_busy(one));
             slices.push(kept.cloned().unwrap_or_else(|| Slice::whole(place)));
         }
@@ -336,16 +272,16 @@ impl<'a> Search<'a> {
         Ok(slices)
     }
 
-    fn driver_has(&self, place: Place) -> bool {
-        let offer = self.gpu.offers.iter().find(|one| one.profile == place.profile);
+    fn driver_has(&self, place: Placement) -> bool {
+        let offer = self.gpu.profiles.iter().find(|one| one.profile == place.profile);
         offer.is_some_and(|offer| offer.starts.is_empty() || offer.starts.contains(&place.start))
     }
 
     fn is_busy(&self, slice: &Slice) -> bool {
-        self.busy.of_slice(&self.gpu.uuid, slice.place).is_some()
+        self.workloads.slice_user(&self.gpu.uuid, slice.place).is_some()
     }
 
-    /// Slices that are there, as the board knows them.
+    /// Present slices with their profiles.
     fn there(&self) -> Result<Vec<(&'a Slice, &'static Profile)>, Refusal> {
         let odd = || {
             let slices: Vec<String> = self.gpu.slices.iter().map(Slice::to_string).collect();
@@ -361,7 +297,7 @@ impl<'a> Search<'a> {
         Ok(known)
     }
 
-    /// What has to be where it is said to be, and the rest where it disturbs least.
+    /// Slices with a requested position go there, the others where they disturb least.
     fn layout(&self) -> Result<Layout, Refusal> {
         let there = self.there()?;
         let pinned = self.wanted.iter().filter_map(|(profile, start)| Some((*profile, (*start)?)));
@@ -373,7 +309,7 @@ impl<'a> Search<'a> {
         if base.with_all(&free).is_none() {
             return Err(self.does_not_fit(self.why_not(&base, &free)));
         }
-        // Slices that could stay, those with work first.
+        // Slices that could stay, those in use first.
         let mut could: Vec<(&Slice, &'static Profile, bool)> = Vec::new();
         for (slice, profile) in there {
             let at_work = self.is_busy(slice);
@@ -382,9 +318,11 @@ impl<'a> Search<'a> {
             }
             let wanted = free.contains(&profile) && base.fits(profile, slice.place.start);
             if at_work && !wanted {
-                return Err(self.in_the_way(slice, "that is not among it or not there"));
+                return Err(
+                    self.in_the_way(slice, "the request does not include it at this position")
+                );
             }
-            // What has its compute divided is not what is wanted.
+            // A slice with split compute is not what was requested.
             if wanted && (at_work || slice.is_whole() || slice.compute.is_empty()) {
                 could.push((slice, profile, at_work));
             }
@@ -422,13 +360,14 @@ impl<'a> Search<'a> {
             (None, Some((slice, ..))) => {
                 Err(self.in_the_way(slice, "the rest does not fit beside it"))
             }
-            // Without anything to keep it fits, as was seen before.
-            (None, None) => Err(self.does_not_fit("there is no room".to_owned())),
+            // Without slices to keep, the request fits, as was checked above.
+            (None, None) => Err(self.does_not_fit("no room".to_owned())),
         }
     }
 
     fn in_the_way(&self, slice: &Slice, why: &'static str) -> Refusal {
-        let who = self.busy.of_slice(&self.gpu.uuid, slice.place).unwrap_or("somebody").to_owned();
+        let who =
+            self.workloads.slice_user(&self.gpu.uuid, slice.place).unwrap_or("somebody").to_owned();
         let (gpu, wanted) = (self.gpu.index, self.text.clone());
         Refusal::BusyInTheWay { gpu, wanted, slice: slice.place, who, why }
     }
@@ -437,30 +376,30 @@ impl<'a> Search<'a> {
         Refusal::DoesNotFit { gpu: self.gpu.index, wanted: self.text.clone(), why }
     }
 
-    /// Which limit is reached first, for people.
+    /// The limit that is exceeded, for errors.
     fn why_not(&self, base: &Layout, free: &[&'static Profile]) -> String {
         let all = || base.instances().map(|one| one.profile).chain(free.iter().copied());
         let compute: u32 = all().map(|one| u32::from(one.compute_slices())).sum();
         if compute > u32::from(self.board.compute_slices()) {
             let most = self.board.compute_slices();
-            return format!("they take {compute} compute slices, and it has {most}");
+            return format!("needs {compute} compute slices of {most}");
         }
         let units: u32 = all().filter_map(|one| one.memory_units()).map(u32::from).sum();
         let grid = self.board.memory_units().unwrap_or(0);
         if units > u32::from(grid) {
-            return format!("they take {units} units of memory, and it has {grid}");
+            return format!("needs {units} memory units of {grid}");
         }
         for (name, profile) in &self.kinds {
             let count = all().filter(|one| one == profile).count();
             if count > usize::from(profile.max_instances()) {
-                return format!("it can have {} of {name}", profile.max_instances());
+                return format!("the maximum of {name} is {}", profile.max_instances());
             }
         }
-        "there are no places for all of them at once, as nvidia-smi mig -lgipp shows".to_owned()
+        "no combination of placements works; see nvidia-smi mig -lgipp".to_owned()
     }
 }
 
-/// The layout with these slices kept, if there is one.
+/// The layout with a set of slices kept, if there is one.
 fn keeping(
     base: &Layout,
     free: &[&'static Profile],

@@ -1,7 +1,4 @@
-//! What was planned and done, for people and programs.
-//!
-//! Owns the words and columns, and the order: what a crash left unfinished is finished first, then it is
-//! planned, then done. Must not know where it is shown.
+//! The report on a repartition. An interrupted one is finished first.
 
 use std::fmt::Write as _;
 
@@ -9,100 +6,88 @@ use berth_text::columns;
 use serde::Serialize;
 
 use super::apply::{MigState, apply, recover};
-use super::busy::Busy;
 use super::driver::{DriverError, MigDriver};
 use super::journal::Journal;
-use super::layout::Place;
-use super::plan::{GpuPlan, MigChanges, Reach, Refusal, plan};
-use super::wish::Wish;
+use super::layout::Placement;
+use super::plan::{GpuChanges, MigChanges, Reach, Refusal, plan};
+use super::request::LayoutRequest;
+use super::workloads::Workloads;
 
-/// What was planned and done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MigReport {
-    /// How what was left unfinished ended, if something was.
+    /// Outcome of an interrupted repartition, if there was one.
     pub recovered: Option<MigState>,
-    /// Whether nothing was to be done.
+    /// Whether changes were only planned.
     pub dry_run: bool,
-    /// GPUs that something is wanted of.
+    /// GPUs that the request applies to.
     pub gpus: Vec<GpuReport>,
-    /// How it ended.
     pub state: MigState,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuReport {
-    /// Its number.
     pub index: u32,
-    /// Its UUID.
     pub uuid: String,
-    /// What it is called.
     pub product: String,
-    /// What it was divided into.
+    /// Layout before.
     pub from: String,
-    /// What is wanted.
+    /// Requested layout.
     pub to: String,
-    /// Slices that stay.
-    pub kept: Vec<Place>,
-    /// Slices that go.
-    pub destroyed: Vec<Place>,
-    /// Slices that come.
-    pub created: Vec<Place>,
+    pub kept: Vec<Placement>,
+    pub destroyed: Vec<Placement>,
+    pub created: Vec<Placement>,
 }
 
-/// Why nothing was done.
+/// Why nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
-    /// It cannot be had.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// GPUs cannot be asked.
-    #[error("GPUs cannot be asked: {0}")]
+    #[error("cannot query GPUs: {0}")]
     Driver(#[from] DriverError),
-    /// What was left unfinished still is.
-    #[error("an earlier division is not finished: {0}")]
+    #[error("an interrupted repartition cannot be finished: {0}")]
     Unfinished(MigState),
 }
 
 impl MigReport {
-    /// Gives GPUs what is wished for.
+    /// Applies a request.
     ///
     /// # Errors
-    /// When it cannot be had, or something earlier is unfinished and stays so.
-    pub fn make(
+    /// If the request cannot be fulfilled, or an interrupted repartition cannot be finished.
+    pub fn apply(
         driver: &mut dyn MigDriver,
         journal: &mut dyn Journal,
-        wish: &Wish,
-        busy: &Busy,
+        request: &LayoutRequest,
+        workloads: &Workloads,
         reach: Reach,
     ) -> Result<Self, MigError> {
-        let recovered = recover(driver, journal, busy);
+        let recovered = recover(driver, journal, workloads);
         if let Some(failed @ MigState::Failed { .. }) = recovered {
             return Err(MigError::Unfinished(failed));
         }
-        let plan = plan(&driver.gpus()?, wish, busy, reach)?;
-        let state = apply(driver, journal, &plan, busy, &mut |_| {});
+        let plan = plan(&driver.gpus()?, request, workloads, reach)?;
+        let state = apply(driver, journal, &plan, workloads, &mut |_| {});
         Ok(Self { recovered, state, ..Self::of(&plan) })
     }
 
-    /// Says what would be done, and does nothing.
+    /// Plans a request without applying it.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// If the request cannot be fulfilled.
     pub fn plan_only(
         driver: &mut dyn MigDriver,
-        wish: &Wish,
-        busy: &Busy,
+        request: &LayoutRequest,
+        workloads: &Workloads,
         reach: Reach,
     ) -> Result<Self, MigError> {
-        let plan = plan(&driver.gpus()?, wish, busy, reach)?;
+        let plan = plan(&driver.gpus()?, request, workloads, reach)?;
         Ok(Self { dry_run: true, ..Self::of(&plan) })
     }
 
     fn of(plan: &MigChanges) -> Self {
-        let gpu = |one: &GpuPlan| GpuReport {
+        let gpu = |one: &GpuChanges| GpuReport {
             index: one.index,
             uuid: one.from.gpu.clone(),
             product: one.product.clone(),
@@ -115,18 +100,17 @@ impl MigReport {
         Self { gpus: plan.gpus.iter().map(gpu).collect(), ..Self::default() }
     }
 
-    /// Whether GPUs are as wanted, or would be.
+    /// Whether the GPUs have, or in a dry run could have, the requested layout.
     pub fn is_good(&self) -> bool {
         self.dry_run || matches!(self.state, MigState::Applied { .. })
     }
 
-    /// For people.
     pub fn table(&self) -> String {
         let mut text = String::new();
         if let Some(recovered) = &self.recovered {
-            let _ = writeln!(text, "What was left unfinished: {recovered}.\n");
+            let _ = writeln!(text, "Interrupted repartition: {recovered}\n");
         }
-        let head = ["GPU", "PRODUCT", "BEFORE", "WANTED", "KEPT", "DESTROYED", "CREATED"];
+        let head = ["GPU", "PRODUCT", "BEFORE", "AFTER", "KEPT", "DESTROYED", "CREATED"];
         let mut rows = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
         for gpu in &self.gpus {
             rows.push(vec![
@@ -141,9 +125,9 @@ impl MigReport {
         }
         text += &columns(&rows);
         let end = match &self.state {
-            _ if self.dry_run => "Nothing was changed.".to_owned(),
-            MigState::Applied { .. } => "Applied.".to_owned(),
-            other => format!("Not applied: {other}."),
+            _ if self.dry_run => "Dry run: nothing was changed".to_owned(),
+            MigState::Applied { .. } => "Applied".to_owned(),
+            other => format!("Not applied: {other}"),
         };
         let _ = writeln!(text, "\n{end}");
         text

@@ -1,7 +1,5 @@
-//! How the kubelet is set up, beyond what exporters say of it.
-//!
-//! Owns the fields that are said, in the words of the kubelet's configuration, under names of ours. What it
-//! chooses by itself (which CPUs to keep when only a number is set) is worked out. Must not know zones.
+//! The kubelet's configuration beyond what NFD publishes, in the kubelet's own terms. Derived values (which CPUs the
+//! kubelet reserves if only their number is configured) are computed.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +13,14 @@ use berth_topology::key_of;
 
 use crate::report::Reading;
 
-/// What follows from the configuration; nothing where that is not known.
+/// Empty if the configuration is unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub(super) pins_cpus: bool,
     pub(super) pins_memory: bool,
-    /// CPUs kept for the system, where CPUs are pinned.
+    /// Reserved for the system, if CPUs are pinned.
     pub(super) reserved_cpus: CpuSet,
-    /// Memory kept for the system, where memory is pinned.
+    /// Reserved for the system, if memory is pinned.
     pub(super) reserved_memory: Vec<ReservedMemory>,
     fields: Vec<(&'static str, String)>,
 }
@@ -39,7 +37,7 @@ impl Facts {
                 .clone()
                 .ok()
                 .zip(planned)
-                .map_or(CpuSet::EMPTY, |(set, machine)| chosen(set, machine)),
+                .map_or(CpuSet::EMPTY, |(set, machine)| reserved_cpus_of(set, machine)),
         };
         let reserved_memory = match set.map(|set| set.memory_manager) {
             Ok(MemoryManagerPolicy::Static { reserved }) => reserved,
@@ -52,33 +50,33 @@ impl Facts {
     }
 
     fn write(&mut self, configuration: &Configuration) {
-        let mut say = |field: &'static str, value: String| self.fields.push((field, value));
-        say("cpuManagerPolicy", configuration.cpu_manager_policy.clone());
+        let mut add = |field: &'static str, value: String| self.fields.push((field, value));
+        add("cpuManagerPolicy", configuration.cpu_manager_policy.clone());
         if self.pins_cpus {
             let options = pairs(&configuration.cpu_manager_policy_options);
             if !options.is_empty() {
-                say("cpuManagerPolicyOptions", options);
+                add("cpuManagerPolicyOptions", options);
             }
-            say("reservedSystemCPUs", self.reserved_cpus.to_string());
+            add("reservedSystemCPUs", self.reserved_cpus.to_string());
         }
-        say("memoryManagerPolicy", configuration.memory_manager_policy.clone());
+        add("memoryManagerPolicy", configuration.memory_manager_policy.clone());
         if self.pins_memory {
-            say("reservedMemory", as_flag(&self.reserved_memory));
+            add("reservedMemory", as_flag(&self.reserved_memory));
         }
         let options = pairs(&configuration.topology_manager_policy_options);
         if !options.is_empty() {
-            say("topologyManagerPolicyOptions", options);
+            add("topologyManagerPolicyOptions", options);
         }
     }
 
-    /// Names of ours, and values.
-    pub(super) fn said(&self) -> Vec<(String, String)> {
+    /// Names with Berth's prefix, and values.
+    pub(super) fn attributes(&self) -> Vec<(String, String)> {
         self.fields.iter().map(|(field, value)| (key_of(field), value.clone())).collect()
     }
 }
 
-/// The CPUs that a kubelet keeps when only their number is set.
-fn chosen(set: KubeletConfig, machine: &ModelMachine) -> CpuSet {
+/// The CPUs that a kubelet reserves if only their number is configured.
+fn reserved_cpus_of(set: KubeletConfig, machine: &ModelMachine) -> CpuSet {
     let alone = KubeletConfig {
         topology_policy: TopologyPolicy::None,
         memory_manager: MemoryManagerPolicy::None,
@@ -92,7 +90,7 @@ fn pairs(options: &BTreeMap<String, String>) -> String {
     options.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// As the kubelet's flag has it: `0:memory=1073741824;1:memory=1073741824`.
+/// In the format of the kubelet's flag: `0:memory=1073741824;1:memory=1073741824`.
 fn as_flag(reserved: &[ReservedMemory]) -> String {
     let mut nodes: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for one in reserved {
@@ -103,7 +101,7 @@ fn as_flag(reserved: &[ReservedMemory]) -> String {
     nodes.collect::<Vec<_>>().join(";")
 }
 
-/// What exporters wrote before there were attributes, and some readers still read.
+/// The value of the deprecated field `topologyPolicies`, which some readers still use.
 pub(super) fn deprecated_policy(configuration: &Configuration) -> String {
     let policy = match configuration.topology_manager_policy.as_str() {
         "single-numa-node" => "SingleNUMANode",

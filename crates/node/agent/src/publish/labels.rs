@@ -1,13 +1,7 @@
-//! A node's labels: what its GPUs are, and what its NUMA nodes are like.
-//!
-//! Owns names and values:
-//! - `berth.dev/numa-nodes`, `berth.dev/sockets`, `berth.dev/threads-per-core`, where all NUMA nodes are
-//!   alike: a machine that is not regular cannot be told by numbers;
-//! - `berth.dev/mig-1g.10gb: "7"` for each kind of slice that a GPU can be divided into, and how many of it,
-//!   where all GPUs are alike;
-//! - what GPU feature discovery would say under `nvidia.com/`: product, memory, number, replicas, slices.
-//!
-//! Must not know which of them somebody else has set: those are left to whoever did.
+//! Labels of the Node:
+//! - `berth.dev/numa-nodes`, `berth.dev/sockets`, `berth.dev/threads-per-core`, if all NUMA nodes are alike;
+//! - `berth.dev/mig-1g.10gb: "7"` for each MIG profile and its maximum count, if all GPUs are alike;
+//! - those of GPU feature discovery under `nvidia.com/`: product, memory, count, replicas, slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +11,14 @@ use crate::gpus::{DriverGpu, Instance};
 use crate::publish::Offered;
 use crate::report::{Reading, base};
 
-/// Resources of NVIDIA's plugin.
+/// Resources of NVIDIA's device plugin.
 const WHOLE: &str = "nvidia.com/gpu";
 const SHARED: &str = ".shared";
 const MIG: &str = "nvidia.com/mig-";
 
-/// Characters of a label's value.
+/// Kubernetes' limit of a label value.
 const VALUE_CHARS_MAX: usize = 63;
 
-/// Labels by name.
 pub fn labels(reading: &Reading, offered: &[Offered]) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     geometry(reading, &mut all);
@@ -53,10 +46,10 @@ fn geometry(reading: &Reading, all: &mut BTreeMap<String, String>) {
     {
         return;
     }
-    let mut say = |name: &str, count: usize| all.insert(name.to_owned(), count.to_string());
-    say("berth.dev/numa-nodes", machine.numa.len());
-    say("berth.dev/sockets", sockets);
-    say("berth.dev/threads-per-core", machine.threads_per_core());
+    let mut add = |name: &str, count: usize| all.insert(name.to_owned(), count.to_string());
+    add("berth.dev/numa-nodes", machine.numa.len());
+    add("berth.dev/sockets", sockets);
+    add("berth.dev/threads-per-core", machine.threads_per_core());
 }
 
 fn profiles(gpu: &DriverGpu, all: &mut BTreeMap<String, String>) {
@@ -66,7 +59,7 @@ fn profiles(gpu: &DriverGpu, all: &mut BTreeMap<String, String>) {
     }
 }
 
-/// A slice as resources and labels spell it, where there is no plus sign.
+/// A profile as in resource names and labels, which cannot contain a plus sign.
 fn slice(profile: &str) -> String {
     profile.replace('+', ".").chars().filter(|one| is_plain(*one)).collect()
 }
@@ -81,7 +74,7 @@ fn value(text: &str) -> String {
     short.trim_matches(['-', '_', '.']).to_owned()
 }
 
-/// As GPU feature discovery has it.
+/// The labels of GPU feature discovery.
 fn accelerators(
     reading: &Reading,
     first: &DriverGpu,
@@ -101,7 +94,7 @@ fn accelerators(
     let mut product = product.clone();
     let mut memory = first.memory.map(|memory| memory.total_bytes);
     let mut count = reading.gpus.gpus.len();
-    // Slices that are offered as if they were GPUs, all of one kind.
+    // Slices of one profile that are offered as if they were GPUs.
     if let Some(Some(one)) = instances.first()
         && let Some(profile) = &one.profile
     {

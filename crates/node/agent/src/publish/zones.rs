@@ -1,6 +1,4 @@
-//! A node's zones: NUMA nodes, how far they are from each other, what they have and what is free.
-//!
-//! Owns amounts. Must not know names of attributes, nor labels.
+//! Zones of the NodeResourceTopology: NUMA nodes with their distances, capacity and available resources.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +65,7 @@ fn cpus(subject: Subject<'_>, node: &NumaNode, reserved: CpuSet) -> ZoneResource
     let held = subject.reading.kubelet.cpus.as_ref().map_or(CpuSet::EMPTY, |state| {
         let is_there = |pod: &str| subject.is_there(pod);
         let containers = state.containers.iter();
-        // The first version of the file knows no pods.
+        // Version 1 of the file has no pods.
         let containers =
             containers.filter(|one| one.pod.as_deref().is_none_or(is_there)).map(|one| one.cpus);
         let pods = state.pods.iter().filter(|one| is_there(&one.pod)).map(|one| one.cpus);
@@ -77,7 +75,7 @@ fn cpus(subject: Subject<'_>, node: &NumaNode, reserved: CpuSet) -> ZoneResource
     amounts("cpu", node.cpus.len() as u64, allocatable.len() as u64, available)
 }
 
-/// Ordinary memory and hugepages, as the kubelet's books have them, or as it would begin them.
+/// Memory and hugepages, from the kubelet's state or, without one, from its configuration.
 fn memory(subject: Subject<'_>, node: &NumaNode, facts: &Facts) -> Vec<ZoneResource> {
     let state = subject.reading.kubelet.memory.as_ref();
     let books = state.and_then(|state| state.nodes.iter().find(|one| one.id == node.id));

@@ -1,8 +1,5 @@
-//! What the devices are that pods hold.
-//!
-//! Owns the ids that device plugins give: UUIDs of GPUs and slices, `::3` behind those that are shared,
-//! PCI addresses, names of RDMA devices. What a plugin says of NUMA nodes is believed only where the
-//! machine does not tell. Must not judge.
+//! Devices that pods hold, recognized by the ids of device plugins: UUIDs of GPUs and slices, with `::3` appended for
+//! shares, PCI addresses, names of RDMA devices. A plugin's NUMA node counts only where the machine reports none.
 
 use berth_host::Diagnosis;
 use berth_host::kubelet::HeldDevice;
@@ -11,18 +8,18 @@ use berth_host::pci::{Device, Kind};
 use super::Reading;
 use crate::audit::{DeviceKind, Held};
 
-/// Diagnoses of plugins that tell other NUMA nodes than the machine.
-const WRONG_MAX: usize = 16;
+/// Maximum number of diagnoses of plugins that contradict the machine.
+const CONTRADICTIONS_MAX: usize = 16;
 
-/// An id without the number of its share.
+/// A device id without the number of a share.
 pub(crate) fn base(id: &str) -> &str {
     id.split_once("::").map_or(id, |(base, _)| base)
 }
 
-/// Devices by UID of the pod, from the kubelet's checkpoint, and plugins that told other NUMA nodes.
+/// Held devices with the UID of their pod, and diagnoses of plugins that contradict the machine.
 pub fn holdings(reading: &Reading) -> (Vec<(String, Held)>, Vec<Diagnosis>) {
     let mut all = Vec::new();
-    let mut wrong: Vec<Diagnosis> = Vec::new();
+    let mut contradictions: Vec<Diagnosis> = Vec::new();
     let entries = reading.kubelet.devices.iter().flat_map(|state| &state.entries);
     for entry in entries {
         for device in &entry.devices {
@@ -30,16 +27,17 @@ pub fn holdings(reading: &Reading) -> (Vec<(String, Held)>, Vec<Diagnosis>) {
             let differs = found.certain
                 && !device.numa.is_empty()
                 && !found.numa.iter().any(|node| device.numa.contains(node));
-            if differs && wrong.len() < WRONG_MAX {
+            if differs && contradictions.len() < CONTRADICTIONS_MAX {
                 let what = format!(
-                    "{} {} was told to the kubelet as on NUMA node {:?}, and is on {:?}: pods with it \
-                     are aligned with the wrong CPUs",
+                    "the plugin reported {} {} on NUMA node {:?}, but it is on {:?}: its pods are aligned with \
+                     the wrong CPUs",
                     entry.resource, device.id, device.numa, found.numa
                 );
-                wrong.push(Diagnosis {
+                contradictions.push(Diagnosis {
                     path: "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint".to_owned(),
                     what,
-                    remedy: "update the device plugin, or restart it when nothing runs".to_owned(),
+                    remedy: "update the device plugin, or restart it when no pod uses it"
+                        .to_owned(),
                 });
             }
             all.push((
@@ -50,19 +48,19 @@ pub fn holdings(reading: &Reading) -> (Vec<(String, Held)>, Vec<Diagnosis>) {
                     id: device.id.clone(),
                     kind: found.kind,
                     numa: found.numa,
-                    told: !device.numa.is_empty(),
+                    has_topology: !device.numa.is_empty(),
                     pids: found.pids,
                 },
             ));
         }
     }
-    (all, wrong)
+    (all, contradictions)
 }
 
 struct Found {
     kind: DeviceKind,
     numa: Vec<u32>,
-    /// Whether the machine tells where it is.
+    /// Whether the machine reports the NUMA node.
     certain: bool,
     pids: Vec<u32>,
 }
@@ -88,7 +86,7 @@ fn found(reading: &Reading, resource: &str, device: &HeldDevice) -> Found {
     placed(kind, None, device)
 }
 
-/// The device on PCI that an id means: a GPU's or a slice's UUID, an address, a name.
+/// The PCI device of an id: the UUID of a GPU or slice, an address, or a name.
 pub(crate) fn device_behind<'a>(reading: &'a Reading, id: &str) -> Option<&'a Device> {
     let base = base(id);
     match reading.gpus.with_uuid(base) {
@@ -109,7 +107,7 @@ fn on_pci<'a>(reading: &'a Reading, id: &str) -> Option<&'a Device> {
     reading.pci.at(id).or_else(|| reading.pci.devices.iter().find(named))
 }
 
-/// What a resource promises, where nothing else tells.
+/// Guesses from the resource name, if nothing else tells.
 fn by_resource(resource: &str) -> Option<DeviceKind> {
     let (vendor, name) = resource.split_once('/')?;
     match (vendor, name) {

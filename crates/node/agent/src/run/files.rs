@@ -1,7 +1,4 @@
-//! Being told when files change, without looking: inotify.
-//!
-//! Owns which events count: the kubelet replaces its state files by renaming others over them, and makes and
-//! removes cgroups of pods. Must not know what is in any of them.
+//! Notifications (inotify) when the kubelet replaces its state files, or creates or removes cgroups of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,15 +10,15 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
-/// Names that are worth a look; what else the kubelet keeps beside them is not.
+/// Names and endings of relevant files; the kubelet's directories contain many others.
 const NAMES: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
 const ENDINGS: [&str; 3] = [".yaml", ".json", ".conf"];
 
-/// Bytes of events that are read at a time.
+/// Buffer size for events.
 const EVENTS_BYTES: usize = 4096;
 
-/// Directories that are watched.
+/// Watched directories.
 pub(super) struct Files {
     events: AsyncFd<OwnedFd>,
     watched: BTreeMap<PathBuf, i32>,
@@ -46,13 +43,13 @@ impl Files {
         Ok(Self { events: AsyncFd::new(events)?, watched: BTreeMap::new() })
     }
 
-    /// Watches these directories and no others; gives those that cannot be watched.
+    /// Watches exactly these directories, and returns those that cannot be watched.
     pub(super) fn keep(&mut self, wanted: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
         let gone: Vec<PathBuf> =
             self.watched.keys().filter(|path| !wanted.contains(*path)).cloned().collect();
         for path in gone {
             if let Some(number) = self.watched.remove(&path) {
-                // A directory that was removed is not watched any more.
+                // Fails for a directory that was removed, which is no longer watched anyway.
                 let _ = inotify::remove_watch(self.events.get_ref(), number);
             }
         }
@@ -69,12 +66,12 @@ impl Files {
         failed
     }
 
-    /// Waits until something has changed that is worth a look.
+    /// Waits for a relevant change.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.events.readable_mut().await?;
             let counts = drain(ready.get_inner(), &mut self.watched);
-            // All was read; what comes meanwhile makes it ready again.
+            // All events were read; later ones make it ready again.
             ready.clear_ready();
             if counts {
                 return Ok(());
@@ -83,7 +80,7 @@ impl Files {
     }
 }
 
-/// Reads all events there are: whether one of them counts.
+/// Reads all pending events; returns whether one is relevant.
 fn drain(events: &OwnedFd, watched: &mut BTreeMap<PathBuf, i32>) -> bool {
     let mut space = [MaybeUninit::uninit(); EVENTS_BYTES];
     let mut reader = Reader::new(events, &mut space);

@@ -1,7 +1,5 @@
-//! What is shown over HTTP: whether the agent lives, whether it is ready, and its figures.
-//!
-//! Owns paths, what counts as alive, and the limits of the port: a few connections per address and in all, one
-//! short request on each. Must not know what the figures mean.
+//! HTTP endpoints for health and metrics. Limits connections, in all and per address, and serves one short request on
+//! each.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,6 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use super::Status;
 use super::metrics::{CONTENT_TYPE, Metrics};
 
 /// Connections at once, in all and from one address. The kubelet and a few scrapers need one each, and an attacker
@@ -33,48 +32,59 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// Pause after a connection could not be accepted, as when all file descriptors are in use.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Signs of life. Cloning gives another handle on the same.
+/// Liveness and readiness of the agent. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Health {
     silence_max: Duration,
-    state: Arc<Mutex<Signs>>,
+    state: Arc<Mutex<HealthState>>,
 }
 
 #[derive(Debug)]
-struct Signs {
+struct HealthState {
     last: Instant,
-    ready: Result<(), String>,
+    ready: Result<(), NotReady>,
 }
 
+/// Why the agent is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotReady(pub(super) String);
+
+#[derive(Debug, thiserror::Error)]
+#[error("no progress for {0} s")]
+struct Stalled(u64);
+
 impl Health {
-    /// Not ready yet; taken for dead after so long without a sign.
+    /// Not ready yet. The agent counts as stalled if it does not report for `silence_max`.
     pub fn new(silence_max: Duration) -> Self {
-        let ready = Err("the node has not been looked at yet".to_owned());
-        Self { silence_max, state: Arc::new(Mutex::new(Signs { last: Instant::now(), ready })) }
+        let ready = Err(NotReady("the node has not been read yet".to_owned()));
+        Self {
+            silence_max,
+            state: Arc::new(Mutex::new(HealthState { last: Instant::now(), ready })),
+        }
     }
 
-    /// A sign of life, and whether all is published that is to be.
-    pub(super) fn sign(&self, ready: Result<(), String>) {
+    /// Reports progress, and whether everything is published.
+    pub(super) fn report(&self, ready: Result<(), NotReady>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = Signs { last: Instant::now(), ready };
+        *state = HealthState { last: Instant::now(), ready };
     }
 
-    fn alive(&self) -> Result<(), String> {
+    fn alive(&self) -> Result<(), Stalled> {
         let silence = self.state.lock().unwrap_or_else(PoisonError::into_inner).last.elapsed();
         if silence <= self.silence_max {
             return Ok(());
         }
-        Err(format!("nothing has happened for {} s", silence.as_secs()))
+        Err(Stalled(silence.as_secs()))
     }
 
-    /// Why it is not ready, if so.
-    pub fn ready(&self) -> Result<(), String> {
+    pub fn ready(&self) -> Result<(), NotReady> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).ready.clone()
     }
 }
 
-/// `/healthz`, `/readyz` and `/metrics`.
-pub fn router(health: Health, metrics: Metrics) -> Router {
+/// Serves `/healthz`, `/readyz` and `/metrics`.
+pub fn router(Status { metrics, health }: Status) -> Router {
     Router::new()
         .route(
             "/healthz",
@@ -85,25 +95,25 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
         .route("/metrics", get(move || async move { shown(&metrics) }))
 }
 
-/// Serves until it is dropped. Connections beyond the limits are closed at once.
+/// Serves until dropped. Connections beyond the limits are closed at once.
 pub async fn serve(listener: TcpListener, router: Router) {
     let open = Open::default();
     loop {
         let (stream, address) = match listener.accept().await {
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                tracing::debug!(%error, "cannot accept a connection");
                 sleep(PAUSE).await;
                 continue;
             }
         };
-        if let Some(place) = open.enter(address) {
-            tokio::spawn(serve_one(stream, router.clone(), place));
+        if let Some(guard) = open.admit(address) {
+            tokio::spawn(serve_one(stream, router.clone(), guard));
         }
     }
 }
 
-async fn serve_one(stream: TcpStream, router: Router, _place: Place) {
+async fn serve_one(stream: TcpStream, router: Router, _guard: ConnectionGuard) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -111,16 +121,16 @@ async fn serve_one(stream: TcpStream, router: Router, _place: Place) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     if !matches!(timeout(CONNECTION, connection).await, Ok(Ok(()))) {
-        tracing::debug!("a connection ended early");
+        tracing::debug!("connection ended early");
     }
 }
 
-/// The open connections, by address. Cloning gives another handle on the same.
+/// Open connections by address. Clones share their state.
 #[derive(Clone, Debug, Default)]
 struct Open(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 impl Open {
-    fn enter(&self, address: IpAddr) -> Option<Place> {
+    fn admit(&self, address: IpAddr) -> Option<ConnectionGuard> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
         let own = open.get(&address).copied().unwrap_or(0);
@@ -128,17 +138,17 @@ impl Open {
             return None;
         }
         open.insert(address, own + 1);
-        Some(Place { open: self.clone(), address })
+        Some(ConnectionGuard { open: self.clone(), address })
     }
 }
 
-/// Counts as long as it exists.
-struct Place {
+/// Counts an open connection while it lives.
+struct ConnectionGuard {
     open: Open,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = open.get_mut(&self.address) {
@@ -150,7 +160,7 @@ impl Drop for Place {
     }
 }
 
-fn answer(checked: Result<(), String>) -> Response {
+fn answer(checked: Result<(), impl std::fmt::Display>) -> Response {
     match checked {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
@@ -176,7 +186,8 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let health = Health::new(Duration::from_secs(60));
-        tokio::spawn(serve(listener, router(health, Metrics::new())));
+        let status = Status { metrics: Metrics::new(), health };
+        tokio::spawn(serve(listener, router(status)));
         address
     }
 
@@ -186,7 +197,7 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// What is answered before the connection is closed, which has to be soon.
+    /// Reads until the connection is closed.
     async fn answer(stream: &mut TcpStream, within: Duration) -> String {
         let mut answer = Vec::new();
         let read = timeout(within, stream.read_to_end(&mut answer)).await;
@@ -199,7 +210,7 @@ mod tests {
     const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n";
 
     #[tokio::test]
-    async fn silent_connections_do_not_keep_the_kubelet_out() {
+    async fn idle_connections_do_not_keep_the_kubelet_out() {
         let to = served().await;
         let mut silent = Vec::new();
         for _ in 0..4 * CONNECTIONS_MAX {
@@ -208,7 +219,7 @@ mod tests {
         let mut kubelet = connect([127, 0, 0, 3], to).await;
         kubelet.write_all(HEALTH).await.unwrap();
         assert!(answer(&mut kubelet, SOON).await.starts_with("HTTP/1.1 200"));
-        // Those beyond the limit were closed at once, and the others are after a while.
+        // Connections beyond the limit were closed at once, the others time out.
         assert_eq!(answer(silent.last_mut().unwrap(), SOON).await, "");
         assert_eq!(answer(&mut silent[0], HEAD + SOON).await, "");
         let mut late = connect([127, 0, 0, 2], to).await;
@@ -217,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_that_comes_slowly_or_is_too_large_is_not_waited_for() {
+    async fn slow_and_oversized_heads_are_rejected() {
         let to = served().await;
         let mut slow = connect([127, 0, 0, 2], to).await;
         slow.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();

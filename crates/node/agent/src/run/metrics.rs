@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_metrics::{Counter, FloatGauge, Gauge, MetricInfo, Registered, Registrar, Series};
 
-use super::telling::AlignmentAnnotation;
+use super::alignment::AlignmentAnnotation;
 
 pub(super) use berth_metrics::OPEN_CONTENT_TYPE as CONTENT_TYPE;
 
@@ -140,10 +140,7 @@ fn labels_of((namespace, pod): &(String, String)) -> [String; 2] {
     [namespace.clone(), pod.clone()]
 }
 
-fn verdict_of(
-    (namespace, pod): &(String, String),
-    alignment: &AlignmentAnnotation,
-) -> [String; 3] {
+fn verdict_of((namespace, pod): &(String, String), alignment: &AlignmentAnnotation) -> [String; 3] {
     [namespace.clone(), pod.clone(), alignment.alignment.as_str().to_owned()]
 }
 

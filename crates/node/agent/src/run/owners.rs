@@ -1,15 +1,11 @@
-//! Who else has written a field.
-//!
-//! Owns reading `managedFields`, in which the API keeps who set what. An object without any has no owner that
-//! could be told, which is not us. Must not know what is done about it.
+//! Field ownership, from `managedFields`. An object without them counts as another client's.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 
-/// Who writes, as field managers are called.
+/// Field manager of the agent.
 pub(super) const MANAGER: &str = "berth-agent";
 
-/// Somebody who is not told.
-const NOBODY_KNOWN: &str = "somebody who is not told";
+const UNKNOWN_MANAGER: &str = "an unknown client";
 
 fn owns(entry: &ManagedFieldsEntry, path: &[&str]) -> bool {
     let mut at = match &entry.fields_v1 {
@@ -25,16 +21,16 @@ fn owns(entry: &ManagedFieldsEntry, path: &[&str]) -> bool {
     true
 }
 
-/// The others that own a field, by name.
+/// Other clients that own a field.
 pub(super) fn others(meta: &ObjectMeta, path: &[&str]) -> Vec<String> {
     let entries = meta.managed_fields.as_deref().unwrap_or_default();
     if entries.is_empty() {
-        return vec![NOBODY_KNOWN.to_owned()];
+        return vec![UNKNOWN_MANAGER.to_owned()];
     }
     let mut names: Vec<String> = entries
         .iter()
         .filter(|entry| owns(entry, path))
-        .map(|entry| entry.manager.clone().unwrap_or_else(|| NOBODY_KNOWN.to_owned()))
+        .map(|entry| entry.manager.clone().unwrap_or_else(|| UNKNOWN_MANAGER.to_owned()))
         .filter(|manager| manager != MANAGER)
         .collect();
     names.sort_unstable();
@@ -42,7 +38,7 @@ pub(super) fn others(meta: &ObjectMeta, path: &[&str]) -> Vec<String> {
     names
 }
 
-/// Names of what we own below a field.
+/// Keys below a field that the agent owns.
 pub(super) fn ours(meta: &ObjectMeta, path: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     let entries = meta.managed_fields.iter().flatten();
@@ -71,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn who_else_wrote_a_field_is_told_and_we_are_not() {
+    fn owners_of_a_field_are_listed_without_the_agent() {
         let labels =
             |key: &str| json!({ "f:metadata": { "f:labels": { format!("f:{key}"): {} } } });
         let meta = written_by(&[
@@ -88,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_which_nobody_says_who_wrote_it_is_not_ours() {
+    fn an_object_without_managed_fields_is_not_owned_by_the_agent() {
         assert_eq!(others(&ObjectMeta::default(), &["zones"]).len(), 1);
     }
 }

@@ -1,8 +1,5 @@
-//! The kubelet's own word on who holds what: podresources.
-//!
-//! Owns how its answers correct what the checkpoint says. It is written late, and can be unreadable; the kubelet
-//! itself knows, and knows the NUMA nodes of all devices, not only of those that somebody holds. Where there is
-//! no socket the files count. Must not know what follows from it.
+//! The kubelet's podresources API as a source of devices. It corrects the checkpoint, which is written late and can be
+//! damaged, and reports NUMA nodes of all devices. Without a socket, the checkpoint counts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,15 +10,12 @@ use berth_host::Diagnosis;
 use berth_host::kubelet::{DeviceEntry, HeldDevice};
 use futures::future::BoxFuture;
 
-use super::holdings::{Holdings, Told};
+use super::device_source::{DeviceListing, DeviceSource};
 use crate::publish::{Offered, Resident, offered};
 use crate::report::Reading;
 
-/// What to do about a kubelet that does not answer.
-const REMEDY: &str =
-    "see the kubelet's log, and whether the agent may use its socket; its files count until then";
+const REMEDY: &str = "check the kubelet's log and the agent's access to the socket; until then its checkpoint is used";
 
-/// Podresources, where there is a socket; else the kubelet's files.
 #[derive(Clone, Debug)]
 pub struct PodResources {
     client: PodResourcesClient,
@@ -29,32 +23,32 @@ pub struct PodResources {
 }
 
 impl PodResources {
-    /// Of the kubelet at a socket, usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
+    /// The socket is usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
     pub fn new(socket: PathBuf) -> Self {
         Self { client: PodResourcesClient::new(&socket), socket }
     }
 
-    async fn ask(&self, reading: &mut Reading, residents: &[Resident]) -> Told {
+    async fn ask(&self, reading: &mut Reading, residents: &[Resident]) -> DeviceListing {
         let listed = self.client.list().await;
         let all = match &listed {
             Ok(Some(_)) => self.client.allocatable().await,
             _ => Ok(None),
         };
-        let mut told = Told::default();
+        let mut listing = DeviceListing::default();
         match listed {
             Ok(Some(pods)) => correct(reading, residents, &pods),
             Ok(None) => {}
-            Err(error) => told.diagnoses.push(self.note(&error)),
+            Err(error) => listing.diagnoses.push(self.note(&error)),
         }
-        told.offered = match all {
+        listing.offered = match all {
             Ok(Some(all)) if !all.devices.is_empty() => by_kubelet(&all.devices),
             Ok(_) => offered(reading),
             Err(error) => {
-                told.diagnoses.push(self.note(&error));
+                listing.diagnoses.push(self.note(&error));
                 offered(reading)
             }
         };
-        told
+        listing
     }
 
     fn note(&self, error: &dyn std::error::Error) -> Diagnosis {
@@ -66,12 +60,12 @@ impl PodResources {
     }
 }
 
-impl Holdings for PodResources {
-    fn tell<'a>(
+impl DeviceSource for PodResources {
+    fn update<'a>(
         &'a mut self,
         reading: &'a mut Reading,
         residents: &'a [Resident],
-    ) -> BoxFuture<'a, Told> {
+    ) -> BoxFuture<'a, DeviceListing> {
         Box::pin(self.ask(reading, residents))
     }
 }
@@ -81,8 +75,8 @@ fn numa_of(devices: &ContainerDevices) -> Vec<u32> {
     nodes.filter_map(|node| u32::try_from(node.id).ok()).collect()
 }
 
-/// Puts what the kubelet says of a pod in place of what its file says. Pods that the API has not told of yet have
-/// no UID here; of those the file counts.
+/// Replaces the checkpoint's entries of pods with the kubelet's answer. Pods whose UID is not known yet keep the
+/// checkpoint's entries.
 fn correct(reading: &mut Reading, residents: &[Resident], pods: &[Answer]) {
     let uids: BTreeMap<(&str, &str), &str> = residents
         .iter()
@@ -107,12 +101,12 @@ fn correct(reading: &mut Reading, residents: &[Resident], pods: &[Answer]) {
     }
 }
 
-/// All devices as the kubelet has them from their plugins.
+/// All devices and NUMA nodes that the kubelet knows from their plugins.
 fn by_kubelet(all: &[ContainerDevices]) -> Vec<Offered> {
     let mut found: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
     for devices in all {
         for id in &devices.device_ids {
-            // A device at several NUMA nodes is listed once for each.
+            // A device of several NUMA nodes is listed once for each.
             let numa = found.entry((&devices.resource_name, id)).or_default();
             numa.extend(numa_of(devices));
             numa.sort_unstable();
@@ -144,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_is_believed_about_pods_that_are_known_and_its_file_about_others() {
+    fn podresources_replace_entries_of_known_pods_only() {
         let mut reading = Reading::default();
         let entry = |pod: &str| DeviceEntry { pod: pod.to_owned(), ..DeviceEntry::default() };
         let state = reading.kubelet.devices.get_or_insert_default();
@@ -178,9 +172,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_socket_the_files_count() {
+    async fn without_a_socket_the_checkpoint_counts() {
         let mut source = PodResources::new("/nowhere/kubelet.sock".into());
-        let told = source.tell(&mut Reading::default(), &[]).await;
-        assert!(told.diagnoses.is_empty() && told.offered.is_empty());
+        let listing = source.update(&mut Reading::default(), &[]).await;
+        assert!(listing.diagnoses.is_empty() && listing.offered.is_empty());
     }
 }

@@ -1,7 +1,4 @@
-//! The node's pods, as the API tells of them.
-//!
-//! Owns what is kept of each: who it is, whether the kubelet has taken it in, and what was said on it before.
-//! Must not know what its containers hold.
+//! The node's pods, from a watch.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +8,22 @@ use kube::runtime::watcher::Event;
 use crate::publish::Resident;
 use berth_api::keys::ALIGNMENT;
 
-/// The kubelet's own UID of a pod that it was not given by the API.
+/// The kubelet's own UID of a static pod.
 const STATIC_UID: &str = "kubernetes.io/config.hash";
 
-/// A pod of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KnownPod {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// The UID by which the kubelet knows it.
+    /// The UID that the kubelet uses.
     pub(super) kubelet_uid: String,
-    /// Whether the kubelet has taken it in.
+    /// Whether the kubelet has admitted it.
     started: bool,
-    /// Whether any of its containers has been started: before, only what holds its namespaces is to be seen.
+    /// Whether one of its containers has started; before, only the sandbox exists.
     pub(super) runs: bool,
     ended: bool,
-    /// What was said on it of how it lies.
+    /// The alignment annotation.
     pub(super) alignment: Option<String>,
 }
 
@@ -55,29 +51,28 @@ fn has_container(status: &PodStatus) -> bool {
     all.any(|one| one.container_id.as_ref().is_some_and(|id| !id.is_empty()))
 }
 
-/// All pods of the node.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     by_uid: BTreeMap<String, KnownPod>,
-    /// Those of a list that is not complete.
-    coming: BTreeMap<String, KnownPod>,
-    /// Whether all have been told of once.
+    /// From a list that is not complete.
+    listed_pods: BTreeMap<String, KnownPod>,
+    /// Whether the first list is complete.
     pub(super) listed: bool,
 }
 
 impl Pods {
-    /// Takes news in: whether anything is different.
-    pub(super) fn see(&mut self, event: Event<Pod>) -> bool {
+    /// Returns whether anything has changed.
+    pub(super) fn apply(&mut self, event: Event<Pod>) -> bool {
         match event {
-            Event::Init => self.coming.clear(),
+            Event::Init => self.listed_pods.clear(),
             Event::InitApply(pod) => {
                 let pod = KnownPod::of(pod);
-                self.coming.insert(pod.uid.clone(), pod);
+                self.listed_pods.insert(pod.uid.clone(), pod);
             }
             Event::InitDone => {
-                let coming = std::mem::take(&mut self.coming);
-                let differs = !self.listed || coming != self.by_uid;
-                (self.by_uid, self.listed) = (coming, true);
+                let listed_pods = std::mem::take(&mut self.listed_pods);
+                let differs = !self.listed || listed_pods != self.by_uid;
+                (self.by_uid, self.listed) = (listed_pods, true);
                 return differs;
             }
             Event::Apply(pod) => {
@@ -93,7 +88,7 @@ impl Pods {
         false
     }
 
-    /// Those that the kubelet has taken in and that have not ended.
+    /// Pods that the kubelet has admitted and that have not ended.
     pub(super) fn residents(&self) -> Vec<Resident> {
         let there = self.by_uid.values().filter(|pod| pod.started && !pod.ended);
         let resident = |pod: &KnownPod| Resident {
@@ -104,15 +99,15 @@ impl Pods {
         there.map(resident).collect()
     }
 
-    /// The pod that the kubelet knows by a UID. Anybody can write annotations: who has the UID comes first.
+    /// The pod with a UID of the kubelet's. The API's UID takes precedence, since anybody can write the annotation.
     pub(super) fn of_kubelet(&self, uid: &str) -> Option<&KnownPod> {
         let found = self.by_uid.get(uid);
         let found = found.or_else(|| self.by_uid.values().find(|pod| pod.kubelet_uid == uid));
         found.filter(|pod| !pod.ended)
     }
 
-    /// Remembers what was said on a pod, until the API tells.
-    pub(super) fn said(&mut self, uid: &str, text: String) {
+    /// Sets the alignment annotation until the watch reports it.
+    pub(super) fn set_alignment(&mut self, uid: &str, text: String) {
         if let Some(pod) = self.by_uid.get_mut(uid) {
             pod.alignment = Some(text);
         }
@@ -125,7 +120,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_runs_once_the_kubelet_tells_of_a_container() {
+    fn a_pod_runs_once_a_container_has_an_id() {
         let known = |statuses: serde_json::Value| {
             let pod = json!({ "status": { "startTime": "2026-01-01T00:00:00Z", "containerStatuses": statuses } });
             KnownPod::of(serde_json::from_value(pod).unwrap_or_default())

@@ -1,9 +1,7 @@
-//! The node's NodeResourceTopology, as it stands in the API.
+//! The node's NodeResourceTopology as it is in the API, and who owns it.
 //!
-//! Owns whose it is. The rule: whoever else has written any of its content publishes this node, and the object
-//! is left alone, whatever it says, until it is deleted; one of which nobody tells who wrote it is somebody
-//! else's.
-//! Must not know what is to be published.
+//! If another client has written any of its content, that client publishes this node, and the object is left
+//! alone until it is deleted. So is an object whose writers are unknown.
 
 use berth_api::topology::NodeResourceTopology;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,55 +9,51 @@ use kube::runtime::watcher::Event;
 
 use super::owners::others;
 
-/// What it says.
 const CONTENT: [&str; 3] = ["attributes", "topologyPolicies", "zones"];
 
-/// What is known of the object.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct PublishedTopology {
     current: Option<NodeResourceTopology>,
-    /// Found in a list that is not complete.
-    coming: Option<NodeResourceTopology>,
-    /// Whether it has been told once whether there is one.
+    /// From a list that is not complete.
+    listed: Option<NodeResourceTopology>,
+    /// Whether the first list is complete.
     pub(super) known: bool,
-    /// Whether the API has no such kind.
-    pub(super) no_kind: bool,
+    /// Whether the API does not have the kind.
+    pub(super) kind_missing: bool,
 }
 
 fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-impl Standing {
-    /// Takes news in.
-    pub(super) fn see(&mut self, event: Event<NodeResourceTopology>) {
+impl PublishedTopology {
+    pub(super) fn apply(&mut self, event: Event<NodeResourceTopology>) {
         match event {
-            Event::Init => self.coming = None,
-            Event::InitApply(object) => self.coming = Some(object),
+            Event::Init => self.listed = None,
+            Event::InitApply(object) => self.listed = Some(object),
             Event::InitDone => {
-                self.current = self.coming.take();
-                (self.known, self.no_kind) = (true, false);
+                self.current = self.listed.take();
+                (self.known, self.kind_missing) = (true, false);
             }
-            Event::Apply(object) => self.wrote(object),
+            Event::Apply(object) => self.update(object),
             Event::Delete(_) => self.current = None,
         }
     }
 
-    /// The API does not have the kind.
-    pub(super) fn has_no_kind(&mut self) {
-        *self = Self { known: true, no_kind: true, ..Self::default() };
+    pub(super) fn set_kind_missing(&mut self) {
+        *self = Self { known: true, kind_missing: true, ..Self::default() };
     }
 
-    /// The object is as given, unless a newer one is known.
-    pub(super) fn wrote(&mut self, object: NodeResourceTopology) {
+    /// Ignores versions older than the known one.
+    pub(super) fn update(&mut self, object: NodeResourceTopology) {
         let known = self.current.as_ref().map_or(0, |known| version(&known.metadata));
         if version(&object.metadata) >= known {
             self.current = Some(object);
         }
     }
 
-    /// Whose it is, if it is not ours.
-    pub(super) fn theirs(&self) -> Option<String> {
+    /// Names of the other clients that own it, if any.
+    pub(super) fn foreign_owners(&self) -> Option<String> {
         let meta = &self.current.as_ref()?.metadata;
         let mut owners: Vec<String> =
             CONTENT.iter().flat_map(|field| others(meta, &[field])).collect();
@@ -68,13 +62,13 @@ impl Standing {
         (!owners.is_empty()).then(|| owners.join(", "))
     }
 
-    /// Whether it says this already.
-    pub(super) fn says(&self, wanted: &NodeResourceTopology) -> bool {
-        let said = |one: &NodeResourceTopology| {
+    /// Whether it has this content and owner already.
+    pub(super) fn matches(&self, wanted: &NodeResourceTopology) -> bool {
+        let content = |one: &NodeResourceTopology| {
             let owners = one.metadata.owner_references.clone().unwrap_or_default();
             let owners: Vec<String> = owners.into_iter().map(|owner| owner.uid).collect();
             (one.topology_policies.clone(), one.attributes.clone(), one.zones.clone(), owners)
         };
-        self.current.as_ref().is_some_and(|current| said(current) == said(wanted))
+        self.current.as_ref().is_some_and(|current| content(current) == content(wanted))
     }
 }

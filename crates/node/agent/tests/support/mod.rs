@@ -1,4 +1,4 @@
-//! Made nodes, for the tests: machines with a kubelet, pods and a driver.
+//! Synthetic nodes for tests: machines with a kubelet, pods and a driver.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 #![allow(dead_code, reason = "each test uses some of it")]
@@ -61,7 +61,7 @@ pub(crate) fn slice_uuid(gpu: usize, number: usize) -> String {
 /// Name, CPUs of its own (`""`: those that are nobody's), NUMA nodes of memory (`""`: all), pages by node.
 pub(crate) type Container = (&'static str, String, String, Vec<(u32, u64)>);
 
-/// A pod of a made node, and the device ids it holds.
+/// A pod of a synthetic node, and the device ids it holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pod {
     pub(crate) uid: String,
@@ -73,7 +73,7 @@ pub(crate) struct Pod {
     pub(crate) stale: bool,
 }
 
-/// A node that is made.
+/// A synthetic node.
 pub(crate) struct Node {
     pub(crate) machine: SyntheticMachine,
     pub(crate) layout: Layout,
@@ -133,8 +133,8 @@ impl Node {
             if !own.is_empty() {
                 cpu_entries.insert(pod.uid.clone(), Value::Object(own));
             }
-            let made = SyntheticPod { uid: pod.uid.clone(), qos: pod.qos, containers };
-            self.layout.add(&mut tree, &made, &all, &mems);
+            let synthetic = SyntheticPod { uid: pod.uid.clone(), qos: pod.qos, containers };
+            self.layout.add(&mut tree, &synthetic, &all, &mems);
             for (container, resource, id, told) in &pod.devices {
                 let node = told.map_or_else(|| "-1".to_owned(), |node| node.to_string());
                 device_entries.push(json!({

@@ -1,6 +1,4 @@
-//! The kubelet's calls to a plugin.
-//!
-//! Owns the translation from messages to questions for the desk. Must not know how these are answered.
+//! The gRPC service that the kubelet calls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +10,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-use super::desk::Desk;
+use super::allocator::Allocator;
 use super::options;
 use crate::ledger::{Listed, Refusal};
 use crate::proto::deviceplugin::device_plugin_server::DevicePlugin;
@@ -23,54 +21,57 @@ use crate::proto::deviceplugin::{
     TopologyInfo,
 };
 
-/// How often to see whether the kubelet has written down what it was answered.
-pub(super) const IN_FLIGHT_LOOK: Duration = Duration::from_millis(50);
+/// How often to check whether the kubelet's checkpoint shows the last answer.
+pub(super) const IN_FLIGHT_POLL: Duration = Duration::from_millis(50);
 
-/// How many kubelets listen: one, or for a moment two.
+/// Number of kubelets that listen: one, or two for a moment.
 #[derive(Clone, Default)]
-pub(super) struct Heard(Arc<AtomicUsize>);
+pub(super) struct Watchers(Arc<AtomicUsize>);
 
-impl Heard {
-    /// Whether any does.
+impl Watchers {
     pub(super) fn now(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 }
 
-/// One that listens, for as long as this lives.
-struct Listening(Heard);
+/// Counts a kubelet as listening while it lives.
+struct WatcherGuard(Watchers);
 
-impl Listening {
-    fn begin(heard: &Heard) -> Self {
-        heard.0.fetch_add(1, Ordering::Relaxed);
-        Self(heard.clone())
+impl WatcherGuard {
+    fn begin(watchers: &Watchers) -> Self {
+        watchers.0.fetch_add(1, Ordering::Relaxed);
+        Self(watchers.clone())
     }
 }
 
-impl Drop for Listening {
+impl Drop for WatcherGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 pub(super) struct Service {
-    desk: Arc<Desk>,
+    allocator: Arc<Allocator>,
     resource: String,
     closed: watch::Receiver<bool>,
-    heard: Heard,
+    watchers: Watchers,
 }
 
 impl Service {
-    pub(super) fn new(desk: Arc<Desk>, resource: String, closed: watch::Receiver<bool>) -> Self {
-        Self { desk, resource, closed, heard: Heard::default() }
+    pub(super) fn new(
+        allocator: Arc<Allocator>,
+        resource: String,
+        closed: watch::Receiver<bool>,
+    ) -> Self {
+        Self { allocator, resource, closed, watchers: Watchers::default() }
     }
 
-    pub(super) fn heard(&self) -> Heard {
-        self.heard.clone()
+    pub(super) fn watchers(&self) -> Watchers {
+        self.watchers.clone()
     }
 }
 
-/// A list as it is sent. Without NUMA nodes there is no topology: an empty one would count as one.
+/// Without NUMA nodes there is no topology: the kubelet would take an empty one for a hint.
 fn message(listed: &[Listed]) -> ListAndWatchResponse {
     let device = |one: &Listed| Device {
         id: one.id.clone(),
@@ -82,33 +83,33 @@ fn message(listed: &[Listed]) -> ListAndWatchResponse {
     ListAndWatchResponse { devices: listed.iter().map(device).collect() }
 }
 
-/// What a listening kubelet was told last.
-struct Watching {
-    desk: Arc<Desk>,
+/// State of a ListAndWatch stream.
+struct ListStream {
+    allocator: Arc<Allocator>,
     resource: String,
     changes: watch::Receiver<u64>,
     closed: watch::Receiver<bool>,
-    told: Option<Vec<Listed>>,
-    _listening: Listening,
+    last_sent: Option<Vec<Listed>>,
+    _guard: WatcherGuard,
 }
 
-impl Watching {
-    /// The next list that differs from what was told; `None` when the plugin closes.
+impl ListStream {
+    /// The next list that differs from the last; `None` when the plugin closes.
     async fn next(mut self) -> Option<(Result<ListAndWatchResponse, Status>, Self)> {
         loop {
             self.changes.mark_unchanged();
-            // A kubelet that writes down an answer and a list at once may keep the older of the two, and one
-            // whose list no longer has what it was just given ends.
-            while self.told.is_some() && self.desk.in_flight().await {
+            // A kubelet that stores an answer and a list at once may keep the older of the two, and crashes if the
+            // list then lacks an allocated device.
+            while self.last_sent.is_some() && self.allocator.in_flight().await {
                 tokio::select! {
-                    () = tokio::time::sleep(IN_FLIGHT_LOOK) => {}
+                    () = tokio::time::sleep(IN_FLIGHT_POLL) => {}
                     _ = self.closed.wait_for(|closed| *closed) => return None,
                 }
             }
-            let listed = self.desk.listing(&self.resource).await;
-            if self.told.as_ref() != Some(&listed) {
+            let listed = self.allocator.listing(&self.resource).await;
+            if self.last_sent.as_ref() != Some(&listed) {
                 let message = message(&listed);
-                self.told = Some(listed);
+                self.last_sent = Some(listed);
                 return Some((Ok(message), self));
             }
             tokio::select! {
@@ -128,22 +129,22 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(options(self.desk.has_shares(&self.resource).await)))
+        Ok(Response::new(options(self.allocator.has_shares(&self.resource).await)))
     }
 
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let watching = Watching {
-            desk: Arc::clone(&self.desk),
+        let watching = ListStream {
+            allocator: Arc::clone(&self.allocator),
             resource: self.resource.clone(),
-            changes: self.desk.changes(),
+            changes: self.allocator.changes(),
             closed: self.closed.clone(),
-            told: None,
-            _listening: Listening::begin(&self.heard),
+            last_sent: None,
+            _guard: WatcherGuard::begin(&self.watchers),
         };
-        Ok(Response::new(Box::pin(futures::stream::unfold(watching, Watching::next))))
+        Ok(Response::new(Box::pin(futures::stream::unfold(watching, ListStream::next))))
     }
 
     async fn get_preferred_allocation(
@@ -154,7 +155,7 @@ impl DevicePlugin for Service {
         for one in request.into_inner().container_requests {
             let size = usize::try_from(one.allocation_size).unwrap_or(0);
             let (available, must) = (&one.available_device_i_ds, &one.must_include_device_i_ds);
-            let ids = self.desk.prefer(&self.resource, available, must, size).await;
+            let ids = self.allocator.prefer(&self.resource, available, must, size).await;
             container_responses.push(ContainerPreferredAllocationResponse { device_i_ds: ids });
         }
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
@@ -166,10 +167,10 @@ impl DevicePlugin for Service {
     ) -> Result<Response<AllocateResponse>, Status> {
         let containers = request.into_inner().container_requests.into_iter();
         let containers: Vec<Vec<String>> = containers.map(|one| one.devices_ids).collect();
-        match self.desk.allocate(&self.resource, &containers).await {
+        match self.allocator.allocate(&self.resource, &containers).await {
             Ok(container_responses) => Ok(Response::new(AllocateResponse { container_responses })),
             Err(refusal) => {
-                warn!(resource = self.resource, %refusal, "a device is not handed out");
+                warn!(resource = self.resource, %refusal, "allocation refused");
                 let text = refusal.to_string();
                 Err(match refusal {
                     Refusal::Unknown { .. } => Status::not_found(text),
@@ -188,10 +189,10 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        match self.desk.may_start(&self.resource, &request.into_inner().devices_ids).await {
+        match self.allocator.check_start(&self.resource, &request.into_inner().devices_ids).await {
             Ok(()) => Ok(Response::new(PreStartContainerResponse {})),
             Err(refusal) => {
-                warn!(resource = self.resource, %refusal, "a container is not started");
+                warn!(resource = self.resource, %refusal, "container start refused");
                 Err(Status::failed_precondition(refusal.to_string()))
             }
         }

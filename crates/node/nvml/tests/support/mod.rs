@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-pub fn fake_driver() -> PathBuf {
+pub(crate) fn fake_driver() -> PathBuf {
     // Cargo builds examples beside the directory of test binaries.
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().unwrap().parent().unwrap().join("examples/libfake_driver.so");

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use berth_agent::mig::journal::PLACE;
-use berth_agent::mig::{Busy, FileJournal, MigReport, NvmlDriver, Reach, Wish};
+use berth_agent::mig::{Workloads, FileJournal, MigReport, NvmlDriver, Reach, LayoutRequest};
 use berth_agent::{GpuReading, GpuSource};
 use berth_host::Root;
 use clap::Args;
@@ -53,15 +53,15 @@ pub(super) struct Mig {
 
 impl Mig {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let wish = self.wish()?;
+        let request = self.request()?;
         let mut driver = NvmlDriver::open().map_err(|diagnosis| anyhow!("{diagnosis}"))?;
-        let busy = Busy::on_machine(&Root::new("/"), &GpuReading::read(&GpuSource::Nvml));
+        let workloads = Workloads::on_machine(&Root::new("/"), &GpuReading::read(&GpuSource::Nvml));
         let reach = if self.around_work { Reach::AroundWork } else { Reach::IdleGpus };
         let mut journal = FileJournal::new(&self.journal);
         let report = if self.dry_run {
-            MigReport::plan_only(&mut driver, &wish, &busy, reach)?
+            MigReport::plan_only(&mut driver, &request, &workloads, reach)?
         } else {
-            MigReport::make(&mut driver, &mut journal, &wish, &busy, reach)?
+            MigReport::apply(&mut driver, &mut journal, &request, &workloads, reach)?
         };
         let text = match self.output {
             Shown::Table => report.table(),
@@ -73,18 +73,18 @@ impl Mig {
     }
 
     /// A layout that is also the name of a file is read as the file.
-    fn wish(&self) -> anyhow::Result<Wish> {
+    fn request(&self) -> anyhow::Result<LayoutRequest> {
         let path = Path::new(&self.layout);
-        let wish = if path.is_file() {
-            Wish::from_file(&berth_manifest::read_file(path)?, self.config.as_deref())?
+        let request = if path.is_file() {
+            LayoutRequest::from_file(&berth_manifest::read_file(path)?, self.config.as_deref())?
         } else if self.config.is_some() {
             bail!("--config requires --layout to be a file; {} is not one", self.layout);
         } else {
-            Wish::parse(&self.layout)?
+            LayoutRequest::parse(&self.layout)?
         };
         Ok(match &self.gpu {
-            Some(gpu) => wish.only(gpu)?,
-            None => wish,
+            Some(gpu) => request.only(gpu)?,
+            None => request,
         })
     }
 }

@@ -40,7 +40,7 @@ impl Mps {
         let (root, gpus) = self.from.source()?;
         start_logging(self.log_format, "info");
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let directory = config.plugin.answers.mps_directory;
+        let directory = config.plugin.responses.mps_directory;
         let offers = Offers::of_file(self.devices, config.offers);
         runtime.block_on(MpsService { root, gpus, directory, offers }.run(stop_signal()));
         output::print_error("stopped\n");

@@ -1,46 +1,41 @@
-//! Who can tell which pods run on a machine, apart from the kubelet.
-//!
-//! Owns the question, and the answer from cgroups. Must not know what follows from it.
+//! Finds the pods that run on a machine, independently of the kubelet.
 
 use std::collections::BTreeSet;
 
 use berth_host::Root;
 use berth_host::cgroup::{CgroupVersion, Cgroups};
 
-/// Who can tell which pods run on this machine, apart from the kubelet.
-pub trait Witness: Send + Sync + 'static {
-    /// UIDs of all pods that have processes, other than the one that holds their namespaces; `None`: cannot tell
-    /// now. A pod that is being admitted must not be among them yet, nor one whose processes have ended.
+/// Finds the pods that run on this machine, independently of the kubelet.
+pub trait RunningPods: Send + Sync + 'static {
+    /// UIDs of all pods with processes other than the sandbox's; `None` if unknown at the moment. Must not include
+    /// a pod that is being admitted, nor one whose processes have ended.
     fn pods(&self) -> Option<BTreeSet<String>>;
 }
 
-/// A witness who never knows.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoWitness;
+pub struct UnknownPods;
 
-impl Witness for NoWitness {
+impl RunningPods for UnknownPods {
     fn pods(&self) -> Option<BTreeSet<String>> {
         None
     }
 }
 
-/// The program that holds a pod's namespaces and does nothing else, with containerd and CRI-O alike.
+/// The sandbox program of containerd and CRI-O.
 const SANDBOX: &str = "pause";
 
-/// Cgroups tell.
 #[derive(Debug)]
-pub struct CgroupWitness {
+pub struct CgroupPods {
     root: Root,
 }
 
-impl CgroupWitness {
-    /// The cgroups below a root.
+impl CgroupPods {
     pub fn new(root: Root) -> Self {
         Self { root }
     }
 }
 
-impl Witness for CgroupWitness {
+impl RunningPods for CgroupPods {
     fn pods(&self) -> Option<BTreeSet<String>> {
         let (cgroups, _) = Cgroups::read(&self.root);
         if cgroups.version == CgroupVersion::Unknown {
@@ -48,7 +43,7 @@ impl Witness for CgroupWitness {
         }
         let works = |pid: &u32| {
             let name = std::fs::read_to_string(self.root.base().join(format!("proc/{pid}/comm")));
-            // Whose name cannot be read counts as work: what is held stays held.
+            // A process without a readable name counts, so that holds remain.
             name.map_or(true, |name| name.trim_end() != SANDBOX)
         };
         let runs = |pod: &&berth_host::cgroup::PodCgroup| {

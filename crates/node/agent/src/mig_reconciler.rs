@@ -1,9 +1,6 @@
-//! Dividing the node's GPUs as its Node says.
-//!
-//! Owns when: what is wanted stands on the Node (annotation `berth.dev/mig-layout`, or label
-//! `berth.dev/mig.config`); it is done when it changes, and tried again now and then while it could not be had. Where
-//! NVIDIA's mig-manager runs, it is asked by its label instead. How it went stands on the Node. Must not know how
-//! GPUs are divided.
+//! Repartitions the node's GPUs as its Node requests: by the annotation `berth.dev/mig-layout`, or else the label
+//! `berth.dev/mig.config`. Failures are retried. Where NVIDIA's mig-manager runs, it is asked to do the work by its
+//! label. The outcome is written to the Node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,115 +17,117 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::gpus::{GpuReading, GpuSource};
-use crate::mig::manager::{self, Who};
-use crate::mig::{Busy, FileJournal, MigDriver, MigReport, MigState, Reach, Wish};
+use crate::mig::manager::{self, MigOwner};
+use crate::mig::{FileJournal, LayoutRequest, MigDriver, MigReport, MigState, Reach, Workloads};
 use berth_api::keys::{MIG_CONFIG, MIG_LAYOUT, MIG_STATE};
 
-/// What could not be had is tried again after so long.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Pause before a failed request is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Opens a driver, on the thread that uses it.
 pub type OpenDriver = Arc<dyn Fn() -> Result<Box<dyn MigDriver>, Diagnosis> + Send + Sync>;
 
-/// The node whose GPUs are divided.
 #[derive(Clone)]
-pub struct Dividing {
+pub struct MigReconciler {
     /// Name of the Node.
     pub node: String,
-    /// Its files, which tell which GPUs pods hold.
+    /// Where to find which GPUs pods hold.
     pub root: Root,
-    /// Its driver, which tells where processes run.
+    /// Where to find processes on GPUs.
     pub gpus: GpuSource,
-    /// Who divides.
     pub driver: OpenDriver,
-    /// Where it is kept what is being done.
+    /// File of the [`FileJournal`].
     pub journal: PathBuf,
 }
 
-/// What the Node says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Said {
+struct NodeMetadata {
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
 }
 
-impl Said {
-    fn wish(&self) -> Option<&str> {
+impl NodeMetadata {
+    fn request(&self) -> Option<&str> {
         let written = self.annotations.get(MIG_LAYOUT).or_else(|| self.labels.get(MIG_CONFIG));
         written.map(|text| text.trim()).filter(|text| !text.is_empty())
     }
 }
 
-impl Dividing {
-    /// Divides GPUs as wanted until `stopped`. What is under way is finished first.
+impl MigReconciler {
+    /// Runs until `stopped`. A repartition in progress is finished first.
     pub async fn run(self, client: Client, stopped: impl Future<Output = ()>) {
         let nodes: Api<Node> = Api::all(client);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
         let mut events = watcher(nodes.clone(), config).default_backoff().boxed();
         let mut stopped = std::pin::pin!(stopped);
-        let mut said = Said::default();
-        // What GPUs are divided into, as it was wished for.
-        let mut done: Option<String> = None;
+        let mut node = NodeMetadata::default();
+        let mut applied: Option<String> = None;
         loop {
             tokio::select! {
                 () = &mut stopped => return,
                 event = events.next() => match event {
-                    Some(Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node))) => {
-                        said = Said {
-                            labels: node.metadata.labels.unwrap_or_default(),
-                            annotations: node.metadata.annotations.unwrap_or_default(),
+                    Some(Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
+                        node = NodeMetadata {
+                            labels: object.metadata.labels.unwrap_or_default(),
+                            annotations: object.metadata.annotations.unwrap_or_default(),
                         };
                     }
                     Some(Err(error)) => {
-                        warn!(%error, "the watch of the Node failed and starts again");
+                        warn!(%error, "watch of the Node failed; restarting it");
                         continue;
                     }
                     Some(Ok(_)) => continue,
                     None => return,
                 },
-                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep(RETRY_INTERVAL) => {}
             }
-            let Some(wish) = said.wish().filter(|wish| done.as_deref() != Some(*wish)) else {
+            let Some(request) = node.request().filter(|text| applied.as_deref() != Some(*text))
+            else {
                 continue;
             };
-            match self.see_to(&nodes, &said, wish).await {
-                Ok(true) => done = Some(wish.to_owned()),
+            match self.reconcile(&nodes, &node, request).await {
+                Ok(true) => applied = Some(request.to_owned()),
                 Ok(false) => {}
-                Err(error) => warn!(%error, "what became of the division is not written"),
+                Err(error) => warn!(%error, "cannot write the MIG state to the Node"),
             }
         }
     }
 
-    /// Has done what is wished for; whether that is all.
-    async fn see_to(&self, nodes: &Api<Node>, said: &Said, wish: &str) -> kube::Result<bool> {
+    /// Returns whether the GPUs have the requested layout.
+    async fn reconcile(
+        &self,
+        nodes: &Api<Node>,
+        node: &NodeMetadata,
+        request: &str,
+    ) -> kube::Result<bool> {
         let failed = |reason: String| MigState::Failed { reason, present: None };
-        let wish = match Wish::parse(wish) {
-            Ok(wish) => wish,
-            Err(error) => return self.tell(nodes, said, &failed(error.to_string())).await,
+        let request = match LayoutRequest::parse(request) {
+            Ok(request) => request,
+            Err(error) => return self.report(nodes, node, &failed(error.to_string())).await,
         };
-        if manager::who(&said.labels) == Who::Manager {
-            return match manager::patch(&wish, &said.labels) {
+        if manager::owner(&node.labels) == MigOwner::Manager {
+            return match manager::patch(&request, &node.labels) {
                 Ok(Some(patch)) => self.patch(nodes, &patch).await.map(|()| false),
                 Ok(None) => Ok(false),
-                Err(error) => self.tell(nodes, said, &failed(error.to_string())).await,
+                Err(error) => self.report(nodes, node, &failed(error.to_string())).await,
             };
         }
         let this = self.clone();
-        let divided = tokio::task::spawn_blocking(move || this.divide(&wish)).await;
-        let state = divided.unwrap_or_else(|error| failed(error.to_string()));
-        self.tell(nodes, said, &state).await
+        let state = tokio::task::spawn_blocking(move || this.repartition(&request)).await;
+        let state = state.unwrap_or_else(|error| failed(error.to_string()));
+        self.report(nodes, node, &state).await
     }
 
-    fn divide(&self, wish: &Wish) -> MigState {
+    fn repartition(&self, request: &LayoutRequest) -> MigState {
         let mut driver = match (self.driver)() {
             Ok(driver) => driver,
             Err(diagnosis) => {
                 return MigState::Failed { reason: diagnosis.to_string(), present: None };
             }
         };
-        let busy = Busy::on_machine(&self.root, &GpuReading::read(&self.gpus));
+        let workloads = Workloads::on_machine(&self.root, &GpuReading::read(&self.gpus));
         let mut journal = FileJournal::new(&self.journal);
-        match MigReport::make(&mut *driver, &mut journal, wish, &busy, Reach::IdleGpus) {
+        match MigReport::apply(&mut *driver, &mut journal, request, &workloads, Reach::IdleGpus) {
             Ok(report) => report.state,
             Err(error) => match driver.gpus() {
                 Ok(gpus) => MigState::RolledBack {
@@ -140,13 +139,18 @@ impl Dividing {
         }
     }
 
-    /// Writes how it went, unless that stands there; whether GPUs are as wanted.
-    async fn tell(&self, nodes: &Api<Node>, said: &Said, state: &MigState) -> kube::Result<bool> {
+    /// Writes the state to the Node, unless it is there. Returns whether the layout was applied.
+    async fn report(
+        &self,
+        nodes: &Api<Node>,
+        node: &NodeMetadata,
+        state: &MigState,
+    ) -> kube::Result<bool> {
         let patch = state.patch();
         let new = patch.pointer("/metadata/annotations").and_then(|all| all.get(MIG_STATE));
-        let known = said.annotations.get(MIG_STATE);
+        let known = node.annotations.get(MIG_STATE);
         if new.and_then(Value::as_str) != known.map(String::as_str) {
-            info!(%state, "GPUs are divided anew, or are not");
+            info!(%state, "MIG layout reconciled");
             self.patch(nodes, &patch).await?;
         }
         Ok(matches!(state, MigState::Applied { .. }))

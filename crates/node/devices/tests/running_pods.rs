@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use berth_devices::{CgroupWitness, Witness as _};
+use berth_devices::{CgroupPods, RunningPods as _};
 use berth_host::Root;
 
 fn container(root: &Path, pod: &str, id: char, processes: &[(u32, Option<&str>)]) {
@@ -40,6 +40,6 @@ fn a_pod_runs_while_a_process_does_that_is_not_its_sandbox() {
     // The kernel shows no names across process namespaces: such a pod counts as running.
     container(root, &hidden, 'e', &[(0, None)]);
     container(root, &ended, 'f', &[]);
-    let pods = CgroupWitness::new(Root::new(root)).pods().unwrap();
+    let pods = CgroupPods::new(Root::new(root)).pods().unwrap();
     assert_eq!(pods.into_iter().collect::<Vec<_>>(), [works, hidden]);
 }

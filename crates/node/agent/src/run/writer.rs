@@ -1,8 +1,5 @@
-//! What is written to the API.
-//!
-//! Owns requests, and how long each may take. Topologies and labels are applied by the server, under our name
-//! and never by force: what somebody else has set is a conflict, not ours to take. Must not know when
-//! anything is written.
+//! Writes to the API. Topologies and labels are applied server-side without force, so fields of other clients are
+//! conflicts and stay untouched.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,92 +14,100 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use super::alignment::PodEvent;
 use super::owners::{MANAGER, others, ours};
 use super::pods::KnownPod;
-use super::telling::Note;
 
-/// No request may take longer.
-const REQUEST: Duration = Duration::from_secs(10);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest note of an event, and so much of a pod's name is in the name of an event about it.
+/// Limits: the note of an Event, and the part of a pod's name in the name of an Event.
 const NOTE_BYTES_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 230;
 
-/// Why something was not written.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    /// Somebody else has set it: who, as the API tells.
-    Theirs(String),
-    /// There is no such object, or no such kind.
-    Absent,
-    /// Something else.
+/// Why an object was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    /// Another client owns a field.
+    #[error("{0}")]
+    Conflict(String),
+    #[error("not found in the cluster")]
+    NotFound,
+    #[error("{0}")]
     Failed(String),
 }
 
-impl Refusal {
+impl WriteError {
     fn of(error: &kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) if status.code == 409 => Self::Theirs(status.message.clone()),
-            kube::Error::Api(status) if status.code == 404 => Self::Absent,
+            kube::Error::Api(status) if status.code == 409 => {
+                Self::Conflict(status.message.clone())
+            }
+            kube::Error::Api(status) if status.code == 404 => Self::NotFound,
             other => Self::Failed(other.to_string()),
         }
     }
 }
 
-async fn within<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Refusal> {
-    match tokio::time::timeout(REQUEST, request).await {
-        Ok(answer) => answer.map_err(|error| Refusal::of(&error)),
-        Err(_) => Err(Refusal::Failed(format!("no answer within {} s", REQUEST.as_secs()))),
+async fn within<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, WriteError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        Ok(answer) => answer.map_err(|error| WriteError::of(&error)),
+        Err(_) => {
+            Err(WriteError::Failed(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())))
+        }
     }
 }
 
-/// Labels and annotations of ours on the Node.
+/// Berth's labels and annotations of the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct NodeMetadata {
     pub(super) labels: BTreeMap<String, String>,
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-/// Whoever writes.
-pub(super) struct Desk {
+pub(super) struct ApiWriter {
     client: Client,
     node: String,
 }
 
-impl Desk {
+impl ApiWriter {
     pub(super) fn new(client: Client, node: String) -> Self {
         Self { client, node }
     }
 
-    /// What is known of the Node, and who wrote it.
-    pub(super) async fn node(&self) -> Result<ObjectMeta, Refusal> {
+    /// Metadata of the Node, with its field managers.
+    pub(super) async fn node(&self) -> Result<ObjectMeta, WriteError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         within(nodes.get_metadata(&self.node)).await.map(|found| found.metadata)
     }
 
-    /// Applies the NodeResourceTopology, and gives it as it stands then.
+    /// Applies the NodeResourceTopology, and returns the new version.
     pub(super) async fn topology(
         &self,
         object: &NodeResourceTopology,
-    ) -> Result<NodeResourceTopology, Refusal> {
+    ) -> Result<NodeResourceTopology, WriteError> {
         let api: Api<NodeResourceTopology> = Api::all(self.client.clone());
         let how = PatchParams::apply(MANAGER);
         within(api.patch(&self.node, &how, &Patch::Apply(object))).await
     }
 
-    /// Applies those marks that nobody else has set; whether there was anything to write.
-    pub(super) async fn marks(&self, node: &ObjectMeta, wanted: &Marks) -> Result<bool, Refusal> {
-        let marks = left_to_us(node, wanted);
-        if stands(node, &marks) {
+    /// Applies the metadata that no other client owns. Returns whether anything had to be written.
+    pub(super) async fn node_metadata(
+        &self,
+        node: &ObjectMeta,
+        wanted: &NodeMetadata,
+    ) -> Result<bool, WriteError> {
+        let metadata = without_foreign(node, wanted);
+        if is_current(node, &metadata) {
             return Ok(false);
         }
         let object = json!({
             "apiVersion": "v1",
             "kind": "Node",
-            // The UID: another node of the same name is not meant, and none is to be made.
+            // The UID: the patch must not apply to another Node with this name, nor create one.
             "metadata": {
                 "name": self.node, "uid": node.uid,
-                "labels": marks.labels, "annotations": marks.annotations,
+                "labels": metadata.labels, "annotations": metadata.annotations,
             },
         });
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -111,8 +116,8 @@ impl Desk {
         Ok(true)
     }
 
-    /// Writes on a pod how it lies.
-    pub(super) async fn alignment(&self, pod: &KnownPod, text: &str) -> Result<(), Refusal> {
+    /// Sets the annotation of a pod.
+    pub(super) async fn alignment(&self, pod: &KnownPod, text: &str) -> Result<(), WriteError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let change = json!({
             "metadata": { "uid": pod.uid, "annotations": { ALIGNMENT: text } },
@@ -121,34 +126,33 @@ impl Desk {
         within(pods.patch_metadata(&pod.name, &how, &Patch::Merge(&change))).await.map(drop)
     }
 
-    /// Tells of it in an event.
-    pub(super) async fn event(&self, pod: &KnownPod, note: &Note) -> Result<(), Refusal> {
+    pub(super) async fn event(&self, pod: &KnownPod, note: &PodEvent) -> Result<(), WriteError> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &pod.namespace);
         let event = serde_json::from_value(event(pod, note, &self.node))
-            .map_err(|error| Refusal::Failed(error.to_string()))?;
+            .map_err(|error| WriteError::Failed(error.to_string()))?;
         within(events.create(&PostParams::default(), &event)).await.map(drop)
     }
 }
 
-/// What of it is not somebody else's.
-fn left_to_us(node: &ObjectMeta, wanted: &Marks) -> Marks {
+/// The part of `wanted` that no other client owns.
+fn without_foreign(node: &ObjectMeta, wanted: &NodeMetadata) -> NodeMetadata {
     let keep =
         |field: &str, there: Option<&BTreeMap<String, String>>, all: &BTreeMap<String, String>| {
             let is_free = |key: &String| {
-                let stands = there.is_some_and(|there| there.contains_key(key));
-                !stands || others(node, &["metadata", field, key]).is_empty()
+                let present = there.is_some_and(|there| there.contains_key(key));
+                !present || others(node, &["metadata", field, key]).is_empty()
             };
             let free = all.iter().filter(|(key, _)| is_free(key));
             free.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-    Marks {
+    NodeMetadata {
         labels: keep("labels", node.labels.as_ref(), &wanted.labels),
         annotations: keep("annotations", node.annotations.as_ref(), &wanted.annotations),
     }
 }
 
-/// Whether the Node has these marks, and no others of ours.
-fn stands(node: &ObjectMeta, marks: &Marks) -> bool {
+/// Whether the Node has this metadata, and no other of Berth's.
+fn is_current(node: &ObjectMeta, metadata: &NodeMetadata) -> bool {
     let same = |field: &str,
                 there: Option<&BTreeMap<String, String>>,
                 all: &BTreeMap<String, String>| {
@@ -157,11 +161,11 @@ fn stands(node: &ObjectMeta, marks: &Marks) -> bool {
         all.iter().all(has)
             && ours(node, &["metadata", field]).iter().all(|key| all.contains_key(key))
     };
-    same("labels", node.labels.as_ref(), &marks.labels)
-        && same("annotations", node.annotations.as_ref(), &marks.annotations)
+    same("labels", node.labels.as_ref(), &metadata.labels)
+        && same("annotations", node.annotations.as_ref(), &metadata.annotations)
 }
 
-fn event(pod: &KnownPod, note: &Note, instance: &str) -> Value {
+fn event(pod: &KnownPod, note: &PodEvent, instance: &str) -> Value {
     let now = Timestamp::now();
     let cut = note.text.floor_char_boundary(NOTE_BYTES_MAX);
     let stem = pod.name.get(..pod.name.len().min(NAME_BYTES_MAX)).unwrap_or_default();
@@ -198,30 +202,30 @@ mod tests {
         serde_json::from_value(meta).unwrap_or_default()
     }
 
-    fn wanted(labels: &[(&str, &str)]) -> Marks {
+    fn wanted(labels: &[(&str, &str)]) -> NodeMetadata {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        Marks { labels: labels.collect(), ..Marks::default() }
+        NodeMetadata { labels: labels.collect(), ..NodeMetadata::default() }
     }
 
     #[test]
-    fn labels_of_others_are_left_alone_and_ours_are_kept() {
+    fn labels_of_other_clients_are_left_alone() {
         let product = "nvidia.com/gpu.product";
         let wanted = wanted(&[(product, "H100"), ("berth.dev/sockets", "2")]);
         let there = node(&[("nfd-master", product, "H100-SHARED")]);
-        let left = left_to_us(&there, &wanted);
+        let left = without_foreign(&there, &wanted);
         assert_eq!(left.labels.keys().collect::<Vec<_>>(), ["berth.dev/sockets"]);
-        assert!(!stands(&there, &left));
+        assert!(!is_current(&there, &left));
         let there =
             node(&[("nfd-master", product, "H100-SHARED"), (MANAGER, "berth.dev/sockets", "2")]);
-        assert!(stands(&there, &left_to_us(&there, &wanted)));
+        assert!(is_current(&there, &without_foreign(&there, &wanted)));
         let there = node(&[("kubelet", "a", ""), (MANAGER, product, "H100")]);
-        assert_eq!(left_to_us(&there, &wanted), wanted);
+        assert_eq!(without_foreign(&there, &wanted), wanted);
     }
 
     #[test]
-    fn a_label_of_ours_that_is_not_wanted_any_more_is_taken_away() {
+    fn a_label_that_is_no_longer_wanted_is_removed() {
         let there = node(&[(MANAGER, "berth.dev/sockets", "2"), (MANAGER, "berth.dev/old", "1")]);
         let wanted = wanted(&[("berth.dev/sockets", "2")]);
-        assert!(!stands(&there, &left_to_us(&there, &wanted)));
+        assert!(!is_current(&there, &without_foreign(&there, &wanted)));
     }
 }

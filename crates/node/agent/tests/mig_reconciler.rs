@@ -1,4 +1,4 @@
-//! GPUs are divided as their Node says, and it says how that went.
+//! GPUs are repartitioned as their Node requests, and the outcome is written to it.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use berth_agent::GpuSource;
-use berth_agent::dividing::Dividing;
-use berth_agent::mig::{Activation, DriverError, MigDriver, MigGpu, Offer, Place, Slice};
+use berth_agent::mig::{
+    Activation, DriverError, MigDriver, MigGpu, Placement, Slice, SupportedProfile,
+};
+use berth_agent::mig_reconciler::MigReconciler;
 use berth_host::Root;
 use berth_model::mig::Board;
 use berth_testbed::{Testbed, Which};
@@ -15,7 +17,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// One H200 that does as it is told.
+/// A fake H200.
 #[derive(Clone)]
 struct Obedient(Arc<Mutex<MigGpu>>);
 
@@ -30,28 +32,28 @@ impl MigDriver for Obedient {
         Ok(Activation::Active)
     }
 
-    fn create(&mut self, _gpu: &str, place: Place) -> Result<(), DriverError> {
+    fn create(&mut self, _gpu: &str, place: Placement) -> Result<(), DriverError> {
         let mut gpu = self.0.lock().unwrap();
         gpu.slices.push(Slice { place, compute: Vec::new() });
         gpu.slices.sort();
         Ok(())
     }
 
-    fn add_compute(&mut self, _gpu: &str, place: Place, slices: u8) -> Result<(), DriverError> {
+    fn add_compute(&mut self, _gpu: &str, place: Placement, slices: u8) -> Result<(), DriverError> {
         let mut gpu = self.0.lock().unwrap();
         let slice = gpu.slices.iter_mut().find(|one| one.place == place);
         slice.ok_or(DriverError::NotThere)?.compute.push(slices);
         Ok(())
     }
 
-    fn remove_compute(&mut self, _gpu: &str, place: Place) -> Result<(), DriverError> {
+    fn remove_compute(&mut self, _gpu: &str, place: Placement) -> Result<(), DriverError> {
         let mut gpu = self.0.lock().unwrap();
         let slice = gpu.slices.iter_mut().find(|one| one.place == place);
         slice.ok_or(DriverError::NotThere)?.compute.pop();
         Ok(())
     }
 
-    fn destroy(&mut self, _gpu: &str, place: Place) -> Result<(), DriverError> {
+    fn destroy(&mut self, _gpu: &str, place: Placement) -> Result<(), DriverError> {
         self.0.lock().unwrap().slices.retain(|one| one.place != place);
         Ok(())
     }
@@ -59,7 +61,7 @@ impl MigDriver for Obedient {
 
 fn h200() -> MigGpu {
     let board = Board::by_product("NVIDIA H200", Some(143_771)).unwrap();
-    let offer = |one: &berth_model::mig::Profile| Offer {
+    let offer = |one: &berth_model::mig::Profile| SupportedProfile {
         profile: one.name(),
         starts: one.starts().map(|all| all.iter().collect()).unwrap_or_default(),
     };
@@ -71,7 +73,7 @@ fn h200() -> MigGpu {
         board: Some(board),
         enabled: Some(false),
         pending: false,
-        offers: board.profiles().iter().map(offer).collect(),
+        profiles: board.profiles().iter().map(offer).collect(),
         slices: Vec::new(),
     }
 }
@@ -93,7 +95,7 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let gpu = Arc::new(Mutex::new(h200()));
         let opened = gpu.clone();
-        let dividing = Dividing {
+        let dividing = MigReconciler {
             node: "n1".to_owned(),
             root: Root::new(directory.path()),
             gpus: GpuSource::Recorded(directory.path().to_owned()),
@@ -104,13 +106,13 @@ impl World {
         Self { nodes: Api::all(client), gpu, _testbed: testbed, _directory: directory }
     }
 
-    async fn wish(&self, text: &str) {
+    async fn request(&self, text: &str) {
         let patch = json!({ "metadata": { "annotations": { "berth.dev/mig-layout": text } } });
         let how = PatchParams::default();
         self.nodes.patch("n1", &how, &Patch::Merge(&patch)).await.unwrap();
     }
 
-    /// Waits until a label of the Node says this.
+    /// Waits for a label of the Node.
     async fn says(&self, label: &str, value: &str) -> Node {
         let began = Instant::now();
         loop {
@@ -133,27 +135,27 @@ impl World {
 }
 
 #[tokio::test]
-async fn gpus_become_what_the_node_says_and_it_says_how_that_went() {
+async fn the_requested_layout_is_applied_and_reported() {
     let world = World::new(json!({})).await;
-    world.wish("4g.71gb,3g.71gb").await;
+    world.request("4g.71gb,3g.71gb").await;
     world.says("berth.dev/mig.state", "success").await;
     assert_eq!(world.slices(), ["4g.71gb@0", "3g.71gb@4"]);
-    world.wish("8x1g.18gb").await;
+    world.request("8x1g.18gb").await;
     let node = world.says("berth.dev/mig.state", "rolled-back").await;
     let why = &node.metadata.annotations.unwrap()["berth.dev/mig-state"];
     assert!(why.contains("8 compute slices"), "{why}");
     assert_eq!(world.slices(), ["4g.71gb@0", "3g.71gb@4"], "nothing was touched");
-    world.wish("nonsense").await;
+    world.request("nonsense").await;
     world.says("berth.dev/mig.state", "failed").await;
-    world.wish("7x1g.18gb").await;
+    world.request("7x1g.18gb").await;
     world.says("berth.dev/mig.state", "success").await;
     assert_eq!(world.slices().len(), 7);
 }
 
 #[tokio::test]
-async fn where_mig_manager_runs_it_is_asked_by_its_label() {
+async fn mig_manager_is_asked_where_it_runs() {
     let world = World::new(json!({ "nvidia.com/gpu.deploy.mig-manager": "true" })).await;
-    world.wish("all-1g.18gb").await;
+    world.request("all-1g.18gb").await;
     world.says("nvidia.com/mig.config", "all-1g.18gb").await;
-    assert!(world.slices().is_empty(), "it is mig-manager's to do");
+    assert!(world.slices().is_empty(), "mig-manager does it");
 }

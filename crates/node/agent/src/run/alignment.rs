@@ -1,8 +1,5 @@
-//! What is said on pods about how they lie, and when.
-//!
-//! Owns the annotation, the events and when a verdict has stood long enough to be told. What is said holds
-//! nothing that varies while a pod runs, so that the same is never written twice; whether it changed is judged
-//! by what stands on the pod, so that a new start of ours is no news. Must not know how it is written.
+//! The alignment annotation and Events of pods, and when to write them. They contain nothing that varies while a pod
+//! runs. Whether alignment changed is judged by the annotation on the pod, so a restart of the agent causes no Event.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,26 +10,25 @@ use serde::{Deserialize, Serialize};
 use super::pods::KnownPod;
 use crate::audit::{ContainerAudit, Finding, PodAudit};
 
-/// How a pod lies, as its annotation says.
+/// The content of the annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AlignmentAnnotation {
     #[serde(rename = "verdict")]
     pub alignment: Alignment,
-    /// NUMA nodes of the CPUs of its containers with GPUs.
+    /// Of the CPUs of its containers with GPUs.
     pub cpu_numa_nodes: Vec<u32>,
-    /// NUMA nodes of their GPUs.
+    /// Of the GPUs of these containers.
     pub gpu_numa_nodes: Vec<u32>,
-    /// How far they are, in the firmware's measure.
+    /// In the firmware's unit; 10 is local.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distance: Option<u32>,
-    /// What would have it aligned for certain.
+    /// What to change so that the pod is reliably aligned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remedy: Vec<String>,
 }
 
 impl AlignmentAnnotation {
-    /// What is said of a verdict.
     pub fn of(audit: &PodAudit) -> Self {
         let union = |nodes: fn(&ContainerAudit) -> &Vec<u32>| {
             let mut all: Vec<u32> = audit.containers.iter().flat_map(nodes).copied().collect();
@@ -50,22 +46,24 @@ impl AlignmentAnnotation {
     }
 }
 
-/// An event about a pod.
+/// An Event about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct PodEvent {
     pub(super) warning: bool,
     pub(super) reason: &'static str,
     pub(super) text: String,
 }
 
-fn note(audit: &PodAudit) -> Note {
+fn pod_event(audit: &PodAudit) -> PodEvent {
     let remedy = match audit.advice.first() {
         Some(first) => format!("; {}: {}", first.of, first.set),
         None => String::new(),
     };
     let Finding { alignment, distance, why } = &audit.finding;
     let (reason, text) = match alignment {
-        Alignment::Aligned => ("GpuAligned", "its CPUs, memory and GPUs lie together".to_owned()),
+        Alignment::Aligned => {
+            ("GpuAligned", "CPUs, memory and GPUs are on the same NUMA nodes".to_owned())
+        }
         Alignment::Misaligned => {
             let far = distance.map_or_else(String::new, |far| format!(" (distance {far})"));
             ("GpuMisaligned", format!("{why}{far}{remedy}"))
@@ -73,32 +71,31 @@ fn note(audit: &PodAudit) -> Note {
         Alignment::Floating => ("GpuFloating", format!("{why}{remedy}")),
         Alignment::Unknown => ("GpuAlignmentUnknown", why.clone()),
     };
-    Note { warning: *alignment == Alignment::Misaligned, reason, text }
+    PodEvent { warning: *alignment == Alignment::Misaligned, reason, text }
 }
 
-/// What is to be written on a pod.
+/// Changes to write for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct PodUpdate {
     pub(super) annotation: String,
-    pub(super) note: Option<Note>,
+    pub(super) event: Option<PodEvent>,
 }
 
-/// Verdicts that have to stand before they are told.
+/// Delays unknown alignment, which is normal while a pod starts: it holds devices before its containers exist.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Debounce {
     unknown_since: BTreeMap<String, Instant>,
 }
 
-impl Patience {
-    /// What is to be said of a pod now, if it is not what stands there. That nothing is known is told only
-    /// after a while: a pod that starts holds devices before its containers are to be seen.
-    pub(super) fn word(
+impl Debounce {
+    /// What to write for a pod now, if anything.
+    pub(super) fn update(
         &mut self,
         pod: &KnownPod,
         audit: &PodAudit,
         wait: Duration,
         now: Instant,
-    ) -> Option<Word> {
+    ) -> Option<PodUpdate> {
         if audit.finding.alignment == Alignment::Unknown {
             let since = *self.unknown_since.entry(audit.uid.clone()).or_insert(now);
             if now.duration_since(since) < wait {
@@ -117,16 +114,16 @@ impl Patience {
         let same = before.is_some_and(|before| {
             (before.alignment, before.distance) == (alignment.alignment, alignment.distance)
         });
-        Some(Word { annotation, note: (!same).then(|| note(audit)) })
+        Some(PodUpdate { annotation, event: (!same).then(|| pod_event(audit)) })
     }
 
-    /// Forgets pods that are no more.
-    pub(super) fn keep(&mut self, audits: &[PodAudit]) {
+    /// Forgets pods that no longer exist.
+    pub(super) fn retain(&mut self, audits: &[PodAudit]) {
         self.unknown_since.retain(|uid, _| audits.iter().any(|audit| audit.uid == *uid));
     }
 
-    /// Whether something waits to be told.
-    pub(super) fn waits(&self, wait: Duration, now: Instant) -> bool {
+    /// Whether an unknown alignment is being delayed.
+    pub(super) fn is_waiting(&self, wait: Duration, now: Instant) -> bool {
         self.unknown_since.values().any(|since| now.duration_since(*since) < wait)
     }
 }
@@ -166,45 +163,44 @@ mod tests {
     }
 
     #[test]
-    fn what_varies_is_not_said_and_the_same_is_not_said_twice() {
-        let mut patience = Patience::default();
+    fn only_changes_of_alignment_are_events() {
+        let mut debounce = Debounce::default();
         let mut pod = KnownPod::default();
-        let mut say = |pod: &KnownPod, audit: &PodAudit| {
-            patience.word(pod, audit, Duration::ZERO, Instant::now())
+        let mut update = |pod: &KnownPod, audit: &PodAudit| {
+            debounce.update(pod, audit, Duration::ZERO, Instant::now())
         };
-        let first = say(&pod, &misaligned(60));
-        let reason = |word: &Option<Word>| {
-            word.as_ref()
-                .and_then(|word| word.note.as_ref())
-                .map(|note| (note.warning, note.reason))
+        let first = update(&pod, &misaligned(60));
+        let reason = |update: &Option<PodUpdate>| {
+            let event = update.as_ref().and_then(|update| update.event.as_ref());
+            event.map(|event| (event.warning, event.reason))
         };
         assert_eq!(reason(&first), Some((true, "GpuMisaligned")));
-        pod.alignment = first.map(|word| word.annotation);
+        pod.alignment = first.map(|update| update.annotation);
         let text =
             r#"{"verdict":"misaligned","cpuNumaNodes":[1],"gpuNumaNodes":[0],"distance":32}"#;
         assert_eq!(pod.alignment.as_deref(), Some(text));
-        assert_eq!(say(&pod, &misaligned(61)), None);
-        assert_eq!(reason(&say(&pod, &audit(aligned()))), Some((false, "GpuAligned")));
-        // Other NUMA nodes at the same distance are written, and no event is worth it.
+        assert_eq!(update(&pod, &misaligned(61)), None);
+        assert_eq!(reason(&update(&pod, &audit(aligned()))), Some((false, "GpuAligned")));
+        // Other NUMA nodes at the same distance change the annotation, without an Event.
         pod.alignment = Some(text.replace("[1]", "[2]"));
-        assert_eq!(say(&pod, &misaligned(60)).map(|word| word.note), Some(None));
-        pod.alignment = Some("what somebody else wrote".to_owned());
-        assert!(reason(&say(&pod, &misaligned(60))).is_some());
+        assert_eq!(update(&pod, &misaligned(60)).map(|update| update.event), Some(None));
+        pod.alignment = Some("written by another client".to_owned());
+        assert!(reason(&update(&pod, &misaligned(60))).is_some());
     }
 
     #[test]
-    fn that_nothing_is_known_is_told_when_it_stays_so() {
-        let mut patience = Patience::default();
+    fn unknown_alignment_is_written_if_it_persists() {
+        let mut debounce = Debounce::default();
         let (pod, wait, start) = (KnownPod::default(), Duration::from_secs(10), Instant::now());
-        let unknown = audit(Finding::unknown("nothing is to be seen"));
-        assert_eq!(patience.word(&pod, &unknown, wait, start), None);
-        assert!(patience.waits(wait, start));
-        assert!(patience.word(&pod, &unknown, wait, start + wait).is_some());
-        assert!(!patience.waits(wait, start + wait), "it is told");
-        // What is known in between begins the wait anew.
-        assert!(patience.word(&pod, &audit(aligned()), wait, start).is_some());
-        assert_eq!(patience.word(&pod, &unknown, wait, start + wait), None);
-        patience.keep(&[]);
-        assert!(!patience.waits(wait, start));
+        let unknown = audit(Finding::unknown("its CPUs are unknown"));
+        assert_eq!(debounce.update(&pod, &unknown, wait, start), None);
+        assert!(debounce.is_waiting(wait, start));
+        assert!(debounce.update(&pod, &unknown, wait, start + wait).is_some());
+        assert!(!debounce.is_waiting(wait, start + wait), "the delay is over");
+        // A known alignment in between restarts the delay.
+        assert!(debounce.update(&pod, &audit(aligned()), wait, start).is_some());
+        assert_eq!(debounce.update(&pod, &unknown, wait, start + wait), None);
+        debounce.retain(&[]);
+        assert!(!debounce.is_waiting(wait, start));
     }
 }

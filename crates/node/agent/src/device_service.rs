@@ -1,7 +1,8 @@
-//! Handing out the node's GPUs: what is on offer and what was decided, brought to the device plugin.
+//! Serves the node's GPUs through the device plugin: feeds it the offered devices, their health and the scheduler's
+//! decisions.
 //!
-//! Owns when GPUs are looked at for that: now and then, and at once when the driver tells of an error. Decisions
-//! come from the node's pods as the API tells of them. Must not know who holds what.
+//! GPUs are read at intervals, and at once when the driver reports an error. Decisions come from a watch of the
+//! node's pods.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_api::keys::PLACEMENT;
-use berth_devices::{CgroupWitness, Decision, DeviceConfig, Stock, serve};
+use berth_devices::{CgroupPods, Decision, DeviceConfig, Supply, serve};
 use berth_host::Root;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -21,93 +22,90 @@ use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use crate::gpus::{GpuSource, Xid, Xids};
-use crate::offers::{self, Ailments, Offers};
+use crate::offers::{self, GpuErrors, Offers};
 
-/// How often GPUs are looked at. What breaks tells by itself, mostly; each look costs the driver time.
-const LOOK: Duration = Duration::from_secs(60);
+/// How often GPUs are read. The driver reports most faults by itself, and each reading costs it time.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the driver is waited for before somebody looks whether it is over.
+/// How long to wait for an XID before checking whether to stop.
 const XID_WAIT_MS: u32 = 1_000;
 
-/// The file beside the journal that says which GPUs had errors of late.
-const AILMENTS: &str = "ailments.json";
+/// File of recent GPU errors, beside the journal.
+const ERRORS_FILE: &str = "gpu-errors.json";
 
 fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
-/// The node whose GPUs are handed out.
 #[derive(Clone, Debug)]
-pub struct Handing {
+pub struct DeviceService {
     /// Name of the Node.
     pub node: String,
-    /// Its files.
     pub root: Root,
-    /// Its driver.
     pub gpus: GpuSource,
-    /// Where the kubelet is, and how devices are handed over.
+    /// Paths of the kubelet, and the form of the plugin's answers.
     pub config: DeviceConfig,
-    /// What its GPUs are offered as.
     pub offers: Offers,
 }
 
-impl Handing {
-    /// Hands GPUs out until `stopped`.
+impl DeviceService {
+    /// Runs until `stopped`.
     pub async fn run(mut self, client: Client, stopped: impl Future<Output = ()>) {
         let over = Arc::new(AtomicBool::new(false));
-        let kept = self.config.plugin.journal.with_file_name(AILMENTS);
-        let mut ailments = Ailments::recall(&kept);
-        ailments.forget(now_ms());
-        let (stock, offered) = watch::channel(self.look(&ailments).await);
+        let errors_file = self.config.plugin.journal.with_file_name(ERRORS_FILE);
+        let mut errors = GpuErrors::load(&errors_file);
+        errors.expire(now_ms());
+        let (sender, supply) = watch::channel(self.read_supply(&errors).await);
         let (deciding, decisions) = watch::channel(Vec::new());
-        let witness = CgroupWitness::new(self.root.clone());
-        let errors = match self.gpus {
-            GpuSource::Nvml => errors(&over),
+        let running_pods = CgroupPods::new(self.root.clone());
+        let xids = match self.gpus {
+            GpuSource::Nvml => watch_xids(&over),
             GpuSource::Recorded(_) => mpsc::unbounded_channel().1,
         };
         let (config, node) = (self.config.clone(), self.node.clone());
-        if config.plugin.answers.cdi_kind.is_some() {
-            // Apart: GPUs are handed out also while the API does not answer.
+        if config.plugin.responses.cdi_kind.is_some() {
+            // In a task, so that devices are served even while the API does not answer.
             let (client, node) = (client.clone(), node.clone());
-            tokio::spawn(async move { look_at_runtime(&client, &node).await });
+            tokio::spawn(async move { check_runtime(&client, &node).await });
         }
         tokio::select! {
-            () = serve(config, offered, decisions, witness, stopped) => {}
-            () = self.follow_gpus(stock, errors, (ailments, &kept)) => {}
+            () = serve(config, supply, decisions, running_pods, stopped) => {}
+            () = self.follow_gpus(sender, xids, errors, &errors_file) => {}
             () = follow_decisions(&client, &node, deciding) => {}
         }
         over.store(true, Ordering::Relaxed);
     }
 
-    async fn look(&mut self, ailments: &Ailments) -> Stock {
-        offers::look(&self.root, &self.gpus, &mut self.offers, ailments).await
+    async fn read_supply(&mut self, errors: &GpuErrors) -> Supply {
+        offers::read_supply(&self.root, &self.gpus, &mut self.offers, errors).await
     }
 
     async fn follow_gpus(
         &mut self,
-        stock: watch::Sender<Stock>,
-        mut errors: mpsc::UnboundedReceiver<Xid>,
-        (mut ailments, kept): (Ailments, &Path),
+        supply: watch::Sender<Supply>,
+        mut xids: mpsc::UnboundedReceiver<Xid>,
+        mut errors: GpuErrors,
+        errors_file: &Path,
     ) {
-        let mut heard = true;
+        let mut xids_watched = true;
         loop {
-            let before = ailments.clone();
+            let before = errors.clone();
             tokio::select! {
-                error = errors.recv(), if heard => match error {
-                    Some(error) => ailments.note(&error, now_ms()),
+                xid = xids.recv(), if xids_watched => match xid {
+                    Some(xid) => errors.record(&xid, now_ms()),
                     None => {
-                        heard = false;
+                        xids_watched = false;
                         continue;
                     }
                 },
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
-            ailments.forget(now_ms());
-            if ailments != before {
-                ailments.keep(kept);
+            errors.expire(now_ms());
+            if errors != before {
+                errors.save(errors_file);
             }
-            let now = self.look(&ailments).await;
-            stock.send_if_modified(|known| {
+            let now = self.read_supply(&errors).await;
+            supply.send_if_modified(|known| {
                 let is_new = *known != now;
                 *known = now;
                 is_new
@@ -116,8 +114,8 @@ impl Handing {
     }
 }
 
-/// Errors of GPUs as the driver tells of them, from a thread that waits for them.
-fn errors(over: &Arc<AtomicBool>) -> mpsc::UnboundedReceiver<Xid> {
+/// XIDs, from a thread that waits for them.
+fn watch_xids(over: &Arc<AtomicBool>) -> mpsc::UnboundedReceiver<Xid> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let over = over.clone();
     std::thread::spawn(move || {
@@ -128,14 +126,14 @@ fn errors(over: &Arc<AtomicBool>) -> mpsc::UnboundedReceiver<Xid> {
             })
         });
         if let Err(diagnosis) = watched {
-            offers::say(&diagnosis);
+            offers::log(&diagnosis);
         }
     });
     receiver
 }
 
-/// Says when the node's runtime takes no notice of CDI devices: containers would start, and have no GPU.
-async fn look_at_runtime(client: &Client, node: &str) {
+/// Warns if the node's runtime ignores CDI devices: containers would start without a GPU.
+async fn check_runtime(client: &Client, node: &str) {
     let found = Api::<Node>::all(client.clone()).get(node).await;
     let version = found
         .ok()
@@ -145,13 +143,13 @@ async fn look_at_runtime(client: &Client, node: &str) {
     if is_before_cdi(&version) {
         warn!(
             version,
-            "this container runtime starts containers without their CDI devices: leave spec.cdi out and use \
-             NVIDIA's runtime, or update containerd to 1.7 or later"
+            "this container runtime ignores CDI devices: remove spec.cdi from DeviceOffers and use NVIDIA's \
+             runtime, or update containerd to 1.7 or later"
         );
     }
 }
 
-/// Whether a runtime, as Nodes tell of it (`containerd://1.6.20`), is one of containerd before 1.7.
+/// Whether a runtime version, as in the Node's status (`containerd://1.6.20`), is containerd before 1.7.
 fn is_before_cdi(version: &str) -> bool {
     let Some(version) = version.strip_prefix("containerd://") else { return false };
     let mut numbers =
@@ -160,8 +158,8 @@ fn is_before_cdi(version: &str) -> bool {
     first.is_some_and(|version| version < (1, 7))
 }
 
-/// What the scheduler decided for the pods of the node, whenever that changes. It has a watch of its own: a decision
-/// must be known when the kubelet asks, and cannot wait until the loop that publishes has written something.
+/// Follows the scheduler's decisions for the node's pods. Uses a watch of its own: a decision must be known when the
+/// kubelet asks, and cannot wait for the loop that publishes.
 async fn follow_decisions(client: &Client, node: &str, deciding: watch::Sender<Vec<Decision>>) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
     let mut events = watcher(Api::<Pod>::all(client.clone()), config).default_backoff().boxed();
@@ -177,14 +175,14 @@ async fn follow_decisions(client: &Client, node: &str, deciding: watch::Sender<V
                 known.remove(&pod.metadata.uid.unwrap_or_default());
             }
             Err(error) => {
-                warn!(%error, "the watch of pods failed and starts again");
+                warn!(%error, "watch of pods failed; restarting it");
                 continue;
             }
         }
         let now: Vec<Decision> = known.values().cloned().collect();
-        deciding.send_if_modified(|told| {
-            let is_new = *told != now;
-            *told = now;
+        deciding.send_if_modified(|known| {
+            let is_new = *known != now;
+            *known = now;
             is_new
         });
     }
@@ -197,7 +195,7 @@ fn decided(pod: Pod) -> Option<(String, Decision)> {
     match Decision::read(&uid, created, &text) {
         Ok(decision) => Some((uid, decision)),
         Err(error) => {
-            warn!(%error, "a decision is not taken into account");
+            warn!(%error, "ignoring an invalid placement annotation");
             None
         }
     }
@@ -208,7 +206,7 @@ mod tests {
     use super::is_before_cdi;
 
     #[test]
-    fn runtimes_that_ignore_cdi_devices_are_known_by_their_version() {
+    fn runtimes_that_ignore_cdi_devices_are_recognized() {
         for old in ["containerd://1.6.20~ds1", "containerd://v1.5.2", "containerd://1.6.8-gke.0"] {
             assert!(is_before_cdi(old), "{old}");
         }

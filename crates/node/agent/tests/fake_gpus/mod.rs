@@ -1,7 +1,5 @@
-//! Made GPUs that are divided by NVML's rules, a journal beside them, and what can go wrong with both.
-//!
-//! Owns the rules by which a driver accepts or refuses a change, written without the planner's geometry,
-//! and faults by the number of the call. Must not know what is tested.
+//! Fake GPUs and a fake journal, which can fail at chosen calls. GPUs follow NVML's rules for MIG, written without the
+//! planner's geometry.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -12,18 +10,19 @@ use std::rc::Rc;
 
 use berth_agent::mig::journal::Unfinished;
 use berth_agent::mig::{
-    Activation, DriverError, GpuLayout, Journal, MigDriver, MigGpu, Offer, Place, Slice,
+    Activation, DriverError, GpuLayout, Journal, MigDriver, MigGpu, Placement, Slice,
+    SupportedProfile,
 };
 use berth_model::mig::{Attribute, Board};
 
 /// When calls fail.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
-    /// These fail, by number.
+    /// These calls fail.
     pub(crate) at: BTreeSet<usize>,
-    /// All from this one on fail.
+    /// All calls from this one on fail.
     pub(crate) from: Option<usize>,
-    /// The machine stops at this call, before or after it took effect.
+    /// The machine crashes at this call, before or after it takes effect.
     pub(crate) crash: Option<(usize, When)>,
 }
 
@@ -33,7 +32,7 @@ pub(crate) enum When {
     After,
 }
 
-/// Counts calls, and lets them fail.
+/// Counts calls and makes them fail.
 #[derive(Debug, Default)]
 struct Fate {
     calls: usize,
@@ -42,7 +41,7 @@ struct Fate {
 }
 
 impl Fate {
-    /// Whether the call takes effect, and what its caller is told.
+    /// Whether the call takes effect, and its result.
     fn next(&mut self) -> (bool, Result<(), ()>) {
         let number = self.calls;
         self.calls += 1;
@@ -63,7 +62,7 @@ impl Fate {
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct FakeGpu {
     pub(crate) uuid: String,
     pub(crate) board: &'static Board,
     pub(crate) enabled: bool,
@@ -71,11 +70,11 @@ pub(crate) struct Made {
     /// Whether changes of its mode wait for a reset, as on Ampere.
     pub(crate) resets: bool,
     pub(crate) slices: Vec<Slice>,
-    /// Starts of slices with work.
-    pub(crate) busy: BTreeSet<u8>,
+    /// Starts of slices in use.
+    pub(crate) workloads: BTreeSet<u8>,
 }
 
-impl Made {
+impl FakeGpu {
     pub(crate) fn new(number: usize, board: &'static Board) -> Self {
         Self {
             uuid: format!("GPU-{number}"),
@@ -84,7 +83,7 @@ impl Made {
             pending: false,
             resets: false,
             slices: Vec::new(),
-            busy: BTreeSet::new(),
+            workloads: BTreeSet::new(),
         }
     }
 
@@ -98,26 +97,27 @@ impl Made {
     }
 
     /// NVML's rules, from the placements it lists.
-    pub(crate) fn accepts(&self, place: Place) -> Result<(), DriverError> {
+    pub(crate) fn accepts(&self, place: Placement) -> Result<(), DriverError> {
         if !self.enabled {
             return Err(DriverError::NotSupported);
         }
         let profile =
-            |place: Place| self.board.profiles().iter().find(|one| one.name() == place.profile);
+            |place: Placement| self.board.profiles().iter().find(|one| one.name() == place.profile);
         let wanted = profile(place).ok_or(DriverError::NotSupported)?;
-        let size = |place: Place| profile(place).and_then(|one| one.memory_units()).unwrap_or(0);
+        let size =
+            |place: Placement| profile(place).and_then(|one| one.memory_units()).unwrap_or(0);
         if !wanted.starts().is_some_and(|starts| starts.contains(place.start)) {
             return Err(DriverError::Other("a supplied argument was invalid".to_owned()));
         }
         let others = || self.slices.iter().map(|slice| slice.place);
-        let overlaps = |other: Place| {
+        let overlaps = |other: Placement| {
             other.start < place.start + size(place) && place.start < other.start + size(other)
         };
         let compute: u8 = others().map(|one| one.profile.compute).sum();
         let alike = others().filter(|one| one.profile == place.profile).count();
-        let media = |one: Place| matches!(one.profile.attribute, Attribute::Media);
-        let all_media = |one: Place| matches!(one.profile.attribute, Attribute::MediaAll);
-        let has_media = |one: Place| !matches!(one.profile.attribute, Attribute::NoMedia);
+        let media = |one: Placement| matches!(one.profile.attribute, Attribute::Media);
+        let all_media = |one: Placement| matches!(one.profile.attribute, Attribute::MediaAll);
+        let has_media = |one: Placement| !matches!(one.profile.attribute, Attribute::NoMedia);
         if others().any(overlaps)
             || compute + place.profile.compute > self.board.compute_slices()
             || alike >= usize::from(wanted.max_instances())
@@ -131,20 +131,20 @@ impl Made {
     }
 }
 
-/// GPUs and a journal, seen from wherever they are needed.
+/// Shared GPUs and journal.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    pub(crate) gpus: Rc<RefCell<Vec<Made>>>,
+    pub(crate) gpus: Rc<RefCell<Vec<FakeGpu>>>,
     pub(crate) kept: Rc<RefCell<Option<Unfinished>>>,
     fate: Rc<RefCell<Fate>>,
 }
 
 impl World {
-    pub(crate) fn new(gpus: Vec<Made>) -> Self {
+    pub(crate) fn new(gpus: Vec<FakeGpu>) -> Self {
         Self { gpus: Rc::new(RefCell::new(gpus)), kept: Rc::default(), fate: Rc::default() }
     }
 
-    /// Starts counting anew, with these faults; a machine that is down comes up.
+    /// Restarts the count with these faults, and the machine if it is down.
     pub(crate) fn begin(&self, faults: Faults) {
         *self.fate.borrow_mut() = Fate { faults, ..Fate::default() };
     }
@@ -158,51 +158,55 @@ impl World {
     }
 
     pub(crate) fn layouts(&self) -> Vec<GpuLayout> {
-        self.gpus.borrow().iter().map(Made::layout).collect()
+        self.gpus.borrow().iter().map(FakeGpu::layout).collect()
     }
 
     fn call<T>(
         &self,
-        does: impl FnOnce(&mut Vec<Made>) -> Result<T, DriverError>,
+        does: impl FnOnce(&mut Vec<FakeGpu>) -> Result<T, DriverError>,
     ) -> Result<T, DriverError> {
-        let (takes_effect, told) = self.fate.borrow_mut().next();
+        let (takes_effect, result) = self.fate.borrow_mut().next();
         let answer = takes_effect.then(|| does(&mut self.gpus.borrow_mut()));
-        match (told, answer) {
+        match (result, answer) {
             (Ok(()), Some(answer)) => answer,
             _ => Err(DriverError::Other("an internal driver error occurred".to_owned())),
         }
     }
 
     fn keeps<T>(&self, does: impl FnOnce(&mut Option<Unfinished>) -> T) -> io::Result<T> {
-        let (takes_effect, told) = self.fate.borrow_mut().next();
+        let (takes_effect, result) = self.fate.borrow_mut().next();
         let answer = takes_effect.then(|| does(&mut self.kept.borrow_mut()));
-        match (told, answer) {
+        match (result, answer) {
             (Ok(()), Some(answer)) => Ok(answer),
             _ => Err(io::Error::other("the disk is gone")),
         }
     }
 }
 
-fn made<'a>(gpus: &'a mut [Made], uuid: &str) -> Result<&'a mut Made, DriverError> {
+fn gpu_of<'a>(gpus: &'a mut [FakeGpu], uuid: &str) -> Result<&'a mut FakeGpu, DriverError> {
     gpus.iter_mut().find(|gpu| gpu.uuid == uuid).ok_or(DriverError::NotThere)
 }
 
-fn at<'a>(gpus: &'a mut [Made], uuid: &str, place: Place) -> Result<&'a mut Slice, DriverError> {
-    let slices = &mut made(gpus, uuid)?.slices;
+fn at<'a>(
+    gpus: &'a mut [FakeGpu],
+    uuid: &str,
+    place: Placement,
+) -> Result<&'a mut Slice, DriverError> {
+    let slices = &mut gpu_of(gpus, uuid)?.slices;
     slices.iter_mut().find(|one| one.place == place).ok_or(DriverError::NotThere)
 }
 
-fn idle(gpus: &mut [Made], uuid: &str, place: Place) -> Result<(), DriverError> {
-    let at_work = made(gpus, uuid)?.busy.contains(&place.start);
+fn idle(gpus: &mut [FakeGpu], uuid: &str, place: Placement) -> Result<(), DriverError> {
+    let at_work = gpu_of(gpus, uuid)?.workloads.contains(&place.start);
     if at_work { Err(DriverError::InUse) } else { Ok(()) }
 }
 
 impl MigDriver for World {
     fn gpus(&mut self) -> Result<Vec<MigGpu>, DriverError> {
         self.call(|gpus| {
-            let told = gpus.iter().enumerate().map(|(index, gpu)| {
+            let result = gpus.iter().enumerate().map(|(index, gpu)| {
                 let layout = gpu.layout();
-                let offers = gpu.board.profiles().iter().map(|one| Offer {
+                let offers = gpu.board.profiles().iter().map(|one| SupportedProfile {
                     profile: one.name(),
                     starts: one.starts().map(|all| all.iter().collect()).unwrap_or_default(),
                 });
@@ -214,17 +218,17 @@ impl MigDriver for World {
                     board: Some(gpu.board),
                     enabled: Some(gpu.enabled),
                     pending: gpu.pending,
-                    offers: offers.collect(),
+                    profiles: offers.collect(),
                     slices: layout.slices,
                 }
             });
-            Ok(told.collect())
+            Ok(result.collect())
         })
     }
 
     fn set_mode(&mut self, gpu: &str, enabled: bool) -> Result<Activation, DriverError> {
         self.call(|gpus| {
-            let gpu = made(gpus, gpu)?;
+            let gpu = gpu_of(gpus, gpu)?;
             if !enabled && !gpu.slices.is_empty() {
                 return Err(DriverError::InUse);
             }
@@ -237,16 +241,16 @@ impl MigDriver for World {
         })
     }
 
-    fn create(&mut self, gpu: &str, place: Place) -> Result<(), DriverError> {
+    fn create(&mut self, gpu: &str, place: Placement) -> Result<(), DriverError> {
         self.call(|gpus| {
-            let gpu = made(gpus, gpu)?;
+            let gpu = gpu_of(gpus, gpu)?;
             gpu.accepts(place)?;
             gpu.slices.push(Slice { place, compute: Vec::new() });
             Ok(())
         })
     }
 
-    fn add_compute(&mut self, gpu: &str, place: Place, slices: u8) -> Result<(), DriverError> {
+    fn add_compute(&mut self, gpu: &str, place: Placement, slices: u8) -> Result<(), DriverError> {
         self.call(|gpus| {
             let slice = at(gpus, gpu, place)?;
             let used: u8 = slice.compute.iter().sum();
@@ -258,20 +262,20 @@ impl MigDriver for World {
         })
     }
 
-    fn remove_compute(&mut self, gpu: &str, place: Place) -> Result<(), DriverError> {
+    fn remove_compute(&mut self, gpu: &str, place: Placement) -> Result<(), DriverError> {
         self.call(|gpus| {
             idle(gpus, gpu, place)?;
             at(gpus, gpu, place)?.compute.pop().map(|_| ()).ok_or(DriverError::NotThere)
         })
     }
 
-    fn destroy(&mut self, gpu: &str, place: Place) -> Result<(), DriverError> {
+    fn destroy(&mut self, gpu: &str, place: Placement) -> Result<(), DriverError> {
         self.call(|gpus| {
             idle(gpus, gpu, place)?;
             if !at(gpus, gpu, place)?.compute.is_empty() {
                 return Err(DriverError::InUse);
             }
-            made(gpus, gpu)?.slices.retain(|one| one.place != place);
+            gpu_of(gpus, gpu)?.slices.retain(|one| one.place != place);
             Ok(())
         })
     }

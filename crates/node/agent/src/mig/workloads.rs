@@ -1,76 +1,71 @@
-//! What may not be touched, and for whose sake.
-//!
-//! Owns how processes and devices that pods hold become slices and GPUs in use. In doubt a GPU is in use.
-//! Must not ask a driver.
+//! GPUs and slices in use, by processes and by pods that hold devices. In doubt a GPU is in use.
 
 use std::collections::BTreeMap;
 
 use berth_host::{Cgroups, KubeletFiles, KubeletPaths, Root};
 
-use super::layout::Place;
+use super::layout::Placement;
 use crate::gpus::{DriverGpu, GpuReading};
 
-/// How the name of the file ends in which the kubelet keeps what it has given away.
+/// Name of the kubelet's checkpoint.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
-/// GPUs and slices with work.
+/// GPUs and slices in use, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Busy {
-    /// By UUID, whose it is.
+pub struct Workloads {
+    /// By UUID.
     gpus: BTreeMap<String, String>,
-    /// By UUID of the GPU and start of the slice.
+    /// By UUID of the GPU and first unit of the slice.
     slices: BTreeMap<(String, u8), String>,
-    /// Work that is on some GPU, nobody knows which.
-    somewhere: Option<String>,
+    /// Work on an unknown GPU.
+    unlocated: Option<String>,
 }
 
-impl Busy {
-    /// A whole GPU is in use.
+impl Workloads {
+    /// Marks a whole GPU as in use.
     pub fn gpu(&mut self, uuid: &str, who: impl Into<String>) -> &mut Self {
         self.gpus.entry(uuid.to_owned()).or_insert_with(|| who.into());
         self
     }
 
-    /// A slice is in use.
+    /// Marks a slice as in use.
     pub fn slice(&mut self, uuid: &str, start: u8, who: impl Into<String>) -> &mut Self {
         self.slices.entry((uuid.to_owned(), start)).or_insert_with(|| who.into());
         self
     }
 
-    /// Whose the whole of a GPU is.
-    pub fn of_gpu(&self, uuid: &str) -> Option<&str> {
-        self.gpus.get(uuid).or(self.somewhere.as_ref()).map(String::as_str)
+    /// Who uses the whole GPU.
+    pub fn gpu_user(&self, uuid: &str) -> Option<&str> {
+        self.gpus.get(uuid).or(self.unlocated.as_ref()).map(String::as_str)
     }
 
-    /// Whose a slice is, or the whole GPU.
-    pub fn of_slice(&self, uuid: &str, place: Place) -> Option<&str> {
+    /// Who uses a slice, or the whole GPU.
+    pub fn slice_user(&self, uuid: &str, place: Placement) -> Option<&str> {
         let own = self.slices.get(&(uuid.to_owned(), place.start)).map(String::as_str);
-        own.or_else(|| self.of_gpu(uuid))
+        own.or_else(|| self.gpu_user(uuid))
     }
 
-    /// From what the driver says of processes, and the ids of devices that pods hold, each with whose it
-    /// is.
+    /// From the driver's processes, and pairs of a device id and its holder.
     pub fn of<'a>(
         reading: &GpuReading,
         held: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Self {
-        let mut busy = Self::default();
+        let mut workloads = Self::default();
         for gpu in &reading.gpus {
-            busy.processes(gpu);
+            workloads.processes(gpu);
         }
         for (id, who) in held {
-            busy.held(reading, id, who);
+            workloads.held(reading, id, who);
         }
-        busy
+        workloads
     }
 
-    /// From what the driver says of processes, and what the kubelet below `root` has given away by its
-    /// checkpoint. Entries of pods that have no cgroup any more are left over: the kubelet drops them when
-    /// it gives something away the next time.
+    /// From the driver's processes, and the kubelet's checkpoint below `root`. Entries of pods without a cgroup are
+    /// ignored: the kubelet removes them at the next allocation.
     pub fn on_machine(root: &Root, reading: &GpuReading) -> Self {
-        let (places, _) = KubeletPaths::of_running(root);
-        let places = places.unwrap_or_else(|| KubeletPaths::detect(root));
-        let (kubelet, diagnoses) = KubeletFiles::read_at(root, &places);
+        let (paths, _) = KubeletPaths::of_running(root);
+        let paths = paths.unwrap_or_else(|| KubeletPaths::detect(root));
+        let (kubelet, diagnoses) = KubeletFiles::read_at(root, &paths);
         let (cgroups, _) = Cgroups::read(root);
         let is_gone =
             |uid: &str| !cgroups.pods.is_empty() && cgroups.pods.iter().all(|pod| pod.uid != uid);
@@ -81,19 +76,20 @@ impl Busy {
                 held.extend(entry.devices.iter().map(|device| (device.id.clone(), who.clone())));
             }
         }
-        let mut busy = Self::of(reading, held.iter().map(|(id, who)| (id.as_str(), who.as_str())));
-        let wrong = diagnoses.iter().find(|one| one.path.ends_with(CHECKPOINT));
-        if let Some(wrong) = wrong {
-            let who = format!("pods that nobody can name: {}: {}", wrong.path, wrong.what);
-            busy.somewhere.get_or_insert(who);
+        let mut workloads =
+            Self::of(reading, held.iter().map(|(id, who)| (id.as_str(), who.as_str())));
+        let unreadable = diagnoses.iter().find(|one| one.path.ends_with(CHECKPOINT));
+        if let Some(diagnosis) = unreadable {
+            let who = format!("unknown pods ({}: {})", diagnosis.path, diagnosis.what);
+            workloads.unlocated.get_or_insert(who);
         }
-        busy
+        workloads
     }
 
     fn processes(&mut self, gpu: &DriverGpu) {
         let Some(uuid) = gpu.uuid.as_deref() else {
             if !gpu.processes.is_empty() {
-                self.somewhere = Some("processes on a GPU without a UUID".to_owned());
+                self.unlocated = Some("processes on a GPU without a UUID".to_owned());
             }
             return;
         };
@@ -118,15 +114,15 @@ impl Busy {
                 let start = slice.map(|slice| slice.start.and_then(|start| start.try_into().ok()));
                 match start {
                     Some(Some(start)) => self.slice(uuid, start, who),
-                    // Nobody knows where on the GPU it is, or it is all of it.
+                    // The whole GPU, or a slice with unknown position.
                     Some(None) | None => self.gpu(uuid, who),
                 };
             }
             None if base.starts_with("MIG-") || base.starts_with("GPU-") => {
-                let why = format!("{who} with {base}, which no GPU has");
-                self.somewhere.get_or_insert(why);
+                let who = format!("{who} with {base}, which no GPU has");
+                self.unlocated.get_or_insert(who);
             }
-            // Some other kind of device.
+            // Another kind of device.
             None => {}
         }
     }

@@ -1,7 +1,4 @@
-//! What a container is given when devices are handed out to it.
-//!
-//! Owns names of CDI devices, and the environment and mounts where runtimes do not know CDI. Must not know
-//! whether they may be handed out.
+//! The response to Allocate: CDI devices, or environment and mounts for runtimes without CDI.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,30 +8,33 @@ use crate::device::{Device, Inventory, SharingMode};
 use crate::mps::pipes;
 use crate::proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, Mount};
 
-/// Where the sockets of MPS are inside containers.
+/// Path of the MPS sockets in containers.
 const MPS_PIPES: &str = "/run/nvidia-mps";
 
 const MIB: u64 = 1 << 20;
 
-/// How devices are handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answers {
-    /// Vendor and class of the CDI specification, ours or the one of NVIDIA's toolkit (`nvidia.com/gpu`).
-    /// `None`: by environment, for NVIDIA's own runtime.
+pub struct ResponseConfig {
+    /// Vendor and class of the CDI specification, Berth's own or that of NVIDIA's toolkit (`nvidia.com/gpu`).
+    /// `None`: use environment variables, for NVIDIA's runtime.
     pub cdi_kind: Option<String>,
-    /// Directory of the machine's MPS daemons.
+    /// Directory of the MPS daemons.
     pub mps_directory: PathBuf,
 }
 
-impl Default for Answers {
+impl Default for ResponseConfig {
     fn default() -> Self {
         Self { cdi_kind: None, mps_directory: "/run/berth/mps".into() }
     }
 }
 
-impl Answers {
-    /// The answer for a container that gets these devices.
-    pub fn answer(&self, inventory: &Inventory, devices: &[&Device]) -> ContainerAllocateResponse {
+impl ResponseConfig {
+    /// The response for a container that gets these devices.
+    pub fn response(
+        &self,
+        inventory: &Inventory,
+        devices: &[&Device],
+    ) -> ContainerAllocateResponse {
         let mut sorted: Vec<&Device> = devices.to_vec();
         sorted.sort_by_key(|device| (device.gpu, cdi::name(inventory, device)));
         let mut hardware: Vec<&str> = Vec::new();
@@ -44,36 +44,36 @@ impl Answers {
                 hardware.push(name);
             }
         }
-        let mut answer = ContainerAllocateResponse::default();
+        let mut response = ContainerAllocateResponse::default();
         match &self.cdi_kind {
             Some(kind) => {
                 let named = |name: &&str| CdiDevice { name: format!("{kind}={name}") };
-                answer.cdi_devices = hardware.iter().map(named).collect();
-                // Images of CUDA say "all", which NVIDIA's runtime would obey beside CDI.
-                answer.envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
+                response.cdi_devices = hardware.iter().map(named).collect();
+                // CUDA images set "all", which NVIDIA's runtime would apply in addition to CDI.
+                response.envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned());
             }
             None => {
-                answer.envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), hardware.join(","));
+                response.envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), hardware.join(","));
             }
         }
         if let Some(first) = sorted.first() {
-            self.limit(&mut answer, first, sorted.len(), inventory);
+            self.add_limits(&mut response, first, sorted.len(), inventory);
         }
-        answer
+        response
     }
 
-    /// The limits of MPS shares, which are all of one GPU and alike. Their daemon knows them too: what is said here is
-    /// for containers that have fewer than the most that it allows.
-    fn limit(
+    /// Limits of MPS shares, which are alike and of one GPU. The daemon enforces the maximum of a container;
+    /// these variables lower it for a container with fewer shares.
+    fn add_limits(
         &self,
-        answer: &mut ContainerAllocateResponse,
+        response: &mut ContainerAllocateResponse,
         device: &Device,
         count: usize,
         inventory: &Inventory,
     ) {
         let SharingMode::Mps(share) = device.sharing else { return };
         let all = share.of_many(count);
-        answer.envs.extend(HashMap::from([
+        response.envs.extend(HashMap::from([
             ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), MPS_PIPES.to_owned()),
             (
                 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(),
@@ -82,7 +82,7 @@ impl Answers {
             ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), all.threads.percent().to_string()),
         ]));
         let pipes = pipes(&self.mps_directory, cdi::name(inventory, device));
-        answer.mounts.push(Mount {
+        response.mounts.push(Mount {
             container_path: MPS_PIPES.to_owned(),
             host_path: pipes.display().to_string(),
             read_only: false,

@@ -1,8 +1,8 @@
-//! Keeping daemons running.
+//! Supervises MPS daemons.
 //!
-//! Owns their processes: each is started with its cap on threads in its environment, so that no client ever meets one
-//! without, told the limit on memory, which it takes from nowhere else, and started again when it ends. One that an
-//! earlier process left behind has clients, so it is told its limits and kept. Must not know what a GPU is offered as.
+//! A daemon starts with its thread cap in its environment, so that no client ever sees it without, and gets its
+//! memory limit by command, the only way to set it. It is restarted when it ends. A daemon that an earlier process
+//! started has clients, so it gets its limits and keeps running.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,107 +18,107 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
-use super::{Alive, Daemon, pipes};
+use super::{Daemon, DaemonLock, pipes};
 
-/// NVIDIA's program, which is both the daemon and the way to talk to it.
+/// NVIDIA's program: the daemon and its command line client.
 const PROGRAM: &str = "nvidia-cuda-mps-control";
 
-/// How long a daemon may take to listen, or to do what it is told.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often one that starts is looked at, and one that is not our child.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOK_AT_OTHERS: Duration = Duration::from_secs(2);
-/// Between two attempts, and no longer than.
+/// Timeout for a daemon to listen or to execute commands.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Poll intervals: of a starting daemon, and of one that is not a child process.
+const START_POLL: Duration = Duration::from_millis(20);
+const ADOPTED_POLL: Duration = Duration::from_secs(2);
+/// First and maximum pause between attempts to start.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 const MIB: u64 = 1 << 20;
 
-/// Whom a GPU lets at itself. A client that finds no daemon goes on without, so while none runs nobody is let in.
+/// Who may use a GPU. A client without a daemon runs unlimited, so nobody may while the daemon is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, as usual.
     Everybody,
-    /// One process: the daemon's server.
+    /// One process: the server of the MPS daemon.
     Daemon,
-    /// Nobody.
     Nobody,
 }
 
-/// Sets whom the GPU of a UUID lets at itself.
-pub type Gate = Arc<dyn Fn(&str, Access) -> Result<(), String> + Send + Sync>;
+/// Sets who may use the GPU with a UUID.
+pub type Gate = Arc<dyn Fn(&str, Access) -> Result<(), GateError> + Send + Sync>;
 
-/// Keeps the daemons of a machine.
-pub struct Keeper {
+/// Why the access to a GPU could not be set.
+pub type GateError = Box<dyn std::error::Error + Send + Sync>;
+
+pub struct Supervisor {
     directory: PathBuf,
     program: OsString,
     gate: Gate,
-    kept: BTreeMap<String, Kept>,
+    running: BTreeMap<String, Running>,
 }
 
-struct Kept {
+struct Running {
     daemon: Daemon,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-impl Kept {
+impl Running {
     async fn end(self) {
         self.stop.send_replace(true);
         let _ = self.task.await;
     }
 }
 
-impl Keeper {
-    /// Keeps none yet. `directory` is the one that the plugin's answers name.
+impl Supervisor {
+    /// `directory` is the MPS directory of [`crate::ResponseConfig`].
     pub fn new(directory: impl Into<PathBuf>, gate: Gate) -> Self {
         let directory = directory.into();
-        Self { directory, program: PROGRAM.into(), gate, kept: BTreeMap::new() }
+        Self { directory, program: PROGRAM.into(), gate, running: BTreeMap::new() }
     }
 
-    /// With another program than NVIDIA's.
+    /// Uses another program than NVIDIA's, for tests.
     #[must_use]
     pub fn with_program(self, program: impl Into<OsString>) -> Self {
         Self { program: program.into(), ..self }
     }
 
-    /// Keeps these daemons and no others. One that stays as it is goes on without a break.
+    /// Runs exactly these daemons. Unchanged ones keep running.
     pub async fn follow(&mut self, needed: Vec<Daemon>) {
-        let is_needed = |kept: &Kept| needed.contains(&kept.daemon);
-        let over: Vec<String> = (self.kept.iter())
-            .filter(|(_, kept)| !is_needed(kept))
+        let is_needed = |running: &Running| needed.contains(&running.daemon);
+        let over: Vec<String> = (self.running.iter())
+            .filter(|(_, running)| !is_needed(running))
             .map(|(uuid, _)| uuid.clone())
             .collect();
         for uuid in over {
-            if let Some(kept) = self.kept.remove(&uuid) {
-                kept.end().await;
+            if let Some(running) = self.running.remove(&uuid) {
+                running.end().await;
             }
         }
         for daemon in needed {
-            if self.kept.contains_key(&daemon.uuid) {
+            if self.running.contains_key(&daemon.uuid) {
                 continue;
             }
             let (stop, stopped) = watch::channel(false);
-            let care = Care {
+            let task_state = Task {
                 daemon: daemon.clone(),
                 directory: self.directory.clone(),
                 program: self.program.clone(),
                 gate: Arc::clone(&self.gate),
                 stopped,
             };
-            let task = tokio::spawn(care.keep());
-            self.kept.insert(daemon.uuid.clone(), Kept { daemon, stop, task });
+            let task = tokio::spawn(task_state.keep());
+            self.running.insert(daemon.uuid.clone(), Running { daemon, stop, task });
         }
     }
 
-    /// Ends all daemons, and with them their clients.
+    /// Stops all daemons, which ends their clients.
     pub async fn stop(self) {
-        futures::future::join_all(self.kept.into_values().map(Kept::end)).await;
+        futures::future::join_all(self.running.into_values().map(Running::end)).await;
     }
 }
 
-/// What is done for one daemon.
-struct Care {
+/// Task that supervises one daemon.
+struct Task {
     daemon: Daemon,
     directory: PathBuf,
     program: OsString,
@@ -126,25 +126,25 @@ struct Care {
     stopped: watch::Receiver<bool>,
 }
 
-impl Care {
-    /// Until told to stop.
+impl Task {
+    /// Runs until stopped.
     async fn keep(mut self) {
         let uuid = self.daemon.uuid.clone();
         let mut pause = PAUSE;
         while !*self.stopped.borrow() {
             let ran = self.run().await;
             if !*self.stopped.borrow() {
-                self.let_in(Access::Nobody);
+                self.set_access(Access::Nobody);
             }
             match ran {
                 Ok(()) => {
                     pause = PAUSE;
                     if !*self.stopped.borrow() {
-                        warn!(uuid, "the MPS daemon has ended, and is started again");
+                        warn!(uuid, "MPS daemon ended; restarting it");
                     }
                 }
                 Err(error) => {
-                    warn!(uuid, %error, "the MPS daemon does not run; shares of its GPU are not handed out");
+                    warn!(uuid, %error, "MPS daemon is not running; shares of its GPU are unhealthy");
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
@@ -153,39 +153,39 @@ impl Care {
                 _ = self.stopped.wait_for(|stopped| *stopped) => {}
             }
         }
-        self.let_in(Access::Everybody);
+        self.set_access(Access::Everybody);
     }
 
-    /// A GPU that is on offer in other ways, too, lets everybody in at all times.
-    fn let_in(&self, access: Access) {
-        if self.daemon.alone
-            && let Err(why) = (self.gate)(&self.daemon.uuid, access)
+    /// A GPU that is also offered in other ways is open to everybody at all times.
+    fn set_access(&self, access: Access) {
+        if self.daemon.exclusive
+            && let Err(error) = (self.gate)(&self.daemon.uuid, access)
         {
             warn!(
                 uuid = self.daemon.uuid,
-                why,
+                %error,
                 ?access,
-                "the GPU's compute mode cannot be set: programs that do without MPS are not kept from it"
+                "cannot set the GPU's compute mode; programs can use the GPU without MPS"
             );
         }
     }
 
-    /// Runs the daemon once, or goes on with one that runs.
+    /// Runs the daemon once, or adopts a running one.
     async fn run(&mut self) -> io::Result<()> {
         let pipes = pipes(&self.directory, &self.daemon.uuid);
         let logs = self.directory.join(&self.daemon.uuid).join("log");
         std::fs::create_dir_all(&pipes)?;
         std::fs::create_dir_all(&logs)?;
-        if self.tell(&pipes, "get_server_list\n").await.is_ok() {
-            return self.go_on(&pipes).await;
+        if self.send(&pipes, "get_server_list\n").await.is_ok() {
+            return self.adopt(&pipes).await;
         }
         let control = pipes.join("control");
-        // What a daemon that was killed left there would look like one that listens.
+        // The socket of a killed daemon would look like one that listens.
         match std::fs::remove_file(&control) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.let_in(Access::Nobody);
+        self.set_access(Access::Nobody);
         let mut child = self.start(&pipes, &logs)?;
         if let Some(output) = child.stdout.take() {
             let uuid = self.daemon.uuid.clone();
@@ -196,33 +196,33 @@ impl Care {
                 }
             });
         }
-        let listens = tokio::time::timeout(PATIENCE, async {
+        let listens = tokio::time::timeout(TIMEOUT, async {
             while !control.exists() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(START_POLL).await;
             }
         });
         tokio::select! {
             ended = child.wait() => return Err(ended_early(&ended?)),
             listens = listens => if listens.is_err() {
                 child.kill().await?;
-                return Err(io::Error::other("it did not listen within ten seconds"));
+                return Err(io::Error::other("it did not listen within 10 seconds"));
             }
         }
-        self.limit(&pipes).await?;
-        self.let_in(Access::Daemon);
-        let _alive = Alive::show(&self.directory, &self.daemon.uuid)?;
+        self.set_limits(&pipes).await?;
+        self.set_access(Access::Daemon);
+        let _lock = DaemonLock::acquire(&self.directory, &self.daemon.uuid)?;
         info!(
             uuid = self.daemon.uuid,
             threads = self.daemon.threads.percent(),
             memory_mib = self.daemon.memory_bytes / MIB,
-            "the MPS daemon runs"
+            "MPS daemon is running"
         );
         tokio::select! {
             ended = child.wait() => return ended.map(drop),
             _ = self.stopped.wait_for(|stopped| *stopped) => {}
         }
         self.quit(&pipes).await;
-        if tokio::time::timeout(PATIENCE, child.wait()).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, child.wait()).await.is_err() {
             child.kill().await?;
         }
         Ok(())
@@ -241,18 +241,18 @@ impl Care {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        command.spawn().map_err(|error| self.not_started(&error))
+        command.spawn().map_err(|error| self.start_failed(&error))
     }
 
-    /// Watches over a daemon that runs already.
-    async fn go_on(&mut self, pipes: &Path) -> io::Result<()> {
-        self.limit(pipes).await?;
-        self.let_in(Access::Daemon);
-        let _alive = Alive::show(&self.directory, &self.daemon.uuid)?;
-        info!(uuid = self.daemon.uuid, "an MPS daemon ran already, and is kept");
-        while self.tell(pipes, "get_server_list\n").await.is_ok() {
-            let told = self.stopped.wait_for(|stopped| *stopped);
-            if tokio::time::timeout(LOOK_AT_OTHERS, told).await.is_ok() {
+    /// Supervises a daemon that an earlier process started.
+    async fn adopt(&mut self, pipes: &Path) -> io::Result<()> {
+        self.set_limits(pipes).await?;
+        self.set_access(Access::Daemon);
+        let _lock = DaemonLock::acquire(&self.directory, &self.daemon.uuid)?;
+        info!(uuid = self.daemon.uuid, "adopted a running MPS daemon");
+        while self.send(pipes, "get_server_list\n").await.is_ok() {
+            let stop = self.stopped.wait_for(|stopped| *stopped);
+            if tokio::time::timeout(ADOPTED_POLL, stop).await.is_ok() {
                 self.quit(pipes).await;
                 break;
             }
@@ -260,31 +260,31 @@ impl Care {
         Ok(())
     }
 
-    /// Tells the daemon its limits: for servers to come, and for clients to come of those that run.
-    async fn limit(&self, pipes: &Path) -> io::Result<()> {
+    /// Sets the limits for new servers, and for new clients of running servers.
+    async fn set_limits(&self, pipes: &Path) -> io::Result<()> {
         let threads = self.daemon.threads.percent();
         let memory = format!("{}M", self.daemon.memory_bytes / MIB);
-        let mut orders = format!(
+        let mut commands = format!(
             "set_default_active_thread_percentage {threads}\n\
              set_default_device_pinned_mem_limit 0 {memory}\n"
         );
-        for server in self.tell(pipes, "get_server_list\n").await?.split_whitespace() {
-            orders += &format!(
+        for server in self.send(pipes, "get_server_list\n").await?.split_whitespace() {
+            commands += &format!(
                 "set_active_thread_percentage {server} {threads}\n\
                  set_device_pinned_mem_limit {server} 0 {memory}\n"
             );
         }
-        self.tell(pipes, &orders).await.map(drop)
+        self.send(pipes, &commands).await.map(drop)
     }
 
     async fn quit(&self, pipes: &Path) {
-        if let Err(error) = self.tell(pipes, "quit\n").await {
-            warn!(uuid = self.daemon.uuid, %error, "the MPS daemon does not take orders");
+        if let Err(error) = self.send(pipes, "quit\n").await {
+            warn!(uuid = self.daemon.uuid, %error, "cannot stop the MPS daemon");
         }
     }
 
-    /// Gives the daemon orders; what it answers to them.
-    async fn tell(&self, pipes: &Path, orders: &str) -> io::Result<String> {
+    /// Sends commands to the daemon and returns its output.
+    async fn send(&self, pipes: &Path, commands: &str) -> io::Result<String> {
         let mut command = Command::new(&self.program);
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
@@ -292,12 +292,12 @@ impl Care {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
+        let mut child = command.spawn().map_err(|error| self.start_failed(&error))?;
         if let Some(mut input) = child.stdin.take() {
-            input.write_all(orders.as_bytes()).await?;
+            input.write_all(commands.as_bytes()).await?;
         }
-        let answered = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
-        let answer = answered.map_err(|_| io::Error::other("no answer within ten seconds"))??;
+        let answered = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await;
+        let answer = answered.map_err(|_| io::Error::other("no answer within 10 seconds"))??;
         if answer.status.success() {
             Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
         } else {
@@ -305,10 +305,10 @@ impl Care {
         }
     }
 
-    fn not_started(&self, error: &io::Error) -> io::Error {
+    fn start_failed(&self, error: &io::Error) -> io::Error {
         let what = format!(
-            "{}: {error}; it comes with NVIDIA's driver, and into containers with \
-             NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            "{}: {error}; it is part of NVIDIA's driver and needs NVIDIA_DRIVER_CAPABILITIES=compute,utility in \
+             containers",
             self.program.display()
         );
         io::Error::new(error.kind(), what)
@@ -316,5 +316,5 @@ impl Care {
 }
 
 fn ended_early(status: &std::process::ExitStatus) -> io::Error {
-    io::Error::other(format!("it ended at once ({status})"))
+    io::Error::other(format!("it ended unexpectedly ({status})"))
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_agent::GpuSource;
-use berth_agent::handing::Handing;
+use berth_agent::device_service::DeviceService;
 use berth_agent::offers::Offers;
 use berth_devices::DeviceConfig;
-use berth_devices::mps::Alive;
+use berth_devices::mps::DaemonLock;
 use berth_host::Root;
 use berth_host::synthetic;
 use berth_manifest::Source;
@@ -45,19 +45,19 @@ async fn gpus_are_handed_out_as_decided_and_shares_always_with_a_cap() {
     let pod = serde_json::from_value(pod).unwrap();
     let uid = pods.create(&PostParams::default(), &pod).await.unwrap().metadata.uid.unwrap();
 
-    let made = Node::new(synthetic::epyc_9654(1));
-    let (_, directory) = made.written();
+    let node = Node::new(synthetic::epyc_9654(1));
+    let (_, directory) = node.written();
     let root = directory.path();
-    std::fs::write(root.join("nvml.json"), serde_json::to_string(&made.gpus).unwrap()).unwrap();
+    std::fs::write(root.join("nvml.json"), serde_json::to_string(&node.gpus).unwrap()).unwrap();
     let mut config = DeviceConfig::read(&Source::new("offers.yaml", OFFERS)).unwrap();
     config.plugin.kubelet_directory = root.join("kubelet");
     config.plugin.journal = root.join("journal.json");
-    config.plugin.answers.mps_directory = root.join("mps");
-    let daemon = |gpu| Alive::show(&root.join("mps"), &gpu_uuid(gpu)).unwrap();
+    config.plugin.responses.mps_directory = root.join("mps");
+    let daemon = |gpu| DaemonLock::acquire(&root.join("mps"), &gpu_uuid(gpu)).unwrap();
     let _daemons = [daemon(6), daemon(7)];
-    config.plugin.look = Duration::from_millis(20);
+    config.plugin.poll_interval = Duration::from_millis(20);
     let kubelet = FakeKubelet::start(&root.join("kubelet"), BTreeSet::new()).unwrap();
-    let handing = Handing {
+    let handing = DeviceService {
         node: "n1".to_owned(),
         root: Root::new(root),
         gpus: GpuSource::Recorded(root.to_owned()),
