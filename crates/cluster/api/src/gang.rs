@@ -6,7 +6,7 @@
 //! Must not know which pods exist.
 
 use berth_model::gang::{
-    DEFAULT_TIMEOUT_MS, Disruption, Gang, GangTerms, GangTopology, Membership,
+    DEFAULT_TIMEOUT_MS, Disruption, Gang, GangMembership, GangTerms, GangTopology,
 };
 use k8s_openapi::api::core::v1::PodSchedulingGroup;
 use k8s_openapi::api::scheduling::v1alpha2;
@@ -29,13 +29,13 @@ const TIMEOUT_S: std::ops::RangeInclusive<i64> = 1..=7 * 24 * 3600;
 pub(crate) fn membership(
     meta: &ObjectMeta,
     group: Option<&PodSchedulingGroup>,
-) -> Result<Option<Membership>, Problem> {
+) -> Result<Option<GangMembership>, Problem> {
     let named = group.and_then(|group| meta::filled(group.pod_group_name.as_ref()));
     let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key));
     let Some(name) = meta::filled(label(GANG)) else {
         let alone = [GANG_SIZE].into_iter().find(|key| label(key).is_some());
         return match (named, alone) {
-            (Some(name), _) => Ok(Some(Membership { name, terms: None })),
+            (Some(name), _) => Ok(Some(GangMembership { name, terms: None })),
             (None, Some(key)) => {
                 let text = format!("says nothing without a gang; write its name into {GANG}");
                 Err(Problem::new(format!("metadata.labels[{key}]"), text))
@@ -55,7 +55,7 @@ pub(crate) fn membership(
     };
     let min = min.map_err(|text| Problem::new(format!("metadata.labels[{GANG_SIZE}]"), text))?;
     let terms = terms(meta, min, None, Disruption::Whole)?;
-    Ok(Some(Membership { name, terms: Some(terms) }))
+    Ok(Some(GangMembership { name, terms: Some(terms) }))
 }
 
 fn size(text: &str) -> Result<u32, String> {
@@ -307,7 +307,11 @@ mod tests {
 
     use super::*;
 
-    fn pod(labels: Value, annotations: Value, group: Value) -> Result<Option<Membership>, String> {
+    fn pod(
+        labels: Value,
+        annotations: Value,
+        group: Value,
+    ) -> Result<Option<GangMembership>, String> {
         let pod: Pod = from_value(json!({
             "metadata": { "name": "p", "namespace": "team", "labels": labels,
                           "annotations": annotations },

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use berth_model::dra::DeviceId;
-use berth_model::dra::slice::Reach;
+use berth_model::dra::slice::NodeScope;
 use berth_model::node::Node;
 use berth_model::quantity::Quantity;
 
@@ -165,17 +165,17 @@ impl Pools {
         if published.has_counters() {
             return;
         }
-        let counts = match &published.slice.reach {
-            Reach::Node(node) => self.local.entry(node.clone()).or_default(),
-            Reach::Nowhere => return,
-            Reach::Nodes(_) | Reach::AllNodes | Reach::PerDevice => &mut self.wide,
+        let counts = match &published.slice.scope {
+            NodeScope::Node(node) => self.local.entry(node.clone()).or_default(),
+            NodeScope::Nowhere => return,
+            NodeScope::Nodes(_) | NodeScope::AllNodes | NodeScope::PerDevice => &mut self.wide,
         };
         let count = counts.entry(key.clone()).or_default();
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
         if *count == 0 {
             counts.remove(key);
         }
-        if let Reach::Node(node) = &published.slice.reach
+        if let NodeScope::Node(node) = &published.slice.scope
             && self.local.get(node).is_some_and(BTreeMap::is_empty)
         {
             self.local.remove(node);
@@ -248,7 +248,7 @@ impl Slices {
         concerned.retain(|published| published.slice.pool.generation == generation);
         // A slice for one node is preferred.
         let local = |published: &&&Arc<PublishedSlice>| {
-            matches!(published.slice.reach, Reach::Node(_)) && !published.has_counters()
+            matches!(published.slice.scope, NodeScope::Node(_)) && !published.has_counters()
         };
         let first = concerned.iter().find(local).or(concerned.first())?;
         let wanted = first.slice.pool.slice_count;

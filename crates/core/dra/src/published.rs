@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_model::affinity::NodeTerm;
-use berth_model::dra::slice::{Reach, ResourceSlice};
+use berth_model::dra::slice::{NodeScope, ResourceSlice};
 use berth_model::label::Operator;
 use berth_model::node::Node;
 use thiserror::Error;
@@ -83,11 +83,11 @@ impl PublishedSlice {
             return Ok(true);
         }
         let error = |cause| SliceError { slice: self.slice.name.clone(), cause };
-        if self.slice.reach != Reach::PerDevice {
-            return reaches(&self.slice.reach, node).map_err(error);
+        if self.slice.scope != NodeScope::PerDevice {
+            return is_in_scope(&self.slice.scope, node).map_err(error);
         }
         for device in &self.slice.devices {
-            if reaches(&device.reach, node).map_err(error)? {
+            if is_in_scope(&device.scope, node).map_err(error)? {
                 return Ok(true);
             }
         }
@@ -95,13 +95,13 @@ impl PublishedSlice {
     }
 }
 
-/// Whether devices of this reach can be used from `node`.
-pub(crate) fn reaches(reach: &Reach, node: &Node) -> Result<bool, InvalidNodeSelector> {
-    match reach {
-        Reach::Node(name) => Ok(*name == node.name),
-        Reach::AllNodes => Ok(true),
-        Reach::Nodes(terms) => any_matches(terms, node),
-        Reach::PerDevice | Reach::Nowhere => Ok(false),
+/// Whether devices of this scope can be used from `node`.
+pub(crate) fn is_in_scope(scope: &NodeScope, node: &Node) -> Result<bool, InvalidNodeSelector> {
+    match scope {
+        NodeScope::Node(name) => Ok(*name == node.name),
+        NodeScope::AllNodes => Ok(true),
+        NodeScope::Nodes(terms) => any_matches(terms, node),
+        NodeScope::PerDevice | NodeScope::Nowhere => Ok(false),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_model::affinity::{Inclusion, PodTerm, SpreadConstraint, Unsatisfiable};
+use berth_model::affinity::{NodeInclusionPolicy, PodTerm, SpreadConstraint, WhenUnsatisfiable};
 use berth_model::pod::PodLevelResources;
 use berth_model::quantity::Quantity;
 use berth_model::resource::{ResourceList, ResourceName};
@@ -146,14 +146,14 @@ impl Class {
     /// Hard constraints, or soft ones.
     pub(crate) fn spread(&self, hard: bool) -> impl Iterator<Item = &SpreadConstraint> {
         let wanted =
-            if hard { Unsatisfiable::DoNotSchedule } else { Unsatisfiable::ScheduleAnyway };
+            if hard { WhenUnsatisfiable::DoNotSchedule } else { WhenUnsatisfiable::ScheduleAnyway };
         self.spec.spread.iter().filter(move |constraint| constraint.unsatisfiable == wanted)
     }
 
     /// The part of the spec that decides which nodes count for a constraint.
     pub(crate) fn scope(&self, constraint: &SpreadConstraint, keys: Vec<KeyIx>) -> ScopeRule {
         let spec = &self.spec;
-        let honours = |inclusion: Inclusion| inclusion == Inclusion::Honor;
+        let honours = |inclusion: NodeInclusionPolicy| inclusion == NodeInclusionPolicy::Honor;
         let selective = !spec.node_selector.is_empty() || spec.node_affinity.required.is_some();
         ScopeRule {
             affinity: (honours(constraint.node_affinity) && selective)

@@ -11,7 +11,7 @@ use berth_model::alignment::Alignment;
 use berth_model::dra::DeviceClass;
 use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceRequest, Request, RequestKind};
 use berth_model::dra::pod::{ClaimSource, PodClaim};
-use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::dra::slice::{Attribute, Device, NodeScope, ResourceSlice, SlicePool};
 use berth_model::mig::Board;
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
@@ -29,8 +29,8 @@ fn slice(node: &str, numa: &[i64]) -> Event {
     Event::DeviceSlice(ResourceSlice {
         name: format!("{node}-gpus").into(),
         driver: "gpu.example.com".into(),
-        pool: PoolPart { name: node.into(), generation: 1, slice_count: 1 },
-        reach: Reach::Node(node.into()),
+        pool: SlicePool { name: node.into(), generation: 1, slice_count: 1 },
+        scope: NodeScope::Node(node.into()),
         devices: numa.iter().enumerate().map(device).collect(),
         shared_counters: Vec::new(),
     })

@@ -9,7 +9,7 @@ use berth_engine::decision::Decision;
 use berth_engine::event::Event;
 use berth_engine::explain::render;
 use berth_kubelet::TopologyPolicy;
-use berth_model::gang::{Disruption, GangTerms, Membership};
+use berth_model::gang::{Disruption, GangMembership, GangTerms};
 use berth_model::spec::{Deletion, Phase, PodObject, PodSpec};
 use berth_testkit::cluster::{NodeKind, gpu_template, pending};
 use berth_testkit::world::Watched;
@@ -182,7 +182,7 @@ fn a_gang_looks_elsewhere_after_the_limit() {
     let terms =
         GangTerms { min: 2, topology: None, timeout_ms: HOUR_MS, disruption: Disruption::Whole };
     let mut spec = gpu_template("train", 100, 8).unwrap();
-    spec.gang = Some(Membership { name: "train".into(), terms: Some(terms) });
+    spec.gang = Some(GangMembership { name: "train".into(), terms: Some(terms) });
     let spec = Arc::new(spec);
     (11..13).for_each(|number| world.come(&spec, number));
     let first = world.victims(0);

@@ -9,7 +9,7 @@ use berth_engine::event::Event;
 use berth_engine::explain::{Explanation, render};
 use berth_engine::{Config, Engine};
 use berth_kubelet::TopologyPolicy;
-use berth_model::gang::{Disruption, Gang, GangTerms, GangTopology, Membership};
+use berth_model::gang::{Disruption, Gang, GangMembership, GangTerms, GangTopology};
 use berth_model::spec::{Controller, PodObject, PodSpec};
 use berth_tenancy::share::Team;
 use berth_testkit::cluster::{NodeKind, ZONE, gpu_template, pending, template};
@@ -48,7 +48,7 @@ fn terms(min: u32, zone: Option<bool>) -> GangTerms {
 /// A member of a gang that asks for some GPUs.
 fn member(gang: &str, gpus: u32, priority: i32, terms: Option<GangTerms>) -> Arc<PodSpec> {
     let mut spec = gpu_template(gang, priority, gpus).unwrap();
-    spec.gang = Some(Membership { name: gang.into(), terms });
+    spec.gang = Some(GangMembership { name: gang.into(), terms });
     Arc::new(spec)
 }
 
@@ -602,7 +602,7 @@ fn a_member_with_all_cpus_counts_for_all_gpus() {
     let mut engine = with_budget(4, ReservationBudget::default());
     fill(&mut engine, 4);
     let mut spec = template("cpu", 0, &[("cpu", "100"), ("memory", "4Gi")]).unwrap();
-    spec.gang = Some(Membership { name: "cpu".into(), terms: greedy(3) });
+    spec.gang = Some(GangMembership { name: "cpu".into(), terms: greedy(3) });
     come(&mut engine, &Arc::new(spec), 11..14);
     settle(&mut engine, 0);
     assert_eq!(reserved(&settle(&mut engine, PATIENCE_MS)), None);

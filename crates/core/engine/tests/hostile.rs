@@ -10,7 +10,9 @@ use berth_engine::decision::Decision;
 use berth_engine::event::Event;
 use berth_engine::{Config, Engine, Profile};
 use berth_kubelet::TopologyPolicy;
-use berth_model::affinity::{Inclusion, NodeTerm, PodTerm, SpreadConstraint, Unsatisfiable};
+use berth_model::affinity::{
+    NodeInclusionPolicy, NodeTerm, PodTerm, SpreadConstraint, WhenUnsatisfiable,
+};
 use berth_model::label::{Labels, Operator, Requirement, Selector};
 use berth_model::node::{Image, Node};
 use berth_model::policy::{DisruptionBudget, Namespace};
@@ -370,7 +372,7 @@ fn namespaces_that_appear_later_are_matched_then() {
 #[test]
 fn absurd_spread_constraints_are_kept_to_the_letter() {
     for profile in PROFILES {
-        for unsatisfiable in [Unsatisfiable::DoNotSchedule, Unsatisfiable::ScheduleAnyway] {
+        for unsatisfiable in [WhenUnsatisfiable::DoNotSchedule, WhenUnsatisfiable::ScheduleAnyway] {
             for max_skew in [i32::MIN, -1, 0, 1, i32::MAX] {
                 for min_domains in [i32::MIN, 0, 1, i32::MAX] {
                     let mut engine = engine(profile, 3);
@@ -381,15 +383,15 @@ fn absurd_spread_constraints_are_kept_to_the_letter() {
                         unsatisfiable,
                         selector: app("spread"),
                         min_domains,
-                        node_affinity: Inclusion::Honor,
-                        node_taints: Inclusion::Honor,
+                        node_affinity: NodeInclusionPolicy::Honor,
+                        node_taints: NodeInclusionPolicy::Honor,
                         match_label_keys: Vec::new(),
                     });
                     let spec = Arc::new(spec);
                     for number in 0..6 {
                         engine.apply(Event::Pod(pending(&spec, number)));
                     }
-                    let hard = unsatisfiable == Unsatisfiable::DoNotSchedule;
+                    let hard = unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
                     let expected = match (hard, max_skew) {
                         (true, ..=0) => 0,
                         // Too few domains: the least is taken to be 0, so one pod each.

@@ -9,7 +9,7 @@ use berth_engine::event::Event;
 use berth_engine::explain::render;
 use berth_engine::{Config, Engine, Profile, TEAM_LABEL};
 use berth_kubelet::TopologyPolicy;
-use berth_model::gang::{Disruption, GangTerms, Membership};
+use berth_model::gang::{Disruption, GangMembership, GangTerms};
 use berth_model::policy::{PriorityClass, Quota};
 use berth_model::spec::{Phase, PodObject, PodSpec};
 use berth_tenancy::share::{Dimension, Entitlement, GPU_PARTS, Lender, Team};
@@ -332,7 +332,7 @@ fn member(namespace: &str, gang: &str, priority: i32, gpus: u32, min: u32) -> Ar
     let terms =
         GangTerms { min, topology: None, timeout_ms: 600_000, disruption: Disruption::Whole };
     let mut spec = PodSpec::clone(&spec(namespace, priority, gpus));
-    spec.gang = Some(Membership { name: gang.into(), terms: Some(terms) });
+    spec.gang = Some(GangMembership { name: gang.into(), terms: Some(terms) });
     Arc::new(spec)
 }
 

@@ -63,14 +63,14 @@ impl PodAffinity {
 
 /// `whenUnsatisfiable` of a spread constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unsatisfiable {
+pub enum WhenUnsatisfiable {
     DoNotSchedule,
     ScheduleAnyway,
 }
 
 /// Whether nodes that the pod's node affinity or tolerations exclude count for spreading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Inclusion {
+pub enum NodeInclusionPolicy {
     Honor,
     Ignore,
 }
@@ -80,13 +80,13 @@ pub struct SpreadConstraint {
     /// By how many pods a domain may exceed the domain with the fewest.
     pub max_skew: i32,
     pub topology_key: Arc<str>,
-    pub unsatisfiable: Unsatisfiable,
+    pub unsatisfiable: WhenUnsatisfiable,
     /// Pods of the same namespace that count; `None` matches none.
     pub selector: Option<Selector>,
     /// With fewer domains than this, the minimum is taken as 0.
     pub min_domains: i32,
-    pub node_affinity: Inclusion,
-    pub node_taints: Inclusion,
+    pub node_affinity: NodeInclusionPolicy,
+    pub node_taints: NodeInclusionPolicy,
     /// The pod's values of these labels are added to the selector.
     pub match_label_keys: Vec<Arc<str>>,
 }

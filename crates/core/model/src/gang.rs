@@ -7,7 +7,7 @@ pub const DEFAULT_TIMEOUT_MS: i64 = 10 * 60 * 1000;
 
 /// A pod's membership in a gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Membership {
+pub struct GangMembership {
     /// Unique in its namespace.
     pub name: Arc<str>,
     /// The gang's terms as this pod states them; `None`: the gang is an object of its own.

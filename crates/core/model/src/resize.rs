@@ -7,9 +7,9 @@ use crate::pod::{ContainerKind, Pod, Resources, raise};
 use crate::quantity::Quantity;
 use crate::resource::ResourceList;
 
-/// Reported resources of a container, or of a pod as a whole.
+/// ReportedResources resources of a container, or of a pod as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct ReportedResources {
     /// Allocated requests.
     pub allocated: ResourceList,
     /// Resources in force.
@@ -17,11 +17,11 @@ pub struct Reported {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodReport {
+pub struct ReportedPodResources {
     /// Whether the node will never be able to provide the desired resources.
     pub infeasible: bool,
-    pub containers: BTreeMap<String, Reported>,
-    pub pod: Option<Reported>,
+    pub containers: BTreeMap<String, ReportedResources>,
+    pub pod: Option<ReportedResources>,
 }
 
 impl Pod {
@@ -29,7 +29,7 @@ impl Pod {
     /// desired ones while they are infeasible. Init containers that end count as desired. Limits
     /// follow those in force and stay at or above the requests, so that the QoS class does not
     /// change.
-    pub fn count_resize(&mut self, report: &PodReport) {
+    pub fn count_resize(&mut self, report: &ReportedPodResources) {
         for container in &mut self.containers {
             let reported = report.containers.get(&container.name);
             if let Some(reported) = reported.filter(|_| container.kind != ContainerKind::Init) {
@@ -52,7 +52,7 @@ impl Pod {
 }
 
 impl Resources {
-    fn replace(&mut self, requests: ResourceList, reported: &Reported, infeasible: bool) {
+    fn replace(&mut self, requests: ResourceList, reported: &ReportedResources, infeasible: bool) {
         if infeasible {
             self.limits.extend(reported.in_use.limits.clone());
         } else {
@@ -67,7 +67,7 @@ impl Resources {
     }
 }
 
-fn counted(desired: &ResourceList, reported: &Reported, infeasible: bool) -> ResourceList {
+fn counted(desired: &ResourceList, reported: &ReportedResources, infeasible: bool) -> ResourceList {
     let mut counted = reported.in_use.requests.clone();
     raise(&mut counted, &reported.allocated);
     if !infeasible {
@@ -101,13 +101,18 @@ mod tests {
         Pod { containers, ..Pod::default() }
     }
 
-    fn report(container: &str, infeasible: bool, allocated: &str, in_use: &str) -> PodReport {
-        let reported = Reported {
+    fn report(
+        container: &str,
+        infeasible: bool,
+        allocated: &str,
+        in_use: &str,
+    ) -> ReportedPodResources {
+        let reported = ReportedResources {
             allocated: list(&[("cpu", allocated), ("memory", "1Gi")]),
             in_use: both(&[("cpu", in_use), ("memory", "1Gi")]),
         };
         let containers = [(container.to_owned(), reported)].into();
-        PodReport { infeasible, containers, pod: None }
+        ReportedPodResources { infeasible, containers, pod: None }
     }
 
     #[test]
@@ -145,14 +150,14 @@ mod tests {
             requests: list(&[("cpu", "2"), ("hugepages-2Mi", "4Mi")]),
             limits: list(&[("cpu", "4")]),
         });
-        let reported = Reported {
+        let reported = ReportedResources {
             allocated: list(&[("cpu", "3")]),
             in_use: Resources { requests: list(&[("memory", "9Gi")]), ..Resources::default() },
         };
-        pod.count_resize(&PodReport {
+        pod.count_resize(&ReportedPodResources {
             infeasible: true,
             pod: Some(reported),
-            ..PodReport::default()
+            ..ReportedPodResources::default()
         });
         let of_pod = pod.resources.unwrap();
         assert_eq!(of_pod.requests, list(&[("cpu", "3"), ("hugepages-2Mi", "0")]));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::affinity::{NodeAffinity, PodAffinity, SpreadConstraint};
 use crate::dra::pod::PodClaim;
-use crate::gang::Membership;
+use crate::gang::GangMembership;
 use crate::label::Labels;
 use crate::pod::Pod;
 use crate::resource::ResourceName;
@@ -52,7 +52,7 @@ pub struct PodSpec {
     pub class: Option<WorkloadClass>,
     /// The model it loads, by the name that nodes list.
     pub model: Option<Arc<str>>,
-    pub gang: Option<Membership>,
+    pub gang: Option<GangMembership>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

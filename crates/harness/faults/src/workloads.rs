@@ -8,7 +8,7 @@ use std::sync::Arc;
 use berth_control::core::SeenPod;
 use berth_kubelet::NodeTopology;
 use berth_kubelet::{Kubelet, TopologyPolicy};
-use berth_model::gang::{Disruption, GangTerms, Membership};
+use berth_model::gang::{Disruption, GangMembership, GangTerms};
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
 use berth_model::spec::{PodObject, PodSpec};
@@ -106,7 +106,7 @@ pub(crate) fn hostile_workloads(dice: &mut Dice) -> Result<Vec<Workload>, BuildE
         disruption: Disruption::Whole,
     };
     let mut gang = gpu_template("crowd", 0, [1, 2, 8][dice.below(3)])?;
-    gang.gang = Some(Membership { name: "crowd".into(), terms: Some(terms) });
+    gang.gang = Some(GangMembership { name: "crowd".into(), terms: Some(terms) });
     let flood = gpu_template("flood", 0, 9)?;
     let plain = gpu_template("plain", 0, 1)?;
     let counts = [size, 30 + dice.below(60), 1 + dice.below(6)];

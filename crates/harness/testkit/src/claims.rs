@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use berth_model::dra::DeviceClass;
 use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceRequest, Request, RequestKind};
-use berth_model::dra::slice::{Attribute, CounterSet, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::dra::slice::{Attribute, CounterSet, Device, NodeScope, ResourceSlice, SlicePool};
 use berth_model::mig::{Board, Profile};
 use berth_model::quantity::{Format, Quantity};
 
@@ -80,8 +80,8 @@ pub fn published_slices(
     let slice = |what: &str, devices, shared_counters| ResourceSlice {
         name: format!("{node}-{what}").into(),
         driver: DRIVER.into(),
-        pool: PoolPart { name: node.clone(), generation: 1, slice_count: 2 },
-        reach: Reach::Node(node.clone()),
+        pool: SlicePool { name: node.clone(), generation: 1, slice_count: 2 },
+        scope: NodeScope::Node(node.clone()),
         devices,
         shared_counters,
     };

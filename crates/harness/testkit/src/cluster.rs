@@ -8,7 +8,7 @@ use berth_kubelet::{
     CpuManagerPolicy, CpuOptions, KubeletConfig, MemoryManagerPolicy, ReservedCpus, ReservedMemory,
     TopologyPolicy,
 };
-use berth_model::affinity::{Inclusion, SpreadConstraint, Unsatisfiable};
+use berth_model::affinity::{NodeInclusionPolicy, SpreadConstraint, WhenUnsatisfiable};
 use berth_model::device::PreferredAllocation;
 use berth_model::gpu::{Gpu, GpuInventory, Health, MigStrategy, Naming};
 use berth_model::idset::CpuSet;
@@ -228,14 +228,14 @@ pub fn spread(mut spec: PodSpec, key: &str, max_skew: i32, hard: bool) -> PodSpe
         max_skew,
         topology_key: key.into(),
         unsatisfiable: if hard {
-            Unsatisfiable::DoNotSchedule
+            WhenUnsatisfiable::DoNotSchedule
         } else {
-            Unsatisfiable::ScheduleAnyway
+            WhenUnsatisfiable::ScheduleAnyway
         },
         selector,
         min_domains: 1,
-        node_affinity: Inclusion::Honor,
-        node_taints: Inclusion::Ignore,
+        node_affinity: NodeInclusionPolicy::Honor,
+        node_taints: NodeInclusionPolicy::Ignore,
         match_label_keys: Vec::new(),
     });
     spec

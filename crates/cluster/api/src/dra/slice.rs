@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use berth_model::dra::slice::{
-    Attribute, Capacity, CounterSet, Device, PoolPart, Reach, RequestPolicy, ResourceSlice,
+    Attribute, Capacity, CounterSet, Device, NodeScope, RequestPolicy, ResourceSlice, SlicePool,
     ValidRequests,
 };
 use berth_model::taint::Taint;
@@ -28,7 +28,7 @@ impl Lower for resource::ResourceSlice {
 fn slice(slice: &resource::ResourceSlice) -> Result<ResourceSlice, Problem> {
     let spec = &slice.spec;
     let in_spec = |problem: Problem| problem.under("spec");
-    let own = reach(spec.node_name.as_ref(), spec.all_nodes, spec.node_selector.as_ref());
+    let own = scope(spec.node_name.as_ref(), spec.all_nodes, spec.node_selector.as_ref());
     let per_device = spec.per_device_node_selection == Some(true);
     let shared_counters = each("spec.sharedCounters", spec.shared_counters.as_ref(), |set| {
         Ok(CounterSet { name: set.name.as_str().into(), counters: counters(&set.counters)? })
@@ -36,33 +36,33 @@ fn slice(slice: &resource::ResourceSlice) -> Result<ResourceSlice, Problem> {
     Ok(ResourceSlice {
         name: meta::name(&slice.metadata)?,
         driver: spec.driver.as_str().into(),
-        pool: PoolPart {
+        pool: SlicePool {
             name: spec.pool.name.as_str().into(),
             generation: spec.pool.generation,
             slice_count: spec.pool.resource_slice_count,
         },
-        reach: match own.map_err(in_spec)? {
-            Reach::Nowhere if per_device => Reach::PerDevice,
-            reach => reach,
+        scope: match own.map_err(in_spec)? {
+            NodeScope::Nowhere if per_device => NodeScope::PerDevice,
+            scope => scope,
         },
         devices: each("spec.devices", spec.devices.as_ref(), device)?,
         shared_counters,
     })
 }
 
-fn reach(
+fn scope(
     node: Option<&String>,
     all: Option<bool>,
     selector: Option<&NodeSelector>,
-) -> Result<Reach, Problem> {
+) -> Result<NodeScope, Problem> {
     Ok(match (meta::filled(node), all, selector) {
-        (Some(node), _, _) => Reach::Node(node),
-        (None, Some(true), _) => Reach::AllNodes,
+        (Some(node), _, _) => NodeScope::Node(node),
+        (None, Some(true), _) => NodeScope::AllNodes,
         (None, _, Some(selector)) => {
             let terms = node_terms(selector).map_err(|problem| problem.under("nodeSelector"))?;
-            Reach::Nodes(terms)
+            NodeScope::Nodes(terms)
         }
-        (None, _, None) => Reach::Nowhere,
+        (None, _, None) => NodeScope::Nowhere,
     })
 }
 
@@ -83,7 +83,7 @@ fn device(device: &resource::Device) -> Result<Device, Problem> {
             .collect(),
         capacity: capacity.collect::<Result<_, Problem>>()?,
         consumes,
-        reach: reach(device.node_name.as_ref(), device.all_nodes, device.node_selector.as_ref())?,
+        scope: scope(device.node_name.as_ref(), device.all_nodes, device.node_selector.as_ref())?,
         taints: device.taints.iter().flatten().filter_map(taint).collect(),
         shareable: device.allow_multiple_allocations == Some(true),
         binds_to_node: device.binds_to_node == Some(true),

@@ -1,7 +1,7 @@
 //! What slices and claims become, and what is wrong with those that cannot be lowered.
 
 use berth_model::dra::claim::{Claim, Count, RequestKind, Share};
-use berth_model::dra::slice::{Attribute, Reach, ResourceSlice};
+use berth_model::dra::slice::{Attribute, NodeScope, ResourceSlice};
 use k8s_openapi::api::resource::v1 as resource;
 use serde_json::{Value, from_value, json};
 
@@ -37,9 +37,9 @@ fn slices_say_from_where_their_devices_can_be_used() {
         "driver": "x", "pool": pool(), "perDeviceNodeSelection": true, "devices": [device],
     });
     let lowered = slice(&spec).unwrap();
-    assert_eq!(lowered.reach, Reach::PerDevice);
+    assert_eq!(lowered.scope, NodeScope::PerDevice);
     let device = &lowered.devices[0];
-    assert_eq!(device.reach, Reach::AllNodes);
+    assert_eq!(device.scope, NodeScope::AllNodes);
     assert_eq!(device.attributes["a"], Attribute::Int(1));
     assert_eq!(device.attributes["l"], Attribute::Unsupported);
     // A taint without an effect on scheduling is as good as none.

@@ -4,7 +4,8 @@
 //! is where.
 
 use berth_model::affinity::{
-    Inclusion, NodeAffinity, NodeTerm, PodAffinity, PodTerm, SpreadConstraint, Unsatisfiable,
+    NodeAffinity, NodeInclusionPolicy, NodeTerm, PodAffinity, PodTerm, SpreadConstraint,
+    WhenUnsatisfiable,
 };
 use k8s_openapi::api::core::v1 as core;
 
@@ -86,8 +87,8 @@ pub(super) fn spread_constraint(
     constraint: &core::TopologySpreadConstraint,
 ) -> Result<SpreadConstraint, Problem> {
     let unsatisfiable = match constraint.when_unsatisfiable.as_str() {
-        "DoNotSchedule" => Unsatisfiable::DoNotSchedule,
-        "ScheduleAnyway" => Unsatisfiable::ScheduleAnyway,
+        "DoNotSchedule" => WhenUnsatisfiable::DoNotSchedule,
+        "ScheduleAnyway" => WhenUnsatisfiable::ScheduleAnyway,
         other => {
             let known = "DoNotSchedule or ScheduleAnyway";
             return Err(Problem::unknown("whenUnsatisfiable", other, known));
@@ -101,17 +102,25 @@ pub(super) fn spread_constraint(
         unsatisfiable,
         selector: optional_selector("labelSelector", constraint.label_selector.as_ref())?,
         min_domains: constraint.min_domains.unwrap_or(1),
-        node_affinity: inclusion("nodeAffinityPolicy", affinity_policy, Inclusion::Honor)?,
-        node_taints: inclusion("nodeTaintsPolicy", taints_policy, Inclusion::Ignore)?,
+        node_affinity: inclusion(
+            "nodeAffinityPolicy",
+            affinity_policy,
+            NodeInclusionPolicy::Honor,
+        )?,
+        node_taints: inclusion("nodeTaintsPolicy", taints_policy, NodeInclusionPolicy::Ignore)?,
         match_label_keys: meta::shared(constraint.match_label_keys.as_ref()),
     })
 }
 
-fn inclusion(field: &str, policy: Option<&str>, default: Inclusion) -> Result<Inclusion, Problem> {
+fn inclusion(
+    field: &str,
+    policy: Option<&str>,
+    default: NodeInclusionPolicy,
+) -> Result<NodeInclusionPolicy, Problem> {
     match policy {
         None => Ok(default),
-        Some("Honor") => Ok(Inclusion::Honor),
-        Some("Ignore") => Ok(Inclusion::Ignore),
+        Some("Honor") => Ok(NodeInclusionPolicy::Honor),
+        Some("Ignore") => Ok(NodeInclusionPolicy::Ignore),
         Some(other) => Err(Problem::unknown(field, other, "Honor or Ignore")),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::pod::{Container, ContainerKind, Pod};
-use berth_model::resize::{PodReport, Reported};
+use berth_model::resize::{ReportedPodResources, ReportedResources};
 use berth_model::spec::{HostPort, Protocol};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -62,12 +62,12 @@ fn init_kind(container: &core::Container) -> ContainerKind {
 
 /// What the node reports. A container for which it reports nothing in force counts as desired, even
 /// if something is allocated.
-fn report(status: &core::PodStatus) -> Result<PodReport, Problem> {
+fn report(status: &core::PodStatus) -> Result<ReportedPodResources, Problem> {
     let pending = status.conditions.iter().flatten().find(|one| one.type_ == "PodResizePending");
-    let mut report = PodReport {
+    let mut report = ReportedPodResources {
         infeasible: pending.is_some_and(|one| one.reason.as_deref() == Some("Infeasible")),
         pod: reported(status.resources.as_ref(), status.allocated_resources.as_ref())?,
-        ..PodReport::default()
+        ..ReportedPodResources::default()
     };
     let lists = [
         ("containerStatuses", &status.container_statuses),
@@ -86,9 +86,9 @@ fn report(status: &core::PodStatus) -> Result<PodReport, Problem> {
 fn reported(
     in_use: Option<&core::ResourceRequirements>,
     allocated: Option<&BTreeMap<String, Quantity>>,
-) -> Result<Option<Reported>, Problem> {
+) -> Result<Option<ReportedResources>, Problem> {
     let Some(in_use) = in_use else { return Ok(None) };
-    Ok(Some(Reported {
+    Ok(Some(ReportedResources {
         allocated: resource_list("allocatedResources", allocated)?,
         in_use: resources(in_use).map_err(|problem| problem.under("resources"))?,
     }))

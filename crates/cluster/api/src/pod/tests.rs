@@ -1,6 +1,6 @@
 //! Pods as the API server stores them, and what becomes of them.
 
-use berth_model::affinity::{Inclusion, Unsatisfiable};
+use berth_model::affinity::{NodeInclusionPolicy, WhenUnsatisfiable};
 use berth_model::pod::PodLevelResources;
 use berth_model::policy::PriorityClass;
 use berth_model::spec::{Disk, HostPort, Protocol, Volume};
@@ -235,8 +235,11 @@ fn wishes_tell_absent_selectors_from_empty_ones() {
     let (weight, avoided) = &spec.pod_affinity.anti_preferred[0];
     assert_eq!((*weight, avoided.namespaces.len()), (5, 1));
     let [spread] = &spec.spread[..] else { panic!("one constraint") };
-    assert_eq!((spread.min_domains, spread.unsatisfiable), (1, Unsatisfiable::ScheduleAnyway));
-    assert_eq!((spread.node_affinity, spread.node_taints), (Inclusion::Honor, Inclusion::Honor));
+    assert_eq!((spread.min_domains, spread.unsatisfiable), (1, WhenUnsatisfiable::ScheduleAnyway));
+    assert_eq!(
+        (spread.node_affinity, spread.node_taints),
+        (NodeInclusionPolicy::Honor, NodeInclusionPolicy::Honor)
+    );
     assert_eq!((&spread.selector, spread.match_label_keys.len()), (&None, 1));
 }
 

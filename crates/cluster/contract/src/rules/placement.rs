@@ -5,7 +5,7 @@
 
 use berth_api::FieldPath;
 use berth_api::workload::WorkloadKind;
-use berth_model::affinity::Unsatisfiable;
+use berth_model::affinity::WhenUnsatisfiable;
 use berth_model::label::Operator;
 use berth_model::spec::PodSpec;
 
@@ -75,6 +75,8 @@ pub(crate) static SPREAD_KEY_UNKNOWN: Rule = Rule {
     safe_fix: None,
 };
 
+/// Karpenter's label of the NodePool that created a node.
+const NODE_POOL: &str = "karpenter.sh/nodepool";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const AFFINITY: &str = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
 
@@ -143,7 +145,23 @@ fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
             (field, format!("matches no node; known are {known}"))
         }
     };
-    scope.add(Breach::new(&NO_POOL, field, message));
+    let breach = Breach::new(&NO_POOL, field, message);
+    scope.add(if all_groups_known(pools) {
+        breach
+    } else {
+        breach.at_most(Severity::Warning).remedy(
+            "Correct the label, unless an autoscaled node group that has no nodes now has it.",
+        )
+    });
+}
+
+/// A node that no known pool creates is static, or of a group of the Cluster Autoscaler: such a group has
+/// no object, and one without nodes cannot be seen.
+fn all_groups_known(pools: &[NodeGroup]) -> bool {
+    let growing = |name: &str| pools.iter().any(|pool| pool.grows && *pool.node.name == *name);
+    pools
+        .iter()
+        .all(|pool| pool.grows || pool.node.labels.get(NODE_POOL).is_some_and(|name| growing(name)))
 }
 
 /// A label of the node selector that no pool has.
@@ -186,7 +204,7 @@ fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
             found.push(Breach::new(&SPREAD_SKIPS_SELF, field("labelSelector"), message));
         }
         let key = &*constraint.topology_key;
-        let hard = constraint.unsatisfiable == Unsatisfiable::DoNotSchedule;
+        let hard = constraint.unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
         let mut matching = nodes().filter(|pool| pool.is_selected(spec)).peekable();
         let some = matching.peek().is_some();
         if hard && some && !grows && !matching.any(|pool| pool.has(key)) {

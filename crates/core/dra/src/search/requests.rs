@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_model::dra::RESULTS_MAX;
 use berth_model::dra::claim::{Count, DeviceRequest, RequestKind};
-use berth_model::dra::slice::Reach;
+use berth_model::dra::slice::NodeScope;
 
 use super::capacity::Consumption;
 use super::constraint::Rule;
@@ -12,7 +12,7 @@ use super::{PendingClaim, Search, SearchPosition};
 use crate::Lookup;
 use crate::inventory::Class;
 use crate::pools::PoolState;
-use crate::published::reaches;
+use crate::published::is_in_scope;
 use crate::selectors::Selector;
 use crate::verdict::RejectionReason;
 
@@ -218,8 +218,8 @@ impl<'a> Search<'a> {
                     return Ok(false);
                 }
             }
-            match one.slice.slice.reach {
-                Reach::PerDevice => reaches(&one.device.reach, self.node)
+            match one.slice.slice.scope {
+                NodeScope::PerDevice => is_in_scope(&one.device.scope, self.node)
                     .map_err(|error| RejectionReason::Failed(error.to_string())),
                 _ => Ok(true),
             }

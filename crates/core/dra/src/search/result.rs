@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_model::affinity::NodeTerm;
 use berth_model::dra::DeviceId;
 use berth_model::dra::claim::{AllocatedConfig, AllocatedDevice, Allocation, ConfigSource, Share};
-use berth_model::dra::slice::Reach;
+use berth_model::dra::slice::NodeScope;
 use berth_model::label::{Operator, Requirement};
 
 use super::requests::PreparedRequest;
@@ -52,15 +52,15 @@ impl Search<'_> {
         let mut term = NodeTerm::default();
         for allocated in allocated {
             let one = &self.candidates[allocated.candidate];
-            let reach = match &one.slice.slice.reach {
-                Reach::PerDevice => &one.device.reach,
-                reach => reach,
+            let scope = match &one.slice.slice.scope {
+                NodeScope::PerDevice => &one.device.scope,
+                scope => scope,
             };
-            if one.device.binds_to_node || matches!(reach, Reach::Node(_)) {
+            if one.device.binds_to_node || matches!(scope, NodeScope::Node(_)) {
                 let name = vec![Operator::In(vec![self.node.name.clone()])];
                 return Some(NodeTerm { labels: Vec::new(), name });
             }
-            let Reach::Nodes(terms) = reach else { continue };
+            let NodeScope::Nodes(terms) = scope else { continue };
             // The API server accepts one term only.
             for other in terms.iter().take(1) {
                 for operator in &other.name {

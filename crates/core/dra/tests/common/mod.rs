@@ -7,7 +7,7 @@ use berth_dra::{Demand, Inventory, Options, Placement, Rejection};
 use berth_model::dra::DeviceClass;
 use berth_model::dra::claim::{Claim, ClaimSpec, Count, DeviceRequest, Request, RequestKind};
 use berth_model::dra::pod::{ClaimSource, DeviceNeeds, PodClaim};
-use berth_model::dra::slice::{Attribute, Device, PoolPart, Reach, ResourceSlice};
+use berth_model::dra::slice::{Attribute, Device, NodeScope, ResourceSlice, SlicePool};
 use berth_model::node::Node;
 
 pub(crate) const DRIVER: &str = "gpu.example.com";
@@ -34,8 +34,8 @@ pub(crate) fn slice(node: &str, devices: Vec<Device>) -> ResourceSlice {
     ResourceSlice {
         name: format!("{node}-gpus").into(),
         driver: DRIVER.into(),
-        pool: PoolPart { name: node.into(), generation: 1, slice_count: 1 },
-        reach: Reach::Node(node.into()),
+        pool: SlicePool { name: node.into(), generation: 1, slice_count: 1 },
+        scope: NodeScope::Node(node.into()),
         devices,
         shared_counters: Vec::new(),
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use berth_model::affinity::{PodTerm, SpreadConstraint, Unsatisfiable};
+use berth_model::affinity::{PodTerm, SpreadConstraint, WhenUnsatisfiable};
 use berth_model::quantity::{Format, Quantity};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{GpuNeed, HostPort, PodSpec};
@@ -60,7 +60,7 @@ impl Relaxation {
             Self::SpreadSoftly(constraint) => {
                 let wanted = |one: &&mut SpreadConstraint| *one == constraint;
                 let one = relaxed.spread.iter_mut().find(wanted)?;
-                one.unsatisfiable = Unsatisfiable::ScheduleAnyway;
+                one.unsatisfiable = WhenUnsatisfiable::ScheduleAnyway;
             }
             Self::DropPodAffinity => relaxed.pod_affinity.required.clear(),
             Self::DropAntiAffinity(term) => {
@@ -129,7 +129,7 @@ fn change(spec: &PodSpec, cause: &Cause) -> Option<Relaxation> {
         Cause::Port(port) => Relaxation::DropPort(port.clone()),
         Cause::SpreadLabel { key } | Cause::Spread { key, .. } => {
             let hard = |one: &&SpreadConstraint| {
-                one.topology_key == *key && one.unsatisfiable == Unsatisfiable::DoNotSchedule
+                one.topology_key == *key && one.unsatisfiable == WhenUnsatisfiable::DoNotSchedule
             };
             Relaxation::SpreadSoftly(spec.spread.iter().find(hard)?.clone())
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_model::affinity::{Inclusion, PodTerm, SpreadConstraint, Unsatisfiable};
+use berth_model::affinity::{NodeInclusionPolicy, PodTerm, SpreadConstraint, WhenUnsatisfiable};
 use berth_model::label::Selector;
 use berth_model::spec::PodSpec;
 
@@ -116,11 +116,11 @@ impl State {
         let constraint = |key: &str, max_skew: i32| SpreadConstraint {
             max_skew,
             topology_key: key.into(),
-            unsatisfiable: Unsatisfiable::ScheduleAnyway,
+            unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
             selector: Some(selector.clone()),
             min_domains: 1,
-            node_affinity: Inclusion::Honor,
-            node_taints: Inclusion::Ignore,
+            node_affinity: NodeInclusionPolicy::Honor,
+            node_taints: NodeInclusionPolicy::Ignore,
             match_label_keys: Vec::new(),
         };
         let constraints = [constraint(HOSTNAME, 3), constraint(ZONE, 5)];

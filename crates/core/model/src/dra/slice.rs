@@ -14,8 +14,8 @@ pub struct ResourceSlice {
     /// Devices are tried in the order of their slices' names.
     pub name: Arc<str>,
     pub driver: Arc<str>,
-    pub pool: PoolPart,
-    pub reach: Reach,
+    pub pool: SlicePool,
+    pub scope: NodeScope,
     /// In the order in which they are tried.
     pub devices: Vec<Device>,
     /// Counters that the devices of the pool consume together.
@@ -24,7 +24,7 @@ pub struct ResourceSlice {
 
 /// The pool of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolPart {
+pub struct SlicePool {
     /// Unique for the driver.
     pub name: Arc<str>,
     /// Slices of older generations are ignored.
@@ -35,7 +35,7 @@ pub struct PoolPart {
 
 /// The nodes from which devices can be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum NodeScope {
     Node(Arc<str>),
     /// Those that one of these matches.
     Nodes(Vec<NodeTerm>),
@@ -56,8 +56,8 @@ pub struct Device {
     pub capacity: BTreeMap<Arc<str>, Capacity>,
     /// What it consumes of the pool's counters while it is allocated.
     pub consumes: Vec<CounterSet>,
-    /// Used if its slice says [`Reach::PerDevice`].
-    pub reach: Reach,
+    /// Used if its slice says [`NodeScope::PerDevice`].
+    pub scope: NodeScope,
     /// Without those that have no effect on scheduling.
     pub taints: Vec<Taint>,
     /// Whether several claims can each have a part of it.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use berth_engine::config::ReservationBudget;
-use berth_model::gang::{Disruption, GangTerms, GangTopology, Membership};
+use berth_model::gang::{Disruption, GangMembership, GangTerms, GangTopology};
 use berth_model::label::Labels;
 use berth_model::node::Node;
 use berth_model::spec::{Controller, PodSpec};
@@ -183,6 +183,6 @@ pub(super) fn member(gang: &Drawn, gpus: i64) -> Result<Arc<PodSpec>, BuildError
         timeout_ms: gang.timeout_ms,
         disruption: Disruption::Whole,
     };
-    spec.gang = Some(Membership { name: gang.name.clone(), terms: Some(terms) });
+    spec.gang = Some(GangMembership { name: gang.name.clone(), terms: Some(terms) });
     Ok(Arc::new(spec))
 }

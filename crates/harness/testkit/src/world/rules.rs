@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use berth_engine::config::{Config, Profile, UnknownTopology};
 use berth_kubelet::{Kubelet, KubeletVersion, PodDemand, TopologyPolicy, Verdict};
-use berth_model::affinity::{Inclusion, PodTerm, SpreadConstraint, Unsatisfiable};
+use berth_model::affinity::{NodeInclusionPolicy, PodTerm, SpreadConstraint, WhenUnsatisfiable};
 use berth_model::label::{Labels, Selector};
 use berth_model::node::Node;
 use berth_model::pod::PodLevelResources;
@@ -273,7 +273,7 @@ impl<'a> Scene<'a> {
         let hard: Vec<&SpreadConstraint> = spec
             .spread
             .iter()
-            .filter(|one| one.unsatisfiable == Unsatisfiable::DoNotSchedule)
+            .filter(|one| one.unsatisfiable == WhenUnsatisfiable::DoNotSchedule)
             .collect();
         for rule in &hard {
             let Some(value) = node.labels.get(&rule.topology_key) else {
@@ -281,8 +281,8 @@ impl<'a> Scene<'a> {
             };
             let counts = |one: &Node| {
                 hard.iter().all(|rule| one.labels.get(&rule.topology_key).is_some())
-                    && (rule.node_affinity == Inclusion::Ignore || selected(spec, one))
-                    && (rule.node_taints == Inclusion::Ignore || tolerated(spec, one))
+                    && (rule.node_affinity == NodeInclusionPolicy::Ignore || selected(spec, one))
+                    && (rule.node_taints == NodeInclusionPolicy::Ignore || tolerated(spec, one))
             };
             let mut domains: BTreeMap<&Arc<str>, i64> = BTreeMap::new();
             for one in self.books.nodes.values().filter(|one| counts(one)) {
@@ -427,7 +427,7 @@ fn selected(spec: &PodSpec, node: &Node) -> bool {
 fn ports(wanted: &[HostPort], here: &[&Resident<'_>]) -> Result<(), Why> {
     let mut held = here.iter().flat_map(|one| &one.spec.host_ports);
     if held.any(|port| wanted.iter().any(|one| one.conflicts(port))) {
-        return Err("a host port is taken");
+        return Err("a host port is in use");
     }
     Ok(())
 }

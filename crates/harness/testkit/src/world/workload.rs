@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use berth_model::affinity::{
-    Inclusion, NodeAffinity, NodeTerm, PodTerm, SpreadConstraint, Unsatisfiable,
+    NodeAffinity, NodeInclusionPolicy, NodeTerm, PodTerm, SpreadConstraint, WhenUnsatisfiable,
 };
-use berth_model::gang::{Disruption, GangTerms, GangTopology, Membership};
+use berth_model::gang::{Disruption, GangMembership, GangTerms, GangTopology};
 use berth_model::label::{Labels, Operator, Requirement, Selector};
 use berth_model::spec::{Controller, GpuNeed, HostPort, PodSpec, PreemptionPolicy, Protocol};
 use berth_model::taint::{Toleration, TolerationOperator};
@@ -60,7 +60,7 @@ pub(super) fn arbitrary(dice: &mut Dice, number: usize) -> Result<PodSpec, Build
     neighbours(dice, &mut spec);
     if dice.below(4) == 0 {
         let terms = (dice.below(5) > 0).then(|| gang_terms(dice));
-        spec.gang = Some(Membership { name: format!("gang-{}", number % APPS).into(), terms });
+        spec.gang = Some(GangMembership { name: format!("gang-{}", number % APPS).into(), terms });
         if dice.below(3) > 0 {
             // Many gangs are of pods that only need room.
             (spec.spread, spec.pod_affinity) = Default::default();
@@ -138,11 +138,12 @@ fn key(dice: &mut Dice) -> Arc<str> {
 }
 
 fn spread(dice: &mut Dice, spec: &PodSpec) -> SpreadConstraint {
-    let inclusion = |dice: &mut Dice| [Inclusion::Honor, Inclusion::Ignore][dice.below(2)];
+    let inclusion =
+        |dice: &mut Dice| [NodeInclusionPolicy::Honor, NodeInclusionPolicy::Ignore][dice.below(2)];
     let app = || spec.labels.get("app").map(|app| ("app", app.clone()));
     let labels: Labels = app().into_iter().collect();
     let hard = dice.below(3) > 0;
-    let (ignore, insist) = (Unsatisfiable::ScheduleAnyway, Unsatisfiable::DoNotSchedule);
+    let (ignore, insist) = (WhenUnsatisfiable::ScheduleAnyway, WhenUnsatisfiable::DoNotSchedule);
     SpreadConstraint {
         max_skew: 1 + dice.below(2) as i32,
         topology_key: key(dice),
