@@ -23,6 +23,7 @@ use crate::explain::{self, Explanation};
 use crate::filter::{IncomingPod, Inquiry};
 use crate::gang::{Gangs, Reservation};
 use crate::headroom::ReservedHeadroom;
+use crate::kube::preempt::Evictions;
 use crate::kube::{self, Verdicts};
 use crate::placement::gpu_values::GpuValues;
 use crate::placement::headroom;
@@ -85,12 +86,6 @@ pub(crate) struct FoundPlace {
     pub(crate) grant: Option<Grant>,
     pub(crate) fit: NumaFit,
     pub(crate) devices: Option<Box<Placement>>,
-}
-
-pub(crate) struct Evictions {
-    pub(crate) node: NodeIx,
-    pub(crate) victims: Vec<PodIx>,
-    pub(crate) budget_violations: usize,
 }
 
 impl Engine {
@@ -636,7 +631,7 @@ impl Engine {
             return None;
         }
         if self.config.profile != Profile::Berth {
-            return self.evictions_scored(at);
+            return kube::preempt::select(&self.state, at, IncomingPod::of(&self.state, at));
         }
         if !self.may_make_room(class, &preemptor) {
             return None;
@@ -646,24 +641,7 @@ impl Engine {
             let inquiry = Inquiry::new(state, IncomingPod::of(state, at)).ok()?.0;
             preemption.find(&inquiry, ranking, &preemptor, within)
         });
-        plan.map(|plan| Evictions {
-            node: plan.node,
-            budget_violations: plan.cost.budget_violations as usize,
-            victims: plan.victims,
-        })
-    }
-
-    fn evictions_scored(&self, at: PodIx) -> Option<Evictions> {
-        let state = &self.state;
-        let (inquiry, narrowed) = Inquiry::new(state, IncomingPod::of(state, at)).ok()?;
-        let verdicts = Verdicts::of(&inquiry, &narrowed);
-        let nominated = match &state.pods[at].place {
-            Place::Nominated(node, _) => Some(node),
-            _ => None,
-        };
-        let (node, victims, budget_violations) =
-            kube::preempt::select(&inquiry, &verdicts, nominated)?;
-        Some(Evictions { node, victims, budget_violations })
+        plan.map(Evictions::from)
     }
 
     pub(crate) fn held_by(&self, at: PodIx) -> Option<HeldBy> {

@@ -3,6 +3,7 @@
 //! Every event names one object and gives its current state, or that it was deleted. Applying the
 //! same event twice changes nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_kubelet::NodeTopology;
@@ -84,4 +85,22 @@ pub enum Event {
     StorageCapacityGone(Arc<str>, Arc<str>),
     Attachment(VolumeAttachment),
     AttachmentGone(Arc<str>),
+}
+
+/// Sets or removes an object; returns the event that undoes it if anything changed.
+pub(crate) fn set<K: Ord + Clone, T: PartialEq>(
+    table: &mut BTreeMap<K, T>,
+    key: K,
+    object: Option<T>,
+    event: impl Fn(T) -> Event,
+    gone: impl Fn(K) -> Event,
+) -> Option<Event> {
+    if table.get(&key) == object.as_ref() {
+        return None;
+    }
+    let before = match object {
+        Some(object) => table.insert(key.clone(), object),
+        None => table.remove(&key),
+    };
+    Some(before.map_or_else(|| gone(key), event))
 }

@@ -23,12 +23,12 @@ use super::relax::{self, Relaxation};
 use crate::class::HOSTNAME;
 use crate::config::{Config, Profile};
 use crate::event::Event;
-use crate::filter::{CORDON, IncomingPod};
-use crate::kube::{self, Verdicts};
+use crate::filter::{CORDON, IncomingPod, Inquiry};
+use crate::kube::{self, preempt::Evictions};
 use crate::placement::preemption::PreemptionSearch;
 use crate::placement::victims::Preemptor;
 use crate::slices::{self, GpuLayoutChange};
-use crate::state::{Place, State};
+use crate::state::State;
 use crate::table::{ClassIx, NodeIx, PodIx};
 use berth_kubelet::NodeTopology;
 
@@ -144,7 +144,8 @@ impl Search<'_> {
         let own = (spec.preemption == PreemptionPolicy::LowerPriority).then_some(preemptor);
         let found = own.and_then(|preemptor| Some((true, self.victims(spec, &preemptor)?)));
         let found = found.or_else(|| Some((false, self.victims(spec, &equals)?)));
-        let (by_preemption, (at, victims, budget_violations)) = found?;
+        let (by_preemption, found) = found?;
+        let Evictions { node: at, victims, budget_violations } = found;
         let node = self.state.nodes[at].object.name.clone();
         let named = |pod: PodIx| pod_name(self.state, pod);
         let above = if by_preemption { spec.priority } else { equals.priority };
@@ -156,49 +157,29 @@ impl Search<'_> {
         Some(Remedy::Evict { node, victims, leaving, budget_violations, by_preemption })
     }
 
-    fn victims(
-        &mut self,
-        spec: &PodSpec,
-        preemptor: &Preemptor,
-    ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
+    fn victims(&mut self, spec: &PodSpec, preemptor: &Preemptor) -> Option<Evictions> {
         if !preemptor.has_victims(self.state) {
             return None;
         }
         if self.config.profile != Profile::Berth {
             return self.victims_scored(spec, preemptor.priority);
         }
-        let class = self.state.pods[self.pod].class;
-        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
+        let pod = IncomingPod::of(self.state, self.pod);
         let Probe { inquiry, mut ranking, .. } = Probe::new(self.state, pod, self.config).ok()?;
         ranking.evaluate_all(self.state);
         // A fresh one, because searches correct the engine's.
-        let plan = PreemptionSearch::default().find(&inquiry, &mut ranking, preemptor, None)?;
-        Some((plan.node, plan.victims, plan.cost.budget_violations as usize))
+        let plan = PreemptionSearch::default().find(&inquiry, &mut ranking, preemptor, None);
+        plan.map(Evictions::from)
     }
 
     /// kube-scheduler derives whom it may evict from the pod.
-    fn victims_scored(
-        &mut self,
-        spec: &PodSpec,
-        priority: i32,
-    ) -> Option<(NodeIx, Vec<PodIx>, usize)> {
+    fn victims_scored(&mut self, spec: &PodSpec, priority: i32) -> Option<Evictions> {
         let preemption = PreemptionPolicy::LowerPriority;
         let class =
             self.state.acquire_class(&Arc::new(PodSpec { priority, preemption, ..spec.clone() }));
         self.state.rules(class);
-        let state = &*self.state;
-        let found = crate::filter::Inquiry::new(
-            state,
-            IncomingPod { class, ..IncomingPod::of(state, self.pod) },
-        );
-        let found = found.ok().and_then(|(inquiry, narrowed)| {
-            let verdicts = Verdicts::of(&inquiry, &narrowed);
-            let nominated = match &state.pods[self.pod].place {
-                Place::Nominated(node, _) => Some(node),
-                _ => None,
-            };
-            kube::preempt::select(&inquiry, &verdicts, nominated)
-        });
+        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
+        let found = kube::preempt::select(self.state, self.pod, pod);
         self.state.release_class(class);
         found
     }
@@ -283,12 +264,11 @@ impl Search<'_> {
         if self.config.profile != Profile::Berth {
             return None;
         }
-        let class = self.state.pods[self.pod].class;
-        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
-        let nodes = slices::nodes_for(&crate::filter::Inquiry::new(self.state, pod).ok()?.0);
+        let pod = IncomingPod::of(self.state, self.pod);
+        let nodes = slices::nodes_for(&Inquiry::new(self.state, pod).ok()?.0);
         [Touch::IdleGpus, Touch::AroundWork].into_iter().find_map(|touch| {
             nodes.iter().take(REPARTITIONED_MAX).find_map(|at| {
-                let steps = self.repartitioned(class, *at, touch)?;
+                let steps = self.repartitioned(*at, touch)?;
                 let node = self.state.nodes[*at].object.name.clone();
                 Some(Remedy::Repartition { node, steps })
             })
@@ -296,12 +276,8 @@ impl Search<'_> {
     }
 
     /// The repartitioning of a node's GPUs after which the pod fits.
-    fn repartitioned(
-        &mut self,
-        class: ClassIx,
-        at: NodeIx,
-        touch: Touch,
-    ) -> Option<Vec<GpuLayoutChange>> {
+    fn repartitioned(&mut self, at: NodeIx, touch: Touch) -> Option<Vec<GpuLayoutChange>> {
+        let class = self.state.pods[self.pod].class;
         let gpus = slices::on_node(self.state, at, &|_, _| false);
         let boards = slices::boards(gpus.iter().map(|sliced| &sliced.gpu.layout));
         let wants = slices::wants(self.state, self.state.class(class), &boards);
@@ -326,8 +302,7 @@ impl Search<'_> {
         };
         let rows = self.rows.iter().filter(strict);
         let nodes = self.most_free(rows.flat_map(|row| row.nodes.iter().copied()).collect());
-        let class = self.state.pods[self.pod].class;
-        let pod = IncomingPod { class, ..IncomingPod::of(self.state, self.pod) };
+        let pod = IncomingPod::of(self.state, self.pod);
         let mut probe = Probe::new(self.state, pod, self.config).ok()?;
         let mut nodes = nodes.into_iter().take(LOOSENED_MAX);
         let at = nodes.find(|at| admits_loosely(&mut probe, *at) == Some(true))?;

@@ -6,19 +6,27 @@ use berth_model::policy::DisruptionBudget;
 use berth_model::spec::{Phase, PodSpec, PreemptionPolicy};
 
 use super::Verdicts;
-use crate::filter::Inquiry;
+use crate::filter::{IncomingPod, Inquiry};
 use crate::overlay::Overlay;
-use crate::state::{PodState, State};
+use crate::placement::victims::EvictionPlan;
+use crate::state::{Place, PodState, State};
 use crate::table::{NodeIx, PodIx};
 use crate::verdict::{Candidate, Code, NodeVerdict, Preemption};
 
 /// Added to priorities before they are summed up, so that fewer victims weigh less.
 pub(crate) const PRIORITY_SHIFT: i64 = 1 << 31;
 
-struct Outcome {
-    node: NodeIx,
-    victims: Vec<PodIx>,
-    budget_violations: usize,
+pub(crate) struct Evictions {
+    pub(crate) node: NodeIx,
+    pub(crate) victims: Vec<PodIx>,
+    pub(crate) budget_violations: usize,
+}
+
+impl From<EvictionPlan> for Evictions {
+    fn from(plan: EvictionPlan) -> Self {
+        let EvictionPlan { node, victims, cost } = plan;
+        Self { node, victims, budget_violations: cost.budget_violations as usize }
+    }
 }
 
 pub(super) fn run(
@@ -32,7 +40,7 @@ pub(super) fn run(
     }
     let options = options(inquiry, verdicts);
     let best = best(state, &options);
-    let candidate = |option: &Outcome| Candidate {
+    let candidate = |option: &Evictions| Candidate {
         node: state.nodes[option.node].object.name.clone(),
         victims: option.victims.iter().map(|pod| state.pods[*pod].uid.clone()).collect(),
         budget_violations: option.budget_violations,
@@ -44,19 +52,21 @@ pub(super) fn run(
     }
 }
 
-/// The chosen node, victims and budget violations; ties go to a stable hash of the name.
-pub(crate) fn select(
-    inquiry: &Inquiry<'_>,
-    verdicts: &Verdicts,
-    nominated: Option<&Arc<str>>,
-) -> Option<(NodeIx, Vec<PodIx>, usize)> {
-    if barred(inquiry, verdicts, nominated).is_some() {
+/// The evictions for the pod at `at`, as described by `pod`; ties go to a stable hash of the name.
+pub(crate) fn select(state: &State, at: PodIx, pod: IncomingPod<'_>) -> Option<Evictions> {
+    let (inquiry, narrowed) = Inquiry::new(state, pod).ok()?;
+    let verdicts = Verdicts::of(&inquiry, &narrowed);
+    let nominated = match &state.pods[at].place {
+        Place::Nominated(node, _) => Some(node),
+        _ => None,
+    };
+    if barred(&inquiry, &verdicts, nominated).is_some() {
         return None;
     }
-    let options = options(inquiry, verdicts);
-    let best = best(inquiry.state, &options).into_iter();
-    let one = best.max_by_key(|option| inquiry.state.nodes[option.node].tie)?;
-    Some((one.node, one.victims.clone(), one.budget_violations))
+    let options = options(&inquiry, &verdicts);
+    let best: Vec<NodeIx> = best(state, &options).into_iter().map(|one| one.node).collect();
+    let node = best.into_iter().max_by_key(|node| state.nodes[*node].tie)?;
+    options.into_iter().find(|option| option.node == node)
 }
 
 fn barred(
@@ -90,14 +100,14 @@ fn code(verdict: &NodeVerdict) -> Option<Code> {
     }
 }
 
-fn options(inquiry: &Inquiry<'_>, verdicts: &Verdicts) -> Vec<Outcome> {
+fn options(inquiry: &Inquiry<'_>, verdicts: &Verdicts) -> Vec<Evictions> {
     let rejected = verdicts.nodes.iter().filter(|(_, verdict)| {
         matches!(verdict, NodeVerdict::Rejected(rejection) if rejection.code == Code::Unschedulable)
     });
     rejected.filter_map(|(at, _)| victims(inquiry, *at)).collect()
 }
 
-fn victims(inquiry: &Inquiry<'_>, at: NodeIx) -> Option<Outcome> {
+fn victims(inquiry: &Inquiry<'_>, at: NodeIx) -> Option<Evictions> {
     let state = inquiry.state;
     let node = &state.nodes[at];
     let lower = |pod: &&PodIx| priority(state, **pod) < inquiry.class.spec.priority;
@@ -126,7 +136,7 @@ fn victims(inquiry: &Inquiry<'_>, at: NodeIx) -> Option<Outcome> {
     if mixed {
         victims.sort_by(|one, other| importance(state, *one).cmp(&importance(state, *other)));
     }
-    (!victims.is_empty()).then_some(Outcome { node: at, victims, budget_violations })
+    (!victims.is_empty()).then_some(Evictions { node: at, victims, budget_violations })
 }
 
 pub(crate) fn priority(state: &State, pod: PodIx) -> i32 {
@@ -174,8 +184,8 @@ pub(crate) fn split_by_budgets(state: &State, pods: &[PodIx]) -> (Vec<PodIx>, Ve
 }
 
 /// The candidates that no rule distinguishes.
-fn best<'o>(state: &State, options: &'o [Outcome]) -> Vec<&'o Outcome> {
-    let rank = |option: &Outcome| {
+fn best<'o>(state: &State, options: &'o [Evictions]) -> Vec<&'o Evictions> {
+    let rank = |option: &Evictions| {
         let priorities = || option.victims.iter().map(|pod| priority(state, *pod));
         let highest = priorities().next().unwrap_or(i32::MIN);
         let top = priorities().max().unwrap_or(i32::MIN);

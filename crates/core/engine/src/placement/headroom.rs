@@ -173,55 +173,41 @@ fn find(
         let kept = state.headrooms.get(turn)?;
         let incoming = IncomingPod { class, uid: "", name: "", claims: &[] };
         let inquiry = Inquiry::new(state, incoming).ok()?.0;
-        let mut nodes = Candidates::default();
+        let (mut fit, mut displace) = (Vec::new(), Vec::new());
         let mut outcome = |rank: &Rank| {
             let outcome = if kept.blocked.contains(rank.2) {
                 Outcome::None
             } else {
                 try_out(state, ranking, kept, rank.2)
             };
-            if outcome == Outcome::None {
-                blocked.push(rank.2);
+            match outcome {
+                Outcome::None => blocked.push(rank.2),
+                Outcome::Displaces => displace.push(*rank),
+                Outcome::Fits => fit.push(*rank),
             }
             outcome
         };
         if kept.searched {
             let ranks = changed.iter().filter_map(|at| ranking.rank(state, *at));
-            ranks.for_each(|rank| nodes.add(rank, outcome(&rank)));
+            for rank in ranks {
+                outcome(&rank);
+            }
         } else {
             for bucket in ranking.buckets() {
                 for rank in &bucket.order {
-                    let outcome = outcome(rank);
-                    nodes.add(*rank, outcome);
-                    if outcome == Outcome::Fits {
+                    if outcome(rank) == Outcome::Fits {
                         break;
                     }
                 }
             }
         }
-        let ranks = if nodes.fit.is_empty() { &nodes.displace } else { &nodes.fit };
+        let ranks = if fit.is_empty() { &displace } else { &fit };
         select::best(&inquiry, ranking, ranks)
     });
     let kept = state.headrooms.get_mut(turn)?;
     blocked.into_iter().for_each(|at| kept.blocked.set(at, true));
     kept.searched |= found.is_none();
     found
-}
-
-#[derive(Default)]
-struct Candidates {
-    fit: Vec<Rank>,
-    displace: Vec<Rank>,
-}
-
-impl Candidates {
-    fn add(&mut self, rank: Rank, outcome: Outcome) {
-        match outcome {
-            Outcome::None => {}
-            Outcome::Displaces => self.displace.push(rank),
-            Outcome::Fits => self.fit.push(rank),
-        }
-    }
 }
 
 /// Evaluates one more reservation on a node beside nominated pods and existing reservations.

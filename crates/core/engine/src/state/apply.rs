@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use berth_model::gang::{Gang, GangTerms};
+use berth_model::label::Labels;
 use berth_model::node::Node;
-use berth_model::policy::Accelerator;
-use berth_model::resource::ResourceName;
+use berth_model::policy::{DisruptionBudget, Grouping, Namespace, Quota};
 use berth_model::spec::{Phase, PodObject};
 use smallvec::SmallVec;
 
-use super::{FullName, NodeState, Place, PodState, State};
+use super::{FullName, GroupingName, NodeState, Place, PodState, State};
 use crate::amounts;
 use crate::changes::Change;
 use crate::class::Scored;
-use crate::event::Event;
+use crate::event::{Event, set};
 use crate::offer;
 use crate::placement::gpu_values::Kind;
 use crate::shares::{self, Grant, Shares};
@@ -35,50 +35,20 @@ impl State {
             Event::Node(node) => self.set_node(node),
             Event::NodeGone(name) => self.remove_node(&name),
             Event::Topology { node, topology } => self.set_topology(node, topology),
-            Event::Namespace(namespace)
-                if self.namespaces.get(&namespace.name) == Some(&namespace.labels) => {}
-            Event::Namespace(namespace) => {
-                let before = self.namespaces.insert(namespace.name.clone(), namespace.labels);
-                self.journal_namespace(namespace.name, before);
-                self.namespaces_changed();
-                self.changes.everything();
-            }
-            Event::NamespaceGone(name) => {
-                if let Some(labels) = self.namespaces.remove(&name) {
-                    self.journal_namespace(name, Some(labels));
-                    self.namespaces_changed();
-                    self.changes.everything();
-                }
-            }
+            Event::Namespace(one) => self.set_namespace(one.name, Some(one.labels)),
+            Event::NamespaceGone(name) => self.set_namespace(name, None),
             event @ (Event::DeviceSlice(_)
             | Event::DeviceSliceGone(_)
             | Event::DeviceClass(_)
             | Event::DeviceClassGone(_)
             | Event::DeviceClaim(_)
             | Event::DeviceClaimGone(..)) => self.apply_devices(event),
-            Event::Budget(budget) => {
-                let name = (budget.namespace.clone(), budget.name.clone());
-                if self.budgets.get(&name) == Some(&budget) {
-                    return;
-                }
-                self.touch_protected(&budget);
-                let before = self.budgets.insert(name.clone(), budget);
-                before.iter().for_each(|before| self.touch_protected(before));
-                self.journal_object(
-                    before.map_or(Event::BudgetGone(name.0, name.1), Event::Budget),
-                );
-            }
-            Event::BudgetGone(namespace, name) => {
-                if let Some(before) = self.budgets.remove(&(namespace, name)) {
-                    self.touch_protected(&before);
-                    self.journal_object(Event::Budget(before));
-                }
-            }
             Event::Gang(gang) => self.apply_gang((gang.namespace, gang.name), Some(gang.terms)),
             Event::GangGone(namespace, name) => self.apply_gang((namespace, name), None),
-            Event::Accelerator(one) => self.apply_accelerator(one.resource.clone(), Some(one)),
-            Event::AcceleratorGone(name) => self.apply_accelerator(name, None),
-            other => self.apply_settings(other),
+            other => {
+                let undo = self.apply_settings(other);
+                undo.into_iter().for_each(|undo| self.journal_object(undo));
+            }
         }
     }
 
@@ -90,90 +60,112 @@ impl State {
         }
     }
 
-    fn apply_accelerator(&mut self, name: ResourceName, accelerator: Option<Accelerator>) {
-        let before = match accelerator {
-            Some(accelerator) => self.accelerators.insert(name.clone(), accelerator),
-            None => self.accelerators.remove(&name),
-        };
-        self.update_offers();
-        self.journal_object(before.map_or(Event::AcceleratorGone(name), Event::Accelerator));
-    }
-
-    /// Objects from which nothing is derived here.
-    fn apply_settings(&mut self, event: Event) {
-        let undo = match event {
-            Event::PriorityClass(class) => {
-                let name = class.name.clone();
-                let before = self.priority_classes.insert(name.clone(), class);
-                before.map_or(Event::PriorityClassGone(name), Event::PriorityClass)
+    /// Objects from which little is derived; returns the event that undoes a change.
+    fn apply_settings(&mut self, event: Event) -> Option<Event> {
+        use Event::{AcceleratorGone, PriorityClassGone};
+        match event {
+            Event::Budget(budget) => {
+                let name = (budget.namespace.clone(), budget.name.clone());
+                self.set_budget(name, Some(budget))
             }
-            Event::PriorityClassGone(name) => match self.priority_classes.remove(&name) {
-                Some(before) => Event::PriorityClass(before),
-                None => return,
-            },
+            Event::BudgetGone(namespace, name) => self.set_budget((namespace, name), None),
+            Event::Accelerator(one) => {
+                let (name, one) = (one.resource.clone(), Some(one));
+                let undo =
+                    set(&mut self.accelerators, name, one, Event::Accelerator, AcceleratorGone)?;
+                self.update_offers();
+                Some(undo)
+            }
+            AcceleratorGone(name) => {
+                let undo =
+                    set(&mut self.accelerators, name, None, Event::Accelerator, AcceleratorGone)?;
+                self.update_offers();
+                Some(undo)
+            }
+            Event::PriorityClass(class) => {
+                let (name, class) = (class.name.clone(), Some(class));
+                let classes = &mut self.priority_classes;
+                set(classes, name, class, Event::PriorityClass, PriorityClassGone)
+            }
+            PriorityClassGone(name) => {
+                let classes = &mut self.priority_classes;
+                set(classes, name, None, Event::PriorityClass, PriorityClassGone)
+            }
             Event::Quota(quota) => {
                 let name = (quota.namespace.clone(), quota.name.clone());
-                let before = self.quotas.insert(name.clone(), quota.clone());
+                let undo = self.set_quota(name, Some(quota.clone()))?;
                 self.add_quota(quota);
-                before.map_or(Event::QuotaGone(name.0, name.1), Event::Quota)
+                Some(undo)
             }
-            Event::QuotaGone(namespace, name) => match self.quotas.remove(&(namespace, name)) {
-                Some(before) => {
-                    self.tenancy.books.remove_quota(&before.namespace, &before.name);
-                    Event::Quota(before)
-                }
-                None => return,
-            },
-            Event::Team(team) if self.teams().get(&team.name) == Some(&team) => return,
+            Event::QuotaGone(namespace, name) => {
+                let undo = self.set_quota((namespace.clone(), name.clone()), None)?;
+                self.tenancy.books.remove_quota(&namespace, &name);
+                Some(undo)
+            }
+            Event::Team(team) if self.teams().get(&team.name) == Some(&team) => None,
             Event::Team(team) => {
                 let name = team.name.clone();
                 let before = self.set_team(&name, Some(team));
-                before.map_or(Event::TeamGone(name), Event::Team)
+                Some(before.map_or(Event::TeamGone(name), Event::Team))
             }
-            Event::TeamGone(name) => match self.teams().get(&name).cloned() {
-                Some(before) => {
-                    self.set_team(&name, None);
-                    Event::Team(before)
-                }
-                None => return,
-            },
-            Event::Grouping(grouping) => {
-                let [kind, namespace, name] =
-                    [&grouping.kind, &grouping.namespace, &grouping.name].map(Arc::clone);
-                let key = (kind.clone(), namespace.clone(), name.clone());
-                let before = self.groupings.insert(key, grouping);
-                before.map_or(Event::GroupingGone(kind, namespace, name), Event::Grouping)
+            Event::TeamGone(name) => {
+                self.teams().get(&name)?;
+                self.set_team(&name, None).map(Event::Team)
+            }
+            Event::Grouping(one) => {
+                let name = (one.kind.clone(), one.namespace.clone(), one.name.clone());
+                self.set_grouping(name, Some(one))
             }
             Event::GroupingGone(kind, namespace, name) => {
-                match self.groupings.remove(&(kind, namespace, name)) {
-                    Some(before) => Event::Grouping(before),
-                    None => return,
-                }
+                self.set_grouping((kind, namespace, name), None)
             }
             of_classes @ (Event::Pool(_)
             | Event::PoolGone(_)
             | Event::Classes(_)
             | Event::Headroom(_)
-            | Event::HeadroomGone(_)) => match self.apply_class_policy(of_classes) {
-                Some(before) => before,
-                None => return,
-            },
-            storage => match self.storage.apply(storage) {
-                Some(before) => {
-                    self.changes.everything();
-                    before
-                }
-                None => return,
-            },
-        };
-        self.journal_object(undo);
+            | Event::HeadroomGone(_)) => self.apply_class_policy(of_classes),
+            storage => {
+                let undo = self.storage.apply(storage)?;
+                self.changes.everything();
+                Some(undo)
+            }
+        }
     }
 
-    fn journal_namespace(&mut self, name: Arc<str>, before: Option<berth_model::label::Labels>) {
+    fn set_namespace(&mut self, name: Arc<str>, labels: Option<Labels>) {
+        if self.namespaces.get(&name) == labels.as_ref() {
+            return;
+        }
+        let before = match labels {
+            Some(labels) => self.namespaces.insert(name.clone(), labels),
+            None => self.namespaces.remove(&name),
+        };
         self.journal_object(match before {
-            Some(labels) => Event::Namespace(berth_model::policy::Namespace { name, labels }),
+            Some(labels) => Event::Namespace(Namespace { name, labels }),
             None => Event::NamespaceGone(name),
         });
+        self.namespaces_changed();
+        self.changes.everything();
+    }
+
+    fn set_budget(&mut self, name: FullName, budget: Option<DisruptionBudget>) -> Option<Event> {
+        let gone = |(namespace, name)| Event::BudgetGone(namespace, name);
+        let undo = set(&mut self.budgets, name, budget.clone(), Event::Budget, gone)?;
+        budget.iter().for_each(|budget| self.touch_protected(budget));
+        if let Event::Budget(before) = &undo {
+            self.touch_protected(before);
+        }
+        Some(undo)
+    }
+
+    fn set_quota(&mut self, name: FullName, quota: Option<Quota>) -> Option<Event> {
+        let gone = |(namespace, name)| Event::QuotaGone(namespace, name);
+        set(&mut self.quotas, name, quota, Event::Quota, gone)
+    }
+
+    fn set_grouping(&mut self, name: GroupingName, one: Option<Grouping>) -> Option<Event> {
+        let gone = |(kind, namespace, name)| Event::GroupingGone(kind, namespace, name);
+        set(&mut self.groupings, name, one, Event::Grouping, gone)
     }
 
     fn set_node(&mut self, node: Node) {

@@ -24,24 +24,13 @@ pub(crate) struct Journal {
 
 #[derive(Clone, Debug)]
 enum Undo {
-    Pod(Arc<str>, Option<Box<SavedPod>>),
+    Pod(Arc<str>, Option<Box<(PodObject, PodState)>>),
     Mirror(Arc<str>, Option<Box<Mirror>>),
     Object(Box<Event>),
     Eviction(FullName, Option<i64>),
     /// Whether an entry of `eviction_times` existed.
     EvictionTime(i64, FullName, bool),
     Arrival(Arc<str>),
-}
-
-#[derive(Clone, Debug)]
-struct SavedPod {
-    object: PodObject,
-    decided: bool,
-    bound_serial: Option<u64>,
-    evicted_at_ms: Option<i64>,
-    replaces_evicted_at_ms: Option<i64>,
-    counted: bool,
-    devices: Vec<Arc<str>>,
 }
 
 impl State {
@@ -68,19 +57,16 @@ impl State {
                 None => break,
                 Some(Undo::Pod(uid, before)) => {
                     self.remove_pod(&uid);
-                    if let Some(before) = before {
-                        self.add_pod(&before.object);
+                    if let Some((object, before)) = before.map(|before| *before) {
+                        self.add_pod(&object);
                         if let Some(at) = self.pod_by_uid(&uid) {
                             if before.evicted_at_ms.is_some() {
                                 self.leaving.insert(at);
                             }
                             let pod = &mut self.pods[at];
-                            pod.decided = before.decided;
-                            pod.evicted_at_ms = before.evicted_at_ms;
-                            pod.bound_serial = before.bound_serial;
-                            pod.replaces_evicted_at_ms = before.replaces_evicted_at_ms;
-                            pod.counted = before.counted;
-                            pod.devices = before.devices;
+                            let (class, place) = (pod.class, pod.place.clone());
+                            let (grant, awaited_until_ms) = (pod.grant, pod.awaited_until_ms);
+                            *pod = PodState { class, place, grant, awaited_until_ms, ..before };
                             self.set_awaited(at);
                             self.update_charge(at);
                         }
@@ -122,68 +108,45 @@ impl State {
         if self.is_journalling() {
             let object = self.object(at);
             let name = object.node.clone();
-            let PodState {
-                decided,
-                bound_serial,
-                evicted_at_ms,
-                replaces_evicted_at_ms,
-                counted,
-                ..
-            } = self.pods[at];
-            let uid = object.uid.clone();
-            let devices = self.pods[at].devices.clone();
-            let before = SavedPod {
-                object,
-                decided,
-                bound_serial,
-                evicted_at_ms,
-                replaces_evicted_at_ms,
-                counted,
-                devices,
-            };
-            let undo = Undo::Pod(uid, Some(Box::new(before)));
+            let before = Box::new((object, self.pods[at].clone()));
+            let undo = Undo::Pod(self.pods[at].uid.clone(), Some(before));
             name.into_iter().for_each(|name| self.journal_mirror(&name));
             self.journal.entries.push(undo);
         }
     }
 
-    pub(super) fn journal_no_pod(&mut self, uid: &Arc<str>) {
+    fn journal(&mut self, undo: impl FnOnce(&Self) -> Undo) {
         if self.is_journalling() {
-            self.journal.entries.push(Undo::Pod(uid.clone(), None));
+            self.journal.entries.push(undo(self));
         }
+    }
+
+    pub(super) fn journal_no_pod(&mut self, uid: &Arc<str>) {
+        self.journal(|_| Undo::Pod(uid.clone(), None));
     }
 
     pub(super) fn journal_mirror(&mut self, name: &Arc<str>) {
         if self.is_journalling()
             && let Some(node) = self.node_by_name(name)
         {
-            let mirror = self.nodes[node].mirror.clone();
-            self.journal.entries.push(Undo::Mirror(name.clone(), mirror));
+            self.journal(|state| Undo::Mirror(name.clone(), state.nodes[node].mirror.clone()));
         }
     }
 
     pub(super) fn journal_object(&mut self, before: Event) {
-        if self.is_journalling() {
-            self.journal.entries.push(Undo::Object(Box::new(before)));
-        }
+        self.journal(|_| Undo::Object(Box::new(before)));
     }
 
     pub(super) fn journal_arrival(&mut self, at: PodIx) {
-        if self.is_journalling() {
-            self.journal.entries.push(Undo::Arrival(self.pods[at].uid.clone()));
-        }
+        self.journal(|state| Undo::Arrival(state.pods[at].uid.clone()));
     }
 
     pub(super) fn journal_eviction_time(&mut self, at_ms: i64, workload: &FullName, existed: bool) {
-        if self.is_journalling() {
-            self.journal.entries.push(Undo::EvictionTime(at_ms, workload.clone(), existed));
-        }
+        self.journal(|_| Undo::EvictionTime(at_ms, workload.clone(), existed));
     }
 
     pub(super) fn journal_eviction(&mut self, workload: &FullName) {
-        if self.is_journalling() {
-            let before = self.evictions.get(workload).copied();
-            self.journal.entries.push(Undo::Eviction(workload.clone(), before));
-        }
+        let before = |state: &Self| state.evictions.get(workload).copied();
+        self.journal(|state| Undo::Eviction(workload.clone(), before(state)));
     }
 }

@@ -7,7 +7,7 @@ use berth_model::storage::{
     Claim, CsiDriver, CsiNode, PersistentVolume, StorageCapacity, StorageClass, VolumeAttachment,
 };
 
-use crate::event::Event;
+use crate::event::{Event, set};
 use crate::state::FullName;
 
 type ByName<T> = BTreeMap<Arc<str>, T>;
@@ -146,24 +146,6 @@ impl Storage {
         let names = self.attachments_by_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.attachments.get(name))
     }
-}
-
-/// Sets or removes an object; returns the event that undoes it if anything changed.
-fn set<K: Ord + Clone, T: PartialEq>(
-    table: &mut BTreeMap<K, T>,
-    key: K,
-    object: Option<T>,
-    event: impl Fn(T) -> Event,
-    gone: impl Fn(K) -> Event,
-) -> Option<Event> {
-    if table.get(&key) == object.as_ref() {
-        return None;
-    }
-    let before = match object {
-        Some(object) => table.insert(key.clone(), object),
-        None => table.remove(&key),
-    };
-    Some(before.map_or_else(|| gone(key), event))
 }
 
 fn link(index: &mut Index, key: Option<Arc<str>>, name: Arc<str>) {
