@@ -11,8 +11,8 @@
 mod checker;
 mod faults;
 mod load;
+mod metrics;
 mod replicas;
-mod said;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -37,22 +37,22 @@ const NAMESPACE: &str = "berth-system";
 /// What is to be endured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Pods that arrive while it goes on
+    /// Pods created during the run
     #[arg(long, default_value_t = 5_000)]
     pub(crate) pods: usize,
-    /// How often the leader is killed
+    /// Times the leader is killed
     #[arg(long, default_value_t = 50)]
     pub(crate) kills: usize,
-    /// Replicas of the scheduler
+    /// Scheduler replicas
     #[arg(long, default_value_t = 3)]
     pub(crate) replicas: usize,
-    /// The same seed gives the same pods and the same order of faults
+    /// Seed of the pods and the order of faults
     #[arg(long, default_value_t = 42)]
     pub(crate) seed: u64,
-    /// No faults but kills
+    /// Inject no faults except kills
     #[arg(long)]
     pub(crate) kills_only: bool,
-    /// This program instead of one of this workspace, built as the image builds it
+    /// Use this berth binary (default: build one with the image's profile)
     #[arg(long, value_name = "FILE")]
     pub(crate) berth: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Chores of the workspace: conformance runs, benches and tidy checks.
+//! Developer commands: conformance runs, benchmarks and layout checks.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Chores of the Berth workspace")]
+#[command(name = "cargo xtask", about = "Developer commands of the Berth workspace")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -27,26 +27,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Hold a model against recorded verdicts of the real thing
+    /// Compare a model with recorded verdicts of Kubernetes
     Conformance {
         #[command(subcommand)]
         of: Conformance,
     },
-    /// Measure speed on a release build
+    /// Measure speed (release build)
     Bench {
         #[command(subcommand)]
         of: Bench,
     },
-    /// Look for what does not hold in arbitrary worlds
+    /// Check invariants in many random worlds
     Sweep {
         #[command(subcommand)]
         of: Sweep,
     },
-    /// Kill, cut and stop everything while pods arrive at a real API server, and check what came of it
+    /// Inject faults into replicas and a real API server while pods arrive, then check etcd's history
     Chaos(chaos::Options),
-    /// Check dependency direction, purity, file length and the like
+    /// Check dependency direction, purity, file length and other layout rules
     Tidy,
-    /// Make the Helm chart from what `berth manifests` prints
+    /// Regenerate the Helm chart from the output of `berth manifests`
     Chart,
 }
 
@@ -56,15 +56,15 @@ enum Conformance {
     Kubelet(Recorded),
     /// kube-scheduler's decisions
     Scheduler(Recorded),
-    /// kube-scheduler's allocations of devices
+    /// kube-scheduler's device allocations
     Dra(Recorded),
-    /// Selectors of devices, as Kubernetes' CEL evaluates them
+    /// Device selectors, as evaluated by Kubernetes' CEL
     Cel(Recorded),
 }
 
 #[derive(Args)]
 struct Recorded {
-    /// JSON Lines, plain or .gz
+    /// JSON Lines files, plain or gzipped
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Explain the case with this id instead of counting
@@ -74,18 +74,18 @@ struct Recorded {
 
 #[derive(Subcommand)]
 enum Sweep {
-    /// The laws of decisions, the order of news, and rollback
+    /// The engine: laws of decisions, order of events, rollback
     Engine {
-        /// So many worlds
+        /// Number of worlds
         #[arg(long, default_value_t = 2_000)]
         seeds: u64,
         /// The first seed
         #[arg(long, default_value_t = 0)]
         first: u64,
     },
-    /// The live scheduler, in worlds where calls get lost and replicas die
+    /// The live scheduler in virtual time, with lost calls and dying replicas
     Live {
-        /// So many worlds
+        /// Number of worlds
         #[arg(long, default_value_t = 2_000)]
         seeds: u64,
         /// The first seed
@@ -95,9 +95,9 @@ enum Sweep {
         #[arg(long)]
         twice: bool,
     },
-    /// Gangs that compete: none in part, none stuck, none starved
+    /// Competing gangs: none partly placed, deadlocked or starved
     Gangs {
-        /// So many contests
+        /// Number of contests
         #[arg(long, default_value_t = 2_000)]
         seeds: u64,
         /// The first seed
@@ -108,13 +108,13 @@ enum Sweep {
 
 #[derive(Args)]
 struct Openb {
-    /// The directory with openb's CSV files, or the one above it
+    /// Directory of openb's CSV files, or its parent
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Both ends included
+    /// Range of seeds, inclusive
     #[arg(long, default_value = "42..51", value_name = "A..B")]
     seeds: String,
-    /// Lists of pods by name, as `default,multigpu20`; all if left out
+    /// Pod lists by name, e.g. `default,multigpu20` (default: all)
     #[arg(long, value_delimiter = ',')]
     lists: Vec<String>,
 }
@@ -127,64 +127,64 @@ impl Openb {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// What the node agent costs: memory, CPU at rest, time to find everything out
+    /// The node agent: memory, idle CPU, time of a full inspection
     Agent(bench::agent::Args),
     /// `would_admit` and `admit` on 1, 2, 4 and 8 NUMA nodes
     Kubelet,
-    /// Decisions on 100 to 100,000 nodes at 95 %, preemption, a flood, and what three profiles strand
+    /// The engine: decisions on 100 to 100,000 nodes at 95 % full, preemption, a flood, stranded GPUs
     Engine {
-        /// Leave out larger clusters
+        /// Skip larger clusters
         #[arg(long, default_value_t = 100_000)]
         nodes_max: usize,
     },
-    /// Forecasts of when pods start, on a trace replayed with departures
+    /// Calibration of start-time forecasts on a replayed trace with departures
     Eta {
-        /// The folder with the openb trace
+        /// Directory of the openb trace
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
-        /// Seeds of the replays, each with all loads
+        /// Seeds of the replays; each runs with all loads
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
         seeds: Vec<u64>,
     },
-    /// Schedulers against one API server: pods bound per second, CPU, memory, stranded, rejected
+    /// Schedulers on one API server: pods bound per second, CPU, memory, stranded, rejected
     Live(bench::live::Args),
-    /// Reading 10,000 documents of YAML, and a dump of 50 MB
+    /// Parse 10,000 YAML documents and a dump of 50 MB
     Manifest,
-    /// What three profiles strand on 1,000 nodes
+    /// Stranded GPUs of three profiles on 1,000 nodes
     Stranding,
-    /// Acceptance and stranded units of MIG slices under four mixes, against four baselines
+    /// MIG slices: acceptance and stranded units of four mixes, compared with four baselines
     Mig(bench::mig::Options),
-    /// Alibaba's openb cluster filled under Random, `BestFit`, FGD and Berth
+    /// Fill Alibaba's openb cluster with Random, `BestFit`, FGD and Berth
     Packing(Openb),
-    /// The same mix with departures, at 95 % load, without moves and with few
+    /// The openb mix with departures at 95 % load, without moves and with few
     Churn(Openb),
-    /// Simulating: 90 days of 48 GPUs, openb's cluster, two weeks of requests
+    /// The simulation: 90 days of 48 GPUs, openb's cluster, two weeks of requests
     Sim {
-        /// The directory that holds openb/ and servegen/
+        /// Directory that contains openb/ and servegen/
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
     },
-    /// A month of four teams, one of them greedy: guarantees, evictions, utilisation
+    /// A month of four teams, one greedy: guarantees, evictions, utilisation
     Shares {
-        /// So many nodes of 8 GPUs
+        /// Nodes of 8 GPUs
         #[arg(long, default_value_t = 64)]
         nodes: usize,
-        /// So many days
+        /// Days
         #[arg(long, default_value_t = 30)]
         days: i64,
-        /// The same seed gives the same work
+        /// Seed of the workload
         #[arg(long, default_value_t = 42)]
         seed: u64,
     },
-    /// The admission webhook over TLS: requests a second, latency, CPU per request
+    /// The admission webhook over TLS: requests per second, latency, CPU per request
     Webhook(bench::webhook::Args),
-    /// Instructions per decision, held against the recorded ones; needs valgrind
+    /// Instructions per decision, compared with the recorded counts (needs valgrind)
     Instructions {
-        /// Record what is counted instead
+        /// Record the counts instead
         #[arg(long)]
         write: bool,
     },
-    /// One rung of the ladder, or what is counted under valgrind; started by the others
+    /// One cluster size of `bench engine`; a process of its own
     #[command(hide = true)]
     Rung {
         /// Nodes
@@ -213,7 +213,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all was well.
+/// Returns whether every check passed.
 fn run(task: Task) -> anyhow::Result<bool> {
     match task {
         Task::Conformance { of: Conformance::Kubelet(Recorded { files, show }) } => {

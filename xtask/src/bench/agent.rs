@@ -11,7 +11,8 @@ use anyhow::{Context as _, ensure};
 use berth_agent::{GpuReading, GpuSource, NodeReport};
 use berth_host::Root;
 use berth_host::synthetic::{
-    self, CgroupVersion, Driver, Layout, SyntheticContainer, SyntheticPod, SyntheticProcess, Runtime,
+    self, CgroupVersion, Driver, Layout, Runtime, SyntheticContainer, SyntheticPod,
+    SyntheticProcess,
 };
 use berth_testbed::{Process, Testbed, Which, real_assets};
 use serde_json::json;
@@ -28,10 +29,10 @@ const DISCOVERY: Duration = Duration::from_millis(200);
 /// How long, and which program.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seconds at rest that are measured
+    /// Idle seconds measured
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Use this berth instead of building one
+    /// Use this berth binary (default: build one)
     #[arg(long, value_name = "FILE")]
     berth: Option<PathBuf>,
 }

@@ -40,14 +40,13 @@ use crate::program;
 /// What is asked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A cluster that holds nothing yet, without any scheduler; else a kube-apiserver and etcd are started
-    /// for each row
+    /// Use this empty cluster without a scheduler (default: start a kube-apiserver and etcd for each row)
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// kube-scheduler, if it is not beside kube-apiserver; without it only ours and the limit are measured
+    /// Path of kube-scheduler (default: beside kube-apiserver; if missing, only Berth and the limit are measured)
     #[arg(long, value_name = "FILE")]
     kube_scheduler: Option<PathBuf>,
-    /// This program instead of one of this workspace, built as the image builds it
+    /// Use this berth binary (default: build one with the image's profile)
     #[arg(long, value_name = "FILE")]
     berth: Option<PathBuf>,
     #[arg(long, default_value_t = 1_000)]
@@ -56,16 +55,16 @@ pub(crate) struct Args {
     pods: usize,
     #[arg(long, default_value_t = 86)]
     seed: u64,
-    /// So often ours and the limit are measured, in turns
+    /// Rounds in which Berth and the limit are measured in turn
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only rows whose name contains this.
+    /// Measure only rows whose name contains this text
     #[arg(long)]
     only: Option<String>,
-    /// Instead, how long a normal pod waits beside so many pods of distinct shapes that fit nowhere
+    /// Measure the latency of normal pods beside this many unschedulable pods of distinct shapes
     #[arg(long, value_name = "PODS")]
     flood: Option<usize>,
-    /// How many of them are created per second
+    /// Unschedulable pods created per second
     #[arg(long, default_value_t = 200, requires = "flood")]
     flood_rate: u32,
 }

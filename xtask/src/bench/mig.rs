@@ -28,22 +28,22 @@ use world::{Mode, Outcome, Requests};
 /// What to measure.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// So many seeds for each cell
+    /// Seeds per cell
     #[arg(long, default_value_t = 10)]
     seeds: u64,
-    /// So many GPUs
+    /// GPUs
     #[arg(long, default_value_t = 100)]
     gpus: usize,
-    /// Only this mix
+    /// Measure only this mix
     #[arg(long)]
     mix: Option<String>,
-    /// Slices that are claimed, placed by the engine, too: at 95 % with departures
+    /// Also measure slices claimed by DRA, at 95 % with departures
     #[arg(long)]
     claims: bool,
-    /// ParvaGPU's data: plan its six scenarios, too
+    /// Directory of ParvaGPU's data; plans its six scenarios, too
     #[arg(long, value_name = "DIR")]
     parvagpu: Option<PathBuf>,
-    /// The board, by its id
+    /// Board id
     #[arg(long, default_value = "a100-80gb")]
     board: String,
 }

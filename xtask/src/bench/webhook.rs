@@ -38,16 +38,16 @@ const IDLE_CONNECTIONS: usize = 10_000;
 /// How hard and how long.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Requests a second
+    /// Requests per second
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
-    /// Seconds, after one to warm up
+    /// Seconds measured, after one to warm up
     #[arg(long, default_value_t = 10)]
     seconds: u32,
-    /// Attack the server meanwhile: slow bodies, then idle connections
+    /// Attack the server at the same time: slow bodies, then idle connections
     #[arg(long)]
     attack: bool,
-    /// Be the server; started by the bench
+    /// Run the server (started by the bench)
     #[arg(long, hide = true)]
     serve: bool,
 }

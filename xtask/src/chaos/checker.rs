@@ -14,7 +14,7 @@ use berth_testbed::{Change, Real};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::load::Made;
+use super::load::LoadSummary;
 
 const NODES: &str = "/registry/minions/";
 const PODS: &str = "/registry/pods/";
@@ -58,7 +58,7 @@ pub(crate) struct Checker {
 }
 
 /// What was found.
-pub(crate) struct Verdict {
+pub(crate) struct ChaosReport {
     broken: Vec<String>,
     broken_count: usize,
     facts: String,
@@ -66,7 +66,7 @@ pub(crate) struct Verdict {
     pub(crate) bindings: u64,
 }
 
-impl Verdict {
+impl ChaosReport {
     pub(crate) fn is_clean(&self) -> bool {
         self.broken_count == 0
     }
@@ -78,7 +78,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ChaosReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.facts)?;
         writeln!(f, "laws broken: {}", self.broken_count)?;
@@ -123,7 +123,7 @@ impl Checker {
     }
 
     /// What is to be said in the end.
-    pub(crate) async fn judge(self, made: &Made) -> Verdict {
+    pub(crate) async fn judge(self, made: &LoadSummary) -> ChaosReport {
         // What was written last has to arrive.
         tokio::time::sleep(Duration::from_secs(1)).await;
         self.reading.abort();
@@ -233,7 +233,7 @@ impl History {
         }
     }
 
-    fn judge(&mut self, made: &Made) -> Verdict {
+    fn judge(&mut self, made: &LoadSummary) -> ChaosReport {
         if let Some(end) = self.ended.take() {
             self.broke(format!("the history cannot be judged: {end}"));
         }
@@ -260,7 +260,7 @@ impl History {
             made.deleted.len(),
             self.bound,
         );
-        Verdict {
+        ChaosReport {
             broken: self.broken.clone(),
             broken_count: self.broken_count,
             facts,
@@ -364,7 +364,7 @@ mod tests {
         let unannounced = broken(|history| pod(history, "a", Some("n")));
         assert!(unannounced[0].contains("without being announced"), "{unannounced:?}");
         let mut history = History::default();
-        let made = Made { left: [("a".to_owned(), 1)].into(), ..Made::default() };
+        let made = LoadSummary { left: [("a".to_owned(), 1)].into(), ..LoadSummary::default() };
         assert!(history.judge(&made).broken[0].contains("lost"));
         pod(&mut history, "a", None);
         let mut history = History { pods: history.pods, ..History::default() };

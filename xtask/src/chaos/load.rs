@@ -41,7 +41,7 @@ pub(crate) struct Load {
 
 /// What has come.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct LoadSummary {
     /// Pods that were made and not deleted, with their GPUs.
     pub(crate) left: BTreeMap<String, usize>,
     /// Pods that were deleted.
@@ -81,11 +81,11 @@ impl Load {
         &self,
         client: Client,
         pace: Duration,
-    ) -> JoinHandle<anyhow::Result<Made>> {
+    ) -> JoinHandle<anyhow::Result<LoadSummary>> {
         let (pods, mut dice) = (self.pods.clone(), self.dice.clone());
         tokio::spawn(async move {
             let api: Api<Pod> = Api::namespaced(client, PODS);
-            let mut made = Made::default();
+            let mut made = LoadSummary::default();
             let began = Instant::now();
             for (number, gpus) in pods.into_iter().enumerate() {
                 let due = pace * u32::try_from(number).unwrap_or(u32::MAX);
@@ -103,7 +103,7 @@ impl Load {
 }
 
 /// Deletes any pod, and makes another like it.
-async fn replace(api: &Api<Pod>, made: &mut Made, dice: &mut Dice) -> anyhow::Result<()> {
+async fn replace(api: &Api<Pod>, made: &mut LoadSummary, dice: &mut Dice) -> anyhow::Result<()> {
     let at = dice.below(made.left.len());
     let Some((name, gpus)) = made.left.iter().nth(at).map(|(name, gpus)| (name.clone(), *gpus))
     else {

@@ -15,7 +15,7 @@ use kube::Client;
 use kube::api::Api;
 
 use super::NAMESPACE;
-use super::said::{self, Said};
+use super::metrics::{self, ReplicaMetrics};
 
 /// A library that shows processes another time than it is (Debian's `libfaketime`).
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
@@ -141,7 +141,8 @@ impl Replicas {
     /// Kills a replica, as a node does that runs out of memory; another process takes its place.
     pub(crate) async fn kill(&mut self, number: usize) -> anyhow::Result<()> {
         let replica = self.all.get_mut(number).context("there is no such replica")?;
-        self.counted += Said::by(replica.life.port).await.map_or(0, |said| said.bound());
+        self.counted +=
+            ReplicaMetrics::scrape(replica.life.port).await.map_or(0, |metrics| metrics.bound());
         replica.process.kill();
         replica.process = replica.life.begin(&self.program)?;
         Ok(())
@@ -162,17 +163,17 @@ impl Replicas {
         let (mut text, mut counted, mut leaders) = (String::new(), self.counted, 0);
         for (number, replica) in self.all.iter().enumerate() {
             text.push_str(&format!("  replica {number}\n"));
-            match Said::by(replica.life.port).await {
-                Ok(said) => {
-                    counted += said.bound();
-                    leaders += usize::from(said.leads());
-                    said.shown().for_each(|line| text.push_str(&format!("    {line}\n")));
+            match ReplicaMetrics::scrape(replica.life.port).await {
+                Ok(metrics) => {
+                    counted += metrics.bound();
+                    leaders += usize::from(metrics.leads());
+                    metrics.shown().for_each(|line| text.push_str(&format!("    {line}\n")));
                 }
                 Err(error) => text.push_str(&format!("    {error:#}\n")),
             }
         }
         text.push_str(&format!("  all that ever ran: {counted} bindings counted\n"));
-        (text, said::wrong(counted, leaders, made))
+        (text, metrics::inconsistencies(counted, leaders, made))
     }
 
     /// The ends of their logs.

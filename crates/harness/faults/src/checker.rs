@@ -23,7 +23,7 @@ const DISTRUST_MS: u64 = 170_000;
 
 /// A refusal that a leader was told of.
 #[derive(Debug)]
-struct Told {
+struct ReportedRejection {
     by: Caller,
     node: Arc<str>,
     spec: Arc<PodSpec>,
@@ -44,7 +44,7 @@ pub(crate) struct Checker {
     holder: String,
     /// The latest who has begun to decide.
     deciding: u64,
-    told: Vec<Told>,
+    told: Vec<ReportedRejection>,
     /// When a node last changed in a way that makes another try worthwhile.
     changed_ms: BTreeMap<Arc<str>, u64>,
     /// The last change of a node that a leader was told of.
@@ -81,10 +81,11 @@ impl Checker {
         if self.changed_ms.get(node).is_some_and(|changed_ms| *changed_ms >= refused_ms) {
             return;
         }
-        let same = |told: &Told| told.by == by && told.node == *node && told.spec == *spec;
+        let same =
+            |told: &ReportedRejection| told.by == by && told.node == *node && told.spec == *spec;
         if !self.told.iter().any(same) {
             let (node, spec) = (node.clone(), spec.clone());
-            self.told.push(Told { by, node, spec, at_ms: now_ms, refused_ms });
+            self.told.push(ReportedRejection { by, node, spec, at_ms: now_ms, refused_ms });
         }
     }
 

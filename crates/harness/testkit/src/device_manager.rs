@@ -32,7 +32,7 @@ use berth_devices::socket::{connect, incoming, listen};
 
 /// What a container was given of a resource.
 #[derive(Clone)]
-struct Given {
+struct Allocated {
     ids: BTreeMap<i64, Vec<String>>,
     answer: ContainerAllocateResponse,
 }
@@ -44,7 +44,7 @@ struct State {
     clients: BTreeMap<String, DevicePluginClient<Channel>>,
     /// Health and NUMA nodes by resource and id.
     devices: BTreeMap<String, BTreeMap<String, (bool, Vec<i64>)>>,
-    given: BTreeMap<Key, Given>,
+    given: BTreeMap<Key, Allocated>,
     active: BTreeSet<String>,
     registrations: usize,
     /// Which registration of a resource counts: the last.
@@ -220,7 +220,7 @@ impl FakeKubelet {
                 }
             }
             let key = (pod.to_owned(), "main".to_owned(), resource.to_owned());
-            state.given.insert(key, Given { ids: by_numa, answer: answer.clone() });
+            state.given.insert(key, Allocated { ids: by_numa, answer: answer.clone() });
             before
         });
         match before {
@@ -303,7 +303,7 @@ impl FakeKubelet {
 }
 
 /// What a checkpoint says was given. One with a wrong checksum says nothing, as for the real kubelet.
-fn restored(directory: &Path) -> BTreeMap<Key, Given> {
+fn restored(directory: &Path) -> BTreeMap<Key, Allocated> {
     use base64::Engine as _;
     let path = directory.join("device-plugins/kubelet_internal_checkpoint");
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -319,7 +319,7 @@ fn restored(directory: &Path) -> BTreeMap<Key, Given> {
         let answer = ContainerAllocateResponse::decode(&bytes[..]).ok()?;
         let ids = serde_json::from_value(one["DeviceIDs"].clone()).ok()?;
         let key = (text("PodUID")?, text("ContainerName")?, text("ResourceName")?);
-        Some((key, Given { ids, answer }))
+        Some((key, Allocated { ids, answer }))
     };
     entries.iter().filter_map(entry).collect()
 }

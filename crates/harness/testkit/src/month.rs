@@ -89,7 +89,7 @@ pub struct Report {
 
 /// What is going to happen.
 #[derive(Clone, Debug)]
-enum Coming {
+enum Upcoming {
     Work,
     End(Arc<str>),
     Evicted(Arc<str>),
@@ -123,7 +123,7 @@ struct Cluster {
     /// Work that each team has yet to bring, in milliseconds of a GPU.
     owed_ms: [i64; 4],
     now_ms: i64,
-    comings: BTreeMap<(i64, u64), Coming>,
+    comings: BTreeMap<(i64, u64), Upcoming>,
     serial: u64,
     pods: BTreeMap<Arc<str>, Life>,
     specs: BTreeMap<(usize, i64), Arc<PodSpec>>,
@@ -217,7 +217,7 @@ impl Cluster {
             // The greedy one comes with work for half of all GPUs.
             owed_ms: [0, 0, 0, month.gpus() / 2 * mean_ms(GREEDY)],
             now_ms: 0,
-            comings: BTreeMap::from([((0, 0), Coming::Work)]),
+            comings: BTreeMap::from([((0, 0), Upcoming::Work)]),
             serial: 1,
             pods: BTreeMap::new(),
             specs: BTreeMap::new(),
@@ -229,7 +229,7 @@ impl Cluster {
         })
     }
 
-    fn later(&mut self, at_ms: i64, coming: Coming) {
+    fn later(&mut self, at_ms: i64, coming: Upcoming) {
         self.serial += 1;
         self.comings.insert((at_ms, self.serial), coming);
     }
@@ -253,18 +253,18 @@ impl Cluster {
         of_used.sum::<i64>() + (self.month.nodes - self.nodes.len()) as i64 * GPUS_PER_NODE
     }
 
-    fn happen(&mut self, coming: Coming) -> Result<(), BuildError> {
+    fn happen(&mut self, coming: Upcoming) -> Result<(), BuildError> {
         match coming {
-            Coming::Work => {
+            Upcoming::Work => {
                 (0..TEAMS.len()).try_for_each(|team| self.work(team))?;
-                self.later(self.now_ms + TICK_MS, Coming::Work);
+                self.later(self.now_ms + TICK_MS, Upcoming::Work);
             }
-            Coming::End(uid) => {
+            Upcoming::End(uid) => {
                 if self.pods.get(&uid).is_some_and(|life| !life.evicted) {
                     self.leave(&uid);
                 }
             }
-            Coming::Evicted(uid) => {
+            Upcoming::Evicted(uid) => {
                 if let Some(life) = self.leave(&uid) {
                     let started_at_ms = life.object.started_at_ms.unwrap_or(self.now_ms);
                     self.lost_ms += (self.now_ms - started_at_ms) * life.gpus;
@@ -341,7 +341,7 @@ impl Cluster {
                         let Some(life) = self.pods.get_mut(&victim) else { continue };
                         life.evicted = true;
                         self.tallies[life.team].report.evicted += 1;
-                        self.later(self.now_ms + GRACE_MS, Coming::Evicted(victim));
+                        self.later(self.now_ms + GRACE_MS, Upcoming::Evicted(victim));
                     }
                 }
                 // There are no gangs here.
@@ -362,7 +362,7 @@ impl Cluster {
         tally.has += life.gpus;
         tally.report.started += 1;
         self.engine.apply(Event::Pod(object));
-        self.later(ends_at_ms, Coming::End(uid.clone()));
+        self.later(ends_at_ms, Upcoming::End(uid.clone()));
     }
 
     /// The most GPUs that a pod of a team would find on one node if others gave back there what they

@@ -9,4 +9,4 @@ mod schema;
 pub use case::Case;
 pub use cel::{Selection, SelectionResult};
 pub use explain::explain;
-pub use replay::{Comparison, Decision, Given, Mismatch, Verdict, compare, decide};
+pub use replay::{AllocatedDevices, Comparison, Decision, Mismatch, Verdict, compare, decide};

@@ -26,7 +26,7 @@ const MADE_UP: &str = "<extended-resources>";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The pod can go there, and its claims are given this.
-    Feasible(Vec<Given>),
+    Feasible(Vec<AllocatedDevices>),
     /// It cannot.
     Infeasible {
         /// Whether no node was looked at.
@@ -42,7 +42,7 @@ pub enum Verdict {
 
 /// What a claim is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct AllocatedDevices {
     /// The claim's namespace and name.
     pub claim: String,
     /// The devices, each in one line.
@@ -147,8 +147,8 @@ fn infeasible(rejection: &Rejection, before_nodes: bool) -> Verdict {
     Verdict::Infeasible { before_nodes, plugin: PLUGIN.to_owned(), code, reasons }
 }
 
-fn given(placement: &Placement) -> Vec<Given> {
-    let of = |(claim, allocation): &(berth_dra::ClaimRef, Allocation)| Given {
+fn given(placement: &Placement) -> Vec<AllocatedDevices> {
+    let of = |(claim, allocation): &(berth_dra::ClaimRef, Allocation)| AllocatedDevices {
         claim: format!("{}/{}", claim.namespace, claim.name),
         devices: devices(allocation),
         nodes: allocation.nodes.iter().flatten().map(term_text).collect::<Vec<_>>().join(" or "),
@@ -231,7 +231,7 @@ fn recorded_nodes(selector: Option<&NodeSelector>) -> String {
 
 fn recorded(node: &NodeJson) -> Verdict {
     if node.feasible {
-        let of = |one: &AllocationJson| Given {
+        let of = |one: &AllocationJson| AllocatedDevices {
             claim: one.claim.clone(),
             devices: one.results.iter().map(recorded_device).collect(),
             nodes: recorded_nodes(one.node_selector.as_ref()),
@@ -260,7 +260,9 @@ pub fn compare(case: &Case, decision: &Decision) -> Comparison {
                 true
             }
             (Verdict::Feasible(expected), Some(Verdict::Feasible(got))) => {
-                let kept = |one: &&Given| !(one.claim.ends_with(MADE_UP) && one.devices.is_empty());
+                let kept = |one: &&AllocatedDevices| {
+                    !(one.claim.ends_with(MADE_UP) && one.devices.is_empty())
+                };
                 expected.iter().filter(kept).eq(got.iter().filter(kept))
             }
             (expected, got) => Some(expected) == got,

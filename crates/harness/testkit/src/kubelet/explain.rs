@@ -11,7 +11,7 @@ use berth_model::resource::ResourceList;
 
 use super::case::{Case, Operation};
 use super::replay::replay;
-use super::schema::{AffinityJson, GivenDevicesJson, GivenJson};
+use super::schema::{AffinityJson, AllocationJson, DevicesJson};
 
 /// Tells the whole case.
 pub fn explain(case: &Case) -> String {
@@ -182,7 +182,7 @@ fn recorded(operation: &Operation) -> String {
     }
 }
 
-fn recorded_container(given: &GivenJson) -> String {
+fn recorded_container(given: &AllocationJson) -> String {
     let mut text = String::new();
     if let Some(AffinityJson { numa, preferred }) = &given.affinity {
         let numa = numa.as_ref().map_or("any".to_owned(), |ids| format!("{ids:?}"));
@@ -195,7 +195,7 @@ fn recorded_container(given: &GivenJson) -> String {
     for block in &given.memory {
         let _ = write!(text, ", {} {} on {:?}", block.kind, block.bytes, block.numa);
     }
-    for (resource, GivenDevicesJson { ids, count, by_numa }) in &given.devices {
+    for (resource, DevicesJson { ids, count, by_numa }) in &given.devices {
         match (ids, by_numa) {
             (Some(ids), _) => write!(text, ", {resource} {ids:?}"),
             (None, Some(by_numa)) => write!(text, ", {resource} by NUMA node {by_numa:?}"),

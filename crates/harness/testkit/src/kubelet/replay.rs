@@ -10,7 +10,7 @@ use berth_model::device::DevicePool;
 use berth_model::idset::DeviceSet;
 
 use super::case::{Case, Operation};
-use super::schema::{AffinityJson, BlockJson, GivenDevicesJson, GivenJson, OutcomeJson, StateJson};
+use super::schema::{AffinityJson, AllocationJson, BlockJson, DevicesJson, OutcomeJson, StateJson};
 
 /// One difference between what was recorded and what the model does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ fn compare_admission(
     for container in &admission.containers {
         let Some(given) = outcome.containers.get(&container.name) else { continue };
         let what = |field: &str| format!("{}.{field}", container.name);
-        let GivenJson { affinity, cpus, memory, devices } = given;
+        let AllocationJson { affinity, cpus, memory, devices } = given;
         let expected_affinity =
             affinity.as_ref().map(|AffinityJson { numa, preferred }| (numa.clone(), *preferred));
         let affinity = container
@@ -209,7 +209,7 @@ fn compare_devices(
     comparison: &mut Comparison,
     what: &str,
     case: &Case,
-    expected: &GivenDevicesJson,
+    expected: &DevicesJson,
     given: &DeviceAssignment,
 ) {
     let Some(pool) = case.kubelet.pools().nth(given.pool) else { return };

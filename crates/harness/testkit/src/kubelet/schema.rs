@@ -170,18 +170,18 @@ pub(super) struct OutcomeJson {
     pub(super) reason: Option<String>,
     pub(super) message: Option<String>,
     #[serde(default)]
-    pub(super) containers: BTreeMap<String, GivenJson>,
+    pub(super) containers: BTreeMap<String, AllocationJson>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(expecting = "an object")]
-pub(super) struct GivenJson {
+pub(super) struct AllocationJson {
     pub(super) affinity: Option<AffinityJson>,
     pub(super) cpus: Option<String>,
     #[serde(default)]
     pub(super) memory: Vec<BlockJson>,
     #[serde(default)]
-    pub(super) devices: BTreeMap<String, GivenDevicesJson>,
+    pub(super) devices: BTreeMap<String, DevicesJson>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -202,7 +202,7 @@ pub(super) struct BlockJson {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(expecting = "an object")]
-pub(super) struct GivenDevicesJson {
+pub(super) struct DevicesJson {
     pub(super) ids: Option<Vec<String>>,
     pub(super) count: Option<usize>,
     pub(super) by_numa: Option<BTreeMap<String, usize>>,

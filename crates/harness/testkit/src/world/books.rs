@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_engine::decision::{Binding, PodPreemption, GangReservation};
+use berth_engine::decision::{Binding, GangReservation, PodPreemption};
 use berth_engine::event::Event;
-use berth_kubelet::NodeTopology;
 use berth_engine::headroom::ReservedHeadroom;
+use berth_kubelet::NodeTopology;
 use berth_model::gang::GangTerms;
 use berth_model::label::Labels;
 use berth_model::node::Node;

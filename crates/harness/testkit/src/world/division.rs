@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use berth_engine::decision::Decision;
 use berth_engine::event::Event;
-use berth_kubelet::NodeTopology;
 use berth_engine::repartition::{GpuLayoutChange, RepartitionProposal, Terms, Touch};
 use berth_engine::{Config, Engine};
+use berth_kubelet::NodeTopology;
 use berth_model::mig::Layout;
 use berth_model::quantity::{Format, Quantity};
 use berth_model::spec::PodObject;

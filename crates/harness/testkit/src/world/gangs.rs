@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_engine::Config;
-use berth_engine::decision::{Binding, GangDisbandment, GangBinding, GangName, GangReservation};
+use berth_engine::decision::{Binding, GangBinding, GangDisbandment, GangName, GangReservation};
 use berth_model::alignment::Alignment;
 use berth_model::gang::{Disruption, GangTerms};
 use berth_model::spec::Phase;

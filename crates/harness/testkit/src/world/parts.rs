@@ -37,7 +37,7 @@ const PROFILES: [(&str, u32, &[u32]); 5] = [
 
 /// What a node's GPUs are given as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Given {
+enum Offered {
     /// Shares, or whole.
     Shares,
     /// Claimed slices.
@@ -139,7 +139,7 @@ impl Act {
 #[derive(Clone, Debug)]
 struct World {
     dice: Dice,
-    nodes: BTreeMap<Arc<str>, (Given, usize)>,
+    nodes: BTreeMap<Arc<str>, (Offered, usize)>,
     pods: BTreeMap<Arc<str>, Pod>,
     acts: Vec<Act>,
     numbered: u64,
@@ -153,7 +153,7 @@ impl World {
         world.tell(Event::DeviceClass(slice_class()));
         for number in 0..2 + world.dice.below(size.nodes) {
             let name: Arc<str> = format!("node-{number:02}").into();
-            let given = [Given::Shares, Given::Slices][world.dice.below(2)];
+            let given = [Offered::Shares, Offered::Slices][world.dice.below(2)];
             let gpus = 1 + world.dice.below(3);
             world.add_node(&name, given, gpus)?;
             world.nodes.insert(name, (given, gpus));
@@ -165,15 +165,15 @@ impl World {
         self.acts.push(Act::Tell(Box::new(event)));
     }
 
-    fn add_node(&mut self, name: &Arc<str>, given: Given, gpus: usize) -> Result<(), BuildError> {
+    fn add_node(&mut self, name: &Arc<str>, given: Offered, gpus: usize) -> Result<(), BuildError> {
         let mut listed = vec![("cpu", "500"), ("memory", "900Gi"), ("pods", "500")];
         let count = gpus.to_string();
-        if given == Given::Shares {
+        if given == Offered::Shares {
             listed.push((GPU, &count));
         }
         let allocatable = resources(&listed)?;
         let mut node = Node { name: name.clone(), allocatable, ..Node::default() };
-        if given == Given::Shares {
+        if given == Offered::Shares {
             node.labels.insert("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB");
             node.labels.insert("nvidia.com/gpu.memory", (GPU_BYTES >> 20).to_string());
             node.labels.insert("berth.dev/gpu-division", "shares");
@@ -283,14 +283,14 @@ impl World {
             return wrong("no such pod waits");
         };
         let held = match (pod.ask, given) {
-            (Ask::Wholes(count), Given::Shares) => Held::Wholes(count),
-            (Ask::Share(compute, bytes), Given::Shares) => {
+            (Ask::Wholes(count), Offered::Shares) => Held::Wholes(count),
+            (Ask::Share(compute, bytes), Offered::Shares) => {
                 match binding.gpu_grant.as_ref().and_then(|grant| grant.gpu) {
                     Some(gpu) if usize::from(gpu) < gpus => Held::Share(gpu.into(), compute, bytes),
                     _ => return wrong("no share of a GPU that there is"),
                 }
             }
-            (Ask::Slice(profile), Given::Slices) => match given_slice(binding, profile) {
+            (Ask::Slice(profile), Offered::Slices) => match given_slice(binding, profile) {
                 Some((gpu, units)) => Held::Slice(gpu, units),
                 None => return wrong("no such slice"),
             },
@@ -323,11 +323,11 @@ impl World {
             let books = self.on(node);
             let mut all = 0..*gpus;
             match (pod.ask, given) {
-                (Ask::Wholes(count), Given::Shares) => books.holds(&Held::Wholes(count)),
-                (Ask::Share(compute, bytes), Given::Shares) => {
+                (Ask::Wholes(count), Offered::Shares) => books.holds(&Held::Wholes(count)),
+                (Ask::Share(compute, bytes), Offered::Shares) => {
                     all.any(|gpu| books.holds(&Held::Share(gpu, compute, bytes)))
                 }
-                (Ask::Slice(profile), Given::Slices) => {
+                (Ask::Slice(profile), Offered::Slices) => {
                     let (_, size, starts) = PROFILES[profile];
                     let units = |start: &u32| ((1 << size) - 1) << start;
                     let mut starts = starts.iter();

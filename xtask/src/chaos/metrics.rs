@@ -24,11 +24,11 @@ const SHOWN: &[&str] = &[
 const COUNTED_MIN: u64 = 80;
 
 /// The metrics of one replica.
-pub(crate) struct Said(String);
+pub(crate) struct ReplicaMetrics(String);
 
-impl Said {
+impl ReplicaMetrics {
     /// Asks for them.
-    pub(crate) async fn by(port: u16) -> anyhow::Result<Self> {
+    pub(crate) async fn scrape(port: u16) -> anyhow::Result<Self> {
         let asked = async {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
             stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
@@ -62,7 +62,7 @@ impl Said {
 }
 
 /// What is wrong with metrics that count so many bindings and leaders, if so many bindings were made.
-pub(crate) fn wrong(counted: u64, leaders: usize, made: u64) -> Vec<String> {
+pub(crate) fn inconsistencies(counted: u64, leaders: usize, made: u64) -> Vec<String> {
     let mut wrong = Vec::new();
     if leaders != 1 {
         wrong.push(format!("{leaders} replicas say that they lead"));
@@ -82,20 +82,20 @@ mod tests {
 
     #[test]
     fn metrics_may_miss_what_a_kill_took_with_it_and_nothing_else() {
-        assert!(wrong(95, 1, 100).is_empty());
-        assert_eq!(wrong(101, 1, 100).len(), 1);
-        assert_eq!(wrong(70, 2, 100).len(), 2);
+        assert!(inconsistencies(95, 1, 100).is_empty());
+        assert_eq!(inconsistencies(101, 1, 100).len(), 1);
+        assert_eq!(inconsistencies(70, 2, 100).len(), 2);
     }
 
     #[test]
     fn the_value_of_a_series_is_read_and_of_no_other() {
-        let said = Said(
+        let metrics = ReplicaMetrics(
             "berth_leader 1\nberth_bindings_total{result=\"bound\"} 7\n\
              berth_bindings_total{result=\"gone\"} 9\nberth_leader_transitions_total 0\n"
                 .to_owned(),
         );
-        assert!(said.leads());
-        assert_eq!(said.bound(), 7);
-        assert_eq!(said.shown().count(), 3);
+        assert!(metrics.leads());
+        assert_eq!(metrics.bound(), 7);
+        assert_eq!(metrics.shown().count(), 3);
     }
 }
