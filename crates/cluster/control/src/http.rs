@@ -86,6 +86,7 @@ pub struct Health(Arc<Pulse>);
 struct Pulse {
     awaited: Mutex<BTreeSet<&'static str>>,
     notice: Mutex<Option<String>>,
+    failure: Mutex<Option<String>>,
     started: Instant,
     beat_ms: AtomicU64,
     silence_ms_max: u64,
@@ -98,6 +99,7 @@ impl Health {
         Self(Arc::new(Pulse {
             awaited: Mutex::default(),
             notice: Mutex::default(),
+            failure: Mutex::default(),
             started: Instant::now(),
             beat_ms: AtomicU64::new(0),
             silence_ms_max,
@@ -117,6 +119,11 @@ impl Health {
     /// Shows a line with `/readyz`: something that needs attention, though the process is ready.
     pub fn set_notice(&self, notice: Option<String>) {
         *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner) = notice;
+    }
+
+    /// Not ready for this reason; `None` when it is over.
+    pub fn set_failure(&self, failure: Option<String>) {
+        *self.0.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
     fn notice(&self) -> Option<String> {
@@ -151,11 +158,15 @@ impl Health {
 
     fn check_ready(&self) -> Result<(), String> {
         self.check_live()?;
+        if let Some(failure) = self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        {
+            return Err(failure);
+        }
         let awaited: Vec<&str> = self.awaited().iter().copied().collect();
         if awaited.is_empty() {
             Ok(())
         } else {
-            Err(format!("not there yet: {}", awaited.join(", ")))
+            Err(format!("waiting for: {}", awaited.join(", ")))
         }
     }
 }

@@ -166,7 +166,7 @@ async fn a_follower_is_ready_when_nothing_is_awaited_and_dead_when_it_is_silent(
     let parts = ["a certificate", "a view"];
     parts.iter().for_each(|part| world.site.health.await_part(part));
     let (code, body) = world.get("/readyz", None).await;
-    assert_eq!((code, body.as_str()), (503, "not there yet: a certificate, a view\n"));
+    assert_eq!((code, body.as_str()), (503, "waiting for: a certificate, a view\n"));
     parts.iter().for_each(|part| world.site.health.has_part(part));
     assert_eq!(world.get("/readyz", None).await.0, 200);
     tokio::time::advance(Duration::from_millis(1_500)).await;

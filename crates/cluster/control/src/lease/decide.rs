@@ -1,7 +1,5 @@
-//! Who may write the Lease next, and what a holder learns from each answer.
-//!
-//! Owns the rules of the election. Must not know any clock, network or task: times come in as numbers
-//! of our own monotonic clock, answers as values.
+//! The rules of the election: who may write the Lease next, and what follows from each answer. Pure: times of
+//! the process's monotonic clock and answers are arguments.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use super::record::{LeaseView, PodRef};
 use super::{Lost, Settings};
 
-/// Which version of the Lease we saw last, and since when.
+/// The last version of the Lease that was read, and when it was first seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     version: String,
@@ -20,7 +18,6 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Takes note of what was read.
     pub fn see(&mut self, lease: Option<&LeaseView>, now_monotonic_ms: u64) {
         let version = lease.map_or("", LeaseView::resource_version);
         if self.version != version {
@@ -30,22 +27,19 @@ impl Observed {
     }
 }
 
-/// What somebody who does not lead is to do.
+/// What a replica that does not lead does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is no Lease: make one.
+    /// There is no Lease.
     Create,
-    /// Write ourselves into it, if it is still the same then.
+    /// Replace the holder, by compare-and-swap.
     TakeOver,
-    /// Look again after so long, or when it changes.
-    Wait {
-        /// How long, at most.
-        ms: u64,
-    },
+    /// Read the Lease again after `ms`, or when it changes.
+    Wait { ms: u64 },
 }
 
-/// What to do about a Lease that was just read. `me` is of one process only, so a Lease that names us is
-/// one that we wrote without learning that it worked.
+/// What to do about a Lease that was just read. `me` is unique to a process, so a Lease with this holder was
+/// written by us without an answer.
 pub fn evaluate(
     lease: Option<&LeaseView>,
     observed: &Observed,
@@ -66,33 +60,28 @@ pub fn evaluate(
     }
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// It was done; this is the Lease now.
     Done(Box<Lease>),
-    /// The Lease is not of that version any more. One of our own earlier writes can be the reason.
+    /// The Lease has another version. One of our own earlier writes can be the reason.
     Conflict,
-    /// There is no such Lease.
     Missing,
-    /// Nobody knows: no answer in time, or none that says. It can still be done later.
+    /// No answer in time, or an unclear one. The write can still take effect later.
     Unknown,
 }
 
 /// What a holder does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// All that was to be written is.
     Written,
-    /// Read the Lease, as what became of the write is not clear.
+    /// Read the Lease, because the outcome of the write is unclear.
     Read,
-    /// Write again.
     Write,
-    /// Nothing: it holds no more.
     Lost(Lost),
 }
 
-/// The time that somebody holds the Lease: its version, and who is on the list.
+/// A term: the version of the Lease and the announced pods.
 #[derive(Clone, Debug)]
 pub struct Tenure {
     me: Arc<str>,
@@ -104,8 +93,8 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// Begins with the Lease that our write led to; the write began at `written_ms`. Who is on the list
-    /// already stays on it until [`settle`](Self::settle).
+    /// `lease` is the answer to the write that began at `written_ms`. Inherited pods stay in `binding` until
+    /// [`settle`](Self::settle).
     pub fn new(
         lease: LeaseView,
         binding: BTreeSet<PodRef>,
@@ -123,40 +112,35 @@ impl Tenure {
         }
     }
 
-    /// Puts pods on the list. That is worth nothing before the next write.
+    /// Adds pods to the list, with effect from the next write.
     pub fn add(&mut self, pods: impl IntoIterator<Item = PodRef>) {
         self.binding.extend(pods);
     }
 
-    /// Takes pods off the list.
     pub fn settle(&mut self, pods: impl IntoIterator<Item = PodRef>) {
         for pod in pods {
             self.binding.remove(&pod);
         }
     }
 
-    /// When it is to be renewed.
     pub fn renew_at_ms(&self) -> u64 {
         self.renewed_ms.saturating_add(self.retry_ms)
     }
 
-    /// Whether it went without a write for too long.
     pub fn expired(&self, now_monotonic_ms: u64) -> Option<Lost> {
         let ms = now_monotonic_ms.saturating_sub(self.renewed_ms);
         (ms >= self.renew_deadline_ms).then_some(Lost::Expired { ms })
     }
 
-    /// What to write: the Lease renewed, with the list as it is.
     pub fn renewal(&self, now: Timestamp) -> Lease {
         self.lease.renewed(&self.binding, now)
     }
 
-    /// What to write to give it back. Bindings that may be under way stay on the list.
+    /// Pods whose bindings may be in flight stay on the list.
     pub fn release(&self, now: Timestamp) -> Lease {
         self.lease.released(&self.binding, now)
     }
 
-    /// What follows from the answer to a write that began at `written_ms`.
     pub fn answered(&mut self, answer: Answer, written_ms: u64) -> Turn {
         match answer {
             Answer::Done(lease) => {
@@ -169,10 +153,10 @@ impl Tenure {
         }
     }
 
-    /// What follows from what was read after an unclear answer; `Err` if that could not be read either.
+    /// What follows from reading the Lease after an unclear answer; `Err` if it could not be read either.
     ///
-    /// A Lease that still names us was last written by ourselves, so we go on from that version. Should
-    /// somebody have taken it meanwhile, the next write says so.
+    /// A Lease that still names us was last written by us, so we go on from that version. If another replica
+    /// takes it meanwhile, the next write is a conflict.
     pub fn read(&mut self, lease: Result<Option<Lease>, ()>) -> Turn {
         match lease.map(|lease| lease.map(LeaseView::new)) {
             Err(()) => Turn::Write,

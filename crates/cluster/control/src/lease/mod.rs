@@ -1,48 +1,44 @@
 //! Leader election by a Lease, without trusting any clock.
 //!
-//! Owns who leads, and the list of pods whose bindings may be under way. Must not know what a binding
-//! is for, nor how pods are placed.
+//! - Whether a holder is dead is judged by when this process saw its Lease change, on its own monotonic
+//!   clock. Times in the Lease are for people.
+//! - Every write is a compare-and-swap on the Lease's `resourceVersion`, and one task does all writes of a
+//!   holder. So the versions of a Lease form one sequence, and a deposed holder cannot write any more.
+//! - Pods are written into the Lease before their bindings are posted ([`Leadership::announce`]). The next
+//!   leader finds them there ([`Inherited`]) and fences those bindings.
 //!
-//! - Whether a holder is dead is judged by when *we* saw its Lease change, on our own monotonic clock.
-//!   Times that stand in the Lease are for people.
-//! - Every write is a compare-and-swap on the Lease's `resourceVersion`, and one task does all writes of
-//!   a holder. So the versions of a Lease are one line, and whoever was deposed cannot write any more.
-//! - Before bindings are posted their pods are written into the Lease ([`Leadership::announce`]). Whoever
-//!   takes over finds them there ([`Inherited`]) and can make sure that those bindings land no more.
-//!
-//! A clock that jumps, stands still or runs fast can cost a leader its place. It cannot make two leaders
-//! place at once.
+//! A clock that jumps, stops or runs fast can end a term early. It cannot make two leaders schedule at once.
 
 mod decide;
-mod keep;
+mod elector;
 mod record;
 #[cfg(test)]
 mod tests;
 
 pub use decide::{Answer, Observed, Step, Tenure, Turn, evaluate};
-pub use keep::{AnnounceError, Elector, Inherited, Leadership, incarnation};
+pub use elector::{
+    AnnounceError, ElectionProblem, Elector, Inherited, Leadership, LeaseError, incarnation,
+};
 pub use record::{LeaseView, PodRef, Unreadable};
 
 use thiserror::Error;
 
-/// So many pods can be announced at a time. Names can be long, and all annotations of an object together
-/// may have 256 KiB: this many fit whatever they are called.
+/// How many pods can be announced at a time. All annotations of an object together may have 256 KiB: this
+/// many fit even with the longest names.
 pub const IN_FLIGHT_MAX: usize = 512;
 
-/// Where the Lease is, and how patient everybody is.
+/// Where the Lease is, and its time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// So long after the last change that others saw, a holder is taken for dead.
+    /// How long a leader may go without renewing before another replica takes over.
     pub duration_ms: u64,
-    /// A holder that could not write for so long stops by itself.
+    /// How long a leader that cannot renew goes on before it steps down.
     pub renew_deadline_ms: u64,
-    /// A holder writes at least this often, and others look as often.
+    /// How often a leader renews, and how often others read the Lease.
     pub retry_ms: u64,
-    /// So long a single request may take.
+    /// Timeout of a single request.
     pub request_ms: u64,
 }
 
@@ -59,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// Settings under which nobody could keep a Lease.
+/// Settings with which no replica could keep a Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("lease: {longer} ({longer_ms} ms) must be longer than {shorter} ({shorter_ms} ms)")]
 pub struct SettingsError {
@@ -70,7 +66,7 @@ pub struct SettingsError {
 }
 
 impl Settings {
-    /// Whether a holder can renew in time, and stops before others take it for dead.
+    /// Checks that a leader can renew in time, and steps down before others take over.
     pub fn check(&self) -> Result<(), SettingsError> {
         let duration = ("the lease duration", self.duration_ms);
         let deadline = ("the renew deadline", self.renew_deadline_ms);
@@ -87,25 +83,16 @@ impl Settings {
     }
 }
 
-/// Why somebody leads no more.
+/// Why a term ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Lost {
-    /// Somebody else has the Lease.
-    #[error("the lease was taken over by {by:?}")]
-    Taken {
-        /// The new holder; empty if it was released in our name.
-        by: String,
-    },
-    /// The Lease is gone.
-    #[error("the lease was deleted")]
+    /// The new holder is empty if the Lease was released in our name.
+    #[error("another replica took over the Lease: {by:?}")]
+    Taken { by: String },
+    #[error("the Lease was deleted")]
     Deleted,
-    /// It could not be renewed in time.
-    #[error("the lease could not be renewed for {ms} ms")]
-    Expired {
-        /// How long.
-        ms: u64,
-    },
-    /// It was given back.
-    #[error("the lease was released")]
+    #[error("the Lease could not be renewed for {ms} ms")]
+    Expired { ms: u64 },
+    #[error("the Lease was released")]
     Released,
 }

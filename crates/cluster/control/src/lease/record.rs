@@ -1,6 +1,4 @@
-//! What a Lease says, and what is written into one.
-//!
-//! Owns the fields and the annotation. Must not decide anything.
+//! The fields and the annotation of a Lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use thiserror::Error;
 
 use super::Settings;
 
-/// Nobody waits longer than this for a holder, whatever its Lease says.
+/// The longest lease duration that is honoured.
 const DURATION_MS_MAX: u64 = 300_000;
 
 /// The longest namespace, name and UID that the API server accepts for a pod.
@@ -21,14 +19,11 @@ const NAMESPACE_MAX_BYTES: usize = 63;
 const NAME_MAX_BYTES: usize = 253;
 const UID_MAX_BYTES: usize = 128;
 
-/// A pod, once and for all.
+/// A pod, distinct from others of the same name before or after it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodRef {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
-    /// Its uid: another pod of the same name has another.
     pub uid: Arc<str>,
 }
 
@@ -56,9 +51,9 @@ impl PodRef {
     }
 }
 
-/// An annotation that is not what a holder writes.
+/// The annotation was not written by a holder.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("annotation {BINDING} of the lease cannot be read: {0}")]
+#[error("cannot read annotation {BINDING} of the Lease: {0}")]
 pub struct Unreadable(String);
 
 /// A Lease as the API server has it.
@@ -66,30 +61,28 @@ pub struct Unreadable(String);
 pub struct LeaseView(Lease);
 
 impl LeaseView {
-    /// What this Lease says.
     pub fn new(lease: Lease) -> Self {
         Self(lease)
     }
 
-    /// Its version: what changes with every write.
     pub fn resource_version(&self) -> &str {
         self.0.metadata.resource_version.as_deref().unwrap_or("")
     }
 
-    /// Who holds it; empty: nobody.
+    /// Empty if the Lease is released.
     pub fn holder(&self) -> &str {
         let spec = self.0.spec.as_ref();
         spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or("")
     }
 
-    /// How long its holder is to be waited for, by its own word.
+    /// How long to wait for the holder, according to the Lease.
     pub fn duration_ms(&self) -> u64 {
         let seconds = self.0.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
         seconds.saturating_mul(1_000).min(DURATION_MS_MAX)
     }
 
-    /// The pods whose bindings may be under way.
+    /// Pods whose bindings may be in flight.
     pub fn binding(&self) -> Result<BTreeSet<PodRef>, Unreadable> {
         let annotations = self.0.metadata.annotations.as_ref();
         let Some(text) = annotations.and_then(|all| all.get(BINDING)) else {
@@ -112,7 +105,6 @@ impl LeaseView {
         }
     }
 
-    /// A first Lease, held by `me`.
     pub fn first(me: &str, settings: &Settings, now: Timestamp) -> Lease {
         let metadata = ObjectMeta {
             name: Some(settings.name.clone()),
@@ -123,7 +115,7 @@ impl LeaseView {
         Self(empty).taken(me, settings, now)
     }
 
-    /// The same with `me` as its holder. The list stays: the new holder answers for it now.
+    /// With `me` as the holder. The list stays: the new holder has to fence those pods.
     pub fn taken(&self, me: &str, settings: &Settings, now: Timestamp) -> Lease {
         let mut lease = self.0.clone();
         let spec = lease.spec.get_or_insert_default();
@@ -139,7 +131,6 @@ impl LeaseView {
         lease
     }
 
-    /// The same, renewed, with this list.
     pub(super) fn renewed(&self, binding: &BTreeSet<PodRef>, now: Timestamp) -> Lease {
         let mut lease = self.0.clone();
         lease.spec.get_or_insert_default().renew_time = Some(MicroTime(now));
@@ -152,7 +143,7 @@ impl LeaseView {
         lease
     }
 
-    /// The same, given back: whoever looks next may have it.
+    /// Without a holder, so that any replica can take it.
     pub(super) fn released(&self, binding: &BTreeSet<PodRef>, now: Timestamp) -> Lease {
         let mut lease = self.renewed(binding, now);
         let spec = lease.spec.get_or_insert_default();
@@ -166,7 +157,7 @@ fn seconds_of(ms: u64) -> i32 {
     i32::try_from(ms.div_ceil(1_000)).unwrap_or(i32::MAX)
 }
 
-/// By namespace and uid, names.
+/// Pod names by namespace and UID.
 type ByUid = BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<str>>>;
 
 fn read_names(text: &str) -> Result<ByUid, serde_json::Error> {

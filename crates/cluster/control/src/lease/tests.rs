@@ -31,6 +31,10 @@ struct Server {
     lease: Option<Value>,
     version: u64,
     writes: u64,
+    /// The namespace was deleted.
+    no_namespace: bool,
+    /// How many requests tried to create the Lease without its namespace.
+    rejected: u64,
     fates: VecDeque<Fate>,
 }
 
@@ -71,6 +75,10 @@ impl Server {
                 Some(lease) => answer(StatusCode::OK, lease),
                 None => failure(StatusCode::NOT_FOUND, "NotFound"),
             };
+        }
+        if self.no_namespace {
+            self.rejected += 1;
+            return failure(StatusCode::NOT_FOUND, "NotFound");
         }
         let mut sent: Value = serde_json::from_slice(body).unwrap();
         let now = self.lease.as_ref().map(|lease| &lease["metadata"]["resourceVersion"]);
@@ -226,6 +234,33 @@ async fn who_was_robbed_or_lost_the_lease_stops_and_says_why() {
     let second = elector(&server, "b").acquire().await;
     server.lock().unwrap().lease = None;
     assert_eq!(second.lost().await, Lost::Deleted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_namespace_is_reported_until_it_is_back() {
+    let server = Shared::default();
+    let elector = elector(&server, "a");
+    let problems = elector.problems();
+    let first = elector.acquire().await;
+    assert!(problems.borrow().is_none());
+    {
+        let mut server = server.lock().unwrap();
+        (server.lease, server.no_namespace) = (None, true);
+    }
+    assert_eq!(first.lost().await, Lost::Deleted);
+    let again = tokio::spawn({
+        let elector = elector.clone();
+        async move { elector.acquire().await }
+    });
+    sleep(Duration::from_secs(60)).await;
+    let problem = problems.borrow().clone().unwrap();
+    assert_eq!(problem.reason(), "namespace_not_found");
+    assert!(problem.to_string().starts_with("namespace \"berth-system\" of the Lease does not"));
+    let rejected = server.lock().unwrap().rejected;
+    assert!((20..=40).contains(&rejected), "{rejected} requests in a minute");
+    server.lock().unwrap().no_namespace = false;
+    let second = timeout(Duration::from_secs(5), again).await.unwrap().unwrap();
+    assert!(second.is_held() && problems.borrow().is_none());
 }
 
 #[tokio::test(start_paused = true)]

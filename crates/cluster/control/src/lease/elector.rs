@@ -1,6 +1,5 @@
-//! The election at work: requests to the API server, and the one task that writes while we lead.
-//!
-//! Owns requests, their time limits and the order of writes. Must not decide who leads; `decide` does.
+//! Requests for the Lease, and the one task that writes it during a term. The rules of the election are in
+//! `decide`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,56 +17,81 @@ use super::decide::{Answer, Observed, Step, Tenure, Turn, evaluate};
 use super::record::{LeaseView, PodRef};
 use super::{IN_FLIGHT_MAX, Lost, Settings, SettingsError};
 
-/// Between two attempts of a holder whose write came to nothing.
-const HASTE: Duration = Duration::from_millis(250);
+/// Delay before a holder repeats a write without an answer.
+const REWRITE_DELAY: Duration = Duration::from_millis(250);
 
-/// Pods whose bindings may still be under way when somebody takes over.
+/// Pods whose bindings by a previous leader may be in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inherited {
-    /// Those that the previous holder announced; none after a clean end.
+    /// Announced by the previous leader; empty after a clean shutdown.
     Pods(Vec<PodRef>),
-    /// There was no Lease. Nobody led before, unless somebody deleted it.
+    /// There was no Lease: either nobody has led yet, or it was deleted under a leader.
     NoLease,
-    /// The list cannot be read: somebody else wrote it. Any pod that is not bound can be on it.
+    /// Another client has overwritten the list. Any pending pod can have a binding in flight.
     Unreadable(String),
 }
 
-/// Why pods were not announced. None of them may be bound.
+/// Why pods could not be announced. None of them may be bound.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AnnounceError {
-    /// We do not lead any more.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// There are too many on the list; wait until some are settled.
     #[error(
-        "{asked} more pods do not fit on the list of {IN_FLIGHT_MAX} that are being bound; {room} do"
+        "cannot announce {asked} more pods: the Lease lists at most {IN_FLIGHT_MAX} and has room for {room}"
     )]
-    Full {
-        /// How many were to be announced.
-        asked: usize,
-        /// How many can be.
-        room: usize,
-    },
+    Full { asked: usize, room: usize },
 }
 
-/// A name for this process that no other has, not even after a restart: `host`, and a random number.
+/// Why the Lease could not be read or written. Election goes on trying.
+#[derive(Debug, Error)]
+pub enum LeaseError {
+    #[error("the API server did not answer within {0} ms")]
+    Timeout(u64),
+    /// The scheduler must not create namespaces, so somebody else has to.
+    #[error(
+        "namespace {0:?} of the Lease does not exist; create it and apply Berth's manifests again"
+    )]
+    NoNamespace(String),
+    #[error("{0}")]
+    Rejected(Box<kube::Error>),
+    #[error("the answer does not say whether the Lease was written")]
+    Unknown,
+}
+
+impl LeaseError {
+    /// The value of a metric's label.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Timeout(_) => "timeout",
+            Self::NoNamespace(_) => "namespace_not_found",
+            Self::Rejected(_) => "rejected",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What election last came to; `None` if it works.
+pub type ElectionProblem = Option<Arc<LeaseError>>;
+
+/// An identity that no other process has or had: `host` and a random number.
 pub fn incarnation(host: &str) -> Result<String, std::io::Error> {
     let mut bytes = [0_u8; 8];
     let provider = rustls::crypto::ring::default_provider();
     let filled = provider.secure_random.fill(&mut bytes);
-    filled.map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
+    filled.map_err(|_| std::io::Error::other("the system has no random numbers"))?;
     Ok(format!("{host}_{:016x}", u64::from_be_bytes(bytes)))
 }
 
-/// Somebody who wants to lead.
+/// Takes part in leader election.
 #[derive(Clone)]
 pub struct Elector {
     api: Api<Lease>,
     settings: Settings,
     me: Arc<str>,
     started: Instant,
-    /// Who was seen to hold it last.
+    /// The holder of the Lease when it was last read.
     holder: Arc<Mutex<Option<Arc<str>>>>,
+    problem: Arc<watch::Sender<ElectionProblem>>,
 }
 
 enum Attempt {
@@ -76,7 +100,7 @@ enum Attempt {
 }
 
 impl Elector {
-    /// `me` must be a name that no other process has or had: see [`incarnation`].
+    /// `me` must be unique among processes: see [`incarnation`].
     pub fn new(
         client: kube::Client,
         settings: Settings,
@@ -85,33 +109,46 @@ impl Elector {
         settings.check()?;
         let api = Api::namespaced(client, &settings.namespace);
         let started = Instant::now();
-        Ok(Self { api, settings, me: me.into(), started, holder: Arc::default() })
+        let problem = Arc::new(watch::channel(None).0);
+        Ok(Self { api, settings, me: me.into(), started, holder: Arc::default(), problem })
     }
 
-    /// Who leads, as far as was seen.
+    /// Changes with every attempt that fails, and when one succeeds again.
+    pub fn problems(&self) -> watch::Receiver<ElectionProblem> {
+        self.problem.subscribe()
+    }
+
+    /// The leader, when the Lease was last read.
     pub fn holder(&self) -> Option<Arc<str>> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until we lead. Whatever fails is tried again.
+    /// Waits until this process leads. Errors are logged, published in [`problems`](Self::problems) and
+    /// retried.
     pub async fn acquire(&self) -> Leadership {
         let mut observed = Observed::default();
         loop {
-            match self.attempt(&mut observed).await {
+            let attempt = self.attempt(&mut observed).await;
+            if attempt.is_ok() {
+                self.problem.send_if_modified(|problem| problem.take().is_some());
+            }
+            match attempt {
                 Ok(Attempt::Won { lease, inherited, written_ms }) => {
-                    tracing::info!(me = %self.me, ?inherited, "leading");
+                    tracing::info!(me = %self.me, ?inherited, "started leading");
                     return self.lead(*lease, inherited, written_ms);
                 }
-                Ok(Attempt::Wait { ms, version }) => self.rest(ms, version).await,
+                Ok(Attempt::Wait { ms, version }) => self.wait(ms, version).await,
                 Err(error) => {
-                    tracing::warn!(%error, "the lease cannot be had; trying again");
+                    let lease = format!("{}/{}", self.settings.namespace, self.settings.name);
+                    tracing::warn!(lease, %error, "leader election failed; trying again");
+                    self.problem.send_replace(Some(Arc::new(error)));
                     sleep(Duration::from_millis(self.settings.retry_ms)).await;
                 }
             }
         }
     }
 
-    async fn attempt(&self, observed: &mut Observed) -> Result<Attempt, RequestError> {
+    async fn attempt(&self, observed: &mut Observed) -> Result<Attempt, LeaseError> {
         let read = self.within(self.api.get_opt(&self.settings.name)).await?.map(LeaseView::new);
         let now_ms = self.now_ms();
         let holder = read.as_ref().map(LeaseView::holder).filter(|holder| !holder.is_empty());
@@ -135,20 +172,26 @@ impl Elector {
             }
             (Step::Create | Step::TakeOver, _) => {
                 let lease = LeaseView::first(&self.me, &self.settings, wall);
-                let made = self.within(self.api.create(&PostParams::default(), &lease)).await;
-                (answer_of(made), Inherited::NoLease)
+                let created = self.within(self.api.create(&PostParams::default(), &lease)).await;
+                match answer_of(created) {
+                    // Objects can be created anywhere but in a namespace that does not exist.
+                    Answer::Missing => {
+                        return Err(LeaseError::NoNamespace(self.settings.namespace.clone()));
+                    }
+                    answer => (answer, Inherited::NoLease),
+                }
             }
         };
         match answer {
             Answer::Done(lease) => Ok(Attempt::Won { lease, inherited, written_ms: now_ms }),
-            // Somebody was faster. What they wrote is read next.
+            // Another process was faster. Read what it wrote.
             Answer::Conflict | Answer::Missing => Ok(again),
-            Answer::Unknown => Err(RequestError::Unclear),
+            Answer::Unknown => Err(LeaseError::Unknown),
         }
     }
 
-    /// Waits, but not on when the Lease is released or deleted.
-    async fn rest(&self, ms: u64, version: Option<String>) {
+    /// Waits for `ms`, or until the Lease is released or deleted.
+    async fn wait(&self, ms: u64, version: Option<String>) {
         let freed = async {
             if let Some(version) = version
                 && self.watch_until_free(&version).await.is_err()
@@ -156,7 +199,7 @@ impl Elector {
                 std::future::pending::<()>().await;
             }
         };
-        // Should the watch fail, the next look is what helps.
+        // If the watch fails, the next attempt finds out.
         drop(timeout(Duration::from_millis(ms.max(10)), freed).await);
     }
 
@@ -192,7 +235,7 @@ impl Elector {
         let writer = Writer { elector: self.clone(), tenure, commands: receiver };
         tokio::spawn(async move {
             let why = writer.run().await;
-            tracing::info!(%why, "not leading any more");
+            tracing::info!(%why, "stopped leading");
             lost.send_replace(Some(why));
         });
         Leadership { inherited, commands, is_lost, listed: Mutex::new(listed) }
@@ -206,11 +249,11 @@ impl Elector {
     async fn within<T>(
         &self,
         request: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, RequestError> {
+    ) -> Result<T, LeaseError> {
         let limit = Duration::from_millis(self.settings.request_ms);
         match timeout(limit, request).await {
-            Err(_) => Err(RequestError::Late(self.settings.request_ms)),
-            Ok(answer) => answer.map_err(|error| RequestError::Refused(Box::new(error))),
+            Err(_) => Err(LeaseError::Timeout(self.settings.request_ms)),
+            Ok(answer) => answer.map_err(|error| LeaseError::Rejected(Box::new(error))),
         }
     }
 
@@ -219,42 +262,32 @@ impl Elector {
     }
 }
 
-#[derive(Debug, Error)]
-enum RequestError {
-    #[error("no answer within {0} ms")]
-    Late(u64),
-    #[error("{0}")]
-    Refused(Box<kube::Error>),
-    #[error("the answer does not say whether it was written")]
-    Unclear,
-}
-
-fn answer_of(result: Result<Lease, RequestError>) -> Answer {
+fn answer_of(result: Result<Lease, LeaseError>) -> Answer {
     match result {
         Ok(lease) => Answer::Done(Box::new(lease)),
-        Err(RequestError::Refused(error)) => match *error {
+        Err(LeaseError::Rejected(error)) => match *error {
             kube::Error::Api(status) if status.code == 409 => Answer::Conflict,
             kube::Error::Api(status) if status.code == 404 => Answer::Missing,
             error => {
-                tracing::warn!(%error, "the lease was not written");
+                tracing::warn!(%error, "could not write the Lease");
                 Answer::Unknown
             }
         },
         Err(error) => {
-            tracing::warn!(%error, "the lease was not written");
+            tracing::warn!(%error, "could not write the Lease");
             Answer::Unknown
         }
     }
 }
 
-/// That we lead, until [`lost`](Self::lost). When this is dropped nobody renews any more.
+/// A term of this process, until [`lost`](Self::lost). Dropping it stops renewal.
 pub struct Leadership {
-    /// Whom to look after before anything is placed. They are on the list until they are
+    /// To be fenced before anything is scheduled. They stay announced until they are
     /// [settled](Self::settle).
     pub inherited: Inherited,
     commands: mpsc::UnboundedSender<Command>,
     is_lost: watch::Receiver<Option<Lost>>,
-    /// Who is on the list, or will be with the next write.
+    /// Pods on the list, or to be with the next write.
     listed: Mutex<BTreeSet<PodRef>>,
 }
 
@@ -265,8 +298,8 @@ enum Command {
 }
 
 impl Leadership {
-    /// Writes pods into the Lease. Only when this has succeeded may they be bound; several calls at once
-    /// share a write.
+    /// Writes pods into the Lease. They may be bound only after this has succeeded. Concurrent calls share a
+    /// write.
     pub async fn announce(&self, pods: Vec<PodRef>) -> Result<(), AnnounceError> {
         {
             let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +316,7 @@ impl Leadership {
         }
         match answer.await {
             Ok(written) => Ok(written?),
-            // The writer has ended without having seen the question.
+            // The writer ended before it received the command.
             Err(_) => Err(self.lost().await.into()),
         }
     }
@@ -294,9 +327,9 @@ impl Leadership {
         IN_FLIGHT_MAX.saturating_sub(listed.len())
     }
 
-    /// Takes announced or inherited pods off the list, with the next write. Only for pods of whose
-    /// binding it is certain that it has landed or never will: the API server said so, or the pod has
-    /// been changed since and the binding insists on its old version.
+    /// Removes announced or inherited pods from the list, with the next write. Only for pods whose binding
+    /// is certainly not in flight: the API server answered, or the pod's resource version has changed and the
+    /// binding requires the old one.
     pub fn settle(&self, pods: Vec<PodRef>) {
         {
             let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -307,7 +340,7 @@ impl Leadership {
         drop(self.commands.send(Command::Settle(pods)));
     }
 
-    /// Waits until we do not lead any more, and says why.
+    /// Waits for the end of the term.
     pub async fn lost(&self) -> Lost {
         let mut is_lost = self.is_lost.clone();
         match is_lost.wait_for(Option::is_some).await {
@@ -316,20 +349,18 @@ impl Leadership {
         }
     }
 
-    /// Whether we lead, as far as we know.
     pub fn is_held(&self) -> bool {
         self.is_lost.borrow().is_none()
     }
 
-    /// Gives the Lease back, so that another can have it at once. Bindings that are not settled stay on
-    /// its list. Comes back when that is done, or could not be in time.
+    /// Releases the Lease, so that another replica can take it at once. Unsettled pods stay on its list.
     pub async fn release(&self) -> Lost {
         drop(self.commands.send(Command::Release));
         self.lost().await
     }
 }
 
-/// Does all writes, one after the other.
+/// Does all writes of a term, one after the other.
 struct Writer {
     elector: Elector,
     tenure: Tenure,
@@ -357,7 +388,7 @@ impl Writer {
             if asking.is_empty() && !is_over && self.elector.now_ms() < due_ms {
                 continue;
             }
-            let written = if is_over { self.give_back().await } else { self.write().await };
+            let written = if is_over { self.release().await } else { self.write().await };
             for reply in asking {
                 drop(reply.send(written.clone()));
             }
@@ -367,7 +398,7 @@ impl Writer {
         }
     }
 
-    /// Whether the Lease is to be given back.
+    /// Whether to release the Lease.
     fn take(
         &mut self,
         command: Command,
@@ -387,7 +418,7 @@ impl Writer {
         }
     }
 
-    /// Writes the list, as often as it takes.
+    /// Writes the list and repeats until the outcome is known.
     async fn write(&mut self) -> Result<(), Lost> {
         loop {
             let written_ms = self.elector.now_ms();
@@ -400,7 +431,7 @@ impl Writer {
             let mut turn = self.tenure.answered(answer, written_ms);
             if turn == Turn::Read {
                 if is_unclear {
-                    sleep(HASTE).await;
+                    sleep(REWRITE_DELAY).await;
                 }
                 let api = &self.elector.api;
                 let read = self.elector.within(api.get_opt(&self.elector.settings.name)).await;
@@ -414,12 +445,12 @@ impl Writer {
         }
     }
 
-    /// Tries once: if it fails, the others wait a little longer.
-    async fn give_back(&mut self) -> Result<(), Lost> {
+    /// Tries once: if it fails, other replicas wait until the Lease expires.
+    async fn release(&mut self) -> Result<(), Lost> {
         let lease = self.tenure.release(Timestamp::now());
         match self.elector.replace(&lease).await {
             Answer::Done(_) => {}
-            answer => tracing::warn!(?answer, "the lease was not given back; it will run out"),
+            answer => tracing::warn!(?answer, "could not release the Lease; it will expire"),
         }
         Err(Lost::Released)
     }
