@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_api::crd::{HeadroomStatus, Loan, Resource, TeamStatus, Usage};
+use berth_api::crd::{HeadroomStatus, Loan, Resource, StatusCondition, TeamStatus, Usage};
 use berth_engine::Engine;
-use berth_tenancy::share::{Account, Dimension, GPU_PARTS, Lender};
+use berth_tenancy::share::{Account, Dimension, GPU_PARTS, Lender, TeamError};
 use serde_json::{Value, json};
 
 /// Statuses are looked at this often.
@@ -49,15 +49,18 @@ impl Standings {
                 teams.entry(account.team.clone()).or_default().usage.push(usage(&account));
             }
         }
+        let mut problems: BTreeMap<Arc<str>, Vec<TeamError>> = BTreeMap::new();
         for problem in engine.team_problems() {
-            let text = format!("spec.{}: {}", problem.field, problem.problem);
-            teams.entry(problem.team).or_default().problems.push(text);
+            problems.entry(problem.team.clone()).or_default().push(problem);
         }
-        let teams = teams.into_iter().map(|(name, status)| (("teams", name), json!(status)));
+        let teams = teams.into_iter().map(|(name, mut status)| {
+            status.conditions = vec![validity(problems.get(&name).map_or(&[], Vec::as_slice))];
+            (("teams", name), json!(status))
+        });
         let rooms = engine.headroom().into_iter().map(|room| {
             let message = match room.lacking {
                 0 => String::new(),
-                lacking => format!("there is no room for {lacking} more"),
+                lacking => format!("no capacity for {lacking} more"),
             };
             let status = HeadroomStatus {
                 kept: u32::try_from(room.nodes.len()).unwrap_or(u32::MAX),
@@ -82,6 +85,18 @@ impl Standings {
     /// It was not written after all.
     pub(crate) fn failed(&mut self, plural: &'static str, name: &Arc<str>) {
         self.written.remove(&(plural, name.clone()));
+    }
+}
+
+/// The condition `Valid` of a team with these problems. The first gives the reason, all are in the message.
+fn validity(problems: &[TeamError]) -> StatusCondition {
+    let texts: Vec<String> =
+        problems.iter().map(|one| format!("spec.{}: {}", one.field, one.problem)).collect();
+    StatusCondition {
+        condition_type: "Valid".to_owned(),
+        status: if problems.is_empty() { "True" } else { "False" }.to_owned(),
+        reason: problems.first().map_or("Valid", |one| one.reason).to_owned(),
+        message: texts.join("; "),
     }
 }
 
@@ -129,6 +144,25 @@ fn written(resource: Resource, amount: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_says_what_is_wrong_with_a_team() {
+        let problem = |reason, field: &str, problem: &str| TeamError {
+            team: "t".into(),
+            reason,
+            field: field.to_owned(),
+            problem: problem.to_owned(),
+        };
+        let valid = validity(&[]);
+        assert_eq!((&*valid.status, &*valid.reason, &*valid.message), ("True", "Valid", ""));
+        let invalid = validity(&[
+            problem("ParentNotFound", "parent", "Team \"x\" does not exist"),
+            problem("GuaranteesExceedCapacity", "shares", "too much"),
+        ]);
+        assert_eq!((&*invalid.status, &*invalid.reason), ("False", "ParentNotFound"));
+        let message = "spec.parent: Team \"x\" does not exist; spec.shares: too much";
+        assert_eq!(invalid.message, message);
+    }
 
     #[test]
     fn parts_of_gpus_are_written_as_quantities() {

@@ -1,60 +1,70 @@
 //! Accelerator: what one unit of another vendor's device resource is.
-//!
-//! Owns the object and its definition. Must not know which nodes have any.
 
 use berth_model::policy::{self, AcceleratorMemory};
 use berth_model::resource::ResourceName;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Definition, object, quantity_of, quantity_schema};
+use super::{Definition, object, quantity_of};
 use crate::Lower;
 use crate::error::{self, LowerError, Problem};
 use crate::pod::compute_milli;
 
-/// What one unit of a device resource is, for vendors whose nodes do not say it as NVIDIA's do.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// Describes one unit of a device resource of a vendor other than NVIDIA, whose nodes describe themselves.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["spec"]))]
 pub struct Accelerator {
-    /// `berth.dev/v1alpha1`.
     pub api_version: String,
-    /// `Accelerator`.
     pub kind: String,
-    /// Its name, which is of no importance.
+    #[schemars(schema_with = "super::metadata")]
     pub metadata: ObjectMeta,
-    /// What it is.
     pub spec: AcceleratorSpec,
 }
 
 object!(Accelerator, "Accelerator", "accelerators");
 
-/// What one unit is.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// One unit of the resource.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend(
+    "required" = ["resource"],
+    "x-kubernetes-validations" = [{
+        "rule": "has(self.memory) != has(self.memoryLabel)",
+        "message": "set exactly one of memory and memoryLabel",
+    }],
+))]
 pub struct AcceleratorSpec {
-    /// The extended resource, such as `amd.com/gpu`.
+    /// Extended resource, such as amd.com/gpu.
+    #[schemars(length(max = 317), regex(pattern = "^[^/]+/[^/]+$"))]
     pub resource: String,
-    /// The memory that one of it comes with, on every node.
+    /// Memory of one unit, if it is the same on every node.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::quantity")]
     pub memory: Option<IntOrString>,
-    /// Or the label of nodes that says how much.
+    /// Node label that states the memory of one unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_label: Option<MemoryLabel>,
-    /// Its part of the whole device's compute, in percent; all of it if it is not written.
+    /// Part of the whole device's compute that one unit has, such as 50%. Default: 100%.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]{1,3}(\.[0-9])?%$"))]
     pub compute: Option<String>,
 }
 
-/// A label of nodes that says how much memory a device has.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// A node label that states the memory of one unit.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["key"]))]
 pub struct MemoryLabel {
-    /// Its key, such as `amd.com/gpu.vram`.
+    /// Key of the label, such as amd.com/gpu.vram.
+    #[schemars(length(min = 1, max = 317))]
     pub key: String,
-    /// What a number without a unit is a number of; bytes if it is not written.
+    /// Unit of a value without a suffix, such as 1Mi. Default: bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::quantity")]
     pub unit: Option<IntOrString>,
 }
 
@@ -64,7 +74,7 @@ impl Lower for Accelerator {
     fn lower(&self) -> Result<policy::Accelerator, LowerError> {
         let lower = || -> Result<policy::Accelerator, Problem> {
             if !self.spec.resource.contains('/') {
-                let problem = "is no extended resource; write one such as amd.com/gpu";
+                let problem = "must be an extended resource, such as amd.com/gpu";
                 return Err(Problem::new("resource", problem));
             }
             let compute = self.spec.compute.as_deref().map(compute_milli).transpose();
@@ -95,55 +105,17 @@ impl AcceleratorSpec {
                     unit_bytes: unit.transpose()?.unwrap_or(1),
                 })
             }
-            _ => Err(Problem::new("memory", "write exactly one of memory and memoryLabel")),
+            _ => Err(Problem::new("memory", "set exactly one of memory and memoryLabel")),
         }
     }
 }
 
 pub(super) fn definition() -> Value {
-    let label = json!({
-        "type": "object",
-        "required": ["key"],
-        "description": "The label of nodes that says how much memory one has.",
-        "properties": {
-            "key": { "type": "string", "minLength": 1, "maxLength": 317,
-                     "description": "Its key, such as amd.com/gpu.vram." },
-            "unit": quantity_schema(
-                "What a number without a unit is a number of, such as 1Mi; bytes if left out."),
-        },
-    });
-    let spec = json!({
-        "type": "object",
-        "description": "What one unit is.",
-        "required": ["resource"],
-        "properties": {
-            "resource": { "type": "string", "maxLength": 317, "pattern": "^[^/]+/[^/]+$",
-                          "description": "The extended resource, such as amd.com/gpu." },
-            "memory": quantity_schema("The memory that one of it comes with, on every node."),
-            "memoryLabel": label,
-            "compute": { "type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9])?%$",
-                         "description": "Its part of the whole device's compute, such as 50%; all \
-                                         of it if left out." },
-        },
-        "x-kubernetes-validations": [{
-            "rule": "has(self.memory) != has(self.memoryLabel)",
-            "message": "write exactly one of memory and memoryLabel",
-        }],
-    });
-    Definition {
-        kind: "Accelerator",
-        plural: "accelerators",
-        short: "bacc",
-        description: "What one unit of a device resource is, for vendors whose nodes do not say it \
-                      as NVIDIA's do.",
-        spec,
-        status: None,
-        rules: json!([]),
-        columns: json!([
-            { "name": "Resource", "type": "string", "jsonPath": ".spec.resource" },
-            { "name": "Memory", "type": "string", "jsonPath": ".spec.memory" },
-            { "name": "Compute", "type": "string", "jsonPath": ".spec.compute" },
-        ]),
-    }
-    .json()
+    let columns = &[
+        ("Resource", "string", ".spec.resource"),
+        ("Memory", "string", ".spec.memory"),
+        ("Compute", "string", ".spec.compute"),
+    ];
+    Definition { kind: "Accelerator", plural: "accelerators", short: "bacc", columns }
+        .of::<Accelerator>()
 }

@@ -1,63 +1,84 @@
-//! Headroom: room that is kept free for a class of work.
-//!
-//! Owns the object and its definition. Must not know where the room is.
+//! Headroom: capacity that is kept free for a class of work.
 
 use berth_model::workload::{self, WorkloadClass};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Definition, class_schema, object};
+use super::{Definition, object};
 use crate::error::{self, LowerError, Problem};
 use crate::{Lower, meta};
 
-/// Room that is kept free for a class, so that its next pods need not wait.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// Capacity kept free for a class of work, so that its next pods start at once.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["spec"]))]
 pub struct Headroom {
-    /// `berth.dev/v1alpha1`.
     pub api_version: String,
-    /// `Headroom`.
     pub kind: String,
-    /// Its name and labels.
+    #[schemars(schema_with = "super::metadata")]
     pub metadata: ObjectMeta,
-    /// What is kept.
     pub spec: HeadroomSpec,
-    /// What there is of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<HeadroomStatus>,
 }
 
 object!(Headroom, "Headroom", "headrooms");
 
-/// What is kept.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// What to keep free.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["count", "class", "template"]))]
 pub struct HeadroomSpec {
-    /// How many times the template is to fit.
+    /// How many pods of the template must fit.
+    #[schemars(range(max = 100_000))]
     pub count: u32,
-    /// For which class.
+    /// Class of work. Pods of this class and of stronger classes may use the headroom.
+    #[schemars(schema_with = "super::class")]
     pub class: String,
-    /// The namespace that the template's pods would be in; `default` if it is not written.
+    /// Namespace of the pods. Default: default.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
     pub namespace: Option<String>,
-    /// What must fit each time, as a pod would ask for it.
+    /// Pod to keep room for: metadata (labels and annotations) and spec, as in a Deployment's template.
+    #[schemars(schema_with = "template")]
     pub template: core::PodTemplateSpec,
 }
 
-/// What there is of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// Headroom that is available.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HeadroomStatus {
-    /// How many times the template fits.
+    /// How many pods of the template fit.
     pub kept: u32,
-    /// Nodes where it does.
+    /// Nodes where they fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// Why it is less than asked for.
+    /// Why fewer pods fit than requested.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+}
+
+/// Of a pod template only what scheduling reads is checked, when the object is read.
+fn template(_: &mut SchemaGenerator) -> Schema {
+    let texts = json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    json_schema!({
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "metadata": {
+                "type": "object",
+                "properties": { "labels": texts, "annotations": texts },
+            },
+            "spec": {
+                "type": "object",
+                "x-kubernetes-preserve-unknown-fields": true,
+                "description": "Spec of the pod.",
+            },
+        },
+    })
 }
 
 impl Lower for Headroom {
@@ -95,65 +116,10 @@ impl Lower for Headroom {
 }
 
 pub(super) fn definition() -> Value {
-    let template = json!({
-        "type": "object",
-        "description": "What must fit each time, as a pod would ask for it: metadata (labels and \
-                        annotations) and spec, as in a Deployment's template.",
-        "required": ["spec"],
-        "properties": {
-            "metadata": {
-                "type": "object",
-                "properties": {
-                    "labels": { "type": "object",
-                                "additionalProperties": { "type": "string" } },
-                    "annotations": { "type": "object",
-                                     "additionalProperties": { "type": "string" } },
-                },
-            },
-            "spec": { "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-                      "description": "The spec of such a pod." },
-        },
-    });
-    let spec = json!({
-        "type": "object",
-        "description": "What is kept.",
-        "required": ["count", "class", "template"],
-        "properties": {
-            "count": { "type": "integer", "format": "int32", "minimum": 0, "maximum": 100_000,
-                       "description": "How many times the template is to fit." },
-            "class": class_schema(
-                "For which class it is kept. Pods of that class and of those with a stronger claim \
-                 may use it."),
-            "namespace": { "type": "string", "maxLength": 63,
-                           "description": "The namespace that such pods would be in." },
-            "template": template,
-        },
-    });
-    let status = json!({
-        "type": "object",
-        "description": "What there is of it.",
-        "properties": {
-            "kept": { "type": "integer", "format": "int32",
-                      "description": "How many times the template fits." },
-            "nodes": { "type": "array", "items": { "type": "string" },
-                       "description": "Nodes where it does." },
-            "message": { "type": "string", "description": "Why it is less than asked for." },
-        },
-    });
-    Definition {
-        kind: "Headroom",
-        plural: "headrooms",
-        short: "bhr",
-        description: "Room that is kept free for a class of work, so that its next pods need not \
-                      wait.",
-        spec,
-        status: Some(status),
-        rules: json!([]),
-        columns: json!([
-            { "name": "Class", "type": "string", "jsonPath": ".spec.class" },
-            { "name": "Count", "type": "integer", "jsonPath": ".spec.count" },
-            { "name": "Kept", "type": "integer", "jsonPath": ".status.kept" },
-        ]),
-    }
-    .json()
+    let columns = &[
+        ("Class", "string", ".spec.class"),
+        ("Count", "integer", ".spec.count"),
+        ("Kept", "integer", ".status.kept"),
+    ];
+    Definition { kind: "Headroom", plural: "headrooms", short: "bhr", columns }.of::<Headroom>()
 }

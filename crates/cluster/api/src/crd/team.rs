@@ -1,132 +1,176 @@
-//! Team: who shares the cluster, and what each is entitled to.
-//!
-//! Owns the object and its definition. Must not know what teams have.
+//! Team: a set of namespaces with a part of the cluster.
 
 use std::collections::BTreeMap;
 
 use berth_tenancy::share::{self, Dimension, Entitlement, GPU_PARTS};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Definition, object, quantity_of, quantity_schema};
+use super::{Definition, object, quantity_of};
 use crate::error::{self, LowerError, Problem};
 use crate::{Lower, meta};
 
-/// A team, or a group of teams.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// A set of namespaces with a part of the cluster: what it is guaranteed, may borrow and lends.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend(
+    "required" = ["spec"],
+    "x-kubernetes-validations" = [{
+        "rule": "!has(self.spec.parent) || self.spec.parent != self.metadata.name",
+        "message": "a team cannot be its own parent",
+        "fieldPath": ".spec.parent",
+    }],
+))]
 pub struct Team {
-    /// `berth.dev/v1alpha1`.
     pub api_version: String,
-    /// `Team`.
     pub kind: String,
-    /// Its name is the team's.
+    #[schemars(schema_with = "super::metadata")]
     pub metadata: ObjectMeta,
-    /// What it is entitled to.
     pub spec: TeamSpec,
-    /// What it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<TeamStatus>,
 }
 
 object!(Team, "Team", "teams");
 
-/// What a team is entitled to.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// What the team is entitled to.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TeamSpec {
-    /// The group it belongs to.
+    /// Team that this team is part of.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub parent: Option<String>,
-    /// Namespaces whose pods are its own.
+    /// Namespaces whose pods count for the team. If several teams list a namespace, the label berth.dev/team of the
+    /// pod decides. A team that lists none counts the pods with its label in namespaces that no team lists.
+    #[schemars(
+        length(max = 1000),
+        inner(length(max = 63)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
     pub namespaces: Vec<String>,
-    /// How much of what is idle it may have, compared with others; 1 if it is not written.
+    /// Weight when teams compete for idle capacity. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::quantity")]
     pub weight: Option<IntOrString>,
-    /// By what there is to share.
+    /// Shares by resource. A resource that is not listed is neither guaranteed nor limited.
+    #[schemars(
+        length(max = 64),
+        extend(
+            "x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["resource", "model"]
+        )
+    )]
     pub shares: Vec<Share>,
 }
 
-/// Something that teams have shares of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
-    /// GPUs, slices and shares as parts of one.
     #[default]
     Gpus,
-    /// Memory of GPUs.
     GpuMemory,
-    /// CPU.
     Cpu,
-    /// Memory.
     Memory,
 }
 
-/// What a team may have of something.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+/// Share of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend(
+    "required" = ["resource"],
+    "x-kubernetes-validations" = [{
+        "rule": "!has(self.model) || self.model == '' || self.resource == 'gpus'",
+        "message": "model is for gpus only",
+    }],
+))]
 pub struct Share {
-    /// Of what.
+    /// Resource: gpus (slices and shares count as parts of one), gpu-memory, cpu or memory.
     pub resource: Resource,
-    /// Of which model of GPU; empty: of any.
+    /// GPU model, as in the node label nvidia.com/gpu.product. Default: any.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253), extend("x-default" = ""))]
     pub model: String,
-    /// What it gets whenever it has work for it.
+    /// Amount that the team gets whenever it has work for it; reclaimed from borrowers if needed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::quantity")]
     pub guaranteed: Option<IntOrString>,
-    /// How much more it may have while others leave it idle; not written: no limit.
+    /// Amount beyond the guarantee that the team may use while it is idle. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::quantity")]
     pub borrow_limit: Option<IntOrString>,
-    /// How much of its guarantee others may have; not written: all of it.
+    /// Part of the guarantee that others may use while it is idle. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::quantity")]
     pub lend_limit: Option<IntOrString>,
 }
 
-/// What a team has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// What the team uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TeamStatus {
-    /// By what there is to share.
+    /// Usage by resource.
     pub usage: Vec<Usage>,
-    /// What is wrong with the team, if anything is.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<String>,
+    /// Conditions of the team. Valid is False if its parent does not exist, or if guarantees exceed those of the
+    /// parent or the capacity of the cluster.
+    #[schemars(extend(
+        "x-kubernetes-list-type" = "map",
+        "x-kubernetes-list-map-keys" = ["type"]
+    ))]
+    pub conditions: Vec<StatusCondition>,
 }
 
-/// What a team has of something.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// Condition of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["type", "status"]))]
+pub struct StatusCondition {
+    /// Type of the condition.
+    #[serde(rename = "type")]
+    pub condition_type: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// Reason in one word.
+    pub reason: String,
+    /// Details, with the fields to change.
+    pub message: String,
+}
+
+/// Usage of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
-    /// Of what.
+    /// Resource: gpus, gpu-memory, cpu or memory.
     pub resource: Resource,
-    /// Of which model of GPU; empty: of any.
+    /// GPU model; empty: any.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// What it has.
+    /// Amount in use.
     pub used: String,
-    /// What it is guaranteed.
+    /// Guaranteed amount.
     pub guaranteed: String,
-    /// What it has beyond that.
+    /// Amount in use beyond the guarantee.
     pub borrowed: String,
-    /// How much of its guarantee others have.
+    /// Part of the guarantee that others use.
     pub lent: String,
-    /// Where what it borrowed comes from.
+    /// Where the borrowed amount comes from.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub borrowed_from: Vec<Loan>,
 }
 
-/// Something borrowed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// A borrowed amount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Loan {
-    /// The team or group that lends it; empty: nobody was guaranteed it.
+    /// Team that lends it; empty if it is guaranteed to nobody.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub team: String,
-    /// How much.
+    /// Amount.
     pub amount: String,
-    /// Whether it is to be given back.
+    /// Whether it goes back to the next team that claims its guarantee.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub owed: bool,
 }
@@ -137,7 +181,7 @@ impl Share {
             (Resource::Gpus, "") => Dimension::Gpus,
             (Resource::Gpus, model) => Dimension::GpusOf(model.into()),
             (_, model) if !model.is_empty() => {
-                let problem = "is for gpus only; leave it out, or write resource: gpus";
+                let problem = "is for gpus only; remove it, or set resource: gpus";
                 return Err(Problem::new("model", problem));
             }
             (Resource::GpuMemory, _) => Dimension::GpuMemory,
@@ -198,115 +242,13 @@ impl Lower for Team {
     }
 }
 
-fn share() -> Value {
-    let resource = json!({
-        "type": "string", "enum": ["gpus", "gpu-memory", "cpu", "memory"],
-        "description": "What is shared: gpus (whole ones, slices and shares as parts of one), \
-                        gpu-memory, cpu or memory.",
-    });
-    let model = json!({
-        "type": "string", "default": "", "maxLength": 253,
-        "description": "The model of GPU, as the label nvidia.com/gpu.product names it; empty: any.",
-    });
-    json!({
-        "type": "object",
-        "required": ["resource"],
-        "properties": {
-            "resource": resource,
-            "model": model,
-            "guaranteed": quantity_schema(
-                "What the team gets whenever it has work for it, if need be back from those who \
-                 borrow it."),
-            "borrowLimit": quantity_schema(
-                "How much more it may have while others leave it idle; left out: no limit."),
-            "lendLimit": quantity_schema(
-                "How much of its guarantee others may have while it is idle; left out: all."),
-        },
-        "x-kubernetes-validations": [{
-            "rule": "!has(self.model) || self.model == '' || self.resource == 'gpus'",
-            "message": "model is for gpus only",
-        }],
-    })
-}
-
 pub(super) fn definition() -> Value {
-    let spec = json!({
-        "type": "object",
-        "description": "What the team is entitled to.",
-        "properties": {
-            "parent": { "type": "string", "maxLength": 253,
-                        "description": "The group it belongs to: another Team." },
-            "namespaces": {
-                "type": "array", "maxItems": 1000, "x-kubernetes-list-type": "set",
-                "description": "Namespaces whose pods count for the team. If several teams list a namespace, the \
-                                pods' label berth.dev/team decides. A team that lists none counts the pods of \
-                                unlisted namespaces that carry the label.",
-                "items": { "type": "string", "maxLength": 63 },
-            },
-            "weight": quantity_schema(
-                "How much of what is idle it may have, compared with others; 1 if left out."),
-            "shares": {
-                "type": "array", "maxItems": 64, "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["resource", "model"],
-                "description": "What is not listed is neither guaranteed nor limited.",
-                "items": share(),
-            },
-        },
-    });
-    Definition {
-        kind: "Team",
-        plural: "teams",
-        short: "bteam",
-        description: "A team, or a group of teams: what it is guaranteed, may borrow and lends.",
-        spec,
-        status: Some(status()),
-        rules: json!([{
-            "rule": "!has(self.spec.parent) || self.spec.parent != self.metadata.name",
-            "message": "a team is not its own parent", "fieldPath": ".spec.parent",
-        }]),
-        columns: json!([
-            { "name": "Parent", "type": "string", "jsonPath": ".spec.parent" },
-            { "name": "GPUs", "type": "string",
-              "jsonPath": ".spec.shares[?(@.resource==\"gpus\")].guaranteed" },
-            { "name": "Used", "type": "string",
-              "jsonPath": ".status.usage[?(@.resource==\"gpus\")].used" },
-            { "name": "Borrowed", "type": "string",
-              "jsonPath": ".status.usage[?(@.resource==\"gpus\")].borrowed" },
-        ]),
-    }
-    .json()
-}
-
-fn status() -> Value {
-    let text = |description: &str| json!({ "type": "string", "description": description });
-    let loan = json!({
-        "type": "object",
-        "properties": {
-            "team": text("Who lends it; empty: nobody was guaranteed it."),
-            "amount": text("How much."),
-            "owed": { "type": "boolean", "description": "Whether it is to be given back." },
-        },
-    });
-    let usage = json!({
-        "type": "object",
-        "properties": {
-            "resource": text("Of what."),
-            "model": text("Of which model of GPU; empty: any."),
-            "used": text("What it has."),
-            "guaranteed": text("What it is guaranteed."),
-            "borrowed": text("What it has beyond that."),
-            "lent": text("How much of its guarantee others have."),
-            "borrowedFrom": { "type": "array", "items": loan,
-                              "description": "Where what it borrowed comes from." },
-        },
-    });
-    json!({
-        "type": "object",
-        "description": "What the team has.",
-        "properties": {
-            "usage": { "type": "array", "items": usage, "description": "By what there is to share." },
-            "problems": { "type": "array", "items": { "type": "string" },
-                          "description": "What is wrong with the team, if anything is." },
-        },
-    })
+    let columns = &[
+        ("Parent", "string", ".spec.parent"),
+        ("GPUs", "string", ".spec.shares[?(@.resource==\"gpus\")].guaranteed"),
+        ("Used", "string", ".status.usage[?(@.resource==\"gpus\")].used"),
+        ("Borrowed", "string", ".status.usage[?(@.resource==\"gpus\")].borrowed"),
+        ("Valid", "string", ".status.conditions[?(@.type==\"Valid\")].status"),
+    ];
+    Definition { kind: "Team", plural: "teams", short: "bteam", columns }.of::<Team>()
 }
