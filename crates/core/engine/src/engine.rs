@@ -324,7 +324,7 @@ impl Engine {
                 if !self.queue.rechecks.is_settled() {
                     return Step::Unfinished;
                 }
-                // Nodes are reserved once all pods have been tried, including for what gangs record_allocation
+                // Nodes are reserved once all pods have been tried, including for what gangs gave
                 // back.
                 if !std::mem::take(&mut is_changed) {
                     return self.reserve_nodes(now_ms).map_or(Step::Settled, Step::Decided);

@@ -23,7 +23,6 @@ use WorkloadClass::{Batch, Embedding, Experimentation, Interactive};
 
 const PRODUCT: &str = "NVIDIA-H100-80GB-HBM3";
 
-/// An engine, and the pods it was told of.
 struct Cluster {
     engine: Engine,
     next: u64,
@@ -59,7 +58,6 @@ impl Cluster {
         self.tell(Event::Headroom(Headroom { name: name.into(), template, count, class }));
     }
 
-    /// A pod that looks for its place; its UID.
     fn ask(&mut self, spec: PodSpec) -> Arc<str> {
         self.next += 1;
         let pod = pending(&Arc::new(spec), self.next);
@@ -68,19 +66,16 @@ impl Cluster {
         uid
     }
 
-    /// Decisions until nothing is left.
     fn settle(&mut self) {
         assert!((0..1_000).any(|_| self.engine.decide(0).is_none()), "decisions end");
     }
 
-    /// Where a pod goes at once.
     fn place(&mut self, spec: PodSpec) -> Option<String> {
         let uid = self.ask(spec);
         self.settle();
         self.engine.node_of(&uid).map(|node| node.to_string())
     }
 
-    /// How many pods like this find a place.
     fn place_all(&mut self, spec: &PodSpec) -> usize {
         (0..1_000).take_while(|_| self.place(spec.clone()).is_some()).count()
     }
@@ -113,7 +108,6 @@ fn pod(class: WorkloadClass, gpus: u32) -> PodSpec {
     PodSpec { class: Some(class), ..gpu_template(class.as_str(), 0, gpus).unwrap() }
 }
 
-/// A pod without devices.
 fn small(class: WorkloadClass) -> PodSpec {
     let spec = template("small", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
     PodSpec { class: Some(class), ..spec }
@@ -167,7 +161,7 @@ fn a_pool_with_only_rejects_other_classes_and_is_named() {
     assert_eq!(causes, [Cause::OtherClasses { pool: "serving".into(), classes, class: Batch }]);
     assert!(text.contains("pool serving is only for interactive and embedding"), "{text}");
     assert_eq!(cluster.place(pod(Embedding, 1)).as_deref(), Some("a"));
-    // When the pool is opened, whoever waits is looked at again.
+    // When the pool opens, pending pods are rechecked.
     cluster.pool("serving", PoolClasses::Any, None);
     cluster.settle();
     assert_eq!(cluster.engine.node_of(&waiting).map(AsRef::as_ref), Some("a"));

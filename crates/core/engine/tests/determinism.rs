@@ -1,4 +1,4 @@
-//! The same events give the same decisions: again, and in any other order that is just as true.
+//! The same events give the same decisions, in any valid order.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Devices that pods claim: where they are found, near what, and for how long they are taken.
+//! Dynamic Resource Allocation: where devices are allocated, and when they are released.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -62,7 +62,6 @@ fn node(name: &str) -> Event {
     Event::Node(Node { name: name.into(), allocatable, ..Node::default() })
 }
 
-/// A pod that refers to a claim of this name.
 fn claiming(name: &str, number: u64) -> PodObject {
     let mut spec = template("claiming", 0, &[("cpu", "2"), ("memory", "4Gi")]).unwrap();
     spec.namespace = "serving".into();
@@ -85,7 +84,6 @@ fn bind(engine: &mut Engine, pod: PodObject) -> Option<Binding> {
     }
 }
 
-/// The names of the devices that are given.
 fn devices(binding: &Binding) -> Vec<String> {
     let placement = binding.devices.as_ref().unwrap();
     let given = placement.allocations.iter().flat_map(|(_, allocation)| &allocation.devices);

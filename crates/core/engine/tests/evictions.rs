@@ -1,4 +1,4 @@
-//! How long preemptors count on the room of victims that do not terminate.
+//! How long a preemptor waits for victims that do not terminate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::ops::Range;
@@ -56,7 +56,6 @@ impl World {
         self.watched.tell(Event::Pod(pending(spec, number)));
     }
 
-    /// The API server has begun to delete a victim.
     fn terminates(&mut self, number: u64, requested_at_ms: i64, grace_ms: i64) {
         let pod = self.nodes.iter().find(|pod| pod.uid == uid(number)).unwrap().clone();
         let deletion = Some(Deletion { requested_at_ms, grace_ms });
@@ -64,7 +63,6 @@ impl World {
         self.watched.tell(Event::Pod(PodObject { deletion, phase, ..pod }));
     }
 
-    /// The victims of the only decision.
     fn victims(&mut self, now_ms: i64) -> Vec<Arc<str>> {
         match &self.settle(now_ms)[..] {
             [Decision::Preempt(preempting)] => preempting.victims.clone(),
@@ -129,7 +127,6 @@ fn the_wait_for_an_unconfirmed_eviction_is_bounded() {
     assert_eq!(world.victims(MAX_WAIT_MS + 5), [uid(2)]);
 }
 
-/// However corrections the clock of this machine is.
 #[test]
 fn the_wait_for_victims_uses_the_leaders_clock() {
     let mut world = world(1..3);

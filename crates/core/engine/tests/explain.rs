@@ -1,4 +1,4 @@
-//! What explanations say, and that it is true: every remedy is carried out.
+//! Explanations: their texts, and that every remedy works when it is applied.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ fn h100() -> NodeKind {
     NodeKind::whole("h100", H100, STRICT)
 }
 
-/// A cluster that remembers what it is made of, so that remedies can be carried out.
+/// A cluster whose remedies can be applied.
 #[derive(Clone)]
 struct World {
     engine: Engine,
@@ -71,7 +71,6 @@ impl World {
         Self::new(Profile::Berth, h100(), nodes)
     }
 
-    /// A node like all others inside.
     fn node(&mut self, node: Node) {
         let (name, topology) = (node.name.clone(), Some(self.kind.topology().unwrap()));
         self.bare_node(node);
@@ -96,7 +95,6 @@ impl World {
         pod.name
     }
 
-    /// A pod that runs on a node.
     fn run(&mut self, spec: PodSpec, node: usize) -> Arc<str> {
         self.next += 1;
         let mut pod = pending(&Arc::new(spec), self.next);
@@ -105,7 +103,6 @@ impl World {
         self.apply(pod)
     }
 
-    /// A pod that looks for its place; its name.
     fn ask(&mut self, spec: PodSpec) -> Arc<str> {
         self.next += 1;
         let pod = pending(&Arc::new(spec), self.next);
@@ -213,7 +210,7 @@ impl World {
         let others: Vec<Arc<str>> =
             self.pods.values().filter(waits).map(|pod| pod.name.clone()).collect();
         others.iter().for_each(|other| self.gone(other));
-        // It is told anew, because this is about what fits, not about who is woken when.
+        // Applied again, because this is about what fits, not about which pods are woken.
         let anew = PodObject { nominated: None, ..self.pods[pod].clone() };
         self.gone(pod);
         self.apply(anew);
@@ -233,7 +230,6 @@ fn gpus(count: u32) -> PodSpec {
     gpu_template("llm", 0, count).unwrap()
 }
 
-/// CPUs and memory, but no GPUs.
 fn cpus(count: u32) -> PodSpec {
     template("cpu", 0, &[("cpu", &count.to_string()), ("memory", "1Gi")]).unwrap()
 }
@@ -290,7 +286,6 @@ fn explains_a_mixed_cluster_in_a_handful_of_groups() {
     );
 }
 
-/// A pod in a cluster, and what is said of it.
 type Story = (World, PodSpec, &'static str);
 
 fn tell_all(stories: Vec<Story>) {
@@ -620,7 +615,7 @@ fn explains_unknown_topologies_and_other_profiles() {
         Config { unknown_topology: UnknownTopology::Refuse, ..Config::from(Profile::Berth) };
     let mut unknown = World::new(refuse, h100(), 0);
     (0..2).for_each(|index| unknown.bare_node(h100().node(index).unwrap()));
-    // A pod of eight GPUs cannot be there if the topology is as told.
+    // A pod of eight GPUs contradicts the topology.
     let mut doubted = World::new(refuse, h100(), 1);
     doubted.run(gpus(5), 0);
 
@@ -821,7 +816,6 @@ fn explains_why_a_pod_is_where_it_is() {
     );
 }
 
-/// Texts as long as Kubernetes allows, and longer.
 fn long(number: usize) -> Arc<str> {
     format!("{number:0>253}").into()
 }
@@ -997,7 +991,7 @@ fn explains_many_hosts_in_few_groups() {
     );
 }
 
-/// Pods and nodes by chance, with everything that can keep a pod off a node.
+/// Random pods and nodes with all kinds of constraints.
 struct Chaos {
     dice: Dice,
     number: u64,
@@ -1057,7 +1051,6 @@ impl Chaos {
         node
     }
 
-    /// Something happens.
     fn happen(&mut self, world: &World) -> Vec<Event> {
         let bound: Vec<&PodObject> = world.pods.values().collect();
         match self.dice.below(10) {
@@ -1075,7 +1068,6 @@ impl Chaos {
 }
 
 impl World {
-    /// Takes in what happened.
     fn follow(&mut self, event: &Event) {
         match event {
             Event::Node(node) => drop(self.nodes.insert(node.name.clone(), node.clone())),
@@ -1087,7 +1079,6 @@ impl World {
         self.engine.apply(event.clone());
     }
 
-    /// What is decided, and counts from now on.
     fn decided(&mut self) -> Option<Decision> {
         let decision = self.engine.decide(self.now_ms);
         let mut pods = self.pods.values_mut();
@@ -1107,7 +1098,7 @@ impl World {
     }
 }
 
-/// A cluster to which things happen by chance. One engine is asked to explain, the other is not.
+/// A cluster with random events. One engine explains, the other does not.
 fn chaos(seed: u64, profile: Profile) {
     let mut chaos = Chaos { dice: Dice::new(seed), number: 0 };
     let mut asked = World::new(profile, h100(), 3);

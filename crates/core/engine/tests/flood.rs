@@ -1,4 +1,4 @@
-//! What a flood of pods of distinct shapes costs others: by counting, not by time.
+//! The cost to others of a flood of pods with distinct shapes, in evaluations.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use berth_testkit::cluster::{NodeKind, ZONE, gpu_template, pending, template};
 
 const NODES: usize = 100;
 
-/// How many shapes are parked.
 const SHAPES: usize = 5_000;
 
 /// What one step may look at beside the decision it takes.
@@ -48,7 +47,6 @@ fn flooding(number: usize, change: impl Fn(&mut PodSpec)) -> PodObject {
 
 const GPUS: (&str, &str) = ("nvidia.com/gpu", "8");
 
-/// The flood arrives, and everything is decided.
 fn flood(engine: &mut Engine, change: impl Fn(&mut PodSpec)) {
     for number in 0..SHAPES {
         engine.apply(Event::Pod(flooding(number, &change)));

@@ -1,4 +1,4 @@
-//! Gangs start together or not at all, near each other if they ask for it, and each in its time.
+//! Gangs: starting together, topology, reservations and preemption.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -45,7 +45,6 @@ fn terms(min: u32, zone: Option<bool>) -> GangTerms {
     }
 }
 
-/// A member of a gang that asks for some GPUs.
 fn member(gang: &str, gpus: u32, priority: i32, terms: Option<GangTerms>) -> Arc<PodSpec> {
     let mut spec = gpu_template(gang, priority, gpus).unwrap();
     spec.gang = Some(GangMembership { name: gang.into(), terms });
@@ -87,7 +86,6 @@ fn reserved(decisions: &[Decision]) -> Option<&GangReservation> {
     })
 }
 
-/// Tells that bindings were carried out.
 fn confirm(engine: &mut Engine, spec: &Arc<PodSpec>, bindings: &[Binding]) {
     for binding in bindings {
         let number = binding.pod.trim_start_matches("uid-").parse().unwrap();
@@ -266,7 +264,7 @@ fn a_gang_that_fits_nowhere_gets_no_reservation() {
     let mut engine = engine(2);
     come(&mut engine, &member("huge", 8, 0, Some(terms(3, None))), 1..4);
     assert_eq!(settle(&mut engine, 0).len(), 1);
-    // It is said once.
+    // It is reported once.
     assert!(matches!(settle(&mut engine, PATIENCE_MS)[..], [Decision::Wait { .. }]));
     assert_eq!(settle(&mut engine, 10 * PATIENCE_MS), []);
 }

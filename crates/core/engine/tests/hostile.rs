@@ -26,7 +26,6 @@ use berth_testkit::cluster::{
 const PROFILES: [Profile; 3] =
     [Profile::Berth, Profile::KubeScheduler, Profile::KubeSchedulerPacking];
 
-/// However bad the input.
 const BOUND: Duration = Duration::from_secs(2);
 
 fn within_bound<T>(what: &str, work: impl FnOnce() -> T) -> T {
@@ -41,7 +40,6 @@ fn kind() -> NodeKind {
     NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::BestEffort)
 }
 
-/// An engine with some nodes of 8 GPUs.
 fn engine(profile: Profile, nodes: usize) -> Engine {
     let mut engine = Engine::new(profile);
     kind().nodes(0, nodes).unwrap().into_iter().for_each(|event| engine.apply(event));
@@ -54,7 +52,6 @@ fn settle(engine: &mut Engine, now_ms: i64) -> Vec<Decision> {
     decisions
 }
 
-/// Pods that were bound, in order.
 fn bound(decisions: &[Decision]) -> Vec<&str> {
     fn of(decision: &Decision) -> Option<&str> {
         match decision {
@@ -224,7 +221,6 @@ fn a_foreign_binding_onto_nominated_room_is_counted() {
     }
 }
 
-/// Amounts no cluster has.
 fn absurd() -> Vec<Quantity> {
     let texts = ["9223372036854775807", "-9223372036854775808", "1e40", "-1e40", "-1", "1n", "0"];
     texts.map(|text| Quantity::parse(text).unwrap()).to_vec()

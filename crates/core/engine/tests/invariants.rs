@@ -63,7 +63,7 @@ fn repartition_proposals_hold_and_leave_no_trace() {
     assert!(corrections.is_empty(), "{} worlds:\n{}", corrections.len(), corrections.join("\n"));
 }
 
-/// A node with two NUMA nodes of 4 GPUs each, whose kubelet insists on one NUMA node.
+/// A node with two NUMA nodes of 4 GPUs each and the policy single-numa-node.
 fn strict_node(index: usize) -> Vec<Event> {
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::SingleNumaNode);
     kind.nodes(index, 1).unwrap()

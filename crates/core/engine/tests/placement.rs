@@ -1,4 +1,4 @@
-//! What the profile `berth` promises, one behaviour at a time.
+//! The behaviour of the profile `berth`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -315,7 +315,7 @@ fn a_failed_decision_is_undone_and_made_again() {
     let mut engine = cluster(1);
     let eight = gpus("four", 0, 4);
     decide(&mut engine, pending(&eight, 0), 0);
-    // Old news does not undo the decision.
+    // An older event does not undo the decision.
     engine.apply(Event::Pod(pending(&eight, 0)));
     assert_eq!(tell(engine.decide(0)), "nothing");
     engine.undo(&"uid-00000000".into());

@@ -1,4 +1,4 @@
-//! Which few pods to move so that others fit.
+//! Repair: which pods to move so that others fit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -26,7 +26,6 @@ fn gpus(count: u32) -> PodSpec {
     spec
 }
 
-/// A pod that runs on a node.
 fn running(spec: &PodSpec, number: u64, node: usize) -> PodObject {
     let node = Some(format!("h100-{node:06}").into());
     PodObject { node, started_at_ms: Some(1_000), ..pending(&Arc::new(spec.clone()), number) }

@@ -48,7 +48,6 @@ fn a_waiting_pod_that_was_another_for_a_while_finds_its_place() {
     assert!(matches!(engine.decide(1), Some(Decision::Bind(binding)) if binding.pod == pod.uid));
 }
 
-/// A node with 8 GPUs.
 fn node() -> Vec<Event> {
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::None);
     kind.nodes(0, 1).unwrap()

@@ -1,4 +1,4 @@
-//! GPUs that are divided on demand: who gets how much of which.
+//! GPUs that are split into shares on demand.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use berth_testkit::cluster::{NodeKind, gpu_template, pending, resources, templat
 
 const GIB: u64 = 1 << 30;
 
-/// A node with so many GPUs of 80 GiB that are divided on demand.
+/// A node with GPUs of 80 GiB that are split on demand.
 fn divided(name: &str, gpus: u32) -> Node {
     let gpus = gpus.to_string();
     let allocatable =
@@ -30,7 +30,6 @@ fn divided(name: &str, gpus: u32) -> Node {
     node
 }
 
-/// A pod that needs a part of a GPU.
 fn part(memory_gib: u64, compute_milli: u16) -> Arc<PodSpec> {
     let mut spec = template("part", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
     spec.gpu = Some(GpuNeed { memory_bytes: memory_gib * GIB, compute_milli });
@@ -50,7 +49,7 @@ fn bind(engine: &mut Engine, spec: &Arc<PodSpec>, number: u64) -> Option<Binding
     }
 }
 
-/// The node and the number of the GPU of which a share is given, or none.
+/// The node and GPU number of a share.
 fn place(engine: &mut Engine, spec: &Arc<PodSpec>, number: u64) -> Option<(String, u16)> {
     let binding = bind(engine, spec, number)?;
     Some((binding.node.to_string(), binding.gpu_grant?.gpu?))

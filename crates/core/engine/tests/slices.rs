@@ -1,4 +1,4 @@
-//! MIG slices: which pods get which, and how GPUs are divided anew for those that wait.
+//! MIG slices, and repartitioning for pending pods.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -35,7 +35,6 @@ fn slices(profile: &str, count: u32) -> PodSpec {
     spec
 }
 
-/// A pod that needs a part of a GPU.
 fn part(memory_gib: u64, compute_milli: u16) -> PodSpec {
     let mut spec = template("part", 0, &[("cpu", "1"), ("memory", "1Gi")]).unwrap();
     spec.gpu = Some(GpuNeed { memory_bytes: memory_gib << 30, compute_milli });
@@ -60,7 +59,6 @@ fn bind(engine: &mut Engine, spec: &PodSpec, number: u64) -> Option<Binding> {
     }
 }
 
-/// Pods that find no place.
 fn wait(engine: &mut Engine, spec: &PodSpec, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         engine.apply(Event::Pod(pod(spec, number)));

@@ -1,4 +1,4 @@
-//! Quotas and teams: who is held, who goes first, and what is taken back.
+//! Quotas and teams: holds, order of the queue, reclaiming.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -44,7 +44,6 @@ fn spec(namespace: &str, priority: i32, gpus: u32) -> Arc<PodSpec> {
     Arc::new(PodSpec { namespace: namespace.into(), ..template })
 }
 
-/// Clusters with teams under the eyes of the checker.
 struct Cluster {
     watched: Watched,
     pods: u64,
@@ -71,7 +70,6 @@ impl Cluster {
         (0..count).map(|_| self.create(spec)).collect()
     }
 
-    /// Decisions until nothing is left, in words.
     fn settle(&mut self) -> Vec<String> {
         let decisions = self.watched.settle(self.now_ms);
         let broken = self.watched.violations();

@@ -1,4 +1,4 @@
-//! What is foretold for small clusters whose futures are known.
+//! Forecasts for small clusters with a known future.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use berth_testkit::cluster::{pending, resources, template};
 
 const MINUTE_MS: i64 = 60_000;
 
-/// An engine and a forecaster that hears all of it.
 struct World {
     engine: Engine,
     forecaster: Forecaster,

@@ -1,4 +1,4 @@
-//! The books of namespaces with quotas: the same answer in every order of events.
+//! Quota usage does not depend on the order of events.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;
@@ -103,7 +103,7 @@ fn expiry_can_be_rolled_back() {
     assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, true]);
     books.expire(2_500);
     assert_eq!([3, 4].map(|at| is_refused(&books, at)), [false, false]);
-    // Told again, as when a trial is undone.
+    // Set again, as after a rollback.
     books.remove_pod("ns", &arrival(1));
     books.set_pod(arrival(1), &spec(4), PodPlacement::Placed, Some(1_000));
     books.set_expiring(expiring.clone());
@@ -111,7 +111,6 @@ fn expiry_can_be_rolled_back() {
     assert_eq!(*books.expiring(), expiring);
 }
 
-/// Pod, GPUs, what happens to it.
 type Happening = (i64, u32, u8);
 
 fn play(happenings: &[Happening]) -> QuotaLedger {

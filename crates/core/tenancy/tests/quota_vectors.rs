@@ -37,7 +37,6 @@ fn text(list: &ResourceList) -> BTreeMap<String, String> {
     list.iter().map(|(name, amount)| (name.to_string(), amount.to_string())).collect()
 }
 
-/// What is different from the record.
 fn differences(case: &Case) -> Vec<String> {
     let quotas: Vec<Quota> = case.quotas.iter().map(|quota| quota.lower().unwrap()).collect();
     let nothing = |quota: &Quota| -> ResourceList {

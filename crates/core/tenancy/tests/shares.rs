@@ -1,4 +1,4 @@
-//! Shares of teams: guarantees, loans, turns, and what is taken back.
+//! Team shares: guarantees, borrowing, order of the queue, reclaiming.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;

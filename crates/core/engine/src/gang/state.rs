@@ -1,7 +1,7 @@
 //! Scheduling state of gangs: pending times, the line for reservations, and how long each team
 //! pauses after one.
 //!
-//! SavedState and restored with the queue.
+//! Saved and restored with the queue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

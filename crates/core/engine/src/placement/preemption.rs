@@ -106,7 +106,7 @@ impl PreemptionSearch {
                 }
                 continue;
             }
-            // The estimate was corrections.
+            // The estimate was wrong.
             let exact = trial.exact(*at, preemptor);
             if !depends_on_gangs(state, *at) {
                 corrections.push((*at, exact.as_ref().map(|plan| plan.cost)));
@@ -165,7 +165,7 @@ impl PreemptionSearch {
     }
 }
 
-/// Where other pods or volumes matter, estimates are unfit: nodes are tried, the cheapest to
+/// Where other pods or volumes matter, estimates are useless: nodes are tried, the cheapest to
 /// clear first, up to a limit; the next search continues after the last one tried.
 fn by_trial(
     trial: &mut Trial<'_, '_>,

@@ -347,7 +347,7 @@ impl State {
     pub(super) fn set_awaited(&mut self, at: PodIx) {
         let row = &self.pods[at];
         let deletion = row.deletion.filter(|_| row.is_victim());
-        // The API server's clock counts only for evictions by an earlier leader: with a corrections clock
+        // The API server's clock counts only for evictions by an earlier leader: with a wrong clock
         // every victim would be overdue at once, and the next ones, too.
         let since_ms = row.evicted_at_ms.or(deletion.map(|deletion| deletion.requested_at_ms));
         let needed_ms =
