@@ -103,7 +103,7 @@ impl From<NodeSetup> for ClusterNode {
 impl ClusterNode {
     /// What the engine is told of its inside; `None`: it is not known.
     pub fn topology(&self) -> Result<Option<Arc<NodeTopology>>, String> {
-        Ok(self.inside.topology()?.map(Arc::new))
+        Ok(self.inside.topology().map_err(|error| error.to_string())?.map(Arc::new))
     }
 
     /// Its pool; empty if it names none.

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use berth_engine::event::Event;
+use berth_model::workload::{PoolClasses, WorkloadClass};
 use berth_scenario::scenario::load;
 use berth_sim::experiment::{Experiment, WorkloadKind};
 
@@ -98,4 +100,68 @@ spec:
     assert_eq!((experiment.nodes.len(), experiment.pools.len()), (1, 1));
     assert!(experiment.pools[0].growth > 0);
     assert_eq!(experiment.pools[0].template.gpus.len(), 8);
+}
+
+#[test]
+fn teams_pools_and_headroom_are_objects_and_settings_are_those_of_serve() {
+    let text = "\
+apiVersion: berth.dev/v1alpha1
+kind: Scenario
+metadata: {name: policy}
+spec:
+  duration: 1h
+  reservations: {max: 20m, share: 50%}
+  workloadClasses: {nightly: batch}
+  cluster:
+    pools:
+    - {name: l4, count: 1, gpus: {product: NVIDIA-L4, memory: 24Gi, count: 2}}
+---
+apiVersion: berth.dev/v1alpha1
+kind: Pool
+metadata: {name: l4}
+spec: {classes: [interactive], only: true}
+---
+apiVersion: berth.dev/v1alpha1
+kind: Pool
+metadata: {name: elsewhere}
+spec: {classes: [batch]}
+---
+apiVersion: berth.dev/v1alpha1
+kind: Team
+metadata: {name: search}
+spec: {namespaces: [search], shares: [{resource: gpus, guaranteed: 1}]}
+---
+apiVersion: berth.dev/v1alpha1
+kind: Headroom
+metadata: {name: warm}
+spec:
+  count: 2
+  class: interactive
+  template: {spec: {containers: [{name: c, image: i:1}]}}
+";
+    let experiment = written("policy", &[("s.yaml", text)], None);
+    let reservations = experiment.reservations;
+    assert_eq!(
+        (reservations.max_ms, reservations.share_percent, reservations.time_percent),
+        (20 * 60_000, 50, 25)
+    );
+    let (mut pools, mut teams, mut rooms, mut classes) = (Vec::new(), 0, 0, Vec::new());
+    for event in experiment.objects {
+        match event {
+            Event::Pool(pool) => {
+                let labels = pool.template.labels.iter().count();
+                pools.push((pool.name.to_string(), pool.classes, labels > 0));
+            }
+            Event::Team(team) => teams += usize::from(&*team.name == "search"),
+            Event::Headroom(headroom) => rooms += headroom.count,
+            Event::Classes(rules) => classes.extend(rules.by_priority_class.into_values()),
+            _ => {}
+        }
+    }
+    pools.sort_by_key(|(name, ..)| name.clone());
+    let only = PoolClasses::Only([WorkloadClass::Interactive].into_iter().collect());
+    let preferred = PoolClasses::Preferred([WorkloadClass::Batch].into_iter().collect());
+    let expected = [("elsewhere".to_owned(), preferred, false), ("l4".to_owned(), only, true)];
+    assert_eq!(pools, expected, "one pool per name");
+    assert_eq!((teams, rooms, classes), (1, 2, vec![WorkloadClass::Batch]));
 }

@@ -108,11 +108,12 @@ pub struct Run {
     pub waiting: Vec<Waiting>,
 }
 
-/// A cluster with fewer nodes, and what a setup does on it.
+/// The smallest sufficient cluster, and what a setup does on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Fewest {
     pub nodes: usize,
-    pub gpus: usize,
+    /// `None`: even the whole cluster is not sufficient.
+    pub gpus: Option<usize>,
     pub batch_gpu_hours: f64,
     pub p99_us: u64,
     pub cost_microusd: i64,

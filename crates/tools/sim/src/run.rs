@@ -7,7 +7,7 @@ use crate::experiment::{Division, Experiment, KubeletPolicy, Setup};
 use crate::node::NodeError;
 use crate::parallel;
 use crate::report::{Fewest, NodeOutline, Report, Run};
-use crate::sizing;
+use crate::sizing::{self, Work};
 use crate::world;
 
 /// Runs all setups. `progress` is called with the current setup and how much of it is done, from 0 to
@@ -35,13 +35,18 @@ pub fn run(
         runs.push(run);
     }
     if let Some(goals) = experiment.goals.as_ref().filter(|goals| goals.fewest_nodes)
-        && let Some(reference) = runs.get(goals.against).map(|run| run.summary.clone())
+        && let Some(reference) = runs.get(goals.against).map(|run| &run.summary)
     {
+        let work = Work {
+            batch_gpu_hours: reference.batch_gpu_hours,
+            requests_lost_max: reference.requests_lost,
+            breaches_max: goals.breaches.unwrap_or(0),
+        };
         for (number, (setup, run)) in experiment.setups.iter().zip(&mut runs).enumerate() {
             run.fewest = Some(if number == goals.against {
                 Fewest::of(&experiment.nodes, &run.summary)
             } else {
-                sizing::fewest(experiment, setup, &run.summary, &reference)?
+                sizing::fewest(experiment, setup, &run.summary, &work)?
             });
         }
     }

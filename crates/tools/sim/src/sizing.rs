@@ -11,17 +11,35 @@ use crate::parallel;
 use crate::report::{Fewest, Summary};
 use crate::world;
 
+/// What a cluster has to be sufficient for.
+pub(crate) struct Work {
+    pub(crate) batch_gpu_hours: f64,
+    pub(crate) requests_lost_max: u64,
+    pub(crate) breaches_max: u64,
+}
+
+impl Work {
+    fn is_done_by(&self, summary: &Summary) -> bool {
+        summary.batch_gpu_hours >= self.batch_gpu_hours
+            && summary.requests_lost <= self.requests_lost_max
+            && summary.breaches <= self.breaches_max
+    }
+}
+
 /// Removes GPU nodes, one more at a time, in every combination of pools, as long as a setup does the
-/// work of the reference. Assumes that a cluster that is too small does not become sufficient by
-/// removing more nodes. Nodes that a failure names are kept.
+/// work. Assumes that a cluster that is too small does not become sufficient by removing more nodes.
+/// Nodes that a failure names are kept.
 pub(crate) fn fewest(
     experiment: &Experiment,
     setup: &Setup,
     whole: &Summary,
-    reference: &Summary,
+    work: &Work,
 ) -> Result<Fewest, NodeError> {
-    let removable = removable(experiment);
     let mut best = Fewest::of(&experiment.nodes, whole);
+    if !work.is_done_by(whole) {
+        return Ok(Fewest { gpus: None, ..best });
+    }
+    let removable = removable(experiment);
     let mut frontier: Vec<Vec<usize>> = vec![vec![0; removable.len()]];
     while !frontier.is_empty() {
         let mut candidates = BTreeSet::new();
@@ -44,7 +62,7 @@ pub(crate) fn fewest(
         let mut cheapest: Option<Fewest> = None;
         for ((counts, smaller), summary) in candidates.into_iter().zip(&smaller).zip(summaries) {
             let summary = summary?;
-            if summary.does_work_of(reference, whole) {
+            if work.is_done_by(&summary) {
                 let found = Fewest::of(&smaller.nodes, &summary);
                 if cheapest.as_ref().is_none_or(|one| found.cost_microusd < one.cost_microusd) {
                     cheapest = Some(found);
@@ -85,21 +103,11 @@ fn without(experiment: &Experiment, removable: &[Vec<Arc<str>>], counts: &[usize
     smaller
 }
 
-impl Summary {
-    /// At least as many batch GPU hours as the reference, with no more breaches than on the whole
-    /// cluster, and no more lost requests than the reference or the whole cluster.
-    fn does_work_of(&self, reference: &Self, whole: &Self) -> bool {
-        self.batch_gpu_hours >= reference.batch_gpu_hours
-            && self.breaches <= whole.breaches
-            && self.requests_lost <= reference.requests_lost.max(whole.requests_lost)
-    }
-}
-
 impl Fewest {
     pub(crate) fn of(nodes: &[NodeSetup], summary: &Summary) -> Self {
         Self {
             nodes: nodes.len(),
-            gpus: nodes.iter().map(|node| node.gpus.len()).sum(),
+            gpus: Some(nodes.iter().map(|node| node.gpus.len()).sum()),
             batch_gpu_hours: summary.batch_gpu_hours,
             p99_us: summary.p99_us,
             cost_microusd: summary.cost_microusd,

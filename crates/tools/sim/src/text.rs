@@ -12,6 +12,8 @@ enum Unit {
     /// Milliseconds.
     Time,
     Count,
+    /// A number of GPUs, perhaps infinite.
+    Needed,
     /// Of 1.
     Share,
     Hours,
@@ -71,10 +73,15 @@ const ROWS: [Row; 26] = [
     row("cost per busy GPU hour", Unit::Price, Shown::NotZero, |run| {
         run.summary.microusd_per_busy_gpu_hour as f64
     }),
-    row("GPUs for the same work", Unit::Count, Shown::NotZero, |run| {
-        run.fewest.as_ref().map_or(0.0, |fewest| fewest.gpus as f64)
+    row("GPUs for the same work", Unit::Needed, Shown::NotZero, |run| {
+        needed_gpus(run).unwrap_or(0.0)
     }),
 ];
+
+/// Infinite if the whole cluster is not sufficient; `None` if nothing was searched.
+fn needed_gpus(run: &Run) -> Option<f64> {
+    run.fewest.as_ref().map(|fewest| fewest.gpus.map_or(f64::INFINITY, |gpus| gpus as f64))
+}
 
 /// The waits of batch work; none where there is none.
 fn batch(run: &Run) -> ClassReport {
@@ -86,7 +93,8 @@ impl Unit {
         match self {
             Self::Latency => ms(value as u64),
             Self::Time => time(value as i64),
-            Self::Count => count(value.round() as u64),
+            Self::Needed if value.is_infinite() => "more".to_owned(),
+            Self::Count | Self::Needed => count(value.round() as u64),
             Self::Share => percent(value),
             Self::Hours => format!("{value:.0}"),
             Self::Money => dollars(value as i64),
@@ -246,9 +254,11 @@ fn goals_table(reports: &[Report]) -> String {
     }
     if goals.fewest_nodes {
         add("GPUs for the same work", String::new(), &|setup| {
-            let gpus = |run: &Run| run.fewest.as_ref().map_or(0.0, |fewest| fewest.gpus as f64);
-            let here = of_reports(setup, &|run, _| gpus(run));
-            let whole = of_reports(setup, &|_, other| gpus(other));
+            let here = of_reports(setup, &|run, _| needed_gpus(run).unwrap_or(0.0));
+            let whole = of_reports(setup, &|_, other| needed_gpus(other).unwrap_or(0.0));
+            if here.is_infinite() {
+                return format!("more than {whole:.0}");
+            }
             format!("{here:.0} of {whole:.0}")
         });
     }
@@ -314,6 +324,9 @@ fn median(sorted: &[f64]) -> f64 {
 
 /// How `after` differs from `before`, seed by seed.
 fn compared(unit: Unit, before: &[f64], after: &[f64]) -> String {
+    if before.iter().chain(after).any(|value| value.is_infinite()) {
+        return String::new();
+    }
     let mut differences: Vec<f64> = before.iter().zip(after).map(|(one, two)| two - one).collect();
     differences.sort_by(f64::total_cmp);
     let more = differences.iter().filter(|one| **one > 0.0).count();
@@ -408,6 +421,7 @@ fn indent(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{Fewest, Goals, Summary};
 
     #[test]
     fn numbers_are_grouped_and_times_have_units() {
@@ -442,6 +456,40 @@ mod tests {
         assert_eq!(with_range(Unit::Count, vec![3.0, 1.0, 2.0]), "2 (1–3)");
         assert_eq!(with_range(Unit::Share, vec![0.5, 0.5]), "50.0 %");
         assert_eq!(with_range(Unit::Price, vec![7_900_000.0, 8_100_000.0]), "$8.00 ($7.90–$8.10)");
+    }
+
+    #[test]
+    fn goals_are_compared_with_what_setups_reach() {
+        let run = |name: &str, p99_us: u64, utilised: f64, gpus: Option<usize>| Run {
+            name: name.to_owned(),
+            summary: Summary { p99_us, utilised, breaches: 3, ..Summary::default() },
+            fewest: Some(Fewest { gpus, ..Fewest::default() }),
+            ..Run::default()
+        };
+        let report = Report {
+            goals: Some(Goals {
+                against: 0,
+                p99_reduction: Some(0.4),
+                utilisation_gain: Some(0.22),
+                breaches: Some(0),
+                fewest_nodes: true,
+            }),
+            runs: vec![
+                run("default", 20_000, 0.4, Some(48)),
+                run("tuned", 20_000, 0.4, None),
+                run("berth", 10_000, 0.5, Some(40)),
+            ],
+            ..Report::default()
+        };
+        let expected = "\ncompared with default     goal         tuned     berth\n\
+                        p99 latency            −40.0 %        +0.0 %   −50.0 %\n\
+                        GPUs busy              +22.0 %        +0.0 %   +25.0 %\n\
+                        objective breaches           0             3         3\n\
+                        GPUs for the same work          more than 48  40 of 48\n";
+        assert_eq!(goals_table(&[report.clone(), report.clone()]), expected);
+        let text = render(&report);
+        assert!(text.contains("GPUs for the same work       48       more       40"), "{text}");
+        assert!(text.find("cost per").or(text.find("GPUs busy")) < text.find("compared with"));
     }
 
     #[test]

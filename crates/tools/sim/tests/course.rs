@@ -11,8 +11,8 @@ use berth_kubelet::TopologyPolicy;
 use berth_model::policy::Quota;
 use berth_model::spec::{GpuNeed, PodSpec};
 use berth_sim::experiment::{
-    Autoscale, Division, Experiment, Failure, Fault, Job, KubeletPolicy, Load, PoolSetup, Service,
-    Setup, Workload, WorkloadKind,
+    Autoscale, Division, Experiment, Failure, Fault, Goals, Job, KubeletPolicy, Load, PoolSetup,
+    Service, Setup, Workload, WorkloadKind,
 };
 use berth_sim::latency::Speed;
 use common::{HOUR_MS, MINUTE_MS, both, gpus, job, jobs, node, outline, run, setup};
@@ -311,6 +311,62 @@ fn work_that_is_lost_is_not_work_done() {
     let summary = &run(&experiment).runs[0].summary;
     assert!((summary.batch_gpu_hours - 11.4).abs() < 0.1, "{}", summary.batch_gpu_hours);
     assert!((summary.wasted_gpu_hours - 7.6).abs() < 0.1, "{}", summary.wasted_gpu_hours);
+}
+
+/// Jobs of one GPU that keep three nodes busy, one third of the time.
+fn oversized() -> Experiment {
+    let one = gpus("batch", "Job", 1, 0);
+    let nodes = ["n0", "n1", "n2"].map(|name| node(name, "a", STRICT, &[]));
+    let jobs_at = |at_ms| (0..8).map(move |_| (at_ms, 2 * HOUR_MS));
+    let arrivals = (0..4).flat_map(|hour| jobs_at(2 * hour * HOUR_MS));
+    Experiment {
+        duration_ms: 10 * HOUR_MS,
+        nodes: nodes.to_vec(),
+        workloads: vec![jobs(
+            "batch",
+            arrivals.map(|(at, run_ms)| job(at, &one, run_ms)).collect(),
+        )],
+        goals: Some(Goals {
+            against: 0,
+            p99_reduction: None,
+            utilisation_gain: None,
+            breaches: None,
+            fewest_nodes: true,
+        }),
+        setups: both(),
+        ..Experiment::default()
+    }
+}
+
+#[test]
+fn nodes_are_removed_as_long_as_the_work_is_done() {
+    let mut experiment = oversized();
+    let gpus = |experiment: &Experiment| -> Vec<Option<usize>> {
+        let report = run(experiment);
+        report.runs.iter().map(|run| run.fewest.as_ref().unwrap().gpus).collect()
+    };
+    assert_eq!(gpus(&experiment), [Some(24), Some(8)], "eight jobs at a time");
+    // What a failure names stays.
+    for name in ["n0", "n1"] {
+        experiment.failures.push(Failure {
+            at_ms: 9 * HOUR_MS,
+            for_ms: None,
+            fault: Fault::KubeletRestart(name.into()),
+        });
+    }
+    assert_eq!(gpus(&experiment), [Some(24), Some(16)]);
+}
+
+#[test]
+fn a_cluster_that_breaks_objectives_is_not_sufficient() {
+    let mut experiment = oversized();
+    let template = gpus("server", "ReplicaSet", 1, 0);
+    // One replica serves about 1,200 requests per second.
+    experiment.workloads.push(service("server", &template, 1, 1_300.0));
+    for run in run(&experiment).runs.iter().skip(1) {
+        assert!(run.summary.breaches > 0, "{}", run.name);
+        assert_eq!(run.fewest.as_ref().unwrap().gpus, None, "{}", run.name);
+    }
 }
 
 #[test]

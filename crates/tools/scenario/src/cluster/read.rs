@@ -18,7 +18,7 @@ use berth_model::spec::{Phase, PodObject};
 use berth_model::taint::{Effect, Taint};
 use berth_model::workload::pool_of;
 use berth_sim::experiment::Isolation;
-use berth_topology::{Inside, Teller, field_of, marked};
+use berth_topology::{Inside, Origin, field_of, marked};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
@@ -387,8 +387,8 @@ fn cluster_node(
     let inside = match inside {
         Ok(inside) => inside,
         Err(wrong) => {
-            let by = match (wrong.by, topology) {
-                (Teller::Topology, Some((by, _))) => by,
+            let by = match (wrong.origin, topology) {
+                (Origin::Topology, Some((by, _))) => by,
                 _ => document,
             };
             on_wrong(by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy))?;

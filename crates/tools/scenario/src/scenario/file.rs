@@ -418,11 +418,11 @@ pub(crate) struct Goals {
     pub(crate) p99_reduction: Option<Fraction>,
     /// Gain of GPU utilisation, relative to that setup's.
     pub(crate) utilisation_gain: Option<Fraction>,
-    /// Maximum number of breached objectives.
+    /// Maximum number of objective breaches.
     pub(crate) breaches: Option<u64>,
     /// Also search the fewest nodes on which the other setups do the same work: at least as many batch
-    /// GPU hours as that setup on all nodes, with no more breaches than their own on all nodes. Simulates
-    /// each candidate; nodes that a failure names are kept.
+    /// GPU hours and no more lost requests than that setup on all nodes, and no more than `breaches`
+    /// (default 0). Simulates each candidate; nodes that a failure names are kept.
     #[serde(default)]
     pub(crate) fewest_nodes: bool,
 }

@@ -331,7 +331,10 @@ function goals(report) {
     add(
       "GPUs for the same work",
       "",
-      (run) => `${count(run.summary.fewest_gpus)} of ${count(base.summary.fewest_gpus)}`,
+      (run) =>
+        known(run.summary.fewest_gpus)
+          ? `${count(run.summary.fewest_gpus)} of ${count(base.summary.fewest_gpus)}`
+          : `more than ${count(base.summary.fewest_gpus)}`,
       (run) => run.summary.fewest_gpus < base.summary.fewest_gpus,
     );
   const head = h(
