@@ -26,11 +26,12 @@ use tracing::{debug, warn};
 use self::answer::is_final;
 
 use crate::core::{
-    BindOrder, BindOutcome, Done, Effect, EventNote, EvictOutcome, Eviction, News, Told,
+    BindOrder, BindOutcome, Completion, Effect, EventNote, EvictOutcome, Eviction, StatusUpdate,
+    Update,
 };
 use crate::lease::{AnnounceError, Leadership, PodRef};
 use crate::metrics::Metrics;
-use crate::standings::Standing;
+use crate::object_statuses::ObjectStatus;
 use crate::watch::{SchedulerNames, seen_pod};
 
 /// A single call may take so long.
@@ -47,9 +48,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 )]
 pub(crate) enum Back {
     /// An outcome.
-    Done(Done),
-    /// News of a pod that was looked at.
-    News(News),
+    Done(Completion),
+    /// Update of a pod that was looked at.
+    Update(Update),
     /// A status could not be written.
     Unwritten(&'static str, Arc<str>),
     /// We may not go on.
@@ -81,15 +82,15 @@ impl Actor {
     pub(crate) fn carry_out(self: &Arc<Self>, effect: Effect, annotation: Option<Arc<str>>) {
         let actor = self.clone();
         match effect {
-            Effect::Settled(pods) => actor.leadership.settle(pods),
+            Effect::Settle(pods) => actor.leadership.settle(pods),
             Effect::Announce(pods) => drop(tokio::spawn(async move { actor.announce(pods).await })),
             Effect::Bind(order) => {
                 drop(tokio::spawn(async move { actor.bind(&order, annotation.as_deref()).await }))
             }
-            Effect::Look(pod) => drop(tokio::spawn(async move { actor.look(&pod).await })),
+            Effect::ReadPod(pod) => drop(tokio::spawn(async move { actor.look(&pod).await })),
             Effect::Evict(order) => drop(tokio::spawn(async move { actor.evict(order).await })),
             Effect::Fence(pod) => drop(tokio::spawn(async move { actor.fence(pod).await })),
-            Effect::Tell(told) => drop(tokio::spawn(async move { actor.tell(told).await })),
+            Effect::WriteStatus(told) => drop(tokio::spawn(async move { actor.tell(told).await })),
         }
     }
 
@@ -99,8 +100,8 @@ impl Actor {
     }
 
     /// Tells the core something before a watch does.
-    fn learn(&self, news: News) {
-        self.send(Back::News(news));
+    fn learn(&self, news: Update) {
+        self.send(Back::Update(news));
     }
 
     /// Whether nobody had taken over when this was asked: the Lease is written once more.
@@ -111,7 +112,7 @@ impl Actor {
     async fn announce(&self, pods: Vec<PodRef>) {
         loop {
             match self.leadership.announce(pods.clone()).await {
-                Ok(()) => return self.send(Back::Done(Done::Announced)),
+                Ok(()) => return self.send(Back::Done(Completion::Announced)),
                 // What is settled leaves the list with the next renewal.
                 Err(AnnounceError::Full { .. }) => tokio::time::sleep(LOOK_AGAIN / 10).await,
                 Err(AnnounceError::Lost(why)) => {
@@ -147,12 +148,12 @@ impl Actor {
             BindOutcome::Busy => "busy",
             BindOutcome::NotReady => "not_ready",
             BindOutcome::Unprepared => "unprepared",
-            BindOutcome::Refused => "refused",
+            BindOutcome::Refused => "rejected",
             BindOutcome::Stale => "stale",
             BindOutcome::Unknown => "unknown",
         };
         self.metrics.bound(result, started.elapsed());
-        self.send(Back::Done(Done::Bound(order.pod.uid.clone(), outcome)));
+        self.send(Back::Done(Completion::Bound(order.pod.uid.clone(), outcome)));
     }
 
     /// Has devices and volumes made ready. Gives the version of the pod to be bound.
@@ -177,7 +178,7 @@ impl Actor {
             Err(Some((404, _))) => BindOutcome::Gone,
             Err(Some((429, _))) => BindOutcome::Busy,
             Err(Some((code, message))) if is_final(code, &message) => {
-                warn!(pod = %order.pod.name, code, message, "a binding was refused");
+                warn!(pod = %order.pod.name, code, message, "a binding was rejected");
                 let node = &order.binding.node;
                 let note =
                     format!("Binding to {node} rejected by the API server: {message}").into();
@@ -224,7 +225,7 @@ impl Actor {
                 warn!(namespace = %pod.namespace, pod = %pod.name, %error, "fencing failed again; trying again later")
             }
         }
-        self.send(Back::Done(Done::Fenced(pod.uid, fenced.is_ok())));
+        self.send(Back::Done(Completion::Fenced(pod.uid, fenced.is_ok())));
     }
 
     /// Looks at a pod until it was seen or is gone.
@@ -236,15 +237,15 @@ impl Actor {
             match seen {
                 Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == Some(&*pod.uid) => {
                     match seen_pod(&found, &self.names) {
-                        Ok(seen) => self.send(Back::News(News::Pod(Box::new(seen)))),
+                        Ok(seen) => self.send(Back::Update(Update::Pod(Box::new(seen)))),
                         Err(problem) => {
                             warn!(problem, "a pod cannot be read any more");
-                            self.send(Back::News(News::PodGone(pod.uid.clone())));
+                            self.send(Back::Update(Update::PodGone(pod.uid.clone())));
                         }
                     }
                     return;
                 }
-                Ok(Ok(_)) => return self.send(Back::News(News::PodGone(pod.uid.clone()))),
+                Ok(Ok(_)) => return self.send(Back::Update(Update::PodGone(pod.uid.clone()))),
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
@@ -279,15 +280,15 @@ impl Actor {
             let note = requests::evicted_event(&order, &self.identity);
             drop(self.call(note, "create", "events").await);
         }
-        self.send(Back::Done(Done::Evicted(order.pod.uid, outcome)));
+        self.send(Back::Done(Completion::Evicted(order.pod.uid, outcome)));
     }
 
     /// Writes the status of an object of ours.
-    pub(crate) fn show(self: &Arc<Self>, standing: Standing) {
+    pub(crate) fn show(self: &Arc<Self>, standing: ObjectStatus) {
         let actor = self.clone();
         tokio::spawn(async move {
-            let Standing { plural, name, .. } = &standing;
-            match actor.call(requests::standing(&standing), "patch", plural).await {
+            let ObjectStatus { plural, name, .. } = &standing;
+            match actor.call(requests::status_patch(&standing), "patch", plural).await {
                 Ok(()) | Err(Some((404, _))) => {}
                 Err(why) => {
                     debug!(plural, %name, ?why, "a status was not written");
@@ -297,7 +298,7 @@ impl Actor {
         });
     }
 
-    async fn tell(&self, told: Told) {
+    async fn tell(&self, told: StatusUpdate) {
         let written = match requests::status(&told) {
             None => true,
             Some(request) => {
@@ -305,7 +306,7 @@ impl Actor {
                 match answer {
                     // A pod that is gone needs no status.
                     Ok(()) | Err(Some((404, _))) => true,
-                    // What is refused for good is not said again before there is something new to say.
+                    // What is rejected for good is not said again before there is something new to say.
                     Err(Some((code, message))) => is_final(code, &message),
                     Err(None) => false,
                 }
@@ -315,6 +316,6 @@ impl Actor {
             let event = requests::event(&told.pod, note, &self.identity);
             drop(self.call(event, "create", "events").await);
         }
-        self.send(Back::Done(Done::Told(told.pod.uid, written)));
+        self.send(Back::Done(Completion::StatusWritten(told.pod.uid, written)));
     }
 }

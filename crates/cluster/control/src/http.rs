@@ -253,7 +253,7 @@ async fn guard_path(State(site): State<Site>, request: Request, next: Next) -> R
     let attributes = Attributes::path(request.uri().path());
     match site.access.check(request.headers(), attributes).await {
         Ok(()) => next.run(request).await,
-        Err(denial) => refused(&denial),
+        Err(denial) => rejected(&denial),
     }
 }
 
@@ -277,7 +277,7 @@ async fn explanation(
     let of = Attributes::resource("explanations", Some(&namespace), Some(&name));
     let in_all = Attributes::resource("explanations", None, None);
     if let Err(denial) = site.access.check(&headers, of.clone()).await {
-        return refused(&denial);
+        return rejected(&denial);
     }
     let whole_cluster = site.access.check(&headers, in_all).await.is_ok();
     let question = Question::Explanation { namespace, name, whole_cluster };
@@ -291,7 +291,7 @@ async fn answer(
     question: Question,
 ) -> Response {
     if let Err(denial) = site.access.check(headers, attributes).await {
-        return refused(&denial);
+        return rejected(&denial);
     }
     match timeout(Duration::from_millis(VIEW_MS_MAX), site.view.ask(question)).await {
         Ok(Ok(value)) => axum::Json(value).into_response(),
@@ -306,7 +306,7 @@ async fn answer(
     }
 }
 
-fn refused(denial: &Denial) -> Response {
+fn rejected(denial: &Denial) -> Response {
     let why = denial.to_string();
     match denial {
         Denial::Unauthorized(_) => {

@@ -33,7 +33,7 @@ pub struct Access {
     pub server: Option<String>,
     /// The user to act as.
     pub impersonate: Option<String>,
-    /// Whether the client is for a scheduler, which itself decides what to do about a refusal.
+    /// Whether the client is for a scheduler, which itself decides what to do about a rejection.
     pub schedules: bool,
 }
 
@@ -81,6 +81,13 @@ pub enum ConnectError {
         /// What to do.
         remedy: String,
     },
+    #[error("{origin}: invalid server address {address:?}: {cause} (e.g. https://10.0.0.1:6443)")]
+    Server {
+        /// The context, or the flag.
+        origin: String,
+        address: String,
+        cause: String,
+    },
     /// A client that cannot be made.
     #[error("{origin}: {cause}; check the user's credentials and the cluster's certificate there")]
     Client {
@@ -104,11 +111,19 @@ pub async fn connect(access: &Access) -> Result<Connection, ConnectError> {
         },
     };
     if let Some(server) = &access.server {
-        config.cluster_url = server.parse().map_err(|error| ConnectError::Choice {
-            files: "--server".to_owned(),
-            cause: format!("{server:?} is no address: {error}"),
-            remedy: "write one such as https://10.0.0.1:6443".to_owned(),
+        config.cluster_url = server.parse().map_err(|error| ConnectError::Server {
+            origin: "--server".to_owned(),
+            address: server.clone(),
+            cause: format!("{error}"),
         })?;
+    }
+    // Without a scheme it parses as an authority, of which the client can make no request.
+    if !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
+        return Err(ConnectError::Server {
+            origin: access.server.as_ref().map_or(context, |_| "--server".to_owned()),
+            address: config.cluster_url.to_string(),
+            cause: "no scheme http or https".to_owned(),
+        });
     }
     if let Some(user) = &access.impersonate {
         config.auth_info.impersonate = Some(user.clone());
@@ -312,7 +327,7 @@ contexts: [{name: prod, context: {cluster: fleet, user: ''}}]
         (directory, path)
     }
 
-    async fn refused(access: Access) -> String {
+    async fn rejected(access: Access) -> String {
         match connect(&access).await {
             Ok(connection) => connection.origin,
             Err(error) => error.to_string(),
@@ -336,29 +351,32 @@ contexts: [{name: prod, context: {cluster: fleet, user: ''}}]
         let (_directory, path) = written(ONE);
         let access = Access { kubeconfig: Some(path.clone()), ..Access::default() };
         let context = Some("prod".to_owned());
-        let said = refused(Access { context, ..access.clone() }).await;
+        let said = rejected(Access { context, ..access.clone() }).await;
         assert!(
             said.contains("no context \"prod\"; name one with --context: there are dev, stale")
         );
         assert!(said.contains(&path.display().to_string()), "{said}");
         let context = Some("stale".to_owned());
-        let said = refused(Access { context, ..access.clone() }).await;
+        let said = rejected(Access { context, ..access.clone() }).await;
         assert!(said.contains("no cluster \"gone\", which context \"stale\" wants"), "{said}");
         let user = Some("root".to_owned());
-        let said = refused(Access { user, ..access.clone() }).await;
+        let said = rejected(Access { user, ..access.clone() }).await;
         assert!(said.contains("no user \"root\""), "{said}");
-        let server = Some("https://[".to_owned());
-        let said = refused(Access { server, ..access }).await;
-        assert!(said.contains("--server"), "{said}");
+        for server in ["https://[", "localhost:34443", "10.0.0.1", "ftp://10.0.0.1"] {
+            let server = Some(server.to_owned());
+            let message = rejected(Access { server, ..access.clone() }).await;
+            assert!(message.starts_with("--server: invalid server address"), "{message}");
+            assert!(message.contains("https://10.0.0.1:6443"), "{message}");
+        }
     }
 
     #[tokio::test]
     async fn a_file_that_is_none_is_named() {
         let kubeconfig = Some(PathBuf::from("/nowhere/config"));
-        let said = refused(Access { kubeconfig, ..Access::default() }).await;
+        let said = rejected(Access { kubeconfig, ..Access::default() }).await;
         assert!(said.starts_with("kubeconfig /nowhere/config: there is no such file"), "{said}");
         let (_directory, path) = written("contexts: {{{");
-        let said = refused(Access { kubeconfig: Some(path), ..Access::default() }).await;
+        let said = rejected(Access { kubeconfig: Some(path), ..Access::default() }).await;
         assert!(said.starts_with("kubeconfig ") && said.lines().count() == 1, "{said}");
     }
 

@@ -14,7 +14,7 @@
 //!   is excluded and retried with backoff.
 //! - No answer is assumed. A binding whose answer was lost stays decided until the pod is seen.
 //! - A pod of a template that a kubelet rejected is not sent to that node again before the node has
-//!   changed (`core::refusals`), so scheduler and kubelet cannot chase each other.
+//!   changed (`core::rejections`), so scheduler and kubelet cannot chase each other.
 //! - What a bound pod holds is fixed for the leader's term, although its annotations can change.
 //!
 //! Followers keep no cache: a term begins with a fresh list.
@@ -24,16 +24,16 @@ pub mod certificates;
 pub mod core;
 pub mod front;
 pub mod http;
-mod insides;
 pub mod install;
 pub mod kubeconfig;
 pub mod lease;
 pub mod metrics;
+mod node_topologies;
+mod object_statuses;
 pub mod placement;
 pub mod port;
 pub mod serve;
 pub mod snapshot;
-mod standings;
 mod tolerant;
 mod view;
 pub mod watch;

@@ -3,7 +3,7 @@
 //! Owns how a binding is described. The form of the annotation is [`berth_api::placement`]'s. Must not know how
 //! places are chosen.
 
-use berth_api::placement::{GivenDevices, Grant, Placement};
+use berth_api::placement::{Grant, PlacedDevices, Placement};
 use berth_engine::Engine;
 use berth_engine::decision::Binding;
 use berth_kubelet::Kubelet;
@@ -38,14 +38,14 @@ pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
 }
 
 /// The devices that the kubelet will give a pod.
-pub(crate) fn devices(kubelet: &Kubelet, uid: &str) -> Vec<GivenDevices> {
+pub(crate) fn devices(kubelet: &Kubelet, uid: &str) -> Vec<PlacedDevices> {
     let given = kubelet.assignment(uid);
     let given = given.iter().flat_map(|given| &given.containers).flat_map(|one| &one.devices);
     given
         .map(|given| {
             let listed = kubelet.pools().nth(given.pool).map_or(&[][..], |pool| &pool.devices);
             let named = given.certain.iter().filter_map(|at| Some(listed.get(at)?.id.clone()));
-            GivenDevices {
+            PlacedDevices {
                 resource: given.resource.to_string(),
                 count: given.devices.len(),
                 ids: named.collect(),

@@ -18,13 +18,13 @@ use tracing::{info, warn};
 
 use crate::act::fence::{self, Unfenced};
 use crate::act::{Actor, Back};
-use crate::core::{Core, Effect, News, Settings, UNFENCED_LISTED_MAX};
+use crate::core::{Core, Effect, Settings, UNFENCED_LISTED_MAX, Update};
 use crate::http::{Health, Question, View, ViewError};
-use crate::insides::Insides;
 use crate::lease::{self, Elector, Inherited, Leadership, PodRef};
 use crate::metrics::Metrics;
+use crate::node_topologies::NodeTopologies;
+use crate::object_statuses::ObjectStatuses;
 use crate::placement;
-use crate::standings::Standings;
 use crate::view;
 use crate::watch::{SchedulerNames, Seen, follow_all};
 
@@ -242,8 +242,8 @@ impl Scheduler {
         let mut term = Term {
             names,
             core: Core::new(self.options.core.clone()),
-            insides: Insides::new(self.metrics.clone()),
-            standings: Standings::default(),
+            node_topologies: NodeTopologies::new(self.metrics.clone()),
+            object_statuses: ObjectStatuses::default(),
             actor,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
@@ -251,7 +251,7 @@ impl Scheduler {
             clock: Clock::start(),
             began,
             draining: false,
-            tells_from: began,
+            explain_from: began,
         };
         let now_ms = term.clock.now_ms();
         for (pod, why) in unfenced {
@@ -359,12 +359,12 @@ struct Next {
     /// When it is time for a turn; none: at once.
     turn_in: Duration,
     /// Whether pods are explained at once.
-    tells: bool,
+    explain_now: bool,
 }
 
 impl Next {
     async fn due(self) {
-        if !self.tells {
+        if !self.explain_now {
             return tokio::time::sleep(self.turn_in.max(MOMENT)).await;
         }
         // Sockets are read after the first time, and whoever that woke has run after the second: what
@@ -379,8 +379,8 @@ struct Term {
     /// Which pods are ours.
     names: SchedulerNames,
     core: Core,
-    insides: Insides,
-    standings: Standings,
+    node_topologies: NodeTopologies,
+    object_statuses: ObjectStatuses,
     actor: Arc<Actor>,
     metrics: Metrics,
     health: Health,
@@ -390,7 +390,7 @@ struct Term {
     began: Instant,
     draining: bool,
     /// Pods are not explained before.
-    tells_from: Instant,
+    explain_from: Instant,
 }
 
 impl Term {
@@ -427,9 +427,9 @@ impl Term {
                 }
                 Some(Asked { question, pod, answer }) = questions.recv() => {
                     let now_ms = self.clock.now_ms();
-                    let (core, insides) = (&mut self.core, &self.insides);
+                    let (core, node_topologies) = (&mut self.core, &self.node_topologies);
                     let pod = pod.as_deref();
-                    drop(answer.send(view::answer(core, insides, &self.names, &question, pod, now_ms)));
+                    drop(answer.send(view::answer(core, node_topologies, &self.names, &question, pod, now_ms)));
                 }
                 () = stopped(shutdown), if !self.draining => {
                     self.draining = true;
@@ -453,11 +453,11 @@ impl Term {
                     return End::Shutdown;
                 }
             }
-            let tells = is_quiet && next.tells;
-            if tells {
-                self.tell();
+            let explain_now = is_quiet && next.explain_now;
+            if explain_now {
+                self.explain();
             }
-            if !tells || next.turn_in.is_zero() {
+            if !explain_now || next.turn_in.is_zero() {
                 self.turn();
             }
         }
@@ -466,16 +466,16 @@ impl Term {
     /// What to do if nothing happens.
     fn next(&self) -> Next {
         if !self.unlisted.is_empty() {
-            return Next { turn_in: BEAT, tells: false };
+            return Next { turn_in: BEAT, explain_now: false };
         }
         let now_ms = self.clock.now_ms();
         let next_ms = self.core.next_turn_ms(now_ms).map_or(i64::MAX, |next| next - now_ms);
         let turn_in = Duration::from_millis(u64::try_from(next_ms).unwrap_or(0)).min(BEAT);
-        if self.draining || !self.core.can_tell(now_ms) {
-            return Next { turn_in, tells: false };
+        if self.draining || !self.core.can_explain(now_ms) {
+            return Next { turn_in, explain_now: false };
         }
-        let rest = self.tells_from.saturating_duration_since(Instant::now());
-        Next { turn_in: turn_in.min(rest.max(MOMENT)), tells: rest.is_zero() }
+        let rest = self.explain_from.saturating_duration_since(Instant::now());
+        Next { turn_in: turn_in.min(rest.max(MOMENT)), explain_now: rest.is_zero() }
     }
 
     fn see(&mut self, seen: Seen) {
@@ -487,20 +487,20 @@ impl Term {
             _ => "Node",
         };
         let news = match seen {
-            Seen::News(news) => Ok(vec![news]),
+            Seen::Update(news) => Ok(vec![news]),
             Seen::Pod(pod) => {
                 let seen = pod.read(|uid| self.core.pod(uid), &self.names);
-                seen.map(|seen| vec![News::Pod(Box::new(seen))])
+                seen.map(|seen| vec![Update::Pod(Box::new(seen))])
             }
-            Seen::Node(node) => self.insides.node(*node),
-            Seen::NodeGone(name) => Ok(self.insides.node_gone(&name)),
+            Seen::Node(node) => self.node_topologies.node(*node),
+            Seen::NodeGone(name) => Ok(self.node_topologies.node_gone(&name)),
             Seen::Exported(exported) => {
                 let core = &self.core;
-                self.insides.exported(*exported, |node| core.residents(node))
+                self.node_topologies.exported(*exported, |node| core.residents(node))
             }
-            Seen::ExportedGone(name) => self.insides.exported_gone(&name),
-            Seen::Pool(pool) => self.insides.pool(&pool),
-            Seen::PoolGone(name) => self.insides.pool_gone(name),
+            Seen::ExportedGone(name) => self.node_topologies.exported_gone(&name),
+            Seen::Pool(pool) => self.node_topologies.pool(&pool),
+            Seen::PoolGone(name) => self.node_topologies.pool_gone(name),
             Seen::Listed(kind) => {
                 if self.unlisted.remove(kind) && self.unlisted.is_empty() {
                     info!(after_ms = self.began.elapsed().as_millis(), "everything is listed");
@@ -509,7 +509,7 @@ impl Term {
             }
         };
         match news {
-            Ok(news) => news.into_iter().for_each(|news| self.core.tell(news, now_ms)),
+            Ok(news) => news.into_iter().for_each(|news| self.core.apply(news, now_ms)),
             Err(problem) => {
                 self.metrics.skipped(kind);
                 warn!(problem, "an object is skipped");
@@ -522,22 +522,22 @@ impl Term {
         let now_ms = self.clock.now_ms();
         match back {
             Back::Done(done) => self.core.settle(done, now_ms),
-            Back::News(news) => self.core.tell(news, now_ms),
-            Back::Unwritten(plural, name) => self.standings.failed(plural, &name),
+            Back::Update(news) => self.core.apply(news, now_ms),
+            Back::Unwritten(plural, name) => self.object_statuses.failed(plural, &name),
             Back::Lost => return true,
         }
         false
     }
 
     /// Explains a few pods, and leaves as much time again to everything else.
-    fn tell(&mut self) {
+    fn explain(&mut self) {
         let started = Instant::now();
-        for effect in self.core.tell_some(self.clock.now_ms()) {
+        for effect in self.core.explain_some(self.clock.now_ms()) {
             self.actor.carry_out(effect, None);
         }
         let took = started.elapsed();
         self.metrics.engine_worked("explain", took);
-        self.tells_from = started + 2 * took;
+        self.explain_from = started + 2 * took;
     }
 
     fn turn(&mut self) {
@@ -546,8 +546,7 @@ impl Term {
         }
         let started = Instant::now();
         let now_ms = self.clock.now_ms();
-        let effects =
-            if self.draining { self.core.wind_up(now_ms) } else { self.core.turn(now_ms) };
+        let effects = if self.draining { self.core.drain(now_ms) } else { self.core.turn(now_ms) };
         self.metrics.engine_worked("turn", started.elapsed());
         for effect in effects {
             let annotation = match &effect {
@@ -559,7 +558,7 @@ impl Term {
             };
             self.actor.carry_out(effect, annotation);
         }
-        for standing in self.standings.due(self.core.engine(), now_ms) {
+        for standing in self.object_statuses.due(self.core.engine(), now_ms) {
             self.actor.show(standing);
         }
         self.count();
@@ -579,7 +578,7 @@ impl Term {
         for wait_ms in tally.bound_after_ms {
             self.metrics.scheduled(Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0)));
         }
-        for (reason, predicted) in tally.refusals {
+        for (reason, predicted) in tally.rejections {
             self.metrics.rejected(&reason, predicted);
         }
         let (all, parked) = self.core.engine().queued();

@@ -280,7 +280,7 @@ fn gap(kind: &Kind, origin: &str, failure: Failure) -> Result<String, SnapshotEr
     }
 }
 
-/// The user that a refusal names: `User "jane" cannot list …`.
+/// The user that a rejection names: `User "jane" cannot list …`.
 fn user_of(message: &str) -> String {
     let named = message.split_once("User \"").and_then(|(_, rest)| rest.split_once('"'));
     named.map_or_else(|| "you".to_owned(), |(user, _)| format!("user {user:?}"))

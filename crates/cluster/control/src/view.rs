@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::core::{Core, Pods, SeenPod};
 use crate::http::{Question, ViewError};
-use crate::insides::Insides;
+use crate::node_topologies::NodeTopologies;
 
 /// The longest list of queued pods in an answer.
 const QUEUE_MAX: usize = 10_000;
@@ -19,17 +19,17 @@ const QUEUE_MAX: usize = 10_000;
 /// `pod` is the object of the pod that is to be explained.
 pub(crate) fn answer(
     core: &mut Core,
-    insides: &Insides,
+    node_topologies: &NodeTopologies,
     schedulers: &[Arc<str>],
     question: &Question,
     pod: Option<&Pod>,
     now_ms: i64,
 ) -> Result<Value, ViewError> {
     if *question == Question::State {
-        return Ok(state(core, insides));
+        return Ok(state(core, node_topologies));
     }
     let (engine, pods, classes) = core.inspected();
-    let source = Facts { pods, classes, insides, schedulers };
+    let source = Facts { pods, classes, node_topologies, schedulers };
     let mut inspection = Inspection { engine, source: &source, now_ms };
     match (question, pod) {
         (Question::Queue, _) => {
@@ -55,13 +55,13 @@ fn json_of(report: &impl Serialize) -> Result<Value, ViewError> {
     serde_json::to_value(report).map_err(|error| ViewError::NotReady(error.to_string()))
 }
 
-fn state(core: &Core, insides: &Insides) -> Value {
+fn state(core: &Core, node_topologies: &NodeTopologies) -> Value {
     let unsettled = core.unsettled();
     let engine = core.engine();
     let (queued, parked) = engine.queued();
     json!({
         "leads": true,
-        "nodes": insides.names().count(),
+        "nodes": node_topologies.names().count(),
         "queued": queued,
         "parked": parked,
         "held": engine.held(),
@@ -72,7 +72,7 @@ fn state(core: &Core, insides: &Insides) -> Value {
 struct Facts<'a> {
     pods: &'a Pods,
     classes: &'a ClassRules,
-    insides: &'a Insides,
+    node_topologies: &'a NodeTopologies,
     schedulers: &'a [Arc<str>],
 }
 
@@ -86,11 +86,11 @@ fn pod_facts(pod: &SeenPod) -> PodFacts<'_> {
 
 impl Source for Facts<'_> {
     fn nodes(&self) -> Vec<NodeFacts<'_>> {
-        self.insides.names().filter_map(|name| self.insides.facts(name)).collect()
+        self.node_topologies.names().filter_map(|name| self.node_topologies.facts(name)).collect()
     }
 
     fn node(&self, name: &str) -> Option<NodeFacts<'_>> {
-        self.insides.facts(name)
+        self.node_topologies.facts(name)
     }
 
     fn pods_on(&self, node: &str) -> Vec<PodFacts<'_>> {

@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use crate::core::{News, SeenPod};
+use crate::core::{SeenPod, Update};
 use crate::metrics::Metrics;
 
 pub use self::kinds::follow_all;
@@ -55,8 +55,8 @@ pub type SchedulerNames = Arc<[Arc<str>]>;
     reason = "it is moved once, and a box for each would cost more"
 )]
 pub enum Seen {
-    /// News that the core takes as it is.
-    News(News),
+    /// Update that the core takes as it is.
+    Update(Update),
     /// A pod. What is to be read of it depends on what is known.
     Pod(UnreadPod),
     /// A node. What it looks like inside depends on what is exported, too.
@@ -224,14 +224,14 @@ async fn tell<W: Watched>(
 /// A pod as the core wants it.
 ///
 /// # Errors
-/// When it cannot be: the API server would have refused it.
+/// When it cannot be: the API server would have rejected it.
 pub fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPod, String> {
     kinds::seen_pod(pod, names)
 }
 
 /// What says that an object is as given, or is gone.
 fn other(event: Event) -> Seen {
-    Seen::News(News::Other(event))
+    Seen::Update(Update::Other(event))
 }
 
 /// Watches that end when it is dropped.

@@ -316,8 +316,8 @@ fn the_policy_has_every_annotation_that_the_agent_publishes() {
         assert!(has(&key), "the policy denies the annotation {key}");
     }
     for key in [
-        berth_agent::mig::apply::STATE_LABEL,
-        berth_agent::mig::apply::STATE_ANNOTATION,
+        berth_api::keys::MIG_STATE_LABEL,
+        berth_api::keys::MIG_STATE,
         berth_agent::mig::manager::CONFIG,
         berth_agent::mig::manager::STATE,
     ] {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_control::core::{Core, Done, Effect, News, SeenPod, Settings};
+use berth_control::core::{Core, Completion, Effect, SeenPod, Settings, Update};
 use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
 use berth_model::spec::PodSpec;
@@ -18,7 +18,7 @@ fn cluster() -> Core {
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::None);
     for event in kind.nodes(0, 10).unwrap() {
         if matches!(event, Event::Node(_)) {
-            core.tell(News::Other(event), 0);
+            core.apply(Update::Other(event), 0);
         }
     }
     core
@@ -34,12 +34,12 @@ fn tell(core: &mut Core, mut spec: PodSpec, namespace: &str, number: u64) -> Arc
         ours: true,
         scheduler: Some("berth".into()),
         record: None,
-        refused: None,
+        rejected: None,
         condition: None,
         invalid: None,
         outline: None,
     };
-    core.tell(News::Pod(Box::new(seen)), 0);
+    core.apply(Update::Pod(Box::new(seen)), 0);
     uid
 }
 
@@ -56,15 +56,15 @@ fn flood(core: &mut Core) {
 fn turn(core: &mut Core, now_ms: i64) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
     let (mut announced, mut explained) = (Vec::new(), Vec::new());
     let mut effects = core.turn(now_ms);
-    if core.can_tell(now_ms) {
-        effects.extend(core.tell_some(now_ms));
+    if core.can_explain(now_ms) {
+        effects.extend(core.explain_some(now_ms));
     }
     for effect in effects {
         match effect {
             Effect::Announce(pods) => announced.extend(pods.into_iter().map(|pod| pod.uid)),
-            Effect::Tell(told) => {
+            Effect::WriteStatus(told) => {
                 explained.push(told.pod.uid.clone());
-                core.settle(Done::Told(told.pod.uid, true), now_ms);
+                core.settle(Completion::StatusWritten(told.pod.uid, true), now_ms);
             }
             _ => {}
         }

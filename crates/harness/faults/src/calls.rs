@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_control::core::{SeenPod, Told};
+use berth_control::core::{SeenPod, StatusUpdate};
 use berth_control::lease::PodRef;
 use berth_model::spec::GpuGrant;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -34,13 +34,13 @@ pub(crate) enum Request {
     Touch(PodRef),
     Bind { pod: PodRef, version: u64, node: Arc<str>, grant: Option<GpuGrant> },
     Evict(PodRef),
-    Tell(Box<Told>),
+    Tell(Box<StatusUpdate>),
 }
 
 /// An answer; its absence is none.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// Done, and nothing to say about it.
+    /// Completion, and nothing to say about it.
     Done,
     Lease(Box<Lease>),
     NoLease,

@@ -14,14 +14,14 @@ use crate::calls::Caller;
 use crate::server::{Fact, Stored};
 use crate::workloads::requests;
 
-/// An order that was decided before news of a refusal may still be announced for so long.
+/// An order that was decided before news of a rejection may still be announced for so long.
 const DECIDED_BEFORE_MS: u64 = 12_000;
 
-/// Within this time after a refusal nothing alike is to be sent there, even if a clock runs fast. Later
+/// Within this time after a rejection nothing alike is to be sent there, even if a clock runs fast. Later
 /// than that whoever did not see it happen may try again.
 const DISTRUST_MS: u64 = 170_000;
 
-/// A refusal that a leader was told of.
+/// A rejection that a leader was told of.
 #[derive(Debug)]
 struct ReportedRejection {
     by: Caller,
@@ -51,7 +51,7 @@ pub(crate) struct Checker {
     change_told: BTreeMap<(Caller, Arc<str>), Option<u64>>,
     /// Pods that ran, and do not any more.
     ran: BTreeSet<Arc<str>>,
-    /// When kubelets refused pods.
+    /// When kubelets rejected pods.
     refused_ms: BTreeMap<Arc<str>, u64>,
     /// Since when a pod is announced by whom.
     announced_ms: BTreeMap<(Caller, Arc<str>), u64>,
@@ -72,7 +72,7 @@ impl Checker {
         }
     }
 
-    /// A leader is told that a kubelet refused a pod. If the node has changed since then, the leader is
+    /// A leader is told that a kubelet rejected a pod. If the node has changed since then, the leader is
     /// told of that, too, by and by.
     pub(crate) fn told_of_refusal(&mut self, by: Caller, pod: &PodObject, now_ms: u64) {
         let Some(node) = &pod.node else { return };
@@ -89,7 +89,7 @@ impl Checker {
         }
     }
 
-    /// A leader is told how a node is; if that is a change, it may be one from before a refusal.
+    /// A leader is told how a node is; if that is a change, it may be one from before a rejection.
     pub(crate) fn told_of_node(&mut self, by: Caller, node: &Arc<str>) {
         let changed_ms = self.changed_ms.get(node).copied();
         if changed_ms.is_some()
@@ -99,7 +99,7 @@ impl Checker {
         }
     }
 
-    /// A leader is told that a pod is gone, perhaps later than of a refusal that it has looked up.
+    /// A leader is told that a pod is gone, perhaps later than of a rejection that it has looked up.
     pub(crate) fn told_of_departure(&mut self, by: Caller, uid: &Arc<str>) {
         if let Some(node) = self.places.get(uid).filter(|_| self.ran.contains(uid)).cloned() {
             self.told_of_node(by, &node);
@@ -112,13 +112,13 @@ impl Checker {
         self.told.retain(|told| told.node != *node);
     }
 
-    /// Which nodes refused such a pod and are to be left alone by this leader.
+    /// Which nodes rejected such a pod and are to be left alone by this leader.
     pub(crate) fn refused_by(&self, by: Caller, spec: &Arc<PodSpec>) -> Vec<Arc<str>> {
         let told = self.told.iter().filter(|told| told.by == by && told.spec == *spec);
         told.map(|told| told.node.clone()).collect()
     }
 
-    /// Nodes that refused anything this leader knows of.
+    /// Nodes that rejected anything this leader knows of.
     pub(crate) fn distrusted_by(&self, by: Caller) -> Vec<Arc<str>> {
         let told = self.told.iter().filter(|told| told.by == by);
         told.map(|told| told.node.clone()).collect()
@@ -195,7 +195,7 @@ impl Checker {
             known && after && now_ms < told.refused_ms + DISTRUST_MS
         });
         again.map(|told| {
-            format!("{uid} was sent to {node}, which had refused its like at {} ms", told.at_ms)
+            format!("{uid} was sent to {node}, which had rejected its like at {} ms", told.at_ms)
         })
     }
 
@@ -210,7 +210,7 @@ impl Checker {
             self.left(&before, now_ms);
         }
         let Some(node) = &object.node else { return None };
-        if pod.seen.refused.is_some() {
+        if pod.seen.rejected.is_some() {
             self.refused_ms.entry(uid.clone()).or_insert(now_ms);
         }
         let first = self.places.entry(uid.clone()).or_insert_with(|| node.clone());

@@ -60,7 +60,7 @@ pub(crate) enum Message {
     Wake,
     Later(Later),
     /// Changes that a watch tells of: whether of pods, and of which watch.
-    Told {
+    StatusUpdate {
         pods: bool,
         watch: u64,
         changes: Vec<Change>,

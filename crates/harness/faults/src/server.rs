@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_control::core::{Condition, SeenPod, Told};
+use berth_control::core::{Condition, SeenPod, StatusUpdate};
 use berth_control::lease::{LeaseView, PodRef};
 use berth_kubelet::NodeTopology;
 use berth_model::node::Node;
@@ -239,7 +239,7 @@ impl Server {
         })
     }
 
-    fn tell(&mut self, told: &Told) -> Answer {
+    fn tell(&mut self, told: &StatusUpdate) -> Answer {
         if told.condition.is_none() && told.nominated.is_none() {
             return Answer::Done;
         }
@@ -251,7 +251,7 @@ impl Server {
         {
             return Answer::Failed(409);
         }
-        let Told { condition, nominated, .. } = told.clone();
+        let StatusUpdate { condition, nominated, .. } = told.clone();
         self.change(&told.pod, |stored| {
             if let Some(Condition { reason, message }) = condition {
                 stored.seen.condition = Some(Condition { reason, message });

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_control::core::{
-    BindOutcome, Core, Done, Effect, EvictOutcome, News, SeenPod, Settings as CoreSettings, Told,
+    BindOutcome, Completion, Core, Effect, EvictOutcome, SeenPod, Settings as CoreSettings,
+    StatusUpdate, Update,
 };
 use berth_control::lease::{PodRef, Tenure};
 use berth_engine::event::Event;
@@ -191,7 +192,7 @@ impl Term {
             },
             Purpose::Bind(uid) => {
                 let outcome = bind_outcome(answer.as_ref());
-                self.core.settle(Done::Bound(uid, outcome), day_ms);
+                self.core.settle(Completion::Bound(uid, outcome), day_ms);
                 Vec::new()
             }
             Purpose::Look(pod) => self.looked(pod, answer, day_ms),
@@ -201,12 +202,12 @@ impl Term {
                     Some(_) => EvictOutcome::Blocked,
                     None => EvictOutcome::Unknown,
                 };
-                self.core.settle(Done::Evicted(uid, outcome), day_ms);
+                self.core.settle(Completion::Evicted(uid, outcome), day_ms);
                 Vec::new()
             }
             Purpose::Tell(uid) => {
                 let written = matches!(answer, Some(Answer::Done | Answer::Failed(404)));
-                self.core.settle(Done::Told(uid, written), day_ms);
+                self.core.settle(Completion::StatusWritten(uid, written), day_ms);
                 Vec::new()
             }
         }
@@ -229,7 +230,7 @@ impl Term {
 
     fn fence_done(&mut self, pod: &PodRef, day_ms: i64) -> Vec<Deed> {
         if !self.unfenced.remove(pod) {
-            self.core.settle(Done::Fenced(pod.uid.clone(), true), day_ms);
+            self.core.settle(Completion::Fenced(pod.uid.clone(), true), day_ms);
             return Vec::new();
         }
         if self.unfenced.is_empty() { self.fenced(day_ms).into() } else { Vec::new() }
@@ -239,7 +240,7 @@ impl Term {
     fn fence_failed(&mut self, pod: PodRef, answer: Option<&Answer>, now_ms: u64) -> Vec<Deed> {
         let day_ms = self.day_ms(now_ms);
         if !self.unfenced.contains(&pod) {
-            self.core.settle(Done::Fenced(pod.uid, false), day_ms);
+            self.core.settle(Completion::Fenced(pod.uid, false), day_ms);
             return Vec::new();
         }
         let is_refused = matches!(answer, Some(Answer::Failed(UNPROCESSABLE)));
@@ -256,10 +257,10 @@ impl Term {
     fn looked(&mut self, pod: PodRef, answer: Option<Answer>, day_ms: i64) -> Vec<Deed> {
         match answer {
             Some(Answer::Pod(found)) if found.object.uid == pod.uid => {
-                self.core.tell(News::Pod(found), day_ms);
+                self.core.apply(Update::Pod(found), day_ms);
             }
             Some(Answer::Pod(_) | Answer::Failed(404)) => {
-                self.core.tell(News::PodGone(pod.uid), day_ms);
+                self.core.apply(Update::PodGone(pod.uid), day_ms);
             }
             _ => {
                 let look = Later::Call(Purpose::Look(pod.clone()), Request::ReadPod(pod));
@@ -278,7 +279,7 @@ impl Term {
             self.known.pods.keys().filter(|name| !there.contains(name)).cloned().collect();
         for name in gone {
             if let Some(uid) = self.known.pods.remove(&name) {
-                self.core.tell(News::PodGone(uid), day_ms);
+                self.core.apply(Update::PodGone(uid), day_ms);
             }
         }
         self.listed(true, from)
@@ -315,7 +316,7 @@ impl Term {
             Change::Pod(seen) => self.see_pod(*seen, day_ms),
             Change::PodGone(pod) => {
                 self.known.pods.remove(&pod.name);
-                self.core.tell(News::PodGone(pod.uid), day_ms);
+                self.core.apply(Update::PodGone(pod.uid), day_ms);
             }
             Change::Other(shown) => self.see_other(shown, day_ms),
         }
@@ -325,9 +326,9 @@ impl Term {
         let (name, uid) = (seen.object.name.clone(), seen.object.uid.clone());
         let before = self.known.pods.insert(name, uid.clone());
         if let Some(before) = before.filter(|before| *before != uid) {
-            self.core.tell(News::PodGone(before), day_ms);
+            self.core.apply(Update::PodGone(before), day_ms);
         }
-        self.core.tell(News::Pod(Box::new(seen)), day_ms);
+        self.core.apply(Update::Pod(Box::new(seen)), day_ms);
     }
 
     fn see_other(&mut self, shown: Shown, day_ms: i64) {
@@ -335,23 +336,23 @@ impl Term {
             Shown::Node(node, topology, fresh) => {
                 let name = node.name.clone();
                 self.known.nodes.insert(name.clone());
-                self.core.tell(News::Other(Event::Node(*node)), day_ms);
-                self.core.tell(News::Topology { node: name, topology, fresh }, day_ms);
+                self.core.apply(Update::Other(Event::Node(*node)), day_ms);
+                self.core.apply(Update::Topology { node: name, topology, fresh }, day_ms);
             }
             Shown::NodeGone(name) => {
                 self.known.nodes.remove(&name);
-                self.core.tell(News::Other(Event::NodeGone(name.clone())), day_ms);
-                let gone = News::Topology { node: name, topology: None, fresh: false };
-                self.core.tell(gone, day_ms);
+                self.core.apply(Update::Other(Event::NodeGone(name.clone())), day_ms);
+                let gone = Update::Topology { node: name, topology: None, fresh: false };
+                self.core.apply(gone, day_ms);
             }
-            Shown::Budget(budget) => self.core.tell(News::Other(Event::Budget(budget)), day_ms),
+            Shown::Budget(budget) => self.core.apply(Update::Other(Event::Budget(budget)), day_ms),
         }
     }
 
     /// So many announcements are written.
     pub(crate) fn announced(&mut self, count: usize, now_ms: u64) {
         let day_ms = self.day_ms(now_ms);
-        (0..count).for_each(|_| self.core.settle(Done::Announced, day_ms));
+        (0..count).for_each(|_| self.core.settle(Completion::Announced, day_ms));
     }
 
     /// Decides, and begins what follows.
@@ -367,18 +368,18 @@ impl Term {
         }
         let day_ms = self.day_ms(now_ms);
         let mut effects = match self.drains_until_ms {
-            Some(_) => self.core.wind_up(day_ms),
+            Some(_) => self.core.drain(day_ms),
             None => self.core.turn(day_ms),
         };
-        if self.drains_until_ms.is_none() && self.core.can_tell(day_ms) {
-            effects.extend(self.core.tell_some(day_ms));
+        if self.drains_until_ms.is_none() && self.core.can_explain(day_ms) {
+            effects.extend(self.core.explain_some(day_ms));
         }
         effects.into_iter().filter_map(|effect| self.begin_effect(effect)).collect()
     }
 
     fn begin_effect(&mut self, effect: Effect) -> Option<Deed> {
         Some(match effect {
-            Effect::Settled(pods) => {
+            Effect::Settle(pods) => {
                 self.writer.settle(pods);
                 return None;
             }
@@ -393,13 +394,13 @@ impl Term {
                 };
                 Deed::Call(Purpose::Bind(pod.uid), request)
             }
-            Effect::Look(pod) => Deed::Call(Purpose::Look(pod.clone()), Request::ReadPod(pod)),
+            Effect::ReadPod(pod) => Deed::Call(Purpose::Look(pod.clone()), Request::ReadPod(pod)),
             Effect::Evict(order) => {
                 Deed::Call(Purpose::Evict(order.pod.uid.clone()), Request::Evict(order.pod))
             }
             Effect::Fence(pod) => fence_look(pod),
-            Effect::Tell(told) => {
-                let Told { pod, .. } = &told;
+            Effect::WriteStatus(told) => {
+                let StatusUpdate { pod, .. } = &told;
                 Deed::Call(Purpose::Tell(pod.uid.clone()), Request::Tell(Box::new(told)))
             }
         })
@@ -419,7 +420,7 @@ impl Term {
             return beat_ms;
         }
         let day_ms = self.day_ms(now_ms);
-        let tells_ms = self.core.can_tell(day_ms).then_some(day_ms);
+        let tells_ms = self.core.can_explain(day_ms).then_some(day_ms);
         let next_ms = self.core.next_turn_ms(day_ms).into_iter().chain(tells_ms).min();
         let left_ms = next_ms.map_or(i64::MAX, |next| next - day_ms);
         beat_ms.min(now_ms.saturating_add(left_ms.max(1) as u64))

@@ -29,10 +29,10 @@ pub struct Tally {
     pub terms: u64,
     /// Pods that were bound by replicas.
     pub bound: u64,
-    /// Bindings that the server refused.
+    /// Bindings that the server rejected.
     pub refused_bindings: u64,
-    /// Pods that kubelets refused.
-    pub refusals: u64,
+    /// Pods that kubelets rejected.
+    pub rejections: u64,
     /// Evictions that were done.
     pub evictions: u64,
     /// Calls that arrived after their sender was gone or led no more.
@@ -48,11 +48,11 @@ pub struct Tally {
 impl Tally {
     /// Adds another's.
     pub fn add(&mut self, other: &Self) {
-        let Self { terms, bound, refused_bindings, refusals, evictions, late, calls, .. } = other;
+        let Self { terms, bound, refused_bindings, rejections, evictions, late, calls, .. } = other;
         self.terms += terms;
         self.bound += bound;
         self.refused_bindings += refused_bindings;
-        self.refusals += refusals;
+        self.rejections += rejections;
         self.evictions += evictions;
         self.late += late;
         self.calls += calls;

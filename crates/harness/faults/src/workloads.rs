@@ -146,7 +146,7 @@ pub(crate) fn pod(number: u64, workload: usize, spec: &Arc<PodSpec>, now_ms: u64
         ours: true,
         scheduler: Some("berth".into()),
         record: None,
-        refused: None,
+        rejected: None,
         condition: None,
         invalid: None,
         outline: None,

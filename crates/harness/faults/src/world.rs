@@ -47,7 +47,7 @@ pub struct FaultPlan {
     /// When faults end.
     pub calm_ms: u64,
     /// How long the world then has to come to rest.
-    pub rest_ms: u64,
+    pub backoff_ms: u64,
     /// One call in so many is lost, and one answer; 0: none.
     pub loses_one_in: usize,
     /// One call in so many takes very long; 0: none.
@@ -66,7 +66,7 @@ impl FaultPlan {
         Self {
             replicas: 1 + dice.below(3),
             calm_ms: 60_000 + dice.below(180_000) as u64,
-            rest_ms: 900_000,
+            backoff_ms: 900_000,
             loses_one_in: [0, 200, 50, 20][dice.below(4)],
             delays_one_in: [0, 100, 30, 10][dice.below(4)],
             every_ms: [400, 1_000, 3_000, 8_000][dice.below(4)],
@@ -259,7 +259,7 @@ impl World {
     }
 
     fn play(&mut self) {
-        let end_ms = self.plan.calm_ms + self.plan.rest_ms;
+        let end_ms = self.plan.calm_ms + self.plan.backoff_ms;
         let mut checks_ms = end_ms;
         let mut suspects: Option<BTreeSet<String>> = None;
         while let Some(((at_ms, _), happening)) = self.calendar.pop_first() {
@@ -407,7 +407,12 @@ impl World {
         let after_ms = watch.arrives_ms - self.now_ms;
         self.replicas[to].watches[which] = watch;
         if !changes.is_empty() {
-            self.send(to, Some(term), after_ms, Message::Told { pods, watch: number, changes });
+            self.send(
+                to,
+                Some(term),
+                after_ms,
+                Message::StatusUpdate { pods, watch: number, changes },
+            );
         }
     }
 
@@ -480,7 +485,7 @@ impl World {
         }
         if self.now_ms < replica.paused_until_ms {
             let left_ms = replica.paused_until_ms - self.now_ms;
-            let is_watch = matches!(message, Message::Told { .. });
+            let is_watch = matches!(message, Message::StatusUpdate { .. });
             let jitter_ms = if is_watch { 10 } else { self.dice.below(20) as u64 };
             return self.at(left_ms + jitter_ms, Happening::Message { to, life, term, message });
         }
@@ -493,7 +498,7 @@ impl World {
             }
             Message::Answer(call, answer) => self.answered(to, call, answer),
             Message::Later(later) => self.do_later(to, later),
-            Message::Told { pods, watch, changes } => {
+            Message::StatusUpdate { pods, watch, changes } => {
                 if self.replicas[to].watches[usize::from(!pods)].number == watch {
                     self.tell(to, changes);
                 }
@@ -529,7 +534,7 @@ impl World {
         let (own_ms, by) = (self.own_ms(to), self.caller(to));
         for change in changes {
             if let Change::Pod(seen) = &change
-                && seen.refused.is_some()
+                && seen.rejected.is_some()
             {
                 self.checker.told_of_refusal(by, &seen.object, self.now_ms);
             }
@@ -555,7 +560,7 @@ impl World {
             (Some(Purpose::Look(_)), Some(Answer::Pod(pod))) => std::slice::from_ref(&**pod),
             _ => &[],
         };
-        for pod in shown.iter().filter(|pod| pod.refused.is_some()) {
+        for pod in shown.iter().filter(|pod| pod.rejected.is_some()) {
             self.checker.told_of_refusal(by, &pod.object, self.now_ms);
         }
         let replica = &mut self.replicas[to];

@@ -20,7 +20,7 @@ fn nothing_is_given_twice_and_nobody_is_forgotten() {
     eprintln!("{sum:?}");
     assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
     if seeds >= 100 {
-        assert!(sum.terms > 2 * seeds && sum.late > 0 && sum.refusals > 0, "{sum:?}");
+        assert!(sum.terms > 2 * seeds && sum.late > 0 && sum.rejections > 0, "{sum:?}");
     }
 }
 

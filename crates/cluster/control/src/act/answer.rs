@@ -10,8 +10,8 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 
-/// The code of a refusal, and why.
-pub(super) type Refusal = (u16, String);
+/// The code of a rejection, and why.
+pub(super) type Rejection = (u16, String);
 
 /// Whether the same request would be answered with this code and message again, and nothing was written. A
 /// conflict (409) and an object that has just gone (404) are looked at again, and 401, 408 and 429 pass.
@@ -28,7 +28,7 @@ pub(super) fn is_final(code: u16, message: &str) -> bool {
 pub(super) async fn ask(
     client: &Client,
     mut request: Request<Vec<u8>>,
-) -> Result<Result<(), Refusal>, kube::Error> {
+) -> Result<Result<(), Rejection>, kube::Error> {
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(ACCEPT));
     let (head, body) = client.send(request.map(Body::from)).await?.into_parts();
     // To the end, also if nobody reads it: then the connection serves for the next call.
@@ -40,7 +40,7 @@ pub(super) async fn ask(
     })
 }
 
-/// What a refusal says: a status in protobuf or JSON, or whatever somebody on the way has answered.
+/// What a rejection says: a status in protobuf or JSON, or whatever somebody on the way has answered.
 fn why(body: &[u8]) -> String {
     let envelope = body.strip_prefix(MAGIC).and_then(|object| Envelope::open(object).ok());
     if let Some(failure) = envelope.and_then(|envelope| Failure::read(envelope.raw).ok()) {

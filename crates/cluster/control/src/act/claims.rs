@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 use super::answer::is_final;
 use super::attempts::Attempts;
 use super::{Actor, CALL};
-use crate::core::{BindOrder, BindOutcome, News};
+use crate::core::{BindOrder, BindOutcome, Update};
 
 /// Keeps a claim that has devices from going before they are given back.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
@@ -146,7 +146,7 @@ fn tell(actor: &Actor, claim: &resource::ResourceClaim) {
     let version = claim.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
     match claim.lower() {
         Ok(lowered) => {
-            actor.learn(News::Claim { claim: Box::new(lowered), version: version.unwrap_or(0) });
+            actor.learn(Update::Claim { claim: Box::new(lowered), version: version.unwrap_or(0) });
         }
         Err(problem) => warn!(%problem, "a claim cannot be read"),
     }

@@ -9,9 +9,9 @@ use berth_protobuf::Written;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::core::{BindOrder, EventNote, Eviction, Told};
+use crate::core::{BindOrder, EventNote, Eviction, StatusUpdate};
 use crate::lease::PodRef;
-use crate::standings::Standing;
+use crate::object_statuses::ObjectStatus;
 
 /// Who says so, in events and field managers.
 const MANAGER: &str = "berth";
@@ -107,7 +107,7 @@ pub(super) fn eviction(pod: &PodRef) -> http::Request<Vec<u8>> {
 }
 
 /// How a pod stands, if there is anything to write.
-pub(super) fn status(told: &Told) -> Option<http::Request<Vec<u8>>> {
+pub(super) fn status(told: &StatusUpdate) -> Option<http::Request<Vec<u8>>> {
     let mut status = json!({});
     if let Some(condition) = &told.condition {
         status["conditions"] = json!([{
@@ -136,8 +136,8 @@ pub(super) fn status(told: &Told) -> Option<http::Request<Vec<u8>>> {
 }
 
 /// The status of an object of ours.
-pub(super) fn standing(standing: &Standing) -> http::Request<Vec<u8>> {
-    let Standing { plural, name, status } = standing;
+pub(super) fn status_patch(standing: &ObjectStatus) -> http::Request<Vec<u8>> {
+    let ObjectStatus { plural, name, status } = standing;
     let path = format!("/apis/berth.dev/v1alpha1/{plural}/{name}/status?fieldManager={MANAGER}");
     request(http::Method::PATCH, path, MERGE, &json!({ "status": status }))
 }

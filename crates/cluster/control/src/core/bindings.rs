@@ -1,7 +1,7 @@
 //! Bindings, from the decision until it is known what became of them.
 //!
 //! Owns the order of things: decided, announced, posted, answered, confirmed. Until a pod is seen with a
-//! node, or the API has refused the binding for good, nobody knows; then the pod is looked at. A binding
+//! node, or the API has rejected the binding for good, nobody knows; then the pod is looked at. A binding
 //! insists on the version that the pod had *before* it was announced: whoever takes over later touches
 //! the pod, and a version that was seen after that would let the binding of somebody deposed land. So a pod
 //! that has changed is announced again. Must not know why a node was chosen.
@@ -16,7 +16,7 @@ use berth_model::spec::PodObject;
 use super::Settings;
 use super::effect::{Effect, SeenPod};
 use super::pods::Pods;
-use super::refusals::Refusals;
+use super::rejections::Rejections;
 use crate::lease::PodRef;
 
 /// A pod whose decision did not hold any more is looked at again after this part of a rest.
@@ -147,7 +147,7 @@ pub(super) struct Bindings {
     settled: Vec<PodRef>,
     /// Those that are to be fenced.
     unfenced: Vec<PodRef>,
-    /// Pods that rest after a refusal: until when, and how many there were.
+    /// Pods that rest after a rejection: until when, and how many there were.
     resting: HashMap<Arc<str>, (Option<i64>, u32)>,
     /// By time, those that have to be looked after.
     due: BTreeSet<(i64, Arc<str>)>,
@@ -241,7 +241,7 @@ impl Bindings {
         }
     }
 
-    /// News of a pod. Gives its order if that is now confirmed.
+    /// Update of a pod. Gives its order if that is now confirmed.
     pub(super) fn seen(&mut self, seen: &SeenPod) -> Option<BindOrder> {
         let uid = &seen.object.uid;
         let under = self.orders.get_mut(uid)?;
@@ -287,7 +287,7 @@ impl Bindings {
         settings: &Settings,
     ) -> FollowUp {
         let Some(under) = self.orders.get_mut(uid) else {
-            // News was faster than the answer.
+            // Update was faster than the answer.
             return FollowUp::Keep;
         };
         if under.stage != Stage::Posted {
@@ -295,12 +295,12 @@ impl Bindings {
         }
         self.posted = self.posted.saturating_sub(1);
         let seen = under.order.version;
-        let look_at_ms = now_ms + settings.look_after_ms;
+        let look_at_ms = now_ms + settings.reread_after_ms;
         match outcome {
             BindOutcome::Bound => {
                 self.resting.remove(uid);
-                // News will come. If it does not for long, something is wrong with the watch.
-                let look_at_ms = now_ms + 10 * settings.look_after_ms;
+                // Update will come. If it does not for long, something is wrong with the watch.
+                let look_at_ms = now_ms + 10 * settings.reread_after_ms;
                 under.stage = Stage::Answered { look_at_ms };
                 under.listed = false;
                 self.settled.push(under.order.pod.clone());
@@ -319,7 +319,7 @@ impl Bindings {
                 FollowUp::Keep
             }
             BindOutcome::Busy => {
-                let until_ms = now_ms + settings.rest_ms;
+                let until_ms = now_ms + settings.backoff_ms;
                 under.stage = Stage::Pausing { until_ms };
                 self.due.insert((until_ms, uid.clone()));
                 FollowUp::Keep
@@ -387,10 +387,10 @@ impl Bindings {
         Some(FollowUp::Keep)
     }
 
-    /// A pod is left alone for a moment: nobody refused it anything.
+    /// A pod is left alone for a moment: nobody rejected it anything.
     fn pause(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
         let (until, _) = self.resting.entry(uid.clone()).or_insert((None, 0));
-        *until = Some(now_ms + settings.rest_ms / PAUSES_PER_REST);
+        *until = Some(now_ms + settings.backoff_ms / PAUSES_PER_REST);
     }
 
     /// A pod for whom nobody may be evicted now is left alone for a while, but not so long that it misses
@@ -398,16 +398,16 @@ impl Bindings {
     pub(super) fn rest_shortly(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
         self.rest(uid, now_ms, settings);
         if let Some((Some(until), _)) = self.resting.get_mut(uid) {
-            *until = (*until).min(now_ms + SHORT_RESTS * settings.rest_ms);
+            *until = (*until).min(now_ms + SHORT_RESTS * settings.backoff_ms);
         }
     }
 
     /// A pod is left alone for a while.
     pub(super) fn rest(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
         let (until, times) = self.resting.entry(uid.clone()).or_insert((None, 0));
-        let rest_ms =
-            settings.rest_ms.saturating_mul(1 << (*times).min(20)).min(settings.rest_max_ms);
-        *until = Some(now_ms + rest_ms);
+        let backoff_ms =
+            settings.backoff_ms.saturating_mul(1 << (*times).min(20)).min(settings.backoff_max_ms);
+        *until = Some(now_ms + backoff_ms);
         *times += 1;
     }
 
@@ -459,16 +459,16 @@ impl Bindings {
     }
 
     /// What is to be done next. Gives the pods whose decision is to be taken back, because the node has
-    /// refused their like meanwhile.
+    /// rejected their like meanwhile.
     pub(super) fn effects(
         &mut self,
         now_ms: i64,
         settings: &Settings,
-        (pods, refusals): (&Pods, &Refusals),
+        (pods, rejections): (&Pods, &Rejections),
         effects: &mut Vec<Effect>,
     ) -> Vec<Arc<str>> {
         if !self.settled.is_empty() {
-            effects.push(Effect::Settled(std::mem::take(&mut self.settled)));
+            effects.push(Effect::Settle(std::mem::take(&mut self.settled)));
         }
         effects.extend(self.unfenced.drain(..).map(Effect::Fence));
         self.look_after(now_ms, effects);
@@ -477,20 +477,20 @@ impl Bindings {
         let short = self.announced.len() < settings.posting_max;
         let mut withdrawn = Vec::new();
         if self.announcing.is_none() && !self.decided.is_empty() && short {
-            withdrawn = self.withdraw(pods, refusals);
+            withdrawn = self.withdraw(pods, rejections);
             self.announce(settings, pods, effects);
         }
         withdrawn
     }
 
-    /// Ends those that are about to be announced and go to nodes that have refused their like since they
+    /// Ends those that are about to be announced and go to nodes that have rejected their like since they
     /// were decided, or whose requests cannot be read any more. Nothing that was posted for them can land.
-    fn withdraw(&mut self, pods: &Pods, refusals: &Refusals) -> Vec<Arc<str>> {
+    fn withdraw(&mut self, pods: &Pods, rejections: &Rejections) -> Vec<Arc<str>> {
         let is_refused = |uid: &&Arc<str>| {
             let under = self.orders.get(*uid).filter(|under| under.stage == Stage::Decided);
             under.zip(pods.get(uid)).is_some_and(|(under, pod)| {
                 pod.invalid.is_some()
-                    || refusals.has_refused(&under.order.binding.node, &pod.object)
+                    || rejections.has_rejected(&under.order.binding.node, &pod.object)
             })
         };
         let withdrawn: Vec<Arc<str>> = self.decided.iter().filter(is_refused).cloned().collect();
@@ -516,7 +516,7 @@ impl Bindings {
                 _ => under.order.version,
             };
             under.stage = Stage::Looking { seen };
-            effects.push(Effect::Look(under.order.pod.clone()));
+            effects.push(Effect::ReadPod(under.order.pod.clone()));
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use berth_model::dra::claim::Claim;
 
-use super::buried::Buried;
+use super::tombstones::Tombstones;
 
 /// A namespace and a name in it.
 type FullName = (Arc<str>, Arc<str>);
@@ -17,7 +17,7 @@ type FullName = (Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     known: HashMap<FullName, (Arc<str>, u64)>,
-    buried: Buried,
+    tombstones: Tombstones,
 }
 
 impl Claims {
@@ -26,7 +26,7 @@ impl Claims {
         let key = (claim.namespace.clone(), claim.name.clone());
         let is_old =
             |(uid, known): &(Arc<str>, u64)| *uid == claim.uid && version != 0 && *known > version;
-        if self.buried.contains(&claim.uid) || self.known.get(&key).is_some_and(is_old) {
+        if self.tombstones.contains(&claim.uid) || self.known.get(&key).is_some_and(is_old) {
             return false;
         }
         self.known.insert(key, (claim.uid.clone(), version));
@@ -36,7 +36,7 @@ impl Claims {
     /// There is no such claim any more.
     pub(super) fn forget(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         if let Some((uid, _)) = self.known.remove(&(namespace.clone(), name.clone())) {
-            self.buried.add(&uid);
+            self.tombstones.add(&uid);
         }
     }
 }

@@ -1,6 +1,4 @@
-//! What the core wants done, and what it is shown of pods.
-//!
-//! Owns the vocabulary only.
+//! What the core wants done, and what it knows of pods.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -14,29 +12,27 @@ use crate::lease::PodRef;
 /// A pod as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenPod {
-    /// What the model knows of it.
     pub object: PodObject,
-    /// Its resource version. Larger is later.
+    /// Resource version; larger is later.
     pub version: u64,
-    /// Whether it is ours to place.
+    /// Whether Berth schedules it.
     pub ours: bool,
-    /// Its schedulerName if it is ours.
+    /// `schedulerName`, if it is one of Berth's.
     pub scheduler: Option<Arc<str>>,
     /// What annotations say that it holds on its node.
     pub record: Option<Arc<Record>>,
-    /// Why its kubelet did not let it start, if that is so.
-    pub refused: Option<Arc<str>>,
-    /// What its condition `PodScheduled` says, while that is false.
+    /// Why its kubelet rejected it, if it did.
+    pub rejected: Option<Arc<str>>,
+    /// The condition `PodScheduled`, while that is false.
     pub condition: Option<Condition>,
-    /// Which of its requests in labels or annotations cannot be read, and how to write it. Such a pod
-    /// is not scheduled; if it is bound, the rest of what it holds is counted.
+    /// Which request in a label or annotation is invalid, and how to correct it. Such a pod is not scheduled;
+    /// if it is bound, the rest of its requests counts.
     pub invalid: Option<Arc<str>>,
-    /// What whoever read it will know it by, if it comes again.
+    /// Hash by which the watch recognizes an unchanged pod without decoding it.
     pub outline: Option<NonZeroU64>,
 }
 
 impl SeenPod {
-    /// As calls name it.
     pub fn reference(&self) -> PodRef {
         PodRef {
             namespace: self.object.spec.namespace.clone(),
@@ -46,72 +42,63 @@ impl SeenPod {
     }
 }
 
-/// Why a pod is not scheduled, in the words of its condition `PodScheduled`.
+/// Why a pod is not scheduled, as in its condition `PodScheduled`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// One word. Autoscalers act on [`UNSCHEDULABLE`](super::UNSCHEDULABLE) only.
     pub reason: Arc<str>,
-    /// For people.
     pub message: Arc<str>,
 }
 
-/// Something to be done. Each has one outcome, which is told to the core by [`Core::settle`] or as news.
+/// Something to do. Unless stated otherwise, its completion is reported to [`Core::settle`], or as an update.
 ///
 /// [`Core::settle`]: super::Core::settle
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Write down that these pods may be bound, too, before any of them is:
-    /// [`Done::Announced`](super::Done::Announced). If that fails, we lead no more.
+    /// Announce in the Lease that these pods may be bound, before any of them is:
+    /// [`Completion::Announced`](super::Completion::Announced). If that fails, the term is over.
     Announce(Vec<PodRef>),
-    /// The bindings of these pods have landed or never will: they need not stand there any more. Has no
-    /// outcome.
-    Settled(Vec<PodRef>),
-    /// Bind a pod: [`Done::Bound`](super::Done::Bound).
+    /// Remove these pods from the Lease: their bindings are no longer in flight. Has no completion.
+    Settle(Vec<PodRef>),
+    /// [`Completion::Bound`](super::Completion::Bound).
     Bind(Box<BindOrder>),
-    /// Look at a pod and tell how it is, or that it is gone, as news.
-    Look(PodRef),
-    /// Evict a pod: [`Done::Evicted`](super::Done::Evicted).
+    /// Read a pod and report it, or that it is gone, as an update.
+    ReadPod(PodRef),
+    /// [`Completion::Evicted`](super::Completion::Evicted).
     Evict(Eviction),
-    /// Fence a pod that could not be fenced before: [`Done::Fenced`](super::Done::Fenced).
+    /// Fence a pod that could not be fenced before: [`Completion::Fenced`](super::Completion::Fenced).
     Fence(PodRef),
-    /// Tell those who look at a pod how it stands: [`Done::Told`](super::Done::Told).
-    Tell(Told),
+    /// [`Completion::StatusWritten`](super::Completion::StatusWritten).
+    WriteStatus(StatusUpdate),
 }
 
-/// A pod is to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// The pod.
     pub pod: PodRef,
-    /// For whom, if it is for one.
+    /// The pod to make room for, if there is one.
     pub waiting: Option<Arc<str>>,
-    /// Why, in one word.
+    /// One word.
     pub why: &'static str,
 }
 
-/// How a pod stands.
+/// What to write about a pod: its condition, its nominated node, an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// The pod.
+pub struct StatusUpdate {
     pub pod: PodRef,
-    /// The version at which it was seen. If it has changed since, it may have a node by now, and
-    /// nothing of this is to be written.
+    /// The pod's resource version. If it has changed since, the pod may be bound by now, and nothing is
+    /// written.
     pub version: u64,
-    /// Its condition, if that is to be written.
     pub condition: Option<Condition>,
-    /// The node it waits for (`Some(None)`: none any more), if that is to be written.
+    /// `Some(None)` removes the nomination.
     pub nominated: Option<Option<Arc<str>>>,
-    /// What to record as an event, if anything.
     pub event: Option<EventNote>,
 }
 
-/// An event to be recorded about a pod.
+/// An event about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventNote {
-    /// Whether it is a warning.
     pub warning: bool,
     /// One word.
     pub reason: &'static str,
-    /// For people.
     pub note: Arc<str>,
 }

@@ -56,7 +56,7 @@ impl Evictions {
         self.by_uid.entry(uid).or_insert(Under { order, after, sent: false });
     }
 
-    /// News of a pod: one that is going need not be asked again.
+    /// Update of a pod: one that is going need not be asked again.
     pub(super) fn seen(&mut self, seen: &SeenPod) {
         if matches!(seen.object.phase, Phase::Terminating { .. } | Phase::Finished) {
             self.forget(&seen.object.uid);

@@ -1,21 +1,21 @@
-//! The scheduler without the network: news in, effects out.
+//! The scheduler without the network: updates in, effects out.
 //!
-//! Owns the engine and what is under way: bindings from decision to confirmation, evictions, what users
-//! were told, and what kubelets refused. Whatever the API answers, also nothing, becomes news; the core
-//! never assumes that a call did what it was sent for, except that a decision counts in the engine until
-//! the opposite is known. Must not know how calls are made, and has no clock: the caller tells the time.
+//! It owns the engine and what is in flight: bindings from decision to confirmation, evictions, pod statuses, and
+//! what kubelets rejected. Every answer of the API, and every missing one, is an update or a completion. The core
+//! never assumes that a call succeeded, except that a decision counts in the engine until the opposite is
+//! known. It has no clock: time is an argument.
 
 mod bindings;
-mod buried;
 mod claims;
 mod effect;
 mod evictions;
 mod fencing;
 mod pods;
-mod refusals;
+mod rejections;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod tombstones;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use berth_engine::decision::{
     PodPreemption, Step,
 };
 use berth_engine::event::Event;
-use berth_kubelet::NodeTopology;
 use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
+use berth_kubelet::NodeTopology;
 use berth_model::dra::claim::Claim;
 use berth_model::policy::Quota;
 use berth_model::spec::{Phase, PodSpec};
 use berth_model::workload::ClassRules;
 
 pub use self::bindings::{BindOrder, BindOutcome};
-pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, Told};
+pub use self::effect::{Condition, Effect, EventNote, Eviction, SeenPod, StatusUpdate};
 pub use self::evictions::EvictOutcome;
 pub use self::fencing::UNFENCED_LISTED_MAX;
 pub(crate) use self::pods::Pods;
@@ -45,46 +45,44 @@ use self::bindings::Bindings;
 use self::claims::Claims;
 use self::evictions::Evictions;
 use self::fencing::Fencing;
-use self::refusals::Refusals;
+use self::rejections::Rejections;
 use self::telling::Telling;
 
-/// How many pods are explained in one turn, most of them as others like them were a moment ago.
+/// Pods explained in one turn. Most of them take over the explanation of a similar pod.
 const EXPLAINED_MAX: usize = 64;
 
-/// Every number the core goes by.
+/// Limits and intervals of the core.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the engine decides.
     pub engine: Config,
-    /// How pods without a class label come by a class.
+    /// Classes of pods without the label.
     pub classes: ClassRules,
-    /// Decided bindings that are not settled yet, at most. The Lease has to have room for them.
+    /// Unsettled bindings. The Lease must have room for them.
     pub unsettled_max: usize,
-    /// Bindings that are posted at the same time, at most.
+    /// Bindings posted concurrently.
     pub posting_max: usize,
-    /// Bindings that are announced at the same time, at most. Each announcement is a write of the Lease.
+    /// Bindings announced in one write of the Lease.
     pub announcing_max: usize,
-    /// After so long without news of a binding whose fate is unknown, the pod is looked at.
-    pub look_after_ms: i64,
-    /// A pod whose binding the API refused for good rests for so long, twice as long each time.
-    pub rest_ms: i64,
-    /// The longest rest.
-    pub rest_max_ms: i64,
-    /// For so long devices and volumes of a pod may be prepared.
+    /// How long to wait for a watch event before re-reading a pod whose binding outcome is unknown.
+    pub reread_after_ms: i64,
+    /// Initial backoff of a pod whose binding the API server rejected; doubles each time.
+    pub backoff_ms: i64,
+    pub backoff_max_ms: i64,
+    /// Timeout for preparing a pod's devices and volumes.
     pub prepare_max_ms: i64,
-    /// A node whose kubelet refused a pod is distrusted for so long if nobody exports its topology.
+    /// How long the topology of a node is distrusted after its kubelet rejected a pod, unless it is exported again.
     pub distrust_ms: i64,
-    /// Statements about pods that are written at the same time, at most.
-    pub telling_max: usize,
-    /// The same reason is not told again with other words before so long.
-    pub retell_ms: i64,
-    /// However much there is to bind, pods are told how they stand after so long.
-    pub talk_after_ms: i64,
-    /// How many steps the engine may take in one turn. News is taken in between turns.
+    /// Pod statuses written concurrently.
+    pub status_writes_max: usize,
+    /// How long a changed message with the same reason is not written.
+    pub status_repeat_ms: i64,
+    /// After this time statuses are written even if there are bindings to post.
+    pub status_delay_max_ms: i64,
+    /// Steps of the engine per turn. Updates are applied between turns.
     pub steps_max: usize,
-    /// How many nodes the engine may look at in one turn before it takes no further step.
-    pub looks_max: u64,
-    /// How many pods may be explained in one turn by asking every node about them.
+    /// Nodes that the engine visits in a turn before it takes no further step.
+    pub node_visits_max: u64,
+    /// Pods per turn that are explained by evaluating every node.
     pub surveys_max: usize,
 }
 
@@ -96,83 +94,65 @@ impl Default for Settings {
             unsettled_max: 400,
             posting_max: 64,
             announcing_max: 256,
-            look_after_ms: 2_000,
-            rest_ms: 1_000,
-            rest_max_ms: 300_000,
+            reread_after_ms: 2_000,
+            backoff_ms: 1_000,
+            backoff_max_ms: 300_000,
             prepare_max_ms: 600_000,
             distrust_ms: 300_000,
-            telling_max: 8,
-            retell_ms: 10_000,
-            talk_after_ms: 1_000,
+            status_writes_max: 8,
+            status_repeat_ms: 10_000,
+            status_delay_max_ms: 1_000,
             steps_max: 512,
-            looks_max: 65_536,
+            node_visits_max: 65_536,
             surveys_max: 1,
         }
     }
 }
 
-/// Something the cluster says.
+/// A change of the cluster.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is moved once, and a box for each would cost more"
-)]
-pub enum News {
-    /// A pod is as seen.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box for each would cost more")]
+pub enum Update {
     Pod(Box<SeenPod>),
-    /// No pod of this UID any more.
+    /// By UID.
     PodGone(Arc<str>),
-    /// What a node looks like inside.
     Topology {
-        /// The node.
         node: Arc<str>,
-        /// What is known; `None`: nothing.
+        /// `None` if it is unknown.
         topology: Option<Arc<NodeTopology>>,
-        /// Whether the exporter has seen the pods that are on the node: then it is to be believed again.
+        /// Whether the exporter has seen the pods of the node, so that the topology can be trusted again.
         fresh: bool,
     },
-    /// A claim of devices is as given.
     Claim {
-        /// The claim.
         claim: Box<Claim>,
-        /// Its resource version. Larger is later; 0: unknown.
+        /// Resource version; larger is later, 0 is unknown.
         version: u64,
     },
-    /// Anything else.
     Other(Event),
 }
 
-/// What became of an effect.
+/// The outcome of an effect. A flag says whether it succeeded.
 #[derive(Clone, Debug)]
-pub enum Done {
-    /// The list of announced bindings was written.
+pub enum Completion {
     Announced,
-    /// A binding was answered.
     Bound(Arc<str>, BindOutcome),
-    /// An eviction was answered.
     Evicted(Arc<str>, EvictOutcome),
-    /// A statement about a pod was written, or not.
-    Told(Arc<str>, bool),
-    /// A pod was fenced, or not.
+    StatusWritten(Arc<str>, bool),
     Fenced(Arc<str>, bool),
 }
 
-/// What happened since the last time it was asked for; for metrics.
+/// Counts since the last call of [`Core::take_tally`], for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Decisions to bind.
     pub binds: u64,
-    /// Decisions to evict for another.
     pub preemptions: u64,
-    /// Pods found to have no place.
     pub waits: u64,
-    /// Pods found to be held by quotas or shares.
     pub holds: u64,
-    /// Bindings that the API confirmed: for each, how long after its creation.
+    /// For each confirmed binding, the time since the pod's creation.
     pub bound_after_ms: Vec<i64>,
-    /// Kubelets' refusals of pods that we bound: the reason, and whether admission had been predicted.
-    pub refusals: Vec<(Arc<str>, bool)>,
-    /// News that was older than what was known.
+    /// Pods bound by Berth that a kubelet rejected: the reason, and whether admission had been predicted.
+    pub rejections: Vec<(Arc<str>, bool)>,
+    /// Updates older than what was known.
     pub stale: u64,
 }
 
@@ -184,17 +164,17 @@ pub struct Core {
     pods: Pods,
     claims: Claims,
     bindings: Bindings,
-    /// News of pods whose claims are being written, for when that is done: until then nobody knows
-    /// which devices are taken.
-    held: HashMap<Arc<str>, News>,
+    /// The latest update of each pod whose claims are being written. It is applied afterwards, because the
+    /// allocated devices are unknown until then.
+    deferred: HashMap<Arc<str>, Update>,
     evictions: Evictions,
     fencing: Fencing,
-    refusals: Refusals,
+    rejections: Rejections,
     telling: Telling,
     tally: Tally,
     /// By namespace and name.
     quotas: BTreeMap<(Arc<str>, Arc<str>), Quota>,
-    /// When pods were last explained, or there were none to explain and nothing else to do.
+    /// When pods were last explained, or nothing was left to explain or decide.
     explained_at_ms: i64,
     /// Whether the last turn ended before the engine had decided all it can.
     unfinished: bool,
@@ -203,7 +183,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// A scheduler that knows of nothing yet.
     pub fn new(settings: Settings) -> Self {
         let mut engine = Engine::new(settings.engine);
         engine.apply(Event::Classes(settings.classes.clone()));
@@ -212,10 +191,10 @@ impl Core {
             pods: Pods::default(),
             claims: Claims::default(),
             bindings: Bindings::default(),
-            held: HashMap::new(),
+            deferred: HashMap::new(),
             evictions: Evictions::default(),
             fencing: Fencing::default(),
-            refusals: Refusals::default(),
+            rejections: Rejections::default(),
             telling: Telling::default(),
             tally: Tally::default(),
             quotas: BTreeMap::new(),
@@ -226,7 +205,6 @@ impl Core {
         }
     }
 
-    /// The engine, to look at.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -236,66 +214,62 @@ impl Core {
         (&mut self.engine, &self.pods, &self.settings.classes)
     }
 
-    /// The UID of the pod of this name.
     pub fn uid_of(&self, namespace: &str, name: &str) -> Option<Arc<str>> {
         self.pods.uid_of(namespace, name)
     }
 
-    /// Pods that wait for a place, ours only.
+    /// Pending pods that Berth schedules.
     pub fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
         self.pods.waiting()
     }
 
-    /// The pod of this UID.
     pub fn pod(&self, uid: &str) -> Option<&SeenPod> {
         self.pods.get(uid)
     }
 
-    /// The pods that are on a node and have not ended.
+    /// Pods bound to a node that have not finished.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
         self.pods.on(node)
     }
 
-    /// What was counted since the last call.
     pub fn take_tally(&mut self) -> Tally {
         std::mem::take(&mut self.tally)
     }
 
-    /// How many bindings are decided and not settled, without those that wait for devices or volumes.
+    /// Bindings decided and not settled, except those whose devices or volumes are being prepared.
     pub fn unsettled(&self) -> usize {
         self.bindings.len()
     }
 
-    /// Something is as told.
-    pub fn tell(&mut self, news: News, now_ms: i64) {
-        match news {
-            News::Pod(seen) if self.bindings.is_writing_claims(&seen.object.uid) => {
-                self.hold(seen.object.uid.clone(), News::Pod(seen));
+    pub fn apply(&mut self, update: Update, now_ms: i64) {
+        match update {
+            Update::Pod(seen) if self.bindings.is_writing_claims(&seen.object.uid) => {
+                self.defer(seen.object.uid.clone(), Update::Pod(seen));
             }
-            News::PodGone(uid) if self.bindings.is_writing_claims(&uid) => {
-                self.hold(uid.clone(), News::PodGone(uid));
+            Update::PodGone(uid) if self.bindings.is_writing_claims(&uid) => {
+                self.defer(uid.clone(), Update::PodGone(uid));
             }
-            News::Pod(seen) => self.tell_pod(*seen, now_ms),
-            News::PodGone(uid) => self.forget_pod(&uid, now_ms),
-            News::Claim { claim, version } => {
+            Update::Pod(seen) => self.apply_pod(*seen, now_ms),
+            Update::PodGone(uid) => self.forget_pod(&uid, now_ms),
+            Update::Claim { claim, version } => {
                 if self.claims.see(&claim, version) {
                     self.engine.apply(Event::DeviceClaim(*claim));
                 }
             }
-            News::Topology { node, topology, fresh } => {
+            Update::Topology { node, topology, fresh } => {
                 if fresh {
                     self.trust(&node, now_ms);
                 }
-                self.refusals.set_topology(&node, topology.clone());
-                let topology = topology.filter(|_| !self.refusals.is_distrusted(&node));
+                self.rejections.set_topology(&node, topology.clone());
+                let topology = topology.filter(|_| !self.rejections.is_distrusted(&node));
                 self.engine.apply(Event::Topology { node, topology });
             }
-            News::Other(event) => {
+            Update::Other(event) => {
                 match &event {
-                    Event::Node(node) if self.refusals.has_changed(node) => {
+                    Event::Node(node) if self.rejections.has_changed(node) => {
                         self.trust(&node.name.clone(), now_ms)
                     }
-                    Event::NodeGone(node) => self.refusals.forget_node(node),
+                    Event::NodeGone(node) => self.rejections.forget_node(node),
                     Event::DeviceClaimGone(namespace, name) => {
                         self.claims.forget(namespace, name);
                     }
@@ -310,28 +284,27 @@ impl Core {
         }
     }
 
-    /// Keeps the newest news of a pod for later.
-    fn hold(&mut self, uid: Arc<str>, news: News) {
-        let is_older = match (self.held.get(&uid), &news) {
-            (Some(News::PodGone(_)), _) => true,
-            (Some(News::Pod(held)), News::Pod(seen)) => held.version > seen.version,
+    fn defer(&mut self, uid: Arc<str>, update: Update) {
+        let is_older = match (self.deferred.get(&uid), &update) {
+            (Some(Update::PodGone(_)), _) => true,
+            (Some(Update::Pod(deferred)), Update::Pod(seen)) => deferred.version > seen.version,
             _ => false,
         };
         if !is_older {
-            self.held.insert(uid, news);
+            self.deferred.insert(uid, update);
         }
     }
 
-    fn tell_pod(&mut self, mut seen: SeenPod, now_ms: i64) {
+    fn apply_pod(&mut self, mut seen: SeenPod, now_ms: i64) {
         let uid = seen.object.uid.clone();
         self.keep_holdings(&mut seen);
         let before = self.pods.see(&seen);
-        // Also of a pod that is gone by now: what happened to it goes for its like.
-        if let (Some(reason), Some(node)) = (&seen.refused, &seen.object.node)
-            && self.refusals.is_news(&uid)
+        // A pod that is gone by now counts as well, for others of its template.
+        if let (Some(reason), Some(node)) = (&seen.rejected, &seen.object.node)
+            && self.rejections.is_new(&uid)
         {
             let witnessed = before.as_ref().is_some_and(Option::is_some);
-            self.note_refusal(&seen, (reason.clone(), witnessed), &node.clone(), now_ms);
+            self.note_rejection(&seen, (reason.clone(), witnessed), &node.clone(), now_ms);
         }
         let Some(before) = before else {
             self.tally.stale += 1;
@@ -341,9 +314,9 @@ impl Core {
         let had_ended =
             before.as_ref().is_some_and(|before| before.object.phase == Phase::Finished);
         if seen.object.phase == Phase::Finished {
-            // Watches repeat themselves: it leaves only once.
+            // Watches repeat events: a pod leaves its node only once.
             if !had_ended {
-                let ended = Some(seen.version).filter(|_| seen.refused.is_none());
+                let ended = Some(seen.version).filter(|_| seen.rejected.is_none());
                 self.note_departure(&uid, ended, now_ms);
             }
             self.bindings.drop_pod(&uid);
@@ -361,12 +334,12 @@ impl Core {
         let known_invalid = before.and_then(|before| before.invalid);
         if seen.object.node.is_some() {
             self.unfence(&uid);
-            self.engine.apply(Event::Pod(self.refusals.excluding(&seen.object)));
+            self.engine.apply(Event::Pod(self.rejections.excluding(&seen.object)));
             if let Some(invalid) =
                 seen.invalid.as_ref().filter(|now| known_invalid.as_ref() != Some(now))
             {
                 let note = format!(
-                    "Invalid request ignored: {invalid}. A share of a GPU counts as the whole GPU."
+                    "Invalid request ignored: {invalid}. A GPU share counts as a whole GPU."
                 );
                 self.telling.record(seen.reference(), true, "InvalidRequest", note);
             }
@@ -374,12 +347,12 @@ impl Core {
             self.offer(&uid);
         }
         if is_new {
-            // Nothing is decided about a gang that is not complete, and yet its members want to know.
+            // Nothing is decided about an incomplete gang, but its members get a status.
             self.explain_gang(&uid);
         }
     }
 
-    /// Lets the engine place a pod, unless something else has to happen before.
+    /// Gives a pod to the engine, unless it backs off or has to be fenced first.
     fn offer(&mut self, uid: &Arc<str>) {
         let Some(pod) = self.pods.get(uid) else { return };
         if pod.invalid.is_some() {
@@ -389,15 +362,15 @@ impl Core {
             return;
         }
         if pod.invalid.is_none() {
-            self.engine.apply(Event::Pod(self.refusals.excluding(&pod.object)));
+            self.engine.apply(Event::Pod(self.rejections.excluding(&pod.object)));
         } else if !self.bindings.has(uid) {
-            // It may have been valid before. While a binding of it is in flight its place is held.
+            // It may have been valid before. While a binding is in flight, its resources stay taken.
             self.engine.apply(Event::PodGone(uid.clone()));
         }
     }
 
-    /// What a pod holds is settled when it is bound, but its owner can still change the annotations that
-    /// say so. What they said then counts as long as it has its node.
+    /// What a pod holds is fixed when it is bound, but its owner can still change the annotations that state it.
+    /// Their values at binding time count for as long as the pod is bound.
     fn keep_holdings(&self, seen: &mut SeenPod) {
         let Some(known) = self.pods.get(&seen.object.uid) else { return };
         let is_bound = seen.object.node.is_some();
@@ -415,25 +388,24 @@ impl Core {
         }
     }
 
-    /// Something is to be told about the gang that a pod is in, if it is in one: about every member that
-    /// waits.
+    /// Explains all pending members of the pod's gang.
     fn explain_gang(&mut self, uid: &str) {
         let Some(pod) = self.pods.get(uid) else { return };
         let mates = self.pods.mates(&pod.object);
         self.explain_again(&mates);
     }
 
-    /// Something is to be told about pods, whatever was found out a moment ago.
+    /// Explains pods even if similar pods were explained a moment ago.
     fn explain_again(&mut self, pods: &[Arc<str>]) {
         for uid in pods {
             if let Some(pod) = self.pods.get(uid) {
-                self.telling.reconsider(Refusals::template(&pod.object));
+                self.telling.reconsider(Rejections::template(&pod.object));
                 self.telling.explain(uid);
             }
         }
     }
 
-    /// The namespace whose quota an event changes. Most say how much is used, which we count ourselves.
+    /// The namespace whose quota an event changes. Most events only change its usage, which the engine counts itself.
     fn changed_quota(&mut self, event: &Event) -> Option<Arc<str>> {
         match event {
             Event::Quota(quota) => {
@@ -449,7 +421,7 @@ impl Core {
         }
     }
 
-    /// A quota of a namespace has changed: others may be held now.
+    /// A quota has changed: other pods may be held now.
     fn explain_namespace(&mut self, namespace: &str) {
         let there = |pod: &&SeenPod| &*pod.object.spec.namespace == namespace;
         let waiting = self.pods.waiting().filter(there).map(|pod| pod.object.uid.clone());
@@ -459,7 +431,7 @@ impl Core {
 
     fn forget_pod(&mut self, uid: &Arc<str>, now_ms: i64) {
         if self.pods.get(uid).is_some_and(|pod| pod.object.phase != Phase::Finished) {
-            // Which version that was nobody tells: later than all we know.
+            // The version of the deletion is unknown: later than all known ones.
             self.note_departure(uid, Some(u64::MAX), now_ms);
         }
         self.pods.bury(uid);
@@ -470,55 +442,55 @@ impl Core {
         self.engine.apply(Event::PodGone(uid.clone()));
     }
 
-    /// A pod that ran somewhere makes its node another one when it leaves.
-    /// `version` is that of its end; none: a kubelet refused it.
+    /// A node changes when a pod leaves that ran there. `version` is that of the pod's end; `None` if a kubelet
+    /// rejected it.
     fn note_departure(&mut self, uid: &Arc<str>, version: Option<u64>, now_ms: i64) {
-        let Some(pod) = self.pods.get(uid).filter(|pod| pod.refused.is_none()) else { return };
+        let Some(pod) = self.pods.get(uid).filter(|pod| pod.rejected.is_none()) else { return };
         let Some((node, version)) = pod.object.node.clone().zip(version) else { return };
-        // Of one that we have not seen run nobody knows: watches leave out what was soon over. And what is
-        // looked up is known before that which happened earlier and is still to be told.
+        // Whether a pod ran that was not seen running is unknown: watches omit short-lived states, and a pod that
+        // was re-read is known before earlier watch events arrive.
         let since = if pod.object.started_at_ms.is_some() { version } else { 0 };
-        let templates = self.refusals.left(&node, since, (now_ms, self.settings.distrust_ms));
+        let templates = self.rejections.left(&node, since, (now_ms, self.settings.distrust_ms));
         self.reapply_like(&templates);
     }
 
-    fn note_refusal(
+    fn note_rejection(
         &mut self,
         seen: &SeenPod,
         (reason, witnessed): (Arc<str>, bool),
         node: &Arc<str>,
         now_ms: i64,
     ) {
-        // One that was refused before our time was counted by whoever led then.
+        // Rejections before this term were counted by the previous leader.
         if let Some(predicted) = self.bindings.was_predicted(&seen.object.uid) {
-            self.tally.refusals.push((reason.clone(), predicted));
+            self.tally.rejections.push((reason.clone(), predicted));
         }
         let until_ms = now_ms + self.settings.distrust_ms;
-        self.refusals.add(seen, (node, reason), witnessed, (now_ms, until_ms));
+        self.rejections.add(seen, (node, reason), witnessed, (now_ms, until_ms));
         self.engine.apply(Event::Topology { node: node.clone(), topology: None });
-        self.reapply_like(&[Refusals::template(&seen.object)]);
+        self.reapply_like(&[Rejections::template(&seen.object)]);
     }
 
-    /// A node is another one now: what its kubelet refused may be sent there again.
+    /// A node has changed: templates that its kubelet rejected may be bound there again.
     fn reconsider(&mut self, node: &Arc<str>, now_ms: i64) {
-        let templates = self.refusals.lift(node, now_ms);
+        let templates = self.rejections.lift(node, now_ms);
         self.reapply_like(&templates);
     }
 
-    /// What a node says of its inside is to be believed again.
+    /// Trusts the topology of a node again.
     fn believe(&mut self, node: &Arc<str>) {
-        if let Some(topology) = self.refusals.trust(node) {
+        if let Some(topology) = self.rejections.trust(node) {
             self.engine.apply(Event::Topology { node: node.clone(), topology });
         }
     }
 
-    /// A node is another one, inside or outside.
+    /// A node or its topology has changed.
     fn trust(&mut self, node: &Arc<str>, now_ms: i64) {
         self.believe(node);
         self.reconsider(node, now_ms);
     }
 
-    /// Waiting pods of these templates may go to other nodes than before.
+    /// Pending pods of these templates may go to other nodes than before.
     fn reapply_like(&mut self, templates: &[u64]) {
         if templates.is_empty() {
             return;
@@ -526,42 +498,41 @@ impl Core {
         let mut alike: Vec<Arc<str>> = self
             .pods
             .waiting()
-            .filter(|pod| templates.contains(&Refusals::template(&pod.object)))
+            .filter(|pod| templates.contains(&Rejections::template(&pod.object)))
             .filter(|pod| !self.bindings.has(&pod.object.uid))
             .map(|pod| pod.object.uid.clone())
             .collect();
-        // In the same order in every run.
+        // Deterministic order.
         alike.sort_unstable();
         alike.iter().for_each(|uid| self.offer(uid));
     }
 
-    /// An effect has had its outcome.
-    pub fn settle(&mut self, done: Done, now_ms: i64) {
-        match done {
-            Done::Announced => self.bindings.announced(),
-            Done::Bound(uid, outcome) => {
+    pub fn settle(&mut self, completion: Completion, now_ms: i64) {
+        match completion {
+            Completion::Announced => self.bindings.announced(),
+            Completion::Bound(uid, outcome) => {
                 let known = self.pods.get(&uid).map_or(0, |pod| pod.version);
                 let verdict =
                     self.bindings.answered(&uid, outcome, (now_ms, known), &self.settings);
                 self.follow(&uid, verdict, now_ms);
-                if let Some(news) = self.held.remove(&uid) {
-                    self.tell(news, now_ms);
+                if let Some(update) = self.deferred.remove(&uid) {
+                    self.apply(update, now_ms);
                 }
             }
-            Done::Evicted(uid, EvictOutcome::Going) => self.evictions.forget(&uid),
-            Done::Evicted(uid, EvictOutcome::Blocked | EvictOutcome::Unknown) => {
+            Completion::Evicted(uid, EvictOutcome::Going) => self.evictions.forget(&uid),
+            Completion::Evicted(uid, EvictOutcome::Blocked | EvictOutcome::Unknown) => {
                 for victim in self.evictions.failed(&uid) {
                     self.spare(&victim, now_ms);
                 }
             }
-            Done::Told(uid, written) => {
+            Completion::StatusWritten(uid, written) => {
                 self.telling.written(&uid, written, now_ms, &self.settings);
             }
-            Done::Fenced(uid, true) if self.fencing.contains(&uid) => {
+            Completion::Fenced(uid, true) if self.fencing.contains(&uid) => {
                 self.unfence(&uid);
                 self.offer(&uid);
             }
-            Done::Fenced(uid, is_fenced) => {
+            Completion::Fenced(uid, is_fenced) => {
                 match self.bindings.fenced(&uid, is_fenced, now_ms, &self.settings) {
                     Some(verdict) => self.follow(&uid, verdict, now_ms),
                     None if !is_fenced => self.fencing.failed(&uid, now_ms),
@@ -571,7 +542,7 @@ impl Core {
         }
     }
 
-    /// A victim stays. Pods that wait for its room look for another place, after a while.
+    /// A victim stays. Pods that were to take its resources back off, then look for another node.
     fn spare(&mut self, victim: &Arc<str>, now_ms: i64) {
         let CancelledEvictions { pending, staying } = self.engine.cancel_eviction(victim);
         staying.iter().for_each(|uid| self.evictions.cancel(uid));
@@ -582,13 +553,12 @@ impl Core {
         }
     }
 
-    /// Decides what can be decided now, and says what is to be done. What there is to tell about pods comes
-    /// later, from [`tell_some`](Self::tell_some).
+    /// Decides what can be decided now. Statuses of pods come from [`explain_some`](Self::explain_some).
     pub fn turn(&mut self, now_ms: i64) -> Vec<Effect> {
-        for node in self.refusals.expired(now_ms) {
+        for node in self.rejections.expired(now_ms) {
             self.believe(&node);
         }
-        let faded = self.refusals.fade(now_ms);
+        let faded = self.rejections.fade(now_ms);
         self.reapply_like(&faded);
         for uid in self.bindings.rested(now_ms) {
             self.offer(&uid);
@@ -611,23 +581,21 @@ impl Core {
         effects
     }
 
-    /// Whether nothing is left to decide and no binding waits to be posted.
     fn has_leisure(&self) -> bool {
         self.idle && self.bindings.is_calm()
     }
 
-    /// Whether to call [`tell_some`](Self::tell_some): there is something to tell, and either nothing else to do or it
-    /// has been put off for too long.
-    pub fn can_tell(&self, now_ms: i64) -> bool {
-        let is_overdue = now_ms - self.explained_at_ms >= self.settings.talk_after_ms;
+    /// Whether to call [`explain_some`](Self::explain_some): there is a status to write, and either nothing else to do
+    /// or it has been delayed for too long.
+    pub fn can_explain(&self, now_ms: i64) -> bool {
+        let is_overdue = now_ms - self.explained_at_ms >= self.settings.status_delay_max_ms;
         (self.has_leisure() || is_overdue) && self.telling.is_due(&self.settings)
     }
 
-    /// Decides as much as may be in flight and one turn may cost; whether there is nothing left to be
-    /// decided.
+    /// Decides within the limits of a turn; whether nothing is left to decide.
     fn decide(&mut self, now_ms: i64) -> bool {
         self.unfinished = false;
-        let looks_end = self.engine.effort().looks + self.settings.looks_max;
+        let looks_end = self.engine.effort().looks + self.settings.node_visits_max;
         for _ in 0..self.settings.steps_max {
             if self.bindings.len() >= self.settings.unsettled_max {
                 return false;
@@ -645,32 +613,32 @@ impl Core {
         false
     }
 
-    /// Goes on with what was decided; gives the pods whose decision was taken back.
+    /// Starts bindings that were decided. Returns the pods whose decision was undone.
     fn bind(&mut self, now_ms: i64, effects: &mut Vec<Effect>) -> Vec<Arc<str>> {
-        let known = (&self.pods, &self.refusals);
+        let known = (&self.pods, &self.rejections);
         let withdrawn = self.bindings.effects(now_ms, &self.settings, known, effects);
         withdrawn.iter().for_each(|uid| self.engine.undo(uid));
         withdrawn
     }
 
-    /// Decides nothing more, and says what is to be done about what is under way.
-    pub fn wind_up(&mut self, now_ms: i64) -> Vec<Effect> {
+    /// Posts what is decided, without deciding anything more.
+    pub fn drain(&mut self, now_ms: i64) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.bind(now_ms, &mut effects);
         effects
     }
 
-    /// The pods that are on a node, as fingerprints count them.
+    /// Pods on a node, as fingerprints of exporters count them.
     pub fn residents(&self, node: &str) -> Residents {
         self.pods.residents(node)
     }
 
-    /// When there is something to do even if nothing happens.
+    /// When the next turn is due without any update.
     pub fn next_turn_ms(&self, now_ms: i64) -> Option<i64> {
         let at_once = self.unfinished.then_some(now_ms);
         let times = [
             self.bindings.next_ms(),
-            self.refusals.next_ms(),
+            self.rejections.next_ms(),
             self.telling.next_ms(),
             self.fencing.next_ms(),
             at_once,
@@ -722,7 +690,7 @@ impl Core {
 
     fn order(&mut self, binding: Binding) {
         let Some(pod) = self.pods.get(&binding.pod) else {
-            // It is gone, and the engine has not heard: it will.
+            // The pod is gone, and the engine does not know yet.
             return;
         };
         self.tally.binds += 1;
@@ -741,10 +709,9 @@ impl Core {
         }
     }
 
-    /// Explains a few pods for which nothing could be done, and gives what to write about them. An explanation can
-    /// take as long as many decisions: the caller looks for news before each call, and carries out the
-    /// effects of a turn first.
-    pub fn tell_some(&mut self, now_ms: i64) -> Vec<Effect> {
+    /// Explains a few pending pods. An explanation can take as long as many decisions: the caller applies updates
+    /// and carries out the effects of a turn before each call.
+    pub fn explain_some(&mut self, now_ms: i64) -> Vec<Effect> {
         self.explained_at_ms = now_ms;
         let mut effects = Vec::new();
         let namespace_of = |uid: &str| Some(self.pods.get(uid)?.object.spec.namespace.clone());
@@ -759,28 +726,27 @@ impl Core {
             if pod.object.node.is_some() || self.bindings.has(&uid) {
                 continue;
             }
-            let alike = (Refusals::template(&pod.object), self.engine.is_held(&uid));
-            let excluded = self.refusals.told(&pod.object);
-            let said = pod.invalid.as_ref().map(telling::invalid);
-            let said = said.or_else(|| self.telling.remembered(alike, now_ms)).or_else(|| {
+            let alike = (Rejections::template(&pod.object), self.engine.is_held(&uid));
+            let excluded = self.rejections.note(&pod.object);
+            let invalid = pod.invalid.as_ref().map(telling::invalid);
+            let recent = invalid.or_else(|| self.telling.remembered(alike, now_ms));
+            let condition = recent.or_else(|| {
                 surveys += 1;
                 let explanation = self.engine.explain(&uid, now_ms)?;
                 let namespace = &pod.object.spec.namespace;
-                let said = telling::condition(explanation, namespace, &excluded)?;
-                self.telling.remember(alike, said.clone(), now_ms);
-                Some(said)
+                let condition = telling::condition(explanation, namespace, &excluded)?;
+                self.telling.remember(alike, condition.clone(), now_ms);
+                Some(condition)
             });
-            if let Some(told) = self.telling.statement(pod, said, now_ms, &self.settings) {
-                effects.push(Effect::Tell(told));
-            }
+            let update = self.telling.status(pod, condition, now_ms, &self.settings);
+            effects.extend(update.map(Effect::WriteStatus));
         }
-        while let Some(told) = self.telling.next_record(now_ms, &self.settings) {
-            effects.push(Effect::Tell(told));
+        while let Some(update) = self.telling.next_record(now_ms, &self.settings) {
+            effects.push(Effect::WriteStatus(update));
         }
         effects
     }
 
-    /// What there is to say about a pod.
     pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
         self.engine.explain(uid, now_ms)
     }

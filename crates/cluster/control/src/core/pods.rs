@@ -11,8 +11,8 @@ use berth_model::pod::{Container, Pod, PodLevelResources, QosClass};
 use berth_model::resource::ResourceName;
 use berth_model::spec::{Phase, PodObject};
 
-use super::buried::Buried;
 use super::effect::SeenPod;
+use super::tombstones::Tombstones;
 
 /// A namespace and a name in it.
 type FullName = (Arc<str>, Arc<str>);
@@ -52,7 +52,7 @@ pub(crate) struct Pods {
     waiting: HashSet<Arc<str>>,
     /// Those of them that are in a gang, by its namespace and name.
     by_gang: HashMap<FullName, BTreeSet<Arc<str>>>,
-    buried: Buried,
+    tombstones: Tombstones,
 }
 
 impl Pods {
@@ -116,7 +116,7 @@ impl Pods {
         let uid = &seen.object.uid;
         let known = self.by_uid.get(uid);
         let is_old = known.is_some_and(|known| known.version > seen.version);
-        if is_old || self.buried.contains(uid) {
+        if is_old || self.tombstones.contains(uid) {
             return None;
         }
         let name = (seen.object.spec.namespace.clone(), seen.object.name.clone());
@@ -155,6 +155,6 @@ impl Pods {
                 }
             }
         }
-        self.buried.add(uid);
+        self.tombstones.add(uid);
     }
 }

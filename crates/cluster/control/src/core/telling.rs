@@ -1,11 +1,10 @@
-//! What those who look at pods are told: people by conditions and events, autoscalers by the reason of
-//! the condition.
+//! When to write the condition, nominated node and events of which pod.
 //!
-//! Owns when a statement is worth a write. A pod for which more nodes would help is `Unschedulable`, which
-//! autoscalers act upon; one that a quota, a share or its gang holds back is `Held`, which they do not. Must not
-//! know how statements are written.
+//! A pod that more nodes would help is `Unschedulable`, which autoscalers act upon. A pod that a quota, a share or
+//! its gang holds back is `Held`, which they ignore.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -13,74 +12,80 @@ use berth_engine::explain::{Explanation, render};
 use berth_model::spec::PodObject;
 
 use super::Settings;
-use super::effect::{Condition, EventNote, SeenPod, Told};
+use super::effect::{Condition, EventNote, SeenPod, StatusUpdate};
 use crate::lease::PodRef;
 
-/// Why a pod has no node for which another node would help. Karpenter and the Cluster Autoscaler look for
-/// this word.
+/// Reason of a pod that another node would help. Karpenter and the Cluster Autoscaler look for it.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 
-/// Why a pod has no node for which no node would help.
+/// Reason of a pod that no node would help.
 pub const HELD: &str = "Held";
 
-/// Why a pod is not scheduled one of whose requests cannot be read.
+/// Reason of a pod with an invalid request in a label or annotation.
 pub const INVALID: &str = "InvalidRequest";
 
-/// For so long what was found out about one pod goes for all alike.
+/// How long an explanation is reused for pods of the same template.
 const REMEMBERED_MS: i64 = 5_000;
 
-/// So many kinds of pods are remembered at a time.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// Events that wait to be written, at most; beyond that the oldest are dropped.
+/// Events waiting to be written; beyond this the oldest are dropped.
 const RECORDS_MAX: usize = 10_000;
 
-/// What was found out, and when.
+/// After a write, its slot pauses for this many times the duration of the write. A slow API server thus has most
+/// of its time for bindings, however many pods are to be explained.
+const PAUSE_FACTOR: i64 = 3;
+
+/// The longest pause.
+const PAUSE_MS_MAX: i64 = 5_000;
+
+/// An explanation, and when it was made.
 type Found = (Condition, i64);
 
-/// What has been told, and what is to be.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
-    /// What is to be explained, not sorted by namespace yet.
+    /// Pods to explain, not yet sorted by namespace.
     fresh: Vec<Arc<str>>,
-    /// What is to be explained by namespace. Namespaces take turns.
+    /// Pods to explain by namespace. Namespaces take turns.
     due: BTreeMap<Arc<str>, VecDeque<Arc<str>>>,
-    /// The namespace that had its turn last.
+    /// The namespace whose turn was last.
     served: Option<Arc<str>>,
     queued: HashSet<Arc<str>>,
-    /// What is to be looked at again, and when: what could not be written, or was said a moment ago.
+    /// Pods to explain later, by time: writes that failed or came too soon after another.
     later: BTreeSet<(i64, Arc<str>)>,
     /// Nominations that are not written yet.
     nominations: BTreeMap<Arc<str>, Option<Arc<str>>>,
-    writing: HashMap<Arc<str>, Told>,
-    /// Those of whom there is more to tell when what is being written is done: of two writes at a time
-    /// nobody knows which comes last.
+    /// What is being written, and since when.
+    writing: HashMap<Arc<str>, (StatusUpdate, i64)>,
+    /// When the pause of each pausing slot ends.
+    pausing: BinaryHeap<Reverse<i64>>,
+    /// Pods to explain after their current write: the order of concurrent writes is undefined.
     after_writing: HashSet<Arc<str>>,
-    /// Nominations that were written, or are being, and are not seen yet.
+    /// Nominations written, or being written, that no watch event has shown yet.
     nominated: HashMap<Arc<str>, Option<Arc<str>>>,
     /// Events to be written.
-    records: VecDeque<Told>,
-    /// What was last written about whom, and when.
+    records: VecDeque<StatusUpdate>,
+    /// Conditions last written, and when.
     last: HashMap<Arc<str>, (Condition, i64)>,
-    /// What was found out about pods of one template, and held or not.
+    /// Explanations by template, and whether the pod is held.
     remembered: HashMap<(u64, bool), Found>,
 }
 
 impl Telling {
-    /// Something is to be told about a pod.
+    /// Queues a pod for an explanation.
     pub(super) fn explain(&mut self, uid: &Arc<str>) {
         if self.queued.insert(uid.clone()) {
             self.fresh.push(uid.clone());
         }
     }
 
-    /// A pod waits for a node, or does not any more.
+    /// `None` removes the nomination.
     pub(super) fn nominate(&mut self, uid: &Arc<str>, node: Option<Arc<str>>) {
         self.nominations.insert(uid.clone(), node);
         self.explain(uid);
     }
 
-    /// A pod has its place: there is nothing to explain.
+    /// A pod is to be bound: there is nothing to explain.
     pub(super) fn placed(&mut self, uid: &Arc<str>) {
         self.nominations.remove(uid);
         self.queued.remove(uid);
@@ -92,21 +97,20 @@ impl Telling {
         self.nominated.remove(uid);
     }
 
-    /// A pod is as seen.
     pub(super) fn seen(&mut self, pod: &PodObject) {
         if self.nominated.get(&pod.uid) == Some(&pod.nominated) {
             self.nominated.remove(&pod.uid);
         }
     }
 
-    /// A pod is on its node, and that is to be recorded. Nothing depends on it, so it comes last.
+    /// Records the event `Scheduled`. Nothing depends on it, so it is written last.
     pub(super) fn record_placed(&mut self, pod: PodRef, node: &str) {
-        // In the words of kube-scheduler, which tools look for.
+        // kube-scheduler's text, which tools look for.
         let note = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
         self.record(pod, false, "Scheduled", note);
     }
 
-    /// Something is to be recorded as an event.
+    /// Queues an event.
     pub(super) fn record(
         &mut self,
         pod: PodRef,
@@ -118,33 +122,44 @@ impl Telling {
             self.records.pop_front();
         }
         let event = EventNote { warning, reason, note: note.into() };
-        let told = Told { pod, version: 0, condition: None, nominated: None, event: Some(event) };
-        self.records.push_back(told);
+        let update =
+            StatusUpdate { pod, version: 0, condition: None, nominated: None, event: Some(event) };
+        self.records.push_back(update);
     }
 
-    /// The next record, if there is room for another write.
-    pub(super) fn next_record(&mut self, settings: &Settings) -> Option<Told> {
-        if self.writing.len() >= settings.telling_max {
+    /// The next event, if another write may start.
+    pub(super) fn next_record(&mut self, now_ms: i64, settings: &Settings) -> Option<StatusUpdate> {
+        if !self.has_slot(settings) {
             return None;
         }
-        let told = self.records.pop_front()?;
-        self.writing.insert(told.pod.uid.clone(), told.clone());
-        Some(told)
+        let update = self.records.pop_front()?;
+        self.writing.insert(update.pod.uid.clone(), (update.clone(), now_ms));
+        Some(update)
     }
 
-    /// Whether something can be told now.
     pub(super) fn is_due(&self, settings: &Settings) -> bool {
-        let has_any = !self.fresh.is_empty() || !self.due.is_empty() || !self.records.is_empty();
-        has_any && self.writing.len() < settings.telling_max
+        self.has_any() && self.has_slot(settings)
     }
 
-    /// When something that was put off can be told.
+    fn has_any(&self) -> bool {
+        !self.fresh.is_empty() || !self.due.is_empty() || !self.records.is_empty()
+    }
+
+    fn has_slot(&self, settings: &Settings) -> bool {
+        self.writing.len() + self.pausing.len() < settings.status_writes_max
+    }
+
+    /// When the next delayed write is due.
     pub(super) fn next_ms(&self) -> Option<i64> {
-        self.later.first().map(|(at, _)| *at)
+        let later = self.later.first().map(|(at, _)| *at);
+        let slot = self.pausing.peek().filter(|_| self.has_any()).map(|Reverse(at)| *at);
+        later.into_iter().chain(slot).min()
     }
 
-    /// What was put off until now is due.
     pub(super) fn wake(&mut self, now_ms: i64) {
+        while self.pausing.peek().is_some_and(|Reverse(at)| *at <= now_ms) {
+            self.pausing.pop();
+        }
         while let Some((at, _)) = self.later.first()
             && *at <= now_ms
             && let Some((_, uid)) = self.later.pop_first()
@@ -153,7 +168,7 @@ impl Telling {
         }
     }
 
-    /// Sorts what is to be explained by namespace; pods that are gone have none.
+    /// Sorts queued pods by namespace; pods that are gone have none.
     pub(super) fn file(&mut self, namespace_of: impl Fn(&str) -> Option<Arc<str>>) {
         for uid in self.fresh.drain(..) {
             match namespace_of(&uid) {
@@ -182,9 +197,9 @@ impl Telling {
         uid
     }
 
-    /// The next pod to be explained, if there is room for another write.
+    /// The next pod to explain, if another write may start.
     pub(super) fn next(&mut self, settings: &Settings) -> Option<Arc<str>> {
-        while self.writing.len() < settings.telling_max {
+        while self.has_slot(settings) {
             let uid = self.pop()?;
             if !self.queued.remove(&uid) {
                 continue;
@@ -197,7 +212,7 @@ impl Telling {
         None
     }
 
-    /// What was found out about such a pod a moment ago.
+    /// A recent explanation of a similar pod.
     pub(super) fn remembered(&self, alike: (u64, bool), now_ms: i64) -> Option<Condition> {
         let (found, at) = self.remembered.get(&alike)?;
         (now_ms - at < REMEMBERED_MS).then(|| found.clone())
@@ -212,20 +227,20 @@ impl Telling {
         }
     }
 
-    /// What was found out about such pods goes no more.
+    /// Drops explanations of a template.
     pub(super) fn reconsider(&mut self, template: u64) {
         self.remembered.remove(&(template, false));
         self.remembered.remove(&(template, true));
     }
 
-    /// What to write about a pod, if it is worth it.
-    pub(super) fn statement(
+    /// What to write about a pod, if anything has changed.
+    pub(super) fn status(
         &mut self,
         pod: &SeenPod,
         found: Option<Condition>,
         now_ms: i64,
         settings: &Settings,
-    ) -> Option<Told> {
+    ) -> Option<StatusUpdate> {
         let uid = &pod.object.uid;
         let shown = self.nominated.get(uid).unwrap_or(&pod.object.nominated);
         let nominated = self.nominations.remove(uid).filter(|node| node != shown);
@@ -238,7 +253,7 @@ impl Telling {
             Some((known, _)) if known.reason != found.reason => true,
             Some((known, _)) if known.message == found.message => false,
             Some((_, at)) => {
-                let again_ms = at.saturating_add(settings.retell_ms);
+                let again_ms = at.saturating_add(settings.status_repeat_ms);
                 if again_ms > now_ms {
                     self.later.insert((again_ms, uid.clone()));
                 }
@@ -259,12 +274,17 @@ impl Telling {
         if let Some(node) = &nominated {
             self.nominated.insert(uid.clone(), node.clone());
         }
-        let told = Told { pod: pod.reference(), version: pod.version, condition, nominated, event };
-        self.writing.insert(uid.clone(), told.clone());
-        Some(told)
+        let update = StatusUpdate {
+            pod: pod.reference(),
+            version: pod.version,
+            condition,
+            nominated,
+            event,
+        };
+        self.writing.insert(uid.clone(), (update.clone(), now_ms));
+        Some(update)
     }
 
-    /// A statement was written, or not.
     pub(super) fn written(
         &mut self,
         uid: &Arc<str>,
@@ -272,29 +292,32 @@ impl Telling {
         now_ms: i64,
         settings: &Settings,
     ) {
-        let Some(told) = self.writing.remove(uid) else { return };
+        let Some((update, since_ms)) = self.writing.remove(uid) else { return };
+        let pause_ms = (now_ms - since_ms).saturating_mul(PAUSE_FACTOR).min(PAUSE_MS_MAX);
+        if pause_ms > 0 {
+            self.pausing.push(Reverse(now_ms + pause_ms));
+        }
         if self.after_writing.remove(uid) {
             self.explain(uid);
         }
         if !written {
-            // As if it had never been said. There may be no other occasion to say it.
+            // Try again later: nothing else may cause a write.
             self.last.remove(uid);
             self.nominated.remove(uid);
-            self.later.insert((now_ms + settings.rest_ms, uid.clone()));
-            if let Some(node) = told.nominated {
+            self.later.insert((now_ms + settings.backoff_ms, uid.clone()));
+            if let Some(node) = update.nominated {
                 self.nominations.entry(uid.clone()).or_insert(node);
             }
         }
     }
 }
 
-/// The condition of a pod one of whose requests cannot be read.
 pub(super) fn invalid(problem: &Arc<str>) -> Condition {
     Condition { reason: INVALID.into(), message: problem.clone() }
 }
 
-/// What a pod's condition should say; `None`: nothing, it only waits for its turn or has a place. Every
-/// reader of the pod sees it, so it names no pods of other namespaces.
+/// The condition for an explanation; `None` if the pod only waits for its turn or is bound. Everybody who can read
+/// the pod sees it, so it names no pods of other namespaces.
 pub(super) fn condition(
     explanation: Explanation,
     namespace: &str,
@@ -302,10 +325,10 @@ pub(super) fn condition(
 ) -> Option<Condition> {
     let reason = match &explanation {
         Explanation::Held { .. } => HELD,
-        // There is room, and it only waits for its turn.
+        // It fits, and only waits for its turn.
         Explanation::Waiting { fitting: 1.., .. } => return None,
         Explanation::Waiting { .. } | Explanation::AwaitsRoom { .. } => UNSCHEDULABLE,
-        // A gang that is not complete needs members, not nodes.
+        // An incomplete gang needs members, not nodes.
         Explanation::InGang { next: None, .. } => HELD,
         Explanation::InGang { .. } => UNSCHEDULABLE,
         Explanation::Gated { .. } | Explanation::Leaving { .. } | Explanation::Placed { .. } => {

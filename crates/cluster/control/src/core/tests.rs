@@ -20,7 +20,7 @@ fn core() -> Core {
                     "conditions": [{ "type": "Ready", "status": "True" }] },
     }))
     .unwrap();
-    core.tell(News::Other(Event::Node(node.lower().unwrap())), 0);
+    core.apply(Update::Other(Event::Node(node.lower().unwrap())), 0);
     core
 }
 
@@ -52,8 +52,8 @@ fn annotated(memory: &str) -> Value {
 /// A turn, and what there is to tell after it.
 fn turn(core: &mut Core, now_ms: i64) -> Vec<Effect> {
     let mut effects = core.turn(now_ms);
-    if core.can_tell(now_ms) {
-        effects.extend(core.tell_some(now_ms));
+    if core.can_explain(now_ms) {
+        effects.extend(core.explain_some(now_ms));
     }
     effects
 }
@@ -70,7 +70,7 @@ fn announced(core: &mut Core, now_ms: i64) -> Vec<String> {
 
 fn events(effects: &[Effect]) -> Vec<&EventNote> {
     let told = effects.iter().filter_map(|effect| match effect {
-        Effect::Tell(told) => told.event.as_ref(),
+        Effect::WriteStatus(told) => told.event.as_ref(),
         _ => None,
     });
     told.collect()
@@ -85,8 +85,8 @@ fn a_bound_pod_counts_whatever_its_annotations_say() {
         for (field, value) in more.as_object().unwrap() {
             bad["metadata"][field] = value.clone();
         }
-        core.tell(News::Pod(Box::new(pod("holder", 1, 8, &bad))), 0);
-        core.tell(News::Pod(Box::new(pod("next", 2, 1, &json!({})))), 0);
+        core.apply(Update::Pod(Box::new(pod("holder", 1, 8, &bad))), 0);
+        core.apply(Update::Pod(Box::new(pod("next", 2, 1, &json!({})))), 0);
         let effects = turn(&mut core, 0);
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Announce(_))), "{effects:?}");
         let told = events(&effects);
@@ -105,29 +105,29 @@ fn a_bound_pod_holds_what_it_was_given_after_its_owner_rewrites_the_annotation()
         more["spec"] = json!({ "nodeName": "n1" });
         more
     };
-    core.tell(News::Pod(Box::new(pod("share", 1, 0, &share("16Gi")))), 0);
+    core.apply(Update::Pod(Box::new(pod("share", 1, 0, &share("16Gi")))), 0);
     let held = core.pod("uid-share").unwrap().object.clone();
     assert_eq!(held.spec.gpu.unwrap().memory_bytes, 16 << 30);
     for (version, memory) in [(2, "-1"), (3, "1Mi")] {
         let mut rewritten = share(memory);
         rewritten["metadata"]["annotations"]["berth.dev/placement"] = json!("{}");
-        core.tell(News::Pod(Box::new(pod("share", version, 0, &rewritten))), 0);
+        core.apply(Update::Pod(Box::new(pod("share", version, 0, &rewritten))), 0);
         let now = &core.pod("uid-share").unwrap().object;
         assert_eq!((now.spec.gpu, &now.gpu_grant), (held.spec.gpu, &held.gpu_grant), "{memory}");
     }
     // First seen with it, after a restart: all of the GPU counts, as the grant can still be read.
     let mut core = self::core();
-    core.tell(News::Pod(Box::new(pod("share", 2, 0, &share("-1")))), 0);
+    core.apply(Update::Pod(Box::new(pod("share", 2, 0, &share("-1")))), 0);
     assert_eq!(core.pod("uid-share").unwrap().object.spec.gpu.unwrap().compute_milli, 1000);
 }
 
 #[test]
 fn a_pending_pod_that_cannot_be_read_is_told_which_field_and_scheduled_once_it_can() {
     let mut core = core();
-    core.tell(News::Pod(Box::new(pod("p", 1, 1, &annotated("-1")))), 0);
+    core.apply(Update::Pod(Box::new(pod("p", 1, 1, &annotated("-1")))), 0);
     let effects = turn(&mut core, 0);
     let told = effects.iter().find_map(|effect| match effect {
-        Effect::Tell(told) => told.condition.clone(),
+        Effect::WriteStatus(told) => told.condition.clone(),
         _ => None,
     });
     let condition = told.unwrap();
@@ -135,23 +135,23 @@ fn a_pending_pod_that_cannot_be_read_is_told_which_field_and_scheduled_once_it_c
     let field = "metadata.annotations[berth.dev/gpu-memory]: ";
     assert!(condition.message.starts_with(field), "{}", condition.message);
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Announce(_))));
-    core.tell(News::Pod(Box::new(pod("p", 2, 1, &json!({})))), 1);
+    core.apply(Update::Pod(Box::new(pod("p", 2, 1, &json!({})))), 1);
     assert_eq!(announced(&mut core, 1), ["p"]);
 }
 
 #[test]
 fn a_pod_that_becomes_invalid_while_its_binding_is_in_flight_is_told_so() {
     let mut core = core();
-    core.tell(News::Pod(Box::new(pod("p", 1, 1, &json!({})))), 0);
+    core.apply(Update::Pod(Box::new(pod("p", 1, 1, &json!({})))), 0);
     assert_eq!(announced(&mut core, 0), ["p"]);
-    core.tell(News::Pod(Box::new(pod("p", 2, 1, &annotated("-1")))), 1);
+    core.apply(Update::Pod(Box::new(pod("p", 2, 1, &annotated("-1")))), 1);
     // It is time to write conditions, but its binding may still land.
     assert!(turn(&mut core, 2_000).is_empty());
-    core.settle(Done::Announced, 2_001);
+    core.settle(Completion::Announced, 2_001);
     let effects: Vec<Effect> =
         (2_001..6_000).step_by(500).flat_map(|at| turn(&mut core, at)).collect();
     let told = effects.iter().find_map(|effect| match effect {
-        Effect::Tell(told) => told.condition.clone(),
+        Effect::WriteStatus(told) => told.condition.clone(),
         _ => None,
     });
     assert_eq!(told.map(|condition| condition.reason).as_deref(), Some(INVALID), "{effects:?}");
@@ -163,8 +163,8 @@ fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
     let mut core = core();
     let fat = pod("fat", 1, 1, &json!({}));
     core.isolate(fat.reference(), "the API server refuses to change it", 0);
-    core.tell(News::Pod(Box::new(fat.clone())), 0);
-    core.tell(News::Pod(Box::new(pod("other", 2, 1, &json!({})))), 0);
+    core.apply(Update::Pod(Box::new(fat.clone())), 0);
+    core.apply(Update::Pod(Box::new(pod("other", 2, 1, &json!({})))), 0);
     let effects = turn(&mut core, 0);
     let orders: Vec<&Effect> =
         effects.iter().filter(|effect| matches!(effect, Effect::Announce(_))).collect();
@@ -178,17 +178,17 @@ fn a_pod_that_cannot_be_fenced_waits_alone_until_it_is() {
         for effect in effects {
             if let Effect::Fence(pod) = effect {
                 attempts.push(now_ms);
-                core.settle(Done::Fenced(pod.uid, false), now_ms);
+                core.settle(Completion::Fenced(pod.uid, false), now_ms);
             }
         }
     }
     assert!(is_told && (4..10).contains(&attempts.len()), "{attempts:?}");
-    core.settle(Done::Announced, 200_000);
-    core.settle(Done::Fenced(fat.object.uid.clone(), true), 200_000);
+    core.settle(Completion::Announced, 200_000);
+    core.settle(Completion::Fenced(fat.object.uid.clone(), true), 200_000);
     let effects = turn(&mut core, 200_000);
     let settled = effects
         .iter()
-        .any(|effect| matches!(effect, Effect::Settled(pods) if pods.contains(&fat.reference())));
+        .any(|effect| matches!(effect, Effect::Settle(pods) if pods.contains(&fat.reference())));
     assert!(settled, "it leaves the Lease: {effects:?}");
     assert_eq!(core.unfenced().len(), 0);
     let decided = effects
@@ -208,15 +208,15 @@ fn fences(effects: &[Effect]) -> Vec<&str> {
 
 fn settles(effects: &[Effect], pod: &SeenPod) -> bool {
     let pod = pod.reference();
-    effects.iter().any(|effect| matches!(effect, Effect::Settled(pods) if pods.contains(&pod)))
+    effects.iter().any(|effect| matches!(effect, Effect::Settle(pods) if pods.contains(&pod)))
 }
 
 /// A pod whose binding is posted at this time.
 fn posted(core: &mut Core, name: &str, now_ms: i64) -> SeenPod {
     let seen = pod(name, 1, 1, &json!({}));
-    core.tell(News::Pod(Box::new(seen.clone())), now_ms);
+    core.apply(Update::Pod(Box::new(seen.clone())), now_ms);
     assert_eq!(announced(core, now_ms), [name]);
-    core.settle(Done::Announced, now_ms);
+    core.settle(Completion::Announced, now_ms);
     assert!(turn(core, now_ms).iter().any(|effect| matches!(effect, Effect::Bind(_))));
     seen
 }
@@ -226,23 +226,23 @@ fn a_pod_that_waits_for_its_volume_is_fenced_if_an_earlier_binding_is_in_doubt()
     let mut core = core();
     let seen = posted(&mut core, "p", 0);
     let uid = &seen.object.uid;
-    core.settle(Done::Bound(uid.clone(), BindOutcome::Unknown), 0);
+    core.settle(Completion::Bound(uid.clone(), BindOutcome::Unknown), 0);
     let look_at_ms = core.next_turn_ms(0).unwrap();
     let effects = turn(&mut core, look_at_ms);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Look(_))), "{effects:?}");
-    core.tell(News::Pod(Box::new(seen.clone())), look_at_ms);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ReadPod(_))), "{effects:?}");
+    core.apply(Update::Pod(Box::new(seen.clone())), look_at_ms);
     turn(&mut core, look_at_ms);
-    core.settle(Done::Bound(uid.clone(), BindOutcome::NotReady), look_at_ms);
+    core.settle(Completion::Bound(uid.clone(), BindOutcome::NotReady), look_at_ms);
     let effects = turn(&mut core, look_at_ms);
     assert_eq!(fences(&effects), ["p"]);
     assert_eq!(core.unsettled(), 1, "an earlier binding may still land");
     assert!(!settles(&effects, &seen));
     // Then it waits like any other, and keeps its place.
-    core.settle(Done::Fenced(uid.clone(), true), look_at_ms);
+    core.settle(Completion::Fenced(uid.clone(), true), look_at_ms);
     let effects = turn(&mut core, look_at_ms);
     assert_eq!(core.unsettled(), 0);
     assert!(settles(&effects, &seen), "{effects:?}");
-    core.tell(News::Pod(Box::new(pod("p", 2, 1, &json!({})))), look_at_ms);
+    core.apply(Update::Pod(Box::new(pod("p", 2, 1, &json!({})))), look_at_ms);
     let again_ms = look_at_ms + 5_000;
     assert_eq!(announced(&mut core, again_ms), ["p"]);
 }
@@ -252,21 +252,21 @@ fn a_pod_whose_claims_cannot_be_written_or_fenced_waits_alone() {
     let mut core = core();
     let seen = posted(&mut core, "p", 0);
     let uid = &seen.object.uid;
-    core.settle(Done::Bound(uid.clone(), BindOutcome::Unprepared), 0);
+    core.settle(Completion::Bound(uid.clone(), BindOutcome::Unprepared), 0);
     assert_eq!(fences(&turn(&mut core, 0)), ["p"]);
-    core.settle(Done::Fenced(uid.clone(), false), 0);
+    core.settle(Completion::Fenced(uid.clone(), false), 0);
     let effects = turn(&mut core, 0);
     assert!(events(&effects).iter().any(|event| event.reason == "FencingFailed"), "{effects:?}");
     assert!(!settles(&effects, &seen), "the Lease names it until it is fenced");
     assert_eq!((core.unsettled(), core.unfenced().len()), (0, 1));
     // Others have its place, and it is tried again until it can be fenced.
-    core.tell(News::Pod(Box::new(pod("large", 3, 8, &json!({})))), 1);
+    core.apply(Update::Pod(Box::new(pod("large", 3, 8, &json!({})))), 1);
     assert_eq!(announced(&mut core, 1), ["large"]);
-    core.settle(Done::Announced, 1);
-    core.tell(News::PodGone("uid-large".into()), 2);
+    core.settle(Completion::Announced, 1);
+    core.apply(Update::PodGone("uid-large".into()), 2);
     let again_ms = 60_000;
     assert_eq!(fences(&turn(&mut core, again_ms)), ["p"]);
-    core.settle(Done::Fenced(uid.clone(), true), again_ms);
+    core.settle(Completion::Fenced(uid.clone(), true), again_ms);
     let effects = turn(&mut core, again_ms);
     assert!(settles(&effects, &seen), "{effects:?}");
     assert_eq!(core.unfenced().len(), 0);
@@ -277,9 +277,9 @@ fn pods_that_cannot_be_fenced_leave_room_in_the_lease() {
     let mut core = core();
     for number in 0..=UNFENCED_LISTED_MAX {
         let seen = posted(&mut core, &format!("p{number}"), 0);
-        core.settle(Done::Bound(seen.object.uid.clone(), BindOutcome::Unprepared), 0);
+        core.settle(Completion::Bound(seen.object.uid.clone(), BindOutcome::Unprepared), 0);
         turn(&mut core, 0);
-        core.settle(Done::Fenced(seen.object.uid.clone(), false), 0);
+        core.settle(Completion::Fenced(seen.object.uid.clone(), false), 0);
         assert_eq!(settles(&turn(&mut core, 0), &seen), number == UNFENCED_LISTED_MAX, "{number}");
     }
     assert_eq!((core.unsettled(), core.unfenced().len()), (0, UNFENCED_LISTED_MAX + 1));
@@ -293,15 +293,15 @@ fn a_pod_whose_claims_cannot_be_written_is_decided_again_in_the_end() {
     let (mut now_ms, mut attempts, mut version) = (0, 0, 1);
     loop {
         attempts += 1;
-        core.settle(Done::Bound(uid.clone(), BindOutcome::Unprepared), now_ms);
+        core.settle(Completion::Bound(uid.clone(), BindOutcome::Unprepared), now_ms);
         turn(&mut core, now_ms);
-        core.settle(Done::Fenced(uid.clone(), true), now_ms);
+        core.settle(Completion::Fenced(uid.clone(), true), now_ms);
         version += 1;
-        core.tell(News::Pod(Box::new(pod("p", version, 1, &json!({})))), now_ms);
+        core.apply(Update::Pod(Box::new(pod("p", version, 1, &json!({})))), now_ms);
         assert_eq!(core.unsettled(), 0);
         now_ms += 30_000;
         let effects = turn(&mut core, now_ms);
-        core.settle(Done::Announced, now_ms);
+        core.settle(Completion::Announced, now_ms);
         let effects = [effects, turn(&mut core, now_ms)].concat();
         let binding = effects.iter().find_map(|effect| match effect {
             Effect::Bind(order) => Some(order.clone()),
@@ -320,9 +320,9 @@ fn an_unfenced_pod_that_turns_out_to_be_bound_counts_on_its_node() {
     let mut core = core();
     let fat = pod("fat", 1, 8, &json!({}));
     core.isolate(fat.reference(), "it was late", 0);
-    core.tell(News::Pod(Box::new(fat)), 0);
-    core.tell(News::Pod(Box::new(pod("fat", 2, 8, &on_node()))), 0);
-    core.tell(News::Pod(Box::new(pod("other", 3, 1, &json!({})))), 0);
+    core.apply(Update::Pod(Box::new(fat)), 0);
+    core.apply(Update::Pod(Box::new(pod("fat", 2, 8, &on_node()))), 0);
+    core.apply(Update::Pod(Box::new(pod("other", 3, 1, &json!({})))), 0);
     assert_eq!(core.unfenced().len(), 0);
     assert_eq!(announced(&mut core, 0), [""; 0]);
 }
@@ -333,12 +333,12 @@ fn a_condition_names_no_pods_of_other_namespaces() {
     let mut victim = on_node();
     victim["metadata"] = json!({ "namespace": "secret", "name": "hidden-name" });
     victim["spec"]["priority"] = json!(0);
-    core.tell(News::Pod(Box::new(pod("victim", 1, 8, &victim))), 0);
+    core.apply(Update::Pod(Box::new(pod("victim", 1, 8, &victim))), 0);
     let asking = json!({ "spec": { "priority": 0, "preemptionPolicy": "Never" } });
-    core.tell(News::Pod(Box::new(pod("asks", 2, 8, &asking))), 0);
+    core.apply(Update::Pod(Box::new(pod("asks", 2, 8, &asking))), 0);
     let effects = turn(&mut core, 0);
     let told = effects.iter().find_map(|effect| match effect {
-        Effect::Tell(told) => told.condition.clone(),
+        Effect::WriteStatus(told) => told.condition.clone(),
         _ => None,
     });
     let message = told.unwrap().message;
@@ -347,10 +347,10 @@ fn a_condition_names_no_pods_of_other_namespaces() {
 }
 
 /// A pod with four GPUs on the node, whose label `app` is its name.
-fn running(name: &str, version: u64, priority: i32) -> News {
+fn running(name: &str, version: u64, priority: i32) -> Update {
     let more = json!({ "metadata": { "labels": { "app": name } },
                        "spec": { "nodeName": "n1", "priority": priority } });
-    News::Pod(Box::new(pod(name, version, 4, &more)))
+    Update::Pod(Box::new(pod(name, version, 4, &more)))
 }
 
 /// The pods that are evicted, and for which pod.
@@ -365,24 +365,24 @@ fn evictions(effects: &[Effect]) -> Vec<(&str, &str)> {
 #[test]
 fn a_pod_that_counts_on_the_eviction_of_another_does_not_wait_for_it_once_it_is_blocked() {
     let mut core = core();
-    core.tell(running("kept", 1, 0), 0);
-    core.tell(running("firm", 2, 1_000), 0);
+    core.apply(running("kept", 1, 0), 0);
+    core.apply(running("firm", 2, 1_000), 0);
     let asks = |name: &str, version: u64, priority: i32| {
         let more = json!({ "spec": { "priority": priority } });
-        News::Pod(Box::new(pod(name, version, 4, &more)))
+        Update::Pod(Box::new(pod(name, version, 4, &more)))
     };
-    core.tell(asks("first", 3, 10), 0);
+    core.apply(asks("first", 3, 10), 0);
     assert_eq!(evictions(&turn(&mut core, 0)), [("kept", "uid-first")]);
-    core.tell(asks("second", 4, 100), 1);
+    core.apply(asks("second", 4, 100), 1);
     assert_eq!(evictions(&turn(&mut core, 1)), []);
-    core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 2);
+    core.settle(Completion::Evicted("uid-kept".into(), EvictOutcome::Blocked), 2);
     let mut asked = BTreeSet::new();
     for now_ms in (2..60_000).step_by(500) {
         let effects = turn(&mut core, now_ms);
         for (victim, waiting) in evictions(&effects) {
             asked.insert(waiting.to_owned());
             let victim = format!("uid-{victim}").into();
-            core.settle(Done::Evicted(victim, EvictOutcome::Blocked), now_ms);
+            core.settle(Completion::Evicted(victim, EvictOutcome::Blocked), now_ms);
         }
     }
     assert!(asked.contains("uid-second"), "{asked:?}");
@@ -398,18 +398,48 @@ fn nobody_is_evicted_in_vain_beside_a_pod_that_a_budget_keeps() {
                     "expectedPods": 1 },
     }))
     .unwrap();
-    core.tell(News::Other(Event::Budget(budget.lower().unwrap())), 0);
-    core.tell(running("kept", 1, 0), 0);
-    core.tell(running("free", 2, 0), 0);
+    core.apply(Update::Other(Event::Budget(budget.lower().unwrap())), 0);
+    core.apply(running("kept", 1, 0), 0);
+    core.apply(running("free", 2, 0), 0);
     let important = json!({ "spec": { "priority": 1000 } });
-    core.tell(News::Pod(Box::new(pod("asks", 3, 8, &important))), 0);
+    core.apply(Update::Pod(Box::new(pod("asks", 3, 8, &important))), 0);
     assert_eq!(evictions(&turn(&mut core, 0)), [("kept", "uid-asks")]);
-    core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Blocked), 1);
+    core.settle(Completion::Evicted("uid-kept".into(), EvictOutcome::Blocked), 1);
     assert_eq!(evictions(&turn(&mut core, 1)), []);
     // Later it is tried again, and this time the budget allows it.
     let again =
         (0..60_000).step_by(500).find(|now_ms| !evictions(&turn(&mut core, *now_ms)).is_empty());
     let now_ms = again.unwrap();
-    core.settle(Done::Evicted("uid-kept".into(), EvictOutcome::Going), now_ms);
+    core.settle(Completion::Evicted("uid-kept".into(), EvictOutcome::Going), now_ms);
     assert_eq!(evictions(&turn(&mut core, now_ms)), [("free", "uid-asks")]);
+}
+
+/// How many of 500 pods that fit nowhere are explained in ten seconds, if a write takes `write_ms`.
+fn explained(write_ms: i64) -> usize {
+    let mut core = core();
+    for number in 0..500 {
+        core.apply(Update::Pod(Box::new(pod(&format!("p{number}"), 1, 16, &json!({})))), 0);
+    }
+    let mut writing: Vec<(i64, Arc<str>)> = Vec::new();
+    let mut count = 0;
+    for now_ms in (0..10_000).step_by(10) {
+        for (_, uid) in writing.extract_if(.., |(done_ms, _)| *done_ms <= now_ms) {
+            core.settle(Completion::StatusWritten(uid, true), now_ms);
+        }
+        for effect in turn(&mut core, now_ms) {
+            if let Effect::WriteStatus(told) = effect {
+                writing.push((now_ms + write_ms, told.pod.uid));
+                count += 1;
+            }
+        }
+        assert!(writing.len() <= Settings::default().status_writes_max);
+    }
+    count
+}
+
+#[test]
+fn explanations_leave_a_slow_api_server_most_of_its_time() {
+    assert_eq!(explained(10), 500, "a fast one takes all");
+    // Eight writes of 100 ms at a time, then 300 ms of which nothing is written.
+    assert!((190..=210).contains(&explained(100)), "{}", explained(100));
 }

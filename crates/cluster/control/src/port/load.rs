@@ -84,7 +84,7 @@ pub(super) struct Load {
 type Weight = fn(&Open) -> u64;
 
 /// Who needs room, and how much.
-struct Newcomer {
+struct RoomRequest {
     address: IpAddr,
     /// Not to be closed itself.
     id: Option<u64>,
@@ -104,26 +104,23 @@ impl State {
         self.open.values().filter(|open| open.address == address).map(weight).sum()
     }
 
-    /// The connection to close for a newcomer, if there is one.
-    fn victim(&self, newcomer: &Newcomer, weight: Weight) -> Option<u64> {
+    /// The connection to close for a request, if there is one.
+    fn victim(&self, request: &RoomRequest, weight: Weight) -> Option<u64> {
         let mut by_address: BTreeMap<IpAddr, u64> = BTreeMap::new();
         for open in self.open.values() {
             *by_address.entry(open.address).or_default() += weight(open);
         }
-        let own = by_address.get(&newcomer.address).copied().unwrap_or(0) + newcomer.needs;
+        let own = by_address.get(&request.address).copied().unwrap_or(0) + request.needs;
         let most = by_address.iter().max_by_key(|(_, held)| **held);
         let address = match most {
-            Some((address, held)) if !newcomer.own_share_full && *held > own => *address,
-            _ => newcomer.address,
+            Some((address, held)) if !request.own_share_full && *held > own => *address,
+            _ => request.address,
         };
         let spared = |open: &Open| {
-            (open.answered || address == newcomer.address) && open.since.elapsed() < GRACE
+            (open.answered || address == request.address) && open.since.elapsed() < GRACE
         };
         let candidates = self.open.iter().filter(|(id, open)| {
-            open.address == address
-                && Some(**id) != newcomer.id
-                && weight(open) > 0
-                && !spared(open)
+            open.address == address && Some(**id) != request.id && weight(open) > 0 && !spared(open)
         });
         candidates.min_by_key(|(_, open)| (open.answered, open.since)).map(|(id, _)| *id)
     }
@@ -165,8 +162,8 @@ impl Load {
         let own_share_full = own >= (self.limits.connections / 2) as u64;
         if own_share_full || state.open.len() >= self.limits.connections {
             self.metrics.shed(self.name, "connections");
-            let newcomer = Newcomer { address, id: None, needs: 1, own_share_full };
-            let victim = state.victim(&newcomer, |_| 1)?;
+            let request = RoomRequest { address, id: None, needs: 1, own_share_full };
+            let victim = state.victim(&request, |_| 1)?;
             state.close(victim);
         }
         let id = state.next;
@@ -189,8 +186,8 @@ impl Load {
             if !own_share_full && state.bytes() + bytes <= self.limits.bytes {
                 break;
             }
-            let newcomer = Newcomer { address, id: Some(id), needs: bytes, own_share_full };
-            let victim = state.victim(&newcomer, |open| open.bytes);
+            let request = RoomRequest { address, id: Some(id), needs: bytes, own_share_full };
+            let victim = state.victim(&request, |open| open.bytes);
             // What was closed before is still being freed.
             let Some(victim) = victim.filter(|_| state.closing_bytes < self.limits.bytes / 4)
             else {

@@ -93,7 +93,7 @@ fn seen(spec: PodSpec, number: u64) -> SeenPod {
         ours: true,
         scheduler: Some("berth".into()),
         record: None,
-        refused: None,
+        rejected: None,
         condition: None,
         invalid: None,
         outline: None,
@@ -106,15 +106,15 @@ fn core() -> Core {
     let kind = NodeKind::whole("h100", "NVIDIA-H100-80GB-HBM3", TopologyPolicy::None);
     for event in kind.nodes(0, 1).unwrap() {
         if matches!(event, Event::Node(_)) {
-            core.tell(News::Other(event), 0);
+            core.apply(Update::Other(event), 0);
         }
     }
     for gpus in [9, 10, 11] {
         let pod = seen(gpu_template("large", 0, gpus).unwrap(), u64::from(gpus));
-        core.tell(News::Pod(Box::new(pod)), 0);
+        core.apply(Update::Pod(Box::new(pod)), 0);
     }
     assert!(core.turn(0).is_empty());
-    assert!(core.can_tell(0));
+    assert!(core.can_explain(0));
     core
 }
 
@@ -146,8 +146,8 @@ async fn news_is_taken_in_before_each_turn_and_explanations_come_after_bindings(
     let mut term = Term {
         names,
         core: core(),
-        insides: Insides::new(metrics.clone()),
-        standings: Standings::default(),
+        node_topologies: NodeTopologies::new(metrics.clone()),
+        object_statuses: ObjectStatuses::default(),
         actor: Arc::new(actor),
         metrics: metrics.clone(),
         health: Health::new(60_000),
@@ -155,14 +155,14 @@ async fn news_is_taken_in_before_each_turn_and_explanations_come_after_bindings(
         clock: Clock::start(),
         began: Instant::now(),
         draining: false,
-        tells_from: Instant::now(),
+        explain_from: Instant::now(),
     };
     // An answer and news of a pod are there at the same time.
     let (sink, seen_by) = mpsc::channel(SEEN_MAX);
     let normal = seen(gpu_template("normal", 0, 1).unwrap(), 20);
     let name = normal.object.name.to_string();
-    back.send(Back::Done(crate::core::Done::Told("nobody".into(), true))).unwrap();
-    sink.try_send(Seen::News(News::Pod(Box::new(normal)))).unwrap();
+    back.send(Back::Done(crate::core::Completion::StatusWritten("nobody".into(), true))).unwrap();
+    sink.try_send(Seen::Update(Update::Pod(Box::new(normal)))).unwrap();
     let (_ask, mut questions) = mpsc::channel(1);
     let (_stop, mut shutdown) = signal::channel(false);
     let order: Mutex<Vec<(&str, u64, u64)>> = Mutex::default();

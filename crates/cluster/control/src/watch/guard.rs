@@ -192,7 +192,7 @@ mod tests {
         let whole = pod(3).into_bytes();
         assert!(see(&whole).unwrap().is_ok());
         let mut dice = Dice::new(1);
-        let (mut read, mut refused) = (0, 0);
+        let (mut read, mut rejected) = (0, 0);
         for _ in 0..4_000 {
             let mut text = whole.clone();
             for _ in 0..=dice.below(3) {
@@ -211,12 +211,12 @@ mod tests {
                 Some(Ok(_)) => read += 1,
                 Some(Err(why)) => {
                     assert!(!why.is_empty());
-                    refused += 1;
+                    rejected += 1;
                 }
-                None => refused += 1,
+                None => rejected += 1,
             }
         }
-        assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
+        assert!(read > 100 && rejected > 100, "{read} read, {rejected} rejected");
     }
 
     #[test]

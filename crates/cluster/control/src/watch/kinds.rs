@@ -23,12 +23,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::Api;
 
-use crate::core::{Condition, News, SeenPod};
+use crate::core::{Condition, SeenPod, Update};
 use crate::metrics::Metrics;
 
 use super::SchedulerNames;
 use super::guard::Guarded;
-use super::pod::ComingPod;
+use super::pod::RawPod;
 use super::protobuf;
 use super::{Seen, Sink, Telling, Watched, Watches, follow, other};
 
@@ -63,7 +63,7 @@ pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPo
     let failed = status.is_some_and(|status| status.phase.as_deref() == Some("Failed"));
     let message = status.and_then(|status| status.message.as_deref()).unwrap_or_default();
     let reason = status.and_then(|status| status.reason.as_deref());
-    let refused = reason.filter(|_| failed && message.starts_with(REJECTED)).map(Arc::from);
+    let rejected = reason.filter(|_| failed && message.starts_with(REJECTED)).map(Arc::from);
     let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     let condition = conditions
         .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
@@ -83,7 +83,7 @@ pub(super) fn seen_pod(pod: &core::Pod, names: &SchedulerNames) -> Result<SeenPo
         ours: scheduler.is_some(),
         scheduler: scheduler.cloned(),
         record: annotations.and_then(Record::read).map(Arc::new),
-        refused,
+        rejected,
         condition,
         invalid,
         outline: None,
@@ -101,11 +101,11 @@ pub fn follow_all(client: &Client, sink: &Sink, metrics: &Metrics) -> (Watches, 
         kinds: Vec::new(),
     };
     // No other kind changes as often.
-    all.follow::<ComingPod>(
+    all.follow::<RawPod>(
         protobuf::client(client),
         "Pod",
         |pod| Ok(Some(Seen::Pod(pod))),
-        |meta| Seen::News(News::PodGone(text(meta.uid.as_ref()))),
+        |meta| Seen::Update(Update::PodGone(text(meta.uid.as_ref()))),
     );
     all.add::<core::Node>(
         "Node",
@@ -262,7 +262,7 @@ impl Following {
         let claim = |claim: resource::ResourceClaim| {
             let version = version(&claim.metadata);
             let claim = Box::new(claim.lower().map_err(|error| error.to_string())?);
-            Ok(Some(Seen::News(News::Claim { claim, version })))
+            Ok(Some(Seen::Update(Update::Claim { claim, version })))
         };
         self.add::<resource::ResourceClaim>("ResourceClaim", claim, |meta| {
             let (namespace, name) = full(meta);

@@ -21,12 +21,12 @@ use crate::core::SeenPod;
 
 /// A pod of a list or of a watch.
 #[derive(Clone, Debug)]
-pub(super) enum ComingPod {
+pub(super) enum RawPod {
     Json(Box<Guarded<Pod>>),
     Protobuf { names: Box<ObjectMeta>, message: Vec<u8> },
 }
 
-impl<'de> Deserialize<'de> for ComingPod {
+impl<'de> Deserialize<'de> for RawPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let Some(message) = protobuf::message(text.get()) else {
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for ComingPod {
     }
 }
 
-impl Resource for ComingPod {
+impl Resource for RawPod {
     type DynamicType = ();
     type Scope = <Pod as Resource>::Scope;
 
@@ -78,7 +78,7 @@ impl Resource for ComingPod {
     }
 }
 
-impl Watched for ComingPod {
+impl Watched for RawPod {
     type Object = UnreadPod;
 
     fn object(self) -> Result<UnreadPod, String> {
@@ -103,7 +103,7 @@ impl UnreadPod {
     /// nothing is read.
     ///
     /// # Errors
-    /// When it cannot be read, or the API server would have refused it.
+    /// When it cannot be read, or the API server would have rejected it.
     pub fn read<'a>(
         &self,
         known: impl FnOnce(&str) -> Option<&'a SeenPod>,

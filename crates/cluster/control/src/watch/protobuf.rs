@@ -135,7 +135,7 @@ mod tests {
     use kube::ResourceExt as _;
     use kube::api::WatchEvent as Event;
 
-    use super::super::pod::ComingPod;
+    use super::super::pod::RawPod;
     use super::*;
 
     fn varint(mut number: usize) -> Vec<u8> {
@@ -167,7 +167,7 @@ mod tests {
         [field(1, &meta.concat()), field(2, &field(2, &container))].concat()
     }
 
-    fn read(text: &[u8]) -> Vec<Event<ComingPod>> {
+    fn read(text: &[u8]) -> Vec<Event<RawPod>> {
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
@@ -182,7 +182,7 @@ mod tests {
             let [Event::Added(a), Event::Deleted(b)] = &read(&told)[..] else { panic!("{told:?}") };
             assert_eq!((a.name_any(), b.name_any()), ("a".to_owned(), "b".to_owned()));
             assert_eq!(b.resource_version().as_deref(), Some("7"));
-            let ComingPod::Protobuf { message, .. } = a else { panic!("{a:?}") };
+            let RawPod::Protobuf { message, .. } = a else { panic!("{a:?}") };
             assert_eq!(*message, pod("a"));
             assert!(held.is_empty());
         }

@@ -248,7 +248,7 @@ async fn respond(
 ) -> Response {
     let body = match body {
         Ok(body) => body,
-        Err(rejection) => return refused(rejection.status(), &rejection.body_text()),
+        Err(rejection) => return rejected(rejection.status(), &rejection.body_text()),
     };
     let answered = if body.len() > LARGE_BYTES {
         let parts = webhook.0.clone();
@@ -260,12 +260,12 @@ async fn respond(
     };
     match answered {
         Ok(json) => axum::Json(json).into_response(),
-        Err(problem) => refused(StatusCode::BAD_REQUEST, &problem),
+        Err(problem) => rejected(StatusCode::BAD_REQUEST, &problem),
     }
 }
 
 /// Whoever sent something else than a review gets an error that says so.
-fn refused(code: StatusCode, problem: &str) -> Response {
+fn rejected(code: StatusCode, problem: &str) -> Response {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "BadRequest",
         "code": code.as_u16(), "message": problem,

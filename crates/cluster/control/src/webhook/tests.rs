@@ -250,7 +250,7 @@ fn a_review_that_was_tampered_with_is_answered_or_an_error() {
     let webhook = webhook(json!({ "mode": "enforce", "mutations": all }));
     let whole = create(&deployment(&bad_pod()));
     let mut dice = Dice::new(2);
-    let (mut answered, mut refused) = (0, 0);
+    let (mut answered, mut rejected) = (0, 0);
     for _ in 0..1_000 {
         let mut text = whole.clone();
         let at = dice.below(text.len());
@@ -262,12 +262,12 @@ fn a_review_that_was_tampered_with_is_answered_or_an_error() {
                 Ok(_) => answered += 1,
                 Err(why) => {
                     assert!(!why.is_empty());
-                    refused += 1;
+                    rejected += 1;
                 }
             }
         }
     }
-    assert!(answered > 50 && refused > 50, "{answered} answered, {refused} refused");
+    assert!(answered > 50 && rejected > 50, "{answered} answered, {rejected} rejected");
 }
 
 #[test]

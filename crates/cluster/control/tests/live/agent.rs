@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use berth_agent::GpuSource;
-use berth_agent::run::{AlignmentAnnotation, Checkpoint, Health, Metrics, Options, Settings, Status, run};
+use berth_agent::run::{
+    AlignmentAnnotation, Checkpoint, Health, Metrics, Options, Settings, Status, run,
+};
 use berth_control::install::{self, AgentOptions, InstallOptions};
 use berth_host::{Root, synthetic};
 use berth_testbed::Which;
@@ -11,9 +13,9 @@ use kube::Client;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::synthetic_node::{Node, Pod, gpu_uuid};
 use crate::replica::Replica;
 use crate::support::agent_on;
+use crate::synthetic_node::{Node, Pod, gpu_uuid};
 use crate::topology::{alignment, define, undefine};
 use crate::world::{Shape, World};
 

@@ -19,8 +19,6 @@ mod explaining;
 mod gangs;
 mod hostile;
 mod leading;
-#[path = "../../../../node/agent/tests/support/mod.rs"]
-mod synthetic_node;
 mod placing;
 mod preempting;
 mod refusing;
@@ -28,6 +26,8 @@ mod replica;
 mod seeing;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../../../../node/agent/tests/support/mod.rs"]
+mod synthetic_node;
 mod topology;
 mod volumes;
 mod world;

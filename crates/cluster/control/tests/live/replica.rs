@@ -80,7 +80,7 @@ impl Replica {
         let site = Site {
             health: health.clone(),
             metrics: metrics.clone(),
-            view: Arc::new(Asking::new(asking)),
+            view: Arc::new(Asking::new(asking, client.clone())),
             access: Access::new(client.clone()),
             health_for: Openness::Everybody,
             metrics_for: Openness::Everybody,

@@ -24,7 +24,7 @@ impl World {
         let short = self.short_of(node, uid);
         let now_ms = self.now_ms as i64;
         let Some(machine) = self.machines.get_mut(node) else { return };
-        let refused = match (short, machine.kubelet.demand(&spec.pod)) {
+        let rejected = match (short, machine.kubelet.demand(&spec.pod)) {
             (Some(resource), _) => Some(format!("OutOf{resource}")),
             (None, Ok(demand)) => {
                 let admitted = machine.kubelet.admit(uid, &demand);
@@ -32,11 +32,11 @@ impl World {
             }
             (None, Err(_)) => Some("UnexpectedAdmissionError".to_owned()),
         };
-        self.tally.refusals += u64::from(refused.is_some());
-        self.server.change(&pod, |stored| match refused {
+        self.tally.rejections += u64::from(rejected.is_some());
+        self.server.change(&pod, |stored| match rejected {
             None => stored.seen.object.started_at_ms = Some(1_800_000_000_000 + now_ms),
             Some(reason) => {
-                stored.seen.refused = Some(reason.into());
+                stored.seen.rejected = Some(reason.into());
                 stored.seen.object.phase = Phase::Finished;
             }
         });

@@ -11,7 +11,7 @@ use berth_engine::decision::Binding;
 use berth_model::alignment::Alignment;
 use berth_model::dra::DeviceId;
 use berth_model::dra::claim::{
-    AllocatedDevice, Allocation, ClaimSpec, DeviceRequest, Request as Ask, Share, RequestKind,
+    AllocatedDevice, Allocation, ClaimSpec, DeviceRequest, Request as Ask, RequestKind, Share,
 };
 use berth_model::dra::pod::{ClaimSource, PodClaim};
 use berth_model::resource::ResourceName;
@@ -22,9 +22,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::super::{Actor, Back, Done, fence};
+use super::super::{Actor, Back, fence};
 use super::{FINALIZER, resource};
-use crate::core::{BindOrder, BindOutcome, News};
+use crate::core::Completion;
+use crate::core::{BindOrder, BindOutcome, Update};
 use crate::lease::{self, Elector, PodRef};
 use crate::metrics::Metrics;
 
@@ -304,8 +305,8 @@ fn outcome(backs: &mut mpsc::UnboundedReceiver<Back>) -> (BindOutcome, Vec<super
     let mut told = Vec::new();
     while let Ok(back) = backs.try_recv() {
         match back {
-            Back::Done(Done::Bound(_, outcome)) => return (outcome, told),
-            Back::News(News::Claim { claim, .. }) => told.extend(claim.allocation),
+            Back::Done(Completion::Bound(_, outcome)) => return (outcome, told),
+            Back::Update(Update::Claim { claim, .. }) => told.extend(claim.allocation),
             _ => {}
         }
     }
@@ -518,7 +519,7 @@ async fn attempts_at_a_claim_have_an_end() {
     }
 }
 
-/// After a binding that was refused for good.
+/// After a binding that was rejected for good.
 #[tokio::test(start_paused = true)]
 async fn attempts_to_take_a_reservation_back_have_an_end() {
     const MANY: usize = 1_000;

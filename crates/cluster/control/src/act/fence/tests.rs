@@ -95,15 +95,15 @@ async fn a_pod_is_fenced_by_a_condition_that_does_not_grow_and_always_differs() 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_final_at_once_and_silence_after_a_few_seconds() {
     let found = Some((StatusCode::OK, stored()));
-    let refusal = Some((StatusCode::UNPROCESSABLE_ENTITY, failure(422)));
-    let (client, _) = self::client([(READ, found.clone()), (WRITE, refusal)].into());
+    let rejection = Some((StatusCode::UNPROCESSABLE_ENTITY, failure(422)));
+    let (client, _) = self::client([(READ, found.clone()), (WRITE, rejection)].into());
     let began = Instant::now();
-    let refused = fence(&client, &pod(), "me").await.unwrap_err();
-    assert!(matches!(refused, Unfenced::Refused { code: 422, .. }), "{refused:?}");
+    let rejected = fence(&client, &pod(), "me").await.unwrap_err();
+    assert!(matches!(rejected, Unfenced::Refused { code: 422, .. }), "{rejected:?}");
     assert!(began.elapsed() < Duration::from_millis(100));
     let text =
         "the API server refuses to change pod team/p: metadata.annotations: Too long (code 422)";
-    assert_eq!(refused.to_string(), text);
+    assert_eq!(rejected.to_string(), text);
     for answer in [None, Some((StatusCode::INTERNAL_SERVER_ERROR, failure(500)))] {
         let (client, sent) = self::client([(READ, found.clone()), (WRITE, answer)].into());
         let began = Instant::now();

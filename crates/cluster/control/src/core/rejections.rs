@@ -1,20 +1,17 @@
-//! What kubelets refused, and which nodes are therefore not believed.
+//! Pods that kubelets rejected, and the nodes whose topology is therefore distrusted.
 //!
-//! Owns the rule that makes a livelock impossible: a pod of a template that a kubelet has refused is not
-//! sent to that node again until the node has changed, that is, until a pod that ran there has left, the
-//! node's labels, taints or what it offers have changed (a kubelet that restarts shows in its taints), or
-//! something else is exported about its inside. Time alone does not help, unless we have not seen it
-//! happen: of a refusal that is found in a list, or told of out of order, nobody knows whether the node has
-//! changed since. The node's own account of its inside does not count until it is exported by somebody
-//! who has seen the pods that are there, or, where nobody exports it, for a while.
-//!
-//! Must not know how pods are placed: what may not be is added to what the pod itself wants of nodes.
+//! This rule excludes a livelock: a pod of a template that a kubelet rejected is not bound to that node again
+//! until the node has changed: a pod that ran there has left, its labels, taints or allocatable differ (a
+//! restart of the kubelet shows in the taints), or another topology is exported. Time alone does not help,
+//! unless the rejection was not observed live: if it was found in a list or arrived out of order, it is
+//! unknown whether the node has changed since. The exported topology does not count until it is exported by an
+//! exporter that has seen the pods of the node or, where there is no exporter, for a while.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-use berth_engine::event::NodeTopology;
+use berth_kubelet::NodeTopology;
 use berth_model::affinity::NodeTerm;
 use berth_model::label::{Labels, Operator};
 use berth_model::node::Node;
@@ -22,51 +19,48 @@ use berth_model::resource::ResourceList;
 use berth_model::spec::{PodObject, PodSpec};
 use berth_model::taint::Taint;
 
-use super::buried::Buried;
 use super::effect::SeenPod;
+use super::tombstones::Tombstones;
 
-/// What tells the pods of one StatefulSet or indexed Job apart.
+/// Labels that differ between the pods of one StatefulSet or indexed Job.
 const OF_ONE_REPLICA: [&str; 3] = [
     "apps.kubernetes.io/pod-index",
     "statefulset.kubernetes.io/pod-name",
     "batch.kubernetes.io/job-completion-index",
 ];
 
-/// Pods and nodes are told of by watches of their own, and one may be so much later than the other.
+/// How far the watches of pods and nodes may be apart.
 const WATCHES_APART_MS: i64 = 120_000;
 
-/// Labels and taints of a node, and what it offers.
+/// Labels, taints and allocatable of a node.
 type Offer = (Labels, Vec<Taint>, ResourceList);
 
-/// That a node refused pods of a template.
 #[derive(Debug)]
-struct Refusal {
+struct Rejection {
     reason: Arc<str>,
-    /// The version of the pod that says so.
+    /// The version of the rejected pod.
     version: u64,
-    /// Until when it counts, if nobody knows whether the node has changed since.
+    /// When it expires, if it is unknown whether the node has changed since.
     until_ms: Option<i64>,
 }
 
-/// What is known of refusals.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
-    /// By template: the nodes that refused it.
-    by_template: HashMap<u64, BTreeMap<Arc<str>, Refusal>>,
-    /// Nodes that are not believed, until when.
+pub(super) struct Rejections {
+    /// By template and node.
+    by_template: HashMap<u64, BTreeMap<Arc<str>, Rejection>>,
+    /// Nodes whose topology is distrusted, and until when.
     distrusted: BTreeMap<Arc<str>, i64>,
-    /// The last topology that was told of each node.
+    /// The last known topology of each node.
     topologies: HashMap<Arc<str>, Arc<NodeTopology>>,
-    /// What nodes are like from outside.
     offers: HashMap<Arc<str>, Offer>,
-    /// Pods whose refusal is known: watches repeat themselves.
-    known: Buried,
-    /// When we were told that a node has changed.
+    /// Pods whose rejection has been counted: watches repeat events.
+    known: Tombstones,
+    /// When each node was last seen to change.
     changed_ms: HashMap<Arc<str>, i64>,
 }
 
-impl Refusals {
-    /// Pods of one template have the same number. Labels that tell replicas apart do not count.
+impl Rejections {
+    /// A hash that pods of one template share, whatever their replica.
     pub(super) fn template(pod: &PodObject) -> u64 {
         let hash = BuildHasherDefault::<DefaultHasher>::default();
         if !OF_ONE_REPLICA.iter().any(|key| pod.spec.labels.get(key).is_some()) {
@@ -77,7 +71,7 @@ impl Refusals {
         hash.hash_one(&PodSpec { labels, ..(*pod.spec).clone() })
     }
 
-    /// A node refused a pod; it is distrusted for a while, and `witnessed` if we have seen it happen.
+    /// A node rejected a pod, and is distrusted for a while. `witnessed`: the rejection was observed live.
     pub(super) fn add(
         &mut self,
         pod: &SeenPod,
@@ -89,13 +83,13 @@ impl Refusals {
         let just_changed = changed_ms.is_some_and(|changed| now_ms - changed < WATCHES_APART_MS);
         let nodes = self.by_template.entry(Self::template(&pod.object)).or_default();
         let until_ms_if_unseen = Some(until_ms).filter(|_| !witnessed || just_changed);
-        let refusal = Refusal { reason, version: pod.version, until_ms: until_ms_if_unseen };
-        nodes.insert(node.clone(), refusal);
+        let rejection = Rejection { reason, version: pod.version, until_ms: until_ms_if_unseen };
+        nodes.insert(node.clone(), rejection);
         self.distrusted.insert(node.clone(), until_ms);
     }
 
-    /// A pod has left a node, which may go for what was refused up to a version, and perhaps for what was
-    /// refused later: that counts for a while. Gives the templates that may go there again.
+    /// A pod has left a node. Rejections up to this version are lifted; later ones get a time limit. Returns the
+    /// templates that may go there again.
     pub(super) fn left(
         &mut self,
         node: &Arc<str>,
@@ -103,19 +97,19 @@ impl Refusals {
         (now_ms, doubt_ms): (i64, i64),
     ) -> Vec<u64> {
         for nodes in self.by_template.values_mut() {
-            if let Some(refusal) = nodes.get_mut(node).filter(|one| one.version > version) {
-                refusal.until_ms.get_or_insert(now_ms + doubt_ms);
+            if let Some(rejection) = nodes.get_mut(node).filter(|one| one.version > version) {
+                rejection.until_ms.get_or_insert(now_ms + doubt_ms);
             }
         }
         self.lift_up_to(node, version, now_ms)
     }
 
-    /// Forgets what was not seen to happen and is over. Gives the templates that may go there again.
+    /// Drops expired rejections. Returns their templates.
     pub(super) fn fade(&mut self, now_ms: i64) -> Vec<u64> {
         let mut faded = Vec::new();
         self.by_template.retain(|template, nodes| {
             let before = nodes.len();
-            nodes.retain(|_, refusal| refusal.until_ms.is_none_or(|until| until > now_ms));
+            nodes.retain(|_, rejection| rejection.until_ms.is_none_or(|until| until > now_ms));
             if nodes.len() < before {
                 faded.push(*template);
             }
@@ -125,22 +119,21 @@ impl Refusals {
         faded
     }
 
-    /// Whether it was not known that this pod was refused. From now on it is.
-    pub(super) fn is_news(&mut self, uid: &Arc<str>) -> bool {
-        let is_news = !self.known.contains(uid);
-        if is_news {
+    /// Whether the rejection of this pod is seen for the first time.
+    pub(super) fn is_new(&mut self, uid: &Arc<str>) -> bool {
+        let is_new = !self.known.contains(uid);
+        if is_new {
             self.known.add(uid);
         }
-        is_news
+        is_new
     }
 
-    /// Whether nobody has refused anything.
     pub(super) fn is_empty(&self) -> bool {
         self.by_template.is_empty()
     }
 
-    /// Whether a node refused such a pod and has not changed since.
-    pub(super) fn has_refused(&self, node: &str, pod: &PodObject) -> bool {
+    /// Whether the node rejected the pod's template and has not changed since.
+    pub(super) fn has_rejected(&self, node: &str, pod: &PodObject) -> bool {
         let nodes = self.by_template.get(&Self::template(pod));
         nodes.is_some_and(|nodes| nodes.contains_key(node))
     }
@@ -156,7 +149,7 @@ impl Refusals {
         };
     }
 
-    /// Whether a node is not what it was before.
+    /// Whether labels, taints or allocatable of a known node have changed.
     pub(super) fn has_changed(&mut self, node: &Node) -> bool {
         let Node { labels, taints, allocatable, .. } = node;
         let known = self.offers.get(&node.name);
@@ -179,7 +172,7 @@ impl Refusals {
         self.offers.remove(node);
     }
 
-    /// The node has changed. Gives the templates that may go there again.
+    /// The node has changed. Returns the templates that may go there again.
     pub(super) fn lift(&mut self, node: &Arc<str>, now_ms: i64) -> Vec<u64> {
         self.lift_up_to(node, u64::MAX, now_ms)
     }
@@ -188,7 +181,7 @@ impl Refusals {
         self.changed_ms.insert(node.clone(), now_ms);
         let mut lifted = Vec::new();
         self.by_template.retain(|template, nodes| {
-            if nodes.get(node).is_some_and(|refusal| refusal.version <= version) {
+            if nodes.get(node).is_some_and(|rejection| rejection.version <= version) {
                 nodes.remove(node);
                 lifted.push(*template);
             }
@@ -198,13 +191,13 @@ impl Refusals {
         lifted
     }
 
-    /// The node is believed again: what was last told of it, if it was distrusted.
+    /// Ends distrust. Returns the last known topology if the node was distrusted.
     pub(super) fn trust(&mut self, node: &Arc<str>) -> Option<Option<Arc<NodeTopology>>> {
         self.distrusted.remove(node)?;
         Some(self.topologies.get(node).cloned())
     }
 
-    /// Nodes that have been distrusted for long enough.
+    /// Nodes whose distrust has expired.
     pub(super) fn expired(&self, now_ms: i64) -> Vec<Arc<str>> {
         let over = self.distrusted.iter().filter(|(_, until)| **until <= now_ms);
         over.map(|(node, _)| node.clone()).collect()
@@ -212,11 +205,11 @@ impl Refusals {
 
     pub(super) fn next_ms(&self) -> Option<i64> {
         let unseen = self.by_template.values().flat_map(BTreeMap::values);
-        let unseen = unseen.filter_map(|refusal| refusal.until_ms);
+        let unseen = unseen.filter_map(|rejection| rejection.until_ms);
         self.distrusted.values().copied().chain(unseen).min()
     }
 
-    /// The pod, kept away from nodes whose kubelets refused its template.
+    /// The pod, with node affinity against nodes whose kubelets rejected its template.
     pub(super) fn excluding(&self, pod: &PodObject) -> PodObject {
         let mut pod = pod.clone();
         if pod.node.is_some() || self.is_empty() {
@@ -239,15 +232,15 @@ impl Refusals {
         pod
     }
 
-    /// Which nodes a pod is kept away from, in words; empty if none.
-    pub(super) fn told(&self, pod: &PodObject) -> String {
+    /// A sentence about the nodes that the pod is excluded from; empty if there are none.
+    pub(super) fn note(&self, pod: &PodObject) -> String {
         let Some(nodes) = self.by_template.get(&Self::template(pod)) else { return String::new() };
         let named: Vec<String> =
             nodes.iter().take(3).map(|(node, of)| format!("{node} ({})", of.reason)).collect();
         let more = nodes.len().saturating_sub(3);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!(
-            " Not sent again to {}{more}, whose kubelet refused such a pod, until the node changes.",
+            " Not bound again to {}{more}, whose kubelet rejected a pod of this template, until the node changes.",
             named.join(", ")
         )
     }

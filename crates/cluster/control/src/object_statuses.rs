@@ -19,14 +19,14 @@ type Key = (&'static str, Arc<str>);
 
 /// What was last written.
 #[derive(Default)]
-pub(crate) struct Standings {
+pub(crate) struct ObjectStatuses {
     written: BTreeMap<Key, Value>,
     next_ms: i64,
 }
 
 /// A status to be written.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Standing {
+pub(crate) struct ObjectStatus {
     /// Of which kind, in the plural.
     pub(crate) plural: &'static str,
     /// The object.
@@ -35,9 +35,9 @@ pub(crate) struct Standing {
     pub(crate) status: Value,
 }
 
-impl Standings {
+impl ObjectStatuses {
     /// What is to be written now.
-    pub(crate) fn due(&mut self, engine: &Engine, now_ms: i64) -> Vec<Standing> {
+    pub(crate) fn due(&mut self, engine: &Engine, now_ms: i64) -> Vec<ObjectStatus> {
         if now_ms < self.next_ms {
             return Vec::new();
         }
@@ -72,7 +72,7 @@ impl Standings {
         let now: BTreeMap<Key, Value> = teams.chain(rooms).collect();
         let changed = now.iter().filter(|(key, status)| self.written.get(*key) != Some(status));
         let changed = changed
-            .map(|((plural, name), status)| Standing {
+            .map(|((plural, name), status)| ObjectStatus {
                 plural,
                 name: name.clone(),
                 status: status.clone(),

@@ -1,22 +1,18 @@
-//! UIDs of what is gone.
-//!
-//! Owns that they do not come back: a watch that repeats itself may tell of them once more. Must not know
-//! what they stood for.
+//! UIDs of objects that are gone. A watch that is repeated may report them once more; they never come back.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// So many are remembered.
-const BURIED_MAX: usize = 1 << 16;
+/// Beyond this, the oldest are forgotten.
+const REMEMBERED_MAX: usize = 1 << 16;
 
-/// UIDs that never come back.
 #[derive(Debug, Default)]
-pub(super) struct Buried {
+pub(super) struct Tombstones {
     uids: HashSet<Arc<str>>,
     order: VecDeque<Arc<str>>,
 }
 
-impl Buried {
+impl Tombstones {
     pub(super) fn contains(&self, uid: &str) -> bool {
         self.uids.contains(uid)
     }
@@ -25,7 +21,7 @@ impl Buried {
         if self.uids.insert(uid.clone()) {
             self.order.push_back(uid.clone());
         }
-        if self.order.len() > BURIED_MAX
+        if self.order.len() > REMEMBERED_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.uids.remove(&oldest);

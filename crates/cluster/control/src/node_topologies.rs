@@ -12,16 +12,16 @@ use berth_api::Lower as _;
 use berth_api::crd::{Pool, PoolTopology};
 use berth_api::topology::NodeResourceTopology;
 use berth_engine::event::Event;
-use berth_kubelet::NodeTopology;
 use berth_inspect::NodeFacts;
+use berth_kubelet::NodeTopology;
 use berth_model::workload::pool_of;
 use berth_topology::{DeviceCounts, Inside, fingerprint};
 use k8s_openapi::api::core::v1 as core;
 
-use crate::core::{News, Residents};
+use crate::core::{Residents, Update};
 use crate::metrics::Metrics;
 
-/// So many different insides are kept to be shared.
+/// So many different node_topologies are kept to be shared.
 const SHARED_MAX: usize = 256;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct Known {
 }
 
 /// The nodes that are known.
-pub(crate) struct Insides {
+pub(crate) struct NodeTopologies {
     metrics: Metrics,
     by_name: HashMap<Arc<str>, Known>,
     /// What pools say of their nodes.
@@ -41,14 +41,14 @@ pub(crate) struct Insides {
     shared: Vec<(Arc<Inside>, Option<Arc<NodeTopology>>)>,
 }
 
-impl Insides {
+impl NodeTopologies {
     /// Nothing is known yet. What cannot be is counted.
     pub(crate) fn new(metrics: Metrics) -> Self {
         Self { metrics, by_name: HashMap::new(), pools: HashMap::new(), shared: Vec::new() }
     }
 
     /// A node is as given: what the engine is to be told.
-    pub(crate) fn node(&mut self, node: core::Node) -> Result<Vec<News>, String> {
+    pub(crate) fn node(&mut self, node: core::Node) -> Result<Vec<Update>, String> {
         let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
         let digest = digest(&node);
         let known = self.by_name.entry(name.clone()).or_default();
@@ -59,7 +59,7 @@ impl Insides {
         }
         let lowered = node.lower().map_err(|error| error.to_string())?;
         known.node = Some((node, digest));
-        let mut news = vec![News::Other(Event::Node(lowered))];
+        let mut news = vec![Update::Other(Event::Node(lowered))];
         news.extend(self.topology(&name, false)?);
         Ok(news)
     }
@@ -80,13 +80,13 @@ impl Insides {
     }
 
     /// A node is gone.
-    pub(crate) fn node_gone(&mut self, name: &Arc<str>) -> Vec<News> {
+    pub(crate) fn node_gone(&mut self, name: &Arc<str>) -> Vec<Update> {
         if let Some(known) = self.by_name.get_mut(name) {
             known.node = None;
         }
         vec![
-            News::Other(Event::NodeGone(name.clone())),
-            News::Topology { node: name.clone(), topology: None, fresh: false },
+            Update::Other(Event::NodeGone(name.clone())),
+            Update::Topology { node: name.clone(), topology: None, fresh: false },
         ]
     }
 
@@ -95,7 +95,7 @@ impl Insides {
         &mut self,
         exported: NodeResourceTopology,
         pods: impl Fn(&str) -> Residents,
-    ) -> Result<Vec<News>, String> {
+    ) -> Result<Vec<Update>, String> {
         let name: Arc<str> = exported.metadata.name.as_deref().unwrap_or_default().into();
         let known = self.by_name.entry(name.clone()).or_default();
         // What is told once more, as after a watch was lost, is no news.
@@ -106,17 +106,17 @@ impl Insides {
     }
 
     /// A pool is as given: what the engine is to be told of it and of its nodes.
-    pub(crate) fn pool(&mut self, pool: &Pool) -> Result<Vec<News>, String> {
+    pub(crate) fn pool(&mut self, pool: &Pool) -> Result<Vec<Update>, String> {
         let lowered = pool.lower().map_err(|error| error.to_string())?;
         let name = lowered.name.clone();
-        let mut news = vec![News::Other(Event::Pool(lowered))];
+        let mut news = vec![Update::Other(Event::Pool(lowered))];
         news.extend(self.told_of_pool(name, pool.spec.topology.clone())?);
         Ok(news)
     }
 
     /// A pool is gone.
-    pub(crate) fn pool_gone(&mut self, name: Arc<str>) -> Result<Vec<News>, String> {
-        let mut news = vec![News::Other(Event::PoolGone(name.clone()))];
+    pub(crate) fn pool_gone(&mut self, name: Arc<str>) -> Result<Vec<Update>, String> {
+        let mut news = vec![Update::Other(Event::PoolGone(name.clone()))];
         news.extend(self.told_of_pool(name, None)?);
         Ok(news)
     }
@@ -125,7 +125,7 @@ impl Insides {
         &mut self,
         name: Arc<str>,
         topology: Option<PoolTopology>,
-    ) -> Result<Vec<News>, String> {
+    ) -> Result<Vec<Update>, String> {
         let before = match topology.clone() {
             Some(topology) => self.pools.insert(name, topology),
             None => self.pools.remove(&name),
@@ -142,14 +142,14 @@ impl Insides {
     }
 
     /// Nothing is exported about a node any more.
-    pub(crate) fn exported_gone(&mut self, name: &Arc<str>) -> Result<Vec<News>, String> {
+    pub(crate) fn exported_gone(&mut self, name: &Arc<str>) -> Result<Vec<Update>, String> {
         if let Some(known) = self.by_name.get_mut(name) {
             known.exported = None;
         }
         self.topology(name, false)
     }
 
-    fn topology(&mut self, name: &Arc<str>, fresh: bool) -> Result<Vec<News>, String> {
+    fn topology(&mut self, name: &Arc<str>, fresh: bool) -> Result<Vec<Update>, String> {
         let Some(Known { node: Some((node, _)), exported, .. }) = self.by_name.get(name) else {
             return Ok(Vec::new());
         };
@@ -168,7 +168,7 @@ impl Insides {
         if let Some(known) = self.by_name.get_mut(name) {
             (known.inside, known.exported_free) = (Some(inside), exported_free);
         }
-        Ok(vec![News::Topology { node: name.clone(), topology, fresh }])
+        Ok(vec![Update::Topology { node: name.clone(), topology, fresh }])
     }
 
     /// Alike nodes share one inside and one topology.
@@ -179,7 +179,7 @@ impl Insides {
         if let Some(shared) = self.shared.iter().find(|(known, _)| **known == inside) {
             return Ok(shared.clone());
         }
-        let topology = inside.topology()?.map(Arc::new);
+        let topology = inside.topology().map_err(|error| error.to_string())?.map(Arc::new);
         if self.shared.len() >= SHARED_MAX {
             self.shared.remove(0);
         }
@@ -247,36 +247,40 @@ mod tests {
     }
 
     /// Whether what is exported makes the node's own account believable again.
-    fn is_fresh(insides: &mut Insides, exported: NodeResourceTopology, pods: &Residents) -> bool {
-        let news = insides.exported(exported, |_| pods.clone()).unwrap_or_default();
-        news.iter().any(|news| matches!(news, News::Topology { fresh: true, .. }))
+    fn is_fresh(
+        node_topologies: &mut NodeTopologies,
+        exported: NodeResourceTopology,
+        pods: &Residents,
+    ) -> bool {
+        let news = node_topologies.exported(exported, |_| pods.clone()).unwrap_or_default();
+        news.iter().any(|news| matches!(news, Update::Topology { fresh: true, .. }))
     }
 
-    fn with_node() -> Insides {
-        let mut insides = Insides::new(Metrics::new());
+    fn with_node() -> NodeTopologies {
+        let mut node_topologies = NodeTopologies::new(Metrics::new());
         let status = json!({ "allocatable": { "cpu": "8" }, "capacity": { "cpu": "8" } });
         let node = json!({ "metadata": { "name": "n1" }, "status": status });
         let node = serde_json::from_value(node).unwrap_or_default();
-        assert!(insides.node(node).is_ok());
-        insides
+        assert!(node_topologies.node(node).is_ok());
+        node_topologies
     }
 
     #[test]
     fn what_is_exported_once_more_is_no_news() {
-        let mut insides = with_node();
+        let mut node_topologies = with_node();
         let none = Residents::new();
-        assert!(is_fresh(&mut insides, exported("7", None), &none));
-        assert!(!is_fresh(&mut insides, exported("7", None), &none));
-        assert!(is_fresh(&mut insides, exported("6", None), &none));
+        assert!(is_fresh(&mut node_topologies, exported("7", None), &none));
+        assert!(!is_fresh(&mut node_topologies, exported("7", None), &none));
+        assert!(is_fresh(&mut node_topologies, exported("6", None), &none));
     }
 
     #[test]
     fn an_exporter_that_has_not_seen_the_pods_is_not_believed() {
-        let mut insides = with_node();
+        let mut node_topologies = with_node();
         let pods: Residents = vec![("ns".into(), "a".into(), true)];
         let before = fingerprint::of(std::iter::empty());
         let after = fingerprint::of([("ns", "a")]);
-        assert!(!is_fresh(&mut insides, exported("7", Some(&before)), &pods));
-        assert!(is_fresh(&mut insides, exported("7", Some(&after)), &pods));
+        assert!(!is_fresh(&mut node_topologies, exported("7", Some(&before)), &pods));
+        assert!(is_fresh(&mut node_topologies, exported("7", Some(&after)), &pods));
     }
 }
